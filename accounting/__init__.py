@@ -1,0 +1,5 @@
+"""The arithmetic of training neural networks: bytes, FLOPs, precision, utilisation.
+
+The formulas need nothing but the standard library. `accounting.counted` and `accounting.measured` are the two
+instruments that check them; they need torch, and are imported only when asked for.
+"""
