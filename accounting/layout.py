@@ -1,0 +1,403 @@
+"""Strided layout: where in its storage each element of a tensor lies, and when a view of it can exist.
+
+A tensor is a shape, a stride per dimension and an offset, over a one-dimensional storage. The element at `index` is
+`storage[offset + Σ index·stride]`. Everything here follows from that one line; strides and offsets count elements,
+not bytes. torch has no negative strides, so they are refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import index as as_index
+
+from accounting.checks import count
+
+# What the formulas are read off and checked against: the rules of torch itself.
+# Source of the view rule: computeStride in aten/src/ATen/TensorUtils.cpp of pytorch.
+
+
+def _counts(name: str, values: Iterable[object]) -> tuple[int, ...]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a sequence of integers, got {values!r} of type {type(values).__name__}")
+    return tuple(count(f"{name}[{position}]", value) for position, value in enumerate(values))
+
+
+def _strides_of(shape: tuple[int, ...], strides: Iterable[object]) -> tuple[int, ...]:
+    checked = _counts("strides", strides)
+    if len(checked) != len(shape):
+        raise ValueError(f"strides must have one entry per dimension of shape {shape}, got {checked}")
+    return checked
+
+
+def _wrapped(name: str, value: int, length: int) -> int:
+    """`value` counted from the end where it is negative, as torch counts dimensions and indices."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
+    number = as_index(value)
+    if not -length <= number < length:
+        valid = f"from {-length} to {length - 1}" if length else "nothing: there is no dimension or element to choose"
+        raise ValueError(f"{name} must be {valid}, got {number}")
+    return number % length
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a row-major tensor: strides[d] = Π max(shape[i], 1) over the dimensions i > d.
+
+    One step along a dimension jumps over all elements of the dimensions inside it; the last is dense, stride 1.
+    Exact. A size of 0 counts as 1, as in torch: such a tensor has no elements, so its strides address nothing.
+
+    Raises TypeError or ValueError for a size that is no count.
+    Source: torch.Tensor.stride, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.stride.html
+
+    >>> contiguous_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    inner = [max(size, 1) for size in _counts("shape", shape)[1:]]
+    outward = itertools.accumulate(reversed(inner), int.__mul__, initial=1)
+    return tuple(reversed(list(outward))) if len(shape) else ()
+
+
+def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0) -> int:
+    """Position in the storage of the element at `index`: offset + Σ index[d]·strides[d].
+
+    This is the whole addressing rule. `offset` is where the tensor's first element lies: 0 for a fresh tensor, but not
+    for a view such as `x[:, 1]`, so the sum alone is right only for tensors that begin where their storage begins.
+    Exact, in elements; times the bytes per element it is the distance from the storage's pointer.
+
+    Raises ValueError for a negative entry or lengths that differ.
+
+    >>> storage_offset((1, 2), (4, 1))
+    6
+    >>> storage_offset((1,), (4,), offset=1)    # element 1 of x[:, 1] in a (3, 4) matrix
+    5
+    """
+    steps, widths = _counts("index", index), _counts("strides", strides)
+    if len(steps) != len(widths):
+        raise ValueError(f"index must have one entry per stride of {widths}, got {steps}")
+    return count("offset", offset) + sum(step * width for step, width in zip(steps, widths))
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether row-major iteration walks the storage one element at a time, without a gap: torch's is_contiguous.
+
+    So the strides must be the contiguous ones wherever a dimension has more than one element: the stride of a
+    dimension of size 1 is never used, and a tensor without elements is contiguous by definition. Exact.
+
+    Raises ValueError for lengths that differ or a negative entry.
+
+    >>> is_contiguous((2, 3), (3, 1)), is_contiguous((3, 2), (1, 3))
+    (True, False)
+    >>> is_contiguous((3, 1), (1, 3))    # a transposed row: the stride 3 is never used
+    True
+    """
+    sizes = _counts("shape", shape)
+    used = zip(sizes, _strides_of(sizes, strides), contiguous_strides(sizes))
+    return 0 in sizes or all(stride == dense for size, stride, dense in used if size != 1)
+
+
+def storage_extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements of storage from the first to the last that a tensor touches: 1 + Σ (shape[d] − 1)·strides[d].
+
+    The last element lies at the largest index of every dimension. An expanded tensor (stride 0) spans fewer elements
+    than it shows; a slice with steps spans more. A tensor without elements spans 0.
+    Exact, in elements, gaps included. The storage must hold the tensor's offset + this many elements.
+
+    Raises ValueError for lengths that differ or a negative entry.
+
+    >>> storage_extent((3, 4), (4, 1)), storage_extent((1000,), (0,)), storage_extent((3,), (4,))
+    (12, 1, 9)
+    """
+    sizes = _counts("shape", shape)
+    widths = _strides_of(sizes, strides)
+    return 0 if 0 in sizes else 1 + sum((size - 1) * width for size, width in zip(sizes, widths))
+
+
+def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Shape of an elementwise operation: aligned at the last dimension, where sizes differ one of them must be 1.
+
+    A size of 1, or a dimension that is missing in front, is repeated (by a stride of 0, so without memory).
+    Exact: no elementwise result's shape depends on the values.
+
+    Raises ValueError that names the shapes where two sizes other than 1 meet.
+    Source: broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html
+
+    >>> broadcast_shape((8, 1, 6), (7, 1))
+    (8, 7, 6)
+    """
+    checked = [_counts("shapes", shape) for shape in shapes]
+    result: list[int] = []
+    for sizes in itertools.zip_longest(*(shape[::-1] for shape in checked), fillvalue=1):
+        repeated = set(sizes) - {1}
+        if len(repeated) > 1:
+            raise ValueError(
+                f"shapes must agree or be 1 in each dimension from the last, got {', '.join(map(str, checked))}: "
+                f"sizes {' and '.join(map(str, sorted(repeated)))} meet in dimension {-len(result) - 1}"
+            )
+        result.append(repeated.pop() if repeated else 1)
+    return tuple(reversed(result))
+
+
+def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...]:
+    """`new_shape` with its one −1, if any, replaced by the size that keeps the number of elements.
+
+    Exact; torch's rule for view, reshape and unflatten.
+
+    Raises ValueError for a second −1, for element counts that differ, and where the other sizes hold a 0 (any size
+    would do, so none can be inferred).
+
+    >>> inferred_shape((2, 3, 4), (6, -1))
+    (6, 4)
+    """
+    sizes = _counts("shape", shape)
+    wanted = tuple(new_shape)
+    unknown = [position for position, size in enumerate(wanted) if isinstance(size, int) and size == -1]
+    known = _counts("new_shape", (size for position, size in enumerate(wanted) if position not in unknown))
+    numel, rest = math.prod(sizes), math.prod(known)
+    if len(unknown) > 1:
+        raise ValueError(f"new_shape must have at most one -1, got {wanted}")
+    if unknown and not rest:
+        raise ValueError(f"new_shape must fix every size beside a 0, got {wanted}: any size could stand for -1")
+    if numel % rest if unknown else numel != rest:
+        raise ValueError(f"new_shape must hold the {numel} elements of shape {sizes}, got {wanted}")
+    return tuple(numel // rest if position in unknown else size for position, size in enumerate(wanted))
+
+
+def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """(elements, stride) of the stretches that one stride walks through, innermost first.
+
+    A dimension prolongs the stretch inside it when its stride is that stretch's length, or when its size is 1 and its
+    stride is never used.
+    """
+    elements, stride = 1, strides[-1]
+    for size, width in zip(reversed(shape), reversed(strides)):
+        if size != 1 and width != elements * stride:
+            yield elements, stride
+            elements, stride = 1, width
+        elements *= size
+    yield elements, stride
+
+
+def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides with which `new_shape` views the elements of (shape, strides) in order; None where only a copy can.
+
+    The tensor falls into stretches of dimensions that a single stride walks through. A new dimension may divide a
+    stretch or be one of several that make it up, but must not span two: then its elements would be unevenly spaced,
+    and no stride describes that. So a view of a tensor that is not contiguous can exist; "contiguous" is sufficient,
+    not necessary.
+    Exact: torch's rule, strides of unused dimensions (size 1, or no elements) included. A −1 is inferred.
+
+    Raises ValueError where the numbers of elements differ, or a −1 cannot be inferred.
+    Source: computeStride in pytorch's aten/src/ATen/TensorUtils.cpp.
+
+    >>> view_strides((2, 6), (6, 1), (3, 4))
+    (4, 1)
+    >>> view_strides((3, 2), (1, 3), (2, 3)) is None    # a transposed (2, 3): its two stretches would be mixed
+    True
+    >>> view_strides((3, 2), (1, 3), (3, 1, 2))         # not contiguous either, yet a view
+    (1, 3, 3)
+    """
+    sizes = _counts("shape", shape)
+    widths = _strides_of(sizes, strides)
+    remaining = list(inferred_shape(sizes, new_shape))
+    if 0 in sizes:
+        return widths if tuple(remaining) == sizes else contiguous_strides(remaining)
+    if not sizes:
+        return (1,) * len(remaining)
+    innermost_first: list[int] = []
+    for elements, stride in _runs(sizes, widths):
+        covered = 1
+        while remaining and (covered < elements or remaining[-1] == 1):
+            innermost_first.append(covered * stride)
+            covered *= remaining.pop()
+        if covered != elements:
+            return None
+    return tuple(reversed(innermost_first))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Shape, strides and offset of a tensor; each method gives the layout of torch's operation of the same name.
+
+    View operations only rewrite these three, whatever the number of elements: that is why they cost no memory and the
+    same time for any size. Exact, negative dimensions and indices counted from the end as torch does.
+
+    Raises ValueError or TypeError for what torch refuses too, naming the argument.
+    Source: tensor views, https://docs.pytorch.org/docs/stable/tensor_view.html
+
+    >>> x = contiguous_layout((3, 4))
+    >>> x.transpose(0, 1)
+    Layout(shape=(4, 3), strides=(1, 4), offset=0)
+    >>> x.select(1, 1)
+    Layout(shape=(3,), strides=(4,), offset=1)
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        shape = _counts("shape", self.shape)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "strides", _strides_of(shape, self.strides))
+        object.__setattr__(self, "offset", count("offset", self.offset))
+
+    @property
+    def numel(self) -> int:
+        """Number of elements shown: Π shape. Not the storage's: an expanded tensor shows one element many times."""
+        return math.prod(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether row-major iteration walks the storage without a gap; see the function of this name."""
+        return is_contiguous(self.shape, self.strides)
+
+    @property
+    def storage_numel(self) -> int:
+        """Fewest elements a storage needs to hold this tensor: offset + extent, or 0 for one without elements."""
+        return self.offset + storage_extent(self.shape, self.strides) if self.numel else 0
+
+    def offset_of(self, *index: int) -> int:
+        """Position in the storage of one element: offset + Σ index·stride."""
+        if len(index) != len(self.shape):
+            raise ValueError(f"index must have one entry per dimension of shape {self.shape}, got {index}")
+        wrapped = [_wrapped("index", step, size) for step, size in zip(index, self.shape)]
+        return storage_offset(wrapped, self.strides, self.offset)
+
+    def offsets(self) -> list[int]:
+        """Position in the storage of every element, in row-major order."""
+        indices = itertools.product(*map(range, self.shape))
+        return [self.offset + sum(map(int.__mul__, index, self.strides)) for index in indices]
+
+    def select(self, dim: int, index: int) -> Layout:
+        """One entry of a dimension, which disappears: the offset grows by index·stride."""
+        dim = _wrapped("dim", dim, len(self.shape))
+        step = _wrapped("index", index, self.shape[dim])
+        return self._without(dim, offset=self.offset + step * self.strides[dim])
+
+    def slice(self, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Layout:
+        """Every step-th entry from start up to end: the offset grows by start·stride, the stride times step."""
+        dim = _wrapped("dim", dim, len(self.shape))
+        # Python's own clamping of a slice is torch's, up to the sign of the step.
+        first, past, step = slice(start, end, count("step", step, minimum=1)).indices(self.shape[dim])
+        size = len(range(first, past, step))
+        return self._with(dim, size, self.strides[dim] * step, self.offset + first * self.strides[dim])
+
+    def transpose(self, dim0: int, dim1: int) -> Layout:
+        """Two dimensions exchanged, each with its stride."""
+        rank = max(len(self.shape), 1)
+        dim0, dim1 = _wrapped("dim0", dim0, rank), _wrapped("dim1", dim1, rank)
+        order = list(range(len(self.shape)))
+        if order:
+            order[dim0], order[dim1] = dim1, dim0
+        return self.permute(*order)
+
+    def permute(self, *dims: int) -> Layout:
+        """The dimensions in another order, each with its stride."""
+        order = [_wrapped("dims", dim, len(self.shape)) for dim in dims]
+        if sorted(order) != list(range(len(self.shape))):
+            raise ValueError(f"dims must name each of the {len(self.shape)} dimensions once, got {dims}")
+        return Layout(tuple(self.shape[d] for d in order), tuple(self.strides[d] for d in order), self.offset)
+
+    def expand(self, *shape: int) -> Layout:
+        """Dimensions of size 1 repeated, and new ones put in front: their stride is 0. −1 keeps a size."""
+        new = len(shape) - len(self.shape)
+        if new < 0:
+            raise ValueError(f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, got {shape}")
+        if not self.shape:
+            return Layout(shape, (0,) * new, self.offset)
+        sizes, strides = list(_counts("shape", shape[:new])), list[int]()
+        for have, wanted in zip(self.shape, shape[new:]):
+            size = have if isinstance(wanted, int) and wanted == -1 else count("shape", wanted)
+            if have not in (1, size):
+                raise ValueError(f"shape must keep the sizes other than 1 of {self.shape}, got {shape}")
+            sizes.append(size)
+        strides = [width if have == size else 0 for have, size, width in zip(self.shape, sizes[new:], self.strides)]
+        for position in reversed(range(new)):
+            # A new dimension of size 1 repeats nothing, and torch gives it the stride of the block inside it.
+            strides.insert(0, sizes[position + 1] * strides[0] if sizes[position] == 1 else 0)
+        return Layout(tuple(sizes), tuple(strides), self.offset)
+
+    def unsqueeze(self, dim: int) -> Layout:
+        """A dimension of size 1 put in at `dim`; its stride, never used, is that of the block inside it."""
+        dim = _wrapped("dim", dim, len(self.shape) + 1)
+        stride = self.shape[dim] * self.strides[dim] if dim < len(self.shape) else 1
+        shape = (*self.shape[:dim], 1, *self.shape[dim:])
+        return Layout(shape, (*self.strides[:dim], stride, *self.strides[dim:]), self.offset)
+
+    def squeeze(self, *dims: int) -> Layout:
+        """The named dimensions, by default all, taken out where their size is 1."""
+        rank = max(len(self.shape), 1)
+        named = {_wrapped("dims", dim, rank) for dim in dims} if dims else set(range(rank))
+        kept = [dim for dim, size in enumerate(self.shape) if size != 1 or dim not in named]
+        return Layout(tuple(self.shape[d] for d in kept), tuple(self.strides[d] for d in kept), self.offset)
+
+    def view(self, *shape: int) -> Layout:
+        """The same elements in the same order under another shape: `view_strides`, or ValueError for None."""
+        new_shape = inferred_shape(self.shape, shape)
+        strides = view_strides(self.shape, self.strides, new_shape)
+        if strides is None:
+            raise ValueError(
+                f"shape {shape} of {self} can only be had by a copy: one of its dimensions spans two strides"
+            )
+        return Layout(new_shape, strides, self.offset)
+
+    def reshape(self, *shape: int) -> Layout:
+        """A view where one exists; otherwise the contiguous layout of a copy, in a storage of its own."""
+        new_shape = inferred_shape(self.shape, shape)
+        strides = view_strides(self.shape, self.strides, new_shape)
+        return contiguous_layout(new_shape) if strides is None else Layout(new_shape, strides, self.offset)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Layout:
+        """A reshape that makes one dimension of those from start_dim to end_dim."""
+        rank = max(len(self.shape), 1)
+        first, last = _wrapped("start_dim", start_dim, rank), _wrapped("end_dim", end_dim, rank)
+        if first > last:
+            raise ValueError(f"start_dim must not come after end_dim, got {start_dim} and {end_dim}")
+        if self.shape and first == last:
+            return self
+        merged = math.prod(self.shape[first : last + 1])
+        return self.reshape(*self.shape[:first], merged, *self.shape[last + 1 :])
+
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Layout:
+        """One dimension split into several: always a view."""
+        dim = _wrapped("dim", dim, len(self.shape))
+        inner = inferred_shape((self.shape[dim],), sizes)
+        return self.view(*self.shape[:dim], *inner, *self.shape[dim + 1 :])
+
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Layout:
+        """The entries whose indices in dim2 and dim1 differ by `offset`, as a last dimension: the strides add."""
+        rank = len(self.shape)
+        row, column = _wrapped("dim1", dim1, rank), _wrapped("dim2", dim2, rank)
+        if row == column:
+            raise ValueError(f"dim1 and dim2 must be two dimensions, got {dim1} and {dim2} of {self.shape}")
+        down, right = max(-offset, 0), max(offset, 0)
+        size = max(min(self.shape[row] - down, self.shape[column] - right), 0)
+        start = down * self.strides[row] + right * self.strides[column] if size else 0
+        rest = self._without(row)._without(column - (column > row), offset=self.offset + start)
+        return Layout((*rest.shape, size), (*rest.strides, self.strides[row] + self.strides[column]), rest.offset)
+
+    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Layout:
+        """Any layout over the same storage; whether it stays inside is `storage_numel` against the storage's size."""
+        return Layout(tuple(shape), tuple(strides), self.offset if offset is None else offset)
+
+    def _with(self, dim: int, size: int, stride: int, offset: int) -> Layout:
+        shape, strides = list(self.shape), list(self.strides)
+        shape[dim], strides[dim] = size, stride
+        return Layout(tuple(shape), tuple(strides), offset)
+
+    def _without(self, dim: int, offset: int | None = None) -> Layout:
+        shape, strides = list(self.shape), list(self.strides)
+        del shape[dim], strides[dim]
+        return Layout(tuple(shape), tuple(strides), self.offset if offset is None else offset)
+
+
+def contiguous_layout(shape: Sequence[int]) -> Layout:
+    """Layout of a fresh tensor: contiguous strides, offset 0.
+
+    >>> contiguous_layout((3, 4))
+    Layout(shape=(3, 4), strides=(4, 1), offset=0)
+    """
+    return Layout(tuple(shape), contiguous_strides(shape))
