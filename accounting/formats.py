@@ -1,0 +1,405 @@
+"""Number formats: all that follows from a bit layout, and the block-scaled formats built on the small ones.
+
+A format is a row of a table: its bit fields, its bias and which patterns are reserved. Largest value, smallest values,
+spacing, decoding and rounding are derived from that row, so a wrong cell shows up everywhere at once.
+Patterns are Python integers. Values are Python floats, which are fp64 and hold every value of every format here exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accounting.checks import choice, count
+
+# What the patterns at the top of the magnitude range mean.
+IEEE = "ieee"  # exponent all ones: infinity if the fraction is zero, NaN otherwise
+FN = "fn"  # "finite": only exponent and fraction all ones is NaN; no infinity
+FNUZ = "fnuz"  # "finite, unsigned zero": NaN sits where -0 would be; no infinity
+ALL_FINITE = "all_finite"  # every pattern is a number
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format: (-1)^sign · (1 + fraction / 2^f) · 2^(exponent - bias), f being the fraction bits.
+
+    An exponent field of zero means a subnormal, (-1)^sign · fraction / 2^f · 2^(1 - bias): it closes the gap between
+    zero and the least normal. `specials` says which patterns are no finite numbers. `padding_bits` are stored and hold
+    nothing: tf32 has 19 bits and occupies 32. `torch_name` is the attribute of `torch` (float4_e2m1fn_x2 packs two
+    elements), None where torch has no such dtype.
+
+    Source: IEEE 754-2019 section 3.4; OCP 8-bit Floating Point Specification 1.0 (E4M3 and E5M2); Noune et al. 2022,
+    arXiv:2206.02915 (fnuz); OCP Microscaling Formats Specification 1.0 (E2M1 and E8M0).
+
+    >>> format_of("fp16").max, format_of("bf16").max
+    (65504.0, 3.3895313892515355e+38)
+    """
+
+    name: str
+    exponent_bits: int
+    fraction_bits: int
+    bias: int
+    specials: str
+    torch_name: str | None
+    signed: bool = True
+    subnormals: bool = True
+    padding_bits: int = 0
+
+    @property
+    def bits(self) -> int:
+        """Bits that carry information: sign + exponent + fraction."""
+        return self.signed + self.exponent_bits + self.fraction_bits
+
+    @property
+    def storage_bits(self) -> int:
+        """Bits that an element occupies in memory."""
+        return self.bits + self.padding_bits
+
+    @property
+    def max_pattern(self) -> int:
+        """The pattern of the largest finite value; patterns count upwards in the order of the magnitudes."""
+        all_ones = (1 << (self.exponent_bits + self.fraction_bits)) - 1
+        return all_ones - {IEEE: 1 << self.fraction_bits, FN: 1, FNUZ: 0, ALL_FINITE: 0}[self.specials]
+
+    @property
+    def max(self) -> float:
+        """The largest finite value."""
+        return self.decode(self.max_pattern)
+
+    @property
+    def least_normal(self) -> float:
+        """The smallest positive value of full precision."""
+        return self.decode(1 << self.fraction_bits if self.subnormals else 0)
+
+    @property
+    def least_subnormal(self) -> float | None:
+        """The smallest positive value, 2^(1 - bias - f), or None where there are no subnormals."""
+        return self.decode(1) if self.subnormals else None
+
+    @property
+    def eps(self) -> float:
+        """The distance from 1 to the next larger value, 2^-f; rounding errs by at most eps/2 of a normal value."""
+        return math.ldexp(1.0, -self.fraction_bits)
+
+    @property
+    def has_inf(self) -> bool:
+        """Whether a pattern means infinity."""
+        return self.specials == IEEE
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether a pattern means NaN."""
+        return self.specials != ALL_FINITE
+
+    @property
+    def has_signed_zero(self) -> bool:
+        """Whether +0 and -0 are two patterns."""
+        return self.signed and self.subnormals and self.specials != FNUZ
+
+    def decode(self, pattern: int) -> float:
+        """The value of a bit pattern, exactly.
+
+        Raises ValueError for a pattern of more than `bits` bits.
+
+        >>> format_of("bf16").decode(0x3FC0)
+        1.5
+        """
+        if count("pattern", pattern) >> self.bits:
+            raise ValueError(f"pattern must be below 2**{self.bits} for {self.name}, got {pattern}")
+        magnitude = pattern & ((1 << (self.exponent_bits + self.fraction_bits)) - 1)
+        negative = magnitude != pattern
+        if magnitude > self.max_pattern:
+            value = math.inf if self.has_inf and magnitude == self.max_pattern + 1 else math.nan
+        elif negative and magnitude == 0 and self.specials == FNUZ:
+            return math.nan
+        else:
+            exponent, fraction = divmod(magnitude, 1 << self.fraction_bits)
+            if exponent == 0 and self.subnormals:
+                value = math.ldexp(fraction, 1 - self.bias - self.fraction_bits)
+            else:
+                value = math.ldexp(
+                    (1 << self.fraction_bits) + fraction,
+                    exponent - self.bias - self.fraction_bits,
+                )
+        return -value if negative else value
+
+    def encode(self, value: float, overflow: str | None = None) -> int:
+        """The bit pattern of the representable value nearest to `value`; a tie goes to the even significand.
+
+        What rounds to more than `max` becomes what `overflow` says: "inf" (the default where the format has one),
+        "saturate" (the largest finite value) or "nan". Without an infinity the policy must be named, because vendors
+        and versions differ: torch's cast to fp8_e4m3 gave NaN before 2.12 and saturates since. Infinity is treated as
+        an overflow. NaN becomes the format's quiet NaN, its payload and sign are dropped.
+
+        Exact: the significand is scaled by a power of two and rounded once. A format without zero (e8m0) rounds zero
+        to its least value.
+
+        Raises ValueError for a policy that the format cannot follow, NaN where it has none, a negative value where it
+        has no sign.
+
+        >>> hex(format_of("fp16").encode(65519.0)), hex(format_of("fp16").encode(65520.0))
+        ('0x7bff', '0x7c00')
+        """
+        policy = self._overflow_policy(overflow)
+        if math.isnan(value):
+            return self._nan_pattern(value)
+        if value < 0 and not self.signed:
+            raise ValueError(f"value must not be negative for {self.name}, which has no sign, got {value!r}")
+        magnitude = self._nearest_magnitude(abs(value))
+        if magnitude > self.max_pattern:
+            magnitude = self.max_pattern + (policy == "inf")
+            if policy == "nan":
+                return self._nan_pattern(value)
+        negative = math.copysign(1.0, value) < 0 and (magnitude > 0 or self.has_signed_zero)
+        return magnitude | negative << (self.bits - 1)
+
+    def rounded(self, value: float, overflow: str | None = None) -> float:
+        """The representable value nearest to `value`, ties to even; `overflow` as in `encode`.
+
+        >>> format_of("fp16").rounded(1e-8), format_of("bf16").rounded(1e-8)
+        (0.0, 1.0011717677116394e-08)
+        >>> format_of("fp8_e4m3").rounded(1000.0, overflow="saturate")
+        448.0
+        """
+        return self.decode(self.encode(value, overflow))
+
+    def _nearest_magnitude(self, magnitude: float) -> int:
+        if magnitude == 0:
+            return 0
+        if math.isinf(magnitude):
+            return self.max_pattern + 1
+        least_exponent = 1 - self.bias if self.subnormals else -self.bias
+        exponent = max(math.frexp(magnitude)[1] - 1, least_exponent)
+        # Scaling up is exact, and scaling down ends at 2**fraction_bits or more: round() sees the true significand.
+        significand = round(math.ldexp(magnitude, self.fraction_bits - exponent))
+        # Added rather than or-ed: a significand that rounds up to 2 carries into the exponent by itself.
+        pattern = ((exponent - least_exponent) << self.fraction_bits) + significand
+        return pattern if self.subnormals else max(pattern - (1 << self.fraction_bits), 0)
+
+    def _nan_pattern(self, value: float) -> int:
+        if not self.has_nan:
+            raise ValueError(f"value must be a number for {self.name}, which has no NaN, got {value!r}")
+        if self.specials == FNUZ:
+            return 1 << (self.bits - 1)
+        quiet_bit = 1 << (self.fraction_bits - 1) if self.specials == IEEE else 0
+        return self.max_pattern + 1 + quiet_bit
+
+    def _overflow_policy(self, overflow: str | None) -> str:
+        if overflow is None and self.has_inf:
+            return "inf"
+        valid = ["inf"] * self.has_inf + ["saturate"] + ["nan"] * self.has_nan
+        if overflow not in valid:
+            raise ValueError(f"overflow must be one of {', '.join(valid)} for {self.name}, got {overflow!r}")
+        return overflow
+
+
+@dataclass(frozen=True)
+class IntegerFormat:
+    """An integer format: two's complement where signed, from -2^(bits - 1) to 2^(bits - 1) - 1.
+
+    >>> format_of("int4").min, format_of("int4").max
+    (-8, 7)
+    """
+
+    name: str
+    bits: int
+    signed: bool
+    torch_name: str | None
+    padding_bits: int = 0
+
+    @property
+    def storage_bits(self) -> int:
+        """Bits that an element occupies in memory."""
+        return self.bits + self.padding_bits
+
+    @property
+    def max(self) -> int:
+        """The largest value."""
+        return (1 << (self.bits - self.signed)) - 1
+
+    @property
+    def min(self) -> int:
+        """The least value."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    def decode(self, pattern: int) -> int:
+        """The value of a bit pattern. Raises ValueError for a pattern of more than `bits` bits.
+
+        >>> format_of("int8").decode(0xFF)
+        -1
+        """
+        if count("pattern", pattern) >> self.bits:
+            raise ValueError(f"pattern must be below 2**{self.bits} for {self.name}, got {pattern}")
+        return pattern if pattern <= self.max else pattern - (1 << self.bits)
+
+
+_TABLE: tuple[Format | IntegerFormat, ...] = (
+    # name, exponent bits, fraction bits, bias, specials, name in torch
+    Format("fp64", 11, 52, 1023, IEEE, "float64"),
+    Format("fp32", 8, 23, 127, IEEE, "float32"),
+    Format("tf32", 8, 10, 127, IEEE, None, padding_bits=13),
+    Format("bf16", 8, 7, 127, IEEE, "bfloat16"),
+    Format("fp16", 5, 10, 15, IEEE, "float16"),
+    Format("fp8_e4m3", 4, 3, 7, FN, "float8_e4m3fn"),
+    Format("fp8_e5m2", 5, 2, 15, IEEE, "float8_e5m2"),
+    Format("fp8_e4m3fnuz", 4, 3, 8, FNUZ, "float8_e4m3fnuz"),
+    Format("fp8_e5m2fnuz", 5, 2, 16, FNUZ, "float8_e5m2fnuz"),
+    Format("fp4_e2m1", 2, 1, 1, ALL_FINITE, "float4_e2m1fn_x2"),
+    Format("e8m0", 8, 0, 127, FN, "float8_e8m0fnu", signed=False, subnormals=False),
+    # name, bits, signed, name in torch
+    IntegerFormat("int64", 64, True, "int64"),
+    IntegerFormat("int32", 32, True, "int32"),
+    IntegerFormat("int16", 16, True, "int16"),
+    IntegerFormat("int8", 8, True, "int8"),
+    # torch.int4 exists as a name, but has no operations and an itemsize of a whole byte: not this format.
+    IntegerFormat("int4", 4, True, None),
+    IntegerFormat("uint16", 16, False, "uint16"),
+    IntegerFormat("uint8", 8, False, "uint8"),
+    IntegerFormat("bool", 1, False, "bool", padding_bits=7),
+)
+
+# Every dtype name that accounting knows, and its row.
+FORMATS: dict[str, Format | IntegerFormat] = {row.name: row for row in _TABLE}
+
+
+def format_of(name: str) -> Format | IntegerFormat:
+    """The row of the format table that bears `name`. Raises ValueError for an unknown name, listing the valid ones."""
+    return FORMATS[choice("dtype", name, FORMATS)]
+
+
+def element_bits(name: str) -> int:
+    """Bits that one element of dtype `name` occupies in memory; no block scales (see `block_format_of`).
+
+    Raises ValueError for an unknown name.
+
+    >>> element_bits("fp32"), element_bits("tf32"), element_bits("bf16"), element_bits("fp4_e2m1")
+    (32, 32, 16, 4)
+    """
+    return format_of(name).storage_bits
+
+
+@dataclass(frozen=True)
+class QuantisedBlocks:
+    """What a block format stores: one scale per block of elements, the elements, and one scale of the whole tensor."""
+
+    block_size: int
+    tensor_scale: float
+    scales: tuple[float, ...]
+    elements: tuple[float, ...]
+
+    @property
+    def values(self) -> list[float]:
+        """The values it stands for: element · scale of its block · scale of the tensor."""
+        return [
+            element * self.scales[i // self.block_size] * self.tensor_scale for i, element in enumerate(self.elements)
+        ]
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """Small floats in blocks of `block_size` along one dimension, each block with a scale of its own.
+
+    The scale moves the narrow range of the element to where its block's values are. NVFP4's scale is a fine-grained
+    but short-ranged e4m3, so it needs a second scale per tensor, in fp32; the power-of-two scale of the MX formats
+    does not.
+
+    Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3; NVIDIA, Pretraining Large Language
+    Models with NVFP4, 2025, arXiv:2509.25149, appendix B.
+
+    >>> block_format_of("mxfp4").bits_per_element, block_format_of("nvfp4").bits_per_element
+    (4.25, 4.5)
+    """
+
+    name: str
+    element: Format
+    block_size: int
+    scale: Format
+    tensor_scale: Format | None = None
+
+    @property
+    def bits_per_element(self) -> float:
+        """Element bits + scale bits / block size. Ignored: the scale of the tensor, 32 bits in all."""
+        return self.element.storage_bits + self.scale.storage_bits / self.block_size
+
+    def storage_bits(self, elements: int) -> int:
+        """Bits of `elements` elements with all their scales; a last, shorter block has a whole scale.
+
+        Ignored: the padding of scales that a kernel's memory layout may ask for. Raises ValueError below zero.
+
+        >>> block_format_of("nvfp4").storage_bits(1024)
+        4640
+        """
+        blocks = -(-count("elements", elements) // self.block_size)
+        tensor_bits = self.tensor_scale.storage_bits if self.tensor_scale else 0
+        return elements * self.element.storage_bits + blocks * self.scale.storage_bits + tensor_bits
+
+    def quantised(self, values: Sequence[float]) -> QuantisedBlocks:
+        """The nearest this format comes to `values`, by the rule of its specification.
+
+        MX: scale = 2^(floor(log2 of the block's largest magnitude) - exponent of the element's max). It may cut the
+        largest values off: 7.9 in a block whose scale is 1 becomes 6 in fp4.
+        NVFP4: tensor scale = largest magnitude / (6 · 448), in fp32; scale of a block = its largest magnitude / 6 /
+        tensor scale, rounded to e4m3. Elements are rounded to nearest even and saturate.
+        Divisions are done in fp64, the kernels' in fp32: a value next to a tie may round the other way there.
+
+        Raises ValueError for NaN or infinity.
+
+        >>> block_format_of("mxfp4").quantised([1.0, 5.0, -0.2, 48.0]).values
+        [0.0, 4.0, -0.0, 48.0]
+        """
+        if not all(map(math.isfinite, values)):
+            raise ValueError(f"values must be finite, got {next(v for v in values if not math.isfinite(v))!r}")
+        tensor_scale = self._scale_of_tensor(values)
+        scales: list[float] = []
+        elements: list[float] = []
+        for start in range(0, len(values), self.block_size):
+            block = values[start : start + self.block_size]
+            scales.append(self._scale_of_block(max(map(abs, block)), tensor_scale))
+            unit = scales[-1] * tensor_scale
+            elements += [self.element.rounded(v / unit, overflow="saturate") if unit else 0.0 for v in block]
+        return QuantisedBlocks(self.block_size, tensor_scale, tuple(scales), tuple(elements))
+
+    def _scale_of_tensor(self, values: Sequence[float]) -> float:
+        largest = max(map(abs, values), default=0.0)
+        if self.tensor_scale is None or largest == 0:
+            return 1.0
+        scale = self.tensor_scale.rounded(largest / (self.element.max * self.scale.max), overflow="saturate")
+        return scale or self.tensor_scale.decode(1)
+
+    def _scale_of_block(self, largest: float, tensor_scale: float) -> float:
+        if self.scale.fraction_bits:
+            return self.scale.rounded(largest / self.element.max / tensor_scale, overflow="saturate")
+        if largest == 0:
+            return self.scale.decode(0)
+        # The scale takes the exponent of the largest value down to that of the element's max, and no mantissa.
+        exponent = math.frexp(largest)[1] - math.frexp(self.element.max)[1]
+        return self.scale.rounded(math.ldexp(1.0, exponent), overflow="saturate")
+
+
+def _float(name: str) -> Format:
+    row = FORMATS[name]
+    assert isinstance(row, Format)
+    return row
+
+
+BLOCK_FORMATS: dict[str, BlockFormat] = {
+    row.name: row
+    for row in (
+        BlockFormat("mxfp8_e4m3", _float("fp8_e4m3"), 32, _float("e8m0")),
+        BlockFormat("mxfp8_e5m2", _float("fp8_e5m2"), 32, _float("e8m0")),
+        BlockFormat("mxfp4", _float("fp4_e2m1"), 32, _float("e8m0")),
+        BlockFormat(
+            "nvfp4",
+            _float("fp4_e2m1"),
+            16,
+            _float("fp8_e4m3"),
+            tensor_scale=_float("fp32"),
+        ),
+    )
+}
+
+
+def block_format_of(name: str) -> BlockFormat:
+    """The block format that bears `name`. Raises ValueError for an unknown name, listing the valid ones."""
+    return BLOCK_FORMATS[choice("block format", name, BLOCK_FORMATS)]
