@@ -1,0 +1,263 @@
+"""Roofline: how many FLOPs an operation does per byte it moves, and what that lets a device attain.
+
+The bytes here are the ideal ones: every operand is read once and every result written once, as if caches were
+unlimited. Real traffic is never below that, so a real intensity is at most the one computed here, and the attainable
+FLOP/s that follow from it are an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from accounting.checks import choice, count, positive
+from accounting.flops import matmul_flops
+from accounting.memory import element_bytes
+
+# Elementary operations per element, an exponential, a root and an error function counted as one each. Hardware needs
+# 10 to 20 instructions for those; even so each of these operations stays below the ridge point of every accelerator.
+FLOPS_PER_ELEMENT = {
+    "add": 1,
+    "multiply": 1,
+    "relu": 1,  # compare with 0
+    "gelu": 5,  # x/√2, erf, +1, ·x, ·½
+    "gelu_tanh": 9,  # x·x, ·x, ·0.044715, +x, ·√(2/π), tanh, +1, ·x, ·½
+    "silu": 4,  # -x, exp, +1, x/…
+}
+SOFTMAX_FLOPS = 5  # largest, subtract it, exp, sum, divide
+LAYER_NORM_FLOPS = 7  # sum, subtract the mean, square, sum, ·1/σ, ·weight, +bias
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an operation costs: FLOPs and bytes moved. Parts done one after the other add up with `+`."""
+
+    flops: int
+    bytes: int
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte; 0 bytes have none. Raises ValueError for work that moves nothing."""
+        return arithmetic_intensity(self.flops, self.bytes)
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.bytes + other.bytes)
+
+
+def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
+    """Arithmetic intensity in FLOPs per byte: FLOPs / bytes moved.
+
+    Says which of the two limits of a device an operation meets first; compare with `ridge_point`.
+
+    Raises ValueError for a negative count or for no bytes.
+    Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
+
+    >>> arithmetic_intensity(2 * 1024**3, 3 * 2 * 1024**2)
+    341.3333333333333
+    """
+    return count("flops", flops) / count("moved_bytes", moved_bytes, minimum=1)
+
+
+# Operations
+
+
+def matmul_work(m: int, k: int, n: int, dtype: str = "bf16", batch: int = 1) -> Work:
+    """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n): 2·m·k·n against m·k + k·n + m·n elements.
+
+    Square matrices of size n reach n/3 FLOPs per byte in a 16-bit format: the larger, the more reuse. A product with a
+    skinny side of size B reaches about B, however large the other two are.
+    Ignored: tiles read more than once because caches are finite; a result kept in a wider format than `dtype`.
+
+    Raises ValueError for a negative size or an unknown dtype.
+
+    >>> matmul_work(1024, 1024, 1024).intensity
+    341.3333333333333
+    """
+    elements = count("batch", batch) * (m * k + k * n + m * n)
+    return Work(matmul_flops(m, k, n, batch), element_bytes(elements, dtype))
+
+
+def matvec_work(m: int, k: int, dtype: str = "bf16") -> Work:
+    """FLOPs and ideal bytes of an (m, k) matrix times a vector: 2·m·k against m·k + k + m elements.
+
+    Every element of the matrix is used for one multiply-add: at most 1 FLOP per byte in a 16-bit format.
+
+    >>> round(matvec_work(4096, 4096).intensity, 3)
+    1.0
+    """
+    return matmul_work(m, k, 1, dtype)
+
+
+def dot_work(n: int, dtype: str = "bf16") -> Work:
+    """FLOPs and ideal bytes of the dot product of two vectors: 2·n against 2·n + 1 elements.
+
+    Half a FLOP per byte in a 16-bit format. The strict count is 2·n - 1: the first product needs no addition.
+
+    >>> round(dot_work(4096).intensity, 3)
+    0.5
+    """
+    return matmul_work(1, n, 1, dtype)
+
+
+def elementwise_work(shape: Sequence[int], function: str = "relu", dtype: str = "bf16", operands: int = 1) -> Work:
+    """FLOPs and ideal bytes of an elementwise function: FLOPS_PER_ELEMENT of it; each operand read, one result written.
+
+    One fused kernel is assumed. Written as separate eager operations, a GELU moves each intermediate to memory and back
+    and has several times these bytes.
+
+    Raises ValueError for a negative size, an unknown function or dtype, or fewer than one operand.
+
+    >>> elementwise_work((1024,), "relu").intensity, elementwise_work((1024,), "relu", "fp32").intensity
+    (0.25, 0.125)
+    """
+    elements = _elements(shape)
+    per_element = FLOPS_PER_ELEMENT[choice("function", function, FLOPS_PER_ELEMENT)]
+    moved = (count("operands", operands, minimum=1) + 1) * elements
+    return Work(per_element * elements, element_bytes(moved, dtype))
+
+
+def softmax_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
+    """FLOPs and ideal bytes of a softmax over any dimension: 5 per element; each element read once and written once.
+
+    Ignored: a row too long for registers and shared memory is read two or three times.
+
+    >>> softmax_work((8, 1024)).intensity
+    1.25
+    """
+    elements = _elements(shape)
+    return Work(SOFTMAX_FLOPS * elements, element_bytes(2 * elements, dtype))
+
+
+def layer_norm_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
+    """FLOPs and ideal bytes of a layer norm over the last dimension: 7 per element; in, out, weight and bias.
+
+    Exact to within a few operations per row (its division, ε and root).
+
+    >>> layer_norm_work((1024, 4096)).intensity
+    1.748292682926829
+    """
+    elements = _elements(shape)
+    features = shape[-1] if len(shape) else 1
+    return Work(LAYER_NORM_FLOPS * elements, element_bytes(2 * elements + 2 * features, dtype))
+
+
+def attention_work(
+    batch: int,
+    heads: int,
+    queries: int,
+    keys: int,
+    head_size: int,
+    dtype: str = "bf16",
+    *,
+    kv_heads: int | None = None,
+    fused: bool = True,
+) -> Work:
+    """FLOPs and ideal bytes of full attention: two products of 2·queries·keys·head_size, and the softmax between them.
+
+    Fused, only q, k, v and the output meet memory, and the intensity grows with the sequence. Unfused, the score matrix
+    is written, read, written as probabilities and read again, which bounds the intensity by about head_size whatever
+    the length. Decoding is `queries=1`: at most about heads/kv_heads FLOPs per byte in a 16-bit format.
+    Ignored: scaling and masking; a causal mask, which spares a kernel that uses it almost half of the FLOPs.
+
+    Raises ValueError for a negative size, an unknown dtype, or heads that kv_heads does not divide.
+
+    >>> attention_work(1, 32, 4096, 4096, 128).intensity > 8 * attention_work(1, 32, 4096, 4096, 128, fused=False).intensity
+    True
+    >>> round(attention_work(1, 32, 1, 4096, 128).intensity, 2)
+    1.02
+    """
+    kv_heads = heads if kv_heads is None else count("kv_heads", kv_heads, minimum=1)
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads must divide heads, got kv_heads={kv_heads} and heads={heads}")
+    products = matmul_flops(queries, head_size, keys, batch * heads) + matmul_flops(
+        queries, keys, head_size, batch * heads
+    )
+    scores = batch * heads * queries * keys
+    operands = 2 * batch * heads * queries * head_size + 2 * batch * kv_heads * keys * head_size
+    moved = operands if fused else operands + 4 * scores
+    return Work(products + SOFTMAX_FLOPS * scores, element_bytes(moved, dtype))
+
+
+# The device
+
+
+def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
+    """The intensity in FLOPs per byte from which the peak can be attained: peak / bandwidth.
+
+    Below it the memory is the limit, above it the arithmetic. It is a property of one device, dtype and memory: an H100
+    SXM has 295 in bf16, 591 in fp8, 20 in fp32.
+
+    Raises ValueError for a peak or a bandwidth that is not above 0.
+
+    >>> round(ridge_point(989.4e12, 3350e9), 1)
+    295.3
+    """
+    return positive("peak_flop_per_s", peak_flop_per_s) / positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s)
+
+
+def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
+    """The most FLOP/s an operation of this intensity can reach: min(peak, intensity · bandwidth).
+
+    Necessary, not sufficient: a small operation is limited by its launch and meets neither roof. With the bandwidth of
+    DRAM it is no bound for operands that stay in a cache.
+
+    Raises ValueError for a negative intensity, or a peak or bandwidth that is not above 0.
+
+    >>> attainable_flop_per_s(0.25, 989.4e12, 3350e9) / 1e12
+    0.8375
+    """
+    if intensity != 0:  # no arithmetic at all, a copy: attains 0 FLOP/s
+        positive("intensity", intensity)
+    peak = positive("peak_flop_per_s", peak_flop_per_s)
+    return min(peak, intensity * positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
+
+
+def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
+    """The least time in seconds that `work` takes: max(FLOPs / peak, bytes / bandwidth), the two fully overlapped.
+
+    >>> least_time_s(Work(flops=0, bytes=3350), 989.4e12, 3350e9)
+    1e-09
+    """
+    arithmetic = work.flops / positive("peak_flop_per_s", peak_flop_per_s)
+    return max(arithmetic, work.bytes / positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
+
+
+# Utilisation
+
+
+def mfu(model_flops: int, seconds: float, peak_flop_per_s: float | None, devices: int = 1) -> float | None:
+    """Model FLOPs utilisation: (FLOPs the mathematics needs / seconds) / (devices · peak FLOP/s). None without a peak.
+
+    Recomputed activations do not count: a run that recomputes is slower and has the lower MFU it deserves. The peak is
+    the dense one of the format that is multiplied. A share above 1 says that the time or the peak is wrong, or that
+    the clock was above the one the peak is stated for; it is not clipped.
+
+    Raises ValueError for negative FLOPs, a time or peak that is not above 0, or less than one device.
+    Source: Chowdhery et al., "PaLM", arXiv:2204.02311, section 4.1 and appendix B.
+
+    >>> round(mfu(2 * 16384 * 32768 * 8192, 0.16, 66.9e12), 3), mfu(10**12, 1.0, None)
+    (0.822, None)
+    """
+    rate = count("model_flops", model_flops) / positive("seconds", seconds) / count("devices", devices, minimum=1)
+    return None if peak_flop_per_s is None else rate / positive("peak_flop_per_s", peak_flop_per_s)
+
+
+def hfu(
+    model_flops: int, recomputed_flops: int, seconds: float, peak_flop_per_s: float | None, devices: int = 1
+) -> float | None:
+    """Hardware FLOPs utilisation: ((model + recomputed FLOPs) / seconds) / (devices · peak). None without a peak.
+
+    What the arithmetic units really did. Full recomputation of a forward pass (8ND for 6ND) makes it 4/3 of the MFU.
+
+    Raises as `mfu` does.
+    Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv:2205.05198.
+
+    >>> hfu(6, 2, 1.0, 16.0), mfu(6, 1.0, 16.0)
+    (0.5, 0.375)
+    """
+    return mfu(model_flops + count("recomputed_flops", recomputed_flops), seconds, peak_flop_per_s, devices)
+
+
+def _elements(shape: Sequence[int]) -> int:
+    return prod(count(f"shape[{i}]", size) for i, size in enumerate(shape))
