@@ -1,0 +1,146 @@
+"""What torch's CUDA caching allocator charges for a request, and the workspaces of cuBLAS.
+
+`torch.cuda.memory_allocated` sums blocks, not tensors: every request is rounded up to 512 bytes, and a large one may
+be given a whole block that it does not fill. `memory_stats()["requested_bytes.all.current"]` is the sum of the
+tensors, byte for byte. The CPU allocator charges exactly what is requested.
+
+Modelled: the default configuration and `expandable_segments`. Not modelled: `roundup_power2_divisions` (rounds a
+request up to a fraction of a power of two), `max_split_size_mb` (keeps large blocks whole), private pools, and
+PYTORCH_NO_CUDA_MEMORY_CACHING=1.
+Source: kMinBlockSize and its neighbours in c10/core/AllocatorConfig.h, round_size, get_pool, get_allocation_size and
+should_split in c10/cuda/CUDACachingAllocator.cpp (torch 2.13; since torch 1.x unchanged in these rules).
+"""
+
+from __future__ import annotations
+
+import re
+
+from accounting.checks import count
+
+BLOCK_BYTES = 512  # every block is a multiple of this (kMinBlockSize)
+SMALL_REQUEST_BYTES = (
+    2**20
+)  # up to here a request is served by the small pool (kSmallSize)
+SMALL_SEGMENT_BYTES = (
+    2 * 2**20
+)  # what the small pool takes from the driver (kSmallBuffer)
+LARGE_SEGMENT_BYTES = (
+    20 * 2**20
+)  # what the large pool takes for a request below LARGE_REQUEST_BYTES (kLargeBuffer)
+LARGE_REQUEST_BYTES = (
+    10 * 2**20
+)  # from here on a request gets a segment of its own (kMinLargeAlloc)
+SEGMENT_ROUNDING_BYTES = (
+    2 * 2**20
+)  # to which such a segment is rounded up (kRoundLarge)
+
+# cuBLAS: the default of torch, by major compute capability (in KiB · count pairs elsewhere: 4096 · 2 + 16 · 8).
+CUBLAS_WORKSPACE_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
+CUBLAS_WORKSPACE_BYTES_HOPPER_ON = 4096 * 1024 * 8
+
+
+def rounded_bytes(request: int) -> int:
+    """Bytes of the smallest block for a request: ⌈request / 512⌉ · 512, and 0 for a tensor without bytes.
+
+    The lower bound of every charge, and the charge itself for requests up to 1 MiB. A step count of 4 bytes on the
+    device costs 512. Raises ValueError for a negative request.
+
+    >>> rounded_bytes(4), rounded_bytes(512), rounded_bytes(513), rounded_bytes(0)
+    (512, 512, 1024, 0)
+    """
+    return -(-count("request", request) // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def segment_bytes(request: int) -> int:
+    """Bytes taken from the driver for a request that no free block can serve: 2 MiB, 20 MiB, or rounded up to 2 MiB.
+
+    Requests up to 1 MiB share segments of 2 MiB, those below 10 MiB segments of 20 MiB; a larger one gets its own.
+    This is by how much `memory_reserved` grows. With expandable segments the driver maps pages of 2 or 20 MiB instead
+    (not modelled). Raises ValueError for a negative request.
+
+    >>> [segment_bytes(mib * 2**20) // 2**20 for mib in (0, 1, 2, 10, 11)]
+    [0, 2, 20, 10, 12]
+    """
+    rounded = rounded_bytes(request)
+    if rounded == 0:
+        return 0
+    if rounded <= SMALL_REQUEST_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if rounded < LARGE_REQUEST_BYTES:
+        return LARGE_SEGMENT_BYTES
+    return -(-rounded // SEGMENT_ROUNDING_BYTES) * SEGMENT_ROUNDING_BYTES
+
+
+def charged_bytes(
+    request: int, block: int | None = None, expandable_segments: bool = False
+) -> int:
+    """Growth of `memory_allocated` for a request served from a free `block`, by default from a fresh segment.
+
+    The block is split, and only the rounded request charged, if enough remains: 512 bytes in the small pool, more
+    than 1 MiB in the large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12 costs 12.
+    With expandable segments every block is split. Exact under the default configuration (see the module).
+    Raises ValueError where the block is too small or no multiple of 512.
+
+    >>> charged_bytes(11 * 2**20) // 2**20, charged_bytes(11 * 2**20, expandable_segments=True) // 2**20
+    (12, 11)
+    >>> charged_bytes(100), charged_bytes(3 * 2**20, block=4 * 2**20) // 2**20
+    (512, 4)
+    """
+    rounded = rounded_bytes(request)
+    free = segment_bytes(request) if block is None else count("block", block)
+    if free < rounded or free % BLOCK_BYTES:
+        raise ValueError(
+            f"block must be a multiple of {BLOCK_BYTES} of at least {rounded} bytes, got {free}"
+        )
+    remainder = free - rounded
+    large = rounded > SMALL_REQUEST_BYTES and not expandable_segments
+    is_split = remainder > SMALL_REQUEST_BYTES if large else remainder >= BLOCK_BYTES
+    return rounded if is_split or rounded == 0 else free
+
+
+def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int, int]:
+    """Least and greatest charge for a request, whatever was allocated and freed before.
+
+    Up to 1 MiB, and with expandable segments always, both are the rounded request. Above it a reused block that
+    exceeds the request by up to 1 MiB is handed out whole, so the charge depends on history.
+    For a sum of tensors add the bounds; a difference of two `memory_allocated` readings lies between the sums.
+
+    >>> charge_bounds(1000)
+    (1024, 1024)
+    >>> [bound / 2**20 for bound in charge_bounds(3 * 2**20)]
+    [3.0, 4.0]
+    """
+    rounded = rounded_bytes(request)
+    whole_blocks = rounded > SMALL_REQUEST_BYTES and not expandable_segments
+    return rounded, rounded + SMALL_REQUEST_BYTES * whole_blocks
+
+
+def cublas_workspace_bytes(
+    compute_capability: tuple[int, int], config: str | None = None
+) -> int:
+    """Bytes of the workspace that torch allocates for cuBLAS: 32 MiB on Hopper and Blackwell, 8,519,680 before.
+
+    It is allocated at the first matmul of each handle and stream and kept (per call from torch 2.15), and counts in
+    `memory_allocated`: warm up before taking a difference. `config` is the value of CUBLAS_WORKSPACE_CONFIG, pairs of
+    :KiB:count that replace the default.
+    Raises ValueError for a config of another form, and for a capability that is no pair of counts.
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
+
+    >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0)), cublas_workspace_bytes((8, 0), ":4096:8")
+    (33554432, 8519680, 33554432)
+    """
+    major, _ = (count("compute_capability", part) for part in compute_capability)
+    if config is None:
+        return (
+            CUBLAS_WORKSPACE_BYTES_HOPPER_ON
+            if major in (9, 10, 12)
+            else CUBLAS_WORKSPACE_BYTES
+        )
+    if not re.fullmatch(r"(:\d+:\d+)+", config):
+        raise ValueError(
+            f"config must be pairs of :KiB:count such as ':4096:2:16:8', got {config!r}"
+        )
+    return sum(
+        1024 * int(kib) * int(blocks)
+        for kib, blocks in re.findall(r":(\d+):(\d+)", config)
+    )
