@@ -15,9 +15,6 @@ from operator import index as as_index
 
 from accounting.checks import count
 
-# What the formulas are read off and checked against: the rules of torch itself.
-# Source of the view rule: computeStride in aten/src/ATen/TensorUtils.cpp of pytorch.
-
 
 def _counts(name: str, values: Iterable[object]) -> tuple[int, ...]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
@@ -41,6 +38,10 @@ def _wrapped(name: str, value: int, length: int) -> int:
         valid = f"from {-length} to {length - 1}" if length else "nothing: there is no dimension or element to choose"
         raise ValueError(f"{name} must be {valid}, got {number}")
     return number % length
+
+
+def _is_minus_one(value: object) -> bool:
+    return isinstance(value, int) and value == -1
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -153,8 +154,11 @@ def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int,
     """
     sizes = _counts("shape", shape)
     wanted = tuple(new_shape)
-    unknown = [position for position, size in enumerate(wanted) if isinstance(size, int) and size == -1]
-    known = _counts("new_shape", (size for position, size in enumerate(wanted) if position not in unknown))
+    unknown = [position for position, size in enumerate(wanted) if _is_minus_one(size)]
+    known = _counts(
+        "new_shape",
+        (size for position, size in enumerate(wanted) if position not in unknown),
+    )
     numel, rest = math.prod(sizes), math.prod(known)
     if len(unknown) > 1:
         raise ValueError(f"new_shape must have at most one -1, got {wanted}")
@@ -197,7 +201,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequen
     >>> view_strides((3, 2), (1, 3), (2, 3)) is None    # a transposed (2, 3): its two stretches would be mixed
     True
     >>> view_strides((3, 2), (1, 3), (3, 1, 2))         # not contiguous either, yet a view
-    (1, 3, 3)
+    (1, 6, 3)
     """
     sizes = _counts("shape", shape)
     widths = _strides_of(sizes, strides)
@@ -277,7 +281,13 @@ class Layout:
         step = _wrapped("index", index, self.shape[dim])
         return self._without(dim, offset=self.offset + step * self.strides[dim])
 
-    def slice(self, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Layout:
+    def slice(
+        self,
+        dim: int = 0,
+        start: int | None = None,
+        end: int | None = None,
+        step: int = 1,
+    ) -> Layout:
         """Every step-th entry from start up to end: the offset grows by start·stride, the stride times step."""
         dim = _wrapped("dim", dim, len(self.shape))
         # Python's own clamping of a slice is torch's, up to the sign of the step.
@@ -299,26 +309,28 @@ class Layout:
         order = [_wrapped("dims", dim, len(self.shape)) for dim in dims]
         if sorted(order) != list(range(len(self.shape))):
             raise ValueError(f"dims must name each of the {len(self.shape)} dimensions once, got {dims}")
-        return Layout(tuple(self.shape[d] for d in order), tuple(self.strides[d] for d in order), self.offset)
+        return Layout(
+            tuple(self.shape[d] for d in order),
+            tuple(self.strides[d] for d in order),
+            self.offset,
+        )
 
     def expand(self, *shape: int) -> Layout:
         """Dimensions of size 1 repeated, and new ones put in front: their stride is 0. −1 keeps a size."""
-        new = len(shape) - len(self.shape)
-        if new < 0:
+        if len(shape) < len(self.shape):
             raise ValueError(f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, got {shape}")
-        if not self.shape:
-            return Layout(shape, (0,) * new, self.offset)
-        sizes, strides = list(_counts("shape", shape[:new])), list[int]()
-        for have, wanted in zip(self.shape, shape[new:]):
-            size = have if isinstance(wanted, int) and wanted == -1 else count("shape", wanted)
+        own = list(zip(self.shape, self.strides))
+        expanded: list[tuple[int, int]] = []
+        for wanted in reversed(shape):
+            exists = bool(own)
+            # A new dimension of size 1 repeats nothing, and torch gives it the stride of the block inside it.
+            have, stride = own.pop() if exists else (1, math.prod(expanded[-1]) if expanded else 0)
+            size = have if exists and _is_minus_one(wanted) else count("shape", wanted)
             if have not in (1, size):
                 raise ValueError(f"shape must keep the sizes other than 1 of {self.shape}, got {shape}")
-            sizes.append(size)
-        strides = [width if have == size else 0 for have, size, width in zip(self.shape, sizes[new:], self.strides)]
-        for position in reversed(range(new)):
-            # A new dimension of size 1 repeats nothing, and torch gives it the stride of the block inside it.
-            strides.insert(0, sizes[position + 1] * strides[0] if sizes[position] == 1 else 0)
-        return Layout(tuple(sizes), tuple(strides), self.offset)
+            expanded.append((size, stride if size == have else 0))
+        sizes, strides = zip(*reversed(expanded)) if expanded else ((), ())
+        return Layout(sizes, strides, self.offset)
 
     def unsqueeze(self, dim: int) -> Layout:
         """A dimension of size 1 put in at `dim`; its stride, never used, is that of the block inside it."""
@@ -332,7 +344,11 @@ class Layout:
         rank = max(len(self.shape), 1)
         named = {_wrapped("dims", dim, rank) for dim in dims} if dims else set(range(rank))
         kept = [dim for dim, size in enumerate(self.shape) if size != 1 or dim not in named]
-        return Layout(tuple(self.shape[d] for d in kept), tuple(self.strides[d] for d in kept), self.offset)
+        return Layout(
+            tuple(self.shape[d] for d in kept),
+            tuple(self.strides[d] for d in kept),
+            self.offset,
+        )
 
     def view(self, *shape: int) -> Layout:
         """The same elements in the same order under another shape: `view_strides`, or ValueError for None."""
@@ -353,7 +369,10 @@ class Layout:
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Layout:
         """A reshape that makes one dimension of those from start_dim to end_dim."""
         rank = max(len(self.shape), 1)
-        first, last = _wrapped("start_dim", start_dim, rank), _wrapped("end_dim", end_dim, rank)
+        first, last = (
+            _wrapped("start_dim", start_dim, rank),
+            _wrapped("end_dim", end_dim, rank),
+        )
         if first > last:
             raise ValueError(f"start_dim must not come after end_dim, got {start_dim} and {end_dim}")
         if self.shape and first == last:
@@ -377,7 +396,11 @@ class Layout:
         size = max(min(self.shape[row] - down, self.shape[column] - right), 0)
         start = down * self.strides[row] + right * self.strides[column] if size else 0
         rest = self._without(row)._without(column - (column > row), offset=self.offset + start)
-        return Layout((*rest.shape, size), (*rest.strides, self.strides[row] + self.strides[column]), rest.offset)
+        return Layout(
+            (*rest.shape, size),
+            (*rest.strides, self.strides[row] + self.strides[column]),
+            rest.offset,
+        )
 
     def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Layout:
         """Any layout over the same storage; whether it stays inside is `storage_numel` against the storage's size."""
