@@ -209,8 +209,11 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     else:
         verdict, reason = _passed(claim), _statement(claim)
         if unmet:
-            reason = "; ".join(part for part in (reason, f"{len(unmet)} of {len(outcomes)} tests not run here: "
-                                                 f"{_reasons(unmet)}") if part)
+            reason = "; ".join(
+                part
+                for part in (reason, f"{len(unmet)} of {len(outcomes)} tests not run here: {_reasons(unmet)}")
+                if part
+            )
     return Verdict(
         id=claim.id,
         verdict=verdict,

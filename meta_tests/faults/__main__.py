@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import hypothesis.configuration
 import pytest
 
 from meta_tests.faults import FAULTS, Fault
@@ -54,12 +55,16 @@ def main() -> int:
         if topic not in TOPICS:
             parser.error(f"TOPIC must be one of {', '.join(TOPICS)}, got {topic!r}")
         importlib.import_module(f"meta_tests.faults.{topic}")
+    # What fails under a fault is no failure of the suite: hypothesis shall not remember and replay it.
+    hypothesis.configuration.set_hypothesis_home_dir(tempfile.mkdtemp(prefix="proofline-faults-"))
     results = []
     for planted in FAULTS:
         run = verdicts_under(planted, planted.turns_red)
         unnoticed = [claim for claim in planted.turns_red if run["verdicts"].get(claim) != "FAILS"]
         results.append({"topic": planted.topic, "fault": planted.name, "unnoticed": unnoticed, **run})
-        print(f"{'UNNOTICED' if unnoticed else 'noticed  '} {planted.topic}: {planted.name} {unnoticed or ''}", flush=True)
+        print(
+            f"{'UNNOTICED' if unnoticed else 'noticed  '} {planted.topic}: {planted.name} {unnoticed or ''}", flush=True
+        )
         if options.v or unnoticed:
             print(run["output"])
     if options.json:

@@ -1,0 +1,192 @@
+"""Which device is under test, what it is, and what it has: the one place that asks torch about hardware.
+
+The CUDA, XPU and MPS branches are thin calls into torch and NVML.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+KINDS = ("cpu", "cuda", "mps", "xpu")
+_NEED = re.compile(r"(?P<what>sm|gpus)>=(?P<least>\d+(\.\d+)?)")
+
+
+def available() -> list[str]:
+    """The device names that `--device` takes on this machine."""
+    names = ["cpu"]
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind, None)
+        if module is not None and module.is_available():
+            names += [kind, *(f"{kind}:{index}" for index in range(module.device_count()))]
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    return names
+
+
+def chosen(request: str | None) -> torch.device:
+    """The device asked for, or the accelerator torch reports, else the CPU.
+
+    Raises ValueError, naming the valid ones, for a device this machine does not have.
+    """
+    valid = available()
+    if request is None:
+        kind = next((kind for kind in ("cuda", "xpu", "mps") if kind in valid), "cpu")
+        return torch.device(kind, 0) if kind in ("cuda", "xpu") else torch.device(kind)
+    if request not in valid:
+        known = request.partition(":")[0] in KINDS
+        why = "this machine has no such device" if known else f"no such kind of device ({', '.join(KINDS)})"
+        raise ValueError(f"--device {request}: {why}; valid here: {', '.join(valid)}")
+    device = torch.device(request)
+    return torch.device(device.type, device.index or 0) if device.type in ("cuda", "xpu") else device
+
+
+def unmet(need: str, device: torch.device) -> str | None:
+    """Why `device` does not meet `need`, or None where it does.
+
+    Needs: `cuda`, `sm>=8.9` (compute capability), `gpus>=2`, `c++` (a compiler, for torch.compile on a CPU), or the
+    name of an importable module. Raises ValueError for a need of no known form.
+    """
+    if need == "cuda":
+        return None if device.type == "cuda" else "needs a CUDA device"
+    if match := _NEED.fullmatch(need):
+        least = float(match["least"])
+        if device.type != "cuda":
+            what = "a CUDA device of compute capability" if match["what"] == "sm" else "CUDA devices:"
+            return f"needs {what} >= {least:g}"
+        if match["what"] == "gpus":
+            found = float(torch.cuda.device_count())
+        else:
+            major, minor = torch.cuda.get_device_capability(device)
+            found = major + minor / 10
+        return None if found >= least else f"needs {need}, this device has {found:g}"
+    if need == "c++":
+        return None if shutil.which(os.environ.get("CXX", "c++")) else "needs a C++ compiler"
+    if re.fullmatch(r"[a-z_][a-z0-9_]*", need):
+        return None if find_spec(need) else f"needs the package {need}"
+    raise ValueError(f"unknown need {need!r}; valid: cuda, sm>=X.Y, gpus>=N, c++, or the name of a module")
+
+
+@cache
+def name(device: torch.device) -> str:
+    """The product name as the driver (or the operating system) gives it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "xpu":
+        return str(torch.xpu.get_device_name(device))
+    return _cpu_name()
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def isa(device: torch.device) -> list[str]:
+    """The matrix and vector features of a CPU that decide its rates; the compute capability of a GPU."""
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return [f"sm_{major}{minor}"]
+    if device.type != "cpu":
+        return []
+    capabilities = cpu_capabilities()
+    telling = ("avx2", "fma3", "avx512_f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_bf16",
+               "amx_int8", "amx_fp16", "neon", "sve", "sve2", "bf16", "fp16_arith", "i8mm")  # fmt: skip
+    return [feature for feature in telling if capabilities.get(feature)] or [torch.backends.cpu.get_cpu_capability()]
+
+
+def cpu_capabilities() -> dict[str, Any]:
+    """What torch says of this CPU's instruction sets and caches; empty before torch 2.10, which cannot say."""
+    capabilities = getattr(torch.cpu, "get_capabilities", None)
+    return dict(capabilities()) if capabilities else {}
+
+
+def driver(device: torch.device) -> str | None:
+    """The driver's version, from NVML; None without one."""
+    if device.type != "cuda" or not find_spec("pynvml"):
+        return None
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """The memory of the device in bytes, as the driver or the operating system reports it."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "xpu":
+        return int(torch.xpu.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def flags() -> dict[str, Any]:
+    """The settings of torch that change speed or precision."""
+    return {
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "fp16_reduced_precision_reduction": torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        "bf16_reduced_precision_reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+    }
+
+
+def fingerprint(device: torch.device) -> dict[str, Any]:
+    """Everything that must be equal for two runs' timings to be comparable."""
+    return {
+        "device": device.type,
+        "name": name(device),
+        "count": torch.cuda.device_count() if device.type == "cuda" else 1,
+        "memory_bytes": memory_bytes(device),
+        "isa": isa(device),
+        "driver": driver(device),
+        "cuda": torch.version.cuda if device.type == "cuda" else None,
+        "hip": torch.version.hip if device.type == "cuda" else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "flags": flags(),
+    }
+
+
+def headline(device: torch.device) -> list[str]:
+    """The lines about machine and software that head every run."""
+    facts = fingerprint(device)
+    memory = f"{facts['memory_bytes'] / 2**30:.1f} GiB" if facts["memory_bytes"] else "memory unknown"
+    count = f"{facts['count']} x " if facts["count"] > 1 else ""
+    versions = [f"torch {facts['torch']}"]
+    versions += [f"{key} {facts[key]}" for key in ("driver", "cuda", "hip") if facts[key]]
+    changed = ", ".join(f"{key}={value}" for key, value in facts["flags"].items())
+    return [
+        f"device: {device} = {count}{facts['name']}, {memory}, {' '.join(facts['isa'])}",
+        f"{', '.join(versions)}, python {facts['python']}, {facts['threads']} threads on {facts['cores']} cores",
+        f"flags: {changed}",
+    ]

@@ -1,0 +1,260 @@
+"""What a run leaves behind: the verdict and benchmark tables on the terminal, verdicts.json, report.md, the record."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from proofline import __version__, history
+from proofline import device as devices
+from proofline.verdicts import VERDICTS, Registry, Verdict
+
+COLOURS = {"FAILS": "red", "not checked": "yellow", "corrected": "cyan"}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One finished run: what was found and where it was written."""
+
+    fingerprint: dict[str, Any]
+    headline: list[str]
+    verdicts: list[Verdict]
+    benchmarks: list[dict[str, Any]]
+    folder: Path | None
+    record: Path | None
+
+
+KEY = pytest.StashKey[Finished]()
+
+
+def finish(
+    config: pytest.Config,
+    *,
+    device: torch.device,
+    pace: str,
+    registry: Registry,
+    verdicts: list[Verdict],
+    folder: Path,
+    records: Path,
+) -> Finished:
+    """Writes verdicts.json, report.md and the run record, where the run had a claim or a benchmark."""
+    fingerprint, headline = devices.fingerprint(device), devices.headline(device)
+    content = pytest_benchmark_json(config)
+    if not verdicts and not content["benchmarks"]:
+        return Finished(fingerprint, headline, [], [], None, None)
+    content["proofline"] = {
+        "schema": history.SCHEMA,
+        "version": __version__,
+        "pace": pace,
+        "arguments": list(config.invocation_params.args),
+        "fingerprint": fingerprint,
+        "verdicts": [verdict.as_dict() for verdict in verdicts],
+    }
+    record = history.append(records, content, fingerprint)
+    finished = Finished(fingerprint, headline, verdicts, content["benchmarks"], folder, record)
+    history.write_atomically(
+        folder / "verdicts.json", json.dumps([verdict.as_dict() for verdict in verdicts], indent=1) + "\n"
+    )
+    history.write_atomically(folder / "report.md", markdown(finished, registry))
+    return finished
+
+
+def pytest_benchmark_json(config: pytest.Config) -> dict[str, Any]:
+    """The run in pytest-benchmark's own JSON form, made by its own hooks; no benchmarks where it is switched off."""
+    # The session is the one thing of pytest-benchmark that no hook hands out.
+    session = getattr(config, "_benchmarksession", None)
+    if session is None:
+        return {"benchmarks": [], "machine_info": {}, "commit_info": {}}
+    hook = config.hook
+    machine = hook.pytest_benchmark_generate_machine_info(config=config)
+    hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine)
+    commit = hook.pytest_benchmark_generate_commit_info(config=config)
+    hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
+    content: dict[str, Any] = hook.pytest_benchmark_generate_json(
+        config=config,
+        benchmarks=[bench for bench in session.benchmarks if bench],
+        include_data=True,
+        machine_info=machine,
+        commit_info=commit,
+    )
+    return content
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """The verdict as printed: a holds-if claim always with its condition, the others with their reason."""
+    known = " (known)" if verdict.known else ""
+    if verdict.verdict == "holds if":
+        return f"holds if {verdict.reason[:1].lower()}{verdict.reason[1:]}"
+    return f"{verdict.verdict}{known}" + (f": {verdict.reason}" if verdict.reason else "")
+
+
+def counts_by_topic(verdicts: Iterable[Verdict]) -> dict[str, Counter[str]]:
+    """How many claims of each topic got which verdict."""
+    counts: dict[str, Counter[str]] = {}
+    for verdict in verdicts:
+        counts.setdefault(verdict.topic, Counter())[verdict.verdict] += 1
+    return counts
+
+
+def topic_table(verdicts: Sequence[Verdict]) -> list[list[str]]:
+    """One row per topic: its claims by verdict, and how many cases were tried."""
+    rows = [["topic", "claims", *VERDICTS, "cases"]]
+    counts = counts_by_topic(verdicts)
+    cases: Counter[str] = Counter()
+    for verdict in verdicts:
+        cases[verdict.topic] += verdict.cases
+    for topic, count in counts.items():
+        rows.append([topic, str(sum(count.values()))])
+        rows[-1] += [str(count[word] or "·") for word in VERDICTS] + [f"{cases[topic]:,}"]
+    every = Counter(verdict.verdict for verdict in verdicts)
+    rows.append(
+        ["all", str(len(verdicts)), *(str(every[word] or "·") for word in VERDICTS), f"{sum(cases.values()):,}"]
+    )
+    return rows
+
+
+def benchmark_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """One row per benchmark: what it is, its time and spread, its rate, and its share of the two ceilings."""
+    rows = [["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling"]]
+    for bench in benchmarks:
+        stats, extra = bench["stats"], bench.get("extra_info", {})
+        spread = f"{stats['iqr'] / stats['median']:.1%}" if stats["median"] else "-"
+        rows.append([
+            bench["name"].removeprefix("test_"),
+            engineering(stats["median"], "s"),
+            spread,
+            rate(extra),
+            share(extra.get("mfu"), "no peak on record"),
+            share(extra.get("share_of_ceiling"), "-"),
+        ])  # fmt: skip
+    return rows
+
+
+def rate(extra: dict[str, Any]) -> str:
+    """The rate a benchmark declared: FLOP/s or bytes/s, in engineering units."""
+    for key, unit in (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s")):
+        if extra.get(key):
+            return engineering(extra[key], unit)
+    return "-"
+
+
+def share(value: float | None, absent: str) -> str:
+    return absent if value is None else f"{value:.1%}" + (" !" if value > 1 else "")
+
+
+def engineering(value: float, unit: str) -> str:
+    """A figure with three digits and an SI prefix.
+
+    >>> engineering(0.00123, "s"), engineering(9.2e11, "FLOP/s")
+    ('1.23 ms', '920 GFLOP/s')
+    """
+    for factor, prefix in (
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+        (1, ""),
+        (1e-3, "m"),
+        (1e-6, "µ"),
+    ):
+        if abs(value) >= factor * 0.9995:
+            scaled = value / factor
+            digits = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2
+            return f"{scaled:.{digits}f} {prefix}{unit}"
+    return f"{value / 1e-9:.3g} n{unit}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as lines of text: the first column flush left, the others flush right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown; a bar in a cell is escaped."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    head, *body = ["| " + " | ".join(row) + " |" for row in cells]
+    return [head, "|" + " --- |" * len(rows[0]), *body]
+
+
+# ---- documents ---------------------------------------------------------------------------------------------------
+
+
+def markdown(finished: Finished, registry: Registry) -> str:
+    """The run as one page: the machine, the verdicts by topic and one by one, the benchmarks."""
+    lines = ["# What is true on this machine", "", *(f"- {line}" for line in finished.headline), ""]
+    if finished.verdicts:
+        lines += ["## Verdicts", "", *markdown_table(topic_table(finished.verdicts)), ""]
+        for topic in counts_by_topic(finished.verdicts):
+            rows = [["claim", "statement", "verdict", "cases", "measured"]]
+            for verdict in finished.verdicts:
+                if verdict.topic == topic:
+                    statement = registry.claims[verdict.id].statement
+                    measured = "; ".join(verdict.figures)
+                    rows.append([f"`{verdict.id}`", statement, verdict_line(verdict), f"{verdict.cases:,}", measured])
+            lines += [f"### {topic}", "", *markdown_table(rows), ""]
+    if finished.benchmarks:
+        lines += ["## Benchmarks", "", *markdown_table(benchmark_table(finished.benchmarks)), ""]
+        lines += [
+            "Share of own ceiling: against the best rate this machine was measured at in this run; `!` marks a share",
+            "",
+        ]
+        lines[-2] += " above 1, where the ceiling was measured too low."
+    return "\n".join(lines)
+
+
+def print_summary(
+    terminal: pytest.TerminalReporter, finished: Finished, registry: Registry, *, known: frozenset[str]
+) -> None:
+    """The tables at the end of a run on the terminal: per topic, and in full with -v."""
+    verdicts = finished.verdicts
+    if finished.benchmarks:
+        terminal.section("benchmarks")
+        for line in aligned(benchmark_table(finished.benchmarks)):
+            terminal.write_line(line)
+    if verdicts:
+        terminal.section("verdicts")
+        for line in aligned(topic_table(verdicts)):
+            terminal.write_line(line)
+        verbose = terminal.config.get_verbosity() > 0
+        told = [verdict for verdict in verdicts if verbose or verdict.verdict == "FAILS"]
+        width = max((len(verdict.id) for verdict in told), default=0)
+        for verdict in told:
+            colour = COLOURS.get(verdict.verdict, "green")
+            terminal.write_line(f"{verdict.id:<{width}}  {verdict_line(verdict)}", **{colour: True})
+        if not verbose:
+            _print_unchecked(terminal, verdicts)
+        for claim in sorted(known):
+            if any(verdict.id == claim and verdict.verdict not in ("FAILS", "not checked") for verdict in verdicts):
+                terminal.write_line(
+                    f"{claim} is listed in --known-failures but now holds: remove it there", yellow=True
+                )
+    if finished.folder:
+        terminal.write_line(f"report: {finished.folder}/report.md  verdicts: {finished.folder}/verdicts.json")
+        terminal.write_line(f"record: {finished.record}")
+
+
+def _print_unchecked(terminal: pytest.TerminalReporter, verdicts: Sequence[Verdict]) -> None:
+    reasons: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.verdict == "not checked":
+            reasons.setdefault(verdict.reason, []).append(verdict.id)
+    for reason, ids in reasons.items():
+        terminal.write_line(f"not checked, {reason}: {', '.join(ids)}", yellow=True)

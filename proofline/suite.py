@@ -1,0 +1,357 @@
+"""This suite's own pytest plugin, loaded by the root conftest: device, claims, quick and thorough, reports."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+
+import accounting
+import proofline
+from proofline import device as devices
+from proofline import report as reports
+from proofline import speed as speeds
+from proofline.plugin import history_folder
+from proofline.verdicts import Claim, Outcome, Registry, RegistryError, Verdict, load_registry, verdict_of
+
+EXAMPLES = {"quick": 20, "default": 100, "thorough": 1000}
+
+_run = pytest.StashKey["Run"]()
+_examples = pytest.StashKey[list[int]]()
+_unmet = pytest.StashKey[str]()
+
+
+# ---- options -----------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("proofline", "validate this machine")
+    group.addoption("--device", help="cpu, cuda, cuda:1, mps, xpu; default: the accelerator torch reports, else cpu")
+    group.addoption("--quick", action="store_true", help="a fifth of the examples, short benchmarks")
+    group.addoption("--thorough", action="store_true", help="ten times the examples, long benchmarks")
+    group.addoption("--report", metavar="DIR", default="reports", help="folder of verdicts.json and report.md")
+    group.addoption(
+        "--known-failures", metavar="FILE", help="claims known to fail on this machine: one id a line, # comments"
+    )
+    group.addoption(
+        "--claim", metavar="ID|TOPIC", action="append", default=[], help="only this claim or topic; may be repeated"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    refuse_a_mix_of_copies(config.rootpath)
+    if config.option.quick and config.option.thorough:
+        raise pytest.UsageError("--quick and --thorough exclude each other")
+    pace = "quick" if config.option.quick else "thorough" if config.option.thorough else "default"
+    try:
+        device = devices.chosen(config.option.device)
+        registry = load_registry(config.rootpath / "test_claims" / "registry")
+        selected = registry.selected(config.option.claim) if config.option.claim else None
+    except (ValueError, RegistryError) as error:
+        raise pytest.UsageError(str(error)) from error
+    known = known_failures(config.option.known_failures, registry)
+    config.stash[_run] = Run(device, pace, registry, selected, known)
+    if not config.getoption("hypothesis_profile", None):
+        hypothesis.settings.register_profile(
+            "proofline",
+            max_examples=EXAMPLES[pace],
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        )
+        hypothesis.settings.load_profile("proofline")
+
+
+def refuse_a_mix_of_copies(root: Path) -> None:
+    """Stops the run where the tests come from a clone but the code they test from another, installed copy."""
+    for package in (accounting, proofline):
+        origin = Path(str(package.__file__)).resolve()
+        if root.resolve() not in origin.parents:
+            raise pytest.UsageError(
+                f"{package.__name__} was imported from {origin.parent}, but these tests are those of {root}: "
+                f"uninstall the other copy (pip uninstall proofline), or install this one (pip install -e {root})"
+            )
+
+
+def known_failures(file: str | None, registry: Registry) -> frozenset[str]:
+    """The claim ids listed in the adopter's file of known failures."""
+    if file is None:
+        return frozenset()
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise pytest.UsageError(f"--known-failures {file}: {error.strerror}") from error
+    listed = {line.partition("#")[0].strip() for line in lines} - {""}
+    if unknown := sorted(listed - registry.claims.keys()):
+        raise pytest.UsageError(
+            f"--known-failures {file}: no claim is named {', '.join(unknown)}; "
+            f"valid are the ids of test_claims/registry, such as {', '.join(list(registry.claims)[:3])}"
+        )
+    return frozenset(listed)
+
+
+# ---- collection --------------------------------------------------------------------------------------------------
+
+
+def claims_of(item: pytest.Item) -> tuple[str, ...]:
+    """The claim ids that the markers of a test name."""
+    return tuple(dict.fromkeys(claim for marker in item.iter_markers("claim") for claim in marker.args))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    run = config.stash[_run]
+    complain_of_unknown_claims(run.registry, items)
+    if _whole_of_test_claims(config):
+        complain_of_claims_without_a_test(run.registry, items)
+    for item in items:
+        ids = claims_of(item)
+        item.extra_keyword_matches.update(ids)
+        item.user_properties += [("claim", claim) for claim in ids]
+        _mark_needs(item, run)
+        if run.known & set(ids):
+            # Not strict: a known failure that now holds is reported, and does not redden the run.
+            item.add_marker(pytest.mark.xfail(reason="listed in --known-failures", strict=False), append=False)
+        _count_examples(item)
+    if run.selected is not None:
+        chosen = [item for item in items if run.selected & set(claims_of(item))]
+        dropped = [item for item in items if not run.selected & set(claims_of(item))]
+        if dropped:
+            config.hook.pytest_deselected(items=dropped)
+        items[:] = chosen
+
+
+def complain_of_unknown_claims(registry: Registry, items: list[pytest.Item]) -> None:
+    unknown = {claim: item.nodeid for item in items for claim in claims_of(item) if claim not in registry.claims}
+    if unknown:
+        rows = ", ".join(f"{claim!r} ({node})" for claim, node in unknown.items())
+        raise pytest.UsageError(f"markers name claims that test_claims/registry does not have: {rows}")
+
+
+def complain_of_claims_without_a_test(registry: Registry, items: list[pytest.Item]) -> None:
+    tested = {claim for item in items for claim in claims_of(item)}
+    missing = [claim.id for claim in registry.claims.values() if claim.id not in tested and not claim.on_record]
+    if missing:
+        raise pytest.UsageError(f"claims of test_claims/registry that no test settles: {', '.join(missing)}")
+
+
+def _whole_of_test_claims(config: pytest.Config) -> bool:
+    wanted = config.rootpath / "test_claims"
+    given = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    narrowed = (
+        config.option.keyword or config.option.markexpr or config.getoption("deselect", None) or config.option.ignore
+    )
+    return not narrowed and any(path == wanted or path in wanted.parents for path in given)
+
+
+def _mark_needs(item: pytest.Item, run: Run) -> None:
+    ids = claims_of(item)
+    claimed = {need for claim in ids for need in run.registry.claims[claim].needs} if len(ids) else set()
+    own = {need for marker in item.iter_markers("needs") for need in marker.args}
+    for need in sorted(own | claimed):
+        try:
+            why = devices.unmet(need, run.device)
+        except ValueError as error:
+            raise pytest.UsageError(f"{item.nodeid}: {error}") from error
+        if why and (need in own or _all_need(run, ids, need)):
+            item.stash[_unmet] = why
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+def _all_need(run: Run, ids: tuple[str, ...], need: str) -> bool:
+    return all(need in run.registry.claims[claim].needs for claim in ids)
+
+
+def _count_examples(item: pytest.Item) -> None:
+    """Has hypothesis's own entry for wrappers (`inner_test`) count the examples that ran to their end."""
+    handle = getattr(getattr(item, "obj", None), "hypothesis", None)
+    if handle is None or not isinstance(item, pytest.Function):
+        return
+    counter = getattr(handle.inner_test, "_examples", None)
+    if counter is None:
+        inner, counter = handle.inner_test, [0]
+
+        @functools.wraps(inner)
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            result = inner(*args, **kwargs)
+            counter[0] += 1
+            return result
+
+        counting._examples = counter  # type: ignore[attr-defined]
+        handle.inner_test = counting
+    item.stash[_examples] = counter
+
+
+# ---- running -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> torch.device:
+    """The device under test."""
+    return pytestconfig.stash[_run].device
+
+
+@pytest.fixture(scope="session")
+def pace(pytestconfig: pytest.Config) -> str:
+    """quick, default or thorough."""
+    return pytestconfig.stash[_run].pace
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Records a measured figure with the claim: `figure("1.62x slower")`."""
+    return lambda text: request.node.user_properties.append(("figure", text))
+
+
+@pytest.fixture
+def speed(device: torch.device, figure: Callable[[str], None]) -> speeds.Speed:
+    """Judged comparisons of two functions' times, see `proofline.speed`."""
+    return speeds.Speed(device, figure)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    counter = item.stash.get(_examples, None)
+    before = counter[0] if counter else 0
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("cases", counter[0] - before if counter else 1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    outcome = yield
+    ids = claims_of(item)
+    if ids and outcome.failed:
+        registry = item.config.stash[_run].registry
+        outcome.sections.append(("claimed", "\n\n".join(registry.describe(claim) for claim in ids)))
+    if _unmet in item.stash:
+        outcome.user_properties = [*outcome.user_properties, ("unmet", item.stash[_unmet])]
+    return outcome
+
+
+class Run:
+    """One run: what was asked for, and what became of the tests so far."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        pace: str,
+        registry: Registry,
+        selected: frozenset[str] | None,
+        known: frozenset[str],
+    ) -> None:
+        self.device = device
+        self.pace = pace
+        self.registry = registry
+        self.selected = selected
+        self.known = known
+        self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
+
+    def add(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.outcome == "passed":
+            return
+        properties = report.user_properties
+        ids = [str(value) for key, value in properties if key == "claim"]
+        outcome = Outcome(
+            test=report.nodeid,
+            status=_status(report),
+            reason=_reason(report),
+            cases=sum(int(str(value)) for key, value in properties if key == "cases"),
+            duration=report.duration,
+            figures=tuple(str(value) for key, value in properties if key == "figure"),
+        )
+        for claim in ids:
+            self.outcomes[claim].append(outcome)
+
+    def verdicts(self) -> list[Verdict]:
+        """A verdict for each claim that this run had a test of, in the registry's order; on-record claims always."""
+
+        def concerned(claim: Claim) -> bool:
+            asked = self.selected is None or claim.id in self.selected
+            return claim.id in self.outcomes or (asked and claim.on_record and bool(self.outcomes))
+
+        rows = self.registry.claims.values()
+        return [verdict_of(claim, self.outcomes.get(claim.id, [])) for claim in rows if concerned(claim)]
+
+
+def _status(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return "known" if report.skipped else "passed"
+    if report.skipped:
+        return "unmet" if any(key == "unmet" for key, _ in report.user_properties) else "skipped"
+    return report.outcome
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    if report.failed or report.skipped:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        text = crash.message if crash else str(report.longrepr or report.outcome)
+        return text.strip().splitlines()[0][:300] if text.strip() else report.outcome
+    return ""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if _current:
+        _current[-1].add(report)
+
+
+# pytest_runtest_logreport is not given the config, so the runs in progress are kept here; the last one is running.
+_current: list[Run] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    _current.append(session.config.stash[_run])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    # The clock at one moment is no property of the machine, and makes a machine look different from itself.
+    for key in ("hz_actual", "hz_actual_friendly"):
+        machine_info.get("cpu", {}).pop(key, None)
+
+
+# ---- reporting ---------------------------------------------------------------------------------------------------
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    run = config.stash[_run]
+    origin = f"accounting and proofline from {Path(str(accounting.__file__)).parents[1]}"
+    return [*devices.headline(run.device), f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    run = _current.pop()
+    config = session.config
+    if config.option.collectonly or hasattr(config, "workerinput"):
+        return
+    config.stash[reports.KEY] = reports.finish(
+        config,
+        device=run.device,
+        pace=run.pace,
+        registry=run.registry,
+        verdicts=run.verdicts(),
+        folder=Path(config.option.report),
+        records=history_folder(config),
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    finished = config.stash.get(reports.KEY, None)
+    if finished is None:
+        return
+    run = config.stash[_run]
+    reports.print_summary(terminalreporter, finished, run.registry, known=run.known)
