@@ -1,0 +1,479 @@
+"""FLOPs of the operations a network is made of: forward, backward and recomputed.
+
+One FLOP is one floating-point multiplication or addition (or comparison, exponential, ...: an elementary operation).
+Every accumulation is counted as starting from zero, so a sum of k terms is k additions, where k - 1 would do: that
+overstates a product by 1/(2k). Moving, reshaping, transposing and broadcasting cost bytes, no FLOPs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from accounting import contraction
+from accounting.checks import choice, count
+from accounting.contraction import Order, counts
+from accounting.layout import broadcast_shape
+
+Shape = Sequence[int]
+
+MULTIPLY_ADD_FLOPS = 2  # one multiplication, one addition; a fused multiply-add does both and counts as 2
+
+# Of a product y = x·w, in units of the forward's own cost. 2·(1 + 1 + 1) is the 6 of 6ND.
+FORWARD_PRODUCTS = 1
+WEIGHT_GRADIENT_PRODUCTS = 1  # dw = xᵀ·dy
+INPUT_GRADIENT_PRODUCTS = (
+    1  # dx = dy·wᵀ; a first layer whose input needs no gradient does without
+)
+RECOMPUTED_PRODUCTS = (
+    1  # the forward once more, where its result was not kept for the backward pass
+)
+
+# Of attention: products over all pairs of query and key, as many as wide as a key and as many as wide as a value.
+ATTENTION_PRODUCTS = {
+    "forward": (1, 1),  # s = q·kᵀ; o = p·v
+    "math": (2, 2),  # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ, dv = pᵀ·do
+    "flash": (3, 2),  # and s = q·kᵀ once more, since p was not kept
+}
+
+
+@dataclass(frozen=True)
+class StepFlops:
+    """FLOPs of one training step by purpose; steps of several layers add up with `+`.
+
+    Kept apart because utilisation is: MFU counts `model`, what the mathematics needs; HFU counts `hardware`, what ran.
+
+    >>> linear_step(32, 128, 64, recomputed=True).hardware // linear_flops(32, 128, 64)
+    4
+    """
+
+    forward: int
+    backward: int
+    recomputation: int = 0
+
+    @property
+    def model(self) -> int:
+        """Forward and backward."""
+        return self.forward + self.backward
+
+    @property
+    def hardware(self) -> int:
+        """Forward, backward, and what the backward pass computed a second time."""
+        return self.model + self.recomputation
+
+    def __add__(self, other: StepFlops) -> StepFlops:
+        if not isinstance(other, StepFlops):
+            return NotImplemented
+        return StepFlops(
+            self.forward + other.forward,
+            self.backward + other.backward,
+            self.recomputation + other.recomputation,
+        )
+
+
+# Matrix products
+
+
+def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
+    """FLOPs of `batch` products of (m, k) by (k, n): 2·batch·m·k·n.
+
+    Each of the m·n outputs sums k products into an accumulator: k multiplications and k additions.
+    Ignored: the first addition could be a copy, so the strict minimum is m·n·(2k - 1); and algorithms of the Strassen
+    family need fewer multiplications.
+
+    Raises ValueError for a negative size, TypeError for one that is no integer.
+
+    >>> matmul_flops(1024, 512, 256)
+    268435456
+    """
+    return (
+        MULTIPLY_ADD_FLOPS
+        * count("batch", batch)
+        * count("m", m)
+        * count("k", k)
+        * count("n", n)
+    )
+
+
+def matmul_backward_flops(
+    m: int,
+    k: int,
+    n: int,
+    batch: int = 1,
+    *,
+    a_gradient: bool = True,
+    b_gradient: bool = True,
+) -> int:
+    """FLOPs of the gradients of y = a·b, (m, k) by (k, n): 2·batch·m·k·n for each operand that needs one.
+
+    da = dy·bᵀ is (m, n) by (n, k) and db = aᵀ·dy is (k, m) by (m, n): the same three sizes as the forward product.
+    Exact where neither operand was broadcast over the batch.
+
+    >>> matmul_backward_flops(2, 3, 4), matmul_backward_flops(2, 3, 4, a_gradient=False)
+    (96, 48)
+    """
+    return (bool(a_gradient) + bool(b_gradient)) * matmul_flops(m, k, n, batch)
+
+
+def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
+    """FLOPs of `a @ b` by the rules of torch.matmul: 2·(broadcast batch)·m·k·n.
+
+    The last two dimensions are multiplied, all before them broadcast. A one-dimensional `a` is a row (m = 1), a
+    one-dimensional `b` a column (n = 1). An operand shared by the batch is read once, but multiplied every time.
+
+    Raises ValueError for a scalar, for inner sizes that differ, for batch dimensions that do not broadcast.
+
+    >>> broadcast_matmul_flops((4, 8, 16, 32), (32, 2)), broadcast_matmul_flops((4, 8, 16, 32), (4, 8, 32, 64))
+    (65536, 2097152)
+    """
+    a, b = counts("a_shape", a_shape), counts("b_shape", b_shape)
+    if not a or not b:
+        raise ValueError(
+            f"a_shape and b_shape must have at least one dimension, got {a} and {b}"
+        )
+    a = a if len(a) > 1 else (1, *a)
+    b = b if len(b) > 1 else (*b, 1)
+    if a[-1] != b[-2]:
+        raise ValueError(
+            f"the last size of a_shape must equal the last but one of b_shape (the only one, if 1-D), "
+            f"got {a[-1]} and {b[-2]} in {tuple(a_shape)} and {tuple(b_shape)}"
+        )
+    return matmul_flops(
+        a[-2], a[-1], b[-1], batch=prod(broadcast_shape(a[:-2], b[:-2]))
+    )
+
+
+# Einsum
+
+
+def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
+    """FLOPs of an einsum contracted two operands at a time: per step 2·(product of the sizes of all indices of the two).
+
+    A step multiplies once per combination of its indices and, where an index is summed, adds once; where none is (an
+    outer or an elementwise product) it only multiplies. An index that occurs in one of the two and is not needed later
+    is summed out first: one addition per element of that operand. That is what torch.einsum dispatches (of which
+    torch's FlopCounterMode sees the products alone).
+
+    `equation` is torch's: letters, commas, `->`, `...`; a repeated letter takes the diagonal, a size of 1 stretches.
+    `order` is "best" (the cheapest), "left" (left to right, as torch without opt_einsum), or pairs of positions as in
+    numpy.einsum_path: each pair leaves the list of operands, its result is appended.
+
+    Raises ValueError for a malformed equation, another number of shapes, inconsistent sizes, an impossible order.
+
+    >>> einsum_flops("bsd,dk->bsk", (4, 16, 8), (8, 2)) == matmul_flops(4 * 16, 8, 2)
+    True
+    >>> chain = "ij,jk,kl->il", (2, 100), (100, 3), (3, 50)
+    >>> einsum_flops(*chain), einsum_flops(*chain, order=[(1, 2), (0, 1)])
+    (1800, 50000)
+    """
+    einsum = contraction.parsed(equation, shapes)
+    if len(einsum.operands) == 1:  # nothing to multiply: at most a sum
+        return (
+            einsum.size(einsum.operands[0]) if einsum.operands[0] - einsum.output else 0
+        )
+    return sum(step.flops for step in einsum.steps(order))
+
+
+def einsum_backward_flops(
+    equation: str,
+    *shapes: Shape,
+    order: Order = "best",
+    gradients: Collection[int] | None = None,
+) -> int:
+    """FLOPs of the gradients of an einsum, for the operands at the positions `gradients` (None: for all).
+
+    Each step c = a·b gives da = dc·b and db = a·dc over the same indices, so a contraction costs its forward once more
+    for each side that leads to a wanted gradient. The gradient of a sum over a lone index is a broadcast: no FLOPs.
+    `order` is the forward's; the rest as in `einsum_flops`.
+
+    >>> einsum_backward_flops("ij,jk->ik", (2, 3), (3, 4)), einsum_flops("ij,jk->ik", (2, 3), (3, 4))
+    (96, 48)
+    >>> einsum_backward_flops("ij,jk->ik", (2, 3), (3, 4), gradients=[1])
+    48
+    """
+    einsum = contraction.parsed(equation, shapes)
+    positions = range(len(einsum.operands))
+    wanted = [
+        choice("gradients", position, positions)
+        for position in (positions if gradients is None else gradients)
+    ]
+    needed = [position in wanted for position in positions]
+    flops = 0
+    for step in einsum.steps(order):
+        left_needed, right_needed = (needed[position] for position in step.positions)
+        flops += left_needed * step.product_flops(
+            step.left
+        ) + right_needed * step.product_flops(step.right)
+        needed = contraction.merged(needed, step.positions, left_needed or right_needed)
+    return flops
+
+
+def einsum_order(equation: str, *shapes: Shape) -> list[tuple[int, int]]:
+    """The cheapest order in which to contract an einsum, in the form that `order` of `einsum_flops` takes.
+
+    Exact: dynamic programming over all subsets of the operands. More than 12 operands are refused with a ValueError.
+
+    >>> einsum_order("ij,jk,kl->il", (2, 100), (100, 3), (3, 50))
+    [(0, 1), (0, 1)]
+    """
+    return contraction.parsed(equation, shapes).best_pairs()
+
+
+# Layers
+
+
+def linear_flops(
+    batch: int, in_features: int, out_features: int, bias: bool = False
+) -> int:
+    """FLOPs of a linear layer: 2·batch·in·out, and batch·out additions of a bias.
+
+    `batch` is the number of rows: sequences times their length. The usual 2·B·D·K leaves the bias out, which
+    understates by 1/(2·in).
+
+    >>> linear_flops(1, 128, 64), linear_flops(32, 128, 64), linear_flops(32, 128, 64, bias=True)
+    (16384, 524288, 526336)
+    """
+    product = matmul_flops(
+        count("batch", batch),
+        count("in_features", in_features),
+        count("out_features", out_features),
+    )
+    return product + bool(bias) * batch * out_features
+
+
+def linear_backward_flops(
+    batch: int,
+    in_features: int,
+    out_features: int,
+    bias: bool = False,
+    *,
+    input_gradient: bool = True,
+) -> int:
+    """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as much for the input where that is needed.
+
+    A bias's gradient sums over the batch: batch·out additions. Without the input's gradient (a first layer fed with
+    data) the backward pass costs one forward, not two.
+
+    >>> linear_backward_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
+    (131072, 65536)
+    """
+    products = WEIGHT_GRADIENT_PRODUCTS + bool(input_gradient) * INPUT_GRADIENT_PRODUCTS
+    forward = linear_flops(batch, in_features, out_features)
+    return products * forward + bool(bias) * batch * out_features
+
+
+def linear_step(
+    batch: int,
+    in_features: int,
+    out_features: int,
+    bias: bool = False,
+    *,
+    input_gradient: bool = True,
+    recomputed: bool = False,
+) -> StepFlops:
+    """FLOPs of a linear layer in a training step: 6·batch·in·out, and 2 more where its forward is recomputed.
+
+    >>> linear_step(32, 128, 64)
+    StepFlops(forward=524288, backward=1048576, recomputation=0)
+    """
+    forward = linear_flops(batch, in_features, out_features, bias)
+    backward = linear_backward_flops(
+        batch, in_features, out_features, bias, input_gradient=input_gradient
+    )
+    return StepFlops(
+        forward, backward, bool(recomputed) * RECOMPUTED_PRODUCTS * forward
+    )
+
+
+def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
+    """FLOPs of an elementwise operation on operands of these shapes: one per element of what they broadcast to.
+
+    Exact for addition, multiplication, relu. An exponential, an inverse root, GELU cost several instructions each:
+    state how many as `flops_per_element`, or accept that a count says little of the time of such an operation.
+
+    >>> elementwise_flops((1024, 512), (1024, 512))
+    524288
+    """
+    return count("flops_per_element", flops_per_element) * prod(
+        broadcast_shape(*shapes)
+    )
+
+
+def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
+    """FLOPs of a sum, product, maximum or norm over any dimensions of `shape`: one per element that goes in.
+
+    Counted from an empty accumulator; starting from the first element saves one per output. A mean divides once more
+    per output.
+
+    >>> reduction_flops((1024, 512))
+    524288
+    """
+    return count("flops_per_element", flops_per_element) * prod(counts("shape", shape))
+
+
+# Attention
+
+
+def attention_pairs(
+    query_length: int, key_length: int | None = None, pairs: str = "full"
+) -> int:
+    """Pairs of query and key that are scored: Q·K in "full", only those a causal mask lets through in "causal".
+
+    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them. With more keys than queries (a cache)
+    the last query sees all keys: Q·K - Q·(Q - 1)/2.
+
+    Raises ValueError for another convention, and for causal with fewer keys than queries.
+
+    >>> attention_pairs(4), attention_pairs(4, pairs="causal"), attention_pairs(1, 100, pairs="causal")
+    (16, 10, 100)
+    """
+    queries = count("query_length", query_length)
+    keys = queries if key_length is None else count("key_length", key_length)
+    if choice("pairs", pairs, ["full", "causal"]) == "full":
+        return queries * keys
+    if keys < queries:
+        raise ValueError(
+            f"key_length must be at least query_length ({queries}) for causal pairs, got {keys}"
+        )
+    return queries * keys - queries * (queries - 1) // 2
+
+
+def attention_flops(
+    batch: int,
+    heads: int,
+    query_length: int,
+    head_dim: int,
+    *,
+    key_length: int | None = None,
+    kv_heads: int | None = None,
+    value_dim: int | None = None,
+    pairs: str = "full",
+) -> int:
+    """FLOPs of scaled dot-product attention: 2·batch·heads·pairs·(head_dim + value_dim), so 4·B·H·S²·d at its usual.
+
+    Two products per pair of query and key: the score q·k and the weighted value p·v. `pairs` is a convention: "full"
+    counts all S², what a kernel that masks afterwards does and what most MFU figures assume even for causal models;
+    "causal" the S·(S + 1)/2 that are needed. Sharing keys and values among heads (`kv_heads`, GQA) saves bytes and the
+    projections, nothing here. Ignored: scale, mask and softmax, about 5 per pair, 5/(4·d): 1 % at d = 128.
+
+    Raises ValueError where heads is no multiple of kv_heads, and as `attention_pairs` does.
+
+    >>> attention_flops(2, 12, 1024, 64)
+    6442450944
+    >>> attention_flops(2, 12, 1024, 64, pairs="causal") / attention_flops(2, 12, 1024, 64)
+    0.50048828125
+    """
+    return _attention_flops(
+        "forward",
+        batch,
+        heads,
+        query_length,
+        head_dim,
+        key_length,
+        kv_heads,
+        value_dim,
+        pairs,
+    )
+
+
+def attention_backward_flops(
+    batch: int,
+    heads: int,
+    query_length: int,
+    head_dim: int,
+    *,
+    key_length: int | None = None,
+    kv_heads: int | None = None,
+    value_dim: int | None = None,
+    pairs: str = "full",
+    convention: str = "math",
+) -> int:
+    """FLOPs of the gradients of q, k and v: four products, twice the forward ("math"), or five ("flash").
+
+    dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and computes s = q·kᵀ once more:
+    2.5 times the forward. That fifth product is recomputation: it counts for HFU, not for MFU.
+
+    Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads - kv_heads)·keys·d each.
+
+    >>> forward = attention_flops(2, 12, 1024, 64)
+    >>> [attention_backward_flops(2, 12, 1024, 64, convention=name) / forward for name in ("math", "flash")]
+    [2.0, 2.5]
+    """
+    choice("convention", convention, ["math", "flash"])
+    return _attention_flops(
+        convention,
+        batch,
+        heads,
+        query_length,
+        head_dim,
+        key_length,
+        kv_heads,
+        value_dim,
+        pairs,
+    )
+
+
+def attention_step(
+    batch: int,
+    heads: int,
+    query_length: int,
+    head_dim: int,
+    *,
+    key_length: int | None = None,
+    kv_heads: int | None = None,
+    value_dim: int | None = None,
+    pairs: str = "full",
+    convention: str = "math",
+    recomputed: bool = False,
+) -> StepFlops:
+    """FLOPs of attention in a training step: the scores that "flash" computes again stand under recomputation.
+
+    `recomputed` adds a whole forward there (activation checkpointing).
+
+    >>> step = attention_step(2, 12, 1024, 64, convention="flash")
+    >>> step.backward / step.forward, step.recomputation / step.forward
+    (2.0, 0.5)
+    """
+    choice("convention", convention, ["math", "flash"])
+    forward, math, ran = (
+        _attention_flops(
+            part,
+            batch,
+            heads,
+            query_length,
+            head_dim,
+            key_length,
+            kv_heads,
+            value_dim,
+            pairs,
+        )
+        for part in ("forward", "math", convention)
+    )
+    return StepFlops(
+        forward, math, ran - math + bool(recomputed) * RECOMPUTED_PRODUCTS * forward
+    )
+
+
+def _attention_flops(
+    part: str,
+    batch: int,
+    heads: int,
+    query_length: int,
+    head_dim: int,
+    key_length: int | None,
+    kv_heads: int | None,
+    value_dim: int | None,
+    pairs: str,
+) -> int:
+    shared = count("heads", heads) if kv_heads is None else count("kv_heads", kv_heads)
+    if heads and (not shared or heads % shared):
+        raise ValueError(
+            f"heads must be a multiple of kv_heads, got heads={heads} and kv_heads={shared}"
+        )
+    key_width = count("head_dim", head_dim)
+    value_width = key_width if value_dim is None else count("value_dim", value_dim)
+    key_products, value_products = ATTENTION_PRODUCTS[part]
+    scored = attention_pairs(query_length, key_length, pairs)
+    width = key_products * key_width + value_products * value_width
+    return MULTIPLY_ADD_FLOPS * count("batch", batch) * heads * scored * width
