@@ -1,0 +1,252 @@
+"""The workloads: the deep linear net and the decoder-only transformer of `accounting.models`, runnable.
+
+Every shape that `accounting.models` can describe is built here as plain torch, so that what a formula says can be
+counted on the meta device at full size and measured on a real one at a reduced size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, reduce, repeat
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from accounting.models import DeepLinear, Transformer
+
+ROTARY_BASE = 10_000.0
+
+
+class DeepLinearNet(nn.Module):
+    """Linear layers one after the other, nothing between them: (batch, inputs) -> (batch, outputs)."""
+
+    def __init__(self, model: DeepLinear, checkpoint_every: int = 0):
+        super().__init__()
+        widths = [model.inputs] + [model.dim] * model.layers
+        self.layers = nn.ModuleList(nn.Linear(m, n, bias=model.bias) for m, n in pairwise(widths))
+        self.head = nn.Linear(widths[-1], model.outputs, bias=model.bias)
+        self.checkpoint_every = checkpoint_every
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(through(self.layers, x, self.checkpoint_every))
+
+
+class RotaryEmbedding(nn.Module):
+    """Turns each pair (i, i + width/2) of a query or key by position · base^(−2i/width): no parameters, no matmul."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        *_, tokens, width = x.shape
+        frequencies = ROTARY_BASE ** -(torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
+        positions = torch.arange(tokens, device=x.device, dtype=torch.float32)
+        angles = repeat(positions[:, None] * frequencies, "token pair -> token (two pair)", two=2)
+        first, second = x.chunk(2, dim=-1)
+        return x * angles.cos().to(x.dtype) + torch.cat((-second, first), dim=-1) * angles.sin().to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Causal attention in which each of `kv_heads` keys and values serves heads / kv_heads queries.
+
+    The product itself is F.scaled_dot_product_attention: under `sdpa_kernel(SDPBackend.MATH)` it runs as two bmm that
+    torch's FlopCounterMode can count on any device (on the meta device it always does).
+    """
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.width = model.head_dim
+        queries, keys = model.heads * self.width, model.kv_heads * self.width
+        self.query = nn.Linear(model.dim, queries, bias=model.qkv_bias)
+        self.key = nn.Linear(model.dim, keys, bias=model.qkv_bias)
+        self.value = nn.Linear(model.dim, keys, bias=model.qkv_bias)
+        self.out = nn.Linear(queries, model.dim, bias=model.out_bias)
+        self.rotate = nn.Identity() if model.learned_positions else RotaryEmbedding()
+        self.grouped = model.heads != model.kv_heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            rearrange(
+                project(x),
+                "batch token (head width) -> batch head token width",
+                width=self.width,
+            )
+            for project in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(
+            self.rotate(query),
+            self.rotate(key),
+            value,
+            is_causal=True,
+            enable_gqa=self.grouped,
+        )
+        return self.out(rearrange(mixed, "batch head token width -> batch token (head width)"))
+
+
+class MLP(nn.Module):
+    """down(gelu(up(x))), or gated (SwiGLU): down(silu(gate(x)) · up(x))."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.gate = nn.Linear(model.dim, model.hidden, bias=model.mlp_bias) if model.gated else None
+        self.up = nn.Linear(model.dim, model.hidden, bias=model.mlp_bias)
+        self.down = nn.Linear(model.hidden, model.dim, bias=model.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            return self.down(F.gelu(self.up(x), approximate="tanh"))
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class MixtureOfExperts(nn.Module):
+    """Each token goes to its `active_experts` best experts: their outputs, weighted by the router, are summed.
+
+    The (token, expert) pairs are sorted by expert and each expert multiplies exactly its own rows, without padding and
+    without dropping any, so the experts together meet tokens · active_experts rows however uneven the routing is.
+    How many rows each expert gets depends on data, which the meta device lacks: there the pairs are dealt out evenly,
+    which changes no sum of FLOPs.
+    """
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.active = model.active_experts
+        self.router = nn.Linear(model.dim, model.experts, bias=False)
+        self.experts = nn.ModuleList(MLP(model) for _ in range(model.experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = rearrange(x, "batch token dim -> (batch token) dim")
+        scores, chosen = self.router(tokens).topk(self.active, dim=-1)
+        weights = scores.softmax(dim=-1)
+
+        expert_of_pair = rearrange(chosen, "token choice -> (token choice)")
+        pairs_by_expert = expert_of_pair.argsort(stable=True)
+        rows = tokens[pairs_by_expert // self.active].split(self.rows_per_expert(expert_of_pair))
+        outputs = torch.cat([expert(part) for expert, part in zip(self.experts, rows)])
+
+        # argsort of a permutation is its inverse: back to the order of the tokens, the choices of each side by side.
+        outputs = rearrange(
+            outputs[pairs_by_expert.argsort()],
+            "(token choice) dim -> token choice dim",
+            choice=self.active,
+        )
+        # A product and a sum, since torch would run an einsum as a batched matmul of width 1 and count its FLOPs.
+        weighted = outputs * rearrange(weights, "token choice -> token choice 1")
+        return reduce(weighted, "token choice dim -> token dim", "sum").view_as(x)
+
+    def rows_per_expert(self, expert_of_pair: Tensor) -> list[int]:
+        pairs, experts = len(expert_of_pair), len(self.experts)
+        if expert_of_pair.is_meta:
+            return [pairs // experts + (expert < pairs % experts) for expert in range(experts)]
+        return expert_of_pair.bincount(minlength=experts).tolist()
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.attention_norm, self.attention = norm(model), Attention(model)
+        self.mlp_norm, self.mlp = (
+            norm(model),
+            MixtureOfExperts(model) if model.experts > 1 else MLP(model),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class TransformerNet(nn.Module):
+    """Decoder-only transformer: token ids (batch, token) -> logits (batch, token, vocabulary)."""
+
+    def __init__(self, model: Transformer, checkpoint_every: int = 0):
+        super().__init__()
+        self.embedding = nn.Embedding(model.vocab_size, model.dim)
+        nn.init.normal_(self.embedding.weight, std=0.02)  # torch's 1.0 would saturate the softmax behind a tied head
+        self.positions = nn.Embedding(model.learned_positions, model.dim) if model.learned_positions else None
+        self.layers = nn.ModuleList(Block(model) for _ in range(model.layers))
+        self.norm = norm(model)
+        self.head = nn.Linear(model.dim, model.vocab_size, bias=False)
+        if model.tied_embedding:
+            self.head.weight = self.embedding.weight
+        self.checkpoint_every = checkpoint_every
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        return self.head(self.norm(through(self.layers, x, self.checkpoint_every)))
+
+
+def norm(model: Transformer) -> nn.Module:
+    """The normalisation of one residual stream."""
+    if model.norm == "rmsnorm":
+        return nn.RMSNorm(model.dim, eps=1e-5)
+    return nn.LayerNorm(model.dim, bias=model.norm_bias)
+
+
+def through(layers: nn.ModuleList, x: Tensor, checkpoint_every: int = 0) -> Tensor:
+    """x after all `layers`; with checkpointing, only the input of every `checkpoint_every` layers is kept."""
+    if not checkpoint_every:
+        for layer in layers:
+            x = layer(x)
+        return x
+    for start in range(0, len(layers), checkpoint_every):
+        x = checkpoint(through, layers[start : start + checkpoint_every], x, use_reentrant=False)
+    return x
+
+
+def build(
+    model: DeepLinear | Transformer,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    checkpoint_every: int = 0,
+) -> nn.Module:
+    """`model` as a torch module on `device` in `dtype`, its weights random; on "meta" any size fits.
+
+    With `checkpoint_every` = k the activations inside every k layers are dropped in the forward pass and recomputed in
+    the backward pass (the non-reentrant form; `torch.utils.checkpoint.set_checkpoint_early_stop` applies to it).
+    """
+    net = DeepLinearNet if isinstance(model, DeepLinear) else TransformerNet
+    with torch.device(device):
+        return net(model, checkpoint_every).to(dtype)
+
+
+def inputs(
+    model: DeepLinear | Transformer,
+    batch: int,
+    sequence: int = 1,
+    *,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Random input: features (batch, inputs) for a deep linear net, token ids (batch, sequence) for a transformer."""
+    if isinstance(model, DeepLinear):
+        return torch.randn(batch, model.inputs, device=device)
+    return torch.randint(model.vocab_size, (batch, sequence), device=device)
+
+
+def reduced(model: Transformer, *, layers: int = 2, head_dim: int = 16) -> Transformer:
+    """`model` small enough for any machine, in its own proportions: as many queries a key, hidden and vocabulary in the
+    same ratio to dim, the same experts, norms, biases and positions, in `layers` blocks with at most two key heads.
+
+    >>> from accounting.models import LLAMA3_70B
+    >>> small = reduced(LLAMA3_70B)
+    >>> small.heads, small.kv_heads, small.dim, small.hidden
+    (16, 2, 256, 896)
+    """
+    kv_heads = min(model.kv_heads, 2)
+    heads = kv_heads * model.heads // model.kv_heads
+    scale = Fraction(heads * head_dim, model.heads * model.head_dim)
+    return replace(
+        model,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        dim=round(model.dim * scale),
+        hidden=round(model.hidden * scale),
+        vocab_size=round(model.vocab_size * scale),
+        learned_positions=round(model.learned_positions * scale),
+    )
