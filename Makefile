@@ -1,0 +1,33 @@
+# make validate   checks the claims and measures this machine; writes the run record and the report
+# make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
+# make lint       lint and types alone
+#
+# Each sets up all that it needs (setup_env.py says how). PYTHON=... is the Python to validate, by default the active one;
+# ARGS=... is handed to pytest: make validate ARGS="--device cpu --claim flops"
+
+PYTHON ?= $(or $(shell command -v python3 || command -v python),python3)
+ARGS ?=
+
+# Here and not in pytest.ini: a new torch release must not redden the run of someone who validates a machine.
+STRICT = -W error -W default::pytest_benchmark.logger.PytestBenchmarkWarning
+
+# An older Python cannot even read setup_env.py, so its age is told here.
+AGE = import sys; sys.exit(sys.version_info < (3, 10) and "proofline needs Python 3.10 or later, but " \
+	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
+ready = "$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1))
+
+.PHONY: validate test suite lint
+.NOTPARALLEL:
+
+validate:
+	@$(call ready) && exec "$$python" -m pytest $(ARGS)
+
+test: lint suite
+
+suite:
+	@$(call ready,--dev) && exec "$$python" -m pytest --quick $(STRICT) \
+		--doctest-modules accounting test_claims bench meta_tests $(ARGS)
+
+lint:
+	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \
+		&& "$$python" -m mypy
