@@ -78,7 +78,7 @@ def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0
     steps, widths = _counts("index", index), _counts("strides", strides)
     if len(steps) != len(widths):
         raise ValueError(f"index must have one entry per stride of {widths}, got {steps}")
-    return count("offset", offset) + sum(step * width for step, width in zip(steps, widths))
+    return count("offset", offset) + sum(step * width for step, width in zip(steps, widths, strict=True))
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -95,7 +95,7 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     True
     """
     sizes = _counts("shape", shape)
-    used = zip(sizes, _strides_of(sizes, strides), contiguous_strides(sizes))
+    used = zip(sizes, _strides_of(sizes, strides), contiguous_strides(sizes), strict=True)
     return 0 in sizes or all(stride == dense for size, stride, dense in used if size != 1)
 
 
@@ -113,7 +113,7 @@ def storage_extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     """
     sizes = _counts("shape", shape)
     widths = _strides_of(sizes, strides)
-    return 0 if 0 in sizes else 1 + sum((size - 1) * width for size, width in zip(sizes, widths))
+    return 0 if 0 in sizes else 1 + sum((size - 1) * width for size, width in zip(sizes, widths, strict=True))
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -176,7 +176,7 @@ def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[in
     stride is never used.
     """
     elements, stride = 1, strides[-1]
-    for size, width in zip(reversed(shape), reversed(strides)):
+    for size, width in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and width != elements * stride:
             yield elements, stride
             elements, stride = 1, width
@@ -267,7 +267,7 @@ class Layout:
         """Position in the storage of one element: offset + Σ index·stride."""
         if len(index) != len(self.shape):
             raise ValueError(f"index must have one entry per dimension of shape {self.shape}, got {index}")
-        wrapped = [_wrapped("index", step, size) for step, size in zip(index, self.shape)]
+        wrapped = [_wrapped("index", step, size) for step, size in zip(index, self.shape, strict=True)]
         return storage_offset(wrapped, self.strides, self.offset)
 
     def offsets(self) -> list[int]:
@@ -319,7 +319,7 @@ class Layout:
         """Dimensions of size 1 repeated, and new ones put in front: their stride is 0. −1 keeps a size."""
         if len(shape) < len(self.shape):
             raise ValueError(f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, got {shape}")
-        own = list(zip(self.shape, self.strides))
+        own = list(zip(self.shape, self.strides, strict=True))
         expanded: list[tuple[int, int]] = []
         for wanted in reversed(shape):
             exists = bool(own)
@@ -329,7 +329,7 @@ class Layout:
             if have not in (1, size):
                 raise ValueError(f"shape must keep the sizes other than 1 of {self.shape}, got {shape}")
             expanded.append((size, stride if size == have else 0))
-        sizes, strides = zip(*reversed(expanded)) if expanded else ((), ())
+        sizes, strides = zip(*reversed(expanded), strict=True) if expanded else ((), ())
         return Layout(sizes, strides, self.offset)
 
     def unsqueeze(self, dim: int) -> Layout:

@@ -1,0 +1,231 @@
+"""Hypothesis strategies of the claims: sizes, shapes, dtypes, and chains of view operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from accounting.layout import Layout
+
+# Every dtype name of `accounting.formats` that this torch can allocate, with torch's own.
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, attribute)
+    for name, attribute in {
+        "fp64": "float64",
+        "fp32": "float32",
+        "bf16": "bfloat16",
+        "fp16": "float16",
+        "fp8_e4m3": "float8_e4m3fn",
+        "fp8_e5m2": "float8_e5m2",
+        "fp8_e4m3fnuz": "float8_e4m3fnuz",
+        "fp8_e5m2fnuz": "float8_e5m2fnuz",
+        "e8m0": "float8_e8m0fnu",
+        "int64": "int64",
+        "int32": "int32",
+        "int16": "int16",
+        "int8": "int8",
+        "uint16": "uint16",
+        "uint8": "uint8",
+        "bool": "bool",
+    }.items()
+    if hasattr(torch, attribute)
+}
+
+dtypes = st.sampled_from(sorted(TORCH_DTYPES))
+
+
+# Tensors without elements matter, but as a rare case: everything after one is empty too.
+seldom = st.integers(0, 9).map(lambda drawn: drawn == 9)
+
+
+def sizes(least: int = 1, most: int = 6) -> st.SearchStrategy[int]:
+    """Sizes of one dimension, small enough to count element by element."""
+    return st.integers(least, most)
+
+
+def shapes(dims: tuple[int, int] = (0, 4), size: tuple[int, int] = (0, 5)) -> st.SearchStrategy[tuple[int, ...]]:
+    """Shapes; by default from 0 to 4 dimensions, sizes of 0 and 1 among them."""
+    return st.lists(sizes(*size), min_size=dims[0], max_size=dims[1]).map(tuple)
+
+
+@st.composite
+def factorisations(draw: st.DrawFn, elements: int, most_dims: int = 4) -> tuple[int, ...]:
+    """A shape of just this many elements, sizes of 1 among the others."""
+    if elements == 0:
+        shape = list(draw(shapes((0, most_dims - 1))))
+        shape.insert(draw(st.integers(0, len(shape))), 0)
+        return tuple(shape)
+    result = [1] * draw(st.integers(1 if elements > 1 else 0, most_dims))
+    remainder, divisor = elements, 2
+    while remainder > 1:
+        while remainder % divisor:
+            divisor += 1
+        result[draw(st.integers(0, len(result) - 1))] *= divisor
+        remainder //= divisor
+    return tuple(result)
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """One view operation with its arguments; printed as one would write it after a tensor."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+    def of(self, x: Any) -> Any:
+        """The step applied to a tensor, or to a Layout, whose methods bear the names of torch's."""
+        if self.name == "slice" and isinstance(x, torch.Tensor):
+            dim, start, end, step = self.arguments
+            return x[(slice(None),) * (dim % x.dim()) + (slice(start, end, step),)]
+        return getattr(x, self.name)(*self.arguments)
+
+    def __repr__(self) -> str:
+        if self.name == "slice":
+            dim, start, end, step = self.arguments
+            return f".movedim({dim}, 0)[{start}:{end}:{step}].movedim(0, {dim})".replace("None", "")
+        return f".{self.name}({', '.join(map(repr, self.arguments))})"
+
+
+@dataclass(frozen=True)
+class ViewChain:
+    """A fresh tensor whose every value is its place in the storage, and the view operations applied to it in turn."""
+
+    shape: tuple[int, ...]
+    steps: tuple[ViewStep, ...]
+
+    def base(self, device: torch.device | str = "cpu") -> torch.Tensor:
+        return torch.arange(math.prod(self.shape), device=device).reshape(self.shape)
+
+    def tensor(self, device: torch.device | str = "cpu") -> torch.Tensor:
+        """What the chain makes of its base."""
+        x = self.base(device)
+        for step in self.steps:
+            x = step.of(x)
+        return x
+
+    def __repr__(self) -> str:
+        return f"torch.arange({math.prod(self.shape)}).reshape{self.shape}{''.join(map(repr, self.steps))}"
+
+
+def _dims(x: torch.Tensor) -> st.SearchStrategy[int]:
+    return st.integers(-x.dim(), x.dim() - 1)
+
+
+@st.composite
+def _select(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    dim = draw(st.sampled_from([d for d in range(x.dim()) if x.shape[d]]))
+    return dim, draw(st.integers(-x.shape[dim], x.shape[dim] - 1))
+
+
+@st.composite
+def _slice(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    dim, bound = draw(_dims(x)), st.none() | st.integers(-6, 6)
+    start, end, step = draw(bound), draw(bound), draw(st.integers(1, 3))
+    if not range(*slice(start, end, step).indices(x.shape[dim])) and not draw(seldom):
+        start, end = end, start
+    return dim, start, end, step
+
+
+@st.composite
+def _expand(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    new = draw(st.lists(st.integers(1, 3), min_size=0 if x.dim() else 1, max_size=2))
+    least = 0 if draw(seldom) else 1
+    own = [draw(st.integers(least, 3) if size == 1 else st.sampled_from([size, -1])) for size in x.shape]
+    return (*new, *own)
+
+
+@st.composite
+def _flatten(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    first = draw(st.integers(0, max(x.dim() - 1, 0)))
+    return first, draw(st.sampled_from([-1, *range(first, x.dim())]))
+
+
+@st.composite
+def _unflatten(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    dim = draw(_dims(x))
+    return dim, draw(factorisations(x.shape[dim], 3).filter(len))
+
+
+@st.composite
+def _reshape(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    shape = list(draw(factorisations(x.numel())))
+    if shape and x.numel() and draw(st.booleans()):
+        shape[draw(st.integers(0, len(shape) - 1))] = -1
+    return (tuple(shape),)
+
+
+@st.composite
+def _diagonal(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    first, second = draw(st.permutations(range(x.dim())))[:2]
+    return draw(st.integers(-3, 3)), first, second - draw(st.sampled_from([0, x.dim()]))
+
+
+@st.composite
+def _as_strided(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    room = x.untyped_storage().nbytes() // x.element_size() - 1
+    shape, strides = list(draw(shapes((0, 3), (1, 4)))), []
+    for size in shape:
+        strides.append(draw(st.integers(0, room // (size - 1) if size > 1 else room)))
+        room -= (size - 1) * strides[-1]
+    return tuple(shape), tuple(strides), draw(st.integers(0, room))
+
+
+# What keeps a chain small enough to be counted element by element.
+FEW_ELEMENTS, MOST_DIMS = 64, 6
+
+# operation: (where it can be applied, its arguments)
+_STEPS: dict[
+    str, tuple[Callable[[torch.Tensor], bool], Callable[[torch.Tensor], st.SearchStrategy[tuple[Any, ...]]]]
+] = {
+    "transpose": (lambda x: x.dim() > 0, lambda x: st.tuples(_dims(x), _dims(x))),
+    "permute": (lambda x: x.dim() > 0, lambda x: st.permutations(range(x.dim())).map(tuple)),
+    "slice": (lambda x: x.dim() > 0, _slice),
+    "expand": (lambda x: x.numel() <= FEW_ELEMENTS and x.dim() < MOST_DIMS - 1, _expand),
+    "unsqueeze": (lambda x: x.dim() < MOST_DIMS, lambda x: st.tuples(st.integers(-x.dim() - 1, x.dim()))),
+    "squeeze": (lambda x: x.dim() > 0, lambda x: st.just(()) | st.tuples(_dims(x))),
+    "flatten": (lambda _: True, _flatten),
+    "unflatten": (lambda x: x.dim() > 0, _unflatten),
+    "view": (lambda _: True, _reshape),
+    "reshape": (lambda _: True, _reshape),
+    "select": (lambda x: any(x.shape), _select),
+    "diagonal": (lambda x: x.dim() > 1, _diagonal),
+    "as_strided": (lambda x: x.untyped_storage().nbytes() > 0, _as_strided),
+}
+VIEW_OPERATIONS = tuple(_STEPS)
+
+
+@st.composite
+def view_steps(draw: st.DrawFn, x: torch.Tensor, operations: tuple[str, ...] = VIEW_OPERATIONS) -> ViewStep:
+    """One of the operations that can be applied to `x`; a view that torch refuses is drawn as a reshape."""
+    name = draw(st.sampled_from([name for name in operations if _STEPS[name][0](x)]))
+    step = ViewStep(name, draw(_STEPS[name][1](x)))
+    if name != "view":
+        return step
+    try:
+        step.of(x)
+    except RuntimeError:
+        return ViewStep("reshape", step.arguments)
+    return step
+
+
+@st.composite
+def view_chains(draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...] = VIEW_OPERATIONS) -> ViewChain:
+    """Chains of view operations; torch itself, not a formula, says after each step what can follow."""
+    dims, least = draw(st.sampled_from([2, 3, 4, 1, 0])), 0 if draw(seldom) else 1
+    chain = ViewChain(draw(shapes((dims, dims), (least, 5))), ())
+    x = chain.base()
+    for _ in range(draw(st.integers(0, most_steps))):
+        step = draw(view_steps(x, operations))
+        x = step.of(x)
+        chain = ViewChain(chain.shape, (*chain.steps, step))
+    return chain
+
+
+def layout_of(x: torch.Tensor) -> Layout:
+    """The layout that torch reports of a tensor."""
+    return Layout(tuple(x.shape), x.stride(), x.storage_offset())
