@@ -1,0 +1,268 @@
+"""FLOPs of single dispatched operators, for those that torch's own counter leaves out or gets wrong.
+
+Each formula takes an operator's result and its arguments and reads nothing but their shapes, so it holds for tensors
+of every device, `meta` included. Names are those of `torch.ops.aten`. `accounting.counted` applies them.
+
+A multiply-add is two FLOPs. The bias of a product (`addmv`, a convolution's bias) is ignored, as torch ignores that of
+`addmm`: one addition per output against 2k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+Formula = Callable[..., int]
+
+
+def elements(tensor: Any) -> int:
+    """Elements of a tensor, or of a list of tensors together; 0 for None."""
+    if tensor is None:
+        return 0
+    if isinstance(tensor, (list, tuple)):
+        return sum(elements(each) for each in tensor)
+    return int(prod(tensor.shape))
+
+
+# --- products: sums of multiply-adds, comparable to 2mkn ---------------------------------------------------------------
+
+
+def _product(out: Any, a: Any, *_: Any, **__: Any) -> int:
+    """A product of `a` with something: each result sums over the last dimension of `a`."""
+    return 2 * elements(out) * int(a.shape[-1])
+
+
+def _added_product(out: Any, _added: Any, a: Any, *_: Any, **__: Any) -> int:
+    return _product(out, a)
+
+
+def _added_product_summed_over_the_batch(_out: Any, _added: Any, a: Any, b: Any, **_: Any) -> int:
+    return 2 * elements(a) * int(b.shape[-1])
+
+
+def _added_outer_product(out: Any, *_: Any, **__: Any) -> int:
+    return 2 * elements(out)
+
+
+def _grouped_product(_out: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
+    """Groups of rows, of columns or of terms, each with a matrix of its own; every group padded in full."""
+    groups = int(a.shape[0]) if len(a.shape) == len(b.shape) == 3 else 1
+    return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
+
+
+def _convolution_backward(
+    _out: Any,
+    grad_output: Any,
+    x: Any,
+    weight: Any,
+    _bias_sizes: Any,
+    _stride: Any,
+    _padding: Any,
+    _dilation: Any,
+    transposed: bool,
+    _output_padding: Any,
+    _groups: int,
+    output_mask: Sequence[bool],
+) -> int:
+    """Each of the two gradients pairs the same factors as the forward convolution does, whatever the groups.
+
+    A weight already has only 1/groups of the input channels; torch's formula takes the input's channels instead and
+    so counts the gradient of the weight `groups` times.
+    """
+    positions = (x if transposed else grad_output).shape[2:]
+    forward = 2 * int(x.shape[0]) * int(prod(positions)) * elements(weight)
+    return forward * (bool(output_mask[0]) + bool(output_mask[1]))
+
+
+def _attention(_out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Scores and their product with the values, in full: a causal mask saves nothing here."""
+    scores = elements(query) // int(query.shape[-1]) * int(key.shape[-2])
+    return 2 * scores * (int(query.shape[-1]) + int(value.shape[-1]))
+
+
+def _attention_backward(_out: Any, _grad: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Five products: the scores recomputed, the gradients of query and key; of the probabilities and of the values."""
+    scores = elements(query) // int(query.shape[-1]) * int(key.shape[-2])
+    return 2 * scores * (3 * int(query.shape[-1]) + 2 * int(value.shape[-1]))
+
+
+def _recurrent(x: Any, weights: Sequence[Any]) -> int:
+    """Every matrix of weights meets every token once."""
+    tokens = elements(x) // int(x.shape[-1])
+    return 2 * tokens * sum(elements(weight) for weight in weights if len(weight.shape) == 2)
+
+
+PRODUCTS: dict[str, Formula] = {
+    "dot": lambda out, a, b: 2 * elements(a),
+    "vdot": lambda out, a, b: 2 * elements(a),
+    "mv": _product,
+    "addmv": _added_product,
+    "addmv_": _added_product,
+    "addr": _added_outer_product,
+    "addr_": _added_outer_product,
+    "addmm_": _added_product,
+    "baddbmm_": _added_product,
+    "addbmm": _added_product_summed_over_the_batch,
+    "addbmm_": _added_product_summed_over_the_batch,
+    "_addmm_activation": _added_product,
+    "_int_mm": _product,
+    "_weight_int8pack_mm": _product,
+    "_weight_int4pack_mm": _product,
+    "_weight_int4pack_mm_for_cpu": _product,
+    "_scaled_mm": _product,
+    "_scaled_mm_v2": _product,
+    "_grouped_mm": _grouped_product,
+    "_scaled_grouped_mm": _grouped_product,
+    "convolution_backward": _convolution_backward,
+    # torch's own formulas for these three refuse grouped queries before 2.8; the figures are the same elsewhere.
+    "_scaled_dot_product_flash_attention": _attention,
+    "_scaled_dot_product_efficient_attention": _attention,
+    "_scaled_dot_product_cudnn_attention": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_fused_attention_overrideable": _attention,
+    "_scaled_dot_product_flash_attention_backward": _attention_backward,
+    "_scaled_dot_product_efficient_attention_backward": _attention_backward,
+    "_scaled_dot_product_cudnn_attention_backward": _attention_backward,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    "mkldnn_rnn_layer": lambda out, x, w1, w2, *_: _recurrent(x, (w1, w2)),
+    "mkldnn_rnn_layer_backward": lambda out, x, w1, w2, *_: 2 * _recurrent(x, (w1, w2)),
+    "_cudnn_rnn": lambda out, x, weights, *_: _recurrent(x, weights),
+    "_cudnn_rnn_backward": lambda out, x, weights, *_: 2 * _recurrent(x, weights),
+}
+
+
+# --- elementwise operations and reductions: one FLOP per element -------------------------------------------------------
+# Operators that fuse several of them count as many as they fuse, so that a fused and an unfused layer cost the same.
+# "rows" below are the groups normalised together: one sum, one square root each.
+
+
+def _log_softmax(out: Any, x: Any, dim: int, *_: Any) -> int:
+    rows = elements(x) // int(x.shape[dim]) if elements(x) else 0
+    return 5 * elements(x) + rows  # maximum, subtract, exp, sum, log of the sum, subtract
+
+
+def _normalisation(x: Any, statistics: Any, weight: Any, bias: Any) -> int:
+    """Mean, subtract, square, mean, times 1/sqrt(variance + eps); then times weight, plus bias."""
+    steps = 5 + (weight is not None) + (bias is not None)
+    return steps * elements(x) + 2 * elements(statistics)
+
+
+def _normalisation_backward(x: Any, weight: Any, mask: Sequence[bool]) -> int:
+    """The normalised input again (2); the input's gradient (7, or 8 with a weight), the weight's (2), the bias's (1)."""
+    steps = 2 * (bool(mask[0]) or bool(mask[1])) + (7 + (weight is not None)) * bool(mask[0])
+    return (steps + 2 * bool(mask[1]) + bool(mask[2])) * elements(x)
+
+
+def _rms_norm(out: Any, x: Any, _shape: Any, weight: Any = None, *_: Any) -> int:
+    return (3 + (weight is not None)) * elements(x) + 2 * elements(out[1])
+
+
+def _rms_norm_backward(out: Any, _grad: Any, x: Any, _shape: Any, _rstd: Any, weight: Any, mask: Sequence[bool]) -> int:
+    return (1 + (5 + (weight is not None)) * bool(mask[0]) + 2 * bool(mask[1])) * elements(x)
+
+
+def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) -> int:
+    """The running statistics, a few FLOPs per channel, are ignored."""
+    training = next((flag for flag in rest if isinstance(flag, bool)), True)
+    if training:
+        return _normalisation(x, out[1], weight, bias)
+    return (2 + (weight is not None) + (bias is not None)) * elements(x)
+
+
+def _dropout(out: Any, x: Any, p: float, train: bool | None = True) -> int:
+    return 0 if train is False else 2 * elements(x)  # times the mask, times 1/(1 - p)
+
+
+def _adam(out: Any, params: Any, *_: Any, weight_decay: float, amsgrad: bool, maximize: bool, **__: Any) -> int:
+    """lerp, mul, addcmul, sqrt, div, add, addcdiv, as torch's loop over tensors does it."""
+    return (7 + (weight_decay != 0) + bool(amsgrad) + bool(maximize)) * elements(params)
+
+
+def _sgd(
+    out: Any,
+    params: Any,
+    *_: Any,
+    weight_decay: float,
+    momentum: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    **__: Any,
+) -> int:
+    steps = 1 + (weight_decay != 0) + bool(maximize) + bool(nesterov)
+    return (steps + 2 * (momentum != 0 and not is_first_step)) * elements(params)
+
+
+def _adagrad(out: Any, params: Any, *_: Any, weight_decay: float, maximize: bool, **__: Any) -> int:
+    return (4 + (weight_decay != 0) + bool(maximize)) * elements(params)
+
+
+FUSED_ELEMENTWISE: dict[str, Formula] = {
+    "_softmax": lambda out, x, *_: 5 * elements(x),  # maximum, subtract, exp, sum, divide
+    "_safe_softmax": lambda out, x, *_: 5 * elements(x),
+    "_softmax_backward_data": lambda out, grad, *_: 4 * elements(grad),  # multiply, sum, subtract, multiply
+    "_log_softmax": _log_softmax,
+    "_log_softmax_backward_data": lambda out, grad, *_: 4 * elements(grad),  # sum, exp, multiply, subtract
+    "native_layer_norm": lambda out, x, shape, weight, bias, eps: _normalisation(x, out[2], weight, bias),
+    "native_layer_norm_backward": lambda out, grad, x, shape, mean, rstd, weight, bias, mask: _normalisation_backward(
+        x, weight, mask
+    ),
+    "native_group_norm": lambda out, x, weight, bias, *_: _normalisation(x, out[2], weight, bias),
+    "native_group_norm_backward": lambda out, grad, x, mean, rstd, weight, n, c, hw, group, mask: (
+        _normalisation_backward(x, weight, mask)
+    ),
+    "_fused_rms_norm": _rms_norm,
+    "_fused_rms_norm_backward": _rms_norm_backward,
+    "native_batch_norm": _batch_norm,
+    "cudnn_batch_norm": _batch_norm,
+    "_native_batch_norm_legit": _batch_norm,
+    "native_batch_norm_backward": lambda out, grad, x, weight, rm, rv, mean, rstd, train, eps, mask: (
+        _normalisation_backward(x, weight, mask)
+    ),
+    "native_dropout": _dropout,
+    "mse_loss": lambda out, x, target, reduction=1: (2 + (reduction != 0)) * elements(x),
+    "mse_loss_backward": lambda out, grad, x, *_: 3 * elements(x),
+    "nll_loss_forward": lambda out, x, target, *_: elements(target),
+    "nll_loss_backward": lambda out, grad, x, target, *_: elements(target),
+    "nll_loss2d_forward": lambda out, x, target, *_: elements(target),
+    "nll_loss2d_backward": lambda out, grad, x, target, *_: elements(target),
+    # Sums into a table: one addition per element that is added, not per element of the table.
+    "embedding_dense_backward": lambda out, grad, *_: elements(grad),
+    "index_add": lambda out, x, dim, index, source, **_: elements(source),
+    "scatter_add": lambda out, x, dim, index, source: elements(index),
+    "index_put": lambda out, x, indices, values, accumulate=False, *_: elements(values) if accumulate else 0,
+    "_index_put_impl": lambda out, x, indices, values, accumulate=False, *_: elements(values) if accumulate else 0,
+    "_amp_foreach_non_finite_check_and_unscale": lambda out, grads, *_: elements(grads),
+    "_fused_adam": _adam,
+    "_fused_adamw": _adam,
+    "_fused_sgd": _sgd,
+    "_fused_adagrad": _adagrad,
+}
+
+REDUCTIONS = frozenset(
+    """
+    sum nansum mean prod amax amin aminmax max min argmax argmin median nanmedian all any std var std_mean var_mean
+    norm linalg_vector_norm equal logsumexp cumsum cumprod cummax cummin logcumsumexp dist
+    """.split()
+)
+
+# Pointwise operators that an older torch does not yet tag as such.
+POINTWISE = frozenset("floor_divide complex polar".split())
+
+# Operators that only create, copy, cast, reorder or describe data. (Views are recognised by their schema, and
+# operators without any tensor argument create something.)
+DATA_MOVEMENT = frozenset(
+    """
+    alias as_strided as_strided_copy as_strided_scatter bernoulli cat clone constant_pad_nd copy _copy_from
+    _copy_from_and_resize detach diag_embed diagonal_backward diagonal_scatter embedding empty_like exponential fill
+    flip full_like gather geometric index index_copy index_fill index_select lift lift_fresh lift_fresh_copy
+    _local_scalar_dense masked_scatter masked_select multinomial narrow_copy new_empty new_empty_strided new_full
+    new_ones new_zeros nonzero normal ones_like _pin_memory pixel_shuffle pixel_unshuffle rand_like randint_like
+    randn_like random repeat repeat_interleave _reshape_alias _reshape_copy resize resize_as roll scatter
+    select_backward select_scatter set slice_backward slice_scatter split_with_sizes_copy stack take _to_copy tril
+    triu unbind_copy unfold_copy uniform unsafe_split _unsafe_view zero zeros_like
+    is_pinned is_same_size record_stream _assert_async
+    """.split()
+)
