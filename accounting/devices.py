@@ -1,0 +1,219 @@
+"""What a device can do at most: its peak per dtype and its bandwidth, looked up by the exact name torch reports.
+
+The table is `accounting.peaks`. A device, slice or dtype without a figure on record has peak None: its utilisation is
+not checked, never computed against another device's figure.
+
+>>> peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16") / 1e12, peak_flop_per_s("NVIDIA H100", "bf16")
+(989.4, None)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from accounting.checks import choice, count, positive
+from accounting.formats import element_bits
+from accounting.peaks import CPU_PATHS, ROWS, Accelerator, Figure
+
+ACCELERATORS: dict[str, Accelerator] = {row.label: row for row in ROWS}  # by the table's own label
+
+# The columns of the table that hold the peak of a matrix product, the preferred one first.
+_MATRIX_COLUMNS: dict[str, tuple[str, ...]] = {
+    "fp64": ("fp64_tensor", "fp64"),
+    "fp32": ("fp32_tensor", "fp32"),
+    "tf32": ("tf32",),
+    "bf16": ("bf16",),
+    "fp16": ("fp16",),
+    "fp8_e4m3": ("fp8",),
+    "fp8_e5m2": ("fp8",),
+    "fp8_e4m3fnuz": ("fp8_fnuz",),
+    "fp8_e5m2fnuz": ("fp8_fnuz",),
+    "fp4_e2m1": ("fp4",),
+    "int8": ("int8",),
+}
+_FP16_ACCUMULATE_COLUMNS: dict[str, tuple[str, ...]] = {
+    "fp16": ("fp16_acc16",),
+    "fp8_e4m3": ("fp8_acc16",),
+    "fp8_e5m2": ("fp8_acc16",),
+}
+_VECTOR_COLUMNS: dict[str, tuple[str, ...]] = {"fp64": ("fp64",), "fp32": ("fp32",)}
+_AT_VECTOR_CLOCK = {"fp64", "fp64_tensor", "fp32", "fp32_tensor"}  # fp64_tensor too: the vendors state it so
+
+
+def device_named(
+    name: str, arch: str | None = None, units: int | None = None, memory_bytes: int | None = None
+) -> Accelerator | None:
+    """The row of the device that torch calls `name`, or None where it is not on record or not certain.
+
+    Names are compared exactly: `NVIDIA H200` is part of `NVIDIA GH200 480GB`, `NVIDIA L4` of `NVIDIA L40S`, and a MIG
+    slice is its card's name with a suffix. `arch` is the compute capability ("9.0") or `gcnArchName`; `units` is
+    `multi_processor_count` (XPU: `max_compute_units`); where given, a row that has another one is not this device.
+    On AMD, whose names come from a file of the host, arch and units together find the row without the name;
+    `memory_bytes` then tells devices apart that differ in nothing else (MI300X, MI325X).
+
+    >>> device_named("NVIDIA A100-SXM4-80GB").label
+    'A100 SXM4 80GB'
+    >>> device_named("NVIDIA A100-SXM4-80GB MIG 1g.10gb"), device_named("NVIDIA A100-SXM4-80GB", units=14)
+    (None, None)
+    >>> device_named("AMD Radeon Graphics", "gfx942:sramecc+:xnack-", 304, 274_877_906_944).label
+    'MI325X'
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be the device's name as torch reports it, got {name!r}")
+    arch = arch.partition(":")[0] if arch else None
+    named = [row for row in ROWS if name in row.names]
+    if arch and arch.startswith("gfx") and units is not None:
+        rows = [row for row in ROWS if (row.arch, row.units) == (arch, units)]
+        rows = [row for row in rows if row in named] or rows
+    else:
+        rows = [row for row in named if arch in {None, row.arch} and (units is None or row.units in {None, units})]
+    if len(rows) > 1 and memory_bytes is not None:
+        rows = [row for row in rows if _has_memory(row, memory_bytes)]
+    return rows[0] if len(rows) == 1 else None
+
+
+def _has_memory(row: Accelerator, memory_bytes: int) -> bool:
+    """Whether the label, whose GB are in effect GiB, is within 5 % of what the driver reports."""
+    labels = re.findall(r"\d+(?= (?:/|GB))", row.memory or "")
+    return any(abs(memory_bytes / (int(label) * 2**30) - 1) < 0.05 for label in labels)
+
+
+def peak_flop_per_s(
+    device: str | Accelerator | None, dtype: str, *, path: str = "matrix", accumulate: str = "fp32"
+) -> float | None:
+    """The vendor's dense peak in FLOP/s (int8: operations/s) of a device, or of the one that torch calls so; or None.
+
+    A matrix product runs on the matrix units where there are any: fp64 on an A100 is 19.5, not the 9.7 TFLOP/s of its
+    vector units, which bound an elementwise kernel (`path="vector"`; only fp64 and fp32 are on record there). fp32 is
+    true fp32: with TF32 allowed, ask for tf32. `accumulate="fp16"` is twice as fast on GeForce cards, and not what
+    torch.matmul does by default.
+
+    None for an unknown device and where no figure is on record. Raises ValueError for a dtype that is no format at all.
+
+    >>> [peak_flop_per_s("NVIDIA GeForce RTX 4090", "fp16", accumulate=a) / 1e12 for a in ("fp32", "fp16")]
+    [165.2, 330.3]
+    >>> peak_flop_per_s("Apple M4", "bf16"), peak_flop_per_s("Tesla T4", "fp8_e4m3")
+    (None, None)
+    """
+    column = _column(device_of(device), dtype, path, accumulate)
+    return None if column is None else flop_per_s(column[1])
+
+
+def clock_scaled_peak_flop_per_s(
+    device: str | Accelerator | None, dtype: str, clock_hz: float, *, path: str = "matrix", accumulate: str = "fp32"
+) -> float | None:
+    """The peak at the clock that really ran: peak · clock / nominal clock. None without a peak or a nominal clock.
+
+    A card may exceed its nominal peak because its clock does: the H100's 989.4 is at 1830 MHz, and the card boosts to
+    1980. Against the scaled peak no measurement may pass 1. The nominal clock of the matrix units is not always that of
+    the vector units.
+
+    Raises ValueError for a clock that is not above 0 or an unknown dtype.
+
+    >>> clock_scaled_peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16", 915e6) / 1e12
+    494.7
+    """
+    clock_hz = positive("clock_hz", clock_hz)
+    row = device_of(device)
+    column = _column(row, dtype, path, accumulate)
+    nominal = None if row is None or column is None else nominal_clock_mhz(row, column[0])
+    if column is None or nominal is None:
+        return None
+    return flop_per_s(column[1]) * clock_hz / (nominal * 1e6)
+
+
+def bandwidth_bytes_per_s(device: str | Accelerator | None) -> float | None:
+    """The vendor's memory bandwidth in bytes per second of a device, or of the one that torch calls so; or None.
+
+    >>> bandwidth_bytes_per_s("NVIDIA H100 80GB HBM3") / 1e9
+    3350.0
+    """
+    row = device_of(device)
+    return None if row is None or row.bandwidth is None else round(row.bandwidth.value * 1e3) * 1e6
+
+
+def device_of(device: str | Accelerator | None) -> Accelerator | None:
+    """`device` itself if it is a row, else the row that torch's name for it finds."""
+    return device_named(device) if isinstance(device, str) else device
+
+
+def nominal_clock_mhz(row: Accelerator, column: str) -> float | None:
+    """The clock that the figure in this column of the table is stated for."""
+    return row.clocks_mhz[0 if column in _AT_VECTOR_CLOCK else 1]
+
+
+def flop_per_s(figure: Figure) -> float:
+    """A figure in TFLOP/s as FLOP/s, without the rounding error of a product with 1e12."""
+    return round(figure.printed * 1e6) * 1e6 / figure.divisor
+
+
+def _column(row: Accelerator | None, dtype: str, path: str, accumulate: str) -> tuple[str, Figure] | None:
+    """The first column on record for this dtype, with its figure."""
+    element_bits(dtype)  # raises for a name that is no format
+    choice("path", path, ("matrix", "vector"))
+    choice("accumulate", accumulate, ("fp32", "fp16"))
+    if row is None:
+        return None
+    if path == "vector":
+        columns = _VECTOR_COLUMNS
+    else:
+        columns = _MATRIX_COLUMNS if accumulate == "fp32" else _FP16_ACCUMULATE_COLUMNS
+    return next(((column, row.peaks[column]) for column in columns.get(dtype, ()) if column in row.peaks), None)
+
+
+# CPUs
+
+
+def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_units_512: int = 2) -> dict[str, int]:
+    """The most FLOPs per cycle that one core's instruction sets allow, per dtype; a dtype without a figure is absent.
+
+    Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in fp32. Their number is not in CPUID: the default of 2
+    makes the result an upper bound, twice too high on Zen 4 and client Xeons, for which say 1. AVX512_BF16 is likewise
+    what the fastest core does (128, Zen 5; Sapphire Rapids 32). Empty for Arm, whose features do not tell the core;
+    `accounting.peaks.CPU_PATHS` has figures for some.
+
+    `features`: `torch.cpu.get_capabilities()`, or names out of it. Raises ValueError for units other than 1 and 2.
+
+    >>> cpu_flops_per_cycle(["avx2", "fma3"])
+    {'fp32': 32, 'fp64': 16}
+    >>> cpu_flops_per_cycle({"avx512_f": True, "amx_bf16": True, "amx_int8": False})
+    {'fp32': 64, 'fp64': 32, 'bf16': 1024}
+    """
+    choice("fma_units_512", fma_units_512, (1, 2))
+    if isinstance(features, str):
+        raise TypeError(f"features must be a mapping or a collection of names, got {features!r}")
+    present = {name for name in features if not isinstance(features, Mapping) or features[name]}
+    fastest: dict[str, int] = {}
+    unsettled: set[str] = set()
+    for path in CPU_PATHS:
+        if not path.requires or not present.issuperset(path.requires):
+            continue
+        if path.fma_units_512 not in {None, fma_units_512}:
+            continue
+        for dtype, flops in path.flops_per_cycle.items():
+            if flops is None:
+                unsettled.add(dtype)
+            else:
+                fastest[dtype] = max(flops, fastest.get(dtype, 0))
+    return {dtype: flops for dtype, flops in fastest.items() if dtype not in unsettled}
+
+
+def cpu_peak_flop_per_s(
+    features: Mapping[str, object] | Iterable[str], cores: int, clock_hz: float, dtype: str, fma_units_512: int = 2
+) -> float | None:
+    """The most FLOP/s of a CPU: cores · clock · FLOPs per cycle, or None where the dtype has no figure.
+
+    The clock is the one held under this very instruction mix: the same Xeon ran AVX2 at 2.88, AMX at 2.78 and AVX-512
+    in fp32 at 2.48 GHz. `cores` are physical ones; hyperthreads share the units. In a virtual machine both are guesses,
+    so a CPU is judged by its measured ceiling, and this is information.
+
+    Raises ValueError for less than one core, a clock that is not above 0, or a dtype that is no format.
+
+    >>> cpu_peak_flop_per_s(["amx_bf16"], cores=56, clock_hz=2.46e9, dtype="bf16") / 1e12
+    141.06624
+    """
+    element_bits(dtype)
+    rate = count("cores", cores, minimum=1) * positive("clock_hz", clock_hz)
+    flops = cpu_flops_per_cycle(features, fma_units_512).get(dtype)
+    return None if flops is None else rate * flops
