@@ -2,7 +2,7 @@
 
 A format is a row of a table: its bit fields, its bias and which patterns are reserved. Largest value, smallest values,
 spacing, decoding and rounding are derived from that row, so a wrong cell shows up everywhere at once.
-Patterns are Python integers. Values are Python floats, which are fp64 and hold every value of every format here exactly.
+Patterns are Python integers. Values are Python floats: fp64, which holds every value of every other format exactly.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from accounting.checks import choice, count
 
@@ -56,7 +57,7 @@ class Format:
         """Bits that an element occupies in memory."""
         return self.bits + self.padding_bits
 
-    @property
+    @cached_property
     def max_pattern(self) -> int:
         """The pattern of the largest finite value; patterns count upwards in the order of the magnitudes."""
         all_ones = (1 << (self.exponent_bits + self.fraction_bits)) - 1
@@ -186,12 +187,11 @@ class Format:
         return self.max_pattern + 1 + quiet_bit
 
     def _overflow_policy(self, overflow: str | None) -> str:
-        if overflow is None and self.has_inf:
-            return "inf"
-        valid = ["inf"] * self.has_inf + ["saturate"] + ["nan"] * self.has_nan
-        if overflow not in valid:
+        policy = "inf" if overflow is None and self.has_inf else overflow
+        valid = (("inf",) if self.has_inf else ()) + ("saturate",) + (("nan",) if self.has_nan else ())
+        if policy not in valid:
             raise ValueError(f"overflow must be one of {', '.join(valid)} for {self.name}, got {overflow!r}")
-        return overflow
+        return policy
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,9 @@ class BlockFormat:
             block = values[start : start + self.block_size]
             scales.append(self._scale_of_block(max(map(abs, block)), tensor_scale))
             unit = scales[-1] * tensor_scale
-            elements += [self.element.rounded(v / unit, overflow="saturate") if unit else 0.0 for v in block]
+            elements += [
+                self.element.rounded(v / unit, overflow="saturate") if unit else math.copysign(0.0, v) for v in block
+            ]
         return QuantisedBlocks(self.block_size, tensor_scale, tuple(scales), tuple(elements))
 
     def _scale_of_tensor(self, values: Sequence[float]) -> float:
