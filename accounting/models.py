@@ -97,10 +97,11 @@ class Transformer:
     many MLPs, of which a router without bias sends a token to `active_experts`. `learned_positions` is the length of
     the table of position embeddings; 0 means rotary, which has no parameters.
 
-    Raises ValueError for a size out of range, heads that do not divide, an unknown norm; TypeError for no integer.
+    Raises ValueError for a size out of range, heads that do not divide, an odd head_dim with rotary positions, an
+    unknown norm; TypeError for a size that is no integer.
 
-    >>> Transformer(vocab_size=100, layers=2, dim=60, heads=4, hidden=240).head_dim
-    15
+    >>> Transformer(vocab_size=100, layers=2, dim=64, heads=4, hidden=256).head_dim
+    16
     """
 
     vocab_size: int
@@ -122,15 +123,7 @@ class Transformer:
     mlp_bias: bool = False
 
     def __post_init__(self) -> None:
-        for name in (
-            "vocab_size",
-            "layers",
-            "dim",
-            "heads",
-            "hidden",
-            "experts",
-            "active_experts",
-        ):
+        for name in ("vocab_size", "layers", "dim", "heads", "hidden", "experts", "active_experts"):
             count(name, getattr(self, name), minimum=1)
         count("learned_positions", self.learned_positions)
         kv_heads = count("kv_heads", self.kv_heads) or self.heads
@@ -143,6 +136,8 @@ class Transformer:
             raise ValueError(f"active_experts must be at most experts={self.experts}, got {self.active_experts}")
         if choice("norm", self.norm, NORMS) == "rmsnorm" and self.norm_bias:
             raise ValueError("norm_bias must be False for norm='rmsnorm', got True")
+        if head_dim % 2 and not self.learned_positions:
+            raise ValueError(f"head_dim must be even for rotary positions (learned_positions=0), got {head_dim}")
         object.__setattr__(self, "kv_heads", kv_heads)
         object.__setattr__(self, "head_dim", head_dim)
 
@@ -155,24 +150,10 @@ class Transformer:
         routers = self.layers if self.experts > 1 else 0
         return (
             LinearMaps("attention", self.dim, queries, self.layers, self.layers, self.qkv_bias),
-            LinearMaps(
-                "attention",
-                self.dim,
-                keys,
-                2 * self.layers,
-                2 * self.layers,
-                self.qkv_bias,
-            ),
+            LinearMaps("attention", self.dim, keys, 2 * self.layers, 2 * self.layers, self.qkv_bias),
             LinearMaps("attention", queries, self.dim, self.layers, self.layers, self.out_bias),
             LinearMaps("router", self.dim, self.experts, routers, routers),
-            LinearMaps(
-                "mlp",
-                self.dim,
-                self.hidden,
-                expanding * stored,
-                expanding * met,
-                self.mlp_bias,
-            ),
+            LinearMaps("mlp", self.dim, self.hidden, expanding * stored, expanding * met, self.mlp_bias),
             LinearMaps("mlp", self.hidden, self.dim, stored, met, self.mlp_bias),
             LinearMaps("head", self.dim, self.vocab_size, 0 if self.tied_embedding else 1, 1),
         )
@@ -198,14 +179,7 @@ GPT2_XL = replace(GPT2_SMALL, layers=48, dim=1600, heads=25, kv_heads=25, hidden
 
 # Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783, table 3
 LLAMA3_8B = Transformer(
-    vocab_size=128256,
-    layers=32,
-    dim=4096,
-    heads=32,
-    kv_heads=8,
-    hidden=14336,
-    gated=True,
-    norm="rmsnorm",
+    vocab_size=128256, layers=32, dim=4096, heads=32, kv_heads=8, hidden=14336, gated=True, norm="rmsnorm"
 )
 LLAMA3_70B = replace(LLAMA3_8B, layers=80, dim=8192, heads=64, hidden=28672)
 

@@ -67,19 +67,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (
-            rearrange(
-                project(x),
-                "batch token (head width) -> batch head token width",
-                width=self.width,
-            )
+            rearrange(project(x), "batch token (head width) -> batch head token width", width=self.width)
             for project in (self.query, self.key, self.value)
         )
         mixed = F.scaled_dot_product_attention(
-            self.rotate(query),
-            self.rotate(key),
-            value,
-            is_causal=True,
-            enable_gqa=self.grouped,
+            self.rotate(query), self.rotate(key), value, is_causal=True, enable_gqa=self.grouped
         )
         return self.out(rearrange(mixed, "batch head token width -> batch token (head width)"))
 
@@ -125,11 +117,8 @@ class MixtureOfExperts(nn.Module):
         outputs = torch.cat([expert(part) for expert, part in zip(self.experts, rows)])
 
         # argsort of a permutation is its inverse: back to the order of the tokens, the choices of each side by side.
-        outputs = rearrange(
-            outputs[pairs_by_expert.argsort()],
-            "(token choice) dim -> token choice dim",
-            choice=self.active,
-        )
+        outputs = outputs[pairs_by_expert.argsort()]
+        outputs = rearrange(outputs, "(token choice) dim -> token choice dim", choice=self.active)
         # A product and a sum, since torch would run an einsum as a batched matmul of width 1 and count its FLOPs.
         weighted = outputs * rearrange(weights, "token choice -> token choice 1")
         return reduce(weighted, "token choice dim -> token dim", "sum").view_as(x)
@@ -147,10 +136,7 @@ class Block(nn.Module):
     def __init__(self, model: Transformer):
         super().__init__()
         self.attention_norm, self.attention = norm(model), Attention(model)
-        self.mlp_norm, self.mlp = (
-            norm(model),
-            MixtureOfExperts(model) if model.experts > 1 else MLP(model),
-        )
+        self.mlp_norm, self.mlp = norm(model), MixtureOfExperts(model) if model.experts > 1 else MLP(model)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -162,9 +148,8 @@ class TransformerNet(nn.Module):
 
     def __init__(self, model: Transformer, checkpoint_every: int = 0):
         super().__init__()
-        self.embedding = nn.Embedding(model.vocab_size, model.dim)
-        nn.init.normal_(self.embedding.weight, std=0.02)  # torch's 1.0 would saturate the softmax behind a tied head
-        self.positions = nn.Embedding(model.learned_positions, model.dim) if model.learned_positions else None
+        self.embedding = embedding(model.vocab_size, model.dim)
+        self.positions = embedding(model.learned_positions, model.dim) if model.learned_positions else None
         self.layers = nn.ModuleList(Block(model) for _ in range(model.layers))
         self.norm = norm(model)
         self.head = nn.Linear(model.dim, model.vocab_size, bias=False)
@@ -177,6 +162,13 @@ class TransformerNet(nn.Module):
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         return self.head(self.norm(through(self.layers, x, self.checkpoint_every)))
+
+
+def embedding(rows: int, dim: int) -> nn.Embedding:
+    """A look-up table with small entries: torch's own deviation of 1 would saturate the softmax behind a tied head."""
+    table = nn.Embedding(rows, dim)
+    nn.init.normal_(table.weight, std=0.02)
+    return table
 
 
 def norm(model: Transformer) -> nn.Module:
@@ -215,11 +207,7 @@ def build(
 
 
 def inputs(
-    model: DeepLinear | Transformer,
-    batch: int,
-    sequence: int = 1,
-    *,
-    device: torch.device | str = "cpu",
+    model: DeepLinear | Transformer, batch: int, sequence: int = 1, *, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Random input: features (batch, inputs) for a deep linear net, token ids (batch, sequence) for a transformer."""
     if isinstance(model, DeepLinear):
@@ -228,8 +216,10 @@ def inputs(
 
 
 def reduced(model: Transformer, *, layers: int = 2, head_dim: int = 16) -> Transformer:
-    """`model` small enough for any machine, in its own proportions: as many queries a key, hidden and vocabulary in the
-    same ratio to dim, the same experts, norms, biases and positions, in `layers` blocks with at most two key heads.
+    """`model` small enough for any machine, in its own proportions.
+
+    As many queries share a key, and hidden, vocabulary and learned positions have the same ratio to dim; experts, norms
+    and biases are the same. At most two key heads are left, and `layers` blocks.
 
     >>> from accounting.models import LLAMA3_70B
     >>> small = reduced(LLAMA3_70B)
