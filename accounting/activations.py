@@ -1,0 +1,234 @@
+"""Activations: the tensors a forward pass must keep for its backward pass, of both models, tensor by tensor.
+
+A tensor is kept where a gradient needs it: the weight gradient of a linear map needs its input, a nonlinearity its
+input or output, attention its queries, keys, values, outputs and row sums. Views of one storage count once. Not
+included, since they are held for other reasons: the parameters, the batch, the net's output and the loss.
+
+Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and fp16. On CUDA
+(not run) LayerNorm keeps its statistics in fp32 even for 16-bit dtypes, RMSNorm is one kernel that keeps no normalised
+copy, and flash attention adds 16 bytes of random state per layer and pads a head_dim that is no multiple of 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from accounting.checks import choice, count
+from accounting.formats import element_bits
+from accounting.memory import element_bytes
+from accounting.models import DeepLinear, Model, Transformer
+
+ATTENTION = ("flash", "math")
+DTYPES = ("fp64", "fp32", "bf16", "fp16")
+# The state of torch's CPU generator, which each checkpointed segment keeps in order to repeat its dropout.
+RANDOM_STATE_BYTES = 5056
+
+
+class SavedTensor(NamedTuple):
+    """`copies` equal tensors of `elements` values that autograd keeps for one part of a model."""
+
+    part: str
+    name: str
+    elements: int
+    dtype: str
+    copies: int = 1
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all copies."""
+        return self.copies * element_bytes(self.elements, self.dtype)
+
+
+def saved_tensors(
+    model: Model,
+    batch: int,
+    sequence: int = 1,
+    dtype: str = "fp32",
+    attention: str = "flash",
+    autocast: str | None = None,
+) -> tuple[SavedTensor, ...]:
+    """What the forward pass of `model` keeps for the backward pass, by part: their bytes sum to `activation_bytes`.
+
+    `dtype` is that of parameters and activations. `attention` "flash" keeps one fp32 number per query (log of the row
+    sum) where "math" keeps the whole sequence × sequence matrix of each head. `autocast` (of a deep linear net only:
+    which of a transformer's operations are cast differs between devices) computes in that dtype and keeps casts of the
+    input and of every weight that passes a gradient on.
+    Raises ValueError for an unknown dtype or attention, a size below 1, or autocast of a transformer.
+
+    >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
+    layers output 8 fp32 2 64
+    """
+    count("batch", batch, minimum=1)
+    choice("dtype", dtype, DTYPES)
+    if isinstance(model, DeepLinear):
+        return tuple(_of_deep_linear(model, batch, dtype, autocast))
+    if autocast is not None:
+        raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
+    tokens = batch * count("sequence", sequence, minimum=1)
+    choice("attention", attention, ATTENTION)
+    block = [*_of_attention(model, tokens, sequence, dtype, attention), *_of_mlp(model, tokens, dtype)]
+    positions = [SavedTensor("embedding", "positions", sequence, "int64")] if model.learned_positions else []
+    return (
+        *positions,
+        *(tensor._replace(copies=tensor.copies * model.layers) for tensor in block),
+        *_of_norm(model, "head", tokens, dtype),
+    )
+
+
+def activation_bytes(
+    model: Model,
+    batch: int,
+    sequence: int = 1,
+    dtype: str = "fp32",
+    *,
+    checkpoint_every: int = 0,
+    micro_batches: int = 1,
+    attention: str = "flash",
+    autocast: str | None = None,
+) -> int:
+    """Bytes that the forward pass leaves for the backward pass; for a deep linear net batch · dim · layers elements.
+
+    `checkpoint_every` = k keeps only the input of every k layers (and, on the CPU, 5056 bytes of random state beside
+    it, not included); what their recomputation adds for a while is `recomputed_bytes`. With `micro_batches` the batch
+    is split and each part's gradients accumulated, so the activations are those of the largest part: ⌈batch / n⌉.
+    Exact (see the module). Raises ValueError and TypeError as `saved_tensors`.
+
+    >>> net = DeepLinear(dim=4, layers=4)
+    >>> activation_bytes(net, batch=2), activation_bytes(net, batch=2, checkpoint_every=2)
+    (128, 64)
+    >>> activation_bytes(net, batch=2, micro_batches=2)
+    64
+    """
+    part = -(-count("batch", batch, minimum=1) // count("micro_batches", micro_batches, minimum=1))
+    if not count("checkpoint_every", checkpoint_every):
+        return sum(tensor.bytes for tensor in saved_tensors(model, part, sequence, dtype, attention, autocast))
+    if autocast is not None:
+        raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
+    segments = -(-model.layers // checkpoint_every)
+    if isinstance(model, DeepLinear):
+        # The input of the first segment is the batch; the output of the last is the input of the head.
+        return segments * element_bytes(part * model.dim, dtype)
+    tokens = part * sequence
+    ends = [tensor for tensor in saved_tensors(model, part, sequence, dtype, attention) if not _in_block(tensor)]
+    return sum(tensor.bytes for tensor in ends) + segments * element_bytes(tokens * model.dim, dtype)
+
+
+def recomputed_bytes(
+    model: Model, batch: int, sequence: int = 1, dtype: str = "fp32", *, checkpoint_every: int, attention: str = "flash"
+) -> int:
+    """Bytes of activations that come back while one checkpointed segment of `checkpoint_every` layers is recomputed.
+
+    A segment's own input is already kept; the rest of what its layers would have saved returns, once at a time. So the
+    peak is `activation_bytes(checkpoint_every=k)` plus this: n/k + k blocks, least near k = √n.
+    Exact for the saved tensors; temporaries and gradients come on top. Raises as `activation_bytes`.
+
+    >>> recomputed_bytes(DeepLinear(dim=4, layers=4), batch=2, checkpoint_every=2)
+    32
+    """
+    layers = min(count("checkpoint_every", checkpoint_every, minimum=1), model.layers)
+    segment = replace(model, layers=layers)
+    if isinstance(model, DeepLinear):
+        # Without the first layer's input, which is kept; the last layer's output belongs to what comes after.
+        return activation_bytes(segment, batch, dtype=dtype) - element_bytes(batch * model.dim, dtype)
+    saved = saved_tensors(segment, batch, sequence, dtype, attention)
+    inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
+    kept_input = 0 if _norm_keeps_a_copy(model, dtype) else element_bytes(batch * sequence * model.dim, dtype)
+    return inside - kept_input
+
+
+def deep_linear_peak_bytes(
+    model: DeepLinear, batch: int, dtype: str = "fp32", model_state_bytes: int | None = None
+) -> int:
+    """Greatest number of bytes alive at once in forward and backward of a deep linear net under a mean-square loss.
+
+    Activations die layer by layer as gradients appear, so the peak is the largest of these moments, on top of the
+    parameters, the optimizer state and the batch: inside the loss (all activations and 5 outputs), at the head, and at
+    each layer from the last to the first (its incoming and outgoing gradient, the activations below it, the weight
+    gradients from it on). With b = batch · dim and w = dim², n layers peak near (n + 1) · b + w while b > w, and at
+    n · w + b otherwise; the lecture's sum takes n · (b + w).
+    `model_state_bytes` is parameters and optimizer state (default: the parameters alone, as plain SGD has no state).
+    Exact for nets without bias whose gradients were freed before the step; the optimizer's own scratch is
+    `accounting.memory.optimizer_step_peak_bytes`. Raises ValueError for a size below 1 or a net with bias.
+
+    >>> deep_linear_peak_bytes(DeepLinear(dim=8, layers=4), batch=64)
+    13640
+    """
+    if model.bias:
+        raise ValueError(f"model must have no bias, got {model}")
+    size = element_bits(choice("dtype", dtype, DTYPES)) // 8
+    n, rows = model.layers, count("batch", batch, minimum=1)
+    activation, output, head = rows * model.dim, rows * model.outputs, model.dim * model.outputs
+    weight, first = model.dim**2, model.inputs * model.dim
+    moments = [n * activation + 5 * output, (n + 1) * activation + output + head]
+    moments += [(layer + 1) * activation + (n - layer + 1) * weight + head for layer in range(n, 1, -1)]
+    moments += [activation + (n - 1) * weight + first + head]
+    held = (first + (n - 1) * weight + head) * size if model_state_bytes is None else model_state_bytes
+    loss_and_its_gradient = 2
+    return held + (rows * model.inputs + max(moments) + loss_and_its_gradient) * size
+
+
+def _of_deep_linear(model: DeepLinear, batch: int, dtype: str, autocast: str | None) -> Iterator[SavedTensor]:
+    """The input of each linear map, the first excepted: that is the batch."""
+    if autocast is not None and choice("autocast", autocast, DTYPES) != dtype:
+        yield SavedTensor("layers", "cast input", batch * model.inputs, autocast)
+        yield SavedTensor("layers", "cast weight", model.dim**2, autocast, copies=model.layers - 1)
+        yield SavedTensor("head", "cast weight", model.dim * model.outputs, autocast)
+        dtype = autocast
+    yield SavedTensor("layers", "output", batch * model.dim, dtype, copies=model.layers)
+
+
+def _wide(dtype: str) -> str:
+    """The dtype in which reductions over a 16-bit dtype are accumulated and kept."""
+    return "fp32" if element_bits(dtype) < 32 else dtype
+
+
+def _norm_keeps_a_copy(model: Transformer, dtype: str) -> bool:
+    """RMSNorm on the CPU is composed of primitives that first cast a 16-bit input, and keep the cast copy."""
+    return model.norm == "rmsnorm" and _wide(dtype) != dtype
+
+
+def _of_norm(model: Transformer, part: str, tokens: int, dtype: str) -> Iterator[SavedTensor]:
+    """Input and statistics of a norm, and its output, which is the input of the linear maps behind it."""
+    if model.norm == "rmsnorm":
+        yield SavedTensor(part, "norm input", tokens * model.dim, _wide(dtype))
+        yield SavedTensor(part, "norm reciprocal root", tokens, _wide(dtype))
+        yield SavedTensor(part, "norm before weight", tokens * model.dim, _wide(dtype))
+    else:
+        yield SavedTensor(part, "norm input", tokens * model.dim, dtype)
+        yield SavedTensor(part, "norm mean and deviation", tokens, dtype, copies=2)
+    yield SavedTensor(part, "norm output", tokens * model.dim, dtype)
+
+
+def _of_attention(model: Transformer, tokens: int, sequence: int, dtype: str, attention: str) -> Iterator[SavedTensor]:
+    yield from _of_norm(model, "attention", tokens, dtype)
+    if not model.learned_positions:
+        yield SavedTensor("attention", "cosines and sines", sequence * model.head_dim, dtype, copies=4)
+    queries, keys = tokens * model.heads * model.head_dim, tokens * model.kv_heads * model.head_dim
+    if attention == "flash":
+        yield SavedTensor("attention", "query", queries, dtype)
+        yield SavedTensor("attention", "key and value", keys, dtype, copies=2)
+        yield SavedTensor("attention", "log of row sums", tokens * model.heads, _wide(dtype))
+    else:
+        # Keys and values are repeated for every query head, and 16-bit products are made in fp32.
+        yield SavedTensor("attention", "query, key and value", queries, _wide(dtype), copies=3)
+        yield SavedTensor("attention", "probabilities", tokens * sequence * model.heads, _wide(dtype))
+    yield SavedTensor("attention", "output", queries, dtype)
+
+
+def _of_mlp(model: Transformer, tokens: int, dtype: str) -> Iterator[SavedTensor]:
+    yield from _of_norm(model, "mlp", tokens, dtype)
+    rows = tokens
+    if model.experts > 1:
+        rows *= model.active_experts
+        yield SavedTensor("router", "chosen, gathered and inverse index", rows, "int64", copies=3)
+        yield SavedTensor("router", "weights", rows, dtype)
+        yield SavedTensor("mlp", "gathered and returned rows", rows * model.dim, dtype, copies=2)
+    # gate, silu(gate), up and their product; or up and gelu(up).
+    yield SavedTensor("mlp", "hidden", rows * model.hidden, dtype, copies=4 if model.gated else 2)
+
+
+def _in_block(tensor: SavedTensor) -> bool:
+    """Whether the tensor belongs to the layers, which checkpointing covers, not to what is before or behind them."""
+    return tensor.part not in ("embedding", "head")
