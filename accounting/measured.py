@@ -1,0 +1,419 @@
+"""Bytes that the allocator really holds, and time by the device's own clock."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from accounting.checks import choice, count
+
+# --- bytes -------------------------------------------------------------------------------------------------------------
+
+MEASURED_DEVICES = ("cpu", "cuda", "xpu")
+_MARK = "accounting.measured: "
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes of one phase of a block of code; levels are relative to the start of the *block*.
+
+    `requested` is what tensors asked for. `charged` is what the caching allocator set aside for it (whole blocks: what
+    torch.cuda.memory_allocated reports); None on the CPU, whose allocator keeps no such account.
+    """
+
+    allocated_bytes: int  # requested during the phase
+    freed_bytes: int  # given back during the phase
+    live_bytes: int  # held at its end
+    peak_bytes: int  # the most held at any moment of it, what was live when it began included
+    earlier_freed_bytes: int = 0  # CPU: freed blocks of before the block, as far as seen; in no other figure
+    charged_live_bytes: int | None = None
+    charged_peak_bytes: int | None = None
+
+
+class Memory:
+    """The bytes of a block of code and of its phases; to be read after the block."""
+
+    def __init__(self, meter: _CpuMeter | _CachingAllocatorMeter) -> None:
+        self._meter = meter
+        self._names: list[str] = []
+        self._segments: list[Bytes] | None = None
+
+    def mark(self, name: str) -> None:
+        """Ends the phase `name`: it holds all that happened since the mark before, or since the block began."""
+        if self._segments is not None:
+            raise RuntimeError(f"mark({name!r}) came after the measured block had ended")
+        if name in self._names:
+            raise ValueError(f"name must be new, got {name!r}; marked already: {', '.join(self._names)}")
+        self._meter.mark()
+        self._names.append(name)
+
+    def _close(self) -> None:
+        self._segments = self._meter.stop()
+
+    def _measured(self) -> list[Bytes]:
+        if self._segments is None:
+            raise RuntimeError("bytes are known only after the measured block has ended")
+        return self._segments
+
+    @property
+    def phases(self) -> dict[str, Bytes]:
+        """Bytes of each marked phase. What follows the last mark is in the figures of the whole block only."""
+        return dict(zip(self._names, self._measured(), strict=False))
+
+    @property
+    def allocated_bytes(self) -> int:
+        return sum(segment.allocated_bytes for segment in self._measured())
+
+    @property
+    def freed_bytes(self) -> int:
+        return sum(segment.freed_bytes for segment in self._measured())
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes held at the end of the block, less those held at its start."""
+        return self._measured()[-1].live_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes held at any moment of the block, less those held at its start."""
+        return max(segment.peak_bytes for segment in self._measured())
+
+    @property
+    def earlier_freed_bytes(self) -> int:
+        return sum(segment.earlier_freed_bytes for segment in self._measured())
+
+    @property
+    def charged_live_bytes(self) -> int | None:
+        return self._measured()[-1].charged_live_bytes
+
+    @property
+    def charged_peak_bytes(self) -> int | None:
+        peaks = [segment.charged_peak_bytes for segment in self._measured()]
+        return None if None in peaks else max(peak for peak in peaks if peak is not None)
+
+
+_measuring: str | None = None  # the device of the block being measured: there is one at a time
+
+
+@contextmanager
+def memory(device: str | torch.device = "cpu") -> Iterator[Memory]:
+    """The bytes that a block of code allocates, frees, holds and peaks at on `device`, exactly.
+
+    CPU: torch's profiler reports every request to torch's allocator with its address; a free is matched with the
+    allocation at its address. One profiler session spans all phases, because a block that an earlier session saw would
+    make the next one's figures depend on history. The first session of a process takes about 1.6 s, the next ones
+    about 1 ms, and each event some 10 µs: time nothing in the block.
+    CUDA and XPU: the caching allocator's own counters, read between phases; resets the device's peak statistics.
+
+    Domain of validity: what this thread, and the autograd threads that it starts, ask of torch's allocator. On the CPU
+    other Python threads, `from_numpy` and other foreign memory, shared memory and what BLAS keeps to itself are
+    invisible; on CUDA all threads count, but not the CUDA context, other processes, or libraries that allocate for
+    themselves. The workspaces of cuBLAS come from torch's allocator at the first product: warm up before.
+    Keep alive what was allocated before the block. Freed inside, it lowers `live_bytes` on CUDA, whereas the CPU sees
+    it only if an earlier session had seen it allocated, and reports it as `earlier_freed_bytes` and nowhere else.
+    Garbage in cycles is collected before the block begins, for that reason; inside it stays until Python collects it.
+
+    Raises ValueError for a device that holds no bytes (meta), is absent, or keeps no such account (mps), RuntimeError
+    where another measurement, a profiler or a fake-tensor mode is active, or a profiler was run inside the block.
+
+    >>> with memory("cpu") as held:
+    ...     row = torch.ones(256)
+    ...     held.mark("row")
+    ...     pairs = (row[:, None] * row).sum()
+    >>> held.phases["row"].live_bytes, held.live_bytes, held.peak_bytes
+    (1024, 1028, 263172)
+    """
+    global _measuring
+    meter = _meter_of(torch.device(device))
+    if _measuring is not None:
+        raise RuntimeError(f"memory({str(device)!r}) inside a block that is measured on {_measuring!r}: use mark()")
+    _refuse_fake_tensors()
+    gc.collect()
+    _measuring = str(device)
+    try:
+        meter.start()
+        measured = Memory(meter)
+        try:
+            yield measured
+        except BaseException:
+            meter.abandon()
+            raise
+        measured._close()
+    finally:
+        _measuring = None
+
+
+def _meter_of(device: torch.device) -> _CpuMeter | _CachingAllocatorMeter:
+    if device.type == "meta":
+        raise ValueError(
+            "device must hold bytes, got 'meta', whose tensors have shapes only; use cpu, or accounting.memory to predict"
+        )
+    choice("device", device.type, MEASURED_DEVICES)
+    return _CpuMeter() if device.type == "cpu" else _CachingAllocatorMeter(device)
+
+
+def _refuse_fake_tensors() -> None:
+    names = [type(mode).__name__ for mode in _get_current_dispatch_mode_stack()]
+    if "FakeTensorMode" in names:
+        raise RuntimeError("a FakeTensorMode is active: its tensors hold no bytes, so there is nothing to measure")
+
+
+class _Event(NamedTuple):
+    """One report of the CPU allocator: `size` bytes allocated at `address`, or freed if negative."""
+
+    address: int
+    size: int
+
+
+class _CpuMeter:
+    """One session of torch's profiler."""
+
+    def __init__(self) -> None:
+        self._marks = 0
+
+    def start(self) -> None:
+        if torch.autograd._profiler_enabled() or torch.autograd.profiler._is_profiler_enabled:
+            raise RuntimeError("a profiler is active: the CPU's bytes are measured by a session of their own")
+        self._session = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._session.__enter__()
+
+    def mark(self) -> None:
+        if not torch.autograd._profiler_enabled():
+            raise RuntimeError(_ENDED_WITHIN)
+        with record_function(f"{_MARK}{self._marks}"):
+            self._marks += 1
+
+    def abandon(self) -> None:
+        if torch.autograd._profiler_enabled():
+            self._session.__exit__(None, None, None)
+
+    def stop(self) -> list[Bytes]:
+        self.mark()  # the end; a session that ended before would not show it
+        self._session.__exit__(None, None, None)
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "trace.json")
+            self._session.export_chrome_trace(str(path))
+            # Timestamps are nanoseconds since long ago, written in microseconds: a float would round them.
+            trace = json.loads(path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal)["traceEvents"]
+        segments = _split_at_marks(trace)
+        if len(segments) != self._marks:
+            raise RuntimeError(_ENDED_WITHIN)
+        return _bytes_of(segments)
+
+
+_ENDED_WITHIN = "another profiler ran inside the measured block and ended its session: profile outside of it"
+
+
+def _split_at_marks(trace: Iterable[dict[str, Any]]) -> list[list[_Event]]:
+    """The CPU allocator's reports in order of time, in one list for each mark that ends them."""
+    reports = []
+    for entry in trace:
+        arguments = entry.get("args", {})
+        if entry.get("name") == "[memory]" and arguments["Device Type"] == 0:
+            reports.append((Decimal(entry["ts"]), _Event(arguments["Addr"], arguments["Bytes"])))
+        elif str(entry.get("name")).startswith(_MARK):
+            reports.append((Decimal(entry["ts"]), None))
+    reports.sort(key=lambda report: report[0])
+    segments: list[list[_Event]] = [[]]
+    for _, event in reports:
+        if event is None:
+            segments.append([])
+        else:
+            segments[-1].append(event)
+    return segments[:-1]  # nothing after the last mark belongs to the block
+
+
+def _bytes_of(segments: Sequence[Sequence[_Event]]) -> list[Bytes]:
+    """Bytes of each segment, each free matched with the allocation at its address."""
+    blocks: dict[int, int] = {}
+    live = 0
+    figures = []
+    for segment in segments:
+        allocated = freed = earlier = 0
+        peak = live
+        for address, size in segment:
+            if size < 0 and address not in blocks:
+                earlier -= size
+                continue
+            # An address that is given out again was freed unseen, by another thread; now it is certain.
+            gone = blocks.pop(address, 0)
+            freed += gone
+            if size > 0:
+                blocks[address] = size
+                allocated += size
+            live += max(size, 0) - gone
+            peak = max(peak, live)
+        figures.append(Bytes(allocated, freed, live, peak, earlier_freed_bytes=earlier))
+    return figures
+
+
+class _CachingAllocatorMeter:
+    """The counters of the caching allocator of a CUDA (or ROCm) or XPU device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._api = getattr(torch, device.type)
+        if not self._api.is_available():
+            raise ValueError(f"device must be present, got {str(device)!r}, and torch sees no {device.type} device")
+        if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+            raise RuntimeError("PYTORCH_NO_CUDA_MEMORY_CACHING is set: without a cache the allocator counts nothing")
+        self._device = device
+        self._readings: list[dict[str, int]] = []
+
+    def start(self) -> None:
+        self._api.synchronize(self._device)
+        self._read()
+
+    def mark(self) -> None:
+        # A block that another stream used is free once that stream is done with it.
+        self._api.synchronize(self._device)
+        self._read()
+
+    def abandon(self) -> None:
+        pass
+
+    def _read(self) -> None:
+        figures = dict(self._api.memory_stats(self._device))
+        if "requested_bytes.all.current" not in figures:
+            raise RuntimeError(
+                f"the allocator of {str(self._device)!r} reports no requested bytes; only torch's native one does"
+            )
+        self._readings.append(figures)
+        self._api.reset_peak_memory_stats(self._device)
+
+    def stop(self) -> list[Bytes]:
+        self.mark()
+        start = self._readings[0]
+
+        def since(name: str, end: dict[str, int], begin: dict[str, int]) -> int:
+            return int(end[name] - begin[name])
+
+        return [
+            Bytes(
+                allocated_bytes=since("requested_bytes.all.allocated", end, begin),
+                freed_bytes=since("requested_bytes.all.freed", end, begin),
+                live_bytes=since("requested_bytes.all.current", end, start),
+                peak_bytes=int(end["requested_bytes.all.peak"] - start["requested_bytes.all.current"]),
+                charged_live_bytes=since("allocated_bytes.all.current", end, start),
+                charged_peak_bytes=int(end["allocated_bytes.all.peak"] - start["allocated_bytes.all.current"]),
+            )
+            for begin, end in zip(self._readings, self._readings[1:], strict=False)
+        ]
+
+
+# --- time --------------------------------------------------------------------------------------------------------------
+
+
+class _DeviceMoment:
+    """A moment on a device's own time line. `later - earlier` waits until the device has reached both: seconds."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def __sub__(self, earlier: _DeviceMoment) -> float:
+        self._event.synchronize()
+        return float(earlier._event.elapsed_time(self._event)) / 1e3
+
+
+def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
+    """A timer of `device`: the difference of two of its readings is the time between them in seconds.
+
+    CUDA runs behind the host, so its readings are events recorded in the current stream: they cost the device next to
+    nothing, and only the subtraction waits. Other accelerators are waited for before the host's clock is read. Fits
+    pytest-benchmark's `timer` option. Resolution: about 0.5 µs for CUDA events, below 0.1 µs on the host.
+
+    Domain of validity: work of the current stream; work that the block leaves to other streams is not waited for.
+
+    Raises ValueError for a device without a clock (meta) or that torch does not see.
+
+    >>> timer = clock("cpu")
+    >>> start = timer()
+    >>> timer() - start < 1
+    True
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        return perf_counter
+    choice("device", device.type, ("cpu", "cuda", "xpu", "mps"))
+    api = getattr(torch, device.type)
+    if not api.is_available():
+        raise ValueError(f"device must be present, got {str(device)!r}, and torch sees no {device.type} device")
+
+    def cuda_event() -> _DeviceMoment:
+        event = api.Event(enable_timing=True)
+        event.record(api.current_stream(device))
+        return _DeviceMoment(event)
+
+    def synchronised_perf_counter() -> float:
+        api.synchronize()
+        return perf_counter()
+
+    return cuda_event if device.type == "cuda" else synchronised_perf_counter
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each round, in order."""
+
+    times_s: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.times_s)
+
+    @property
+    def spread(self) -> float:
+        """The range of the middle half of the rounds, as a share of the median."""
+        low, _, high = statistics.quantiles(self.times_s, n=4, method="inclusive")
+        return (high - low) / self.median_s
+
+
+def time(
+    fn: Callable[[], object],
+    device: str | torch.device = "cpu",
+    *,
+    warmup: int,
+    rounds: int,
+    setup: Callable[[], object] | None = None,
+) -> Timing:
+    """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not timed.
+
+    `setup()` runs before each call, warm-up included, and outside of the timed span (a cache flush, say). On CUDA it
+    shares the stream, so nothing waits between the two, and the host may run ahead of all rounds.
+
+    Domain of validity: see `clock`. A call shorter than the resolution (or, on CUDA, than the time to launch it) is
+    not resolved: let `fn` do more.
+
+    Raises ValueError for fewer than 2 rounds: one has no spread.
+
+    >>> time(lambda: sum(range(1000)), warmup=1, rounds=5).median_s > 0
+    True
+    """
+    count("warmup", warmup)
+    count("rounds", rounds, minimum=2)
+    timer = clock(device)
+    moments = []
+    for turn in range(warmup + rounds):
+        if setup is not None:
+            setup()
+        start = timer()
+        fn()
+        stop = timer()
+        if turn >= warmup:
+            moments.append((start, stop))
+    return Timing(tuple(stop - start for start, stop in moments))
