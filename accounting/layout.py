@@ -302,9 +302,9 @@ class Layout:
         order = list(range(len(self.shape)))
         if order:
             order[dim0], order[dim1] = dim1, dim0
-        return self.permute(*order)
+        return self.permute(order)
 
-    def permute(self, *dims: int) -> Layout:
+    def permute(self, dims: Sequence[int]) -> Layout:
         """The dimensions in another order, each with its stride."""
         order = [_wrapped("dims", dim, len(self.shape)) for dim in dims]
         if sorted(order) != list(range(len(self.shape))):
@@ -315,7 +315,7 @@ class Layout:
             self.offset,
         )
 
-    def expand(self, *shape: int) -> Layout:
+    def expand(self, shape: Sequence[int]) -> Layout:
         """Dimensions of size 1 repeated, and new ones put in front: their stride is 0. −1 keeps a size."""
         if len(shape) < len(self.shape):
             raise ValueError(f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, got {shape}")
@@ -339,18 +339,19 @@ class Layout:
         shape = (*self.shape[:dim], 1, *self.shape[dim:])
         return Layout(shape, (*self.strides[:dim], stride, *self.strides[dim:]), self.offset)
 
-    def squeeze(self, *dims: int) -> Layout:
+    def squeeze(self, dim: int | Sequence[int] | None = None) -> Layout:
         """The named dimensions, by default all, taken out where their size is 1."""
         rank = max(len(self.shape), 1)
-        named = {_wrapped("dims", dim, rank) for dim in dims} if dims else set(range(rank))
-        kept = [dim for dim, size in enumerate(self.shape) if size != 1 or dim not in named]
+        chosen = range(rank) if dim is None else dim if isinstance(dim, Sequence) else (dim,)
+        named = {_wrapped("dim", value, rank) for value in chosen}
+        kept = [d for d, size in enumerate(self.shape) if size != 1 or d not in named]
         return Layout(
             tuple(self.shape[d] for d in kept),
             tuple(self.strides[d] for d in kept),
             self.offset,
         )
 
-    def view(self, *shape: int) -> Layout:
+    def view(self, shape: Sequence[int]) -> Layout:
         """The same elements in the same order under another shape: `view_strides`, or ValueError for None."""
         new_shape = inferred_shape(self.shape, shape)
         strides = view_strides(self.shape, self.strides, new_shape)
@@ -360,7 +361,7 @@ class Layout:
             )
         return Layout(new_shape, strides, self.offset)
 
-    def reshape(self, *shape: int) -> Layout:
+    def reshape(self, shape: Sequence[int]) -> Layout:
         """A view where one exists; otherwise the contiguous layout of a copy, in a storage of its own."""
         new_shape = inferred_shape(self.shape, shape)
         strides = view_strides(self.shape, self.strides, new_shape)
@@ -378,13 +379,13 @@ class Layout:
         if self.shape and first == last:
             return self
         merged = math.prod(self.shape[first : last + 1])
-        return self.reshape(*self.shape[:first], merged, *self.shape[last + 1 :])
+        return self.reshape((*self.shape[:first], merged, *self.shape[last + 1 :]))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Layout:
         """One dimension split into several: always a view."""
         dim = _wrapped("dim", dim, len(self.shape))
         inner = inferred_shape((self.shape[dim],), sizes)
-        return self.view(*self.shape[:dim], *inner, *self.shape[dim + 1 :])
+        return self.view((*self.shape[:dim], *inner, *self.shape[dim + 1 :]))
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Layout:
         """The entries whose indices in dim2 and dim1 differ by `offset`, as a last dimension: the strides add."""

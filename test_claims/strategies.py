@@ -136,7 +136,7 @@ def _expand(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     new = draw(st.lists(st.integers(1, 3), min_size=0 if x.dim() else 1, max_size=2))
     least = 0 if draw(seldom) else 1
     own = [draw(st.integers(least, 3) if size == 1 else st.sampled_from([size, -1])) for size in x.shape]
-    return (*new, *own)
+    return ((*new, *own),)
 
 
 @st.composite
@@ -183,7 +183,7 @@ _STEPS: dict[
     str, tuple[Callable[[torch.Tensor], bool], Callable[[torch.Tensor], st.SearchStrategy[tuple[Any, ...]]]]
 ] = {
     "transpose": (lambda x: x.dim() > 0, lambda x: st.tuples(_dims(x), _dims(x))),
-    "permute": (lambda x: x.dim() > 0, lambda x: st.permutations(range(x.dim())).map(tuple)),
+    "permute": (lambda x: x.dim() > 0, lambda x: st.tuples(st.permutations(range(x.dim())).map(tuple))),
     "slice": (lambda x: x.dim() > 0, _slice),
     "expand": (lambda x: x.numel() <= FEW_ELEMENTS and x.dim() < MOST_DIMS - 1, _expand),
     "unsqueeze": (lambda x: x.dim() < MOST_DIMS, lambda x: st.tuples(st.integers(-x.dim() - 1, x.dim()))),
@@ -199,10 +199,14 @@ _STEPS: dict[
 VIEW_OPERATIONS = tuple(_STEPS)
 
 
+def applicable(operations: tuple[str, ...], x: torch.Tensor) -> list[str]:
+    return [name for name in operations if _STEPS[name][0](x)]
+
+
 @st.composite
 def view_steps(draw: st.DrawFn, x: torch.Tensor, operations: tuple[str, ...] = VIEW_OPERATIONS) -> ViewStep:
     """One of the operations that can be applied to `x`; a view that torch refuses is drawn as a reshape."""
-    name = draw(st.sampled_from([name for name in operations if _STEPS[name][0](x)]))
+    name = draw(st.sampled_from(applicable(operations, x)))
     step = ViewStep(name, draw(_STEPS[name][1](x)))
     if name != "view":
         return step
@@ -220,6 +224,8 @@ def view_chains(draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...
     chain = ViewChain(draw(shapes((dims, dims), (least, 5))), ())
     x = chain.base()
     for _ in range(draw(st.integers(0, most_steps))):
+        if not applicable(operations, x):
+            break
         step = draw(view_steps(x, operations))
         x = step.of(x)
         chain = ViewChain(chain.shape, (*chain.steps, step))

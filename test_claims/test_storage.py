@@ -1,0 +1,388 @@
+"""Claims about storage: a tensor is strides over an allocation; which operations view it, and which copy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting.layout import (
+    Layout,
+    contiguous_layout,
+    contiguous_strides,
+    is_contiguous,
+    storage_extent,
+    storage_offset,
+    view_strides,
+)
+from test_claims.strategies import ViewChain, factorisations, layout_of, shapes, sizes, view_chains
+
+
+def shares_storage(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def places(x: torch.Tensor) -> torch.Tensor:
+    """Where each element of `x` lies in its storage, found by numbering the storage and looking through `x`."""
+    numbered = torch.arange(x.untyped_storage().nbytes() // x.element_size(), device=x.device)
+    return numbered.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def indices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*map(range, shape))
+
+
+# ---- where an element lies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("storage.stride-4x4")
+def test_a_4x4_matrix_has_strides_4_and_1(device):
+    x = torch.arange(16, device=device).reshape(4, 4)
+    down, right = (x[1, 0] - x[0, 0]).item(), (x[0, 1] - x[0, 0]).item()  # counted: the values are storage places
+    assert x.stride() == (down, right) == contiguous_strides((4, 4)) == (4, 1), (
+        f"strides={x.stride()}, counted={(down, right)}, formula={contiguous_strides((4, 4))}, but should be (4, 1)"
+    )
+
+
+@pytest.mark.claim("storage.arange-3x4")
+@given(shape=shapes())
+def test_a_fresh_contiguous_tensor_always_has_the_row_major_strides(device, shape):
+    x = torch.empty(shape, device=device)
+    assert x.stride() == contiguous_strides(shape), (
+        f"contiguous_strides={contiguous_strides(shape)}, but should be {x.stride()} [{shape=}]"
+    )
+
+
+@pytest.mark.claim("storage.arange-3x4")
+def test_twelve_numbers_in_3_rows_have_strides_4_and_1_and_view_as_4_rows(device):
+    x = torch.arange(12, device=device).reshape(3, 4)
+    assert x.stride() == (4, 1), f"strides={x.stride()}, but should be (4, 1)"
+    y = x.view(4, 3)
+    assert (y.stride(), shares_storage(x, y)) == (view_strides((3, 4), (4, 1), (4, 3)), True)
+    assert y.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
+@pytest.mark.claim("storage.index-formula")
+def test_element_1_2_of_a_4x4_matrix_lies_at_6(device):
+    x = torch.arange(16, device=device).reshape(4, 4)
+    formula = storage_offset((1, 2), x.stride())
+    assert formula == x[1, 2].item() == 6, f"storage_offset={formula}, but should be {x[1, 2].item()}"
+
+
+@pytest.mark.claim("storage.index-formula")
+def test_without_the_storage_offset_a_column_is_sought_in_the_wrong_place(device):
+    column = torch.arange(12, device=device).reshape(3, 4)[:, 1]
+    storage = torch.arange(12, device=device)
+    bare = storage[storage_offset((2,), column.stride())]
+    complete = storage[storage_offset((2,), column.stride(), column.storage_offset())]
+    assert bare != column[2], f"Σ index·stride found {bare}, so the offset of {column.storage_offset()} is not needed"
+    assert complete == column[2], f"offset + Σ index·stride found {complete}, but should be {column[2]}"
+    distance = column.data_ptr() - column.untyped_storage().data_ptr()
+    assert distance == column.storage_offset() * column.element_size() == 8, f"{distance=} bytes, but should be 8"
+
+
+@pytest.mark.claim("storage.index-formula")
+@given(chain=view_chains())
+def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, chain):
+    x, layout = chain.base(device), contiguous_layout(chain.shape)
+    contents = list(range(x.numel()))  # of the storage, place by place
+    for step in chain.steps:
+        after, formula = step.of(x), step.of(layout)
+        if not shares_storage(x, after):
+            contents = [contents[place] for place in layout.offsets()]
+        x, layout = after, formula
+        said, start = f"[{step!r} in {chain!r}]", x.untyped_storage().data_ptr()
+        assert layout_of(x) == formula, f"formula={formula}, but should be {layout_of(x)} {said}"
+        expected = [contents[place] for place in formula.offsets()]
+        assert x.flatten().tolist() == expected, f"values={x.flatten().tolist()}, but should be {expected} {said}"
+        if x.numel():  # torch's pointer of a tensor without elements is 0
+            distance = (x.data_ptr() - start) // x.element_size()
+            assert distance == formula.offset, f"offset={formula.offset}, but should be {distance} {said}"
+
+
+@pytest.mark.claim("storage.index-formula")
+@given(chain=view_chains(), data=st.data())
+def test_the_element_at_any_index_is_the_storage_at_its_offset(device, chain, data):
+    x = chain.tensor(device)
+    layout, numbered = layout_of(x), places(x)
+    extent = storage_extent(x.shape, x.stride())
+    if not x.numel():
+        assert extent == 0, f"storage_extent={extent}, but should be 0 [{chain!r}]"
+        return
+    index = tuple(data.draw(st.integers(0, size - 1)) for size in x.shape)
+    formula = layout.offset_of(*index)
+    assert formula == numbered[index].item(), f"offset={formula}, but should be {numbered[index]} [{index=}, {chain!r}]"
+    span = (numbered.max() - numbered.min()).item() + 1
+    assert extent == span, f"storage_extent={extent}, but should be {span} [{chain!r}]"
+
+
+@pytest.mark.claim("storage.metadata")
+@given(chain=view_chains())
+def test_an_allocation_with_shape_strides_and_offset_is_all_there_is_to_a_tensor(device, chain):
+    x = chain.tensor(device)
+    empty = torch.empty(0, dtype=x.dtype, device=device)
+    rebuilt = empty.set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+    assert rebuilt.tolist() == x.tolist(), f"rebuilt={rebuilt.tolist()}, but should be {x.tolist()} [{chain!r}]"
+    assert rebuilt.data_ptr() == x.data_ptr(), f"{chain!r} does not lie where its metadata says"
+
+
+@pytest.mark.claim("storage.metadata")
+def test_two_tensors_of_different_shape_lie_in_one_allocation(device):
+    x = torch.arange(12, device=device)
+    y = x.view(3, 4)[1:]
+    assert shares_storage(x, y), "x and y have two allocations"
+    assert layout_of(x) == Layout((12,), (1,)), f"layout={layout_of(x)}"
+    assert layout_of(y) == Layout((2, 4), (4, 1), 4), f"layout={layout_of(y)}"
+
+
+# ---- contiguity --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("storage.contiguous-def")
+@given(chain=view_chains())
+def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device, chain):
+    x = chain.tensor(device)
+    walked = places(x).flatten().tolist()
+    in_order = walked == list(range(walked[0], walked[0] + len(walked))) if walked else True
+    formula = is_contiguous(x.shape, x.stride())
+    assert formula == in_order, f"is_contiguous={formula}, but the walk is {walked} [{chain!r}]"
+    assert x.is_contiguous() == in_order, f"torch says {x.is_contiguous()}, but the walk is {walked} [{chain!r}]"
+
+
+@pytest.mark.claim("storage.transpose-noncontig")
+@given(m=sizes(0), n=sizes(0))
+def test_a_transposed_matrix_is_contiguous_only_where_a_dimension_has_fewer_than_2(device, m, n):
+    x = torch.empty(m, n, device=device).t()
+    expected = min(m, n) < 2
+    formula = contiguous_layout((m, n)).transpose(0, 1).is_contiguous
+    assert x.is_contiguous() == expected, f"is_contiguous={x.is_contiguous()}, but should be {expected} [{m=}, {n=}]"
+    assert formula == expected, f"formula={formula}, but should be {expected} [{m=}, {n=}]"
+
+
+@pytest.mark.claim("storage.contiguous-copies")
+@given(chain=view_chains())
+def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
+    x = chain.tensor(device)
+    y = x.contiguous()
+    copied = not shares_storage(x, y)
+    assert copied != is_contiguous(x.shape, x.stride()), f"{copied=} [{chain!r}, strides={x.stride()}]"
+    assert y.tolist() == x.tolist(), f"contiguous()={y.tolist()}, but should be {x.tolist()} [{chain!r}]"
+    if copied:
+        assert layout_of(y) == contiguous_layout(x.shape), f"layout={layout_of(y)} [{chain!r}]"
+
+
+# ---- views -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("storage.slices-are-views")
+@given(chain=view_chains(operations=("select", "slice")))
+def test_basic_indexing_shares_the_storage(device, chain):
+    base = chain.base(device)
+    x = base
+    for step in chain.steps:
+        x = step.of(x)
+        assert shares_storage(base, x), f"{step!r} copied [{chain!r}]"
+
+
+@pytest.mark.claim("storage.slices-are-views")
+def test_rows_and_columns_are_views_but_lists_index_tensors_and_masks_copy(device):
+    x = torch.arange(12, device=device).reshape(3, 4)
+    for name, view in {"x[0]": x[0], "x[1:]": x[1:], "x[:, 1]": x[:, 1], "x[:, ::2]": x[:, ::2]}.items():
+        assert shares_storage(x, view), f"{name} does not share the storage of x"
+    first = torch.tensor([0], device=device)
+    for name, copy in {"x[[0]]": x[[0]], "x[tensor([0])]": x[first], "x[x >= 0]": x[x >= 0]}.items():
+        assert not shares_storage(x, copy), f"{name} shares the storage of x, so the condition is not needed"
+
+
+@pytest.mark.claim("storage.view-2x3-3x2")
+def test_a_2x3_matrix_is_viewed_as_3x2_without_a_copy(device):
+    x = torch.tensor([[1.0, 2, 3], [4, 5, 6]], device=device)
+    y = x.view(3, 2)
+    assert shares_storage(x, y), "view(3, 2) copied"
+    assert y.tolist() == [[1, 2], [3, 4], [5, 6]], f"values={y.tolist()}"
+
+
+@pytest.mark.claim("storage.transpose-view")
+@given(shape=shapes((2, 3), (0, 4)), data=st.data())
+def test_transposing_exchanges_two_strides_and_copies_nothing(device, shape, data):
+    first, second = data.draw(st.permutations(range(len(shape))))[:2]
+    x = ViewChain(shape, ()).base(device)
+    y = x.transpose(first, second)
+    assert shares_storage(x, y), f"transpose({first}, {second}) copied [{shape=}]"
+    assert layout_of(y) == contiguous_layout(shape).transpose(first, second), f"{layout_of(y)} [{shape=}]"
+    assert (y.stride(first), y.stride(second)) == (x.stride(second), x.stride(first)), f"{y.stride()} [{shape=}]"
+    for index in indices(shape):
+        swapped = list(index)
+        swapped[first], swapped[second] = index[second], index[first]
+        assert y[tuple(swapped)] == x[index], f"y{swapped}={y[tuple(swapped)]}, but should be x{index}={x[index]}"
+
+
+@pytest.mark.claim("storage.mutation-propagates")
+def test_a_write_through_the_base_shows_in_its_view_and_not_in_a_contiguous_copy(device):
+    x = torch.tensor([[1.0, 2, 3], [4, 5, 6]], device=device)
+    view, copy = x.transpose(0, 1), x.transpose(0, 1).contiguous()
+    x[0][0] = 100
+    assert view[0, 0].item() == 100, f"the view shows {view[0, 0]}, but should show 100"
+    assert copy[0, 0].item() == 1, f"the copy shows {copy[0, 0]}, but should show 1"
+
+
+@pytest.mark.claim("storage.mutation-propagates")
+@given(chain=view_chains(operations=("transpose", "permute", "slice", "expand", "unsqueeze", "select", "diagonal")))
+def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_nowhere_else(device, chain):
+    base = chain.base(device)
+    view = base
+    for step in chain.steps:
+        view = step.of(view)
+    copy = view.clone(memory_format=torch.contiguous_format)
+    before = copy.tolist()
+    if not view.numel():
+        return
+    last = tuple(size - 1 for size in view.shape)
+    view[last] = -1
+    changed = [place for place, value in enumerate(base.flatten().tolist()) if value != place]
+    formula = [layout_of(view).offset_of(*last)]
+    assert changed == formula, f"changed={changed}, but should be {formula} [{chain!r}]"
+    assert copy.tolist() == before, f"the copy changed with its original [{chain!r}]"
+
+
+# ---- view or copy ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("storage.view-raises")
+def test_a_view_across_the_strides_of_a_transposed_matrix_is_refused(device):
+    x = torch.arange(6, device=device).reshape(2, 3).t()
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        x.view(2, 3)
+
+
+@pytest.mark.claim("storage.view-raises", "storage.reshape-noncontig-always-copies")
+def test_some_tensors_that_are_not_contiguous_can_be_viewed_and_reshaped_without_a_copy(device):
+    transposed = torch.arange(6, device=device).reshape(2, 3).t()
+    front = torch.arange(24, device=device).reshape(2, 3, 4)[:, :, :2]
+    rows = torch.arange(24, device=device).reshape(4, 6)[::2]
+    for x, shape in ((transposed, (3, 1, 2)), (front, (6, 2)), (rows, (2, 2, 3))):
+        assert not x.is_contiguous(), f"the example is contiguous [{x.stride()}]"
+        assert shares_storage(x, x.view(shape)), f"view copied [{layout_of(x)} to {shape}]"
+        assert shares_storage(x, x.reshape(shape)), f"reshape copied [{layout_of(x)} to {shape}]"
+
+
+@pytest.mark.claim("storage.reshape-view-if-possible", "storage.reshape-noncontig-always-copies", "storage.view-raises")
+@given(chain=view_chains(), data=st.data())
+def test_reshape_copies_exactly_where_view_raises(device, chain, data):
+    x = chain.tensor(device)
+    shape = data.draw(factorisations(x.numel()))
+    formula = view_strides(x.shape, x.stride(), shape)
+    try:
+        viewed = x.view(shape).stride()
+    except RuntimeError:
+        viewed = None
+    assert formula == viewed, f"view_strides={formula}, but should be {viewed} [{chain!r}, {shape=}]"
+    reshaped = x.reshape(shape)
+    if x.numel():
+        copied = not shares_storage(x, reshaped)
+        assert copied == (viewed is None), f"reshape {copied=}, but view gives {viewed} [{chain!r}, {shape=}]"
+    expected = layout_of(x).reshape(shape)
+    assert layout_of(reshaped) == expected, f"reshape={layout_of(reshaped)}, but should be {expected} [{chain!r}]"
+
+
+@pytest.mark.claim("storage.elementwise-new")
+def test_elementwise_operations_allocate_unless_in_place_given_an_out_or_doing_nothing(device):
+    x = torch.tensor([[1.0, 4.0], [9.0, 16.0]], device=device)
+    new = {"x + 1": x + 1, "x * 1": x * 1, "x.sqrt()": x.sqrt(), "x.triu()": x.triu(), "relu": torch.relu(x)}
+    for name, y in new.items():
+        assert not shares_storage(x, y), f"{name} shares the storage of x"
+    same = {
+        "x.add_(1)": x.add_(1),
+        "x.relu_()": x.relu_(),
+        "torch.add(x, 1, out=x)": torch.add(x, 1, out=x),
+        "x.to(the dtype it has)": x.to(torch.float32),
+        "dropout(x, p=0)": torch.nn.functional.dropout(x, p=0.0),
+    }
+    for name, y in same.items():
+        assert shares_storage(x, y), f"{name} allocated, so the condition is not needed"
+
+
+@pytest.mark.claim("storage.triu-causal")
+@given(length=sizes(0, 8))
+def test_triu_above_the_diagonal_is_true_where_a_key_lies_in_a_querys_future(device, length):
+    mask = torch.ones(length, length, device=device).triu(diagonal=1).bool()
+    future = [[key > query for key in range(length)] for query in range(length)]
+    assert mask.tolist() == future, f"mask={mask.tolist()}, but should be {future} [{length=}]"
+
+
+@pytest.mark.claim("storage.pow-sqrt-rsqrt")
+def test_pow_sqrt_and_rsqrt_work_on_each_element(device):
+    x = torch.tensor([1, 4, 9], device=device)
+    for name, got, expected in (
+        ("pow(2)", x.pow(2), [1, 16, 81]),
+        ("sqrt()", x.sqrt(), [1, 2, 3]),
+        ("rsqrt()", x.rsqrt(), [1, 1 / 2, 1 / 3]),
+    ):
+        # A device may compute rsqrt with an error of a few units in the last place of fp32.
+        assert got.tolist() == pytest.approx(expected, rel=4 * 2**-23), (
+            f"{name}={got.tolist()}, but should be {expected}"
+        )
+
+
+@pytest.mark.claim("storage.typed-storage")
+def test_comparing_typed_storages_warns_and_untyped_storages_do_not(device, recwarn):
+    x = torch.arange(12, device=device).reshape(3, 4)
+    column = x[:, 1]
+    # torch warns of typed storages once a process.
+    vars(torch.storage._warn_typed_storage_removal).pop("has_warned", None)
+    with pytest.warns(UserWarning, match="TypedStorage is deprecated"):
+        same = x.storage().data_ptr() == column.storage().data_ptr()
+    assert same, "the typed storages of x and x[:, 1] have two addresses"
+    recwarn.clear()
+    assert x.untyped_storage().data_ptr() == column.untyped_storage().data_ptr(), "the untyped storages differ"
+    assert not recwarn.list, f"untyped_storage() warned: {recwarn.list[0].message}"
+    assert x.data_ptr() != column.data_ptr(), "x.data_ptr() would do as well, though x[:, 1] begins elsewhere"
+
+
+# ---- what views cost ---------------------------------------------------------------------------------------------
+
+
+def chained_views(x: torch.Tensor) -> torch.Tensor:
+    return x.view(2, -1).transpose(0, 1)[1:].unsqueeze(0).expand(3, -1, -1).permute(2, 0, 1)
+
+
+@pytest.mark.claim("storage.views-free")
+def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, speed, figure):
+    small, large = torch.zeros(2**3, device=device), torch.zeros(2**23, device=device)
+    ratio = speed.ratio(lambda: chained_views(large), lambda: chained_views(small))
+    figure(f"views of 2^20 times the elements: {ratio}")
+    assert ratio.low < 2, f"views of 2^20 times the elements took {ratio}, but should take as long"
+    speed.assert_slower(large.clone, lambda: chained_views(large), "copying 32 MiB over making six views", at_least=10)
+
+
+@pytest.mark.claim("storage.views-free")
+def test_a_view_keeps_the_whole_storage_of_its_base(device):
+    base = torch.zeros(1_000_000, device=device)
+    view = base[:10]
+    del base
+    assert view.untyped_storage().nbytes() == 4_000_000, f"the view of 40 B keeps {view.untyped_storage().nbytes()} B"
+    assert view.clone().untyped_storage().nbytes() == 40, "a copy of the view keeps more than its own 40 B"
+
+
+@pytest.mark.claim("storage.contiguous-for-speed")
+def test_summing_a_column_is_slower_than_summing_its_contiguous_copy(device, speed):
+    # On a CPU few enough for one thread, far enough apart for a page each.
+    rows, stride = (2**14, 2**10) if device.type == "cpu" else (2**22, 2**6)
+    column = torch.ones(rows, stride, device=device)[:, 0]
+    dense = column.contiguous()
+    speed.assert_slower(column.sum, dense.sum, f"summing a column with a stride of {stride} over its contiguous copy")
+
+
+@pytest.mark.claim("storage.contiguous-for-speed")
+def test_a_product_with_a_transposed_matrix_is_not_worth_a_contiguous_copy(device, speed):
+    transposed = torch.rand(2048, 2048, device=device).t()
+    vector = torch.rand(2048, device=device)
+    speed.assert_slower(
+        lambda: transposed.contiguous() @ vector,
+        lambda: transposed @ vector,
+        "copying a transposed 2048x2048 matrix for one product over multiplying it as it is",
+    )
