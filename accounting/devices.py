@@ -111,8 +111,8 @@ def clock_scaled_peak_flop_per_s(
 
     Raises ValueError for a clock that is not above 0 or an unknown dtype.
 
-    >>> clock_scaled_peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16", 915e6) / 1e12
-    494.7
+    >>> round(clock_scaled_peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16", 1980e6) / 1e12, 1)
+    1070.5
     """
     clock_hz = positive("clock_hz", clock_hz)
     row = device_of(device)

@@ -65,7 +65,7 @@ class Accelerator(NamedTuple):
     """One row of the table. `names` are exactly what torch reports; empty where that string is not settled."""
 
     label: str
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # from NVIDIA/open-gpu-kernel-modules README.md @015742d, and from programs' output
     arch: str  # compute capability, or gfx architecture
     die: str  # key of FLOP_PER_CLOCK
     units: int | None  # SMs, CUs, matrix engines or EUs that are enabled
@@ -95,7 +95,7 @@ FLOP_PER_CLOCK: dict[str, dict[str, int]] = {
         "fp64": 128, "fp64_tensor": 128, "fp32": 256, "tf32": 4096, "bf16": 8192, "fp8": 16384, "int8": 16384,
         "fp4": 32768,
     },
-    "GB110": {"fp64": 4, "fp64_tensor": 4, "fp32": 256, "tf32": 4096, "bf16": 8192, "fp8": 16384, "fp4": 49152},
+    "GB110": {"tf32": 4096, "bf16": 8192, "fp8": 16384, "fp4": 49152},
     "GB202": {"fp32": 256, "tf32": 512, "bf16": 1024, "fp8": 2048, "int8": 2048, "fp4": 4096},
     "GB202 GeForce": {
         "fp32": 256, "tf32": 256, "bf16": 512, "fp16_acc16": 1024, "fp8": 1024, "fp8_acc16": 2048, "int8": 2048,
@@ -153,7 +153,6 @@ SOURCES: dict[str, str] = {
     "llm-prof": "citsjtu2020/LLM-Prof hardware_spec.md",
     "ml-engineering": "stas00/ml-engineering compute/accelerator/README.md",
     "nvidia-page": "NVIDIA RTX PRO 6000 Blackwell Server Edition page (BF16 1 PFLOP, rounded)",
-    "driver-names": "names: NVIDIA/open-gpu-kernel-modules README.md @015742d; intel/compute-runtime (XPU)",
 }
 
 
@@ -270,13 +269,13 @@ _NVIDIA = (
          2000, "80 GB HBM2e", "card", "h100-whitepaper h100-pcie-brief", "P2"),
     _row("H100 NVL 94GB", ("NVIDIA H100 NVL",), "9.0", "GH100", 132, (1785, 1545),
          _HOPPER_NVL, 3900, "94 GB HBM3", "card (sold in pairs)", "h100-page", "P2", True),
-    _row("H200 SXM 141GB", ("NVIDIA H200",), "9.0", "GH100", 132, (1980, 1830),
+    _row("H200 SXM 141GB", ("NVIDIA H200",), "9.0", "GH100", 132, (None, 1830),
          {"fp64": 34, "fp64_tensor fp32": 67, "tf32": sparse(989), "fp16 fp16_acc16 bf16": sparse(1979),
           "fp8 int8": sparse(3958)},
          4800, "141 GB HBM3e", "module", "h200-datasheet", "P2", True),
     _row("H200 NVL 141GB", ("NVIDIA H200 NVL",), "9.0", "GH100", 132, (1785, 1545),
          _HOPPER_NVL, 4800, "141 GB HBM3e", "card", "h200-datasheet", "P2", True),
-    _row("GH200 96GB", ("NVIDIA GH200 480GB", "NVIDIA GH200 120GB"), "9.0", "GH100", 132, (1980, 1830),  # host sizes
+    _row("GH200 96GB", ("NVIDIA GH200 480GB", "NVIDIA GH200 120GB"), "9.0", "GH100", 132, (1980, None),  # host sizes
          {"fp32": derived(66.9), **_GH200},
          secondary(4000), "96 GB HBM3", "Hopper half of the superchip", "gh200-datasheet", "P2", True),
     _row("GH200 144GB", ("NVIDIA GH200 144G HBM3e",), "9.0", "GH100", 132, (None, 1830),
@@ -299,7 +298,7 @@ _NVIDIA = (
           "fp8 int8": sparse(10000), "fp4": sparse(20000)},
          8000, "186 GB HBM3e", "one GPU of the superchip", "blackwell-datasheet", "P2"),
     # fp4 is not half of the sparse figure, and the integer units are cut (0.150 to 0.1535 POPS).
-    _row("B300 SXM6", ("NVIDIA B300 SXM6 AC",), "10.3", "GB110", 148, (1965, 1856),
+    _row("B300 SXM6", ("NVIDIA B300 SXM6 AC",), "10.3", "GB110", 148, (None, 1856),
          {"fp64 fp64_tensor": 1.2, "fp32": 75, "tf32": sparse(2200), "fp16 bf16": sparse(4500), "fp8": sparse(9000),
           "int8": 150, "fp4": both(14000, 18000)},
          7700, "270 / 288 GB HBM3e", "two dies, one device", "blackwell-brief blackwell-ultra", "P2", True),
