@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -150,7 +150,7 @@ def flops() -> Iterator[Count]:
     """
     counter = _Counter(display=False, custom_mapping=_products())
     with counter:
-        yield Count(counter.flop_counts)  # type: ignore[arg-type]
+        yield Count(counter.flop_counts)
 
 
 class _Counter(FlopCounterMode):
@@ -180,7 +180,7 @@ if not hasattr(FlopCounterMode, "_count_flops"):
     )
 
 
-@lru_cache(maxsize=1)
+@cache
 def _products() -> dict[Any, Callable[..., int]]:
     """The formulas of `operators.PRODUCTS` that this torch has operators for, in the form torch's registry takes."""
 
@@ -198,14 +198,14 @@ def _products() -> dict[Any, Callable[..., int]]:
     }
 
 
-@lru_cache(maxsize=None)
+@cache
 def _classified(packet: Any) -> tuple[str, operators.Formula]:
     """The kind and the formula of an operator that is no product."""
     namespace, _, name = _name(packet).rpartition(".")
     name = name if name == "_" else name.removesuffix("_")
     if namespace not in ("aten", "prim", "prims") or not isinstance(packet, torch._ops.OpOverloadPacket):
         return "unknown", _one_call_if_it_reads_a_tensor
-    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]  # type: ignore[no-untyped-call]
     if name in operators.FUSED_ELEMENTWISE:
         return "elementwise", operators.FUSED_ELEMENTWISE[name]
     each = name.removeprefix("_foreach_")

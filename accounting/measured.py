@@ -16,12 +16,13 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import profiler
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accounting.checks import choice, count
 
-# --- bytes -------------------------------------------------------------------------------------------------------------
+# --- bytes --------------------------------------------------------------------------------------------------
 
 MEASURED_DEVICES = ("cpu", "cuda", "xpu")
 _MARK = "accounting.measured: "
@@ -106,7 +107,7 @@ class Memory:
         return None if None in peaks else max(peak for peak in peaks if peak is not None)
 
 
-_measuring: str | None = None  # the device of the block being measured: there is one at a time
+_measuring: list[str] = []  # the device of the block that is being measured: there is one at a time
 
 
 @contextmanager
@@ -125,7 +126,8 @@ def memory(device: str | torch.device = "cpu") -> Iterator[Memory]:
     themselves. The workspaces of cuBLAS come from torch's allocator at the first product: warm up before.
     Keep alive what was allocated before the block. Freed inside, it lowers `live_bytes` on CUDA, whereas the CPU sees
     it only if an earlier session had seen it allocated, and reports it as `earlier_freed_bytes` and nowhere else.
-    Garbage in cycles is collected before the block begins, for that reason; inside it stays until Python collects it.
+    Python's collector of cycles is held off in the block, or it would free at moments of its own choosing: what is
+    caught in a cycle counts as held until the block collects it itself.
 
     Raises ValueError for a device that holds no bytes (meta), is absent, or keeps no such account (mps), RuntimeError
     where another measurement, a profiler or a fake-tensor mode is active, or a profiler was run inside the block.
@@ -133,18 +135,19 @@ def memory(device: str | torch.device = "cpu") -> Iterator[Memory]:
     >>> with memory("cpu") as held:
     ...     row = torch.ones(256)
     ...     held.mark("row")
-    ...     pairs = (row[:, None] * row).sum()
+    ...     pairs = row[:, None] * row
+    ...     del pairs
     >>> held.phases["row"].live_bytes, held.live_bytes, held.peak_bytes
-    (1024, 1028, 263172)
+    (1024, 1024, 263168)
     """
-    global _measuring
     meter = _meter_of(torch.device(device))
-    if _measuring is not None:
-        raise RuntimeError(f"memory({str(device)!r}) inside a block that is measured on {_measuring!r}: use mark()")
+    if _measuring:
+        raise RuntimeError(f"memory({str(device)!r}) inside a block that is measured on {_measuring[0]!r}: use mark()")
     _refuse_fake_tensors()
-    gc.collect()
-    _measuring = str(device)
+    collecting = gc.isenabled()
+    _measuring.append(str(device))
     try:
+        gc.disable()
         meter.start()
         measured = Memory(meter)
         try:
@@ -154,13 +157,15 @@ def memory(device: str | torch.device = "cpu") -> Iterator[Memory]:
             raise
         measured._close()
     finally:
-        _measuring = None
+        _measuring.clear()
+        if collecting:
+            gc.enable()
 
 
 def _meter_of(device: torch.device) -> _CpuMeter | _CachingAllocatorMeter:
     if device.type == "meta":
         raise ValueError(
-            "device must hold bytes, got 'meta', whose tensors have shapes only; use cpu, or accounting.memory to predict"
+            "device must hold bytes, got 'meta', whose tensors have shapes only; accounting.memory predicts their bytes"
         )
     choice("device", device.type, MEASURED_DEVICES)
     return _CpuMeter() if device.type == "cpu" else _CachingAllocatorMeter(device)
@@ -179,6 +184,11 @@ class _Event(NamedTuple):
     size: int
 
 
+def _profiler_is_on() -> bool:
+    """Whether a profiler session covers this thread."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+
+
 class _CpuMeter:
     """One session of torch's profiler."""
 
@@ -186,24 +196,24 @@ class _CpuMeter:
         self._marks = 0
 
     def start(self) -> None:
-        if torch.autograd._profiler_enabled() or torch.autograd.profiler._is_profiler_enabled:
+        if _profiler_is_on() or profiler._is_profiler_enabled:
             raise RuntimeError("a profiler is active: the CPU's bytes are measured by a session of their own")
         self._session = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        self._session.__enter__()
+        self._session.__enter__()  # type: ignore[no-untyped-call]
 
     def mark(self) -> None:
-        if not torch.autograd._profiler_enabled():
+        if not _profiler_is_on():
             raise RuntimeError(_ENDED_WITHIN)
         with record_function(f"{_MARK}{self._marks}"):
             self._marks += 1
 
     def abandon(self) -> None:
-        if torch.autograd._profiler_enabled():
-            self._session.__exit__(None, None, None)
+        if _profiler_is_on():
+            self._session.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def stop(self) -> list[Bytes]:
         self.mark()  # the end; a session that ended before would not show it
-        self._session.__exit__(None, None, None)
+        self._session.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         with TemporaryDirectory() as folder:
             path = Path(folder, "trace.json")
             self._session.export_chrome_trace(str(path))
@@ -220,7 +230,7 @@ _ENDED_WITHIN = "another profiler ran inside the measured block and ended its se
 
 def _split_at_marks(trace: Iterable[dict[str, Any]]) -> list[list[_Event]]:
     """The CPU allocator's reports in order of time, in one list for each mark that ends them."""
-    reports = []
+    reports: list[tuple[Decimal, _Event | None]] = []
     for entry in trace:
         arguments = entry.get("args", {})
         if entry.get("name") == "[memory]" and arguments["Device Type"] == 0:
@@ -314,7 +324,7 @@ class _CachingAllocatorMeter:
         ]
 
 
-# --- time --------------------------------------------------------------------------------------------------------------
+# --- time ---------------------------------------------------------------------------------------------------
 
 
 class _DeviceMoment:

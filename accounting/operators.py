@@ -25,7 +25,7 @@ def elements(tensor: Any) -> int:
     return int(prod(tensor.shape))
 
 
-# --- products: sums of multiply-adds, comparable to 2mkn ---------------------------------------------------------------
+# --- products: sums of multiply-adds, comparable to 2mkn ----------------------------------------------------
 
 
 def _product(out: Any, a: Any, *_: Any, **__: Any) -> int:
@@ -133,12 +133,12 @@ PRODUCTS: dict[str, Formula] = {
 }
 
 
-# --- elementwise operations and reductions: one FLOP per element -------------------------------------------------------
+# --- elementwise operations and reductions: one FLOP per element --------------------------------------------
 # Operators that fuse several of them count as many as they fuse, so that a fused and an unfused layer cost the same.
 # "rows" below are the groups normalised together: one sum, one square root each.
 
 
-def _log_softmax(out: Any, x: Any, dim: int, *_: Any) -> int:
+def _log_softmax(_out: Any, x: Any, dim: int, *_: Any) -> int:
     rows = elements(x) // int(x.shape[dim]) if elements(x) else 0
     return 5 * elements(x) + rows  # maximum, subtract, exp, sum, log of the sum, subtract
 
@@ -150,7 +150,7 @@ def _normalisation(x: Any, statistics: Any, weight: Any, bias: Any) -> int:
 
 
 def _normalisation_backward(x: Any, weight: Any, mask: Sequence[bool]) -> int:
-    """The normalised input again (2); the input's gradient (7, or 8 with a weight), the weight's (2), the bias's (1)."""
+    """The normalised input again (2); the gradient of input (7, or 8 with a weight), weight (2) and bias (1)."""
     steps = 2 * (bool(mask[0]) or bool(mask[1])) + (7 + (weight is not None)) * bool(mask[0])
     return (steps + 2 * bool(mask[1]) + bool(mask[2])) * elements(x)
 
@@ -159,7 +159,9 @@ def _rms_norm(out: Any, x: Any, _shape: Any, weight: Any = None, *_: Any) -> int
     return (3 + (weight is not None)) * elements(x) + 2 * elements(out[1])
 
 
-def _rms_norm_backward(out: Any, _grad: Any, x: Any, _shape: Any, _rstd: Any, weight: Any, mask: Sequence[bool]) -> int:
+def _rms_norm_backward(
+    _out: Any, _grad: Any, x: Any, _shape: Any, _rstd: Any, weight: Any, mask: Sequence[bool]
+) -> int:
     return (1 + (5 + (weight is not None)) * bool(mask[0]) + 2 * bool(mask[1])) * elements(x)
 
 
@@ -171,17 +173,17 @@ def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) 
     return (2 + (weight is not None) + (bias is not None)) * elements(x)
 
 
-def _dropout(out: Any, x: Any, p: float, train: bool | None = True) -> int:
+def _dropout(_out: Any, x: Any, _p: float, train: bool | None = True) -> int:
     return 0 if train is False else 2 * elements(x)  # times the mask, times 1/(1 - p)
 
 
-def _adam(out: Any, params: Any, *_: Any, weight_decay: float, amsgrad: bool, maximize: bool, **__: Any) -> int:
+def _adam(_out: Any, params: Any, *_: Any, weight_decay: float, amsgrad: bool, maximize: bool, **__: Any) -> int:
     """lerp, mul, addcmul, sqrt, div, add, addcdiv, as torch's loop over tensors does it."""
     return (7 + (weight_decay != 0) + bool(amsgrad) + bool(maximize)) * elements(params)
 
 
 def _sgd(
-    out: Any,
+    _out: Any,
     params: Any,
     *_: Any,
     weight_decay: float,
@@ -195,7 +197,7 @@ def _sgd(
     return (steps + 2 * (momentum != 0 and not is_first_step)) * elements(params)
 
 
-def _adagrad(out: Any, params: Any, *_: Any, weight_decay: float, maximize: bool, **__: Any) -> int:
+def _adagrad(_out: Any, params: Any, *_: Any, weight_decay: float, maximize: bool, **__: Any) -> int:
     return (4 + (weight_decay != 0) + bool(maximize)) * elements(params)
 
 
