@@ -129,7 +129,9 @@ class Transformer:
         kv_heads = count("kv_heads", self.kv_heads) or self.heads
         head_dim = count("head_dim", self.head_dim) or self.dim // self.heads
         if not self.head_dim and self.dim % self.heads:
-            raise ValueError(f"heads must divide dim where head_dim is not given, got heads={self.heads}, {self.dim=}")
+            raise ValueError(
+                f"heads must divide dim where head_dim is not given, got heads={self.heads}, dim={self.dim}"
+            )
         if self.heads % kv_heads:
             raise ValueError(f"kv_heads must divide heads, got kv_heads={kv_heads}, heads={self.heads}")
         if self.active_experts > self.experts:

@@ -11,9 +11,9 @@ from fractions import Fraction
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from accounting.models import DeepLinear, Transformer
@@ -50,8 +50,8 @@ class RotaryEmbedding(nn.Module):
 class Attention(nn.Module):
     """Causal attention in which each of `kv_heads` keys and values serves heads / kv_heads queries.
 
-    The product itself is F.scaled_dot_product_attention: under `sdpa_kernel(SDPBackend.MATH)` it runs as two bmm that
-    torch's FlopCounterMode can count on any device (on the meta device it always does).
+    The product itself is torch's scaled_dot_product_attention: under `sdpa_kernel(SDPBackend.MATH)` it runs as two bmm
+    that FlopCounterMode can count on any device (on the meta device it always does).
     """
 
     def __init__(self, model: Transformer):
@@ -70,7 +70,7 @@ class Attention(nn.Module):
             rearrange(project(x), "batch token (head width) -> batch head token width", width=self.width)
             for project in (self.query, self.key, self.value)
         )
-        mixed = F.scaled_dot_product_attention(
+        mixed = functional.scaled_dot_product_attention(
             self.rotate(query), self.rotate(key), value, is_causal=True, enable_gqa=self.grouped
         )
         return self.out(rearrange(mixed, "batch head token width -> batch token (head width)"))
@@ -87,8 +87,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:
-            return self.down(F.gelu(self.up(x), approximate="tanh"))
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+            return self.down(functional.gelu(self.up(x), approximate="tanh"))
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
 
 
 class MixtureOfExperts(nn.Module):
@@ -114,7 +114,7 @@ class MixtureOfExperts(nn.Module):
         expert_of_pair = rearrange(chosen, "token choice -> (token choice)")
         pairs_by_expert = expert_of_pair.argsort(stable=True)
         rows = tokens[pairs_by_expert // self.active].split(self.rows_per_expert(expert_of_pair))
-        outputs = torch.cat([expert(part) for expert, part in zip(self.experts, rows)])
+        outputs = torch.cat([expert(part) for expert, part in zip(self.experts, rows, strict=True)])
 
         # argsort of a permutation is its inverse: back to the order of the tokens, the choices of each side by side.
         outputs = outputs[pairs_by_expert.argsort()]
