@@ -92,6 +92,11 @@ def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -
     return on_the_host(values.to(device).to(dtype))
 
 
+def cast_of(value: float, dtype: torch.dtype, device: torch.device = CPU) -> float:
+    """One value, rounded to fp32, after a cast to `dtype` on `device`."""
+    return float(cast(torch.tensor([value], dtype=torch.float32), dtype, device).item())
+
+
 def overflow_policy(dtype: torch.dtype, device: torch.device) -> str:
     """What this torch makes of fp32's largest value on this device: inf, saturate or nan."""
     value = cast(torch.tensor([FP32_MAX]), dtype, device).item()
@@ -147,6 +152,7 @@ def difference(what: str, got: torch.Tensor, should: torch.Tensor, label: Callab
     )
 
 
+@lru_cache(maxsize=64)
 def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
     """Our decoding against torch's: every pattern of up to 16 bits, every exponent with chosen fractions above."""
     dtype = torch_dtype(row)
@@ -172,6 +178,7 @@ def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
     return difference(f"{row.name} decode", got, should, lambda i: f"pattern {patterns[i]:#x}")
 
 
+@lru_cache(maxsize=64)
 def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None:
     """Our rounding against torch's cast, with the overflow policy that this torch has on this device."""
     dtype = torch_dtype(row)

@@ -1,0 +1,591 @@
+"""Claims about number formats: layout, range, rounding, underflow and overflow, and what the small formats need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting.formats import BLOCK_FORMATS, FORMATS, block_format_of, element_bits, format_of
+from proofline import device as devices
+from test_claims.oracles import numbers
+from test_claims.oracles.numbers import cast, cast_of, disagreement, fields_counted, values_of_patterns
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+FP8 = ("fp8_e4m3", "fp8_e5m2")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    return getattr(torch, FORMATS[name].torch_name)
+
+
+def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- layout: the fields, counted from torch's own reading of every pattern ------------------------------------------
+
+
+@pytest.mark.claim("dtype.fp32-layout")
+@given(pattern=st.integers(0, 2**32 - 1))
+def test_fp32_reads_a_pattern_as_1_sign_8_exponent_and_23_fraction_bits(pattern):
+    fp32 = format_of("fp32")
+    read = values_of_patterns(torch.float32, [pattern], numbers.CPU).item()
+    decoded = fp32.decode(pattern)
+    assert (fp32.exponent_bits, fp32.fraction_bits) == (8, 23)
+    assert decoded == read or (math.isnan(decoded) and math.isnan(read)), (
+        f"decode={decoded!r}, but torch reads {read!r} [pattern={pattern:#010x}]"
+    )
+
+
+@pytest.mark.claim("dtype.fp32-layout")
+@given(value=st.floats())
+def test_fp32_rounds_an_fp64_to_the_nearest(value):
+    rounded, cast_value = format_of("fp32").rounded(value), torch.tensor(value, dtype=torch.float64).float().item()
+    assert rounded == cast_value or (math.isnan(rounded) and math.isnan(cast_value)), (
+        f"rounded={rounded!r}, but torch casts to {cast_value!r} [{value=!r}]"
+    )
+
+
+# Name, (exponent, fraction) bits, how many NaNs, infinities and distinct finite values, max, least normal, least value.
+LAYOUTS = [
+    ("fp16", (5, 10), (2046, 2, 63487), 65504.0, 2**-14, 2**-24),
+    ("bf16", (8, 7), (254, 2, 65279), (2 - 2**-7) * 2.0**127, 2**-126, 2**-133),
+    ("fp8_e4m3", (4, 3), (2, 0, 253), 448.0, 2**-6, 2**-9),
+    ("fp8_e5m2", (5, 2), (6, 2, 247), 57344.0, 2**-14, 2**-16),
+]
+LAYOUT_CLAIMS = {
+    "fp16": ["dtype.fp16-layout"],
+    "bf16": ["dtype.bf16-layout"],
+    "fp8_e4m3": ["dtype.e4m3-layout", "dtype.fp8-rounding"],
+    "fp8_e5m2": ["dtype.e5m2-layout", "dtype.fp8-rounding"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "census", "largest", "least_normal", "least"),
+    [pytest.param(*row, marks=pytest.mark.claim(LAYOUT_CLAIMS[row[0]][0]), id=row[0]) for row in LAYOUTS],
+)
+def test_every_pattern_reads_as_the_fields_of_the_format_say(
+    name, fields, census, largest, least_normal, least, device
+):
+    row, values = format_of(name), values_of_patterns(dtype_of(name), None, device)
+    wrong = numbers.decode_disagreement(row, device)
+    assert wrong is None, wrong
+    finite = values[values.isfinite()]
+    counted = (int(values.isnan().sum()), int(values.isinf().sum()), finite.unique().numel())
+    assert fields_counted(values, row.bits) == fields == (row.exponent_bits, row.fraction_bits)
+    assert counted == census, f"{name} has {counted} NaNs, infinities and finite values, but should have {census}"
+    ends = (finite.max().item(), torch.finfo(dtype_of(name)).smallest_normal, finite[finite > 0].min().item())
+    assert ends == (largest, least_normal, least) == (row.max, row.least_normal, row.least_subnormal), (
+        f"ends are {ends}"
+    )
+
+
+@pytest.mark.claim("dtype.bf16-layout")
+def test_bf16_is_the_upper_half_of_fp32(device):
+    upper_halves = values_of_patterns(torch.float32, [pattern << 16 for pattern in range(1 << 16)], device)
+    wrong = numbers.difference("bf16", numbers.decoded(format_of("bf16")), upper_halves, lambda i: f"pattern {i:#06x}")
+    assert wrong is None, wrong
+    assert format_of("bf16").encode(1.5) == 0x3FC0
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.claim(*c)) for n, c in LAYOUT_CLAIMS.items()])
+def test_a_cast_rounds_every_value_every_midpoint_and_their_neighbours_to_nearest_even(name, device):
+    wrong = numbers.rounding_disagreement(format_of(name), device)
+    assert wrong is None, wrong
+
+
+@pytest.mark.claim("dtype.bf16-33bit-exponent")
+def test_bf16_has_an_8_bit_exponent_and_no_room_for_33_bits(device):
+    values = values_of_patterns(torch.bfloat16, None, device)
+    normals = values[(values >= torch.finfo(torch.bfloat16).smallest_normal) & values.isfinite()]
+    binades = normals.frexp().exponent.unique().numel()
+    assert 1 + 33 > 8 * torch.bfloat16.itemsize, "a sign and a 33-bit exponent would fit into bf16"
+    assert binades == 2**8 - 2 != 2**33 - 2, (
+        f"bf16 has {binades} binades, but should have {2**8 - 2}: 8 exponent bits, all zeros and all ones reserved"
+    )
+
+
+@pytest.mark.claim("dtype.bf16-reallocates")
+def test_bf16_takes_3_bits_from_the_fraction_of_fp16_and_gives_them_to_the_exponent(device):
+    fp16, bf16 = (fields_counted(values_of_patterns(d, None, device), 16) for d in (torch.float16, torch.bfloat16))
+    moved = (bf16[0] - fp16[0], bf16[1] - fp16[1])
+    assert moved == (+3, -3), f"exponent and fraction bits change by {moved}, but should by (3, -3) [{fp16=}, {bf16=}]"
+    # The other direction, exponent bits given away, would have cost range.
+    assert format_of("bf16").max > format_of("fp16").max
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param("fp8_e4m3", 1, marks=pytest.mark.claim("dtype.fp8-bytes")),
+        pytest.param("fp8_e5m2", 1, marks=pytest.mark.claim("dtype.fp8-bytes")),
+        pytest.param("bf16", 2, marks=pytest.mark.claim("dtype.bf16-same-bytes")),
+        pytest.param("fp16", 2, marks=pytest.mark.claim("dtype.bf16-same-bytes")),
+    ],
+)
+def test_a_thousand_numbers_take_a_thousand_times_the_bytes_of_one(name, size, device):
+    held = torch.empty(1000, dtype=dtype_of(name), device=device).untyped_storage().nbytes()
+    formula = 1000 * element_bits(name) // 8
+    assert held == formula == 1000 * size, (
+        f"storage={held} B, formula={formula} B, but should be {1000 * size} [{name}]"
+    )
+
+
+@pytest.mark.claim("dtype.finfo")
+@pytest.mark.parametrize("name", FORMATS)
+def test_torch_and_the_specifications_agree_with_every_row_of_the_format_table(name, device):
+    wrong = disagreement(FORMATS[name], device)
+    assert wrong is None, wrong
+
+
+@pytest.mark.claim("dtype.finfo")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, E4M3, E5M2], ids=str)
+def test_finfo_tells_largest_value_least_normal_and_spacing_as_counted_over_all_patterns(dtype, device):
+    values, info = values_of_patterns(dtype, None, device), torch.finfo(dtype)
+    positive = values[(values > 0) & values.isfinite()].sort().values
+    exponent_bits, fraction_bits = fields_counted(values, 8 * dtype.itemsize)
+    subnormals = 2**fraction_bits - 1
+    counted = (positive[-1].item(), positive[subnormals].item(), positive[positive > 1][0].item() - 1)
+    told = (info.max, info.smallest_normal, info.eps)
+    assert told == counted, f"finfo tells max, smallest_normal and eps {told}, but counted are {counted}"
+
+
+@pytest.mark.claim("dtype.finfo")
+def test_finfo_does_not_tell_where_underflow_begins(device):
+    fp16 = format_of("fp16")
+    below = torch.finfo(torch.float16).smallest_normal / 1024
+    assert cast_of(below, torch.float16, device) == below == fp16.least_subnormal, (
+        f"{below} is 1024 times below finfo's smallest_normal, but should still be there in fp16"
+    )
+    with pytest.raises(TypeError):
+        torch.finfo(torch.int8)
+
+
+# ---- range and resolution ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("dtype.fp8-tradeoff")
+def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, figure):
+    values = 1 + torch.rand(10_000, generator=torch.Generator().manual_seed(0))
+    errors = [((cast(values, d, device) - values) / values).abs().max().item() for d in (E4M3, E5M2)]
+    octaves = []
+    for dtype in (E4M3, E5M2):
+        table = values_of_patterns(dtype, None, device)
+        table = table[(table > 0) & table.isfinite()]
+        octaves.append(math.log2(table.max() / table.min()))
+    figure(f"largest relative error {errors[0]:.4f} v {errors[1]:.4f}, octaves {octaves[0]:.1f} v {octaves[1]:.1f}")
+    for name, error in zip(FP8, errors, strict=True):
+        eps = format_of(name).eps
+        # A tie at 1 + eps/2 is the worst that can happen: eps/2 / (1 + eps/2).
+        assert 0.9 < error / (eps / (2 + eps)) <= 1, f"{name} errs by {error}, but should by up to {eps / (2 + eps)}"
+    formula = [math.log2(format_of(name).max / format_of(name).least_subnormal) for name in FP8]
+    assert octaves == pytest.approx(formula) and octaves == pytest.approx([17.81, 31.81], abs=0.01)
+
+
+@pytest.mark.claim("dtype.fp8-rounding")
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=FP8)
+def test_a_cast_to_fp8_finds_the_nearest_of_its_few_values(dtype, device):
+    table = values_of_patterns(dtype, None, device)
+    grid = table[(table >= 0) & table.isfinite() & ~table.signbit()]
+    values = seeded(20_000) * torch.logspace(-4, 4, 20_000)
+    values = values[values.abs() <= grid[-1]]
+    got, nearest = cast(values, dtype, device), numbers.nearest_even(values.double(), grid)
+    wrong = numbers.difference("cast", got, nearest, lambda i: f"of {values[i].item()!r}")
+    assert wrong is None, wrong
+    normal = values.abs() >= torch.finfo(dtype).smallest_normal
+    error = ((got - values.double()) / values.double())[normal].abs().max().item()
+    assert error <= torch.finfo(dtype).eps / 2, f"relative error={error}, but should be at most half of eps"
+
+
+@pytest.mark.claim("dtype.fp8-overflow")
+@pytest.mark.parametrize(
+    ("dtype", "last", "policies"), [(E4M3, 464.0, {"saturate", "nan"}), (E5M2, 61439.996, {"inf", "saturate"})], ids=FP8
+)
+def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(dtype, last, policies, device, figure):
+    policy, row = numbers.overflow_policy(dtype, device), format_of("fp8_e4m3" if dtype == E4M3 else "fp8_e5m2")
+    figure(f"{row.name} overflow: {policy}, infinity: {cast_of(math.inf, dtype, device)}")
+    assert policy in policies, f"{row.name} overflows to {policy}, but should to one of {policies}"
+    inside = cast(torch.tensor([row.max + 1, last, -last]), dtype, device).tolist()
+    assert inside == [row.max, row.max, -row.max], f"casts below half a spacing past the maximum gave {inside}"
+    beyond = torch.nextafter(torch.tensor(last), torch.tensor(math.inf)) * torch.tensor([1.0, -1.0, 2.0, 1000.0])
+    ours = torch.tensor([row.rounded(x, overflow=policy) for x in beyond.tolist()], dtype=torch.float64)
+    wrong = numbers.difference(row.name, ours, cast(beyond, dtype, device), lambda i: f"of {beyond[i].item()!r}")
+    assert wrong is None, wrong
+    # Infinity and NaN are never mistaken for an ordinary number.
+    assert cast_of(math.inf, dtype, device) in (math.inf, row.max) or math.isnan(cast_of(math.inf, dtype, device))
+    assert math.isnan(cast_of(math.nan, dtype, device))
+
+
+@pytest.mark.claim("dtype.fp16-underflow-1e-8")
+def test_1e_8_becomes_0_in_fp16(device):
+    got = cast_of(1e-8, torch.float16, device)
+    assert got == format_of("fp16").rounded(1e-8) == 0.0, f"fp16(1e-8)={got}, but should be 0"
+
+
+@pytest.mark.claim("dtype.fp16-underflow-threshold")
+@given(exponent=st.integers(-30, -20), fraction=st.integers(0, 2**23 - 1), sign=st.sampled_from([1, -1]))
+def test_fp16_flushes_a_magnitude_if_and_only_if_it_is_at_most_2_to_the_minus_25(exponent, fraction, sign, device):
+    value = sign * (1 + fraction * 2**-23) * 2.0**exponent
+    flushed = cast_of(value, torch.float16, device) == 0
+    assert flushed == (abs(value) <= 2**-25), (
+        f"fp16({value!r}) is {'' if flushed else 'not '}0, but should be otherwise"
+    )
+    assert (format_of("fp16").rounded(value) == 0) == flushed
+
+
+@pytest.mark.claim("dtype.fp16-underflow-threshold")
+def test_half_the_least_subnormal_of_fp16_ties_to_zero_and_anything_more_survives(device):
+    casts = [cast_of(2**-25 * scale, torch.float16, device) for scale in (1, 1 + 2**-10)]
+    assert casts == [0.0, 2**-24] == [0.0, format_of("fp16").least_subnormal], (
+        f"casts={casts}, but should be [0, 2**-24]"
+    )
+
+
+@pytest.mark.claim("dtype.fp16-rounds-down")
+def test_fp16_rounds_2_98e_8_down_to_zero_but_3e_8_up(device):
+    down, up = (cast_of(value, torch.float16, device) for value in (2.98e-8, 3e-8))
+    assert down == 0, f"fp16(2.98e-8)={down}, but should be 0"
+    assert up == 2**-24 > 3e-8, f"fp16(3e-8)={up}, but should be 2**-24, which is more"
+
+
+@pytest.mark.claim("dtype.fp16-overflow")
+def test_fp16_ends_at_65504_and_from_65520_on_is_infinite(device):
+    values = [65504.0, 65519.0, 65520.0, -65520.0]
+    got, ours = cast(torch.tensor(values), torch.float16, device).tolist(), list(map(format_of("fp16").rounded, values))
+    assert got == ours == [65504.0, 65504.0, math.inf, -math.inf], f"torch casts to {got}, accounting rounds to {ours}"
+
+
+@pytest.mark.claim("dtype.fp16-overflow")
+def test_an_inner_product_of_1024_16s_overflows_fp16_and_not_bf16(device):
+    products = []
+    for dtype in (torch.float16, torch.bfloat16):
+        row = torch.full((1, 1024), 16.0, dtype=dtype, device=device)
+        products.append((row @ row.T).item())
+    assert products == [math.inf, 1024 * 16 * 16], f"fp16 and bf16 give {products}, but should inf and 262144"
+
+
+@pytest.mark.claim("dtype.bf16-keeps-1e-8")
+def test_1e_8_is_kept_in_bf16_to_within_an_eighth_of_a_percent(device):
+    got = cast_of(1e-8, torch.bfloat16, device)
+    assert got == format_of("bf16").rounded(1e-8)
+    assert got == pytest.approx(1e-8, rel=0.00125) and got != 0, f"bf16(1e-8)={got!r}, but should be 1.0012e-8"
+
+
+@pytest.mark.claim("dtype.bf16-range")
+def test_bf16_has_the_least_normal_of_fp32_and_996_thousandths_of_its_maximum(device):
+    bf16, fp32 = format_of("bf16"), format_of("fp32")
+    ends = [torch.finfo(torch.bfloat16).smallest_normal, torch.finfo(torch.bfloat16).max]
+    assert cast(torch.tensor(ends), torch.bfloat16, device).tolist() == ends == [2.0**-126, bf16.max]
+    ratio = torch.finfo(torch.bfloat16).max / torch.finfo(torch.float32).max
+    assert ratio == bf16.max / fp32.max == pytest.approx((2 - 2**-7) / (2 - 2**-23)), f"ratio of maxima={ratio}"
+    assert bf16.least_normal == fp32.least_normal
+
+
+@pytest.mark.claim("dtype.bf16-range")
+def test_the_subnormals_of_bf16_end_2_to_the_16_before_those_of_fp32(device):
+    least = [cast_of(2.0**e, torch.bfloat16, device) for e in (-133, -134)]
+    assert least == [2.0**-133, 0.0], (
+        f"bf16 makes {least} of 2^-133 and 2^-134, but should keep one and flush the other"
+    )
+    kept = cast_of(2.0**-149, torch.float32, device)
+    assert kept == 2.0**-149 == format_of("fp32").least_subnormal, f"fp32 makes {kept!r} of 2^-149"
+
+
+@pytest.mark.claim("dtype.bf16-resolution")
+def test_bf16_cannot_tell_257_from_256_nor_1_plus_2_to_the_minus_8_from_1(device):
+    values = torch.tensor([257.0, 1 + 2**-8])
+    casts = {dtype: cast(values, dtype, device).tolist() for dtype in (torch.bfloat16, torch.float16, torch.float32)}
+    assert casts[torch.bfloat16] == [256.0, 1.0], f"bf16 casts to {casts[torch.bfloat16]}, but should to [256, 1]"
+    assert casts[torch.float16] == casts[torch.float32] == values.tolist()
+    assert [format_of(name).eps for name in ("bf16", "fp16", "fp32")] == [2**-7, 2**-10, 2**-23]
+
+
+@pytest.mark.claim("dtype.bf16-resolution")
+def test_a_sequential_bf16_sum_of_1000_ones_stops_at_256(device):
+    total = torch.zeros((), dtype=torch.bfloat16, device=device)
+    for _ in range(1000):
+        total += 1
+    assert total.item() == 256, f"the sum of 1000 ones in bf16 is {total.item()}, but should stop at 256"
+
+
+@pytest.mark.claim("dtype.fp32-full-precision")
+def test_fp64_is_2_to_the_29_times_finer_than_fp32_and_counts_where_fp32_stops():
+    finer = torch.finfo(torch.float32).eps / torch.finfo(torch.float64).eps
+    assert finer == 2**29 == format_of("fp32").eps / format_of("fp64").eps, f"ratio of eps={finer}, but should be 2**29"
+    beyond = 2**24 + 1
+    casts = [torch.tensor(beyond, dtype=dtype).item() for dtype in (torch.float32, torch.float64)]
+    assert casts == [2**24, beyond], f"fp32 and fp64 make {casts} of 2**24 + 1"
+    # "Full" against the 16-bit formats, both of which fp32 contains.
+    for dtype in (torch.float16, torch.bfloat16):
+        half = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+        assert torch.equal(
+            half.float().to(dtype).view(torch.int16)[~half.isnan()], half.view(torch.int16)[~half.isnan()]
+        )
+
+
+# ---- what it means for training ------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("dtype.lower-is-less-accurate")
+def test_the_error_of_a_linear_layer_is_a_third_of_eps_in_every_format(device, figure):
+    x, w = seeded(128, 512), seeded(512, 128, seed=1) / math.sqrt(512)
+    exact = x.double() @ w.double()
+    errors = {}
+    for name in ("fp32", "fp16", "bf16", *FP8):
+        product = cast(x, dtype_of(name), device) @ cast(w, dtype_of(name), device)
+        errors[name] = ((product - exact).norm() / exact.norm()).item()
+    figure("relative errors " + ", ".join(f"{name} {error:.2g}" for name, error in errors.items()))
+    assert sorted(errors, key=errors.__getitem__) == list(errors), f"the errors are not in the order of eps: {errors}"
+    for name in list(errors)[1:]:  # fp32 is given as such: its cast errs by nothing
+        # Two factors, each off by a uniform ±eps/2 at the low end of a binade and half of that at its high end.
+        share = errors[name] / format_of(name).eps
+        assert 0.2 < share < 0.45, f"{name} errs by {share:.2f} eps, but should by about 0.3"
+
+
+@pytest.mark.claim("dtype.lower-is-less-accurate")
+def test_the_more_accurate_of_the_16_bit_formats_is_the_less_stable(device):
+    casts = {dtype: cast(torch.tensor([1.001, 70000.0]), dtype, device) for dtype in (torch.float16, torch.bfloat16)}
+    errors = {dtype: abs(values[0].item() - 1.001) for dtype, values in casts.items()}
+    assert errors[torch.float16] < errors[torch.bfloat16]
+    assert casts[torch.float16][1].isinf() and casts[torch.bfloat16][1].isfinite()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+BF16_UNITS = {"avx512_bf16", "amx_bf16", "bf16", "sve2"}
+
+
+def has_bf16_unit(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
+    return bool(BF16_UNITS & set(devices.isa(device)))
+
+
+@pytest.mark.claim("dtype.lower-is-faster")
+def test_a_large_bf16_matmul_is_faster_than_fp32_where_there_is_a_bf16_unit(device, speed):
+    if not has_bf16_unit(device):
+        pytest.skip(f"torch reports no bf16 unit on this device ({', '.join(devices.isa(device)) or device.type})")
+    n = 768 if device.type == "cpu" else 4096
+    wide = torch.randn(n, n, device=device)
+    narrow = wide.bfloat16()
+    speed.assert_slower(lambda: wide @ wide, lambda: narrow @ narrow, f"{n}^3 matmul in fp32 against bf16")
+
+
+@pytest.mark.claim("dtype.lower-is-faster")
+def test_a_tiny_bf16_matmul_is_not_twice_as_fast_as_fp32(device, speed):
+    wide = torch.randn(8, 8, device=device)
+    narrow = wide.bfloat16()
+    speed.assert_slower(
+        lambda: narrow @ narrow, lambda: wide @ wide, "8^3 matmul in bf16 against fp32", at_least=0.6, block_s=5e-4
+    )
+
+
+@pytest.mark.claim("dtype.lower-is-faster")
+def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, one_thread):
+    if any(there for feature, there in devices.cpu_capabilities().items() if "fp8" in feature):
+        pytest.skip("this CPU has an fp8 unit")
+    wide = torch.randn(128, 128)
+    narrow = wide.to(E4M3)
+    try:
+        narrow @ narrow
+    except (NotImplementedError, RuntimeError) as error:
+        pytest.skip(f"this torch multiplies no fp8 on a CPU: {error}")
+    speed.assert_slower(
+        lambda: narrow @ narrow, lambda: wide @ wide, "128^3 matmul on one CPU core in fp8 against fp32"
+    )
+
+
+@pytest.mark.claim("dtype.bf16-sweet-spot")
+def test_fp16_flushes_a_quarter_of_gradients_of_1e_7_and_bf16_none(device, figure):
+    gradients = seeded(100_000) * 1e-7
+    zeros = {d: (cast(gradients, d, device) == 0).double().mean().item() for d in (torch.float16, torch.bfloat16)}
+    figure(f"flushed: fp16 {zeros[torch.float16]:.1%}, bf16 {zeros[torch.bfloat16]:.1%}")
+    expected = math.erf(2**-25 / 1e-7 / math.sqrt(2))  # the share of a normal distribution within ±2^-25
+    assert zeros[torch.float16] == pytest.approx(expected, abs=0.006), (
+        f"fp16 flushes {zeros[torch.float16]:.3f} of the gradients, but should {expected:.3f}"
+    )
+    assert zeros[torch.bfloat16] == 0
+
+
+@pytest.mark.claim("dtype.fp16-not-for-big-models")
+def test_scaling_the_loss_repairs_the_underflow_of_fp16_gradients_and_not_the_overflow_of_activations(device):
+    x = (seeded(20_000) * 1e-7).to(device)
+    flushed = {}
+    for scale in (1.0, 2.0**16):
+        weight = torch.ones(20_000, dtype=torch.float16, device=device, requires_grad=True)
+        (weight.float() * x * scale).sum().backward()  # d loss / d weight = x, stored in fp16
+        flushed[scale] = (weight.grad == 0).double().mean().item()
+    assert flushed[1.0] > 0.2 and flushed[2.0**16] < 1e-3, f"share of gradients flushed, by loss scale: {flushed}"
+    activation = torch.full((4,), 300.0, dtype=torch.float16, device=device)
+    assert activation.square().isinf().all() and activation.bfloat16().square().isfinite().all()
+
+
+@pytest.fixture
+def fp16_by_default() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.claim("dtype.default-fp16-misconception")
+def test_with_fp16_by_default_losses_and_adam_moments_are_fp16_too(device, fp16_by_default):
+    model = torch.nn.Linear(8, 4, device=device)
+    optimizer = torch.optim.Adam(model.parameters())
+    out = model(torch.randn(16, 8, device=device))
+    losses = [
+        F.mse_loss(out, torch.zeros_like(out)),
+        F.cross_entropy(out, torch.zeros(16, dtype=torch.long, device=device)),
+    ]
+    sum(losses).backward()
+    optimizer.step()
+    state = optimizer.state[model.weight]
+    found = {tensor.dtype for tensor in (*losses, model.weight, state["exp_avg"], state["exp_avg_sq"])}
+    assert found == {torch.float16}, f"losses, weights and moments are {found}, but should all be fp16, none fp32"
+
+
+@pytest.mark.claim("dtype.default-fp16-misconception")
+def test_it_is_autocast_that_keeps_losses_in_fp32(device):
+    model = torch.nn.Linear(8, 4, device=device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        out = model(torch.randn(16, 8, device=device))
+        loss = F.mse_loss(out, torch.zeros_like(out))
+    assert (out.dtype, loss.dtype) == (torch.bfloat16, torch.float32), f"output {out.dtype}, loss {loss.dtype}"
+
+
+# ---- fp8 and fp4 in use --------------------------------------------------------------------------------------------
+
+
+def scaled_matmul(device: torch.device) -> torch.Tensor:
+    """(16, 32) by (32, 16) ones in fp8, with scales 2 and 3: 32 · 2 · 3 everywhere."""
+    ones = torch.ones(16, 32, device=device).to(E4M3)
+    scales = [torch.tensor(scale, device=device) for scale in (2.0, 3.0)]
+    return torch._scaled_mm(ones, ones.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)
+
+
+@pytest.mark.claim("dtype.fp8-h100-only")
+def test_a_cpu_multiplies_fp8_too():
+    try:
+        product = scaled_matmul(numbers.CPU)
+    except (NotImplementedError, RuntimeError) as error:
+        pytest.skip(f"this torch has no fp8 matmul for the CPU: {error}")
+    assert (product == 192).all(), f"the scaled fp8 product on a CPU is {product[0, 0]}, but should be 192"
+
+
+@pytest.mark.claim("dtype.fp8-h100-only", "dtype.fp8-not-previous-gen")
+@pytest.mark.needs("cuda")
+def test_fp8_is_multiplied_from_compute_capability_8_9_on_and_rejected_below(device):  # not run: no GPU at hand
+    if torch.version.hip:
+        pytest.skip("compute capabilities are NVIDIA's")
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= (8, 9):
+        assert (scaled_matmul(device) == 192).all(), f"fp8 fails on compute capability {capability}"
+    else:
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            scaled_matmul(device)
+
+
+@pytest.mark.claim("dtype.fp8-special-handling")
+def test_fp8_is_not_added_without_a_cast_and_flushes_small_values_without_a_scale(device):
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        torch.ones(4, device=device).to(E4M3) + torch.ones(4, device=device).to(E4M3)
+    small, scale = 1e-8, 2.0**30
+    unscaled = [cast_of(small, dtype, device) for dtype in (E4M3, E5M2)]
+    scaled = cast_of(small * scale, E4M3, device) / scale
+    assert unscaled == [0, 0], f"fp8 makes {unscaled} of 1e-8, but should make 0"
+    assert scaled == pytest.approx(small, rel=2**-4), f"1e-8 comes back from a scaled fp8 as {scaled}"
+
+
+@pytest.mark.claim("dtype.fp8-special-handling")
+def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, figure):
+    numbers_1_to_16 = torch.arange(1.0, 17.0, device=device).reshape(4, 4)
+    moved = torch.cat([numbers_1_to_16.to(E4M3).t()[1:], numbers_1_to_16.to(E4M3)[:1]]).float()
+    should = torch.cat([numbers_1_to_16.t()[1:], numbers_1_to_16[:1]])
+    assert torch.equal(moved, should), f"moving fp8 values gave {moved.tolist()}"
+    try:
+        product = (torch.ones(16, 16).to(E4M3) @ torch.ones(16, 16).to(E4M3)).float()
+    except (NotImplementedError, RuntimeError):
+        figure("`@` on a CPU rejects fp8")
+    else:
+        figure("`@` on a CPU takes fp8")
+        assert (product == 16).all(), f"the plain fp8 product on a CPU is {product[0, 0]}, but should be 16"
+
+
+@pytest.mark.claim("dtype.fp4-block-scale")
+def test_fp4_has_fifteen_values_and_rounds_to_the_nearest():
+    fp4 = format_of("fp4_e2m1")
+    values = [fp4.decode(pattern) for pattern in range(16)]
+    assert values == [*numbers.E2M1_GRID, *(-value for value in numbers.E2M1_GRID)]
+    wrong = numbers.rounding_disagreement(fp4)
+    assert wrong is None, wrong
+
+
+finite = st.floats(-1e6, 1e6, width=32, allow_subnormal=False).filter(lambda x: x == 0 or abs(x) > 1e-20)
+
+
+@pytest.mark.claim("dtype.fp4-block-scale")
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@given(values=st.lists(finite, min_size=1, max_size=70))
+def test_a_block_format_stores_and_returns_what_its_specification_says(name, values):
+    wrong = numbers.block_disagreement(block_format_of(name), values)
+    assert wrong is None, wrong
+
+
+@pytest.mark.claim("dtype.fp4-block-scale")
+def test_the_scales_add_a_quarter_or_half_a_bit_and_without_them_fp4_loses_the_values():
+    values = (seeded(1024) * 1e-3).tolist()
+    bits = {name: block_format_of(name).storage_bits(1024) / 1024 for name in ("mxfp4", "nvfp4")}
+    assert bits == {"mxfp4": 4.25, "nvfp4": 4.5 + 32 / 1024}, f"bits per element of 1024 elements: {bits}"
+    fp4 = format_of("fp4_e2m1")
+    assert not any(fp4.rounded(value, overflow="saturate") for value in values)
+    assert sum(value != 0 for value in block_format_of("mxfp4").quantised(values).values) > 900
+
+
+@pytest.mark.claim("dtype.fp4-block-scale-range")
+def test_with_one_scale_per_tensor_fp4_loses_small_blocks_and_with_one_per_block_it_keeps_them(figure):
+    magnitudes = 10 ** (6 * torch.rand(64, 1, generator=torch.Generator().manual_seed(1)) - 3)
+    x = (seeded(64, 32) * magnitudes).double()
+    grid = torch.tensor(numbers.E2M1_GRID, dtype=torch.float64)
+    one_scale = x.abs().max() / 6
+    kept = {"one scale": numbers.nearest_even(x / one_scale, grid) * one_scale}
+    for name in ("mxfp4", "nvfp4"):
+        quantised = block_format_of(name).quantised(x.flatten().tolist()).values
+        kept[name] = torch.tensor(quantised, dtype=torch.float64).view_as(x)
+    errors = {name: ((y - x).norm(dim=1) / x.norm(dim=1)).mean().item() for name, y in kept.items()}
+    zeros = (kept["one scale"] == 0).double().mean().item()
+    figure(", ".join(f"{name} {error:.3f}" for name, error in errors.items()) + f", {zeros:.0%} zeros with one scale")
+    assert errors["one scale"] > 0.7 and zeros > 0.7, f"errors {errors}, {zeros:.0%} zeros"
+    assert max(errors["mxfp4"], errors["nvfp4"]) < 0.2, f"mean relative error of a block: {errors}"
+
+
+@pytest.mark.claim("dtype.fp4-in-torch")
+def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, figure):
+    dtype = getattr(torch, "float4_e2m1fn_x2", None)
+    if dtype is None:
+        pytest.skip("this torch has no fp4 dtype (it came with 2.8)")
+    packed = torch.arange(16, dtype=torch.uint8, device=device).view(dtype)
+    assert packed.view(torch.uint8).tolist() == list(range(16)), "fp4 does not keep its bits"
+    held, logical = packed.untyped_storage().nbytes(), 2 * packed.numel()
+    assert held == logical * element_bits("fp4_e2m1") // 8 == 16, (
+        f"{logical} fp4 values in {held} B, but should be 16 B"
+    )
+    try:
+        values = packed.float()
+    except (NotImplementedError, RuntimeError):
+        figure("no cast from fp4")
+    else:
+        figure(f"fp4 casts to {list(values.shape)}")
+        assert values.numel() == logical, f"a cast of {logical} fp4 values gives {values.numel()}"
