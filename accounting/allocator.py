@@ -18,23 +18,13 @@ import re
 from accounting.checks import count
 
 BLOCK_BYTES = 512  # every block is a multiple of this (kMinBlockSize)
-SMALL_REQUEST_BYTES = (
-    2**20
-)  # up to here a request is served by the small pool (kSmallSize)
-SMALL_SEGMENT_BYTES = (
-    2 * 2**20
-)  # what the small pool takes from the driver (kSmallBuffer)
-LARGE_SEGMENT_BYTES = (
-    20 * 2**20
-)  # what the large pool takes for a request below LARGE_REQUEST_BYTES (kLargeBuffer)
-LARGE_REQUEST_BYTES = (
-    10 * 2**20
-)  # from here on a request gets a segment of its own (kMinLargeAlloc)
-SEGMENT_ROUNDING_BYTES = (
-    2 * 2**20
-)  # to which such a segment is rounded up (kRoundLarge)
+SMALL_REQUEST_BYTES = 2**20  # up to here a request is served by the small pool (kSmallSize)
+SMALL_SEGMENT_BYTES = 2 * 2**20  # what the small pool takes from the driver (kSmallBuffer)
+LARGE_SEGMENT_BYTES = 20 * 2**20  # what the large pool takes for a request below LARGE_REQUEST_BYTES (kLargeBuffer)
+LARGE_REQUEST_BYTES = 10 * 2**20  # from here on a request gets a segment of its own (kMinLargeAlloc)
+SEGMENT_ROUNDING_BYTES = 2 * 2**20  # to which such a segment is rounded up (kRoundLarge)
 
-# cuBLAS: the default of torch, by major compute capability (in KiB · count pairs elsewhere: 4096 · 2 + 16 · 8).
+# torch's defaults for cuBLAS, in the KiB · count of CUBLAS_WORKSPACE_CONFIG: 4096 · 2 + 16 · 8, and 4096 · 8.
 CUBLAS_WORKSPACE_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
 CUBLAS_WORKSPACE_BYTES_HOPPER_ON = 4096 * 1024 * 8
 
@@ -71,9 +61,7 @@ def segment_bytes(request: int) -> int:
     return -(-rounded // SEGMENT_ROUNDING_BYTES) * SEGMENT_ROUNDING_BYTES
 
 
-def charged_bytes(
-    request: int, block: int | None = None, expandable_segments: bool = False
-) -> int:
+def charged_bytes(request: int, block: int | None = None, expandable_segments: bool = False) -> int:
     """Growth of `memory_allocated` for a request served from a free `block`, by default from a fresh segment.
 
     The block is split, and only the rounded request charged, if enough remains: 512 bytes in the small pool, more
@@ -89,9 +77,7 @@ def charged_bytes(
     rounded = rounded_bytes(request)
     free = segment_bytes(request) if block is None else count("block", block)
     if free < rounded or free % BLOCK_BYTES:
-        raise ValueError(
-            f"block must be a multiple of {BLOCK_BYTES} of at least {rounded} bytes, got {free}"
-        )
+        raise ValueError(f"block must be a multiple of {BLOCK_BYTES} of at least {rounded} bytes, got {free}")
     remainder = free - rounded
     large = rounded > SMALL_REQUEST_BYTES and not expandable_segments
     is_split = remainder > SMALL_REQUEST_BYTES if large else remainder >= BLOCK_BYTES
@@ -115,9 +101,7 @@ def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int,
     return rounded, rounded + SMALL_REQUEST_BYTES * whole_blocks
 
 
-def cublas_workspace_bytes(
-    compute_capability: tuple[int, int], config: str | None = None
-) -> int:
+def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | None = None) -> int:
     """Bytes of the workspace that torch allocates for cuBLAS: 32 MiB on Hopper and Blackwell, 8,519,680 before.
 
     It is allocated at the first matmul of each handle and stream and kept (per call from torch 2.15), and counts in
@@ -131,16 +115,7 @@ def cublas_workspace_bytes(
     """
     major, _ = (count("compute_capability", part) for part in compute_capability)
     if config is None:
-        return (
-            CUBLAS_WORKSPACE_BYTES_HOPPER_ON
-            if major in (9, 10, 12)
-            else CUBLAS_WORKSPACE_BYTES
-        )
+        return CUBLAS_WORKSPACE_BYTES_HOPPER_ON if major in (9, 10, 12) else CUBLAS_WORKSPACE_BYTES
     if not re.fullmatch(r"(:\d+:\d+)+", config):
-        raise ValueError(
-            f"config must be pairs of :KiB:count such as ':4096:2:16:8', got {config!r}"
-        )
-    return sum(
-        1024 * int(kib) * int(blocks)
-        for kib, blocks in re.findall(r":(\d+):(\d+)", config)
-    )
+        raise ValueError(f"config must be pairs of :KiB:count such as ':4096:2:16:8', got {config!r}")
+    return sum(1024 * int(kib) * int(blocks) for kib, blocks in re.findall(r":(\d+):(\d+)", config))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from accounting.checks import choice, count
@@ -36,9 +37,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "rmsprop": Optimizer(("square_avg",)),
     "rmsprop-momentum": Optimizer(("square_avg", "momentum_buffer")),
     "rmsprop-centered": Optimizer(("square_avg", "grad_avg")),
-    "rmsprop-centered-momentum": Optimizer(
-        ("square_avg", "momentum_buffer", "grad_avg")
-    ),
+    "rmsprop-centered-momentum": Optimizer(("square_avg", "momentum_buffer", "grad_avg")),
     "adam": Optimizer(("exp_avg", "exp_avg_sq")),
     "adam-amsgrad": Optimizer(("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
     "adamw": Optimizer(("exp_avg", "exp_avg_sq")),
@@ -59,12 +58,7 @@ class Recipe:
     master: str | None = None
 
     def __post_init__(self) -> None:
-        for dtype in (
-            self.parameters,
-            self.gradients,
-            self.state,
-            self.master or self.parameters,
-        ):
+        for dtype in (self.parameters, self.gradients, self.state, self.master or self.parameters):
             element_bits(dtype)
 
 
@@ -96,11 +90,7 @@ def recipe_of(recipe: str | Recipe) -> Recipe:
     >>> recipe_of("bf16-fp32-master").state
     'fp32'
     """
-    return (
-        recipe
-        if isinstance(recipe, Recipe)
-        else RECIPES[choice("recipe", recipe, RECIPES)]
-    )
+    return recipe if isinstance(recipe, Recipe) else RECIPES[choice("recipe", recipe, RECIPES)]
 
 
 def element_bytes(elements: int, dtype: str = "fp32") -> int:
@@ -128,9 +118,7 @@ def tensor_bytes(shape: Sequence[int], dtype: str = "fp32") -> int:
     return element_bytes(prod(count("shape", size) for size in shape), dtype)
 
 
-def storage_bytes(
-    shape: Sequence[int], strides: Sequence[int], dtype: str = "fp32", offset: int = 0
-) -> int:
+def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: str = "fp32", offset: int = 0) -> int:
     """Bytes of the least storage that holds a strided view: (offset + 1 + Σ (size − 1) · stride) · bytes per element.
 
     This is what torch allocates for such strides (`empty_strided`). A view keeps the whole storage of its base alive,
@@ -140,17 +128,11 @@ def storage_bytes(
     >>> storage_bytes((1000,), (0,)), storage_bytes((8,), (1,), offset=24)
     (4, 128)
     """
-    return element_bytes(
-        Layout(tuple(shape), tuple(strides), offset).storage_numel, dtype
-    )
+    return element_bytes(Layout(tuple(shape), tuple(strides), offset).storage_numel, dtype)
 
 
 def optimizer_state_bytes(
-    parameters: int,
-    optimizer: str = "adamw",
-    dtype: str = "fp32",
-    tensors: int = 0,
-    steps: int = 1,
+    parameters: int, optimizer: str = "adamw", dtype: str = "fp32", tensors: int = 0, steps: int = 1
 ) -> int:
     """Bytes an optimizer keeps after `steps` steps: parameters · buffers · bytes per element + 4 · tensors.
 
@@ -169,10 +151,7 @@ def optimizer_state_bytes(
     if count("steps", steps) == 0 and not kept.eager:
         return 0
     step_scalars = STEP_BYTES * count("tensors", tensors) if kept.step else 0
-    return (
-        len(kept.buffers) * element_bytes(count("parameters", parameters), dtype)
-        + step_scalars
-    )
+    return len(kept.buffers) * element_bytes(count("parameters", parameters), dtype) + step_scalars
 
 
 @dataclass(frozen=True)
@@ -191,10 +170,7 @@ class ModelState:
 
 
 def model_state(
-    parameters: int,
-    optimizer: str = "adamw",
-    recipe: str | Recipe = "fp32",
-    tensors: int = 0,
+    parameters: int, optimizer: str = "adamw", recipe: str | Recipe = "fp32", tensors: int = 0
 ) -> ModelState:
     """Bytes of parameters, gradients, optimizer state and master copy after a step, gradients not yet freed.
 
@@ -216,9 +192,7 @@ def model_state(
     )
 
 
-def bytes_per_parameter(
-    optimizer: str = "adamw", recipe: str | Recipe = "fp32"
-) -> float:
+def bytes_per_parameter(optimizer: str = "adamw", recipe: str | Recipe = "fp32") -> float:
     """Bytes of model state for each parameter: AdamW in fp32 4 + 4 + 4 + 4 = 16.
 
     The 4-byte step counts are left out: 4 bytes per tensor, below 0.1 % of the state once tensors average 500 elements.
@@ -233,11 +207,7 @@ def bytes_per_parameter(
 
 
 def training_bytes(
-    parameters: int,
-    activations: int,
-    optimizer: str = "adamw",
-    recipe: str | Recipe = "fp32",
-    tensors: int = 0,
+    parameters: int, activations: int, optimizer: str = "adamw", recipe: str | Recipe = "fp32", tensors: int = 0
 ) -> int:
     """Bytes of a training step if everything is alive at once: parameters + gradients + state + master + activations.
 
@@ -249,9 +219,7 @@ def training_bytes(
     >>> training_bytes(36, 4 * 16, "adagrad"), training_bytes(36, 4 * 16, "adam")
     (496, 640)
     """
-    return model_state(parameters, optimizer, recipe, tensors).total + count(
-        "activations", activations
-    )
+    return model_state(parameters, optimizer, recipe, tensors).total + count("activations", activations)
 
 
 def training_phases(
@@ -275,9 +243,7 @@ def training_phases(
     dtypes = recipe_of(recipe)
     after_step = model_state(parameters, optimizer, recipe, tensors)
     built = after_step.parameters + after_step.master
-    built += optimizer_state_bytes(
-        parameters, optimizer, dtypes.state, tensors, steps=0
-    )
+    built += optimizer_state_bytes(parameters, optimizer, dtypes.state, tensors, steps=0)
     rested = after_step.total - (after_step.gradients if set_to_none else 0)
     return {
         "built": built,
@@ -292,10 +258,7 @@ def training_phases(
 
 
 def optimizer_step_peak_bytes(
-    sizes: Iterable[int],
-    implementation: str = "foreach",
-    dtype: str = "fp32",
-    amsgrad: bool = False,
+    sizes: Iterable[int], implementation: str = "foreach", dtype: str = "fp32", amsgrad: bool = False
 ) -> int:
     """Peak bytes inside AdamW's step(): parameters, gradients, state, step counts, and the implementation's scratch.
 
@@ -312,27 +275,17 @@ def optimizer_step_peak_bytes(
     scratch = {
         "fused": 0,
         "foreach": sum(elements),
-        "for-loop": max(
-            (before + 2 * size for before, size in zip([0, *elements], elements)),
-            default=0,
-        ),
+        "for-loop": max((before + 2 * size for before, size in pairwise([0, *elements])), default=0),
     }[choice("implementation", implementation, IMPLEMENTATIONS)]
     optimizer = "adamw-amsgrad" if amsgrad else "adamw"
-    held = model_state(
-        sum(elements), optimizer, Recipe(dtype, dtype, dtype), tensors=len(elements)
-    ).total
+    held = model_state(sum(elements), optimizer, Recipe(dtype, dtype, dtype), tensors=len(elements)).total
     return held + element_bytes(scratch, dtype)
 
 
 def kv_cache_bytes(
-    layers: int,
-    batch: int,
-    tokens: int,
-    key_value_heads: int,
-    head_width: int,
-    dtype: str = "bf16",
+    layers: int, batch: int, tokens: int, key_value_heads: int, head_width: int, dtype: str = "bf16"
 ) -> int:
-    """Bytes of the keys and values kept for generation: 2 · layers · batch · tokens · heads · width · bytes per element.
+    """Bytes of the keys and values kept for generation: 2 · layers · batch · tokens · heads · width · bytes each.
 
     `key_value_heads` is what grouped-query attention shrinks: fewer than the query heads. Exact for a cache without
     padding; a paged or preallocated cache holds its full pages instead.
@@ -347,6 +300,4 @@ def kv_cache_bytes(
         "key_value_heads": key_value_heads,
         "head_width": head_width,
     }
-    return element_bytes(
-        2 * prod(count(name, size) for name, size in sizes.items()), dtype
-    )
+    return element_bytes(2 * prod(count(name, size) for name, size in sizes.items()), dtype)

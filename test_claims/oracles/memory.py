@@ -1,0 +1,118 @@
+"""Bytes by summing real tensors: parameters, gradients, optimizer state, and what autograd keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+# torch's own optimizers under the names of `accounting.memory.OPTIMIZERS`.
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=1e-3),
+    "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "rmsprop-momentum": partial(torch.optim.RMSprop, momentum=0.9),
+    "rmsprop-centered": partial(torch.optim.RMSprop, centered=True),
+    "rmsprop-centered-momentum": partial(torch.optim.RMSprop, centered=True, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "adam-amsgrad": partial(torch.optim.Adam, amsgrad=True),
+    "adamw": torch.optim.AdamW,
+    "adamw-amsgrad": partial(torch.optim.AdamW, amsgrad=True),
+}
+
+
+def tensor_sum(tensors: Iterable[Tensor | None]) -> int:
+    """Bytes of the storages under these tensors, each storage once."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None}
+    return sum(storages.values())
+
+
+def parameter_bytes(net: nn.Module) -> int:
+    return tensor_sum(net.parameters())
+
+
+def gradient_bytes(net: nn.Module) -> int:
+    return tensor_sum(parameter.grad for parameter in net.parameters())
+
+
+def state_bytes(optimizer: torch.optim.Optimizer, step_counts: bool = False) -> int:
+    """Bytes of the optimizer's state; the 4-byte step counts only if asked for."""
+    kept = [(key, value) for state in optimizer.state.values() for key, value in state.items()]
+    return tensor_sum(value for key, value in kept if isinstance(value, Tensor) and (step_counts or key != "step"))
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor, steps: int = 1) -> None:
+    """`steps` training steps that minimise the mean square of the output; the last one's gradients stay."""
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(batch).float().pow(2).mean().backward()
+        optimizer.step()
+
+
+def saved_bytes(forward: Callable[[], Any], held: Iterable[Tensor]) -> int:
+    """Bytes of the storages that autograd saves during `forward()`, each once, without those of `held` tensors."""
+    others = {tensor.untyped_storage().data_ptr() for tensor in held}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        # Keeping the tensor keeps its address from being given to another.
+        if tensor.untyped_storage().data_ptr() not in others:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        forward()
+    return tensor_sum(kept.values())
+
+
+class RecipeAdamW(torch.optim.Optimizer):
+    """AdamW whose gradients, moments and master copies have dtypes of their own: what torch.optim leaves to others.
+
+    Gradients of another dtype than the parameters are summed in `main_grad` as they arrive, and `grad` is dropped.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], gradients: torch.dtype, state: torch.dtype, master: torch.dtype | None
+    ):
+        super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.01})
+        self.dtype = state
+        for parameter in self.parameters:
+            kept = self.state[parameter]
+            if master is not None:
+                kept["master"] = parameter.detach().to(master, copy=True)
+            if gradients != parameter.dtype:
+                kept["main_grad"] = torch.zeros_like(parameter, dtype=gradients)
+                parameter.register_post_accumulate_grad_hook(self.collect)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def collect(self, parameter: nn.Parameter) -> None:
+        self.state[parameter]["main_grad"] += parameter.grad
+        parameter.grad = None
+
+    def tensors(self, *names: str) -> list[Tensor]:
+        return [kept[name] for kept in self.state.values() for name in names if name in kept]
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        group = self.param_groups[0]
+        first, second = group["betas"]
+        for parameter in self.parameters:
+            kept = self.state[parameter]
+            for name in ("exp_avg", "exp_avg_sq"):
+                kept.setdefault(name, torch.zeros_like(parameter, dtype=self.dtype))
+            kept["steps"] = kept.get("steps", 0) + 1
+            gradient = kept.get("main_grad", parameter.grad).to(self.dtype)
+            average = kept["exp_avg"].lerp_(gradient, 1 - first) / (1 - first ** kept["steps"])
+            square = kept["exp_avg_sq"].lerp_(gradient**2, 1 - second) / (1 - second ** kept["steps"])
+            weights = kept.get("master", parameter)
+            weights.mul_(1 - group["lr"] * group["decay"])
+            weights.sub_((group["lr"] * average / (square.sqrt() + group["eps"])).to(weights.dtype))
+            parameter.copy_(weights)

@@ -1,0 +1,333 @@
+"""Training memory totals: sums of real tensors, and what the allocator holds, against the formulas."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import measured, memory
+from accounting.activations import activation_bytes, deep_linear_peak_bytes
+from accounting.models import DeepLinear, parameter_count
+from test_claims.oracles import memory as tensors
+from test_claims.strategies import TORCH_DTYPES, sizes
+
+nets = st.builds(DeepLinear, dim=sizes(most=12), layers=sizes(most=4), outputs=sizes(most=3), inputs=sizes(most=12))
+# Each new shape of a bf16 product costs the CPU 0.1 s of compilation.
+few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=3))
+optimizers = st.sampled_from(sorted(memory.OPTIMIZERS))
+recipes = st.sampled_from(sorted(memory.RECIPES))
+LECTURE_EXAMPLE = DeepLinear(dim=4, layers=2)
+LECTURE_BATCH = 2
+
+
+def trained(workloads, device, model, batch, optimizer, dtype=torch.float32):
+    """A net after one training step, its optimizer, and the bytes autograd kept for the backward pass."""
+    net = workloads.build(model, device=device, dtype=dtype)
+    x = workloads.inputs(model, batch, device=device).to(dtype)
+    stepper = tensors.OPTIMIZERS[optimizer](net.parameters())
+    saved = tensors.saved_bytes(lambda: net(x), [x, *net.parameters()])
+    tensors.train(net, stepper, x)
+    return net, stepper, saved
+
+
+def summed_bytes(net, stepper, saved=0):
+    return tensors.parameter_bytes(net) + tensors.gradient_bytes(net) + tensors.state_bytes(stepper) + saved
+
+
+@pytest.mark.claim("mem.16-bytes")
+@given(model=nets)
+def test_fp32_adamw_holds_sixteen_bytes_per_parameter(workloads, device, model):
+    net, stepper, _ = trained(workloads, device, model, 2, "adamw")
+    got = summed_bytes(net, stepper)
+    formula = memory.bytes_per_parameter("adamw") * parameter_count(model)
+    assert got == formula, f"{got} bytes are held, but should be {formula} [{model}]"
+    assert got == 16 * tensors.parameter_bytes(net) // 4, f"{got} bytes are held, but should be 16 each [{model}]"
+
+
+@pytest.mark.claim("mem.total-formula")
+@given(model=nets, optimizer=optimizers)
+def test_each_class_of_tensors_has_the_predicted_bytes(workloads, device, model, optimizer):
+    net, stepper, _ = trained(workloads, device, model, 2, optimizer)
+    formula = memory.model_state(parameter_count(model), optimizer, tensors=len(list(net.parameters())))
+    got = memory.ModelState(
+        tensors.parameter_bytes(net), tensors.gradient_bytes(net), tensors.state_bytes(stepper, step_counts=True), 0
+    )
+    assert got == formula, f"{optimizer} holds {got}, but should hold {formula} [{model}]"
+
+
+@pytest.mark.claim("mem.adagrad-12")
+@given(model=nets)
+def test_fp32_adagrad_holds_twelve_bytes_per_parameter(workloads, device, model):
+    net, stepper, _ = trained(workloads, device, model, 2, "adagrad")
+    got = summed_bytes(net, stepper)
+    formula = memory.bytes_per_parameter("adagrad") * parameter_count(model)
+    assert got == formula == 3 * tensors.parameter_bytes(net), (
+        f"{got} bytes are held, but should be {formula} [{model}]"
+    )
+
+
+@pytest.mark.claim("mem.4gb-per-1b")
+def test_a_billion_parameters_take_four_gigabytes_as_weights_and_sixteen_in_training():
+    """The net is really built, of a billion parameters, on the meta device, where tensors have sizes and no memory."""
+    net = torch.nn.Linear(10**5, 10**4, bias=False, device="meta")
+    stepper = torch.optim.AdamW(net.parameters())
+    net(torch.empty(1, 10**5, device="meta")).sum().backward()
+    stepper.step()
+    states = [kept for state in stepper.state.values() for name, kept in state.items() if name != "step"]
+    weights = sum(parameter.nbytes for parameter in net.parameters())
+    gradients = sum(parameter.grad.nbytes for parameter in net.parameters())
+    total = weights + gradients + sum(kept.nbytes for kept in states)
+    formula = memory.model_state(10**9)
+    assert weights == formula.parameters == 4 * 10**9, f"weights take {weights} bytes, but should take 4e9"
+    assert weights + gradients == 8 * 10**9, f"with gradients {weights + gradients} bytes, but should be 8e9"
+    assert total == formula.total == 16 * 10**9, f"training takes {total} bytes, but should take 16e9, not 4e9"
+
+
+@pytest.mark.claim("mem.496", "mem.470gb")
+@pytest.mark.parametrize(("optimizer", "total"), [("adagrad", 496), ("adam", 640)])
+def test_the_lectures_example_takes_496_bytes_and_640_with_adam(workloads, device, optimizer, total):
+    got = summed_bytes(*trained(workloads, device, LECTURE_EXAMPLE, LECTURE_BATCH, optimizer))
+    activations = activation_bytes(LECTURE_EXAMPLE, LECTURE_BATCH)
+    formula = memory.training_bytes(parameter_count(LECTURE_EXAMPLE), activations, optimizer)
+    assert got == total, f"the example's tensors take {got} bytes, but should take {total}"
+    assert formula == total, f"training_bytes={formula}, but should be {total}"
+
+
+@pytest.mark.claim("mem.470gb")
+def test_the_example_is_nine_orders_of_magnitude_below_470_gb(workloads, device):
+    got = summed_bytes(*trained(workloads, device, LECTURE_EXAMPLE, LECTURE_BATCH, "adagrad"))
+    assert 1e8 < 470e9 / got < 1e9, f"470 GB is {470e9 / got:.2g} times the example's {got} bytes, but should be ~1e9"
+
+
+@pytest.mark.claim("mem.adam-formula")
+@given(model=nets, batch=sizes(most=8))
+def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(workloads, device, model, batch):
+    got = summed_bytes(*trained(workloads, device, model, batch, "adam"))
+    n, activations = parameter_count(model), batch * model.dim * model.layers
+    formula = memory.training_bytes(n, activation_bytes(model, batch), "adam")
+    assert got == 4 * (n + 3 * n + activations), (
+        f"{got} bytes are held, but should be 4·({n} + {3 * n} + {activations}) [{model}, {batch=}]"
+    )
+    assert formula == got, f"training_bytes={formula}, but should be {got} [{model}, {batch=}]"
+
+
+@pytest.mark.claim("mem.single-dtype")
+@given(model=few_nets, batch=st.sampled_from([1, 6]), dtype=st.sampled_from(["fp64", "fp32", "bf16"]))
+def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(workloads, device, model, batch, dtype):
+    got = summed_bytes(*trained(workloads, device, model, batch, "adam", TORCH_DTYPES[dtype]))
+    elements = 4 * parameter_count(model) + batch * model.dim * model.layers
+    formula = memory.element_bytes(elements, dtype)
+    assert got == formula, f"{got} bytes are held, but should be {formula} [{model}, {batch=}, {dtype=}]"
+
+
+def recipe_bytes(workloads, device, model, recipe):
+    """Bytes per class after one step of a real optimizer that keeps the recipe's dtypes."""
+    dtypes = memory.recipe_of(recipe)
+    gradients, state, parameters = (TORCH_DTYPES[name] for name in (dtypes.gradients, dtypes.state, dtypes.parameters))
+    net = workloads.build(model, device=device, dtype=parameters)
+    stepper = tensors.RecipeAdamW(net.parameters(), gradients, state, TORCH_DTYPES.get(dtypes.master))
+    net(workloads.inputs(model, 2, device=device).to(parameters)).float().pow(2).mean().backward()
+    stepper.step()
+    return memory.ModelState(
+        parameters=tensors.parameter_bytes(net),
+        gradients=tensors.gradient_bytes(net) + tensors.tensor_sum(stepper.tensors("main_grad")),
+        state=tensors.tensor_sum(stepper.tensors("exp_avg", "exp_avg_sq")),
+        master=tensors.tensor_sum(stepper.tensors("master")),
+    )
+
+
+@pytest.mark.claim("mem.single-dtype", "mem.bf16-recipe")
+@given(model=few_nets, recipe=recipes)
+def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(workloads, device, model, recipe):
+    got = recipe_bytes(workloads, device, model, recipe)
+    formula = memory.model_state(parameter_count(model), "adamw", recipe)
+    assert got == formula, f"{recipe} holds {got}, but should hold {formula} [{model}]"
+
+
+@pytest.mark.claim("mem.single-dtype")
+@pytest.mark.parametrize("recipe", ["bf16-fp32-state", "bf16-fp32-gradients-master"])
+def test_no_single_bytes_per_element_is_right_for_mixed_precision(workloads, device, recipe):
+    model = DeepLinear(dim=8, layers=2)
+    total = recipe_bytes(workloads, device, model, recipe).total
+    for dtype in ("bf16", "fp32"):
+        literal = memory.element_bytes(4 * parameter_count(model), dtype)
+        assert literal != total, f"{recipe} takes {total} bytes: 4N elements of {dtype} should differ, but do not"
+
+
+@pytest.mark.claim("mem.bf16-recipe")
+def test_bf16_with_fp32_state_takes_twelve_bytes_and_a_master_copy_makes_it_sixteen(workloads, device):
+    model = DeepLinear(dim=8, layers=2)
+    each = {
+        recipe: recipe_bytes(workloads, device, model, recipe).total / parameter_count(model)
+        for recipe in ("fp32", "bf16-fp32-state", "bf16-fp32-master")
+    }
+    assert each == {"fp32": 16, "bf16-fp32-state": 12, "bf16-fp32-master": 16}, f"bytes per parameter are {each}"
+
+
+@pytest.mark.claim("mem.grads-equal-params")
+@given(model=nets)
+def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(workloads, device, model):
+    net, stepper, _ = trained(workloads, device, model, 2, "sgd")
+    parameters, gradients = tensors.parameter_bytes(net), tensors.gradient_bytes(net)
+    stepper.zero_grad(set_to_none=False)
+    zeroed = tensors.gradient_bytes(net)
+    stepper.zero_grad()
+    freed = tensors.gradient_bytes(net)
+    assert gradients == parameters, f"gradients take {gradients} bytes, but should take {parameters} [{model}]"
+    assert zeroed == parameters, f"zeroed gradients take {zeroed} bytes, but should take {parameters} [{model}]"
+    assert freed == 0, f"gradients take {freed} bytes after zero_grad(), but should take 0 [{model}]"
+
+
+@pytest.mark.claim("mem.grads-equal-params")
+def test_a_frozen_parameter_has_no_gradient(workloads, device):
+    model = DeepLinear(dim=4, layers=2)
+    net = workloads.build(model, device=device)
+    net.layers[0].requires_grad_(False)
+    net(workloads.inputs(model, 2, device=device)).sum().backward()
+    got = tensors.gradient_bytes(net)
+    assert got == tensors.parameter_bytes(net) - 64, f"gradients take {got} bytes, but should take 64 less than all"
+
+
+@pytest.fixture
+def allocator(workloads, device):
+    """The device under test, warmed up: the first products of a process make cuBLAS take its workspaces."""
+    if device.type not in measured.MEASURED_DEVICES:
+        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
+    model = DeepLinear(dim=4, layers=2)
+    net = workloads.build(model, device=device)
+    tensors.train(net, torch.optim.SGD(net.parameters()), workloads.inputs(model, 2, device=device))
+    return device
+
+
+def step_counts(device, net):
+    """How many step counts lie on the device: one per parameter tensor on the CPU, where torch keeps them."""
+    return len(list(net.parameters())) if device.type == "cpu" else 0
+
+
+def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True):
+    """Bytes of each phase of building a net and training it for two steps, all phases in one measurement."""
+    with measured.memory(device) as held:
+        net = workloads.build(model, device=device)
+        stepper = tensors.OPTIMIZERS[optimizer](net.parameters())
+        x = workloads.inputs(model, batch, device=device)
+        held.mark("built")
+        for turn in ("", "second "):
+            loss = net(x).pow(2).mean()
+            held.mark(f"{turn}forward")
+            loss.backward()
+            del loss
+            held.mark(f"{turn}backward")
+            stepper.step()
+            held.mark(f"{turn}step")
+            if not turn:
+                stepper.zero_grad(set_to_none)
+                held.mark("zero_grad")
+    return held.phases, net
+
+
+# More examples than widths and the reverse, one layer and many, a wide output, an odd input.
+PEAK_NETS = [
+    (DeepLinear(dim=8, layers=4), 64),
+    (DeepLinear(dim=32, layers=4), 8),
+    (DeepLinear(dim=16, layers=1, outputs=3), 16),
+    (DeepLinear(dim=4, layers=2, outputs=32), 16),
+    (DeepLinear(dim=12, layers=6, outputs=2, inputs=30), 9),
+]
+
+
+@pytest.mark.claim("mem.total-formula")
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("optimizer", memory.OPTIMIZERS)
+def test_each_class_counts_while_it_is_alive(workloads, allocator, optimizer, set_to_none):
+    model, batch = DeepLinear(dim=16, layers=3, outputs=2, inputs=8), 5
+    phases, net = train_two_steps(workloads, allocator, model, batch, optimizer, set_to_none)
+    output_and_loss = memory.tensor_bytes((batch, model.outputs)) + memory.tensor_bytes(())
+    formula = memory.training_phases(
+        parameter_count(model),
+        activation_bytes(model, batch) + output_and_loss,
+        optimizer,
+        tensors=step_counts(allocator, net),
+        set_to_none=set_to_none,
+    )
+    data = memory.tensor_bytes((batch, model.inputs))
+    got = {moment: phase.live_bytes - data for moment, phase in phases.items()}
+    assert got == formula, f"live bytes are {got}, but should be {formula} [{model}, {batch=}, {optimizer}]"
+
+
+@pytest.mark.claim("mem.total-formula")
+@pytest.mark.parametrize(("model", "batch"), PEAK_NETS)
+def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, allocator, figure, model, batch):
+    phases, net = train_two_steps(workloads, allocator, model, batch, "adagrad")
+    peak = max(phases["second forward"].peak_bytes, phases["second backward"].peak_bytes)
+    n, activations = parameter_count(model), activation_bytes(model, batch)
+    state = memory.optimizer_state_bytes(n, "adagrad", tensors=step_counts(allocator, net))
+    formula = deep_linear_peak_bytes(model, batch, model_state_bytes=4 * n + state)
+    assert peak == formula, f"the peak is {peak} bytes, but should be {formula} [{model}, {batch=}]"
+
+    total = memory.training_bytes(n, activations, "adagrad")
+    figure(f"sum {total / peak:.2f} of the peak at batch {batch}, width {model.dim}, {model.layers} layers")
+    output, layer, data = (memory.tensor_bytes((batch, width)) for width in (model.outputs, model.dim, model.inputs))
+    scalars = state - memory.optimizer_state_bytes(n, "adagrad") + 2 * memory.tensor_bytes(())
+    least = total - min(4 * n, activations)
+    most = total + data + max(layer + output, 5 * output) + scalars
+    assert least <= peak <= most, f"the peak is {peak} bytes, but should be between {least} and {most} [{model}]"
+
+
+@pytest.mark.claim("mem.total-formula")
+def test_the_sum_can_be_above_the_peak_and_below_it(workloads, allocator):
+    ratios = []
+    for model, batch in PEAK_NETS[:2]:
+        phases, _ = train_two_steps(workloads, allocator, model, batch, "adagrad")
+        peak = max(phase.peak_bytes for moment, phase in phases.items() if "ward" in moment)
+        ratios.append(memory.training_bytes(parameter_count(model), activation_bytes(model, batch), "adagrad") / peak)
+    few_examples, many = ratios[1], ratios[0]
+    assert many < 1 < few_examples, f"sum / peak is {many:.3f} and {few_examples:.3f}, but should be below and above 1"
+
+
+@pytest.mark.claim("mem.omits-activations")
+@pytest.mark.parametrize(("model", "batch"), PEAK_NETS[:2])
+def test_activations_come_on_top_of_sixteen_bytes_per_parameter(workloads, allocator, model, batch):
+    phases, net = train_two_steps(workloads, allocator, model, batch, "adamw", set_to_none=False)
+    beyond = phases["second forward"].live_bytes - 16 * parameter_count(model)
+    activations = activation_bytes(model, batch)
+    others = memory.tensor_bytes((batch, model.inputs + model.outputs)) + 4 + 4 * step_counts(allocator, net)
+    assert activations > 0, f"activations take {activations} bytes, but should take some"
+    assert beyond == activations + others, (
+        f"{beyond} bytes are held beyond 16 per parameter, but should be {activations} of activations and {others} of "
+        f"batch, output, loss and step counts [{model}, {batch=}]"
+    )
+
+
+@pytest.mark.claim("mem.omits-activations")
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("implementation", ["foreach", "for-loop"])
+def test_the_step_of_adamw_needs_scratch_beyond_its_state(allocator, implementation, amsgrad):
+    sizes_of_tensors = (700, 10_000, 2_000, 30)
+    with measured.memory(allocator) as held:
+        parameters = [torch.nn.Parameter(torch.ones(size, device=allocator)) for size in sizes_of_tensors]
+        stepper = torch.optim.AdamW(parameters, foreach=implementation == "foreach", amsgrad=amsgrad)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        stepper.step()
+        held.mark("first step")
+        stepper.step()
+        held.mark("second step")
+    formula = memory.optimizer_step_peak_bytes(sizes_of_tensors, implementation, amsgrad=amsgrad)
+    if allocator.type != "cpu":
+        formula -= memory.STEP_BYTES * len(sizes_of_tensors)
+    got = held.phases["second step"].peak_bytes
+    # The CPU boxes the 1 that is added to a step count, as an integer and as a float.
+    assert formula <= got <= formula + 12, f"step() peaks at {got} bytes, but should at {formula} [{implementation}]"
+
+
+@pytest.mark.claim("mem.omits-activations")
+@pytest.mark.needs("cuda")
+def test_blocks_of_the_caching_allocator_come_on_top_too(workloads, allocator):
+    model = DeepLinear(dim=300, layers=3)
+    with measured.memory(allocator) as held:
+        net = workloads.build(model, device=allocator)
+        tensors.train(net, torch.optim.AdamW(net.parameters()), workloads.inputs(model, 8, device=allocator))
+    requested = held.live_bytes
+    assert held.charged_live_bytes > requested == 16 * parameter_count(model), (
+        f"{held.charged_live_bytes} bytes are charged for {requested} requested, but should exceed them"
+    )
