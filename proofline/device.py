@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from accounting import devices
+
 KINDS = ("cpu", "cuda", "mps", "xpu")
 _NEED = re.compile(r"(?P<what>sm|gpus)>=(?P<least>\d+(\.\d+)?)")
 
@@ -190,3 +192,63 @@ def headline(device: torch.device) -> list[str]:
         f"{', '.join(versions)}, python {facts['python']}, {facts['threads']} threads on {facts['cores']} cores",
         f"flags: {changed}",
     ]
+
+
+# ---- what the device can reach -----------------------------------------------------------------------------------
+
+FASTEST_CPU_CLOCK_HZ = 6.2e9  # Intel Core i9-14900KS, the highest boost clock any CPU on sale is specified for
+
+
+def accelerator(device: torch.device) -> devices.Accelerator | None:
+    """The row of the peak table for this very device; None where it is not on record."""
+    if device.type == "cuda":
+        facts = torch.cuda.get_device_properties(device)
+        arch = getattr(facts, "gcnArchName", "") if torch.version.hip else f"{facts.major}.{facts.minor}"
+        return devices.device_named(name(device), arch, facts.multi_processor_count, facts.total_memory)
+    if device.type == "xpu":
+        return devices.device_named(name(device), units=torch.xpu.get_device_properties(device).max_compute_units)
+    return None
+
+
+def peak_flop_per_s(device: torch.device, dtype: str) -> float | None:
+    """The vendor's dense peak of this device for matrix products in `dtype`; None where none is on record."""
+    return devices.peak_flop_per_s(accelerator(device), dtype)
+
+
+def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
+    """What no measurement on this device can exceed: its units at the highest clock they can run; None if unknown.
+
+    A GPU: the vendor's peak scaled from its nominal clock to the highest the driver allows. A CPU: physical cores times
+    the FLOPs per cycle of the widest unit it has, at the highest clock the system names, or that any CPU has. In a
+    virtual machine that bound is wide, and only catches errors of factors.
+    """
+    if device.type == "cuda":
+        clock = highest_clock_hz(device)
+        scaled = clock and devices.clock_scaled_peak_flop_per_s(accelerator(device), dtype, clock)
+        return scaled or None
+    if device.type == "cpu":
+        capabilities = cpu_capabilities()
+        cores = int(capabilities.get("num_physical_cores") or os.cpu_count() or 1)
+        clock = highest_clock_hz(device) or FASTEST_CPU_CLOCK_HZ
+        return devices.cpu_peak_flop_per_s(capabilities, cores, clock, dtype) if capabilities else None
+    return None
+
+
+def highest_clock_hz(device: torch.device) -> float | None:
+    """The highest clock the driver or the system allows the device; None where it does not say."""
+    if device.type == "cpu":
+        try:
+            with open("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", encoding="ascii") as file:
+                return float(file.read()) * 1e3
+        except (OSError, ValueError):
+            return None
+    if device.type != "cuda" or not find_spec("pynvml"):
+        return None
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        return float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)) * 1e6
+    except (pynvml.NVMLError, AttributeError):
+        return None

@@ -134,7 +134,7 @@ def benchmark_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
             engineering(stats["median"], "s"),
             spread,
             rate(extra),
-            share(extra.get("mfu"), "no peak on record"),
+            share(extra["mfu"], "no peak on record") if "mfu" in extra else "-",
             share(extra.get("share_of_ceiling"), "-"),
         ])  # fmt: skip
     return rows

@@ -14,6 +14,7 @@ import torch
 
 import accounting
 import proofline
+from accounting import measured
 from proofline import device as devices
 from proofline import report as reports
 from proofline import speed as speeds
@@ -116,6 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.extra_keyword_matches.update(ids)
         item.user_properties += [("claim", claim) for claim in ids]
         _mark_needs(item, run)
+        _use_the_devices_clock(item, run.device)
         if run.known & set(ids):
             # Not strict: a known failure that now holds is reported, and does not redden the run.
             item.add_marker(pytest.mark.xfail(reason="listed in --known-failures", strict=False), append=False)
@@ -169,6 +171,15 @@ def _all_need(run: Run, ids: tuple[str, ...], need: str) -> bool:
     return all(need in run.registry.claims[claim].needs for claim in ids)
 
 
+def _use_the_devices_clock(item: pytest.Item, device: torch.device) -> None:
+    """Has pytest-benchmark time a benchmark by the device's own clock."""
+    if "benchmark" not in getattr(item, "fixturenames", ()):
+        return
+    own = item.get_closest_marker("benchmark")
+    options = {"timer": measured.clock(device), **(own.kwargs if own else {})}
+    item.add_marker(pytest.mark.benchmark(**options), append=False)  # pytest-benchmark reads the closest marker only
+
+
 def _count_examples(item: pytest.Item) -> None:
     """Has hypothesis's own entry for wrappers (`inner_test`) count the examples that ran to their end."""
     handle = getattr(getattr(item, "obj", None), "hypothesis", None)
@@ -202,6 +213,18 @@ def device(pytestconfig: pytest.Config) -> torch.device:
 def pace(pytestconfig: pytest.Config) -> str:
     """quick, default or thorough."""
     return pytestconfig.stash[_run].pace
+
+
+@pytest.fixture(scope="session")
+def peak_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
+    """The vendor's dense peak of the device under test for a dtype; None where none is on record."""
+    return functools.partial(devices.peak_flop_per_s, device)
+
+
+@pytest.fixture(scope="session")
+def bound_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
+    """What no rate measured on the device under test can exceed, for a dtype; None where nothing is known."""
+    return functools.partial(devices.bound_flop_per_s, device)
 
 
 @pytest.fixture

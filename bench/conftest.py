@@ -1,0 +1,27 @@
+"""Fixtures of the benchmarks: how long they may take, the machine's own ceilings, and how one is measured."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from bench.measuring import PACES, Ceilings, Measure
+
+
+@pytest.fixture(scope="session")
+def ceilings(device: torch.device, pace: str) -> Ceilings:
+    """The best rates of this machine per dtype, measured when first asked for."""
+    return Ceilings(device, PACES[pace])
+
+
+@pytest.fixture
+def measure(
+    benchmark: Any,
+    device: torch.device,
+    pace: str,
+    peak_flop_per_s: Callable[[str], float | None],
+    bound_flop_per_s: Callable[[str], float | None],
+) -> Measure:
+    """Runs one benchmark, see `bench.measuring`."""
+    return Measure(benchmark, device, PACES[pace], peak_flop_per_s, bound_flop_per_s)

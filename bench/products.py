@@ -1,0 +1,120 @@
+"""Matrix products as the device runs them, one way per dtype, with a bound on the error each may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accounting.formats import format_of
+from accounting.roofline import Work, matmul_work
+
+DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
+
+
+class Unsupported(RuntimeError):
+    """The device (or this torch) does not multiply matrices of this dtype; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """(m, k) by (k, n) in one dtype: random operands, and the call that multiplies them."""
+
+    dtype: str
+    a: Tensor
+    b: Tensor
+    multiply: Callable[[], Tensor]
+
+    @property
+    def work(self) -> Work:
+        (m, k), n = self.a.shape, self.b.shape[1]
+        return matmul_work(m, k, n, self.dtype)
+
+    def check(self, result: Tensor) -> None:
+        """Raises AssertionError where a sample of `result` differs from fp64 by more than rounding can explain.
+
+        The bound holds for any order of summation: k roundings of the fp32 (fp64) accumulator, and for the 16-bit and
+        8-bit formats four roundings of partial sums kept in the operands' format (split-k kernels do that), each
+        relative to Σ|a||b|; then the rounding of the result. int8 is exact.
+        """
+        __tracebackhide__ = True
+        (m, k), n = self.a.shape, self.b.shape[1]
+        rows = torch.randint(m, (min(m, 8),), device=self.a.device)
+        columns = torch.randint(n, (min(n, 64),), device=self.a.device)
+        a, b = self.a[rows].double(), self.b[:, columns].double()
+        got, exact = result[rows][:, columns].double(), a @ b
+        if self.dtype == "int8":
+            allowed = torch.zeros_like(exact)
+        else:
+            allowed = self._relative_error(k) * (a.abs() @ b.abs()) + torch.finfo(result.dtype).eps / 2 * exact.abs()
+        worst = int((got - exact).abs().sub(allowed).argmax())
+        difference, bound = (got - exact).abs().flatten()[worst], allowed.flatten()[worst]
+        # `not <=` and not `>`: a NaN must fail.
+        if not bool(difference <= bound):
+            raise AssertionError(
+                f"a product of {self.dtype} differs from fp64 by {difference:.3g}, but rounding explains at most "
+                f"{bound:.3g} [got={got.flatten()[worst]:.6g}, exact={exact.flatten()[worst]:.6g}, {m=}, {k=}, {n=}]"
+            )
+
+    def _relative_error(self, k: int) -> float:
+        if self.dtype == "fp64":
+            return k * 2.0**-53
+        if self.dtype == "fp32":
+            return k * 2.0**-24
+        unit = float(format_of(self.dtype).eps) / 2
+        return k * 2.0**-24 + (2 if self.dtype == "tf32" else 4) * unit
+
+
+def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:
+    """A product on `device`, tried once on a small case first. Raises Unsupported with the reason."""
+    if dtype == "tf32" and device.type != "cuda":
+        raise Unsupported("tf32 exists on CUDA devices only")
+    try:
+        small = _product(dtype, 32, 64, 32, device)
+        small.check(small.multiply())
+    except (RuntimeError, NotImplementedError, AttributeError) as error:
+        raise Unsupported(f"{device} does not multiply {dtype}: {str(error).splitlines()[0]}") from error
+    return _product(dtype, m, k, n, device)
+
+
+def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:
+    if dtype == "int8":
+        a, b = (torch.randint(-128, 128, shape, dtype=torch.int8, device=device) for shape in ((m, k), (k, n)))
+        return Product(dtype, a, b, lambda: torch._int_mm(a, b))
+    if dtype == "fp8_e4m3":
+        return _fp8_product(m, k, n, device)
+    form = torch.float32 if dtype == "tf32" else getattr(torch, format_of(dtype).torch_name)
+    a = torch.randn(m, k, device=device).to(form)
+    b = torch.randn(k, n, device=device).to(form)
+    out = torch.empty(m, n, dtype=form, device=device)
+
+    def multiply() -> Tensor:
+        with _float32_products(dtype) if device.type == "cuda" else nullcontext():
+            return torch.mm(a, b, out=out)
+
+    return Product(dtype, a, b, multiply)
+
+
+def _fp8_product(m: int, k: int, n: int, device: torch.device) -> Product:
+    a = torch.randn(m, k, device=device).to(torch.float8_e4m3fn)
+    # The hardware wants the second operand column by column.
+    b = torch.randn(n, k, device=device).to(torch.float8_e4m3fn).t()
+    one = torch.ones((), device=device)
+    return Product("fp8_e4m3", a, b, lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16))
+
+
+class _float32_products:
+    """Lets fp32 operands of a matrix product be rounded to tf32, or forbids it, while it is entered."""
+
+    def __init__(self, dtype: str) -> None:
+        self._allow = dtype == "tf32"
+
+    def __enter__(self) -> None:
+        self._before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = self._allow
+
+    def __exit__(self, *_: object) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = self._before

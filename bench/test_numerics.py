@@ -1,0 +1,53 @@
+"""Underflow and overflow of each dtype on the device: what a cast loses, and how fast it is."""
+
+import math
+
+import pytest
+import torch
+
+from accounting.formats import Format, format_of
+from bench.measuring import Measure
+
+FORMATS = ("fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
+ELEMENTS = {"quick": 2**20, "default": 2**24, "thorough": 2**26}
+
+
+def overflow_threshold(form: Format) -> float:
+    """Half a step beyond the largest finite number: what lies above it does not round to a finite one."""
+    largest_power_of_two = 2.0 ** (math.frexp(form.max)[1] - 1)
+    return form.max + largest_power_of_two * form.eps / 2
+
+
+@pytest.fixture
+def gradients(device: torch.device, pace: str) -> torch.Tensor:
+    """Magnitudes spread evenly over every power of two from 2^-40 to 2^20, both signs."""
+    exponent = torch.empty(ELEMENTS[pace], device=device).uniform_(-40, 20)
+    sign = torch.randint(0, 2, exponent.shape, device=device) * 2 - 1
+    return sign * torch.exp2(exponent)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_cast(dtype: str, gradients: torch.Tensor, measure: Measure) -> None:
+    form = format_of(dtype)
+    assert isinstance(form, Format)
+    target = getattr(torch, form.torch_name)
+    size, back = gradients.abs(), gradients.to(target).float()
+
+    zeros, flushed = int((back == 0).sum()), int((size <= form.least_subnormal / 2).sum())  # ties go to the even zero
+    assert zeros == flushed, f"{zeros} of {len(back)} values became 0 in {dtype}, but {flushed} should"
+
+    over = size > overflow_threshold(form)
+    # Infinity, the largest number or NaN: which of them is the policy of the format and of this version of torch.
+    lost = ~(back.abs() < form.max) & over
+    assert torch.equal(lost, over), f"{int((over & ~lost).sum())} values beyond the largest {dtype} became smaller ones"
+
+    normal = (size >= form.least_normal) & (size < overflow_threshold(form))
+    error = float(((back - gradients).abs() / size)[normal].max())
+    assert error <= form.eps / 2, (
+        f"{dtype} rounds with a relative error of {error:.3g}, should be <= {form.eps / 2:.3g}"
+    )
+
+    moved = gradients.numel() * (gradients.element_size() + target.itemsize)
+    seconds = measure.median_s(lambda: gradients.to(target, copy=True), dtype=dtype, bytes=moved)
+    shares = {"underflowed": zeros / len(back), "overflowed": float(over.float().mean())}
+    measure.declare(bytes_per_s=moved / seconds, **shares)
