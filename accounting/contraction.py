@@ -15,7 +15,7 @@ Indices = frozenset[str]
 Pair = tuple[int, int]
 Order = str | Sequence[Pair]
 
-BEST_ORDER_OPERANDS = 12  # the search visits about 3**operands / 2 splits: 265,720 at 12 operands, two seconds
+BEST_ORDER_OPERANDS = 12  # the search visits about 3**operands / 2 splits: 265,720 at 12 operands, some seconds
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,10 @@ class Contraction:
     def size(self, indices: Indices) -> int:
         return prod(self.sizes[index] for index in indices)
 
-    def step(
-        self, a: Indices, b: Indices, later: Indices, positions: Pair = (0, 1)
-    ) -> Step:
+    def step(self, a: Indices, b: Indices, later: Indices, positions: Pair = (0, 1)) -> Step:
         """`a` times `b`, where `later` are the indices of the output and of the operands still to come."""
         left, right = a & (b | later), b & (a | later)
-        additions = sum(
-            self.size(side) for side, rest in ((a, left), (b, right)) if side != rest
-        )
+        additions = sum(self.size(side) for side, rest in ((a, left), (b, right)) if side != rest)
         return Step(
             positions,
             left,
@@ -75,14 +71,8 @@ class Contraction:
         steps: list[Step] = []
         operands = list(self.operands)
         for i, j in self.pairs(order):
-            others = [
-                operand
-                for position, operand in enumerate(operands)
-                if position not in (i, j)
-            ]
-            steps.append(
-                self.step(operands[i], operands[j], self.output.union(*others), (i, j))
-            )
+            others = [operand for position, operand in enumerate(operands) if position not in (i, j)]
+            steps.append(self.step(operands[i], operands[j], self.output.union(*others), (i, j)))
             operands = [*others, steps[-1].result]
         return steps
 
@@ -92,24 +82,13 @@ class Contraction:
         if isinstance(order, str):
             if choice("order", order, ["best", "left"]) == "best":
                 return self.best_pairs()
-            return [
-                (0, 1) if present == number else (0, present - 1)
-                for present in range(number, 1, -1)
-            ]
+            return [(0, 1) if present == number else (0, present - 1) for present in range(number, 1, -1)]
         pairs = [tuple(pair) for pair in order]
         if len(pairs) != number - 1:
-            raise ValueError(
-                f"order must have {number - 1} pairs for {number} operands, got {pairs}"
-            )
-        for present, pair in zip(range(number, 1, -1), pairs):
-            if (
-                len(pair) != 2
-                or pair[0] == pair[1]
-                or not all(count("order", at) < present for at in pair)
-            ):
-                raise ValueError(
-                    f"order must name two of the positions 0..{present - 1}, got {pair} in {pairs}"
-                )
+            raise ValueError(f"order must have {number - 1} pairs for {number} operands, got {pairs}")
+        for present, pair in zip(range(number, 1, -1), pairs, strict=True):
+            if len(pair) != 2 or pair[0] == pair[1] or not all(count("order", at) < present for at in pair):
+                raise ValueError(f"order must name two of the positions 0..{present - 1}, got {pair} in {pairs}")
         return [(pair[0], pair[1]) for pair in pairs]
 
     def best_pairs(self) -> list[Pair]:
@@ -126,20 +105,14 @@ class Contraction:
         kept = [self._kept(subset) for subset in range(everything + 1)]
         cost = {1 << position: 0 for position in range(number)}
         split: dict[int, int] = {}
-        for subset in range(
-            1, everything + 1
-        ):  # each after all its own subsets, which are smaller numbers
+        for subset in range(1, everything + 1):  # each after all its own subsets, which are smaller numbers
             if subset in cost:
                 continue
             part = (subset - 1) & subset
             while part:
                 rest = subset ^ part
                 if part < rest:  # each split once
-                    flops = (
-                        cost[part]
-                        + cost[rest]
-                        + self.step(kept[part], kept[rest], kept[subset]).flops
-                    )
+                    flops = cost[part] + cost[rest] + self.step(kept[part], kept[rest], kept[subset]).flops
                     if flops < cost.get(subset, flops + 1):
                         cost[subset], split[subset] = flops, part
                 part = (part - 1) & subset
@@ -147,16 +120,8 @@ class Contraction:
 
     def _kept(self, subset: int) -> Indices:
         """The indices left when the operands in `subset` are contracted; one operand alone is as it came."""
-        inside = [
-            operand
-            for position, operand in enumerate(self.operands)
-            if subset >> position & 1
-        ]
-        outside = [
-            operand
-            for position, operand in enumerate(self.operands)
-            if not subset >> position & 1
-        ]
+        inside = [operand for position, operand in enumerate(self.operands) if subset >> position & 1]
+        outside = [operand for position, operand in enumerate(self.operands) if not subset >> position & 1]
         if len(inside) == 1:
             return inside[0]
         return frozenset().union(*inside) & self.output.union(*outside)
@@ -170,19 +135,13 @@ def counts(name: str, values: Sequence[int], minimum: int = 0) -> tuple[int, ...
     ValueError: shape[1] must be at least 0, got -1
     """
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise TypeError(
-            f"{name} must be a sequence of sizes, got {values!r} of type {type(values).__name__}"
-        )
-    return tuple(
-        count(f"{name}[{i}]", value, minimum) for i, value in enumerate(values)
-    )
+        raise TypeError(f"{name} must be a sequence of sizes, got {values!r} of type {type(values).__name__}")
+    return tuple(count(f"{name}[{i}]", value, minimum) for i, value in enumerate(values))
 
 
 def merged(items: list[T], positions: Pair, result: T) -> list[T]:
     """`items` without the two at `positions`, and `result` appended."""
-    return [
-        item for position, item in enumerate(items) if position not in positions
-    ] + [result]
+    return [item for position, item in enumerate(items) if position not in positions] + [result]
 
 
 def _positions(everything: int, split: dict[int, int], number: int) -> list[Pair]:
@@ -213,13 +172,8 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
     """
     terms, output = _sides(equation)
     if len(terms) != len(shapes):
-        raise ValueError(
-            f"equation {equation!r} has {len(terms)} operands, got {len(shapes)} shapes: {list(shapes)}"
-        )
-    labelled = [
-        _labels(equation, term, i, shape)
-        for i, (term, shape) in enumerate(zip(terms, shapes))
-    ]
+        raise ValueError(f"equation {equation!r} has {len(terms)} operands, got {len(shapes)} shapes: {list(shapes)}")
+    labelled = [_labels(equation, term, i, shape) for i, (term, shape) in enumerate(zip(terms, shapes, strict=True))]
     sizes: dict[str, int] = {}
     for operand in labelled:
         for label, size in operand:
@@ -229,20 +183,11 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
                     f"index {_named(label)} of {equation!r} has sizes {known} and {size} in {list(shapes)}"
                 )
             sizes[label] = size if known == 1 else known
-    stretched = [
-        frozenset(label for label, size in operand if size == sizes[label])
-        for operand in labelled
-    ]
+    stretched = [frozenset(label for label, size in operand if size == sizes[label]) for operand in labelled]
     ellipsis = [label for label in sizes if label.startswith(".")]
-    if (
-        output is None
-    ):  # torch and numpy: the dimensions of the ellipsis, then every letter that occurs once
+    if output is None:  # torch and numpy: the dimensions of the ellipsis, then every letter that occurs once
         written = "".join(terms)
-        kept = [
-            label
-            for label in sizes
-            if not label.startswith(".") and written.count(label) == 1
-        ]
+        kept = [label for label in sizes if not label.startswith(".") and written.count(label) == 1]
         return Contraction(tuple(stretched), frozenset(ellipsis + kept), sizes)
     letters = output.replace(".", "")
     unknown = sorted(set(letters) - set(sizes))
@@ -263,9 +208,7 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
 def _sides(equation: str) -> tuple[list[str], str | None]:
     """The terms of the operands, and the output's (None where there is no arrow)."""
     if not isinstance(equation, str):
-        raise TypeError(
-            f"equation must be a string, got {equation!r} of type {type(equation).__name__}"
-        )
+        raise TypeError(f"equation must be a string, got {equation!r} of type {type(equation).__name__}")
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     for term in [*terms, right]:
@@ -276,32 +219,20 @@ def _sides(equation: str) -> tuple[list[str], str | None]:
     return terms, right if arrow else None
 
 
-def _labels(
-    equation: str, term: str, position: int, shape: Sequence[int]
-) -> list[tuple[str, int]]:
+def _labels(equation: str, term: str, position: int, shape: Sequence[int]) -> list[tuple[str, int]]:
     """(index, size) of each dimension; the dimensions of an ellipsis are '.1', '.2', ... counted from its right."""
-    if isinstance(shape, (str, int)):
-        raise TypeError(
-            f"shapes[{position}] must be a sequence of sizes, got {shape!r}"
-        )
-    sizes = [count(f"shapes[{position}]", size) for size in shape]
+    sizes = counts(f"shapes[{position}]", shape)
     before, ellipsis, after = term.partition("...")
     width = len(sizes) - len(before) - len(after)
     if width < 0 or (width and not ellipsis):
-        raise ValueError(
-            f"{term!r} of {equation!r} does not fit the {len(sizes)} dimensions of {tuple(shape)}"
-        )
+        raise ValueError(f"{term!r} of {equation!r} does not fit the {len(sizes)} dimensions of {tuple(shape)}")
     labels = [*before, *(f".{width - i}" for i in range(width)), *after]
-    pairs = list(zip(labels, sizes))
+    pairs = list(zip(labels, sizes, strict=True))
     for label, size in pairs:
         if dict(pairs)[label] != size:
-            raise ValueError(
-                f"index {label!r} is repeated in {term!r} with different sizes in {tuple(shape)}"
-            )
+            raise ValueError(f"index {label!r} is repeated in {term!r} with different sizes in {tuple(shape)}")
     return pairs
 
 
 def _named(label: str) -> str:
-    return (
-        f"{label[1:]} from the right of '...'" if label.startswith(".") else repr(label)
-    )
+    return f"{label[1:]} from the right of '...'" if label.startswith(".") else repr(label)

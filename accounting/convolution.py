@@ -110,9 +110,7 @@ def _convolution_sizes(
     )
     dimensions = len(size)
     if len(kernel) != dimensions:
-        raise ValueError(
-            f"kernel_size must have the {dimensions} dimensions of input_size, got {kernel}"
-        )
+        raise ValueError(f"kernel_size must have the {dimensions} dimensions of input_size, got {kernel}")
     steps = _per_dimension("stride", stride, dimensions, minimum=1)
     margins = _per_dimension("padding", padding, dimensions)
     gaps = _per_dimension("dilation", dilation, dimensions, minimum=1)
@@ -121,26 +119,18 @@ def _convolution_sizes(
         ("out_channels", out_channels),
     ):
         if count(name, channels) % count("groups", groups, minimum=1):
-            raise ValueError(
-                f"{name} must be a multiple of groups, got {name}={channels} and groups={groups}"
-            )
-    extents = [gap * (width - 1) + 1 for gap, width in zip(gaps, kernel)]
+            raise ValueError(f"{name} must be a multiple of groups, got {name}={channels} and groups={groups}")
+    extents = [gap * (width - 1) + 1 for gap, width in zip(gaps, kernel, strict=True)]
     positions = [
         (s + 2 * margin - extent) // step + 1
-        for s, margin, extent, step in zip(size, margins, extents, steps)
+        for s, margin, extent, step in zip(size, margins, extents, steps, strict=True)
     ]
     if any(position < 1 for position in positions):
-        raise ValueError(
-            f"the kernel, {tuple(extents)} with its dilation, must fit into the padded input, got {size}"
-        )
-    return count("batch", batch) * out_channels * prod(
-        positions
-    ), in_channels // groups * prod(kernel)
+        raise ValueError(f"the kernel, {tuple(extents)} with its dilation, must fit into the padded input, got {size}")
+    return count("batch", batch) * out_channels * prod(positions), in_channels // groups * prod(kernel)
 
 
-def _per_dimension(
-    name: str, value: int | Shape, dimensions: int, minimum: int = 0
-) -> tuple[int, ...]:
+def _per_dimension(name: str, value: int | Shape, dimensions: int, minimum: int = 0) -> tuple[int, ...]:
     if not isinstance(value, Sequence):
         return (count(name, value, minimum),) * dimensions
     sizes = counts(name, value, minimum)

@@ -23,12 +23,8 @@ MULTIPLY_ADD_FLOPS = 2  # one multiplication, one addition; a fused multiply-add
 # Of a product y = x·w, in units of the forward's own cost. 2·(1 + 1 + 1) is the 6 of 6ND.
 FORWARD_PRODUCTS = 1
 WEIGHT_GRADIENT_PRODUCTS = 1  # dw = xᵀ·dy
-INPUT_GRADIENT_PRODUCTS = (
-    1  # dx = dy·wᵀ; a first layer whose input needs no gradient does without
-)
-RECOMPUTED_PRODUCTS = (
-    1  # the forward once more, where its result was not kept for the backward pass
-)
+INPUT_GRADIENT_PRODUCTS = 1  # dx = dy·wᵀ; a first layer whose input needs no gradient does without
+RECOMPUTED_PRODUCTS = 1  # the forward once more, where its result was not kept for the backward pass
 
 # Of attention: products over all pairs of query and key, as many as wide as a key and as many as wide as a value.
 ATTENTION_PRODUCTS = {
@@ -87,13 +83,7 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     >>> matmul_flops(1024, 512, 256)
     268435456
     """
-    return (
-        MULTIPLY_ADD_FLOPS
-        * count("batch", batch)
-        * count("m", m)
-        * count("k", k)
-        * count("n", n)
-    )
+    return MULTIPLY_ADD_FLOPS * count("batch", batch) * count("m", m) * count("k", k) * count("n", n)
 
 
 def matmul_backward_flops(
@@ -129,9 +119,7 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     """
     a, b = counts("a_shape", a_shape), counts("b_shape", b_shape)
     if not a or not b:
-        raise ValueError(
-            f"a_shape and b_shape must have at least one dimension, got {a} and {b}"
-        )
+        raise ValueError(f"a_shape and b_shape must have at least one dimension, got {a} and {b}")
     a = a if len(a) > 1 else (1, *a)
     b = b if len(b) > 1 else (*b, 1)
     if a[-1] != b[-2]:
@@ -139,9 +127,7 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
             f"the last size of a_shape must equal the last but one of b_shape (the only one, if 1-D), "
             f"got {a[-1]} and {b[-2]} in {tuple(a_shape)} and {tuple(b_shape)}"
         )
-    return matmul_flops(
-        a[-2], a[-1], b[-1], batch=prod(broadcast_shape(a[:-2], b[:-2]))
-    )
+    return matmul_flops(a[-2], a[-1], b[-1], batch=prod(broadcast_shape(a[:-2], b[:-2])))
 
 
 # Einsum
@@ -169,9 +155,7 @@ def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
     """
     einsum = contraction.parsed(equation, shapes)
     if len(einsum.operands) == 1:  # nothing to multiply: at most a sum
-        return (
-            einsum.size(einsum.operands[0]) if einsum.operands[0] - einsum.output else 0
-        )
+        return einsum.size(einsum.operands[0]) if einsum.operands[0] - einsum.output else 0
     return sum(step.flops for step in einsum.steps(order))
 
 
@@ -194,17 +178,12 @@ def einsum_backward_flops(
     """
     einsum = contraction.parsed(equation, shapes)
     positions = range(len(einsum.operands))
-    wanted = [
-        choice("gradients", position, positions)
-        for position in (positions if gradients is None else gradients)
-    ]
+    wanted = [choice("gradients", position, positions) for position in (positions if gradients is None else gradients)]
     needed = [position in wanted for position in positions]
     flops = 0
     for step in einsum.steps(order):
         left_needed, right_needed = (needed[position] for position in step.positions)
-        flops += left_needed * step.product_flops(
-            step.left
-        ) + right_needed * step.product_flops(step.right)
+        flops += left_needed * step.product_flops(step.left) + right_needed * step.product_flops(step.right)
         needed = contraction.merged(needed, step.positions, left_needed or right_needed)
     return flops
 
@@ -223,9 +202,7 @@ def einsum_order(equation: str, *shapes: Shape) -> list[tuple[int, int]]:
 # Layers
 
 
-def linear_flops(
-    batch: int, in_features: int, out_features: int, bias: bool = False
-) -> int:
+def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = False) -> int:
     """FLOPs of a linear layer: 2·batch·in·out, and batch·out additions of a bias.
 
     `batch` is the number of rows: sequences times their length. The usual 2·B·D·K leaves the bias out, which
@@ -278,12 +255,8 @@ def linear_step(
     StepFlops(forward=524288, backward=1048576, recomputation=0)
     """
     forward = linear_flops(batch, in_features, out_features, bias)
-    backward = linear_backward_flops(
-        batch, in_features, out_features, bias, input_gradient=input_gradient
-    )
-    return StepFlops(
-        forward, backward, bool(recomputed) * RECOMPUTED_PRODUCTS * forward
-    )
+    backward = linear_backward_flops(batch, in_features, out_features, bias, input_gradient=input_gradient)
+    return StepFlops(forward, backward, bool(recomputed) * RECOMPUTED_PRODUCTS * forward)
 
 
 def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
@@ -295,9 +268,7 @@ def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
     >>> elementwise_flops((1024, 512), (1024, 512))
     524288
     """
-    return count("flops_per_element", flops_per_element) * prod(
-        broadcast_shape(*shapes)
-    )
+    return count("flops_per_element", flops_per_element) * prod(broadcast_shape(*shapes))
 
 
 def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
@@ -315,9 +286,7 @@ def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
 # Attention
 
 
-def attention_pairs(
-    query_length: int, key_length: int | None = None, pairs: str = "full"
-) -> int:
+def attention_pairs(query_length: int, key_length: int | None = None, pairs: str = "full") -> int:
     """Pairs of query and key that are scored: Q·K in "full", only those a causal mask lets through in "causal".
 
     Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them. With more keys than queries (a cache)
@@ -333,9 +302,7 @@ def attention_pairs(
     if choice("pairs", pairs, ["full", "causal"]) == "full":
         return queries * keys
     if keys < queries:
-        raise ValueError(
-            f"key_length must be at least query_length ({queries}) for causal pairs, got {keys}"
-        )
+        raise ValueError(f"key_length must be at least query_length ({queries}) for causal pairs, got {keys}")
     return queries * keys - queries * (queries - 1) // 2
 
 
@@ -450,9 +417,7 @@ def attention_step(
         )
         for part in ("forward", "math", convention)
     )
-    return StepFlops(
-        forward, math, ran - math + bool(recomputed) * RECOMPUTED_PRODUCTS * forward
-    )
+    return StepFlops(forward, math, ran - math + bool(recomputed) * RECOMPUTED_PRODUCTS * forward)
 
 
 def _attention_flops(
@@ -468,9 +433,7 @@ def _attention_flops(
 ) -> int:
     shared = count("heads", heads) if kv_heads is None else count("kv_heads", kv_heads)
     if heads and (not shared or heads % shared):
-        raise ValueError(
-            f"heads must be a multiple of kv_heads, got heads={heads} and kv_heads={shared}"
-        )
+        raise ValueError(f"heads must be a multiple of kv_heads, got heads={heads} and kv_heads={shared}")
     key_width = count("head_dim", head_dim)
     value_width = key_width if value_dim is None else count("value_dim", value_dim)
     key_products, value_products = ATTENTION_PRODUCTS[part]

@@ -1,0 +1,34 @@
+"""FLOPs of the operators that torch really dispatched, by torch's own FlopCounterMode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@contextmanager
+def counting() -> Iterator[FlopCounterMode]:
+    """Counts with `get_total_flops()`; attention runs as two products, for fused kernels on the CPU are not counted."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        yield counter
+
+
+def product_flops(function: Callable[[], object]) -> int:
+    """FLOPs of the matrix products and convolutions in `function()`."""
+    with counting() as counter:
+        function()
+    return int(counter.get_total_flops())
+
+
+def forward_and_backward(net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, int]:
+    """Product FLOPs of net(x), and of its backward pass from a gradient of ones (so that no loss is counted)."""
+    with counting() as forward:
+        y = net(x)
+    with counting() as backward:
+        y.backward(torch.ones_like(y))
+    return int(forward.get_total_flops()), int(backward.get_total_flops())

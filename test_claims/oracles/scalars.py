@@ -1,0 +1,288 @@
+"""A number that counts its own multiplications and additions, and products, nets and attention built of it.
+
+Arrays of such numbers are numpy object arrays: numpy broadcasts them and calls the number's own operators. Products
+are written as the loops of their definition, so what they count owes nothing to any formula.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+
+@dataclass
+class Operations:
+    """What the numbers that share this tally have done so far."""
+
+    multiplications: int = 0
+    additions: int = 0
+    others: int = 0  # a maximum, an exponential, a hyperbolic tangent
+
+    @property
+    def flops(self) -> int:
+        return self.multiplications + self.additions + self.others
+
+    def array(self, values: torch.Tensor) -> np.ndarray:
+        """The values as numbers that count into this tally."""
+        numbers = np.empty(tuple(values.shape), dtype=object)
+        for index in np.ndindex(numbers.shape):
+            numbers[index] = Number(values[index].item(), self)
+        return numbers
+
+    def zero(self) -> Number:
+        return Number(0.0, self)
+
+
+class Number:
+    """A float that counts what is done with it; a subtraction is an addition."""
+
+    __slots__ = ("operations", "value")
+
+    def __init__(self, value: float, operations: Operations) -> None:
+        self.value = value
+        self.operations = operations
+
+    def __mul__(self, other: Number | float) -> Number:
+        self.operations.multiplications += 1
+        return Number(self.value * float(other), self.operations)
+
+    def __add__(self, other: Number | float) -> Number:
+        self.operations.additions += 1
+        return Number(self.value + float(other), self.operations)
+
+    def __sub__(self, other: Number | float) -> Number:
+        self.operations.additions += 1
+        return Number(self.value - float(other), self.operations)
+
+    __rmul__, __radd__ = __mul__, __add__
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def through(self, function: Callable[[float], float]) -> Number:
+        """Any other elementary function of it."""
+        self.operations.others += 1
+        return Number(function(self.value), self.operations)
+
+
+def tensor(numbers: np.ndarray) -> torch.Tensor:
+    """The values alone, as float32: exact for the small integers the tests draw."""
+    return torch.tensor(numbers.astype(float), dtype=torch.float32)
+
+
+# Products
+
+
+def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None = None) -> Number:
+    """Σ a·b into the accumulator `start`; without one the first addition is a copy (one FLOP fewer)."""
+    total = start
+    for left, right in zip(a, b, strict=True):
+        total = left * right if total is None else total + left * right
+    assert total is not None
+    return total
+
+
+def matmul(a: np.ndarray, b: np.ndarray, from_zero: bool = True) -> np.ndarray:
+    """a @ b by its definition: one inner product per element of the result; leading dimensions broadcast."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = np.broadcast_to(a, batch + a.shape[-2:]), np.broadcast_to(b, batch + b.shape[-2:])
+    result = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=object)
+    for *at, i, j in np.ndindex(result.shape):
+        row, column = a[(*at, i)], b[(*at, slice(None), j)]
+        start = _operations(a, b).zero() if from_zero else None
+        result[(*at, i, j)] = inner_product(row, column, start)
+    return result
+
+
+def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """x · weightᵀ + bias, the weight laid out as in torch.nn.Linear."""
+    product = matmul(x, weight.T)
+    return product if bias is None else product + bias
+
+
+def total(numbers: np.ndarray, axis: int) -> np.ndarray:
+    """The sum over one dimension, each into an accumulator that starts at zero."""
+    lines = np.moveaxis(numbers, axis, -1)
+    result = np.empty(lines.shape[:-1], dtype=object)
+    for index in np.ndindex(result.shape):
+        result[index] = sum(lines[index][1:], lines[index][0] + 0.0)
+    return result
+
+
+def contract(a: tuple[str, np.ndarray], b: tuple[str, np.ndarray], result: str) -> tuple[str, np.ndarray]:
+    """One step of an einsum; indices found in one operand alone and not in the result are summed out of it first."""
+    (a_indices, a_values), (b_indices, b_values) = (
+        _without_lone(operand, set(other[0]) | set(result)) for operand, other in ((a, b), (b, a))
+    )
+    sizes = dict(zip(a_indices + b_indices, a_values.shape + b_values.shape, strict=True))
+    summed = [index for index in sizes if index not in result]
+    values = np.empty([sizes[index] for index in result], dtype=object)
+    for at in np.ndindex(values.shape):
+        place = dict(zip(result, at, strict=True))
+        terms = []
+        for inner in itertools.product(*(range(sizes[index]) for index in summed)):
+            place.update(zip(summed, inner, strict=True))
+            terms.append((_at(a_indices, a_values, place), _at(b_indices, b_values, place)))
+        start = _operations(a_values, b_values).zero() if summed else None
+        values[at] = inner_product(*zip(*terms, strict=True), start)
+    return result, values
+
+
+def _without_lone(operand: tuple[str, np.ndarray], needed: set[str]) -> tuple[str, np.ndarray]:
+    indices, values = operand
+    lone = [index for index in indices if index not in needed]
+    if lone:  # one pass over all of them at once: one addition per element
+        kept = "".join(index for index in indices if index in needed)
+        order = [indices.index(index) for index in kept] + [indices.index(index) for index in lone]
+        values = total(values.transpose(order).reshape(*(values.shape[i] for i in order[: len(kept)]), -1), -1)
+        indices = kept
+    return indices, values
+
+
+def _at(indices: str, values: np.ndarray, place: dict[str, int]) -> Number:
+    return values[tuple(place[index] for index in indices)]
+
+
+def _operations(*arrays: np.ndarray) -> Operations:
+    return next(number.operations for array in arrays for number in array.flat)
+
+
+# Elementwise
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    """One comparison an element."""
+    return _mapped(lambda number: number.through(lambda value: max(value, 0.0)), x)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """The tanh approximation, ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), operation by operation."""
+
+    def of(number: Number) -> Number:
+        inner = (number + number * number * number * 0.044715) * math.sqrt(2 / math.pi)
+        return number * 0.5 * (inner.through(math.tanh) + 1.0)
+
+    return _mapped(of, x)
+
+
+def _mapped(function: Callable[[Number], Number], x: np.ndarray) -> np.ndarray:
+    return np.array([function(number) for number in x.flat], dtype=object).reshape(x.shape)
+
+
+# Backpropagation, number by number
+
+
+@dataclass
+class Node:
+    """A number in a net: its value, the products it is the sum of, and its gradient once that flows back."""
+
+    value: Number
+    terms: Sequence[tuple[Node, Node]] = ()  # (input, weight) of each product
+    gradient: Number | None = None
+    needs_gradient: bool = True
+
+
+@dataclass
+class Net:
+    """Linear layers without biases, one after the other, run forward and backward on counted numbers.
+
+    Each phase has its own tally. Nothing here knows of matrices: every sum keeps its terms, and passes its gradient on
+    along each of them, x += w·dy and w += x·dy.
+    """
+
+    weights: list[list[list[Node]]]  # of each layer: [input][output]
+    forward: Operations = field(default_factory=Operations)
+    weight_gradient: Operations = field(default_factory=Operations)
+    input_gradient: Operations = field(default_factory=Operations)
+
+    @classmethod
+    def of(cls, matrices: Sequence[torch.Tensor]) -> Net:
+        net = cls([])
+        net.weights = [[[net.node(value) for value in row] for row in matrix.tolist()] for matrix in matrices]
+        return net
+
+    def node(self, value: float, needs_gradient: bool = True) -> Node:
+        return Node(Number(value, self.forward), needs_gradient=needs_gradient)
+
+    def run(self, x: list[list[Node]], output_gradient: torch.Tensor) -> list[list[Node]]:
+        """Forward over the batch `x`, then backward from the gradient of the outputs; the outputs."""
+        sums: list[Node] = []
+        rows = x
+        for matrix in self.weights:
+            rows = [
+                [self._sum(list(zip(row, column, strict=True))) for column in zip(*matrix, strict=True)] for row in rows
+            ]
+            sums += [node for row in rows for node in row]
+        for node, gradient in zip(
+            (node for row in rows for node in row), output_gradient.flatten().tolist(), strict=True
+        ):
+            node.gradient = Number(gradient, self.forward)
+        for node in reversed(sums):
+            for source, weight in node.terms:
+                self._pass_on(node, weight, to=source, tally=self.input_gradient)
+                self._pass_on(node, source, to=weight, tally=self.weight_gradient)
+        return rows
+
+    def _sum(self, terms: list[tuple[Node, Node]]) -> Node:
+        values = inner_product((x.value for x, _ in terms), (w.value for _, w in terms), self.forward.zero())
+        return Node(values, terms)
+
+    @staticmethod
+    def _pass_on(node: Node, factor: Node, to: Node, tally: Operations) -> None:
+        if to.needs_gradient and node.gradient is not None:
+            product = Number(node.gradient.value, tally) * factor.value
+            to.gradient = (to.gradient or tally.zero()) + product
+
+
+def gradients(nodes: Sequence[Sequence[Node]]) -> torch.Tensor:
+    """The gradients of a matrix of nodes."""
+    return torch.tensor([[float(node.gradient or math.nan) for node in row] for row in nodes])
+
+
+# Attention
+
+
+def attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, causal: bool, output_gradient: torch.Tensor, flash: bool
+) -> tuple[list[np.ndarray], Operations, Operations]:
+    """Scaled dot-product attention, forward and backward, visiting only the pairs that the mask lets through.
+
+    All operands are (head, position, width); a key head serves as many query heads as there are of them for each. The
+    output and the gradients of query, key and value; the products' operations forward, and backward. Softmax, scale and
+    its gradient run on plain floats: they are no products.
+    """
+    heads, queries, width = query.shape
+    keys, group = key.shape[1], heads // key.shape[0]
+    forward, backward = _operations(query), Operations()
+
+    def number(x: float) -> Number:
+        return Number(x, backward)
+
+    output, gradient_of = np.zeros((heads, queries, value.shape[2])), [np.zeros(x.shape) for x in (query, key, value)]
+    dq, dk, dv = gradient_of
+    for head, i in np.ndindex(heads, queries):
+        q, k, v = query[head, i], key[head // group], value[head // group]
+        seen = range(keys - queries + i + 1 if causal else keys)
+        scores = np.array([float(inner_product(q, k[j], forward.zero())) for j in seen]) / math.sqrt(width)
+        weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        column = [Number(weight, forward) for weight in weights]
+        output[head, i] = [float(inner_product(column, v[: len(seen), d], forward.zero())) for d in range(v.shape[1])]
+
+        do = [number(x) for x in output_gradient[head, i].tolist()]
+        if flash:  # the scores were not kept
+            for j in seen:
+                inner_product([number(float(x)) for x in q], k[j], backward.zero())
+        dp = np.array([float(inner_product(do, v[j], backward.zero())) for j in seen])
+        ds = weights * (dp - (dp * weights).sum()) / math.sqrt(width)
+        for j in seen:
+            for d in range(v.shape[1]):
+                dv[head // group, j, d] = float(number(weights[j]) * do[d] + dv[head // group, j, d])
+            for d in range(width):
+                dq[head, i, d] = float(number(ds[j]) * k[j, d] + dq[head, i, d])
+                dk[head // group, j, d] = float(number(ds[j]) * q[d] + dk[head // group, j, d])
+    return [output, *gradient_of], forward, backward
