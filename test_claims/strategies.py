@@ -10,30 +10,14 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from accounting.layout import Layout
+from accounting.formats import FORMATS
 
-# Every dtype name of `accounting.formats` that this torch can allocate, with torch's own.
+# The dtype names of `accounting.formats` that this torch can allocate, with torch's own.
+# Not fp4: an element of torch's float4_e2m1fn_x2 holds two values.
 TORCH_DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, attribute)
-    for name, attribute in {
-        "fp64": "float64",
-        "fp32": "float32",
-        "bf16": "bfloat16",
-        "fp16": "float16",
-        "fp8_e4m3": "float8_e4m3fn",
-        "fp8_e5m2": "float8_e5m2",
-        "fp8_e4m3fnuz": "float8_e4m3fnuz",
-        "fp8_e5m2fnuz": "float8_e5m2fnuz",
-        "e8m0": "float8_e8m0fnu",
-        "int64": "int64",
-        "int32": "int32",
-        "int16": "int16",
-        "int8": "int8",
-        "uint16": "uint16",
-        "uint8": "uint8",
-        "bool": "bool",
-    }.items()
-    if hasattr(torch, attribute)
+    name: getattr(torch, row.torch_name)
+    for name, row in FORMATS.items()
+    if row.torch_name and hasattr(torch, row.torch_name) and row.storage_bits % 8 == 0
 }
 
 dtypes = st.sampled_from(sorted(TORCH_DTYPES))
@@ -197,6 +181,7 @@ _STEPS: dict[
     "as_strided": (lambda x: x.untyped_storage().nbytes() > 0, _as_strided),
 }
 VIEW_OPERATIONS = tuple(_STEPS)
+ALWAYS_VIEWS = tuple(name for name in _STEPS if name not in ("view", "reshape", "flatten"))  # these may need a copy
 
 
 def applicable(operations: tuple[str, ...], x: torch.Tensor) -> list[str]:
@@ -230,8 +215,3 @@ def view_chains(draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...
         x = step.of(x)
         chain = ViewChain(chain.shape, (*chain.steps, step))
     return chain
-
-
-def layout_of(x: torch.Tensor) -> Layout:
-    """The layout that torch reports of a tensor."""
-    return Layout(tuple(x.shape), x.stride(), x.storage_offset())

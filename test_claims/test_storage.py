@@ -19,17 +19,9 @@ from accounting.layout import (
     storage_offset,
     view_strides,
 )
-from test_claims.strategies import ViewChain, factorisations, layout_of, shapes, sizes, view_chains
-
-
-def shares_storage(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
-
-
-def places(x: torch.Tensor) -> torch.Tensor:
-    """Where each element of `x` lies in its storage, found by numbering the storage and looking through `x`."""
-    numbered = torch.arange(x.untyped_storage().nbytes() // x.element_size(), device=x.device)
-    return numbered.as_strided(x.shape, x.stride(), x.storage_offset())
+from accounting.measured import memory
+from test_claims.oracles.layout import layout_of, metered, places, shares_storage
+from test_claims.strategies import ALWAYS_VIEWS, ViewChain, factorisations, shapes, sizes, view_chains
 
 
 def indices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -231,7 +223,7 @@ def test_a_write_through_the_base_shows_in_its_view_and_not_in_a_contiguous_copy
 
 
 @pytest.mark.claim("storage.mutation-propagates")
-@given(chain=view_chains(operations=("transpose", "permute", "slice", "expand", "unsqueeze", "select", "diagonal")))
+@given(chain=view_chains(operations=ALWAYS_VIEWS))
 def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_nowhere_else(device, chain):
     base = chain.base(device)
     view = base
@@ -351,6 +343,34 @@ def chained_views(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.claim("storage.views-free")
+def test_making_views_allocates_nothing(device):
+    x = torch.ones(1, 256, 1024, device=metered(device))
+    arguments = {
+        "select": (2, 5),
+        "narrow": (1, 3, 100),
+        "transpose": (1, 2),
+        "permute": ((2, 0, 1),),
+        "expand": ((64, -1, -1),),
+        "unsqueeze": (0,),
+        "squeeze": (),
+        "view": (512, 512),
+        "reshape": (-1,),
+        "flatten": (),
+        "unflatten": (2, (32, 32)),
+        "diagonal": (1, 1, 2),
+        "as_strided": ((1000, 1000), (1, 1)),
+    }
+    with memory(x.device) as held:
+        for name, values in arguments.items():
+            getattr(x, name)(*values)
+            held.mark(name)
+        x.clone()
+    allocated = {name: phase.allocated_bytes for name, phase in held.phases.items() if phase.allocated_bytes}
+    assert not allocated, f"views allocated {allocated}, but should allocate nothing"
+    assert held.allocated_bytes == x.nbytes, f"the copy was seen as {held.allocated_bytes} bytes of {x.nbytes}"
+
+
+@pytest.mark.claim("storage.views-free")
 def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, speed, figure):
     small, large = torch.zeros(2**3, device=device), torch.zeros(2**23, device=device)
     ratio = speed.ratio(lambda: chained_views(large), lambda: chained_views(small))
@@ -361,11 +381,18 @@ def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, sp
 
 @pytest.mark.claim("storage.views-free")
 def test_a_view_keeps_the_whole_storage_of_its_base(device):
-    base = torch.zeros(1_000_000, device=device)
-    view = base[:10]
-    del base
-    assert view.untyped_storage().nbytes() == 4_000_000, f"the view of 40 B keeps {view.untyped_storage().nbytes()} B"
-    assert view.clone().untyped_storage().nbytes() == 40, "a copy of the view keeps more than its own 40 B"
+    with memory(metered(device)) as held:
+        base = torch.zeros(1_000_000, device=metered(device))
+        view = base[:10]
+        del base
+        held.mark("view")
+        copy = view.clone()
+        del view
+        held.mark("copy")
+    kept = held.phases["view"].live_bytes
+    assert kept == 4_000_000, f"a view of 40 bytes keeps {kept} bytes, but should keep its base's 4,000,000"
+    kept = held.phases["copy"].live_bytes
+    assert kept == copy.nbytes == 40, f"a copy of the view keeps {kept} bytes, but should keep 40"
 
 
 @pytest.mark.claim("storage.contiguous-for-speed")

@@ -1,0 +1,265 @@
+"""Claims about tensors: their bytes, their dtypes, their shapes, and what is kept in them."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal
+
+import hypothesis.extra.numpy as npst
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from accounting.allocator import charged_bytes
+from accounting.layout import broadcast_shape
+from accounting.measured import memory
+from accounting.memory import storage_bytes, tensor_bytes
+from test_claims.oracles.layout import metered
+from test_claims.oracles.memory import OPTIMIZERS
+from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes, view_chains
+
+broadcastable = npst.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min_side=0, max_side=4)
+
+
+def storages(kept: list[object], device: torch.device) -> int:
+    """Bytes of the storages on `device` under what is kept, each storage once; None is nothing."""
+    assert all(x is None or isinstance(x, torch.Tensor) for x in kept), f"not all of these are tensors: {kept}"
+    there = [x.untyped_storage() for x in kept if x is not None and x.device.type == device.type]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in there}.values())
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("tensor.nbytes-formula")
+@given(shape=shapes(), dtype=dtypes)
+def test_a_fresh_tensor_takes_its_elements_times_their_bytes(device, shape, dtype):
+    x = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device)
+    formula, storage = tensor_bytes(shape, dtype), x.untyped_storage().nbytes()
+    assert formula == storage, f"tensor_bytes={formula}, but should be {storage} [{shape=}, {dtype=}]"
+    assert x.nbytes == storage, f"nbytes={x.nbytes}, but should be {storage} [{shape=}, {dtype=}]"
+
+
+@pytest.mark.claim("tensor.nbytes-formula")
+def test_the_allocator_is_asked_for_exactly_the_bytes_of_the_values(device):
+    shape, kept = (3, 5, 7), []
+    with memory(metered(device)) as held:
+        for name, dtype in TORCH_DTYPES.items():
+            kept.append(torch.empty(shape, dtype=dtype, device=metered(device)))
+            held.mark(name)
+    for name, phase in held.phases.items():
+        formula = tensor_bytes(shape, name)
+        assert formula == phase.allocated_bytes, (
+            f"tensor_bytes={formula}, but should be {phase.allocated_bytes} [{name}]"
+        )
+
+
+@pytest.mark.claim("tensor.nbytes-formula")
+def test_views_have_other_bytes_than_their_storage(device):
+    expanded = torch.zeros(1, device=device).expand(1000)
+    sliced = torch.zeros(4, 8, device=device)[0]
+    for x, values, storage in ((expanded, 4000, 4), (sliced, 32, 128)):
+        assert tensor_bytes(x.shape) == x.nbytes == values, f"nbytes={x.nbytes}, but should be {values} [{x.shape}]"
+        got = x.untyped_storage().nbytes()
+        assert got == storage, f"storage={got} bytes, but should be {storage} [{x.shape}]"
+
+
+@pytest.mark.claim("tensor.nbytes-formula")
+@given(chain=view_chains())
+def test_a_strided_tensor_takes_the_extent_of_its_strides(device, chain):
+    x = chain.tensor(device)
+    alone = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    formula, storage = storage_bytes(x.shape, x.stride(), "int64"), alone.untyped_storage().nbytes()
+    assert formula == storage, f"storage_bytes={formula}, but should be {storage} [{chain!r}]"
+
+
+@pytest.mark.claim("tensor.nbytes-formula")
+@given(rows=sizes(0), pairs=sizes(0))
+def test_fp4_is_counted_in_values_where_torch_counts_pairs(device, rows, pairs):
+    packed = torch.empty(rows, pairs, dtype=getattr(torch, "float4_e2m1fn_x2", torch.uint8), device=device)
+    formula, storage = tensor_bytes((rows, 2 * pairs), "fp4_e2m1"), packed.untyped_storage().nbytes()
+    assert formula == storage, f"tensor_bytes={formula}, but should be {storage} [{rows=}, {pairs=}]"
+
+
+@pytest.mark.claim("tensor.example-4x8")
+def test_a_4x8_tensor_takes_128_bytes(device):
+    x = torch.zeros(4, 8, device=device)
+    assert (x.numel(), x.element_size(), x.untyped_storage().nbytes()) == (32, 4, 128), f"{x.numel()} elements"
+    assert tensor_bytes((4, 8)) == x.nbytes, f"tensor_bytes={tensor_bytes((4, 8))}, but should be {x.nbytes}"
+
+
+@pytest.mark.claim("tensor.gpt3-ffn")
+def test_a_feed_forward_matrix_of_gpt_3_takes_2_25_gib_which_is_2_4_gb():
+    counted = torch.empty(12288, 4 * 12288, device="meta").nbytes
+    formula = tensor_bytes((12288, 4 * 12288), "fp32")
+    assert formula == counted == 2_415_919_104, f"tensor_bytes={formula}, but should be {counted}"
+    gib, gb = (Decimal(counted) / unit for unit in (2**30, 10**9))
+    rounded = [str(size.quantize(Decimal("0.1"), ROUND_HALF_UP)) for size in (gib, gb)]
+    assert rounded == ["2.3", "2.4"], f"{gib} GiB and {gb} GB round to {rounded}, but should to 2.3 and 2.4"
+
+
+@pytest.mark.claim("tensor.half-and-quarter")
+@given(shape=shapes())
+def test_16_bit_floats_take_half_and_8_bit_floats_a_quarter_of_the_bytes_of_fp32(device, shape):
+    fp32 = torch.empty(shape, dtype=torch.float32, device=device).untyped_storage().nbytes()
+    for dtype, parts in (("fp16", 2), ("bf16", 2), ("fp8_e4m3", 4), ("fp8_e5m2", 4)):
+        smaller = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device).untyped_storage().nbytes()
+        assert parts * smaller == fp32, f"{dtype} takes {smaller} bytes of fp32's {fp32} [{shape=}]"
+        formula = tensor_bytes(shape, dtype)
+        assert formula == smaller, f"tensor_bytes={formula}, but should be {smaller} [{shape=}, {dtype=}]"
+
+
+@pytest.mark.claim("tensor.ex-5x10-fp16")
+def test_a_5x10_tensor_of_fp16_takes_100_bytes_wherever_it_lies(device):
+    here = torch.ones(5, 10, dtype=torch.float16)
+    there = here.to(device)
+    for x in (here, there):
+        got = x.untyped_storage().nbytes()
+        assert got == tensor_bytes((5, 10), "fp16") == 100, f"{got} bytes on {x.device}, but should be 100"
+
+
+@pytest.mark.claim("tensor.ex-5x10-fp16")
+@pytest.mark.needs("cuda")
+def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512_and_frees_nothing_here(device):
+    here = torch.ones(5, 10, dtype=torch.float16)
+    with memory(device) as held:
+        there = here.to(device)
+    assert held.live_bytes == there.nbytes == 100, f"requested {held.live_bytes} bytes, but should 100"
+    formula = charged_bytes(100)
+    assert held.charged_live_bytes == formula == 512, f"charged {held.charged_live_bytes}, but should be {formula}"
+    assert here.device.type == "cpu", "the tensor itself was moved"
+    assert here.untyped_storage().nbytes() == 100, "the bytes on the CPU are gone"
+
+
+# ---- dtypes and values -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("tensor.default-float32")
+def test_factories_that_are_told_no_dtype_make_float32(device):
+    made = {
+        "zeros": torch.zeros(2, device=device),
+        "ones": torch.ones(2, device=device),
+        "empty": torch.empty(2, device=device),
+        "rand": torch.rand(2, device=device),
+        "randn": torch.randn(2, device=device),
+        "full(1.0)": torch.full((2,), 1.0, device=device),
+        "linspace": torch.linspace(0, 1, 2, device=device),
+        "eye": torch.eye(2, device=device),
+        "tensor([1.0])": torch.tensor([1.0], device=device),
+        "nn.Linear": nn.Linear(2, 2, device=device).weight,
+        "nn.Embedding": nn.Embedding(2, 2, device=device).weight,
+    }
+    for name, x in made.items():
+        assert x.dtype == torch.float32, f"{name} made {x.dtype}, but should make torch.float32"
+
+
+@pytest.mark.claim("tensor.default-float32")
+def test_integers_booleans_and_numpy_arrays_keep_a_dtype_of_their_own():
+    for made, dtype in (
+        (torch.tensor([1]), torch.int64),
+        (torch.arange(3), torch.int64),
+        (torch.full((2,), 1), torch.int64),
+        (torch.tensor([True]), torch.bool),
+        (torch.from_numpy(np.ones(2)), torch.float64),
+        (torch.tensor(np.ones(2)), torch.float64),
+    ):
+        assert made.dtype == dtype, f"{made!r} is {made.dtype}, but should be {dtype}"
+
+
+@pytest.mark.claim("tensor.default-float32")
+def test_the_default_can_be_set(device):
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        made = torch.zeros(2, device=device)
+    finally:
+        torch.set_default_dtype(before)
+    assert made.dtype == torch.bfloat16, f"zeros made {made.dtype}, but should make torch.bfloat16"
+    assert before == torch.float32, f"the default was {before}, but should be torch.float32"
+
+
+@pytest.mark.claim("tensor.everything-is-tensors")
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer):
+    device = metered(device)
+
+    def trained(mark):
+        tokens = torch.arange(7, device=device)
+        net = nn.Sequential(nn.Embedding(7, 6), nn.Linear(6, 5), nn.GELU(), nn.LayerNorm(5), nn.Linear(5, 7)).to(device)
+        activations: list[object] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: activations.append(x) or x, lambda x: x):
+            loss = nn.functional.cross_entropy(net(tokens), tokens)
+        mark("forward")
+        found = {"forward": storages([tokens, loss, *net.parameters(), *activations], device)}
+        loss.backward()
+        stepper = OPTIMIZERS[optimizer](net.parameters())
+        stepper.step()
+        activations.clear()
+        mark("step")
+        state = [value for kept in stepper.state.values() for value in kept.values()]
+        gradients = [parameter.grad for parameter in net.parameters()]
+        found["step"] = storages([tokens, loss, *net.parameters(), *gradients, *state], device)
+        return found
+
+    trained(lambda _: None)  # a device's libraries take their workspaces at first use
+    with memory(device) as held:
+        found = trained(held.mark)
+    for phase, in_tensors in found.items():
+        live = held.phases[phase].live_bytes
+        assert in_tensors == live, f"tensors hold {in_tensors} bytes after {phase}, but {live} are held [{optimizer}]"
+
+
+@pytest.mark.claim("tensor.uninitialised-then-init")
+def test_initialisers_fill_the_memory_that_is_there(device):
+    initialisers = {
+        "constant_": (0.5,), "zeros_": (), "ones_": (), "eye_": (), "uniform_": (), "normal_": (), "trunc_normal_": (),
+        "xavier_uniform_": (), "xavier_normal_": (), "kaiming_uniform_": (), "kaiming_normal_": (), "orthogonal_": (),
+    }  # fmt: skip
+    for name, arguments in initialisers.items():
+        x = torch.empty(16, 8, device=device)
+        x.fill_(float("nan"))  # what uninitialised memory may hold
+        place = x.data_ptr()
+        getattr(nn.init, name)(x, *arguments)
+        assert x.data_ptr() == place, f"{name} moved the tensor"
+        assert not x.isnan().any(), f"{name} left {x.isnan().sum()} of {x.numel()} values unset"
+
+
+# ---- shapes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("tensor.shapes-match")
+@given(drawn=broadcastable)
+def test_the_shape_of_an_elementwise_result_is_the_broadcast_of_its_operands(device, drawn):
+    first, second = drawn.input_shapes
+    result = tuple((torch.ones(first, device=device) + torch.ones(second, device=device)).shape)
+    formula = broadcast_shape(first, second)
+    assert formula == result, f"broadcast_shape={formula}, but should be {result} [{first=}, {second=}]"
+
+
+@pytest.mark.claim("tensor.shapes-match")
+@given(first=shapes(), second=shapes())
+def test_shapes_that_do_not_match_are_refused_by_the_formula_exactly_when_torch_refuses_them(device, first, second):
+    def refused(result, error):
+        try:
+            result()
+        except error:
+            return True
+        return False
+
+    torchs = refused(lambda: torch.ones(first, device=device) * torch.ones(second, device=device), RuntimeError)
+    formulas = refused(lambda: broadcast_shape(first, second), ValueError)
+    assert formulas == torchs, f"broadcast_shape refuses={formulas}, but torch refuses={torchs} [{first=}, {second=}]"
+
+
+@pytest.mark.claim("tensor.shapes-match")
+@given(drawn=broadcastable, m=sizes(0), k=sizes(0), n=sizes(0), data=st.data())
+def test_the_shapes_of_products_and_sums_follow_from_their_operands(device, drawn, m, k, n, data):
+    first, second = drawn.input_shapes
+    product = torch.ones(*first, m, k, device=device) @ torch.ones(*second, k, n, device=device)
+    formula = (*broadcast_shape(first, second), m, n)
+    assert formula == tuple(product.shape), f"{formula=}, but should be {product.shape} [{first=}, {second=}, {k=}]"
+    dim = data.draw(st.integers(0, product.dim() - 1))
+    summed = tuple(product.sum(dim).shape)
+    assert summed == formula[:dim] + formula[dim + 1 :], f"the sum over {dim} of {formula} has shape {summed}"
