@@ -202,18 +202,22 @@ def _products() -> dict[Any, Callable[..., int]]:
 def _classified(packet: Any) -> tuple[str, operators.Formula]:
     """The kind and the formula of an operator that is no product."""
     namespace, _, name = _name(packet).rpartition(".")
-    name = name if name == "_" else name.removesuffix("_")
+    name = name.removesuffix("_")
     if namespace not in ("aten", "prim", "prims") or not isinstance(packet, torch._ops.OpOverloadPacket):
         return "unknown", _one_call_if_it_reads_a_tensor
-    overloads = [getattr(packet, overload) for overload in packet.overloads()]  # type: ignore[no-untyped-call]
+    # An in-place operator lacks some tags of its plain form.
+    packets = [packet, getattr(torch.ops.aten, name, packet)]
+    overloads = [getattr(each, overload) for each in packets for overload in each.overloads()]
     if name in operators.FUSED_ELEMENTWISE:
         return "elementwise", operators.FUSED_ELEMENTWISE[name]
     each = name.removeprefix("_foreach_")
-    if each in operators.DATA_MOVEMENT or any(overload.is_view for overload in overloads):
+    tags = {tag for overload in overloads for tag in overload.tags}
+    view = torch.Tag.inplace_view in tags or any(overload.is_view for overload in overloads)
+    if view or name.endswith("_copy") or each in operators.DATA_MOVEMENT:
         return "elementwise", _nothing
     if each != name:
         return "elementwise", lambda out, tensors, *args, **kwargs: operators.elements(tensors)
-    if name in operators.REDUCTIONS | operators.POINTWISE or any(torch.Tag.pointwise in o.tags for o in overloads):
+    if name in operators.REDUCTIONS | operators.POINTWISE or torch.Tag.pointwise in tags:
         return "elementwise", _largest
     return "unknown", _one_call_if_it_reads_a_tensor
 

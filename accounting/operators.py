@@ -173,6 +173,10 @@ def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) 
     return (2 + (weight is not None) + (bias is not None)) * elements(x)
 
 
+def _pooling(windows: Any, window: Sequence[int], dimensions: int) -> int:
+    return elements(windows) * (int(prod(window)) if len(window) == dimensions else int(window[0]) ** dimensions)
+
+
 def _dropout(_out: Any, x: Any, _p: float, train: bool | None = True) -> int:
     return 0 if train is False else 2 * elements(x)  # times the mask, times 1/(1 - p)
 
@@ -220,6 +224,11 @@ FUSED_ELEMENTWISE: dict[str, Formula] = {
     "native_batch_norm": _batch_norm,
     "cudnn_batch_norm": _batch_norm,
     "_native_batch_norm_legit": _batch_norm,
+    "_batch_norm_with_update": _batch_norm,
+    "_native_batch_norm_legit_no_training": lambda out, x, weight, bias, *_: _batch_norm(out, x, weight, bias, False),
+    "batch_norm_backward": lambda out, grad, x, weight, rm, rv, mean, rstd, train, eps, mask, reserve: (
+        _normalisation_backward(x, weight, mask)
+    ),
     "native_batch_norm_backward": lambda out, grad, x, weight, rm, rv, mean, rstd, train, eps, mask: (
         _normalisation_backward(x, weight, mask)
     ),
@@ -230,6 +239,15 @@ FUSED_ELEMENTWISE: dict[str, Formula] = {
     "nll_loss_backward": lambda out, grad, x, target, *_: elements(target),
     "nll_loss2d_forward": lambda out, x, target, *_: elements(target),
     "nll_loss2d_backward": lambda out, grad, x, target, *_: elements(target),
+    # Every element of a window is read once: a comparison or an addition; in the backward pass, one addition each.
+    "max_pool2d_with_indices": lambda out, x, window, *_: _pooling(out[0], window, 2),
+    "max_pool3d_with_indices": lambda out, x, window, *_: _pooling(out[0], window, 3),
+    "max_pool2d_with_indices_backward": lambda out, grad, *_: elements(grad),
+    "max_pool3d_with_indices_backward": lambda out, grad, *_: elements(grad),
+    "avg_pool2d": lambda out, x, window, *_: _pooling(out, window, 2),
+    "avg_pool3d": lambda out, x, window, *_: _pooling(out, window, 3),
+    "avg_pool2d_backward": lambda out, grad, x, window, *_: _pooling(grad, window, 2),
+    "avg_pool3d_backward": lambda out, grad, x, window, *_: _pooling(grad, window, 3),
     # Sums into a table: one addition per element that is added, not per element of the table.
     "embedding_dense_backward": lambda out, grad, *_: elements(grad),
     "index_add": lambda out, x, dim, index, source, **_: elements(source),
@@ -245,26 +263,34 @@ FUSED_ELEMENTWISE: dict[str, Formula] = {
 
 REDUCTIONS = frozenset(
     """
-    sum nansum mean prod amax amin aminmax max min argmax argmin median nanmedian all any std var std_mean var_mean
-    norm linalg_vector_norm equal logsumexp cumsum cumprod cummax cummin logcumsumexp dist
+    all amax amin aminmax any argmax argmin count_nonzero cummax cummin cumprod cumsum dist equal linalg_vector_norm
+    logcumsumexp logsumexp max mean median min nanmedian nansum norm prod std std_mean sum var var_mean
     """.split()
 )
 
-# Pointwise operators that an older torch does not yet tag as such.
-POINTWISE = frozenset("floor_divide complex polar".split())
+# Pointwise operators that torch does not tag as such.
+POINTWISE = frozenset(
+    """
+    complex _conj_physical elu_backward floor_divide glu glu_backward hardshrink_backward hardsigmoid_backward hardswish
+    hardswish_backward hardtanh_backward leaky_relu leaky_relu_backward log_sigmoid_backward log_sigmoid_forward polar
+    _prelu_kernel _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward softplus_backward
+    softshrink_backward
+    """.split()
+)
 
-# Operators that only create, copy, cast, reorder or describe data. (Views are recognised by their schema, and
+# Operators that only create, copy, cast, reorder or describe data. (Views and their copies are recognised as such, and
 # operators without any tensor argument create something.)
 DATA_MOVEMENT = frozenset(
     """
-    alias as_strided as_strided_copy as_strided_scatter bernoulli cat clone constant_pad_nd copy _copy_from
-    _copy_from_and_resize detach diag_embed diagonal_backward diagonal_scatter embedding empty_like exponential fill
-    flip full_like gather geometric index index_copy index_fill index_select lift lift_fresh lift_fresh_copy
-    _local_scalar_dense masked_scatter masked_select multinomial narrow_copy new_empty new_empty_strided new_full
-    new_ones new_zeros nonzero normal ones_like _pin_memory pixel_shuffle pixel_unshuffle rand_like randint_like
-    randn_like random repeat repeat_interleave _reshape_alias _reshape_copy resize resize_as roll scatter
-    select_backward select_scatter set slice_backward slice_scatter split_with_sizes_copy stack take _to_copy tril
-    triu unbind_copy unfold_copy uniform unsafe_split _unsafe_view zero zeros_like
-    is_pinned is_same_size record_stream _assert_async
+    as_strided_scatter bernoulli block_diag cat cauchy channel_shuffle _chunk_cat clone constant_pad_nd copy _copy_from
+    _copy_from_and_resize diag_embed diagonal_backward diagonal_scatter embedding empty_like exponential fill flip
+    full_like gather geometric im2col index index_copy index_fill index_select lift lift_fresh linspace
+    _local_scalar_dense log_normal logspace masked_scatter masked_select max_unpool2d max_unpool3d multinomial
+    new_empty new_empty_strided new_full new_ones new_zeros nonzero nonzero_static normal ones_like _pin_memory
+    pixel_shuffle pixel_unshuffle rand_like randint_like randn_like random reflection_pad1d reflection_pad2d
+    reflection_pad3d repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d resize resize_as
+    roll rot90 scatter select_backward select_scatter set slice_backward slice_scatter stack take _to_copy tril triu
+    uniform unsafe_chunk _unsafe_index unsafe_split unsafe_split_with_sizes _unsafe_view zero zeros_like
+    _assert_async is_pinned is_same_size record_stream
     """.split()
 )
