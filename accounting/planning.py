@@ -1,0 +1,176 @@
+"""Napkin answers about a training run: how long, how fast, how dear, how large a model.
+
+They take a rate that is kept up from the first step to the last, and leave out whatever interrupts or slows a run; each
+docstring says what. So all of them err on one side: no run is faster or cheaper, no trainable model larger.
+
+The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for sparse bf16: 1979e12 / 2 for dense.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from accounting.checks import choice, count, positive
+from accounting.memory import ModelState, Recipe, model_state
+from accounting.models import rule_flops
+
+SECONDS_PER_HOUR = 60 * 60
+SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
+
+# What each stage of ZeRO divides among the devices; of the rest every device holds all.
+ZERO_SHARDS: dict[int, tuple[str, ...]] = {
+    0: (),
+    1: ("state", "master"),
+    2: ("state", "master", "gradients"),
+    3: ("state", "master", "gradients", "parameters"),
+}
+
+
+# Time and money
+
+
+def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
+    """Model FLOP/s of a group of devices: devices · peak · MFU.
+
+    The peak is one device's, dense, in the dtype of the products (`accounting.devices.peak_flop_per_s`). A sparse peak
+    is twice as high, and dense training never gets it: used here by mistake it halves every time.
+
+    Raises ValueError without a device, for a peak that is not above 0 or an MFU that is not in (0, 1]; TypeError for a
+    peak of None (none on record).
+
+    >>> f"{sustained_flop_per_s(1024, 1979e12 / 2, mfu=0.5):.3e}"
+    '5.066e+17'
+    """
+    if positive("mfu", mfu) > 1:
+        raise ValueError(f"mfu must be at most 1, got {mfu!r}")
+    return count("devices", devices, minimum=1) * positive("peak_flop_per_s", peak_flop_per_s) * mfu
+
+
+def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
+    """FLOPs that fit into some days: devices · peak · MFU · 86,400 · days.
+
+    An MFU of 1 gives what the hardware could do; training gets about half. Ignores what `training_days` does.
+
+    >>> f"{affordable_flops(1, 1024, 1979e12 / 2, mfu=0.5):.3e}"
+    '4.377e+22'
+    >>> [f"{affordable_flops(7 * weeks, 8, 1979e12 / 2):.2e}" for weeks in (1, 2)]
+    ['4.79e+21', '9.58e+21']
+    """
+    return sustained_flop_per_s(devices, peak_flop_per_s, mfu) * SECONDS_PER_DAY * positive("days", days)
+
+
+def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
+    """Seconds that FLOPs of training take: FLOPs / (devices · peak · MFU).
+
+    For a count better than 6ND: steps · `accounting.models.step_flops(...).model`. Ignores what `training_days` does.
+
+    >>> round(training_s(10**15, 1, 1979e12 / 2, mfu=0.5), 3)
+    2.021
+    """
+    return count("flops", flops) / sustained_flop_per_s(devices, peak_flop_per_s, mfu)
+
+
+def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
+    """Days of a training run: 6 · parameters · tokens / (devices · peak · MFU · 86,400).
+
+    A bound from below, given the MFU of the steps themselves. Ignored: communication that the MFU was measured without,
+    checkpoints, failures and restarts, waiting for data, evaluation; of the FLOPs all that is not 6ND
+    (`accounting.models.rule_errors`): attention, +15 % for a 70B model at 8,192 tokens, and the optimizer.
+    Recomputation costs no MFU but time: up to a third more. Of a mixture of experts pass the active parameters.
+
+    Raises ValueError for a negative count, and as `sustained_flop_per_s` does.
+
+    >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12 / 2, mfu=0.5))
+    144
+    >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12, mfu=0.5))  # the sparse peak by mistake
+    72
+    """
+    return training_s(rule_flops("step", parameters, tokens), devices, peak_flop_per_s, mfu) / SECONDS_PER_DAY
+
+
+def tokens_per_s(parameters: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
+    """Tokens trained on per second, by all devices together: devices · peak · MFU / (6 · parameters).
+
+    Ignores what `training_days` does.
+
+    >>> round(tokens_per_s(70 * 10**9, 1024, 1979e12 / 2, mfu=0.5))
+    1206248
+    """
+    per_token = rule_flops("step", count("parameters", parameters, minimum=1), 1)
+    return sustained_flop_per_s(devices, peak_flop_per_s, mfu) / per_token
+
+
+def training_cost(days: float, devices: int, price_per_device_hour: float) -> float:
+    """Price of a run, in the currency of the hourly price: days · 24 · devices · price.
+
+    Ignored: storage, network, hosts billed apart, idle devices held in reserve, and every run before the last.
+
+    >>> f"{training_cost(144, 1024, price_per_device_hour=2.0):,.0f}"
+    '7,077,888'
+    """
+    hours = positive("days", days) * 24
+    return hours * count("devices", devices, minimum=1) * positive("price_per_device_hour", price_per_device_hour)
+
+
+# Memory
+
+
+def device_state(
+    parameters: int,
+    devices: int = 1,
+    zero_stage: int = 0,
+    optimizer: str = "adamw",
+    recipe: str | Recipe = "fp32",
+) -> ModelState:
+    """Bytes of model state on the fullest device: what the ZeRO stage shards is of ⌈parameters / devices⌉ elements.
+
+    Stage 0, plain data parallel, holds everything everywhere; 1 shards the optimizer state and the master copy, 2 the
+    gradients too, 3 (FSDP) the parameters too. Ignored: activations, padding of each tensor to a multiple of the
+    devices, and the layers that stages 2 and 3 hold whole while they are at work.
+    Source: Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 120, 31.4, 16.6 and 1.9 GB.
+
+    Raises ValueError for a stage other than 0, 1, 2, 3, a negative count, no device, an unknown optimizer or recipe.
+
+    >>> for stage in (0, 1, 2, 3):
+    ...     round(device_state(7_500_000_000, 64, stage, recipe="bf16-fp32-master").total / 1e9, 1)
+    120.0
+    31.4
+    16.6
+    1.9
+    """
+    sharded = ZERO_SHARDS[choice("zero_stage", zero_stage, ZERO_SHARDS)]
+    elements = count("parameters", parameters)
+    whole = model_state(elements, optimizer, recipe)
+    shard = model_state(-(-elements // count("devices", devices, minimum=1)), optimizer, recipe)
+    parts = ("parameters", "gradients", "state", "master")
+    return ModelState(**{part: getattr(shard if part in sharded else whole, part) for part in parts})
+
+
+def largest_model_parameters(
+    memory_bytes: int,
+    devices: int = 1,
+    zero_stage: int = 3,
+    optimizer: str = "adamw",
+    recipe: str | Recipe = "fp32",
+) -> int:
+    """Parameters of the largest model whose state fits: the most for which `device_state` is at most `memory_bytes`.
+
+    With everything sharded devices · memory / bytes per parameter, 16 for AdamW in fp32; in plain data parallel
+    (stage 0) memory / 16, however many devices there are. A bound from above. Ignored: activations, workspaces,
+    fragmentation, what the driver keeps for itself, and what `device_state` ignores.
+
+    Raises ValueError for a negative count, no device, an unknown stage, optimizer or recipe.
+
+    >>> largest_model_parameters(80 * 10**9, devices=8), largest_model_parameters(80 * 2**30, devices=8)
+    (40000000000, 42949672960)
+    >>> largest_model_parameters(80 * 10**9), largest_model_parameters(80 * 10**9, devices=8, zero_stage=0)
+    (5000000000, 5000000000)
+    """
+    memory = count("memory_bytes", memory_bytes)
+
+    def state_bytes(parameters: int) -> int:
+        return device_state(parameters, devices, zero_stage, optimizer, recipe).total
+
+    # Every recipe has parameters of at least 4 bits, so no more than two a byte of all devices fit.
+    most = 2 * memory * count("devices", devices, minimum=1)
+    return bisect_right(range(most + 1), memory, key=state_bytes) - 1

@@ -1,0 +1,95 @@
+"""Planning formulas: their inverses, ZeRO shards dealt out element by element, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import memory, planning
+from accounting.planning import device_state, largest_model_parameters
+
+STAGES = st.sampled_from(sorted(planning.ZERO_SHARDS))
+OPTIMIZERS = st.sampled_from(sorted(memory.OPTIMIZERS))
+RECIPES = st.sampled_from(sorted(memory.RECIPES))
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_the_zero_paper_s_figure_is_reproduced(stage, gigabytes):
+    state = device_state(7_500_000_000, 64, stage, recipe="bf16-fp32-master")
+    assert round(state.total / 1e9, 1) == gigabytes
+
+
+@given(parameters=st.integers(1, 200), devices=st.integers(1, 40), stage=STAGES)
+def test_a_stage_holds_what_the_fullest_device_gets_when_elements_are_dealt_out(parameters, devices, stage):
+    fp32 = torch.zeros(parameters)
+    shard = max(part.nbytes for part in fp32.chunk(devices))
+    held = {"parameters": shard if stage == 3 else fp32.nbytes, "gradients": shard if stage >= 2 else fp32.nbytes}
+    held["state"] = 2 * (shard if stage >= 1 else fp32.nbytes)
+    got = device_state(parameters, devices, stage)
+    assert got == memory.ModelState(**held, master=0), f"{got=}, but should be {held} [{parameters=}, {devices=}]"
+
+
+@given(
+    memory_bytes=st.integers(0, 10**15),
+    devices=st.integers(1, 4096),
+    stage=STAGES,
+    optimizer=OPTIMIZERS,
+    recipe=RECIPES,
+)
+def test_the_largest_model_fits_and_one_with_a_parameter_more_does_not(memory_bytes, devices, stage, optimizer, recipe):
+    setting = {"devices": devices, "zero_stage": stage, "optimizer": optimizer, "recipe": recipe}
+    largest = largest_model_parameters(memory_bytes, **setting)
+    assert device_state(largest, **setting).total <= memory_bytes, f"{largest} parameters do not fit [{setting}]"
+    assert device_state(largest + 1, **setting).total > memory_bytes, f"{largest + 1} parameters fit too [{setting}]"
+
+
+@given(devices=st.integers(1, 512), stages=st.tuples(STAGES, STAGES).map(sorted))
+def test_a_higher_stage_never_holds_more(devices, stages):
+    lower, higher = (device_state(10**9, devices, stage).total for stage in stages)
+    assert higher <= lower
+
+
+def test_tokens_per_second_for_the_days_of_a_run_are_its_tokens():
+    cluster = (1024, 1979e12 / 2, 0.5)
+    seconds = planning.training_days(70 * 10**9, 15 * 10**12, *cluster) * 24 * 60 * 60
+    assert planning.tokens_per_s(70 * 10**9, *cluster) * seconds == pytest.approx(15e12)
+
+
+def test_the_flops_of_the_days_of_a_run_are_those_it_needs():
+    cluster = (1024, 1979e12 / 2, 0.5)
+    days = planning.training_days(70 * 10**9, 15 * 10**12, *cluster)
+    assert planning.affordable_flops(days, *cluster) == pytest.approx(6 * 70e9 * 15e12)
+
+
+def test_cost_is_every_hour_of_every_device():
+    assert planning.training_cost(2.5, 3, price_per_device_hour=4) == sum(4 for _ in range(3) for _ in range(60))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: planning.training_days(70e9, 1, 1, 1e12, 0.5), TypeError, "parameters must be an integer, got 7"),
+        (lambda: planning.training_days(1, -1, 1, 1e12, 0.5), ValueError, "tokens must be at least 0, got -1"),
+        (lambda: planning.training_days(1, 1, 0, 1e12, 0.5), ValueError, "devices must be at least 1, got 0"),
+        (lambda: planning.training_days(1, 1, 1, 0, 0.5), ValueError, "peak_flop_per_s must be a finite number above"),
+        (lambda: planning.training_days(1, 1, 1, None, 0.5), TypeError, "peak_flop_per_s must be a number, got None"),
+        (lambda: planning.training_days(1, 1, 1, 1e12, 50), ValueError, "mfu must be at most 1, got 50"),
+        (lambda: planning.training_days(1, 1, 1, 1e12, 0), ValueError, "mfu must be a finite number above 0, got 0"),
+        (lambda: planning.affordable_flops(-7, 1, 1e12), ValueError, "days must be a finite number above 0, got -7"),
+        (lambda: planning.tokens_per_s(0, 1, 1e12, 0.5), ValueError, "parameters must be at least 1, got 0"),
+        (lambda: planning.training_cost(1, 1, 0), ValueError, "price_per_device_hour must be a finite number above 0"),
+        (lambda: device_state(1, 1, 4), ValueError, "zero_stage must be one of 0, 1, 2, 3, got 4"),
+        (lambda: device_state(1, 0), ValueError, "devices must be at least 1, got 0"),
+        (lambda: device_state(-1), ValueError, "parameters must be at least 0, got -1"),
+        (lambda: device_state(1.5), TypeError, "parameters must be an integer, got 1.5"),
+        (lambda: largest_model_parameters(80e9), TypeError, "memory_bytes must be an integer, got 80000000000.0"),
+        (lambda: largest_model_parameters(1, optimizer="adan"), ValueError, "optimizer must be one of .*got 'adan'"),
+        (lambda: largest_model_parameters(0, recipe="fp12"), ValueError, "recipe must be one of .*got 'fp12'"),
+        (lambda: largest_model_parameters(0, zero_stage=9), ValueError, "zero_stage must be one of 0, 1, 2, 3, got 9"),
+    ],
+)
+def test_an_impossible_plan_is_refused_with_the_value(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

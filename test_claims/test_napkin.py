@@ -1,0 +1,212 @@
+"""Napkin estimates: exact fractions, a run simulated token by token, real tensors and counted FLOPs against them."""
+
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from accounting import counted, devices, planning
+from accounting.models import DeepLinear, Transformer, parameter_count
+from test_claims.oracles import memory as tensors
+
+H100 = "NVIDIA H100 80GB HBM3"
+DENSE_PEAK = Fraction(1979 * 10**12, 2)  # the lecture's: printed with sparsity, halved
+PARAMETERS, TOKENS, DEVICES, MFU = 70 * 10**9, 15 * 10**12, 1024, Fraction(1, 2)
+ONE_DAY_S = int(timedelta(days=1).total_seconds())
+
+ONLY_PRODUCTS = DeepLinear(dim=16, layers=4)
+ATTENDING = Transformer(vocab_size=8, layers=2, dim=16, heads=4, hidden=64, tied_embedding=True)
+
+counts = st.integers(1, 10**15)
+rates = st.floats(1e9, 1e18)
+shares = st.floats(0.01, 1)
+
+
+def simulated_days(parameters, tokens, device_count, peak, mfu, stalled_s_per_day=0):
+    """Days until a run that trains day by day has seen all its tokens; it stands still for a part of each day."""
+    flops_per_token = sum((2, 2, 2)) * parameters  # the output, the input's gradient, the weight's gradient
+    tokens_per_day = device_count * peak * mfu / flops_per_token * (ONE_DAY_S - stalled_s_per_day)
+    day = 0
+    while tokens > tokens_per_day:
+        tokens -= tokens_per_day
+        day += 1
+    return day + tokens / tokens_per_day
+
+
+# Time
+
+
+@pytest.mark.claim("napkin.144-days")
+@pytest.mark.parametrize("peak", [DENSE_PEAK, devices.peak_flop_per_s(H100, "bf16")], ids=["1979/2", "peak table"])
+def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(figure, peak):
+    simulated = simulated_days(PARAMETERS, TOKENS, DEVICES, Fraction(peak), MFU)
+    formula = planning.training_days(PARAMETERS, TOKENS, DEVICES, float(peak), float(MFU))
+    figure(f"{formula:.2f} days")
+    assert formula == pytest.approx(float(simulated)), f"training_days={formula}, but should be {float(simulated)}"
+    assert round(formula) == 144, f"training_days={formula}, but should round to 144 [{peak=}]"
+
+
+@pytest.mark.claim("napkin.144-days")
+def test_the_sparse_peak_would_halve_the_144_days():
+    formula = planning.training_days(PARAMETERS, TOKENS, DEVICES, 1979e12, float(MFU))
+    assert round(formula) == 72, f"training_days={formula} at the sparse peak, but should round to 72"
+
+
+@pytest.mark.claim("napkin.time-formula")
+@given(parameters=counts, tokens=counts, device_count=st.integers(1, 10**6), peak=rates, mfu=shares)
+@example(PARAMETERS, TOKENS, DEVICES, float(DENSE_PEAK), float(MFU))
+def test_training_days_are_six_n_d_over_the_flops_of_a_day(parameters, tokens, device_count, peak, mfu):
+    flops = 6 * parameters * tokens
+    exact = flops / (Fraction(peak) * Fraction(mfu) * device_count * ONE_DAY_S)
+    formula = planning.training_days(parameters, tokens, device_count, peak, mfu)
+    assert formula == pytest.approx(float(exact)), f"training_days={formula}, but should be {float(exact)}"
+
+
+@pytest.mark.claim("napkin.time-formula")
+@given(
+    factor=st.integers(2, 9),
+    run=st.tuples(counts, counts, st.integers(1, 10**6), rates, st.floats(0.01, 0.1)),
+)
+def test_training_days_grow_with_the_work_and_shrink_with_each_factor_of_the_rate(factor, run):
+    days = planning.training_days(*run)
+    for position, power in enumerate((1, 1, -1, -1, -1)):
+        scaled = [value * factor if i == position else value for i, value in enumerate(run)]
+        got = planning.training_days(*scaled)
+        should = days * float(factor) ** power
+        assert got == pytest.approx(should), f"training_days={got}, but should be {should} [{scaled=}, {factor=}]"
+
+
+@pytest.mark.claim("napkin.ignores")
+@given(stalls=st.lists(st.integers(0, 5 * 60 * 60), min_size=4, max_size=4))
+@example(stalls=[0, 0, 0, 0])
+def test_training_days_are_those_of_a_run_that_never_waits_and_fewer_than_of_one_that_does(stalls):
+    communication, checkpoints, failures, data = stalls  # seconds of each day
+    stalled = communication + checkpoints + failures + data
+    run = (PARAMETERS, TOKENS, DEVICES, DENSE_PEAK, MFU)
+    formula = planning.training_days(*map(int, run[:3]), *map(float, run[3:]))
+    without, real = float(simulated_days(*run)), float(simulated_days(*run, stalled))
+    assert formula == pytest.approx(without), f"training_days={formula}, but should be {without}: no stall counts"
+    bounded = formula < real if stalled else formula == pytest.approx(real)
+    assert bounded, f"training_days={formula}, but should be at most {real} [{stalled=} s a day]"
+
+
+@pytest.mark.claim("napkin.ignores")
+@pytest.mark.parametrize("ignored", ["communication", "checkpoints", "failures", "data", "bound from below"])
+def test_the_estimate_says_what_it_ignores(ignored):
+    assert ignored in planning.training_days.__doc__, f"{ignored!r} should be named in the docstring of training_days"
+
+
+# FLOPs
+
+
+@pytest.mark.claim("napkin.8h100-2weeks")
+def test_eight_h100s_give_4_79e21_flops_in_one_week_and_9_58e21_in_two(figure):
+    literal = 8 * (60 * 60 * 24 * 7) * DENSE_PEAK
+    for weeks, printed in ((1, "4.79e+21"), (2, "9.58e+21")):
+        exact = 8 * int(timedelta(weeks=weeks).total_seconds()) * DENSE_PEAK
+        formula = planning.affordable_flops(7 * weeks, 8, float(DENSE_PEAK))
+        figure(f"{weeks} week(s): {formula:.3e} FLOPs")
+        assert formula == pytest.approx(float(exact)), f"affordable_flops={formula}, but should be {float(exact)}"
+        assert f"{formula:.2e}" == printed, f"affordable_flops={formula}, but should be {printed} [{weeks=}]"
+        assert (literal == exact) == (weeks == 1), f"8·(60·60·24·7)·peak should be one week only [{weeks=}]"
+
+
+@pytest.mark.claim("napkin.8h100-2weeks")
+def test_one_week_at_the_sparse_peak_passes_for_two_weeks_at_the_dense_one():
+    one_sparse, two_dense = (planning.affordable_flops(*run) for run in ((7, 8, 1979e12), (14, 8, float(DENSE_PEAK))))
+    assert one_sparse == pytest.approx(two_dense)
+
+
+@pytest.mark.claim("napkin.4.7e21")
+def test_a_week_of_eight_h100s_starts_with_4_7_and_rounds_to_4_8():
+    formula = planning.affordable_flops(7, 8, float(DENSE_PEAK))
+    week_s = int(timedelta(weeks=1).total_seconds())
+    digits = str(8 * week_s * 1979 * 10**12 // 2)
+    assert (len(digits), digits[:2]) == (22, "47"), f"{digits} should be 4.7 and more times 1e21"
+    assert int(formula / 1e20) == 47, f"affordable_flops={formula}, but should be cut off to 4.7e21"
+    assert f"{formula:.1e}" == "4.8e+21", f"affordable_flops={formula}, but should round to 4.8e21"
+
+
+@pytest.mark.claim("napkin.4.7e21")
+@pytest.mark.parametrize(("days", "peak"), [(14, float(DENSE_PEAK)), (7, 1979e12)], ids=["two weeks", "sparse peak"])
+def test_4_7e21_is_neither_two_weeks_nor_the_sparse_peak(days, peak):
+    formula = planning.affordable_flops(days, 8, peak)
+    assert int(formula / 1e20) == 95, f"affordable_flops={formula}, but should be 9.5e21 and more"
+
+
+@pytest.mark.claim("napkin.six-across-run")
+@given(
+    net=st.builds(DeepLinear, dim=st.integers(1, 8), layers=st.integers(1, 4)),
+    batches=st.lists(st.integers(1, 6), min_size=1, max_size=3),
+)
+def test_six_n_d_is_the_products_of_a_whole_run(workloads, device, net, batches):
+    model = workloads.build(net, device=device)
+    stepper = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with counted.flops() as count:
+        for batch in batches:
+            model(workloads.inputs(net, batch, device=device).requires_grad_()).square().mean().backward()
+            stepper.step()
+            stepper.zero_grad()
+    formula = planning.rule_flops("step", parameter_count(net), sum(batches))
+    assert formula == count.total, f"6ND={formula}, but {count.total} FLOPs were counted [{net}, {batches=}]"
+
+
+@pytest.mark.claim("napkin.six-across-run")
+@pytest.mark.parametrize("beyond", ["optimizer", "attention", "recomputation"])
+def test_six_n_d_leaves_out(workloads, device, figure, beyond):
+    net, batch, sequence = (ATTENDING, 1, 6 * ATTENDING.dim) if beyond == "attention" else (ONLY_PRODUCTS, 8, 1)
+    model = workloads.build(net, device=device, checkpoint_every=2 if beyond == "recomputation" else 0)
+    x = workloads.inputs(net, batch, sequence, device=device)
+    x = x.requires_grad_(x.is_floating_point())  # token ids take none
+    with sdpa_kernel(SDPBackend.MATH), counted.flops() as count:
+        model(x).square().mean().backward()
+    with counted.flops() as step:
+        torch.optim.AdamW(model.parameters(), foreach=False).step()
+    used = count.total + (step.elementwise if beyond == "optimizer" else 0)
+    rule = planning.rule_flops("step", parameter_count(net), batch * sequence)
+    figure(f"with {beyond}: {used / rule:.2f} x 6ND")
+    assert used > rule, f"{used} FLOPs were counted with {beyond}, but should exceed 6ND={rule}"
+
+
+# Memory
+
+
+@pytest.fixture(scope="module")
+def held_bytes_per_parameter(workloads, device):
+    """Bytes of parameters, gradients and AdamW's moments of a real fp32 net, for each parameter."""
+    net = DeepLinear(dim=32, layers=2)
+    model = workloads.build(net, device=device)
+    stepper = torch.optim.AdamW(model.parameters())
+    tensors.train(model, stepper, workloads.inputs(net, 4, device=device))
+    held = tensors.parameter_bytes(model) + tensors.gradient_bytes(model) + tensors.state_bytes(stepper)
+    return Fraction(held, sum(parameter.numel() for parameter in model.parameters()))
+
+
+@pytest.mark.claim("napkin.40b")
+@pytest.mark.parametrize(("gigabyte", "parameters"), [(10**9, "40.0e9"), (2**30, "42.9e9")], ids=["GB", "GiB"])
+def test_eight_h100s_that_shard_everything_hold_40e9_parameters(held_bytes_per_parameter, gigabyte, parameters):
+    held = 8 * 80 * gigabyte / held_bytes_per_parameter
+    formula = planning.largest_model_parameters(80 * gigabyte, devices=8, zero_stage=3)
+    assert formula == int(held), f"largest_model_parameters={formula}, but should be {int(held)} [{gigabyte=}]"
+    assert f"{formula / 1e9:.1f}e9" == parameters, f"largest_model_parameters={formula}, but should be {parameters}"
+
+
+@pytest.mark.claim("napkin.40b")
+@given(device_count=st.integers(1, 1024))
+def test_plain_data_parallel_holds_5e9_however_many_devices_there_are(held_bytes_per_parameter, device_count):
+    held = 80 * 10**9 / held_bytes_per_parameter
+    formula = planning.largest_model_parameters(80 * 10**9, device_count, zero_stage=0)
+    assert formula == held == 5 * 10**9, f"largest_model_parameters={formula}, but should be {held} [{device_count=}]"
+
+
+@pytest.mark.claim("napkin.per-device")
+def test_80_gb_hold_5e9_parameters_and_not_tens_of_billions(held_bytes_per_parameter):
+    held = 80 * 10**9 / held_bytes_per_parameter
+    formula = planning.largest_model_parameters(80 * 10**9)
+    assert formula == held == 5 * 10**9, f"largest_model_parameters={formula}, but should be {held}"
+    assert formula < 10 * 10**9, f"largest_model_parameters={formula} would be tens of billions"
+    assert 8 * formula == planning.largest_model_parameters(80 * 10**9, devices=8), "eight devices should hold 40e9"
