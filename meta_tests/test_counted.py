@@ -5,6 +5,7 @@ Torch's own figure stands beside ours where it is wrong today; a later torch may
 
 import itertools
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -68,8 +69,9 @@ batch_a, batch_b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
 byte_a, byte_b = torch.ones(20, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)
 complex_a, complex_b = torch.randn(3, 4, dtype=torch.complex64), torch.randn(4, 5, dtype=torch.complex64)
 half_a, packed_b = torch.ones(4, 32, dtype=torch.bfloat16), torch.ones(8, 32, dtype=torch.int8)
-fp8_a, fp8_b = torch.ones(16, 32).to(torch.float8_e4m3fn), torch.ones(16, 32).to(torch.float8_e4m3fn).t()
-one = torch.tensor(1.0)
+# Shapes alone: a CPU multiplies fp8 only since 2.7.
+fp8_a, fp8_b = (torch.empty(16, 32, dtype=torch.float8_e4m3fn, device="meta") for _ in range(2))
+one = torch.ones((), device="meta")
 wide_a, wide_b = torch.ones(8, 16, dtype=torch.bfloat16), torch.ones(2, 16, 24, dtype=torch.bfloat16)
 ends = torch.tensor([3, 8], dtype=torch.int32)
 
@@ -103,8 +105,8 @@ PRODUCTS: dict[str, tuple[Callable[[], object], Callable[[], int], int]] = {
         0,
     ),
     "_scaled_mm": (
-        lambda: torch._scaled_mm(fp8_a, fp8_b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),
-        lambda: multiply_adds(fp8_a.float(), fp8_b.float()),
+        lambda: torch._scaled_mm(fp8_a, fp8_b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16),
+        lambda: multiply_adds(torch.ones(16, 32), torch.ones(32, 16)),
         0,  # before 2.7
     ),
     "_grouped_mm": (
@@ -193,13 +195,17 @@ def test_fused_attention_of_the_cpu_costs_two_products_forward_and_five_backward
     leaves = [each.requires_grad_() for each in (query, key, value)]
 
     def step() -> None:
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the reasons why there is no kernel
             F.scaled_dot_product_attention(*leaves, enable_gqa=key_heads != 4).sum().backward()
 
     operations = scalars.Operations()
     numbers = [operations.array(each[0].detach()) for each in leaves]
     _, forward, backward = scalars.attention(*numbers, causal=False, output_gradient=torch.ones(4, 5, 4), flash=True)
-    count = flops_of(step)
+    try:
+        count = flops_of(step)
+    except RuntimeError as error:
+        pytest.skip(f"torch {torch.__version__} has no fused attention for this: {error}")
     assert (count.forward, count.backward) == (forward.flops, backward.flops), (
         f"{count}, but should be {forward.flops} forward, {backward.flops} backward"
     )
@@ -356,7 +362,7 @@ def test_a_fused_operation_costs_what_it_fuses(name: str) -> None:
     ("optimizer", "options"),
     [
         (torch.optim.AdamW, {}),
-        (torch.optim.AdamW, {"weight_decay": 0.0, "amsgrad": True}),
+        (torch.optim.Adam, {"amsgrad": True}),
         (torch.optim.Adam, {"weight_decay": 0.1, "maximize": True}),
         (torch.optim.SGD, {}),
         (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
