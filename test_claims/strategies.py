@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from hypothesis import example
 from hypothesis import strategies as st
 
 from accounting.formats import FORMATS
@@ -64,15 +65,18 @@ class ViewStep:
     def of(self, x: Any) -> Any:
         """The step applied to a tensor, or to a Layout, whose methods bear the names of torch's."""
         if self.name == "slice" and isinstance(x, torch.Tensor):
-            dim, start, end, step = self.arguments
-            return x[(slice(None),) * (dim % x.dim()) + (slice(start, end, step),)]
+            return x[self._subscript()]
         return getattr(x, self.name)(*self.arguments)
 
+    def _subscript(self) -> tuple[Any, ...]:
+        dim, cut, whole = self.arguments[0], slice(*self.arguments[1:]), slice(None)
+        return (*[whole] * dim, cut) if dim >= 0 else (Ellipsis, cut, *[whole] * (-1 - dim))
+
     def __repr__(self) -> str:
-        if self.name == "slice":
-            dim, start, end, step = self.arguments
-            return f".movedim({dim}, 0)[{start}:{end}:{step}].movedim(0, {dim})".replace("None", "")
-        return f".{self.name}({', '.join(map(repr, self.arguments))})"
+        if self.name != "slice":
+            return f".{self.name}({', '.join(map(repr, self.arguments))})"
+        written = ["..." if cut is Ellipsis else f"{cut.start}:{cut.stop}:{cut.step}" for cut in self._subscript()]
+        return f"[{', '.join(written)}]".replace("None", "").replace("::,", ":,").replace("::]", ":]")
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class ViewChain:
         return x
 
     def __repr__(self) -> str:
-        return f"torch.arange({math.prod(self.shape)}).reshape{self.shape}{''.join(map(repr, self.steps))}"
+        return f"torch.arange({math.prod(self.shape)}).reshape({self.shape}){''.join(map(repr, self.steps))}"
 
 
 def _dims(x: torch.Tensor) -> st.SearchStrategy[int]:
@@ -215,3 +219,36 @@ def view_chains(draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...
         x = step.of(x)
         chain = ViewChain(chain.shape, (*chain.steps, step))
     return chain
+
+
+# Each operation on a tensor that is not contiguous, with arguments that change what can be changed.
+EACH_OPERATION = tuple(
+    ViewChain((2, 4, 6), (ViewStep("transpose", (0, 2)), *(ViewStep(name, arguments) for name, arguments in steps)))
+    for steps in (
+        [("select", (1, 2))],
+        [("slice", (-2, 1, 4, 2))],
+        [("slice", (1, 0, 1, 1)), ("slice", (2, 0, 1, 1))],  # (6, 1, 1), strides (1, 6, 24): contiguous
+        [("transpose", (1, 2))],
+        [("permute", ((1, 2, 0),))],
+        [("select", (0, 1)), ("unsqueeze", (1,)), ("expand", ((3, 1, -1, 5, 2),))],
+        [("unsqueeze", (1,))],
+        [("unsqueeze", (-1,)), ("unsqueeze", (0,)), ("squeeze", (0,))],
+        [("unsqueeze", (-1,)), ("unsqueeze", (0,)), ("squeeze", ())],
+        [("flatten", (1, 2))],
+        [("unflatten", (0, (3, 1, 2)))],
+        [("view", ((6, 2, 2, 1, 2),))],
+        [("reshape", ((8, -1),))],
+        [("diagonal", (-1, 0, 2))],
+        [("as_strided", ((2, 3), (1, 5), 4))],
+    )
+)
+
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+def with_each_operation(test: Test) -> Test:
+    """Has a property of chains tried on every operation before the random chains."""
+    for chain in EACH_OPERATION:
+        test = example(chain=chain)(test)
+    return test

@@ -21,7 +21,15 @@ from accounting.layout import (
 )
 from accounting.measured import memory
 from test_claims.oracles.layout import layout_of, metered, places, shares_storage
-from test_claims.strategies import ALWAYS_VIEWS, ViewChain, factorisations, shapes, sizes, view_chains
+from test_claims.strategies import (
+    ALWAYS_VIEWS,
+    ViewChain,
+    factorisations,
+    shapes,
+    sizes,
+    view_chains,
+    with_each_operation,
+)
 
 
 def indices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -52,7 +60,8 @@ def test_a_fresh_contiguous_tensor_always_has_the_row_major_strides(device, shap
 @pytest.mark.claim("storage.arange-3x4")
 def test_twelve_numbers_in_3_rows_have_strides_4_and_1_and_view_as_4_rows(device):
     x = torch.arange(12, device=device).reshape(3, 4)
-    assert x.stride() == (4, 1), f"strides={x.stride()}, but should be (4, 1)"
+    formula = contiguous_strides((3, 4))
+    assert x.stride() == formula == (4, 1), f"strides={x.stride()} and {formula=}, but should be (4, 1)"
     y = x.view(4, 3)
     assert (y.stride(), shares_storage(x, y)) == (view_strides((3, 4), (4, 1), (4, 3)), True)
     assert y.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
@@ -79,6 +88,7 @@ def test_without_the_storage_offset_a_column_is_sought_in_the_wrong_place(device
 
 @pytest.mark.claim("storage.index-formula")
 @given(chain=view_chains())
+@with_each_operation
 def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, chain):
     x, layout = chain.base(device), contiguous_layout(chain.shape)
     contents = list(range(x.numel()))  # of the storage, place by place
@@ -87,12 +97,12 @@ def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, 
         if not shares_storage(x, after):
             contents = [contents[place] for place in layout.offsets()]
         x, layout = after, formula
-        said, start = f"[{step!r} in {chain!r}]", x.untyped_storage().data_ptr()
+        said = f"[{step!r} in {chain!r}]"
         assert layout_of(x) == formula, f"formula={formula}, but should be {layout_of(x)} {said}"
         expected = [contents[place] for place in formula.offsets()]
         assert x.flatten().tolist() == expected, f"values={x.flatten().tolist()}, but should be {expected} {said}"
         if x.numel():  # torch's pointer of a tensor without elements is 0
-            distance = (x.data_ptr() - start) // x.element_size()
+            distance = (x.data_ptr() - x.untyped_storage().data_ptr()) // x.element_size()
             assert distance == formula.offset, f"offset={formula.offset}, but should be {distance} {said}"
 
 
@@ -136,6 +146,7 @@ def test_two_tensors_of_different_shape_lie_in_one_allocation(device):
 
 @pytest.mark.claim("storage.contiguous-def")
 @given(chain=view_chains())
+@with_each_operation
 def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device, chain):
     x = chain.tensor(device)
     walked = places(x).flatten().tolist()
@@ -157,6 +168,7 @@ def test_a_transposed_matrix_is_contiguous_only_where_a_dimension_has_fewer_than
 
 @pytest.mark.claim("storage.contiguous-copies")
 @given(chain=view_chains())
+@with_each_operation
 def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
     x = chain.tensor(device)
     y = x.contiguous()
@@ -256,9 +268,12 @@ def test_some_tensors_that_are_not_contiguous_can_be_viewed_and_reshaped_without
     transposed = torch.arange(6, device=device).reshape(2, 3).t()
     front = torch.arange(24, device=device).reshape(2, 3, 4)[:, :, :2]
     rows = torch.arange(24, device=device).reshape(4, 6)[::2]
-    for x, shape in ((transposed, (3, 1, 2)), (front, (6, 2)), (rows, (2, 2, 3))):
+    unused = torch.arange(24, device=device).reshape(1, 4, 6).transpose(0, 1)[:, :, ::2]  # (4, 1, 3): (6, 24, 2)
+    for x, shape in ((transposed, (3, 1, 2)), (front, (6, 2)), (rows, (2, 2, 3)), (unused, (2, 6))):
         assert not x.is_contiguous(), f"the example is contiguous [{x.stride()}]"
-        assert shares_storage(x, x.view(shape)), f"view copied [{layout_of(x)} to {shape}]"
+        viewed, formula = x.view(shape), view_strides(x.shape, x.stride(), shape)
+        assert formula == viewed.stride(), f"view_strides={formula}, but should be {viewed.stride()} [{layout_of(x)}]"
+        assert shares_storage(x, viewed), f"view copied [{layout_of(x)} to {shape}]"
         assert shares_storage(x, x.reshape(shape)), f"reshape copied [{layout_of(x)} to {shape}]"
 
 

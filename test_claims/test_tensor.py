@@ -8,7 +8,7 @@ import hypothesis.extra.numpy as npst
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -18,14 +18,15 @@ from accounting.measured import memory
 from accounting.memory import storage_bytes, tensor_bytes
 from test_claims.oracles.layout import metered
 from test_claims.oracles.memory import OPTIMIZERS
-from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes, view_chains
+from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes, view_chains, with_each_operation
 
 broadcastable = npst.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min_side=0, max_side=4)
 
 
 def storages(kept: list[object], device: torch.device) -> int:
     """Bytes of the storages on `device` under what is kept, each storage once; None is nothing."""
-    assert all(x is None or isinstance(x, torch.Tensor) for x in kept), f"not all of these are tensors: {kept}"
+    others = [x for x in kept if x is not None and not isinstance(x, torch.Tensor)]
+    assert not others, f"these are kept, but are no tensors: {others}"
     there = [x.untyped_storage() for x in kept if x is not None and x.device.type == device.type]
     return sum({storage.data_ptr(): storage.nbytes() for storage in there}.values())
 
@@ -68,6 +69,7 @@ def test_views_have_other_bytes_than_their_storage(device):
 
 @pytest.mark.claim("tensor.nbytes-formula")
 @given(chain=view_chains())
+@with_each_operation
 def test_a_strided_tensor_takes_the_extent_of_its_strides(device, chain):
     x = chain.tensor(device)
     alone = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
@@ -86,7 +88,8 @@ def test_fp4_is_counted_in_values_where_torch_counts_pairs(device, rows, pairs):
 @pytest.mark.claim("tensor.example-4x8")
 def test_a_4x8_tensor_takes_128_bytes(device):
     x = torch.zeros(4, 8, device=device)
-    assert (x.numel(), x.element_size(), x.untyped_storage().nbytes()) == (32, 4, 128), f"{x.numel()} elements"
+    counted = (x.numel(), x.element_size(), x.untyped_storage().nbytes())
+    assert counted == (32, 4, 128), f"elements, their bytes and all bytes are {counted}, but should be (32, 4, 128)"
     assert tensor_bytes((4, 8)) == x.nbytes, f"tensor_bytes={tensor_bytes((4, 8))}, but should be {x.nbytes}"
 
 
@@ -116,8 +119,8 @@ def test_a_5x10_tensor_of_fp16_takes_100_bytes_wherever_it_lies(device):
     here = torch.ones(5, 10, dtype=torch.float16)
     there = here.to(device)
     for x in (here, there):
-        got = x.untyped_storage().nbytes()
-        assert got == tensor_bytes((5, 10), "fp16") == 100, f"{got} bytes on {x.device}, but should be 100"
+        got, formula = x.untyped_storage().nbytes(), tensor_bytes((5, 10), "fp16")
+        assert got == formula == 100, f"{got} bytes on {x.device} and by formula {formula}, but should be 100"
 
 
 @pytest.mark.claim("tensor.ex-5x10-fp16")
@@ -181,7 +184,7 @@ def test_the_default_can_be_set(device):
 
 
 @pytest.mark.claim("tensor.everything-is-tensors")
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adamw"])
 def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer):
     device = metered(device)
 
@@ -240,6 +243,8 @@ def test_the_shape_of_an_elementwise_result_is_the_broadcast_of_its_operands(dev
 
 @pytest.mark.claim("tensor.shapes-match")
 @given(first=shapes(), second=shapes())
+@example(first=(2, 3), second=(2,))
+@example(first=(2, 3), second=(3,))
 def test_shapes_that_do_not_match_are_refused_by_the_formula_exactly_when_torch_refuses_them(device, first, second):
     def refused(result, error):
         try:
