@@ -134,7 +134,7 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
 
 
 def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
-    """FLOPs of an einsum contracted two operands at a time: per step 2·(product of the sizes of all indices of the two).
+    """FLOPs of an einsum contracted pair by pair: for each pair 2·(product of the sizes of all their indices).
 
     A step multiplies once per combination of its indices and, where an index is summed, adds once; where none is (an
     outer or an elementwise product) it only multiplies. An index that occurs in one of the two and is not needed later
@@ -358,8 +358,8 @@ def attention_backward_flops(
 ) -> int:
     """FLOPs of the gradients of q, k and v: four products, twice the forward ("math"), or five ("flash").
 
-    dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and computes s = q·kᵀ once more:
-    2.5 times the forward. That fifth product is recomputation: it counts for HFU, not for MFU.
+    dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and computes s = q·kᵀ once
+    more: 2.5 times the forward. That fifth product is recomputation: it counts for HFU, not for MFU.
 
     Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads - kv_heads)·keys·d each.
 

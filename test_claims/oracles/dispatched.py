@@ -18,10 +18,10 @@ def counting() -> Iterator[FlopCounterMode]:
         yield counter
 
 
-def product_flops(function: Callable[[], object]) -> int:
-    """FLOPs of the matrix products and convolutions in `function()`."""
+def product_flops(function: Callable[..., object], *arguments: object) -> int:
+    """FLOPs of the matrix products and convolutions in `function(*arguments)`."""
     with counting() as counter:
-        function()
+        function(*arguments)
     return int(counter.get_total_flops())
 
 

@@ -70,9 +70,9 @@ class Number:
         return Number(function(self.value), self.operations)
 
 
-def tensor(numbers: np.ndarray) -> torch.Tensor:
+def tensor(numbers: np.ndarray | Number) -> torch.Tensor:
     """The values alone, as float32: exact for the small integers the tests draw."""
-    return torch.tensor(numbers.astype(float), dtype=torch.float32)
+    return torch.tensor(np.asarray(numbers).astype(float), dtype=torch.float32)  # numpy unwraps what has no dimension
 
 
 # Products

@@ -1,0 +1,489 @@
+"""Claims about forward FLOPs: formulas against numbers that count their own operations, and what torch dispatches."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import counted
+from accounting.convolution import convolution_flops
+from accounting.flops import (
+    attention_flops,
+    broadcast_matmul_flops,
+    einsum_flops,
+    elementwise_flops,
+    linear_flops,
+    matmul_flops,
+)
+from accounting.models import Transformer
+from test_claims.oracles import scalars
+from test_claims.oracles.dispatched import forward_and_backward, product_flops
+from test_claims.oracles.names import public_quantities, violations
+from test_claims.oracles.scalars import Operations
+from test_claims.strategies import shapes, sizes
+
+
+def integers(*shape, device="cpu"):
+    """Random small integers as float32, whose sums and products are exact in any order and precision."""
+    return torch.randint(-3, 4, shape, device=device).float()
+
+
+# ---- matrix products ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("flops.matmul-2mnk")
+@given(m=sizes(), k=sizes(), n=sizes())
+def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
+    operations, a, b = Operations(), integers(m, k), integers(k, n)
+    product = scalars.matmul(operations.array(a), operations.array(b))
+    assert torch.equal(scalars.tensor(product), a @ b), "the oracle's own product is wrong"
+    assert operations.multiplications == operations.additions == m * k * n
+    assert matmul_flops(m, k, n) == operations.flops, (
+        f"matmul_flops={matmul_flops(m, k, n)}, but should be {operations.flops}, counted one by one [{m=}, {k=}, {n=}]"
+    )
+
+
+@pytest.mark.claim("flops.matmul-2mnk")
+@given(m=sizes(), k=sizes(), n=sizes())
+def test_matmul_needs_one_addition_less_per_output_where_the_first_is_a_copy(m, k, n):
+    operations = Operations()
+    scalars.matmul(operations.array(integers(m, k)), operations.array(integers(k, n)), from_zero=False)
+    minimum = matmul_flops(m, k, n) - m * n
+    assert operations.flops == minimum == m * n * (2 * k - 1), (
+        f"counted {operations.flops}, but should be {minimum} [{m=}, {k=}, {n=}]"
+    )
+
+
+@pytest.mark.claim("flops.matmul-2mnk")
+@given(m=sizes(2, 16), k=sizes(2, 16), n=sizes(2, 16))
+def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n):
+    a, b, c = integers(m, k, device=device), integers(k, n, device=device), integers(n, device=device)
+    formula = matmul_flops(m, k, n)
+    for name, call in {
+        "a @ b": lambda: a @ b,
+        "addmm": lambda: torch.addmm(c, a, b),
+        "linear": lambda: torch.nn.functional.linear(a, b.T),
+        "bmm": lambda: torch.bmm(a[None], b[None]),
+        "einsum": lambda: torch.einsum("mk,kn->mn", a, b),
+    }.items():
+        dispatched = product_flops(call)
+        assert formula == dispatched, f"matmul_flops={formula}, but {name} dispatched {dispatched} [{m=}, {k=}, {n=}]"
+
+
+@pytest.mark.claim("flops.reason-per-output")
+@given(b=sizes(), d=sizes(2), k=sizes())
+def test_the_factor_2_belongs_to_each_term_of_the_inner_product_not_to_each_output(b, d, k):
+    operations = Operations()
+    product = scalars.matmul(operations.array(integers(b, d)), operations.array(integers(d, k)))
+    assert operations.flops != 2 * product.size, f"2 FLOPs per output would be {2 * product.size} [{b=}, {d=}, {k=}]"
+    assert operations.flops == 2 * d * product.size == matmul_flops(b, d, k), (
+        f"counted {operations.flops}, but should be 2 per term, {2 * d * product.size} [{b=}, {d=}, {k=}]"
+    )
+
+
+@pytest.mark.claim("flops.batched")
+@given(batch=shapes((0, 2), (1, 3)), m=sizes(most=3), k=sizes(most=3), n=sizes(most=3), data=st.data())
+def test_a_batch_costs_the_product_of_each_of_its_elements(batch, m, k, n, data):
+    """Each operand has any of the batch's dimensions, of its size or 1: the product is the same for every element."""
+    a_shape, b_shape = ((*data.draw(_stretching_to(batch)), *last) for last in ((m, k), (k, n)))
+    operations, a, b = Operations(), integers(*a_shape), integers(*b_shape)
+    product = scalars.matmul(operations.array(a), operations.array(b))
+    assert torch.equal(scalars.tensor(product), a @ b), "the oracle's own product is wrong"
+    formula = broadcast_matmul_flops(a_shape, b_shape)
+    assert formula == operations.flops, (
+        f"broadcast_matmul_flops={formula}, but should be {operations.flops} [{a_shape} @ {b_shape}]"
+    )
+
+
+def _stretching_to(batch):
+    """Shapes that broadcast with others of their kind: any tail of `batch`, sizes replaced by 1."""
+    return st.tuples(st.integers(0, len(batch)), st.tuples(*(st.booleans() for _ in batch))).map(
+        lambda drawn: tuple(1 if one else size for size, one in zip(batch, drawn[1], strict=True))[drawn[0] :]
+    )
+
+
+@pytest.mark.claim("flops.batched")
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape", "number"),
+    [
+        ((4, 8, 16, 32), (32, 2), 65_536),
+        ((4, 8, 16, 32), (4, 8, 32, 64), 2_097_152),
+        ((4, 8, 16, 32), (8, 32, 64), 2_097_152),
+        ((4, 1, 16, 32), (8, 32, 64), 2_097_152),
+    ],
+)
+def test_the_worked_batches_cost_what_torch_dispatches(device, a_shape, b_shape, number):
+    a, b = torch.rand(a_shape, device=device), torch.rand(b_shape, device=device)
+    dispatched, formula = product_flops(lambda: a @ b), broadcast_matmul_flops(a_shape, b_shape)
+    assert formula == dispatched == number, (
+        f"broadcast_matmul_flops={formula}, torch dispatched {dispatched}, but both should be {number}"
+    )
+
+
+@pytest.mark.claim("flops.batched")
+@given(b=sizes(2, 5), s=sizes(2, 8), d=sizes(2, 16), h=sizes(2, 16))
+def test_batched_einsums_cost_the_product_of_all_their_sizes_twice(device, b, s, d, h):
+    for equation, shapes_ in {
+        "bsd,dh->bsh": ((b, s, d), (d, h)),
+        "bqd,bkd->bqk": ((b, s, d), (b, h, d)),
+        "...sd,...dh->...sh": ((b, 3, s, d), (3, d, h)),
+    }.items():
+        operands = [torch.rand(shape, device=device) for shape in shapes_]
+        dispatched, formula = product_flops(torch.einsum, equation, *operands), einsum_flops(equation, *shapes_)
+        assert formula == dispatched, (
+            f"einsum_flops={formula}, but torch dispatched {dispatched} [{equation} {shapes_}]"
+        )
+
+
+@pytest.mark.claim("flops.example-268M")
+def test_1024x512_by_512x256_costs_268_435_456_flops(device):
+    a, b = torch.rand(1024, 512, device=device), torch.rand(512, 256, device=device)
+    dispatched, formula = product_flops(lambda: a @ b), matmul_flops(1024, 512, 256)
+    assert formula == dispatched == 268_435_456, f"matmul_flops={formula}, torch dispatched {dispatched}"
+
+
+@pytest.mark.claim("flops.cubic")
+@given(n=sizes(2, 8), factor=sizes(2, 4))
+def test_growing_a_square_product_costs_the_cube_and_an_addition_the_square(device, n, factor):
+    def costs(m, k, columns):
+        a, b = torch.rand(m, k, device=device), torch.rand(k, columns, device=device)
+        with counted.flops() as elementwise:
+            a + a
+        return product_flops(lambda: a @ b), elementwise.elementwise
+
+    (product, added), (larger_product, larger_added) = costs(n, n, n), costs(factor * n, factor * n, factor * n)
+    assert larger_product == factor**3 * product, f"{factor}n costs {larger_product / product} times n, not {factor}³"
+    assert larger_added == factor**2 * added, f"adding costs {larger_added / added} times as much, not {factor}²"
+    assert elementwise_flops((factor * n, n)) == factor * elementwise_flops((n, n)), "not linear in the elements"
+    for longer in ((factor * n, n, n), (n, factor * n, n), (n, n, factor * n)):
+        got = costs(*longer)[0]
+        assert got == factor * product, f"{longer} costs {got}, but should be {factor} times {product}"
+
+
+# ---- elementwise operations and the convention -------------------------------------------------------------------
+
+
+@pytest.mark.claim("flops.add", "flops.elementwise")
+@given(shape=shapes((0, 3), (1, 5)), stretched=st.booleans())
+def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, shape, stretched):
+    other_shape = tuple(1 for _ in shape) if stretched else shape
+    x, y = integers(*shape, device=device), integers(*other_shape, device=device)
+    formula = elementwise_flops(shape, other_shape)
+    for name, operation in {"add": lambda a, b: a + b, "multiply": lambda a, b: a * b}.items():
+        tally = Operations()
+        values = operation(tally.array(x), tally.array(y))
+        assert torch.equal(scalars.tensor(values), operation(x, y).cpu()), "the oracle's own result is wrong"
+        assert formula == tally.flops, f"elementwise_flops={formula}, but should be {tally.flops} [{name}, {shape}]"
+    tally = Operations()
+    scalars.relu(tally.array(x))
+    assert elementwise_flops(shape) == tally.flops, f"relu takes {tally.flops} operations on {shape}"
+
+
+@pytest.mark.claim("flops.elementwise")
+def test_gelu_costs_several_flops_per_element():
+    x, tally = torch.linspace(-3, 3, 20).reshape(4, 5), Operations()
+    values = scalars.tensor(scalars.gelu(tally.array(x)))
+    torch.testing.assert_close(values, torch.nn.functional.gelu(x, approximate="tanh"))
+    assert tally.flops == elementwise_flops(x.shape, flops_per_element=9) == 9 * x.numel(), (
+        f"GELU takes {tally.flops / x.numel()} operations per element, but should take 9"
+    )
+
+
+@pytest.mark.claim("flops.elementwise")
+def test_an_elementwise_operation_takes_time_in_proportion_to_the_elements(device, speed, one_thread):
+    """Four times the elements take more than twice and less than eight times as long: neither a constant nor n²."""
+    few = 2**20 if device.type == "cpu" else 2**25
+    x, y = (torch.rand(few, device=device) for _ in range(2))
+    many_x, many_y = x.repeat(4), y.repeat(4)
+
+    def small(times=1):
+        for _ in range(times):
+            torch.add(x, y, out=x)
+
+    def large():
+        torch.add(many_x, many_y, out=many_x)
+
+    speed.assert_slower(large, small, "adding four times the elements against adding them once", at_least=2)
+    speed.assert_slower(lambda: small(8), large, "adding eight times against adding four times the elements")
+
+
+@pytest.mark.claim("flops.example-square")
+def test_squaring_a_1024x512_matrix_costs_524_288_flops(device):
+    x = torch.rand(1024, 512, device=device)
+    with counted.flops() as dispatched:
+        x * x
+    tally = Operations()
+    row = tally.array(torch.rand(512))
+    for _ in range(1024 // 64):  # a 64th of the rows, one multiplication at a time: the rest is the same again
+        row * row
+    formula = elementwise_flops((1024, 512))
+    assert formula == dispatched.elementwise == 64 * tally.flops == 524_288, (
+        f"elementwise_flops={formula}, dispatched {dispatched.elementwise}, counted {64 * tally.flops}; not all 524,288"
+    )
+    unseen = product_flops(lambda: x * x)
+    assert unseen == 0, f"torch's FlopCounterMode reports {unseen} for x * x, but it has always left those out"
+
+
+@pytest.mark.claim("flops.example-ratio")
+@given(m=sizes(), k=sizes(), n=sizes())
+def test_a_product_is_dearer_than_a_square_by_twice_its_output_width(m, k, n):
+    product, square, a = Operations(), Operations(), integers(m, k)
+    scalars.matmul(product.array(a), product.array(integers(k, n)))
+    _ = square.array(a) * square.array(a)
+    assert product.flops == 2 * n * square.flops, f"{product.flops / square.flops} times, not {2 * n} [{m=}, {k=}]"
+    assert matmul_flops(1024, 512, 256) == 512 * elementwise_flops((1024, 512)), "at the worked sizes: not 512 times"
+
+
+@pytest.mark.claim("flops.add-mul-misconception")
+@given(m=sizes(), k=sizes(), n=sizes())
+def test_an_addition_and_a_multiplication_at_one_flop_each_make_two(m, k, n):
+    operations = Operations()
+    scalars.matmul(operations.array(integers(m, k)), operations.array(integers(k, n)))
+    pairs = operations.multiplications
+    assert operations.additions == pairs, f"{operations.additions} additions for {pairs} multiplications"
+    at_one_each = 1 * operations.additions + 1 * operations.multiplications
+    assert at_one_each == 2 * pairs == matmul_flops(m, k, n), (
+        f"at one FLOP each the operations are {at_one_each}, but should be 2 for each of the {pairs} pairs"
+    )
+
+
+# ---- layers and nets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("flops.linear-128-64")
+@pytest.mark.parametrize(("batch", "number", "bias_additions"), [(1, 16_384, 64), (32, 524_288, 2_048)])
+def test_the_128_to_64_layer_costs_the_worked_number_without_its_bias(device, batch, number, bias_additions):
+    layer, x = torch.nn.Linear(128, 64, device=device), torch.rand(batch, 128, device=device)
+    dispatched, formula = product_flops(lambda: layer(x)), linear_flops(batch, 128, 64)
+    assert formula == dispatched == number, f"linear_flops={formula}, dispatched {dispatched}, not {number} [{batch=}]"
+    tally = Operations()
+    scalars.linear(tally.array(x[:1]), tally.array(layer.weight), tally.array(layer.bias))
+    with_bias = linear_flops(batch, 128, 64, bias=True)
+    assert with_bias == batch * tally.flops == number + bias_additions, (
+        f"linear_flops with bias={with_bias}, counted {batch * tally.flops}, not {number} + {bias_additions} [{batch=}]"
+    )
+
+
+@pytest.mark.claim("flops.linear-2DK")
+@given(b=sizes(), d=sizes(), k=sizes(), bias=st.booleans())
+def test_a_linear_layer_costs_2dk_per_example(b, d, k, bias):
+    tally, x, weight, added = Operations(), integers(b, d), integers(k, d), integers(k)
+    y = scalars.linear(tally.array(x), tally.array(weight), tally.array(added) if bias else None)
+    reference = torch.nn.functional.linear(x, weight, added if bias else None)
+    assert torch.equal(scalars.tensor(y), reference), "the oracle's own layer is wrong"
+    formula = linear_flops(b, d, k, bias)
+    assert formula == tally.flops, f"linear_flops={formula}, but should be {tally.flops} [{b=}, {d=}, {k=}, {bias=}]"
+    assert linear_flops(b, d, k) == b * linear_flops(1, d, k) == 2 * b * d * k
+
+
+@pytest.mark.claim("flops.forward-2BN")
+@given(batch=sizes(), widths=st.lists(sizes(most=16), min_size=2, max_size=5))
+def test_a_forward_pass_of_linear_layers_costs_2_per_token_and_parameter(device, batch, widths):
+    layers = [torch.nn.Linear(m, n, bias=False) for m, n in pairwise(widths)]
+    net = torch.nn.Sequential(*layers).to(device)
+    parameters = sum(p.numel() for p in net.parameters())
+    dispatched = product_flops(lambda: net(torch.rand(batch, widths[0], device=device)))
+    formula = sum(linear_flops(batch, layer.in_features, layer.out_features) for layer in layers)
+    assert dispatched == formula == 2 * batch * parameters, (
+        f"dispatched {dispatched}, formula {formula}, but should be 2·{batch}·{parameters} [{widths=}]"
+    )
+
+
+@pytest.mark.claim("flops.forward-2BN")
+def test_an_embedding_is_looked_up_at_no_flops(figure):
+    net = torch.nn.Sequential(torch.nn.Embedding(50_000, 64), torch.nn.Linear(64, 1562, bias=False)).to("meta")
+    tokens = torch.zeros(7, dtype=torch.int64, device="meta")
+    dispatched, parameters = product_flops(lambda: net(tokens)), sum(p.numel() for p in net.parameters())
+    assert dispatched == 2 * 7 * (parameters - 50_000 * 64), f"the embedding cost {dispatched} FLOPs"
+    overstated = 2 * 7 * parameters / dispatched
+    assert overstated > 30, f"2BN overstates a net that is mostly embedding {overstated:.1f} times, not more than 30"
+    figure(f"2BN overstates a net with a 50,000-word embedding {overstated:.0f} times")
+
+
+@pytest.mark.claim("flops.forward-2BN")
+@given(size=sizes(4, 16), channels=sizes(), outputs=sizes(), width=sizes(most=3))
+def test_a_convolution_uses_each_weight_once_per_position(device, size, channels, outputs, width):
+    net = torch.nn.Conv2d(channels, outputs, width, bias=False).to(device)
+    dispatched = product_flops(lambda: net(torch.rand(1, channels, size, size, device=device)))
+    positions = (size - width + 1) ** 2
+    formula = convolution_flops(1, channels, outputs, (size, size), (width, width))
+    assert formula == dispatched == 2 * positions * net.weight.numel(), (
+        f"convolution_flops={formula}, but should be {dispatched}: 2 per weight at each of {positions} positions"
+    )
+
+
+@pytest.mark.claim("flops.forward-2BN")
+def test_a_1x1_convolution_of_a_16x16_image_costs_512_flops_for_its_one_parameter(device):
+    net = torch.nn.Conv2d(1, 1, 1, bias=False).to(device)
+    dispatched = product_flops(lambda: net(torch.rand(1, 1, 16, 16, device=device)))
+    assert dispatched == convolution_flops(1, 1, 1, (16, 16), (1, 1)) == 512, f"dispatched {dispatched}, not 512"
+
+
+@pytest.mark.claim("flops.forward-2BN")
+@given(batch=sizes(most=3), length=sizes(2, 16), heads=sizes(most=3), width=sizes(2, 8))
+def test_attention_adds_products_that_have_no_parameters(device, batch, length, heads, width):
+    q, k, v = (torch.rand(batch, heads, length, width, device=device) for _ in range(3))
+    dispatched = product_flops(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
+    formula = attention_flops(batch, heads, length, width)
+    assert formula == dispatched > 0, f"attention_flops={formula}, but torch dispatched {dispatched} [{q.shape=}]"
+
+
+@pytest.mark.claim("flops.two-layer")
+@given(b=sizes(), d=sizes(), k=sizes())
+def test_a_two_layer_net_costs_2bdd_plus_2bdk(b, d, k):
+    tally, x, w1, w2 = Operations(), integers(b, d), integers(d, d), integers(d, k)
+    y = scalars.matmul(scalars.matmul(tally.array(x), tally.array(w1)), tally.array(w2))
+    assert torch.equal(scalars.tensor(y), x @ w1 @ w2), "the oracle's own net is wrong"
+    formula = matmul_flops(b, d, d) + matmul_flops(b, d, k)
+    assert formula == tally.flops == 2 * b * (w1.numel() + w2.numel()), (
+        f"the formulas give {formula}, but should give {tally.flops} = 2·B·N [{b=}, {d=}, {k=}]"
+    )
+
+
+@pytest.mark.claim("flops.two-layer-DxD")
+@given(b=sizes(), d=sizes(), k=sizes())
+def test_the_second_matrix_of_the_two_layer_net_is_d_by_k(device, b, d, k):
+    def forward_flops(second):
+        x, w1, w2 = (torch.rand(shape, device=device) for shape in ((b, d), (d, d), second))
+        return product_flops(lambda: x @ w1 @ w2)
+
+    claimed = 2 * b * d * d + 2 * b * d * k
+    assert forward_flops((d, k)) == claimed, f"with a D × K matrix: {forward_flops((d, k))}, but should be {claimed}"
+    assert forward_flops((d, d)) == 4 * b * d * d, f"with two D × D: {forward_flops((d, d))}, not {4 * b * d * d}"
+    if d != k:
+        assert forward_flops((d, d)) != claimed, f"two D × D matrices cost {claimed} too [{b=}, {d=}, {k=}]"
+
+
+@pytest.mark.claim("flops.step-without-B")
+@given(b=sizes(2), widths=st.lists(sizes(most=8), min_size=2, max_size=4))
+def test_every_term_of_a_training_step_carries_the_batch(device, b, widths):
+    layers = [torch.nn.Linear(m, n, bias=False) for m, n in pairwise(widths)]
+    net, n = torch.nn.Sequential(*layers).to(device), sum(layer.weight.numel() for layer in layers)
+    forward, backward = forward_and_backward(net, torch.rand(b, widths[0], device=device, requires_grad=True))
+    assert (forward, backward) != (2 * n, 4 * n), f"a batch of {b} costs as much as one example [{widths=}]"
+    assert (forward, backward, forward + backward) == (2 * n * b, 4 * n * b, 6 * n * b), (
+        f"dispatched {forward} and {backward}, but should be {2 * n * b} and {4 * n * b} [{b=}, {widths=}]"
+    )
+
+
+@pytest.mark.claim("flops.transformer-generalises")
+@pytest.mark.parametrize(("of_width", "factor"), [(1 / 4, 6.25), (1, 7), (6, 12), (16, 22)])
+def test_attention_adds_a_sixth_of_length_over_width_to_a_transformer_block(workloads, of_width, factor):
+    """A block of 12·d² weights (4 of attention, 8 of the MLP) on the meta device, attention in full, as dispatched."""
+    d, batch = 32, 2
+    model = Transformer(vocab_size=2, layers=1, dim=d, heads=4, hidden=4 * d)
+    block, length = workloads.build(model, device="meta").layers[0], int(of_width * d)
+    weights = sum(p.numel() for p in block.parameters() if p.dim() == 2)
+    assert weights == 12 * d * d, f"the block has {weights} weights, but should have 12·d² = {12 * d * d}"
+    x = torch.empty(batch, length, d, device="meta", requires_grad=True)
+    forward, backward = forward_and_backward(block, x)
+    per_weight = (forward + backward) / (weights * batch * length)
+    assert per_weight == factor == 6 * (1 + length / (6 * d)), f"{per_weight} per weight and token, not {factor}"
+    assert 3 * forward == forward + backward, f"the backward pass costs {backward / forward} times the forward, not 2"
+
+
+@pytest.fixture
+def one_thread():
+    """Compares times on one thread: threads that wait for one another are most of a busy machine's noise."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# ---- where the time goes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("flops.dominates")
+def test_matrix_products_have_nearly_all_flops_of_a_wide_transformer_and_not_of_a_narrow_one(workloads, figure):
+    def share(dim):
+        model = Transformer(vocab_size=2, layers=2, dim=dim, heads=2, hidden=4 * dim, learned_positions=16)
+        net = workloads.build(model, device="meta")
+        with counted.flops() as count:
+            net(torch.zeros(1, 16, dtype=torch.int64, device="meta")).sum().backward()
+        assert not count.unknown, f"no FLOPs are known of {count.unknown}"
+        return count.total / (count.total + count.elementwise)
+
+    shares = {dim: share(dim) for dim in (2, 32, 256, 2048)}
+    figure("share of products by width: " + ", ".join(f"{dim}: {100 * of:.1f} %" for dim, of in shares.items()))
+    assert list(shares.values()) == sorted(shares.values()), f"the share does not grow with the width: {shares}"
+    assert shares[2048] > 0.99, f"at width 2048 matrix products have {shares[2048]:.1%} of the FLOPs, not over 99 %"
+    assert shares[2] < 2 / 3, f"at width 2 matrix products have {shares[2]:.1%} of the FLOPs, not under two thirds"
+
+
+@pytest.mark.claim("flops.dominates")
+def test_a_norm_takes_more_of_the_time_than_of_the_flops(device, speed, one_thread):
+    n = 512 if device.type == "cpu" else 4096
+    x, weight = torch.rand(n, n, device=device), torch.rand(n, n, device=device)
+    with counted.flops() as norm:
+        torch.nn.functional.layer_norm(x, (n,))
+    of_flops = norm.elementwise / matmul_flops(n, n, n)
+    speed.assert_slower(
+        lambda: torch.nn.functional.layer_norm(x, (n,)),
+        lambda: x @ weight,
+        f"a layer norm with {100 * of_flops:.1f} % of the FLOPs of the product behind it, in time",
+        at_least=2 * of_flops,
+    )
+
+
+@pytest.mark.claim("flops.small-regime")
+def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed, one_thread):
+    def product(n):
+        a, b, out = (torch.rand(n, n, device=device) for _ in range(3))
+        return lambda: torch.mm(a, b, out=out)
+
+    large = 64 if device.type == "cpu" else 1024
+    by_flops = matmul_flops(8, 8, 8) / matmul_flops(large, large, large)
+    speed.assert_slower(
+        product(8),
+        product(large),
+        f"8 x 8 against {large} x {large} ({1 / by_flops:,.0f} times the FLOPs), in time",
+        at_least=10 * by_flops,
+    )
+    eight, sixteen = product(8), product(16)
+    speed.assert_slower(
+        lambda: [eight() for _ in range(4)], sixteen, "four products of 8 x 8 against one of 16 x 16 (twice the FLOPs)"
+    )
+
+
+@pytest.mark.claim("flops.crude")
+def test_products_of_equal_flops_take_unequal_times(device, speed, one_thread):
+    n = 256 if device.type == "cpu" else 2048
+    thin = 2 if device.type == "cpu" else 32
+    wide = round((n**3 / thin) ** 0.5)
+    assert matmul_flops(wide, thin, wide) == pytest.approx(matmul_flops(n, n, n), rel=0.01)
+    a, b, out = (torch.rand(shape, device=device) for shape in ((wide, thin), (thin, wide), (wide, wide)))
+    x, y, square = (torch.rand(n, n, device=device) for _ in range(3))
+    speed.assert_slower(
+        lambda: torch.mm(a, b, out=out),
+        lambda: torch.mm(x, y, out=square),
+        f"({wide}, {thin}) by ({thin}, {wide}) against {n} x {n}, the same FLOPs, in time",
+        at_least=1.2,
+    )
+
+
+@pytest.mark.claim("flops.crude")
+def test_strassens_algorithm_gets_a_2x2_product_by_other_operations_than_are_counted():
+    tally, x, y = Operations(), integers(2, 2), integers(2, 2)
+    (a, b), (c, d) = tally.array(x)
+    (e, f), (g, h) = tally.array(y)
+    p = [a * (f - h), (a + b) * h, (c + d) * e, d * (g - e), (a + d) * (e + h), (b - d) * (g + h), (a - c) * (e + f)]
+    product = [[p[4] + p[3] - p[1] + p[5], p[0] + p[1]], [p[2] + p[3], p[0] + p[4] - p[2] - p[6]]]
+    assert [[float(value) for value in row] for row in product] == (x @ y).tolist()
+    assert (tally.multiplications, tally.additions) == (7, 18), f"Strassen's took {tally}"
+    assert tally.flops != matmul_flops(2, 2, 2) == 16, f"the count would follow the algorithm: {tally.flops}"
+
+
+# ---- words -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("flops.terms")
+def test_the_accounting_names_amounts_and_rates_apart():
+    quantities = public_quantities("accounting")
+    assert {quantity.unit for quantity in quantities} >= {"flops", "flop_per_s", "bytes", "bytes_per_s", "s"}
+    wrong = [problem for quantity in quantities for problem in violations(quantity)]
+    assert not wrong, f"names should say what they hold, an amount as int, a rate as float, but: {'; '.join(wrong)}"
