@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 
 from accounting.checks import choice, count
 
@@ -19,6 +20,12 @@ IEEE = "ieee"  # exponent all ones: infinity if the fraction is zero, NaN otherw
 FN = "fn"  # "finite": only exponent and fraction all ones is NaN; no infinity
 FNUZ = "fnuz"  # "finite, unsigned zero": NaN sits where -0 would be; no infinity
 ALL_FINITE = "all_finite"  # every pattern is a number
+
+
+def _real(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a real number, got {value!r} of type {type(value).__name__}")
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -137,12 +144,13 @@ class Format:
         to its least value.
 
         Raises ValueError for a policy that the format cannot follow, NaN where it has none, a negative value where it
-        has no sign.
+        has no sign; TypeError for what is no real number.
 
         >>> hex(format_of("fp16").encode(65519.0)), hex(format_of("fp16").encode(65520.0))
         ('0x7bff', '0x7c00')
         """
         policy = self._overflow_policy(overflow)
+        value = _real("value", value)
         if math.isnan(value):
             return self._nan_pattern(value)
         if value < 0 and not self.signed:
@@ -343,13 +351,14 @@ class BlockFormat:
         tensor scale, rounded to e4m3. Elements are rounded to nearest even and saturate.
         Divisions are done in fp64, the kernels' in fp32: a value next to a tie may round the other way there.
 
-        Raises ValueError for NaN or infinity.
+        Raises ValueError for NaN or infinity, TypeError for what is no real number.
 
         >>> block_format_of("mxfp4").quantised([1.0, 5.0, -0.2, 48.0]).values
         [0.0, 4.0, -0.0, 48.0]
         """
-        if not all(map(math.isfinite, values)):
-            raise ValueError(f"values must be finite, got {next(v for v in values if not math.isfinite(v))!r}")
+        values = [_real("values", value) for value in values]
+        if infinite := [value for value in values if not math.isfinite(value)]:
+            raise ValueError(f"values must be finite, got {infinite[0]!r}")
         tensor_scale = self._scale_of_tensor(values)
         scales: list[float] = []
         elements: list[float] = []

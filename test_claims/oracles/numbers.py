@@ -65,6 +65,8 @@ PUBLISHED_BLOCKS = {
     "mxfp4": (None, 2, 32, 4.25, 0),
     "nvfp4": (None, None, 16, 4.5, 32),
 }
+# In every block a largest value that no element reaches, and others down to below its least subnormal.
+BLOCK_PROBES = tuple(1.9 * 1000.0**block * 0.47**place for block in range(-2, 3) for place in range(32))
 
 
 def torch_dtype(row: Format | IntegerFormat) -> torch.dtype | None:
@@ -130,6 +132,7 @@ def nearest_even(values: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=64)
 def decoded(row: Format) -> torch.Tensor:
     """Our decoding of every pattern."""
+    assert row.bits <= 16, f"{row.name} has {row.bits} bits: that is no small format, whose patterns can all be decoded"
     return torch.tensor([row.decode(pattern) for pattern in range(1 << row.bits)], dtype=torch.float64)
 
 
@@ -180,7 +183,7 @@ def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
 
 @lru_cache(maxsize=64)
 def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None:
-    """Our rounding against torch's cast, with the overflow policy that this torch has on this device."""
+    """Our rounding against torch's cast; for fp8 with the overflow policy that this torch has on this device."""
     dtype = torch_dtype(row)
     if row.name == "fp4_e2m1":
         probes = rounding_probes(torch.tensor(E2M1_GRID[1:], dtype=torch.float64))
@@ -194,9 +197,11 @@ def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None
     if not row.subnormals:
         # torch's cast to e8m0 rounds fp32's subnormals above 2^-127 up, the nearest value being below.
         probes = probes[(probes <= 2.0**-127) | (probes >= 1.5 * 2.0**-127)]
+        device = CPU  # no specification says how e8m0 is rounded to, so that another device may do otherwise
     else:
         probes = torch.cat([probes, -probes[::7]])
-    policy = overflow_policy(dtype, device)
+    # Only of fp8 does the policy differ between versions; the 16-bit formats follow IEEE 754.
+    policy = overflow_policy(dtype, device) if row.bits == 8 else "inf"
     got = torch.tensor([row.rounded(x, overflow=policy) for x in probes.tolist()], dtype=torch.float64)
     return difference(
         f"{row.name} rounding ({policy})", got, cast(probes, dtype, device), lambda i: f"of {probes[i].item()!r}"
@@ -239,7 +244,9 @@ def finfo_disagreement(row: Format) -> str | None:
         info = torch.finfo(dtype)
         constants = {"max": info.max, "least_normal": info.smallest_normal}
     except (TypeError, NotImplementedError):
-        return None if packed == 2 else f"{row.name}.torch_name={row.torch_name!r}, but that is no floating-point dtype"
+        if packed == 2 and dtype.is_floating_point:  # torch.finfo does not know packed dtypes
+            return None
+        return f"{row.name}.torch_name={row.torch_name!r}, but that is no floating-point dtype"
     if row.name != "fp8_e5m2fnuz":  # torch says 0.125; two fraction bits make 0.25
         constants["eps"] = info.eps
     for field, should in constants.items():
@@ -262,6 +269,9 @@ def integer_disagreement(row: IntegerFormat) -> str | None:
     dtype = torch_dtype(row)
     if dtype is None:
         return None
+    limits = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    if (row.min, row.max) != limits:
+        return f"{row.name} goes from {row.min} to {row.max}, but {dtype} from {limits[0]} to {limits[1]}"
     patterns = sorted({p for p in (0, 1, row.max - 1, row.max, row.max + 1, (1 << row.bits) - 1) if not p >> row.bits})
     packed = b"".join(p.to_bytes(row.storage_bits // 8, "little") for p in patterns)
     if len(packed) != len(patterns) * dtype.itemsize:
@@ -277,8 +287,8 @@ def disagreement(row: Format | IntegerFormat, device: torch.device = CPU) -> str
         return integer_disagreement(row)
 
     def found() -> Iterator[str | None]:
-        yield published_disagreement(row)
         yield finfo_disagreement(row)
+        yield published_disagreement(row)
         yield decode_disagreement(row, device)
         yield rounding_disagreement(row, device)
 
@@ -317,5 +327,9 @@ def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
     got_bits, bits = row.storage_bits(1024), bits_per_element * 1024 + tensor_bits
     if got_bits != bits:
         return f"{row.name}.storage_bits(1024)={got_bits}, but should be {bits}"
-    got_values = torch.tensor(row.quantised(values).values, dtype=torch.float64)
-    return difference(row.name, got_values, blocks_quantised(row.name, values), lambda i: f"element {i}, {values[i]!r}")
+    for given in (BLOCK_PROBES, values):
+        got = torch.tensor(row.quantised(given).values, dtype=torch.float64)
+        should = blocks_quantised(row.name, given)
+        if wrong := difference(row.name, got, should, lambda i: f"element {i}, {given[i]!r}"):  # noqa: B023
+            return wrong
+    return None

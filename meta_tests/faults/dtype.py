@@ -1,0 +1,154 @@
+"""Faults of number formats: wrong cells of the format table, wrong rounding, and casts of torch that go astray."""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_field
+
+import torch
+
+from accounting import formats
+from meta_tests.faults import fault
+
+_to = torch.Tensor.to
+
+
+def _set_cell(patch, name, **cell):
+    patch.setitem(formats.FORMATS, name, with_field(formats.FORMATS[name], **cell))
+
+
+def _spoil_casts(patch, dtype, spoiled):
+    """Has `tensor.to(dtype)` of an fp32 tensor go through `spoiled` first; other casts stay as they are."""
+
+    def to(tensor, *args, **kwargs):
+        concerned = args[:1] == (dtype,) and tensor.dtype == torch.float32
+        return _to(spoiled(tensor) if concerned else tensor, *args, **kwargs)
+
+    patch.setattr(torch.Tensor, "to", to)
+
+
+# ---- cells of the format table -------------------------------------------------------------------------------------
+
+
+@fault("dtype.fp16-layout", "dtype.finfo", "dtype.fp16-underflow-threshold")
+def the_bias_of_fp16_is_off_by_one(patch):
+    _set_cell(patch, "fp16", bias=14)
+
+
+@fault(
+    "dtype.bf16-layout", "dtype.finfo", "dtype.bf16-same-bytes", "dtype.bf16-resolution", "dtype.bf16-33bit-exponent"
+)
+def bf16_has_9_exponent_and_8_fraction_bits(patch):
+    _set_cell(patch, "bf16", exponent_bits=9, fraction_bits=8)
+
+
+@fault("dtype.e4m3-layout", "dtype.fp8-overflow", "dtype.finfo")
+def e4m3_reserves_its_top_exponent_as_ieee_754_does(patch):
+    _set_cell(patch, "fp8_e4m3", specials=formats.IEEE)
+
+
+@fault("dtype.e5m2-layout", "dtype.fp8-tradeoff", "dtype.fp8-bytes")
+def e5m2_has_3_fraction_bits(patch):
+    _set_cell(patch, "fp8_e5m2", fraction_bits=3)
+
+
+@fault("dtype.finfo")
+def tf32_is_stored_in_its_19_bits(patch):
+    _set_cell(patch, "tf32", padding_bits=0)
+
+
+@fault("dtype.fp32-full-precision")
+def fp64_has_51_fraction_bits(patch):
+    _set_cell(patch, "fp64", fraction_bits=51)
+
+
+@fault("dtype.fp4-in-torch", "dtype.fp4-block-scale")
+def fp4_has_two_fraction_bits(patch):
+    _set_cell(patch, "fp4_e2m1", fraction_bits=2)
+
+
+@fault("dtype.fp4-block-scale", "dtype.fp4-block-scale-range")
+def the_blocks_of_mxfp4_are_as_large_as_the_tensor(patch):
+    patch.setitem(formats.BLOCK_FORMATS, "mxfp4", with_field(formats.BLOCK_FORMATS["mxfp4"], block_size=2048))
+
+
+# ---- rounding, ours and torch's ------------------------------------------------------------------------------------
+
+
+@fault("dtype.fp32-layout", "dtype.fp16-layout", "dtype.fp8-rounding", "dtype.fp4-block-scale")
+def ties_are_rounded_away_from_zero(patch):
+    patch.setattr(formats, "round", lambda x: int(x + 0.5), raising=False)
+
+
+@fault("dtype.bf16-layout", "dtype.bf16-sweet-spot", "dtype.bf16-keeps-1e-8", "dtype.bf16-range")
+def torch_flushes_small_values_to_zero_in_bf16(patch):
+    _spoil_casts(patch, torch.bfloat16, lambda x: x.where(x.abs() > 2**-24, 0.0))
+
+
+@fault("dtype.bf16-layout", "dtype.lower-is-less-accurate")
+def torch_truncates_to_bf16_instead_of_rounding(patch):
+    _spoil_casts(patch, torch.bfloat16, lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32))
+
+
+@fault("dtype.bf16-layout", "dtype.bf16-reallocates", "dtype.bf16-33bit-exponent")
+def torch_reads_bf16_patterns_as_fp16(patch):
+    view = torch.Tensor.view
+    patch.setattr(
+        torch.Tensor, "view", lambda x, *a: view(x, *(torch.float16 if d == torch.bfloat16 else d for d in a))
+    )
+
+
+@fault("dtype.fp16-overflow", "dtype.fp16-layout")
+def torch_saturates_fp16(patch):
+    _spoil_casts(patch, torch.float16, lambda x: x.clamp(-65504, 65504))
+
+
+@fault("dtype.fp8-overflow")
+def torch_wraps_fp8_values_beyond_the_maximum(patch):
+    _spoil_casts(patch, torch.float8_e4m3fn, lambda x: x.where(x.abs() <= 464, x.remainder(448)))
+
+
+@fault("dtype.fp16-underflow-1e-8", "dtype.fp16-underflow-threshold", "dtype.fp16-rounds-down", "dtype.bf16-sweet-spot")
+def torch_rounds_every_nonzero_value_up_to_the_least_subnormal_of_fp16(patch):
+    _spoil_casts(patch, torch.float16, lambda x: x.sign() * x.abs().clamp(min=2**-24))
+
+
+# ---- behaviour of torch --------------------------------------------------------------------------------------------
+
+
+@fault("dtype.fp16-not-for-big-models")
+def squares_of_fp16_do_not_overflow(patch):
+    square = torch.Tensor.square
+    patch.setattr(torch.Tensor, "square", lambda x: square(x / 2) if x.dtype == torch.float16 else square(x))
+
+
+@fault("dtype.default-fp16-misconception")
+def losses_are_computed_in_fp32_whatever_the_default(patch):
+    mse_loss = torch.nn.functional.mse_loss
+    patch.setattr(torch.nn.functional, "mse_loss", lambda a, b: mse_loss(a.float(), b.float()))
+
+
+@fault("dtype.fp8-h100-only")
+def the_scales_of_an_fp8_matmul_are_ignored(patch):
+    scaled_mm, one = torch._scaled_mm, torch.tensor(1.0)
+    patch.setattr(
+        torch, "_scaled_mm", lambda a, b, scale_a, scale_b, out_dtype: scaled_mm(a, b, one, one, out_dtype=out_dtype)
+    )
+
+
+@fault("dtype.fp8-special-handling")
+def fp8_is_added_like_any_other_dtype(patch):
+    add = torch.Tensor.__add__
+    patch.setattr(torch.Tensor, "__add__", lambda a, b: add(a.float(), b.float()) if a.itemsize == 1 else add(a, b))
+
+
+@fault("dtype.lower-is-faster")
+def a_bf16_matmul_takes_a_detour_through_fp64(patch):
+    matmul = torch.Tensor.__matmul__
+
+    def slow(a, b):
+        if a.dtype == torch.bfloat16:
+            for _ in range(3):
+                matmul(_to(a, torch.float64), _to(b, torch.float64))
+        return matmul(a, b)
+
+    patch.setattr(torch.Tensor, "__matmul__", slow)
