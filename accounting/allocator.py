@@ -8,7 +8,7 @@ Modelled: the default configuration and `expandable_segments`. Not modelled: `ro
 request up to a fraction of a power of two), `max_split_size_mb` (keeps large blocks whole), private pools, and
 PYTORCH_NO_CUDA_MEMORY_CACHING=1.
 Source: kMinBlockSize and its neighbours in c10/core/AllocatorConfig.h, round_size, get_pool, get_allocation_size and
-should_split in c10/cuda/CUDACachingAllocator.cpp (torch 2.13; since torch 1.x unchanged in these rules).
+should_split in c10/cuda/CUDACachingAllocator.cpp (torch 2.13). Not yet run on a CUDA device.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | No
 
     It is allocated at the first matmul of each handle and stream and kept (per call from torch 2.15), and counts in
     `memory_allocated`: warm up before taking a difference. `config` is the value of CUBLAS_WORKSPACE_CONFIG, pairs of
-    :KiB:count that replace the default.
+    :KiB:count that replace the default. Not modelled: ROCm (32 MiB, 128 on its MI300 and MI350 series), and older
+    torch, which gives 32 MiB to compute capability 9.0 alone.
     Raises ValueError for a config of another form, and for a capability that is no pair of counts.
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
 

@@ -98,6 +98,7 @@ def element_bytes(elements: int, dtype: str = "fp32") -> int:
 
     Exact for every dtype; formats below a byte are taken as packed (two fp4 or int4 values a byte, the last byte
     perhaps half full), their block scales not included.
+    Raises ValueError for a negative count or an unknown dtype, TypeError for a count that is no integer.
 
     >>> element_bytes(1000, "bf16"), element_bytes(3, "fp4_e2m1")
     (2000, 2)
@@ -121,9 +122,9 @@ def tensor_bytes(shape: Sequence[int], dtype: str = "fp32") -> int:
 def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: str = "fp32", offset: int = 0) -> int:
     """Bytes of the least storage that holds a strided view: (offset + 1 + Σ (size − 1) · stride) · bytes per element.
 
-    This is what torch allocates for such strides (`empty_strided`). A view keeps the whole storage of its base alive,
-    so pass the base's shape and strides to know what deleting the base would free: nothing.
-    A tensor without elements needs no storage.
+    This is what torch allocates for such strides (`empty_strided`). A view of a larger tensor keeps all of that
+    tensor's storage alive, of which this is a lower bound. A tensor without elements needs no storage. Exact.
+    Raises ValueError for a negative entry, lengths that differ or an unknown dtype.
 
     >>> storage_bytes((1000,), (0,)), storage_bytes((8,), (1,), offset=24)
     (4, 128)
@@ -141,6 +142,8 @@ def optimizer_state_bytes(
     tensors: on the CPU, unless the optimizer is fused or capturable (then on the parameter's device). Leave `tensors`
     at 0 to count the buffers alone, which on CUDA is what the device holds.
     Exact for parameters that all have gradients; torch gives the buffers the parameter's own dtype.
+    Raises ValueError for a negative count, an unknown optimizer or dtype.
+    Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13.
 
     >>> optimizer_state_bytes(1_000_000, "adamw"), optimizer_state_bytes(1_000_000, "adamw", steps=0)
     (8000000, 0)
@@ -148,10 +151,9 @@ def optimizer_state_bytes(
     156
     """
     kept = optimizer_of(optimizer)
-    if count("steps", steps) == 0 and not kept.eager:
-        return 0
-    step_scalars = STEP_BYTES * count("tensors", tensors) if kept.step else 0
-    return len(kept.buffers) * element_bytes(count("parameters", parameters), dtype) + step_scalars
+    buffers = len(kept.buffers) * element_bytes(count("parameters", parameters), dtype)
+    step_counts = STEP_BYTES * count("tensors", tensors) * kept.step
+    return buffers + step_counts if count("steps", steps) or kept.eager else 0
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,8 @@ def model_state(
     Each class is parameters · bytes of its own dtype: one bytes-per-element for all of them is right only where the
     recipe has one dtype. Exact by tensor sums; activations, module buffers, workspaces and the allocator's rounding
     come on top (`training_bytes`, `accounting.allocator`).
+    Raises ValueError for a negative count, an unknown optimizer, recipe or dtype.
+    Source: the "model states" of Rajbhandari et al. 2020 (ZeRO), section 3.1, https://arxiv.org/abs/1910.02054
 
     >>> model_state(1_000_000_000).total, model_state(1_000_000_000, "adagrad").total
     (16000000000, 12000000000)
@@ -184,6 +188,7 @@ def model_state(
     ModelState(parameters=2000, gradients=2000, state=8000, master=4000)
     """
     dtypes = recipe_of(recipe)
+    count("parameters", parameters)
     return ModelState(
         parameters=element_bytes(parameters, dtypes.parameters),
         gradients=element_bytes(parameters, dtypes.gradients),
@@ -196,6 +201,7 @@ def bytes_per_parameter(optimizer: str = "adamw", recipe: str | Recipe = "fp32")
     """Bytes of model state for each parameter: AdamW in fp32 4 + 4 + 4 + 4 = 16.
 
     The 4-byte step counts are left out: 4 bytes per tensor, below 0.1 % of the state once tensors average 500 elements.
+    Raises ValueError for an unknown optimizer or recipe.
 
     >>> [bytes_per_parameter(optimizer) for optimizer in ("sgd", "adagrad", "adamw")]
     [8.0, 12.0, 16.0]
@@ -215,6 +221,7 @@ def training_bytes(
     in bytes. An estimate of the peak, not a bound: gradients grow while activations die, so all of them are never
     alive together; on the other side the gradients of activations and temporaries are left out. For a deep linear
     net `accounting.activations.deep_linear_peak_bytes` is exact.
+    Raises ValueError for a negative count, an unknown optimizer or recipe.
 
     >>> training_bytes(36, 4 * 16, "adagrad"), training_bytes(36, 4 * 16, "adam")
     (496, 640)
@@ -235,6 +242,8 @@ def training_phases(
     `activations` are the bytes that the forward pass leaves and the backward pass frees (saved tensors, output, loss).
     Gradients appear with the first backward and go with zero_grad, unless set_to_none=False keeps them; state appears
     with the first step (AdaGrad's with the constructor) and stays. The batch itself is not included.
+    Exact for requested bytes between the calls; inside them more is held for a while.
+    Raises ValueError for a negative count, an unknown optimizer or recipe.
 
     >>> phases = training_phases(100, activations=40, optimizer="adamw")
     >>> [phases[moment] for moment in ("built", "forward", "backward", "step", "zero_grad", "second forward")]
@@ -267,6 +276,8 @@ def optimizer_step_peak_bytes(
     (torch's choice on the CPU) holds √v and the denominator of one tensor while the previous denominator is still
     referenced: 16 + max (previous + 2 · current), at most 16 + 3 × the largest tensor.
     Exact up to 12 bytes of boxed scalars on the CPU. Not for a capturable, differentiable or maximising optimizer.
+    Raises ValueError for a negative size, an unknown implementation or dtype.
+    Source: torch/optim/adam.py of torch 2.13.
 
     >>> [optimizer_step_peak_bytes([1000], implementation) for implementation in ("fused", "foreach", "for-loop")]
     [16004, 20004, 24004]
@@ -282,22 +293,21 @@ def optimizer_step_peak_bytes(
     return held + element_bytes(scratch, dtype)
 
 
-def kv_cache_bytes(
-    layers: int, batch: int, tokens: int, key_value_heads: int, head_width: int, dtype: str = "bf16"
-) -> int:
+def kv_cache_bytes(layers: int, batch: int, tokens: int, kv_heads: int, head_dim: int, dtype: str = "bf16") -> int:
     """Bytes of the keys and values kept for generation: 2 · layers · batch · tokens · heads · width · bytes each.
 
-    `key_value_heads` is what grouped-query attention shrinks: fewer than the query heads. Exact for a cache without
+    `kv_heads` is what grouped-query attention shrinks: fewer than the query heads. Exact for a cache without
     padding; a paged or preallocated cache holds its full pages instead.
+    Raises ValueError for a negative size or an unknown dtype.
 
-    >>> kv_cache_bytes(layers=80, batch=1, tokens=8192, key_value_heads=8, head_width=128) / 2**30
+    >>> kv_cache_bytes(layers=80, batch=1, tokens=8192, kv_heads=8, head_dim=128) / 2**30
     2.5
     """
     sizes = {
         "layers": layers,
         "batch": batch,
         "tokens": tokens,
-        "key_value_heads": key_value_heads,
-        "head_width": head_width,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
     }
     return element_bytes(2 * prod(count(name, size) for name, size in sizes.items()), dtype)

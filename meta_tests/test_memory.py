@@ -200,7 +200,8 @@ def test_recomputing_linear_layers_brings_back_all_inputs_but_the_first(workload
     segment = workloads.build(model).layers[:3]
     x = torch.randn(5, 6, requires_grad=True)
     got = tensors.saved_bytes(lambda: workloads.through(segment, x), [x, *segment.parameters()])
-    assert got == recomputed_bytes(model, 5, checkpoint_every=3) == 2 * 5 * 6 * 4, f"{got} bytes come back"
+    formula = recomputed_bytes(model, 5, checkpoint_every=3)
+    assert got == formula == 2 * 5 * 6 * 4, f"{got} bytes come back, but should be {formula}"
 
 
 def test_accumulating_over_micro_batches_keeps_the_activations_of_the_largest(workloads):
@@ -319,9 +320,12 @@ def default_allocator(device):
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("request_bytes", [1, 512, 513, MIB, MIB + 1, 3 * MIB, 10 * MIB, 21 * MIB // 2, 11 * MIB])
 def test_memory_allocated_grows_by_the_charge(default_allocator, request_bytes):
-    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    def held():
+        return torch.cuda.memory_allocated(default_allocator), torch.cuda.memory_reserved(default_allocator)
+
+    allocated, reserved = held()
     kept = torch.empty(request_bytes, dtype=torch.uint8, device=default_allocator)
-    charge, segment = torch.cuda.memory_allocated() - allocated, torch.cuda.memory_reserved() - reserved
+    charge, segment = (after - before for after, before in zip(held(), (allocated, reserved), strict=True))
     least, greatest = allocator.charge_bounds(kept.nbytes)
     assert least <= charge <= greatest, f"{charge} bytes are charged, but should be from {least} to {greatest}"
     if segment:
@@ -333,9 +337,9 @@ def test_memory_allocated_grows_by_the_charge(default_allocator, request_bytes):
 def test_a_freed_segment_is_handed_out_whole(default_allocator):
     block, request_bytes = 40 * MIB, 40 * MIB - 4096
     torch.empty(block, dtype=torch.uint8, device=default_allocator)
-    allocated = torch.cuda.memory_allocated()
+    allocated = torch.cuda.memory_allocated(default_allocator)
     kept = torch.empty(request_bytes, dtype=torch.uint8, device=default_allocator)
-    charge = torch.cuda.memory_allocated() - allocated
+    charge = torch.cuda.memory_allocated(default_allocator) - allocated
     formula = allocator.charged_bytes(kept.nbytes, block)
     assert charge == formula == block, f"{charge} bytes are charged, but should be {formula}"
 
@@ -390,6 +394,7 @@ SMALL_TRANSFORMER = Transformer(vocab_size=9, layers=1, dim=4, heads=1, hidden=4
         (lambda: memory.optimizer_state_bytes(True), TypeError, ["parameters", "True"]),
         (lambda: memory.optimizer_state_bytes(10, tensors=-2), ValueError, ["tensors", "-2"]),
         (lambda: memory.optimizer_state_bytes(10, steps=-1), ValueError, ["steps", "-1"]),
+        (lambda: memory.model_state(-1), ValueError, ["parameters", "-1"]),
         (lambda: memory.model_state(10, recipe="bf16-master"), ValueError, ["recipe", "bf16-master", "bf16-fp32-mas"]),
         (lambda: memory.Recipe("fp32", "fp32", "fp31"), ValueError, ["fp31", "fp32"]),
         (lambda: memory.training_bytes(10, -5), ValueError, ["activations", "-5"]),
