@@ -1,0 +1,63 @@
+"""What really crosses from one device to another: counted in the dispatched operations, and in the profiler's trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One dispatched copy of a tensor from a device to another."""
+
+    operation: str
+    source: torch.device
+    target: torch.device
+    nbytes: int
+
+
+# What reads values on one device and writes them on another; `empty_like(x, device=...)` only looks at the shape.
+COPYING = {torch.ops.aten._to_copy, torch.ops.aten.copy, torch.ops.aten.copy_}
+
+
+class Crossings(TorchDispatchMode):
+    """Records each copy whose result lies on another device than its operand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Crossing] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        if operation.overloadpacket in COPYING:
+            for made in _tensors(result):
+                for read in _tensors((args, kwargs)):
+                    if read.device != made.device:
+                        self.found.append(Crossing(str(operation), read.device, made.device, read.nbytes))
+        return result
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def crossings(function: Callable[[], Any]) -> list[Crossing]:
+    """The copies between devices that a call dispatches."""
+    with Crossings() as recorded:
+        function()
+    return recorded.found
+
+
+def host_to_device_copies(function: Callable[[], Any]) -> int:
+    """The copies from host to device in the CUDA trace of a call."""
+    function()  # the first use of an operation may load constants onto the device
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        function()
+        torch.cuda.synchronize()
+    return sum("HtoD" in event.name or "HostToDevice" in event.name for event in profile.events())

@@ -1,0 +1,527 @@
+"""Claims about devices: where tensors are made, what moves them, and what the move costs."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from accounting.allocator import charged_bytes, rounded_bytes
+from accounting.measured import memory
+from accounting.memory import tensor_bytes
+from test_claims.oracles.devices import crossings, host_to_device_copies
+from test_claims.oracles.layout import metered
+from test_claims.strategies import TORCH_DTYPES, dtypes, shapes
+
+META = torch.device("meta")  # a device without data: shows on any machine where a tensor is put, and by which operation
+COPIED_FLOATS = 2**26  # 256 MiB: beyond every cache
+
+FACTORIES = {
+    "empty": lambda **at: torch.empty(2, 3, **at),
+    "zeros": lambda **at: torch.zeros(2, 3, **at),
+    "ones": lambda **at: torch.ones(2, 3, **at),
+    "full": lambda **at: torch.full((2, 3), 7.0, **at),
+    "rand": lambda **at: torch.rand(2, 3, **at),
+    "randn": lambda **at: torch.randn(2, 3, **at),
+    "randint": lambda **at: torch.randint(9, (2, 3), **at),
+    "arange": lambda **at: torch.arange(6, **at),
+    "linspace": lambda **at: torch.linspace(0, 1, 6, **at),
+    "eye": lambda **at: torch.eye(3, **at),
+    "tensor": lambda **at: torch.tensor([1.0, 2.0], **at),
+    "nn.Linear": lambda **at: nn.Linear(2, 3, **at).weight,
+}
+
+
+@pytest.fixture
+def default_device() -> Iterator[None]:
+    """Leaves the process's default device as it was."""
+    yield
+    torch.set_default_device(None)
+
+
+def placed(target: str, device: torch.device) -> torch.device:
+    """The device a tensor says it is on when it was made on this target."""
+    return torch.empty(0, device="meta" if target == "meta" else device).device
+
+
+@pytest.fixture
+def cuda(device: torch.device) -> Iterator[torch.device]:
+    """The CUDA device under test, current, idle, and without cached blocks of earlier tests."""
+    with torch.cuda.device(device):
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        yield device
+        torch.cuda.synchronize()
+
+
+# ---- where tensors are made --------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("device.default-cpu")
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_a_factory_makes_its_tensor_on_the_cpu(factory):
+    where = FACTORIES[factory]().device
+    assert where == torch.device("cpu"), f"torch.{factory} made its tensor on {where}, but should on the cpu"
+
+
+@pytest.mark.claim("device.default-cpu")
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_a_default_device_is_where_a_factory_makes_its_tensor(factory, default_device):
+    with META:
+        inside = FACTORIES[factory]().device
+    torch.set_default_device("meta")
+    default, told = FACTORIES[factory]().device, FACTORIES[factory](device="cpu").device
+    assert (inside, default) == (META, META), f"torch.{factory} made {inside} and {default}, but should meta both times"
+    assert told == torch.device("cpu"), f"torch.{factory}(device='cpu') made {told}"
+
+
+@pytest.mark.claim("device.move-forms")
+@pytest.mark.parametrize("target", ["device under test", "meta"])
+@given(dtype=dtypes, shape=shapes())
+def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target, dtype, shape):
+    there = placed(target, device)
+    home = torch.zeros(shape, dtype=TORCH_DTYPES[dtype])
+    moved, made = home.to(there), torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=there)
+    for form, x in ((".to(device)", moved), ("device=", made)):
+        got = (x.device, x.dtype, tuple(x.shape))
+        should = (there, home.dtype, shape)
+        assert got == should, f"{form} gives {got}, but should give {should}"
+
+
+@pytest.mark.claim("device.move-forms")
+@given(pattern=st.binary(min_size=8, max_size=64).map(lambda b: b[: len(b) // 8 * 8]), dtype=dtypes)
+def test_values_come_back_from_the_device_bit_for_bit(device, pattern, dtype):
+    if dtype == "bool":
+        pattern = bytes(byte & 1 for byte in pattern)  # other patterns are no bool
+    home = torch.tensor(list(pattern), dtype=torch.uint8).view(TORCH_DTYPES[dtype])
+    back = home.to(device, copy=True).to("cpu", copy=True)
+    got = bytes(back.view(torch.uint8).tolist())
+    assert got == pattern, f"the round trip made {got.hex()} of {pattern.hex()} [{dtype=}, {device=}]"
+
+
+@pytest.mark.claim("device.move-forms")
+def test_a_move_to_where_a_tensor_is_returns_the_tensor_itself(device):
+    x = torch.zeros(3, device=device)
+    assert x.to(device) is x, "a move to where the tensor is made another tensor"
+    assert x.to(x.device, x.dtype) is x, "a move to the tensor's own device and dtype made another tensor"
+    assert x.to(device, copy=True) is not x, "copy=True returned the tensor itself"
+
+
+# ---- direct, or through the host ---------------------------------------------------------------------------------
+
+
+COMPUTED = sorted(set(FACTORIES) - {"tensor"})
+
+
+@pytest.mark.claim("device.create-direct")
+@pytest.mark.parametrize("factory", COMPUTED)
+def test_creating_on_a_device_dispatches_no_copy_and_allocates_nothing_on_the_host(factory):
+    copies = crossings(lambda: FACTORIES[factory](device=META))
+    with memory("cpu") as host:
+        kept = FACTORIES[factory](device=META)
+    assert copies == [], f"torch.{factory}(device='meta') made {len(copies)} copies, but should make none: {copies}"
+    assert host.allocated_bytes == 0, f"torch.{factory}(device='meta') allocated {host.allocated_bytes} B on the host"
+    assert kept.device == META, f"torch.{factory}(device='meta') is on {kept.device}"
+
+
+@pytest.mark.claim("device.create-direct")
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize("factory", COMPUTED)
+def test_creating_on_the_gpu_traces_no_copy_from_the_host(factory, cuda):
+    copies = host_to_device_copies(lambda: FACTORIES[factory](device=cuda))
+    assert copies == 0, f"torch.{factory}(device='cuda') made {copies} host-to-device copies, but should make none"
+
+
+@pytest.mark.claim("device.create-direct")
+@pytest.mark.needs("cuda")
+def test_data_of_the_host_must_be_copied_whatever_the_form(cuda):
+    copies = host_to_device_copies(lambda: torch.tensor([1.0, 2.0], device=cuda))
+    assert copies == 1, f"torch.tensor(data, device='cuda') made {copies} host-to-device copies, but should make 1"
+
+
+@pytest.mark.claim("device.zeros-to-is-direct")
+@given(shape=shapes((1, 3), (1, 40)), dtype=dtypes)
+def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
+    torch_dtype, nbytes = TORCH_DTYPES[dtype], tensor_bytes(shape, dtype)
+    copies = crossings(lambda: torch.zeros(shape, dtype=torch_dtype).to(META))
+    with memory("cpu") as host:
+        torch.zeros(shape, dtype=torch_dtype).to(META)
+    with memory("cpu") as host_of_direct:
+        torch.zeros(shape, dtype=torch_dtype, device=META)
+    copied = [copy.nbytes for copy in copies]
+    assert copied == [nbytes], f"zeros.to(device) copied {copied} B, but should copy {[nbytes]} [{shape=}, {dtype=}]"
+    assert host.allocated_bytes == nbytes, f"it allocated {host.allocated_bytes} B of host memory, but should {nbytes}"
+    assert host_of_direct.allocated_bytes == 0, f"zeros(device=) took {host_of_direct.allocated_bytes} B of host memory"
+
+
+@pytest.mark.claim("device.zeros-to-is-direct")
+@pytest.mark.needs("cuda")
+def test_zeros_then_to_traces_one_copy_from_the_host_and_the_direct_form_none(cuda):
+    through_the_host = host_to_device_copies(lambda: torch.zeros(32, 32).to(cuda))
+    direct = host_to_device_copies(lambda: torch.zeros(32, 32, device=cuda))
+    assert (through_the_host, direct) == (1, 0), f"host-to-device copies: {through_the_host} and {direct}, not 1 and 0"
+
+
+# ---- bytes on the device -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("device.allocated-8192")
+def test_one_matrix_moved_and_one_created_take_8192_bytes(device):
+    home = torch.zeros(32, 32)
+    with memory(metered(device)) as held:
+        moved = home.to(metered(device), copy=True)
+        created = torch.randn(32, 32, device=metered(device))
+    formula = tensor_bytes(moved.shape) + tensor_bytes(created.shape)
+    assert held.live_bytes == formula == 8192, f"measured={held.live_bytes}, {formula=}, but both should be 8192"
+
+
+@pytest.mark.claim("device.allocated-8192")
+@pytest.mark.needs("cuda")
+def test_memory_allocated_rises_by_8192_bytes(cuda):
+    home = torch.zeros(32, 32)
+    before = torch.cuda.memory_allocated()
+    kept = [home.to(cuda), torch.randn(32, 32, device=cuda)]
+    rise = torch.cuda.memory_allocated() - before
+    formula = sum(charged_bytes(x.nbytes) for x in kept)
+    assert rise == formula == 8192, f"memory_allocated rose by {rise}, {formula=}, but both should be 8192"
+
+
+@pytest.mark.claim("device.memory-tools")
+@pytest.mark.needs("cuda")
+@given(floats=st.integers(1, 2**18))  # up to 1 MiB, where the charge does not depend on history
+def test_memory_allocated_rises_by_whole_blocks_and_falls_back(device, floats):
+    with torch.cuda.device(device):
+        before = torch.cuda.memory_allocated()
+        x = torch.empty(floats, device=device)
+        rise = torch.cuda.memory_allocated() - before
+        reserved = torch.cuda.memory_reserved()
+        should = rounded_bytes(x.nbytes)
+        del x
+        back = torch.cuda.memory_allocated() - before
+    assert (rise, back) == (should, 0), f"memory_allocated rose by {rise} to {back}, but should by {should} to 0"
+    assert reserved >= before + rise, f"{reserved=} B is less than the {before + rise} B that are allocated"
+
+
+@pytest.mark.claim("device.memory-tools")
+def test_the_memory_tools_do_not_see_host_memory_and_show_0_without_a_gpu():
+    def shown() -> tuple[int, int]:
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    before = shown()
+    kept = torch.ones(2**18)
+    assert shown() == before, f"{kept.nbytes} B on the host changed {before=} to {shown()}"
+    if not torch.cuda.is_available():
+        assert before == (0, 0), f"without a CUDA device the tools show {before}, but should show 0"
+
+
+@pytest.mark.claim("device.empty-cache")
+def test_empty_cache_gives_back_cached_blocks_and_frees_no_tensor(cuda):
+    live, temporary = (torch.ones(2**24, device=cuda) for _ in range(2))  # 64 MiB each: a segment of its own
+    del temporary
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    after = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    assert after[0] == before[0], f"empty_cache changed memory_allocated from {before[0]} to {after[0]}"
+    assert after[1] <= before[1] - 2**26, f"memory_reserved fell only from {before[1]} to {after[1]}"
+    assert live.sum().item() == 2**24, "a live tensor lost its values"
+    allocated = torch.cuda.memory_allocated()
+    del live
+    assert torch.cuda.memory_allocated() <= allocated - 2**26, "deleting the last reference did not free the tensor"
+
+
+# ---- what moves, what stays, what may mix ------------------------------------------------------------------------
+
+
+class Everything(nn.Module):
+    """One of each kind of tensor that a module can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("running", torch.ones(2))
+        self.register_buffer("scratch", torch.ones(2), persistent=False)
+        self.plain = torch.ones(2)
+        self.listed = [torch.ones(2)]
+        self.inner = nn.BatchNorm1d(2)
+
+
+@pytest.mark.claim("device.model-to-params-only")
+@pytest.mark.parametrize("target", ["device under test", "meta"])
+def test_a_model_takes_parameters_and_buffers_along_and_leaves_plain_tensors(device, target):
+    there = placed(target, device)
+    model = Everything()
+    model.weight.grad = torch.ones(2)
+    model.to(there)
+    moved = {name: tensor.device for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    left = [name for name, where in moved.items() if where != there]
+    assert not left, f"model.to({there}) left {left} behind, but should move every parameter and buffer"
+    assert {"running", "scratch", "inner.running_mean"} <= set(moved), f"not all buffers are there: {sorted(moved)}"
+    assert model.weight.grad.device == there, f"the gradient is on {model.weight.grad.device}, but should on {there}"
+    stayed = {model.plain.device, model.listed[0].device}
+    assert stayed == {torch.device("cpu")}, f"plain tensors are on {stayed}, but should have stayed on the cpu"
+
+
+INHERITING = {
+    "x * 2": lambda x: x * 2,
+    "x @ x": lambda x: x @ x,
+    "x.sum()": lambda x: x.sum(),
+    "x > 0": lambda x: x > 0,
+    "x[0]": lambda x: x[0],
+    "cat": lambda x: torch.cat([x, x]),
+    "gelu": nn.functional.gelu,
+    "softmax": lambda x: x.softmax(-1),
+    "max": lambda x: x.max(dim=-1).indices,
+    "zeros_like": torch.zeros_like,
+    "rand_like": torch.rand_like,
+    "new_zeros": lambda x: x.new_zeros(3),
+    "x + 0-dim cpu": lambda x: x + torch.tensor(1.0),
+}
+
+
+@pytest.mark.claim("device.intermediates-by-hand")
+@pytest.mark.parametrize("target", ["device under test", "meta"])
+@given(chain=st.lists(st.sampled_from(sorted(INHERITING)), min_size=1, max_size=4))
+def test_results_are_on_the_device_of_their_operands(device, target, chain):
+    there = placed(target, device)
+    x = torch.ones(4, 4, device=there)
+    for step in chain:
+        y = INHERITING[step](x)
+        assert y.device == there, f"{step} of a tensor on {there} gave one on {y.device}"
+        x = y if y.shape == x.shape and y.dtype == x.dtype else x
+
+
+@pytest.mark.claim("device.intermediates-by-hand")
+def test_only_a_fresh_factory_in_forward_must_be_told_the_device():
+    x = torch.ones(4, 4, device=META)
+    mask = torch.zeros(4, 4)
+    assert mask.device == torch.device("cpu"), f"a fresh mask is on {mask.device}, but should be on the cpu"
+    with pytest.raises(RuntimeError, match="device"):
+        x + mask
+    for told in (torch.zeros(4, 4, device=x.device), torch.zeros_like(x), x.new_zeros(4, 4)):
+        assert told.device == META, f"a mask made for x is on {told.device}, but should be on {META}"
+        assert (x + told).device == META, "adding the mask moved the sum"
+
+
+CHECKED_ON_META = {  # by the shape functions that meta tensors share with all devices
+    "add": lambda a, b: a + b,
+    "compare": lambda a, b: a < b,
+    "maximum": torch.maximum,
+    "addcmul": lambda a, b: torch.addcmul(a, a, b),
+    "cat": lambda a, b: torch.cat([a, b]),
+    "where": lambda a, b: torch.where(a > 0, a, b),
+}
+CHECKED_BY_KERNELS = {
+    "matmul": torch.matmul,
+    "linear": nn.functional.linear,
+    "in place": lambda a, b: a.clone().add_(b),
+}
+
+
+def assert_mixing_raises(operation, there: torch.device) -> None:
+    __tracebackhide__ = True
+    here, elsewhere = torch.ones(3, 3), torch.ones(3, 3, device=there)
+    for a, b in ((here, elsewhere), (elsewhere, here)):
+        with pytest.raises(RuntimeError, match="device"):
+            operation(a, b)
+
+
+@pytest.mark.claim("device.assert-location")
+@pytest.mark.parametrize("operation", CHECKED_ON_META)
+def test_an_operation_on_cpu_and_meta_raises(operation):
+    assert_mixing_raises(CHECKED_ON_META[operation], META)
+
+
+@pytest.mark.claim("device.assert-location")
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize("operation", [*CHECKED_ON_META, *CHECKED_BY_KERNELS])
+def test_an_operation_on_cpu_and_gpu_raises(operation, cuda):
+    assert_mixing_raises((CHECKED_ON_META | CHECKED_BY_KERNELS)[operation], cuda)
+
+
+@pytest.mark.claim("device.assert-location")
+def test_a_cpu_tensor_without_dimensions_mixes_with_any_device(device):
+    for there in (META, placed("device under test", device)):
+        product = torch.ones(3, device=there) * torch.tensor(2.0)
+        assert product.device == there, f"the product is on {product.device}, but should be on {there}"
+
+
+@pytest.mark.claim("device.assert-location")
+def test_an_assertion_must_name_the_index_or_compare_the_type():
+    assert torch.device("cuda") != torch.device("cuda", 0), "a tensor's device is cuda:0, which now equals cuda"
+    assert torch.device("cuda").type == torch.device("cuda", 0).type, "the types of cuda and cuda:0 differ"
+
+
+@pytest.mark.claim("device.all-on-gpu")
+def test_a_training_step_on_the_cpu_touches_no_other_device():
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(8, 3, generator=generator), torch.randn(3, 2, generator=generator, requires_grad=True)
+    start, before = w.detach().numpy().copy(), torch.cuda.memory_allocated()
+
+    def step() -> None:
+        ((x @ w) ** 2).sum().backward()
+        torch.optim.SGD([w], lr=0.1).step()
+
+    copies = crossings(step)
+    expected = start - 0.1 * 2 * x.numpy().T @ (x.numpy() @ start)  # d(sum of squares)/dw, by numpy
+    assert np.allclose(w.detach().numpy(), expected, atol=1e-5), "the step on the CPU differs from numpy's"
+    where = {tensor.device.type for tensor in (x, w, w.grad)}
+    assert where == {"cpu"}, f"tensors of the step are on {where}"
+    assert copies == [], f"the step copied between devices: {copies}"
+    assert torch.cuda.memory_allocated() == before, "the step on the CPU allocated GPU memory"
+
+
+# ---- what transfers cost (CUDA) ----------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("device.transfer-costs")
+@pytest.mark.parametrize("direction", ["to the device", "to the host"])
+@pytest.mark.parametrize("host_memory", ["pageable", "pinned"])
+def test_a_copy_over_the_bus_takes_longer_than_one_within_the_device(cuda, speed, host_memory, direction):
+    here = torch.ones(COPIED_FLOATS, pin_memory=host_memory == "pinned")
+    there, other = torch.empty(COPIED_FLOATS, device=cuda), torch.ones(COPIED_FLOATS, device=cuda)
+    source, target = (here, there) if direction == "to the device" else (other, here)
+    speed.assert_slower(
+        lambda: target.copy_(source), lambda: there.copy_(other), f"{host_memory} copy {direction}", at_least=2
+    )
+    target.zero_()
+    target.copy_(source)
+    assert torch.equal(target.cpu(), source.cpu()), "the copy that was timed did not arrive"
+
+
+@pytest.mark.claim("device.pinned-faster")
+def test_a_copy_from_a_buffer_pinned_before_is_faster(cuda, speed):
+    pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
+    pinned = pageable.pin_memory()
+    speed.assert_slower(lambda: target.copy_(pageable), lambda: target.copy_(pinned), "pageable against pinned")
+
+
+@pytest.mark.claim("device.pinned-faster")
+def test_pinning_for_one_copy_is_slower_than_not_pinning(cuda, speed):
+    pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
+    speed.assert_slower(
+        lambda: target.copy_(pageable.pin_memory(), non_blocking=True),
+        lambda: target.copy_(pageable),
+        "pin_memory() and copy against a plain copy",
+    )
+
+
+def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float, bool]:
+    """Seconds until a non_blocking copy returned, seconds it took on the device, and whether it then still ran."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    begin.record()
+    target.copy_(source, non_blocking=True)
+    end.record()
+    returned_s = time.perf_counter() - start
+    still_running = not end.query()
+    end.synchronize()
+    return returned_s, begin.elapsed_time(end) / 1e3, still_running
+
+
+@pytest.mark.claim("device.nonblocking-overlap")
+def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, figure):
+    pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
+    pinned = pageable.pin_memory()
+    for source in (pinned, pageable):
+        timed_copy(target, source)  # warm
+    returned_s, copied_s, still_running = timed_copy(target, pinned)
+    figure(f"host free after {returned_s * 1e6:.0f} us of a copy of {copied_s * 1e3:.1f} ms")
+    assert still_running, f"a copy of {copied_s:.4f} s from pinned memory was over when the call returned"
+    assert returned_s < copied_s / 2, f"the host was held {returned_s:.4f} s of the {copied_s:.4f} s of a pinned copy"
+    returned_s, copied_s, _ = timed_copy(target, pageable)
+    assert returned_s > copied_s / 2, f"the host was free after {returned_s:.4f} of {copied_s:.4f} s of a pageable copy"
+
+
+@pytest.mark.claim("device.nonblocking-overlap")
+def test_copy_and_kernels_overlap_on_two_streams_and_not_on_one(cuda, speed):
+    pinned, target = torch.ones(COPIED_FLOATS).pin_memory(), torch.empty(COPIED_FLOATS, device=cuda)
+    a, product, side = torch.randn(4096, 4096, device=cuda), torch.empty(4096, 4096, device=cuda), torch.cuda.Stream()
+    copy_s = speed.seconds(lambda: target.copy_(pinned, non_blocking=True), calls=3)
+    product_s = speed.seconds(lambda: torch.mm(a, a, out=product), calls=3)
+    products = max(1, round(copy_s / product_s))
+
+    def compute() -> None:
+        for _ in range(products):
+            torch.mm(a, a, out=product)
+
+    def one_stream() -> None:
+        target.copy_(pinned, non_blocking=True)
+        compute()
+
+    def two_streams() -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            target.copy_(pinned, non_blocking=True)
+        compute()
+        torch.cuda.current_stream().wait_stream(side)
+
+    speed.assert_slower(one_stream, two_streams, "copy then compute against copy beside compute", at_least=1.2)
+
+
+@pytest.mark.claim("device.nonblocking-overlap")
+def test_a_copy_to_the_host_must_be_waited_for_before_it_is_read(cuda):
+    source, target = torch.ones(2**20, device=cuda), torch.zeros(2**20).pin_memory()
+    torch.cuda.synchronize()
+    torch.cuda._sleep(200_000_000)  # cycles: about a tenth of a second before the copy can begin
+    target.copy_(source, non_blocking=True)
+    early = target[-1].item()
+    torch.cuda.synchronize()
+    late = target[-1].item()
+    assert (early, late) == (0, 1), f"read before and after the wait: {early} and {late}, but should be 0 and 1"
+
+
+@pytest.mark.claim("device.not-magic")
+def test_pinning_gains_less_the_more_computation_there_is_per_copy(cuda, speed, figure):
+    floats = 2**24
+    pageable, target = torch.ones(floats), torch.empty(floats, device=cuda)
+    pinned = pageable.pin_memory()
+    a, product = torch.randn(4096, 4096, device=cuda), torch.empty(4096, 4096, device=cuda)
+    copy_s = speed.seconds(lambda: target.copy_(pageable), calls=3)
+    product_s = speed.seconds(lambda: torch.mm(a, a, out=product), calls=3)
+
+    def step(source: torch.Tensor, products: int) -> None:
+        target.copy_(source, non_blocking=True)
+        target.mul_(2)
+        for _ in range(products):
+            torch.mm(a, a, out=product)
+
+    light = speed.assert_slower(lambda: step(pageable, 0), lambda: step(pinned, 0), "copy and one light kernel")
+    many = max(1, round(20 * copy_s / product_s))
+    heavy = speed.ratio(lambda: step(pageable, many), lambda: step(pinned, many))
+    figure(f"with 20 times the copy's time of products: {heavy}")
+    half_of_the_gain = 1 + (light.value - 1) / 2
+    assert heavy.low <= half_of_the_gain, f"pinning gains {heavy} beside heavy computation, {light} beside none"
+
+
+@pytest.mark.claim("device.cpu-too-slow")
+def test_a_large_product_is_an_order_of_magnitude_slower_on_the_cpu(cuda, speed):
+    here = torch.randn(4096, 4096)
+    there = here.to(cuda)
+    speed.assert_slower(lambda: here @ here, lambda: there @ there, "4096 x 4096 fp32 product, CPU", at_least=10)
+
+
+@pytest.mark.claim("device.cpu-too-slow")
+def test_a_tiny_operation_is_slower_on_the_gpu(cuda, speed):
+    here, there = torch.ones(1), torch.ones(1, device=cuda)
+    speed.assert_slower(lambda: there.add(1), lambda: here.add(1), "adding one number, GPU")
+
+
+@pytest.mark.claim("device.batch-once")
+def test_many_small_copies_take_longer_than_one_of_the_same_bytes(cuda, speed):
+    here, there = torch.ones(256, 1024).pin_memory(), torch.empty(256, 1024, device=cuda)
+
+    def row_by_row() -> None:
+        for row in range(256):
+            there[row].copy_(here[row], non_blocking=True)
+
+    speed.assert_slower(row_by_row, lambda: there.copy_(here, non_blocking=True), "256 copies of 4 KiB", at_least=2)
+    assert torch.equal(there.cpu(), here), "the copy that was timed did not arrive"
