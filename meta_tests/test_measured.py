@@ -1,0 +1,444 @@
+"""The meters of bytes and time: exact figures, the traps they refuse, and where they end.
+
+There may be no accelerator here, so the CUDA side is tried on a stand-in that keeps torch.cuda's books.
+"""
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pytest_benchmark.timers import compute_timer_precision
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.profiler import profile
+
+from accounting import measured
+from accounting.measured import Bytes
+
+# --- exact figures on the CPU -----------------------------------------------------------------------------------------
+
+LAYERS, WIDTH, BATCH = 4, 512, 128
+PARAMETERS = LAYERS * WIDTH * WIDTH
+
+
+def training_steps() -> measured.Memory:
+    """Forward, backward and two optimizer steps of a linear net, a phase each."""
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.randn(BATCH, WIDTH)
+    with measured.memory("cpu") as held:
+        out = model(batch)
+        held.mark("forward")
+        out.sum().backward()
+        del out
+        held.mark("backward")
+        optimizer.step()
+        held.mark("first step")
+        optimizer.step()
+        held.mark("second step")
+    return held
+
+
+def test_a_training_step_holds_exactly_its_activations_gradients_and_state() -> None:
+    phases = training_steps().phases
+    after = {name: phase.live_bytes for name, phase in phases.items()}
+    assert phases["forward"].allocated_bytes == 1_048_576, f"{phases['forward']}"
+    assert after["forward"] == LAYERS * BATCH * WIDTH * 4 == 1_048_576, f"{after}"
+    assert after["backward"] == 4 * PARAMETERS, f"{after}, but the gradients are {4 * PARAMETERS}"
+    state = 8 * PARAMETERS + 4 * LAYERS
+    assert after["first step"] == 4 * PARAMETERS + state, f"{after}, but the state is {state}"
+    assert after["second step"] == after["first step"], f"{after}, but the state is there already"
+
+
+def test_repeats_give_identical_figures() -> None:
+    first, *others = (training_steps().phases for _ in range(4))
+    assert all(other == first for other in others), f"{first}, but later {others}"
+
+
+def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at() -> None:
+    with measured.memory() as held:
+        a = torch.empty(1000)
+        held.mark("one")
+        b = torch.empty(500)
+        del a
+        held.mark("other")
+        torch.empty(100)
+        held.mark("passing")
+        torch.empty(3000)
+    expected = {
+        "one": Bytes(allocated_bytes=4000, freed_bytes=0, live_bytes=4000, peak_bytes=4000),
+        "other": Bytes(allocated_bytes=2000, freed_bytes=4000, live_bytes=2000, peak_bytes=6000),
+        "passing": Bytes(allocated_bytes=400, freed_bytes=400, live_bytes=2000, peak_bytes=4000 - 1600),
+    }
+    assert held.phases == expected, f"{held.phases}, but should be {expected}"
+    whole = (held.allocated_bytes, held.freed_bytes, held.live_bytes, held.peak_bytes)
+    assert whole == (4000 + 2000 + 400 + 12000, 4000 + 400 + 12000, 2000, 14000), f"{whole}"
+    assert b.nbytes == held.live_bytes
+    assert held.charged_live_bytes is None
+    assert held.charged_peak_bytes is None
+
+
+def test_allocations_of_the_backward_pass_are_in_the_order_they_happened() -> None:
+    weight = torch.randn(64, 64, requires_grad=True)
+    with measured.memory() as held:
+        loss = (torch.randn(64, 64) @ weight).sum()
+        held.mark("forward")
+        loss.backward()
+        held.mark("backward")
+    assert weight.grad is not None
+    balance = sum(phase.allocated_bytes - phase.freed_bytes for phase in held.phases.values())
+    assert balance == held.live_bytes == weight.grad.nbytes + loss.nbytes, f"{balance=} {held.phases}"
+    assert held.peak_bytes >= held.phases["forward"].live_bytes, f"{held.phases}"
+
+
+def test_an_error_in_the_block_passes_through_and_the_next_measurement_is_right() -> None:
+    with pytest.raises(KeyError, match="mine"), measured.memory():
+        raise KeyError("mine")
+    with measured.memory() as held:
+        kept = torch.empty(25)
+    assert held.live_bytes == kept.nbytes == 100, f"{held.live_bytes}, but should be 100"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_of_cycles_is_as_it_was_after_the_block(enabled: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with measured.memory():
+            inside = gc.isenabled()
+        assert not inside, "the collector would free at moments of its own"
+        assert gc.isenabled() == enabled, f"the collector is {gc.isenabled()}, but was {enabled}"
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_a_measurement_inside_a_measurement_is_refused() -> None:
+    with measured.memory() as held:
+        with pytest.raises(RuntimeError, match=r"memory\('cpu'\) inside a block that is measured on 'cpu': use mark"):
+            measured.memory("cpu").__enter__()
+        kept = torch.empty(25)
+    assert held.live_bytes == kept.nbytes, f"{held.live_bytes}, but the outer one should go on"
+
+
+def test_a_measurement_inside_a_profiler_is_refused() -> None:
+    with profile(), pytest.raises(RuntimeError, match="a profiler is active"):
+        measured.memory("cpu").__enter__()
+
+
+def test_a_profiler_inside_a_measurement_is_noticed_at_the_next_mark() -> None:
+    def act() -> None:
+        with measured.memory() as held:
+            with profile():
+                pass
+            held.mark("too late")
+
+    with pytest.raises(RuntimeError, match="another profiler ran inside"):
+        act()
+
+
+def test_a_profiler_inside_a_measurement_is_noticed_at_the_end() -> None:
+    with pytest.raises(RuntimeError, match="another profiler ran inside"), measured.memory(), profile():
+        torch.empty(25)
+
+
+def test_a_session_that_lost_a_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = measured._split_at_marks
+    monkeypatch.setattr(measured, "_split_at_marks", lambda trace: split(trace)[1:])
+    with pytest.raises(RuntimeError, match="another profiler ran inside"), measured.memory():
+        pass
+
+
+def test_fake_tensors_are_refused() -> None:
+    with FakeTensorMode(), pytest.raises(RuntimeError, match="FakeTensorMode is active"):
+        measured.memory("cpu").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("meta", "device must hold bytes, got 'meta'"),
+        ("mps", "device must be one of cpu, cuda, xpu, got 'mps'"),
+        ("xpu", "device must be present, got 'xpu'"),
+    ],
+)
+def test_a_device_without_an_account_is_refused(device: str, message: str) -> None:
+    if device == "xpu" and torch.xpu.is_available():
+        pytest.skip("there is one here")
+    with pytest.raises(ValueError, match=message):
+        measured.memory(device).__enter__()
+
+
+def test_a_phase_has_a_name_of_its_own_and_an_end_inside_the_block() -> None:
+    with measured.memory() as held:
+        held.mark("forward")
+        with pytest.raises(ValueError, match="name must be new, got 'forward'; marked already: forward"):
+            held.mark("forward")
+        with pytest.raises(RuntimeError, match="only after the measured block has ended"):
+            _ = held.phases
+    with pytest.raises(RuntimeError, match=r"mark\('late'\) came after the measured block had ended"):
+        held.mark("late")
+
+
+# --- where it ends ----------------------------------------------------------------------------------------------------
+
+
+def test_memory_that_numpy_or_another_thread_allocated_is_not_seen() -> None:
+    def elsewhere() -> None:
+        kept.append(torch.empty(25))
+
+    kept: list[Tensor] = []
+    with measured.memory() as held:
+        kept.append(torch.from_numpy(np.ones(25)))
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert (held.allocated_bytes, held.live_bytes) == (0, 0), f"{held.allocated_bytes}, but should be unseen"
+
+
+def test_a_block_of_before_is_no_part_of_the_account_when_it_is_freed() -> None:
+    never_seen = torch.empty(25)
+    with measured.memory():
+        seen_by_an_earlier_session = torch.empty(50)
+    with measured.memory() as held:
+        del never_seen, seen_by_an_earlier_session
+        kept = torch.empty(1)
+    assert held.live_bytes == held.peak_bytes == kept.nbytes, f"{held.live_bytes}, but should be {kept.nbytes}"
+    assert held.freed_bytes == 0, f"{held.freed_bytes} freed, but nothing of this block was"
+    assert held.earlier_freed_bytes == 200, f"{held.earlier_freed_bytes}, but one of the two was seen before"
+
+
+def test_a_cycle_counts_as_held_until_it_is_collected() -> None:
+    with measured.memory() as held:
+        cycle: list[Any] = [torch.empty(25)]
+        cycle.append(cycle)
+        del cycle
+        held.mark("dropped")
+        gc.collect()
+        held.mark("collected")
+    live = [phase.live_bytes for phase in held.phases.values()]
+    assert live == [100, 0], f"{live}, but should be [100, 0]"
+
+
+def test_an_address_given_out_twice_was_freed_unseen() -> None:
+    events = [[measured._Event(64, 100), measured._Event(64, 30), measured._Event(64, -30)]]
+    (figures,) = measured._bytes_of(events)
+    expected = Bytes(allocated_bytes=130, freed_bytes=130, live_bytes=0, peak_bytes=100)
+    assert figures == expected, f"{figures}, but should be {expected}"
+
+
+def test_reports_are_put_in_the_order_of_time_and_those_of_other_devices_left_out() -> None:
+    def report(ts: str, size: int, device: int = 0) -> dict[str, Any]:
+        arguments = {"Device Type": device, "Addr": abs(size), "Bytes": size}
+        return {"name": "[memory]", "ts": Decimal(ts), "args": arguments}
+
+    def mark(ts: str) -> dict[str, Any]:
+        return {"name": f"{measured._MARK}0", "ts": Decimal(ts)}
+
+    # A nanosecond apart, where a float of this size steps by 250.
+    trace = [
+        report("1763685000000000.003", -8),
+        report("1763685000000000.001", 8),
+        mark("1763685000000000.002"),
+        report("1763685000000000.001", 5, device=1),
+        {"name": "aten::empty", "ts": Decimal(1)},
+        mark("1763685000000000.004"),
+        report("1763685000000000.005", 9),
+    ]
+    segments = measured._split_at_marks(trace)
+    assert segments == [[(8, 8)], [(8, -8)]], f"{segments}"
+
+
+# --- CUDA, on a stand-in ----------------------------------------------------------------------------------------------
+
+
+class Books:
+    """What torch.cuda.memory_stats keeps: the bytes requested, and the blocks charged for them."""
+
+    def __init__(self) -> None:
+        self.stats = {
+            f"{kind}_bytes.all.{figure}": 0
+            for kind in ("requested", "allocated")
+            for figure in ("current", "peak", "allocated", "freed")
+        }
+        self.synchronised = 0
+
+    def book(self, size: int) -> None:
+        """`size` bytes allocated, or freed if negative; blocks are whole multiples of 512 bytes."""
+        for kind, charge in (("requested", abs(size)), ("allocated", -(-abs(size) // 512) * 512)):
+            of = f"{kind}_bytes.all."
+            self.stats[of + ("allocated" if size > 0 else "freed")] += charge
+            self.stats[of + "current"] += charge if size > 0 else -charge
+            self.stats[of + "peak"] = max(self.stats[of + "peak"], self.stats[of + "current"])
+
+    def reset_peak(self) -> None:
+        for kind in ("requested", "allocated"):
+            self.stats[f"{kind}_bytes.all.peak"] = self.stats[f"{kind}_bytes.all.current"]
+
+
+@pytest.fixture
+def books(monkeypatch: pytest.MonkeyPatch) -> Books:
+    books = Books()
+    monkeypatch.delenv("PYTORCH_NO_CUDA_MEMORY_CACHING", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: books.stats)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: books.reset_peak())
+    monkeypatch.setattr(
+        torch.cuda, "synchronize", lambda device=None: setattr(books, "synchronised", books.synchronised + 1)
+    )
+    return books
+
+
+def test_on_cuda_requests_and_charges_are_read_between_phases(books: Books) -> None:
+    books.book(4096)
+    books.book(100_000)
+    books.book(-100_000)  # a peak of before
+    with measured.memory("cuda") as held:
+        books.book(1000)
+        books.book(600)
+        books.book(-600)
+        held.mark("forward")
+        books.book(10)
+        held.mark("backward")
+    expected = {
+        "forward": Bytes(1600, 600, 1000, 1600, charged_live_bytes=1024, charged_peak_bytes=2048),
+        "backward": Bytes(10, 0, 1010, 1010, charged_live_bytes=1536, charged_peak_bytes=1536),
+    }
+    assert held.phases == expected, f"{held.phases}, but should be {expected}"
+    assert (held.live_bytes, held.peak_bytes) == (1010, 1600), f"{held.live_bytes}, {held.peak_bytes}"
+    assert (held.charged_live_bytes, held.charged_peak_bytes) == (1536, 2048), f"{held.charged_peak_bytes}"
+    assert books.synchronised == 4, f"synchronised {books.synchronised} times, but should be at each of 4 readings"
+
+
+def test_on_cuda_freeing_what_was_there_before_lowers_the_live_bytes(books: Books) -> None:
+    books.book(4096)
+    with measured.memory("cuda") as held:
+        books.book(-4096)
+    assert held.live_bytes == -4096, f"{held.live_bytes}, but the counters cannot tell the blocks apart"
+
+
+def test_an_allocator_without_an_account_of_requests_is_refused(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    books.stats.clear()
+    with pytest.raises(RuntimeError, match="reports no requested bytes"):
+        measured.memory("cuda").__enter__()
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    with pytest.raises(RuntimeError, match="PYTORCH_NO_CUDA_MEMORY_CACHING is set"):
+        measured.memory("cuda").__enter__()
+
+
+def test_an_absent_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for instrument in (lambda: measured.memory("cuda").__enter__(), lambda: measured.clock("cuda:0")):
+        with pytest.raises(ValueError, match=r"device must be present, got 'cuda.*', and torch sees no cuda device"):
+            instrument()
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+class Event:
+    """A CUDA event on a device whose queue takes 3 ms between two of them; nothing is known before it is waited for."""
+
+    recorded: list["Event"]
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing, "an event without timing has no time"
+        self.reached = False
+
+    def record(self, stream: object) -> None:
+        self.at_ms = 3.0 * len(Event.recorded)
+        Event.recorded.append(self)
+
+    def synchronize(self) -> None:
+        for event in Event.recorded[: Event.recorded.index(self) + 1]:
+            event.reached = True
+
+    def elapsed_time(self, later: "Event") -> float:
+        assert self.reached, "the device has not come to the first event"
+        assert later.reached, "the device has not come to the second event"
+        return later.at_ms - self.at_ms
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    monkeypatch.setattr(Event, "recorded", [], raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "stream")
+    return Event.recorded
+
+
+def test_the_clock_of_the_cpu_is_the_hosts() -> None:
+    assert measured.clock("cpu") is perf_counter
+
+
+def test_cuda_time_is_between_events_that_only_a_subtraction_waits_for(events: list[Event]) -> None:
+    timer = measured.clock("cuda")
+    start, _, stop = timer(), timer(), timer()
+    assert not any(event.reached for event in events), "reading the clock should not wait for the device"
+    assert stop - start == pytest.approx(0.006), f"{stop - start} s, but should be 6 ms"
+
+
+def test_cuda_time_fits_the_timer_option_of_pytest_benchmark(events: list[Event]) -> None:
+    precision = compute_timer_precision(measured.clock("cuda"))
+    assert precision == pytest.approx(0.003), f"{precision}, but the stand-in has 3 ms between two readings"
+
+
+def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for(events: list[Event]) -> None:
+    waited = []
+    timing = measured.time(lambda: waited.append(any(event.reached for event in events)), "cuda", warmup=1, rounds=4)
+    assert waited == [False] * 5, f"{waited}, but no call should follow a wait"
+    assert timing.times_s == pytest.approx([0.003] * 4), f"{timing}"
+
+
+def test_other_accelerators_are_waited_for_before_the_hosts_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    monkeypatch.setattr(torch.mps, "is_available", lambda: True, raising=False)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: done.append("waited"))
+    timer = measured.clock("mps")
+    assert timer() <= timer()
+    assert done == ["waited", "waited"], f"{done}"
+
+
+def test_a_device_without_a_clock_is_refused() -> None:
+    with pytest.raises(ValueError, match="device must be one of cpu, cuda, xpu, mps, got 'meta'"):
+        measured.clock("meta")
+
+
+@contextmanager
+def host_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """A clock of the host that stands still but for what is passed to `wait`."""
+    now = [0.0]
+    with monkeypatch.context() as patch:
+        patch.setattr(measured, "perf_counter", lambda: now[0])
+        yield lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def test_only_the_calls_after_the_warm_up_are_timed_and_not_their_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+    with host_clock(monkeypatch) as wait:
+        calls = iter([100.0, 100.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+        timing = measured.time(lambda: wait(next(calls)), warmup=2, rounds=5, setup=lambda: wait(1000.0))
+    assert timing.times_s == (1.0, 2.0, 3.0, 4.0, 5.0), f"{timing}"
+    assert timing.median_s == 3.0, f"{timing.median_s}"
+    assert timing.spread == pytest.approx((4 - 2) / 3), f"{timing.spread}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warmup": -1, "rounds": 5}, "warmup must be at least 0, got -1"),
+        ({"warmup": 0, "rounds": 1}, "rounds must be at least 2, got 1"),
+    ],
+)
+def test_a_timing_without_rounds_is_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measured.time(lambda: None, **options)
