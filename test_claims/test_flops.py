@@ -21,16 +21,11 @@ from accounting.flops import (
 )
 from accounting.models import Transformer
 from test_claims.oracles import scalars
-from test_claims.oracles.dispatched import forward_and_backward, product_flops
+from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.names import public_quantities, violations
-from test_claims.oracles.scalars import Operations
+from test_claims.oracles.scalars import Operations, integers
+from test_claims.oracles.timing import SHORT, one_thread
 from test_claims.strategies import shapes, sizes
-
-
-def integers(*shape, device="cpu"):
-    """Random small integers as float32, whose sums and products are exact in any order and precision."""
-    return torch.randint(-3, 4, shape, device=device).float()
-
 
 # ---- matrix products ---------------------------------------------------------------------------------------------
 
@@ -194,9 +189,10 @@ def test_gelu_costs_several_flops_per_element():
 
 
 @pytest.mark.claim("flops.elementwise")
-def test_an_elementwise_operation_takes_time_in_proportion_to_the_elements(device, speed, one_thread):
+@one_thread()
+def test_an_elementwise_operation_takes_time_in_proportion_to_the_elements(device, speed):
     """Four times the elements take more than twice and less than eight times as long: neither a constant nor n²."""
-    few = 2**20 if device.type == "cpu" else 2**25
+    few = 2**15 if device.type == "cpu" else 2**25  # one cache holds both, or none does
     x, y = (torch.rand(few, device=device) for _ in range(2))
     many_x, many_y = x.repeat(4), y.repeat(4)
 
@@ -207,8 +203,8 @@ def test_an_elementwise_operation_takes_time_in_proportion_to_the_elements(devic
     def large():
         torch.add(many_x, many_y, out=many_x)
 
-    speed.assert_slower(large, small, "adding four times the elements against adding them once", at_least=2)
-    speed.assert_slower(lambda: small(8), large, "adding eight times against adding four times the elements")
+    speed.assert_slower(large, small, "adding four times the elements against adding them once", at_least=2, **SHORT)
+    speed.assert_slower(lambda: small(8), large, "adding eight times against adding four times the elements", **SHORT)
 
 
 @pytest.mark.claim("flops.example-square")
@@ -283,11 +279,10 @@ def test_a_linear_layer_costs_2dk_per_example(b, d, k, bias):
 @pytest.mark.claim("flops.forward-2BN")
 @given(batch=sizes(), widths=st.lists(sizes(most=16), min_size=2, max_size=5))
 def test_a_forward_pass_of_linear_layers_costs_2_per_token_and_parameter(device, batch, widths):
-    layers = [torch.nn.Linear(m, n, bias=False) for m, n in pairwise(widths)]
-    net = torch.nn.Sequential(*layers).to(device)
+    net = linear_net(widths, device)
     parameters = sum(p.numel() for p in net.parameters())
     dispatched = product_flops(lambda: net(torch.rand(batch, widths[0], device=device)))
-    formula = sum(linear_flops(batch, layer.in_features, layer.out_features) for layer in layers)
+    formula = sum(linear_flops(batch, m, n) for m, n in pairwise(widths))
     assert dispatched == formula == 2 * batch * parameters, (
         f"dispatched {dispatched}, formula {formula}, but should be 2·{batch}·{parameters} [{widths=}]"
     )
@@ -361,8 +356,7 @@ def test_the_second_matrix_of_the_two_layer_net_is_d_by_k(device, b, d, k):
 @pytest.mark.claim("flops.step-without-B")
 @given(b=sizes(2), widths=st.lists(sizes(most=8), min_size=2, max_size=4))
 def test_every_term_of_a_training_step_carries_the_batch(device, b, widths):
-    layers = [torch.nn.Linear(m, n, bias=False) for m, n in pairwise(widths)]
-    net, n = torch.nn.Sequential(*layers).to(device), sum(layer.weight.numel() for layer in layers)
+    net, n = linear_net(widths, device), sum(d * k for d, k in pairwise(widths))
     forward, backward = forward_and_backward(net, torch.rand(b, widths[0], device=device, requires_grad=True))
     assert (forward, backward) != (2 * n, 4 * n), f"a batch of {b} costs as much as one example [{widths=}]"
     assert (forward, backward, forward + backward) == (2 * n * b, 4 * n * b, 6 * n * b), (
@@ -386,15 +380,6 @@ def test_attention_adds_a_sixth_of_length_over_width_to_a_transformer_block(work
     assert 3 * forward == forward + backward, f"the backward pass costs {backward / forward} times the forward, not 2"
 
 
-@pytest.fixture
-def one_thread():
-    """Compares times on one thread: threads that wait for one another are most of a busy machine's noise."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # ---- where the time goes -----------------------------------------------------------------------------------------
 
 
@@ -416,8 +401,9 @@ def test_matrix_products_have_nearly_all_flops_of_a_wide_transformer_and_not_of_
 
 
 @pytest.mark.claim("flops.dominates")
-def test_a_norm_takes_more_of_the_time_than_of_the_flops(device, speed, one_thread):
-    n = 512 if device.type == "cpu" else 4096
+@one_thread()
+def test_a_norm_takes_more_of_the_time_than_of_the_flops(device, speed):
+    n = 256 if device.type == "cpu" else 4096
     x, weight = torch.rand(n, n, device=device), torch.rand(n, n, device=device)
     with counted.flops() as norm:
         torch.nn.functional.layer_norm(x, (n,))
@@ -427,11 +413,13 @@ def test_a_norm_takes_more_of_the_time_than_of_the_flops(device, speed, one_thre
         lambda: x @ weight,
         f"a layer norm with {100 * of_flops:.1f} % of the FLOPs of the product behind it, in time",
         at_least=2 * of_flops,
+        **SHORT,
     )
 
 
 @pytest.mark.claim("flops.small-regime")
-def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed, one_thread):
+@one_thread()
+def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed):
     def product(n):
         a, b, out = (torch.rand(n, n, device=device) for _ in range(3))
         return lambda: torch.mm(a, b, out=out)
@@ -443,19 +431,22 @@ def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed, one
         product(large),
         f"8 x 8 against {large} x {large} ({1 / by_flops:,.0f} times the FLOPs), in time",
         at_least=10 * by_flops,
+        **SHORT,
     )
     eight, sixteen = product(8), product(16)
     speed.assert_slower(
-        lambda: [eight() for _ in range(4)], sixteen, "four products of 8 x 8 against one of 16 x 16 (twice the FLOPs)"
+        lambda: [eight() for _ in range(4)],
+        sixteen,
+        "four products of 8 x 8 against one of 16 x 16, twice their FLOPs, in time",
+        **SHORT,
     )
 
 
 @pytest.mark.claim("flops.crude")
-def test_products_of_equal_flops_take_unequal_times(device, speed, one_thread):
-    n = 256 if device.type == "cpu" else 2048
-    thin = 2 if device.type == "cpu" else 32
-    wide = round((n**3 / thin) ** 0.5)
-    assert matmul_flops(wide, thin, wide) == pytest.approx(matmul_flops(n, n, n), rel=0.01)
+@one_thread()
+def test_products_of_equal_flops_take_unequal_times(device, speed):
+    n, thin, wide = (128, 2, 1024) if device.type == "cpu" else (2048, 32, 16_384)
+    assert matmul_flops(wide, thin, wide) == matmul_flops(n, n, n)
     a, b, out = (torch.rand(shape, device=device) for shape in ((wide, thin), (thin, wide), (wide, wide)))
     x, y, square = (torch.rand(n, n, device=device) for _ in range(3))
     speed.assert_slower(
@@ -463,6 +454,7 @@ def test_products_of_equal_flops_take_unequal_times(device, speed, one_thread):
         lambda: torch.mm(x, y, out=square),
         f"({wide}, {thin}) by ({thin}, {wide}) against {n} x {n}, the same FLOPs, in time",
         at_least=1.2,
+        **SHORT,
     )
 
 

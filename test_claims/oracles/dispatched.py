@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -23,6 +24,11 @@ def product_flops(function: Callable[..., object], *arguments: object) -> int:
     with counting() as counter:
         function(*arguments)
     return int(counter.get_total_flops())
+
+
+def linear_net(widths: Sequence[int], device: torch.device | str = "cpu") -> torch.nn.Sequential:
+    """Linear layers without biases between these widths."""
+    return torch.nn.Sequential(*(torch.nn.Linear(m, n, bias=False) for m, n in pairwise(widths))).to(device)
 
 
 def forward_and_backward(net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, int]:

@@ -70,6 +70,11 @@ class Number:
         return Number(function(self.value), self.operations)
 
 
+def integers(*shape: int, device: torch.device | str = "cpu", requires_grad: bool = False) -> torch.Tensor:
+    """Random small integers as float32, whose sums and products are exact in any order and precision."""
+    return torch.randint(-3, 4, shape, device=device).float().requires_grad_(requires_grad)
+
+
 def tensor(numbers: np.ndarray | Number) -> torch.Tensor:
     """The values alone, as float32: exact for the small integers the tests draw."""
     return torch.tensor(np.asarray(numbers).astype(float), dtype=torch.float32)  # numpy unwraps what has no dimension

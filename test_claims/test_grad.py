@@ -1,0 +1,517 @@
+"""Claims about the backward pass: what its products are, what they cost, and what autograd keeps for them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from accounting import counted
+from accounting.flops import (
+    attention_backward_flops,
+    attention_flops,
+    linear_backward_flops,
+    linear_flops,
+    linear_step,
+    matmul_backward_flops,
+    matmul_flops,
+)
+from accounting.models import DeepLinear, Transformer
+from test_claims.oracles import scalars
+from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
+from test_claims.oracles.scalars import Net, Operations, gradients, integers
+from test_claims.oracles.timing import SHORT, one_thread
+from test_claims.strategies import sizes
+
+
+def parameters_of(net):
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+widths_of_nets = st.lists(sizes(most=8), min_size=2, max_size=5)
+
+
+class TwoLayers:
+    """The lecture's net, h1 = x·w1 and h2 = h1·w2, with a gradient of the output that stands in for any loss."""
+
+    def __init__(self, b, d, k, device="cpu"):
+        self.x, self.w1, self.w2 = (
+            integers(*shape, device=device, requires_grad=True) for shape in ((b, d), (d, d), (d, k))
+        )
+        self.h1 = self.x @ self.w1
+        self.h2 = self.h1 @ self.w2
+        self.dh2 = integers(b, k, device=device)
+
+    def gradient_of(self, *tensors):
+        """By autograd."""
+        return torch.autograd.grad(self.h2, tensors, self.dh2, retain_graph=True)
+
+
+def check_product(got, reference, formula, operations, dispatched, named):
+    """A hand-written product: equal to autograd's, at as many FLOPs by formula as counted and as dispatched."""
+    __tracebackhide__ = True
+    assert torch.equal(scalars.tensor(got), reference.cpu()), f"{named} differs from autograd's gradient"
+    assert formula == operations.flops, f"{named} costs {formula} by formula, but {operations.flops} were counted"
+    assert formula == dispatched, f"{named} costs {formula} by formula, but autograd dispatched {dispatched}"
+
+
+# ---- the products of a backward pass -----------------------------------------------------------------------------
+
+
+@pytest.mark.claim("grad.w2")
+@given(b=sizes(most=5), d=sizes(most=5), k=sizes(most=5))
+def test_the_gradient_of_w2_is_h1_transposed_times_dh2_at_2bdk_flops(device, b, d, k):
+    net, tally = TwoLayers(b, d, k, device), Operations()
+    dw2 = scalars.matmul(tally.array(net.h1).T, tally.array(net.dh2))
+    dispatched = product_flops(net.gradient_of, net.w2)
+    check_product(dw2, net.gradient_of(net.w2)[0], matmul_flops(d, b, k), tally, dispatched, f"dw2 [{b=}, {d=}, {k=}]")
+    assert tally.flops == 2 * b * d * k
+
+
+@pytest.mark.claim("grad.h1")
+@given(b=sizes(most=5), d=sizes(most=5), k=sizes(most=5))
+def test_the_gradient_of_h1_is_dh2_times_w2_transposed_at_2bdk_flops(device, b, d, k):
+    net, tally = TwoLayers(b, d, k, device), Operations()
+    dh1 = scalars.matmul(tally.array(net.dh2), tally.array(net.w2).T)
+    dispatched = product_flops(net.gradient_of, net.h1)
+    check_product(dh1, net.gradient_of(net.h1)[0], matmul_flops(b, k, d), tally, dispatched, f"dh1 [{b=}, {d=}, {k=}]")
+    assert tally.flops == 2 * b * d * k
+
+
+@pytest.mark.claim("grad.w1")
+@given(b=sizes(most=5), d=sizes(most=5), k=sizes(most=5))
+def test_the_gradient_of_w1_is_x_transposed_times_dh1_at_2bdd_flops(device, b, d, k):
+    net, tally = TwoLayers(b, d, k, device), Operations()
+    (dh1,) = net.gradient_of(net.h1)
+    dw1 = scalars.matmul(tally.array(net.x).T, tally.array(dh1))
+    through_h1 = product_flops(net.gradient_of, net.h1)
+    dispatched = product_flops(net.gradient_of, net.w1) - through_h1
+    check_product(dw1, net.gradient_of(net.w1)[0], matmul_flops(d, b, d), tally, dispatched, f"dw1 [{b=}, {d=}, {k=}]")
+    assert tally.flops == 2 * b * d * d
+
+
+@pytest.mark.claim("grad.two-layer-sum")
+@given(b=sizes(most=5), d=sizes(most=5), k=sizes(most=5))
+def test_the_three_products_add_up_to_2bdd_plus_4bdk_and_dx_is_the_fourth(device, b, d, k):
+    net = TwoLayers(b, d, k, device)
+    listed = matmul_flops(d, b, k) + matmul_flops(b, k, d) + matmul_flops(d, b, d)  # dw2, dh1, dw1
+    claimed, dx = 4 * b * d * d + 4 * b * d * k, matmul_flops(b, d, d)
+    assert listed != claimed, f"the three products listed do add up to 4BDD + 4BDK [{b=}, {d=}, {k=}]"
+    weights_only = product_flops(net.gradient_of, net.w1, net.w2)
+    assert listed == weights_only == 2 * b * d * d + 4 * b * d * k, (
+        f"the three products cost {listed}, autograd dispatched {weights_only} without dx [{b=}, {d=}, {k=}]"
+    )
+    with_x = product_flops(net.gradient_of, net.w1, net.w2, net.x)
+    assert with_x == claimed == listed + dx, f"with dx autograd dispatched {with_x}, but should dispatch {claimed}"
+
+
+@pytest.mark.claim("grad.notes-shapes")
+@given(b=sizes(), d=sizes(), k=sizes())
+def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
+    x, weight = integers(b, d), integers(d, k, requires_grad=True)
+    dy = integers(b, k)
+    (dw,) = torch.autograd.grad(x @ weight, weight, dy)
+    right = x.T @ dy  # (d × B) by (B × k)
+    assert torch.equal(right, dw), f"inputᵀ·dy differs from autograd's gradient [{b=}, {d=}, {k=}]"
+    stated = torch.empty(k, d) @ torch.empty(d, b)
+    assert stated.shape == (k, b), f"(k × d) by (d × B) has shape {tuple(stated.shape)}, but should have {(k, b)}"
+    if (k, b) != (d, k):
+        assert stated.shape != weight.shape, f"the stated product has the weight's shape {tuple(weight.shape)}"
+
+
+# ---- how many there are ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("grad.backward-4BN", "grad.quadruples")
+@given(b=sizes(most=5), widths=widths_of_nets)
+def test_backward_costs_twice_the_forward_where_every_input_needs_a_gradient(device, b, widths):
+    net = linear_net(widths, device)
+    forward, backward = forward_and_backward(net, torch.rand(b, widths[0], device=device, requires_grad=True))
+    assert backward == 2 * forward == 4 * b * parameters_of(net), (
+        f"backward costs {backward / forward} times the forward, but should cost 2 [{b=}, {widths=}]"
+    )
+    assert backward != 4 * forward, "backward costs four times the forward"
+    formula = sum(linear_backward_flops(b, m, n) for m, n in pairwise(widths))
+    assert formula == backward, f"linear_backward_flops={formula}, but autograd dispatched {backward} [{b=}, {widths=}]"
+
+
+@pytest.mark.claim("grad.backward-4BN", "grad.same-as-forward-misconception")
+@given(b=sizes(most=5), widths=widths_of_nets)
+def test_a_first_layer_fed_with_data_skips_the_gradient_of_its_input(device, b, widths):
+    net = linear_net(widths, device)
+    forward, backward = forward_and_backward(net, torch.rand(b, widths[0], device=device))
+    skipped = linear_flops(b, widths[0], widths[1])
+    assert backward == 2 * forward - skipped, (
+        f"dispatched {backward}, but should be twice {forward} less the first layer's {skipped} [{b=}, {widths=}]"
+    )
+    formula = sum(
+        linear_backward_flops(b, m, n, input_gradient=position > 0) for position, (m, n) in enumerate(pairwise(widths))
+    )
+    assert formula == backward, f"the layers' formulas give {formula}, but should give {backward} [{b=}, {widths=}]"
+    if len(widths) == 2:
+        assert backward == forward, f"an only layer's backward costs {backward / forward} times its forward, not 1"
+
+
+@pytest.mark.claim("grad.backward-4BN")
+@pytest.mark.parametrize(("needs_gradient", "per_parameter"), [(False, "2.67"), (True, "4.00")])
+def test_the_two_layer_net_of_128_and_64_costs_2_67_or_4_per_parameter(device, needs_gradient, per_parameter):
+    net = linear_net([128, 128, 64], device)
+    x = torch.rand(32, 128, device=device, requires_grad=needs_gradient)
+    got = forward_and_backward(net, x)[1] / (32 * parameters_of(net))
+    assert f"{got:.2f}" == per_parameter, f"backward costs {got:.2f} BN, but should cost {per_parameter}"
+
+
+@pytest.mark.claim("grad.single-layer-exercise", "grad.same-as-forward-misconception")
+def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_ordinary_data(device):
+    forward, backward = forward_and_backward(linear_net([64, 32], device), torch.rand(16, 64, device=device))
+    formula = linear_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
+    assert (forward, backward) == formula == (65_536, 65_536), f"dispatched {(forward, backward)}, formula {formula}"
+    assert backward != 2 * forward, "backward costs twice the forward, with ordinary data"
+    x = torch.rand(16, 64, device=device, requires_grad=True)
+    forward, backward = forward_and_backward(linear_net([64, 32], device), x)
+    formula = linear_backward_flops(16, 64, 32)
+    assert backward == formula == 2 * forward, f"where x needs a gradient: {backward} beside {forward}, not twice"
+
+
+@pytest.mark.claim("grad.reason-param-only")
+@given(b=sizes(most=4), widths=st.lists(sizes(most=4), min_size=3, max_size=4))
+def test_half_of_backward_is_gradients_of_inputs(b, widths):
+    net, _ = backpropagated(b, widths, input_needs_gradient=True)
+    weights, inputs, forward = net.weight_gradient.flops, net.input_gradient.flops, net.forward.flops
+    assert weights + inputs == 2 * forward, f"backward costs {weights + inputs}, but should cost twice {forward}"
+    assert weights == forward, f"gradients of parameters cost {weights}, but should cost {forward}, half of backward"
+    assert inputs == forward, f"gradients of inputs cost {inputs}, but should cost {forward}, the other half"
+
+
+@pytest.mark.claim("grad.reason-param-only")
+@given(b=sizes(), d=sizes(), k=sizes())
+def test_autograd_spends_as_much_on_a_layers_input_as_on_its_weight(device, b, d, k):
+    x, weight = integers(b, d, device=device, requires_grad=True), integers(k, d, device=device, requires_grad=True)
+    y = torch.nn.functional.linear(x, weight)
+    for_weight, for_input = (
+        product_flops(lambda of=of: torch.autograd.grad(y, of, torch.ones_like(y), retain_graph=True))
+        for of in (weight, x)
+    )
+    formula = matmul_backward_flops(b, d, k, a_gradient=False), matmul_backward_flops(b, d, k, b_gradient=False)
+    assert (for_weight, for_input) == formula == (2 * b * d * k, 2 * b * d * k), (
+        f"weight {for_weight} and input {for_input}, by formula {formula}; both should be {2 * b * d * k}"
+    )
+
+
+@pytest.mark.claim("grad.extra-activation-factor")
+@given(b=sizes(), widths=st.lists(sizes(2, 8), min_size=3, max_size=5))
+def test_storing_activations_costs_no_flops_and_recomputing_them_one_forward(device, b, widths):
+    """The same net three times: as it is, with its activations stored twice over, with the input alone stored."""
+    net, stored = linear_net(widths, device), []
+
+    def run(through, pack):
+        x = torch.rand(b, widths[0], device=device, requires_grad=True)
+        stored.append(0)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[0]), set_checkpoint_early_stop(False):
+            return forward_and_backward(through, x)
+
+    def keep(tensor, copies=1):
+        stored[-1] += copies * tensor.nbytes
+        return tuple(tensor.clone() for _ in range(copies))
+
+    plain = run(net, keep)
+    twice = run(net, lambda tensor: keep(tensor, copies=2))
+    again = run(lambda x: checkpoint(net, x, use_reentrant=False), lambda tensor: (tensor,))
+    steps = [linear_step(b, m, n, recomputed=True) for m, n in pairwise(widths)]
+    recomputed = sum(step.recomputation for step in steps)
+    assert stored[1] == 2 * stored[0] > 0
+    assert twice == plain, f"stored twice over, the passes cost {twice}, but should cost {plain} as before [{widths=}]"
+    assert again == (plain[0], plain[1] + plain[0]), f"recomputed, they cost {again}, not one forward more [{plain=}]"
+    assert recomputed == again[1] - plain[1], f"recomputation={recomputed}, but should be {again[1] - plain[1]}"
+
+
+# ---- the rule of six ---------------------------------------------------------------------------------------------
+
+
+def backpropagated(b, widths, input_needs_gradient):
+    """A net run forward and backward number by number, checked against autograd; and its input."""
+    matrices = [integers(m, n, requires_grad=True) for m, n in pairwise(widths)]
+    x, dy = integers(b, widths[0], requires_grad=input_needs_gradient), integers(b, widths[-1])
+    net = Net.of(matrices)
+    nodes = [[net.node(value, input_needs_gradient) for value in row] for row in x.tolist()]
+    net.run(nodes, dy)
+    y = x
+    for matrix in matrices:
+        y = y @ matrix
+    y.backward(dy)
+    for matrix, numbers in zip(matrices, net.weights, strict=True):
+        assert torch.equal(gradients(numbers), matrix.grad), "the counted net's gradients differ from autograd's"
+    return net, nodes
+
+
+@pytest.mark.claim("grad.six-micro-ops")
+@given(b=sizes(most=4), widths=st.lists(sizes(most=4), min_size=2, max_size=4))
+def test_each_weight_takes_three_multiplications_and_three_additions_per_example(b, widths):
+    net, _ = backpropagated(b, widths, input_needs_gradient=True)
+    uses = b * sum(m * n for m, n in pairwise(widths))
+    for phase, tally in {
+        "forward": net.forward,
+        "weight gradient": net.weight_gradient,
+        "input gradient": net.input_gradient,
+    }.items():
+        assert (tally.multiplications, tally.additions) == (uses, uses), (
+            f"{phase} takes {tally} for {uses} uses of a weight, but should take one each [{b=}, {widths=}]"
+        )
+    formula = sum(linear_step(b, m, n).hardware for m, n in pairwise(widths))
+    assert formula == 6 * uses, f"linear_step={formula}, but should be 6 for each of {uses} uses [{b=}, {widths=}]"
+
+
+@pytest.mark.claim("grad.six-micro-ops")
+@given(b=sizes(most=4), widths=st.lists(sizes(most=4), min_size=2, max_size=4))
+def test_a_weight_of_a_first_layer_fed_with_data_takes_four_operations(b, widths):
+    net, _ = backpropagated(b, widths, input_needs_gradient=False)
+    total = net.forward.flops + net.weight_gradient.flops + net.input_gradient.flops
+    first, *later = (b * m * n for m, n in pairwise(widths))
+    assert total == 4 * first + 6 * sum(later), (
+        f"counted {total} operations, but should be 4·{first} + 6·{sum(later)} [{b=}, {widths=}]"
+    )
+
+
+@pytest.mark.claim("grad.six-rule")
+@pytest.mark.parametrize(
+    ("layers", "printed"), [(1, "4.06"), (2, "5.02"), (4, "5.50"), (8, "5.75"), (16, "5.88"), (32, "5.94")]
+)
+def test_a_training_step_approaches_six_with_depth(workloads, device, layers, printed):
+    net, b, d = workloads.build(DeepLinear(dim=32, layers=layers), device=device), 3, 32
+    n = parameters_of(net)
+    per_parameter = Fraction(sum(forward_and_backward(net, torch.rand(b, d, device=device))), b * n)
+    assert per_parameter == 6 - Fraction(2 * d * d, n), f"{per_parameter}, but should be 6 − 2·D²/N [{layers=}]"
+    assert f"{float(per_parameter):.2f}" == printed, f"{float(per_parameter):.2f}, but should print as {printed}"
+
+
+@pytest.mark.claim("grad.six-rule")
+@given(b=sizes(), dim=sizes(), layers=sizes(most=5))
+def test_a_training_step_costs_exactly_six_where_the_input_needs_a_gradient(workloads, device, b, dim, layers):
+    net = workloads.build(DeepLinear(dim=dim, layers=layers), device=device)
+    step = sum(forward_and_backward(net, torch.rand(b, dim, device=device, requires_grad=True)))
+    assert step == 6 * b * parameters_of(net), f"{step} is not 6·{b}·{parameters_of(net)} [{dim=}, {layers=}]"
+
+
+@pytest.mark.claim("grad.param-sharing")
+@given(b=sizes(), d=sizes(), times=sizes(most=12))
+def test_a_matrix_used_several_times_costs_six_per_use_not_per_parameter(device, b, d, times):
+    layer = torch.nn.Linear(d, d, bias=False, device=device)
+
+    def step(uses):
+        x = torch.rand(b, d, device=device, requires_grad=True)
+        return sum(forward_and_backward(torch.nn.Sequential(*[layer] * uses), x))
+
+    assert step(times) == times * 6 * b * d * d, f"{times} uses cost {step(times)}, not {times} times 6BN [{b=}, {d=}]"
+    assert step(10) == 60 * b * d * d != 6 * b * d * d, f"ten uses cost {step(10) / (b * d * d)} BN, but should cost 60"
+
+
+@pytest.mark.claim("grad.seq-length")
+def test_at_a_length_of_six_widths_half_of_the_flops_are_attention(workloads):
+    d, heads, batch = 32, 4, 2
+    model, length = Transformer(vocab_size=2, layers=1, dim=d, heads=heads, hidden=4 * d), 6 * d
+    block = workloads.build(model, device="meta").layers[0]
+    weights = sum(p.numel() for p in block.parameters() if p.dim() == 2)
+    step = sum(forward_and_backward(block, torch.empty(batch, length, d, device="meta", requires_grad=True)))
+    sixes = 6 * weights * batch * length
+    attention = attention_flops(batch, heads, length, d // heads) + attention_backward_flops(
+        batch, heads, length, d // heads
+    )
+    assert step == 2 * sixes, f"a step costs {step / sixes * 6} per weight and token, but should cost 12, not 6"
+    assert step - sixes == attention, f"beyond the weights' products: {step - sixes}, attention {attention}"
+
+
+# ---- autograd ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("grad.quadratic-example")
+def test_the_gradient_of_x_squared_plus_3x_at_2_is_7(device):
+    x = torch.tensor(2.0, device=device, requires_grad=True)
+    (x**2 + 3 * x).backward()
+    by_hand, by_difference = 2 * 2 + 3, ((2.5**2 + 3 * 2.5) - (1.5**2 + 3 * 1.5)) / (2.5 - 1.5)  # exact for a parabola
+    assert x.grad.item() == by_hand == by_difference == 7, f"x.grad={x.grad.item()}, but should be 7"
+
+
+@pytest.mark.claim("grad.linear-mse-example")
+def test_the_linear_model_with_target_5_has_gradient_1_2_3(device):
+    x, w = torch.tensor([1.0, 2.0, 3.0], device=device), torch.ones(3, device=device, requires_grad=True)
+    loss = 0.5 * (x @ w - 5).pow(2)
+    loss.backward()
+    assert loss.item() == 0.5, f"loss={loss.item()}, but should be ½·(6 − 5)²"
+    assert w.grad.tolist() == [1, 2, 3], f"w.grad={w.grad.tolist()}, but should be (6 − 5)·x = [1, 2, 3]"
+    assert x.grad is None, f"x.grad={x.grad}, but data that needs no gradient should have none"
+
+
+@pytest.mark.claim("grad.graph-built-in-forward")
+@given(widths=widths_of_nets)
+def test_the_forward_pass_builds_the_graph_and_the_backward_pass_uses_it_up(device, widths):
+    net, x = linear_net(widths, device), torch.rand(2, widths[0], device=device)
+    with torch.no_grad():
+        assert net(x).grad_fn is None, "a graph was built although gradients were off"
+    y = net(x).sum()
+    names, node = [], y.grad_fn
+    while node is not None:
+        names.append(node.name())
+        node = next((after for after, _ in node.next_functions if after and "Accumulate" not in after.name()), None)
+    layers = sum("mm" in name.lower() or "linear" in name.lower() for name in names)
+    assert layers == len(widths) - 1, f"the graph {names} has {layers} products, but should have {len(widths) - 1}"
+    y.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+
+
+@pytest.mark.claim("grad.graph-built-in-forward")
+def test_without_gradients_nothing_is_kept_for_a_backward_pass(device):
+    net, x, kept = linear_net([4, 5, 6], device), torch.rand(3, 4, device=device), []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda packed: packed):
+        with torch.no_grad():
+            net(x)
+        assert not kept, f"{len(kept)} tensors were kept although gradients were off"
+        net(x)
+    assert kept, "nothing was kept although gradients were on"
+
+
+@pytest.mark.claim("grad.needs-activations")
+@given(b=sizes(), widths=widths_of_nets, data=st.data())
+def test_the_input_of_a_layer_is_kept_for_the_gradient_of_its_weight_only(device, b, widths, data):
+    net, inputs, kept = linear_net(widths, device), [], []
+    frozen = data.draw(st.lists(st.booleans(), min_size=len(net), max_size=len(net)), label="frozen")
+    for layer, freeze in zip(net, frozen, strict=True):
+        layer.weight.requires_grad_(not freeze)
+        layer.register_forward_pre_hook(lambda _, given_: inputs.append(given_[0].data_ptr()))
+
+    def keep(tensor):
+        kept.append(tensor.data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda packed: packed):
+        net(torch.rand(b, widths[0], device=device))
+    got = [pointer in kept for pointer in inputs]
+    assert got == [not freeze for freeze in frozen], (
+        f"inputs kept: {got}, but should be kept where the weight needs a gradient [{frozen=}, {widths=}]"
+    )
+
+
+@pytest.mark.claim("grad.needs-activations")
+def test_an_activation_that_was_overwritten_makes_the_backward_pass_refuse(device):
+    first, second = linear_net([3, 4], device), linear_net([4, 2], device)
+    hidden = first(torch.rand(2, 3, device=device))
+    y = second(hidden).sum()
+    with torch.no_grad():
+        hidden.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+MODULES = {
+    "Linear": (lambda: torch.nn.Linear(3, 4), (2, 3)),
+    "Conv2d": (lambda: torch.nn.Conv2d(2, 4, 3, groups=2), (1, 2, 5, 5)),
+    "LayerNorm": (lambda: torch.nn.LayerNorm(4), (2, 4)),
+    "Bilinear": (lambda: _Twice(torch.nn.Bilinear(3, 3, 2)), (2, 3)),
+    "PReLU": (lambda: torch.nn.PReLU(2), (3, 2)),
+}
+
+
+class _Twice(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x, x)
+
+
+@pytest.mark.claim("grad.same-shape")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", MODULES)
+def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype):
+    if dtype is torch.float64 and device.type == "mps":
+        dtype = torch.float32  # that device has no fp64
+    make, shape = MODULES[name]
+    module = make().to(device, dtype)
+    module(torch.rand(shape, device=device, dtype=dtype)).float().sum().backward()
+    for parameter_name, parameter in module.named_parameters():
+        got = parameter.grad.shape, parameter.grad.dtype
+        should_be = parameter.shape, parameter.dtype
+        assert got == should_be, f"{name}.{parameter_name}.grad has {got}, but should have {should_be}"
+
+
+@pytest.mark.claim("grad.same-shape")
+def test_under_autocast_the_gradient_has_the_dtype_of_the_parameter_not_of_the_product(device):
+    layer, x = torch.nn.Linear(3, 4, device=device), torch.rand(2, 3, device=device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16, f"the product ran in {y.dtype}, but should run in bf16"
+    y.float().sum().backward()
+    assert layer.weight.grad.dtype == torch.float32, f"weight.grad is {layer.weight.grad.dtype}, but should be fp32"
+
+
+@pytest.mark.claim("grad.same-shape")
+def test_a_sparse_embeddings_gradient_has_its_shape_in_another_layout():
+    embedding = torch.nn.Embedding(10, 3, sparse=True)
+    embedding(torch.tensor([1, 7])).sum().backward()
+    grad = embedding.weight.grad
+    assert (grad.shape, grad.dtype) == ((10, 3), torch.float32), f"grad has {grad.shape} and {grad.dtype}"
+    assert grad.layout == torch.sparse_coo, f"grad has layout {grad.layout}, but should be sparse"
+
+
+@pytest.mark.claim("grad.no-manual")
+@given(b=sizes(most=3), d=sizes(most=4), k=sizes(most=3))
+def test_autograd_agrees_with_derivation_by_hand_and_by_differences(b, d, k):
+    """A two-layer net with a tanh and a squared error, in fp64 on the CPU, where differences are sharp."""
+    generator = torch.Generator().manual_seed(b * 100 + d * 10 + k)
+    x, target, w1, w2 = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((b, d), (b, k), (d, d), (d, k))
+    )
+    w1.requires_grad_()
+    w2.requires_grad_()
+
+    def loss_of(w1, w2):
+        return ((x @ w1).tanh() @ w2 - target).pow(2).mean()
+
+    loss_of(w1, w2).backward()
+    with torch.no_grad():
+        hidden = (x @ w1).tanh()
+        dy = 2 * (hidden @ w2 - target) / target.numel()
+        by_hand = x.T @ (dy @ w2.T * (1 - hidden**2)), hidden.T @ dy
+    for name, got, should_be in zip(("w1", "w2"), (w1.grad, w2.grad), by_hand, strict=True):
+        assert torch.allclose(got, should_be), f"{name}.grad={got}, but should be {should_be} [{b=}, {d=}, {k=}]"
+    assert torch.autograd.gradcheck(loss_of, (w1, w2), raise_exception=True)
+
+
+@pytest.mark.claim("grad.wallclock-3x")
+@one_thread()
+def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(device, speed):
+    """Three products against one; beside them, allocation and a copy."""
+    n = 256 if device.type == "cpu" else 8192
+    layer = torch.nn.Linear(n, n, bias=False, device=device)
+    x, dy = torch.rand(n, n, device=device, requires_grad=True), torch.rand(n, n, device=device)
+
+    def forward():
+        return layer(x)
+
+    def both():
+        torch.autograd.grad(forward(), (x, layer.weight), dy)
+
+    speed.assert_slower(both, forward, "forward and backward against forward, in time", at_least=2, **SHORT)
+    speed.assert_slower(
+        lambda: [forward() for _ in range(9)],
+        lambda: [both() for _ in range(2)],
+        "nine forward passes against two of forward and backward",
+        **SHORT,
+    )
+
+
+@pytest.mark.claim("grad.wallclock-3x")
+def test_forward_and_backward_are_three_products_or_two_in_a_first_layer(device):
+    layer, counts = torch.nn.Linear(64, 64, bias=False, device=device), {}
+    for needs_gradient in (True, False):
+        x = torch.rand(64, 64, device=device, requires_grad=needs_gradient)
+        with counted.flops() as count:
+            layer(x).backward(torch.ones(64, 64, device=device))
+        counts[needs_gradient] = count.total / count.forward
+    assert counts == {True: 3, False: 2}, f"products of forward and backward over forward: {counts}"
