@@ -96,10 +96,13 @@ def requirements(extra: str = "", repository: Path = REPOSITORY) -> list[Require
     return found
 
 
+def has_nvidia_driver() -> bool:
+    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+
+
 def needs_on_this_machine(needs: list[Requirement]) -> list[Requirement]:
     """`needs` without the reader of NVIDIA's clocks and power where there is no NVIDIA driver."""
-    driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-    return [need for need in needs if driver or need.name != "nvidia-ml-py"]
+    return [need for need in needs if need.name != "nvidia-ml-py" or has_nvidia_driver()]
 
 
 def _self_portrait(names: list[str]) -> Interpreter:
