@@ -570,21 +570,46 @@ def test_the_scales_add_a_quarter_or_half_a_bit_and_without_them_fp4_loses_the_v
     assert sum(value != 0 for value in block_format_of("mxfp4").quantised(values).values) > 900
 
 
+def blocks_over(decades: float) -> torch.Tensor:
+    """64 rows of 32 normal values, each row with a magnitude of its own."""
+    uniform = torch.rand(64, 1, generator=torch.Generator().manual_seed(1))
+    return seeded(64, 32).double() * 10 ** (decades * (uniform.double() - 0.5))
+
+
+def block_errors(kept: torch.Tensor, x: torch.Tensor) -> float:
+    return ((kept - x).norm(dim=1) / x.norm(dim=1)).mean().item()
+
+
+def kept_by(name: str, x: torch.Tensor) -> torch.Tensor:
+    values = block_format_of(name).quantised(x.flatten().tolist()).values
+    return torch.tensor(values, dtype=torch.float64).view_as(x)
+
+
 @pytest.mark.claim("dtype.fp4-block-scale-range")
-def test_with_one_scale_per_tensor_fp4_loses_small_blocks_and_with_one_per_block_it_keeps_them(figure):
-    magnitudes = 10 ** (6 * torch.rand(64, 1, generator=torch.Generator().manual_seed(1)) - 3)
-    x = (seeded(64, 32) * magnitudes).double()
-    grid = torch.tensor(numbers.E2M1_GRID, dtype=torch.float64)
+def test_over_six_decades_one_scale_per_tensor_loses_most_blocks_and_one_per_block_keeps_them(figure):
+    x = blocks_over(decades=6)
     one_scale = x.abs().max() / 6
-    kept = {"one scale": numbers.nearest_even(x / one_scale, grid) * one_scale}
-    for name in ("mxfp4", "nvfp4"):
-        quantised = block_format_of(name).quantised(x.flatten().tolist()).values
-        kept[name] = torch.tensor(quantised, dtype=torch.float64).view_as(x)
-    errors = {name: ((y - x).norm(dim=1) / x.norm(dim=1)).mean().item() for name, y in kept.items()}
-    zeros = (kept["one scale"] == 0).double().mean().item()
-    figure(", ".join(f"{name} {error:.3f}" for name, error in errors.items()) + f", {zeros:.0%} zeros with one scale")
-    assert min(errors["one scale"], zeros) > 0.7, f"errors {errors}, {zeros:.0%} zeros"
-    assert max(errors["mxfp4"], errors["nvfp4"]) < 0.2, f"mean relative error of a block: {errors}"
+    single = numbers.nearest_even(x / one_scale, torch.tensor(numbers.E2M1_GRID, dtype=torch.float64)) * one_scale
+    zeros = (single == 0).double().mean().item()
+    errors = {name: block_errors(kept_by(name, x), x) for name in ("mxfp4", "nvfp4")}
+    error = block_errors(single, x)
+    blocked = ", ".join(f"{name} {of_blocks:.3f}" for name, of_blocks in errors.items())
+    figure(f"mean error of a block: one scale {error:.3f} ({zeros:.0%} zeros), {blocked}")
+    assert min(error, zeros) > 0.7, f"one scale: {error=:.3f}, {zeros:.0%} zeros, but should lose most of the tensor"
+    assert max(errors.values()) < 0.2, f"mean relative error of a block: {errors}, but should be below 0.2"
+
+
+@pytest.mark.claim("dtype.fp4-block-scale-range")
+def test_nvfp4_loses_blocks_further_below_the_largest_than_its_scale_reaches_and_mxfp4_does_not():
+    x = blocks_over(decades=12)
+    scale = format_of("fp8_e4m3")
+    below = x.view(-1, 16).abs().amax(dim=1) / x.abs().max() <= scale.least_subnormal / 2 / scale.max
+    lost = {name: (kept_by(name, x).view(-1, 16) == 0).all(dim=1) for name in ("mxfp4", "nvfp4")}
+    assert lost["nvfp4"].tolist() == below.tolist(), (
+        "NVFP4 should lose the blocks 2^18.8 below the largest, and no other"
+    )
+    assert below.double().mean() > 0.3, "the blocks should reach beyond the range of an e4m3 scale"
+    assert not lost["mxfp4"].any(), f"MXFP4 loses {int(lost['mxfp4'].sum())} blocks, but should keep all"
 
 
 @pytest.mark.claim("dtype.fp4-in-torch")

@@ -71,6 +71,12 @@ def the_blocks_of_mxfp4_are_as_large_as_the_tensor(patch):
     patch.setitem(formats.BLOCK_FORMATS, "mxfp4", with_field(formats.BLOCK_FORMATS["mxfp4"], block_size=2048))
 
 
+@fault("dtype.fp4-block-scale", "dtype.fp4-block-scale-range")
+def the_scale_of_nvfp4_is_a_power_of_two(patch):
+    nvfp4 = with_field(formats.BLOCK_FORMATS["nvfp4"], scale=formats.FORMATS["e8m0"])
+    patch.setitem(formats.BLOCK_FORMATS, "nvfp4", nvfp4)
+
+
 # ---- rounding, ours and torch's ------------------------------------------------------------------------------------
 
 
