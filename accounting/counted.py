@@ -22,7 +22,7 @@ class _Key(NamedTuple):
     """What a figure of the table is about; the table itself is torch's: module name -> key -> figure."""
 
     operator: str
-    kind: str  # "product" and "elementwise": FLOPs; "unknown": calls
+    kind: str  # "product" and "elementwise": FLOPs; "unknown": calls; "moved": bytes
     backward: bool
 
 
@@ -110,6 +110,15 @@ class Count:
         """Operators without a formula which are not known to be free, with the number of their calls."""
         return self._sums("unknown")
 
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that the operators read and write, each tensor once; total / moved_bytes is the unfused intensity."""
+        return sum(self.moved_bytes_by_operator.values())
+
+    @property
+    def moved_bytes_by_operator(self) -> dict[str, int]:
+        return self._sums("moved")
+
     def __repr__(self) -> str:
         unknown = f", unknown={self.unknown}" if self.unknown else ""
         return f"Count(forward={self.forward}, backward={self.backward}, elementwise={self.elementwise}{unknown})"
@@ -136,11 +145,15 @@ def flops() -> Iterator[Count]:
       pass it knows a module by the gradients of its inputs and outputs, so a module whose input needs no gradient
       stays open until the pass ends.
 
+    - Bytes moved are those of every tensor that an operator reads, once, and of every result, once (a scalar argument
+      is none): what the memory sees if nothing is fused, cached or read twice.
+
     Domain of validity: shape formulas applied to what was really dispatched, in this thread and the autograd threads
     it starts. That catches a wrong formula of a model, not a wrong formula of an operator. Not seen: other threads,
-    other processes, numpy, arithmetic inside a custom kernel (listed in `unknown` if torch dispatches it), code
-    compiled before, and elementwise work inside a fused product (softmax in fused attention, gates of an LSTM).
-    Blocks may be nested; each counts all that happens within it.
+    other processes, numpy, arithmetic inside a custom kernel (listed in `unknown` if torch dispatches it), and
+    elementwise work inside a fused product (softmax in fused attention, gates of an LSTM). A function under
+    torch.compile is counted as it runs uncompiled: torch does not compile beneath a counter; flex_attention does not
+    run beneath one. Blocks may be nested; each counts all that happens within it.
 
     >>> layer = torch.nn.Linear(3, 4, bias=False)
     >>> with flops() as count:
@@ -165,11 +178,15 @@ class _Counter(FlopCounterMode):
         else:
             kind, formula = _classified(func_packet)
             figure = formula(out, *args, **_without_out(kwargs))
+        self._add(func_packet, kind, figure)
+        self._add(func_packet, "moved", _moved_bytes(func_packet, out, args, kwargs))
+        return out
+
+    def _add(self, packet: Any, kind: str, figure: int) -> None:
         if figure:
-            key = _Key(_name(func_packet), kind, self.mod_tracker.is_bw)
+            key = _Key(_name(packet), kind, self.mod_tracker.is_bw)
             for module in set(self.mod_tracker.parents):
                 self.flop_counts[module][key] += figure
-        return out
 
 
 # FlopCounterMode has no public hook for operators without a formula. This one is the same in 2.6 to 2.13; were it
@@ -201,25 +218,63 @@ def _products() -> dict[Any, Callable[..., int]]:
 @cache
 def _classified(packet: Any) -> tuple[str, operators.Formula]:
     """The kind and the formula of an operator that is no product."""
-    namespace, _, name = _name(packet).rpartition(".")
-    name = name.removesuffix("_")
+    namespace, _, _ = _name(packet).rpartition(".")
     if namespace not in ("aten", "prim", "prims") or not isinstance(packet, torch._ops.OpOverloadPacket):
         return "unknown", _one_call_if_it_reads_a_tensor
-    # An in-place operator lacks some tags of its plain form.
-    packets = [packet, getattr(torch.ops.aten, name, packet)]
-    overloads = [getattr(each, overload) for each in packets for overload in each.overloads()]
+    name, tags = _plain_name(packet), _tags(packet)
     if name in operators.FUSED_ELEMENTWISE:
         return "elementwise", operators.FUSED_ELEMENTWISE[name]
     each = name.removeprefix("_foreach_")
-    tags = {tag for overload in overloads for tag in overload.tags}
-    view = torch.Tag.inplace_view in tags or any(overload.is_view for overload in overloads)
-    if view or name.endswith("_copy") or each in operators.DATA_MOVEMENT:
+    if _is_view(packet) or name.endswith("_copy") or each in operators.DATA_MOVEMENT:
         return "elementwise", _nothing
     if each != name:
         return "elementwise", lambda out, tensors, *args, **kwargs: operators.elements(tensors)
     if name in operators.REDUCTIONS | operators.POINTWISE or torch.Tag.pointwise in tags:
         return "elementwise", _largest
     return "unknown", _one_call_if_it_reads_a_tensor
+
+
+def _plain_name(packet: Any) -> str:
+    """The name without the namespace and the mark of an operator in place."""
+    return _name(packet).rpartition(".")[2].removesuffix("_")
+
+
+def _overloads(packet: Any) -> list[Any]:
+    return [getattr(packet, overload) for overload in packet.overloads()]
+
+
+def _tags(packet: Any) -> set[torch.Tag]:
+    """The tags of all overloads, and of the plain form: an operator in place lacks some of them."""
+    plain = getattr(torch.ops.aten, _plain_name(packet), packet)
+    return {tag for overload in _overloads(packet) + _overloads(plain) for tag in overload.tags}
+
+
+@cache
+def _is_view(packet: Any) -> bool:
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return False
+    return torch.Tag.inplace_view in _tags(packet) or any(overload.is_view for overload in _overloads(packet))
+
+
+def _moved_bytes(packet: Any, out: Any, args: Any, kwargs: Any) -> int:
+    """Bytes of the tensors that an operator reads and of those it writes; one that it updates is both."""
+    name = _plain_name(packet).removeprefix("_foreach_")
+    if name in operators.UNTOUCHED or _is_view(packet):
+        return 0
+    read = _tensors((args[1:] if name in operators.FIRST_UNREAD else args, _without_out(kwargs)))
+    written = _tensors(out) or _updated(packet, args)
+    if name in operators.GATHERS:
+        read = read[1:] + written
+    return sum(tensor.numel() * tensor.element_size() for tensor in read + written)
+
+
+def _updated(packet: Any, args: Any) -> list[torch.Tensor]:
+    """The arguments that an operator without a result writes to (foreach in place, fused optimizers)."""
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return []
+    arguments = zip(args, _overloads(packet)[0]._schema.arguments, strict=False)
+    # The gradients of a fused optimizer are marked as written because it may unscale them; it hardly ever does.
+    return _tensors([value for value, of in arguments if of.is_write and of.name != "grads"])
 
 
 def _nothing(_out: Any, *_: Any, **__: Any) -> int:

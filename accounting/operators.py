@@ -294,3 +294,24 @@ DATA_MOVEMENT = frozenset(
     _assert_async is_pinned is_same_size record_stream
     """.split()
 )
+
+# --- bytes moved: each tensor that is read once, each result written once -----------------------------------------
+
+# Operators that allocate, resize or describe without touching the data.
+UNTOUCHED = frozenset(
+    """
+    empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize resize_as set lift lift_fresh
+    is_pinned is_same_size record_stream _assert_async _reshape_alias _unsafe_view
+    """.split()
+)
+
+# Operators whose first argument is a model for the result, or overwritten unread.
+FIRST_UNREAD = frozenset(
+    """
+    bernoulli cauchy copy exponential fill full_like geometric log_normal new_full new_ones new_zeros normal ones_like
+    rand_like randint_like randn_like random uniform zero zeros_like
+    """.split()
+)
+
+# Operators that read of their first argument as many elements as they return.
+GATHERS = frozenset("embedding gather index index_select masked_select take".split())

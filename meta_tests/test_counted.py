@@ -383,6 +383,43 @@ def test_a_fused_optimizer_costs_what_its_loop_over_tensors_does(optimizer: Any,
     assert figures[0] >= 38, f"a step costs {figures[0]}, but should touch each of 38 elements"
 
 
+# --- bytes moved ------------------------------------------------------------------------------------------------------
+
+
+def fused_optimizer_step() -> None:
+    parameter = torch.empty(38, requires_grad=True)
+    parameter.grad = torch.empty(38)
+    torch.optim.AdamW([parameter], fused=True).step()
+
+
+column, half, rows = wide[:, :1], wide.to(torch.bfloat16), torch.tensor([0, 0, 5, 2])
+MOVED: dict[str, tuple[Callable[[], object], int]] = {
+    "a product": (lambda: a @ b, 4 * (12 + 20 + 15)),
+    "a product in bf16": (lambda: half @ half.T, 2 * (60 + 60 + 36)),
+    "two read, one written": (lambda: wide + wide, 3 * 240),
+    "an argument that is broadcast": (lambda: wide + column, 2 * 240 + 24),
+    "an update in place": (lambda: wide.clone().relu_(), 2 * 240 + 2 * 240),
+    "an update of a list": (lambda: torch._foreach_mul_([wide.clone(), wide.clone()], 1.0), 4 * 240 + 4 * 240),
+    "a result given": (lambda: torch.add(wide, wide, out=torch.empty(6, 10)), 3 * 240),
+    "a copy": (lambda: torch.empty(6, 10).copy_(half), 240 + 120),
+    "a fill": (lambda: torch.empty(6, 10).fill_(1.0), 240),
+    "a likeness": (lambda: torch.zeros_like(wide), 240),
+    "a reduction": (lambda: wide.sum(0), 240 + 40),
+    "a view": (lambda: wide.t()[1:].unsqueeze(0).expand(4, -1, -1), 0),
+    "nothing but allocated": (lambda: torch.empty_like(wide), 0),
+    "rows of a table": (lambda: F.embedding(rows, wide), 2 * 160 + 32),
+    # The state is created by two zeros_like and a scalar; the count of steps is read, and updated beforehand.
+    "a fused optimizer's first step": (fused_optimizer_step, 152 * (2 + 4 + 3) + 4 * (1 + 1 + 2)),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_bytes_moved_are_those_of_every_tensor_read_and_written_once(name: str) -> None:
+    act, right = MOVED[name]
+    count = flops_of(act)
+    assert count.moved_bytes == right, f"{count.moved_bytes_by_operator}, but should be {right} [{name}]"
+
+
 # --- what a figure belongs to -----------------------------------------------------------------------------------------
 
 
