@@ -144,7 +144,6 @@ def flops() -> Iterator[Count]:
     - Modules are named as torch's ModuleTracker names them: the class of the outermost, then attributes. In a backward
       pass it knows a module by the gradients of its inputs and outputs, so a module whose input needs no gradient
       stays open until the pass ends.
-
     - Bytes moved are those of every tensor that an operator reads, once, and of every result, once (a scalar argument
       is none): what the memory sees if nothing is fused, cached or read twice.
 
