@@ -271,16 +271,36 @@ def test_the_flash_convention_is_what_torch_counts_of_a_flash_kernel(monkeypatch
 # Rules of thumb
 
 
-@pytest.mark.parametrize(("rule", "factor"), [("forward", 2), ("backward", 4), ("step", 6)])
 @given(model=st.one_of(transformers(), deep_linears()), batch=st.integers(1, 3), sequence=st.integers(1, 8))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-def test_the_errors_of_a_rule_add_up_to_the_rule_minus_what_is_counted(rule, factor, model, batch, sequence):
-    forward, backward, _ = counted_step(model, batch, sequence)
-    if isinstance(model, DeepLinear):  # has no sequence: as many examples
-        forward, backward, _ = counted_step(model, batch * sequence)
-    counted = {"forward": forward, "backward": backward, "step": forward + backward}[rule]
-    error = factor * active_parameter_count(model) * batch * sequence - counted
-    named = rule_errors(model, rule, batch, sequence)
+def test_the_errors_of_a_rule_add_up_to_the_rule_minus_what_is_counted(model, batch, sequence):
+    # A deep linear net has no sequence: as many examples.
+    sizes = (batch * sequence, 1) if isinstance(model, DeepLinear) else (batch, sequence)
+    forward, backward, _ = counted_step(model, *sizes)
+    one_each = active_parameter_count(model) * batch * sequence
+    errors = {
+        "forward": 2 * one_each - forward,
+        "backward": 4 * one_each - backward,
+        "step": 6 * one_each - forward - backward,
+    }
+    for rule, error in errors.items():
+        named = rule_errors(model, rule, batch, sequence)
+        got = sum(named.values())
+        assert got == error, f"{named} sums to {got}, but should be {error} [{model}, {rule=}, {batch=}, {sequence=}]"
+
+
+@pytest.mark.parametrize("rule", ["forward", "backward", "step"])
+@given(
+    model=transformers(),
+    sequence=st.integers(1, 8),
+    pairs=st.sampled_from(["full", "causal"]),
+    convention=st.sampled_from(["math", "flash"]),
+)
+def test_the_errors_of_a_rule_follow_the_convention_they_are_asked_for(rule, model, sequence, pairs, convention):
+    step = step_flops(model, 2, sequence, pairs=pairs, convention=convention)
+    exact = step.model if rule == "step" else getattr(step, rule)
+    error = rule_flops(rule, active_parameter_count(model), 2 * sequence) - exact
+    named = rule_errors(model, rule, 2, sequence, pairs=pairs, convention=convention)
     assert sum(named.values()) == error, f"{named} sums to {sum(named.values())}, but should be {error} [{model}]"
 
 
