@@ -94,7 +94,7 @@ def verdict_line(verdict: Verdict) -> str:
     """The verdict as printed: a holds-if claim always with its condition, the others with their reason."""
     known = " (known)" if verdict.known else ""
     if verdict.verdict == "holds if":
-        return f"holds if {verdict.reason[:1].lower()}{verdict.reason[1:]}"
+        return f"holds if {verdict.reason}"
     return f"{verdict.verdict}{known}" + (f": {verdict.reason}" if verdict.reason else "")
 
 

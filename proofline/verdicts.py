@@ -203,7 +203,7 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
         verdict, reason = "not checked", _reasons(skipped)
     elif not passed:
         if claim.on_record and not outcomes:
-            verdict, reason = "on record", claim.note or "a sourced fact that no machine can settle"
+            verdict, reason = "on record", _statement(claim) or "a sourced fact that no machine can settle"
         else:
             verdict, reason = "not checked", _reasons(unmet) or "no test of it ran"
     else:
@@ -233,7 +233,8 @@ def _passed(claim: Claim) -> str:
 
 
 def _statement(claim: Claim) -> str:
-    return claim.condition or claim.correction or (claim.note if claim.on_record else "")
+    parts = [claim.condition, claim.correction, claim.note if claim.on_record else ""]
+    return "; ".join(part for part in parts if part)
 
 
 def _reasons(outcomes: Iterable[Outcome]) -> str:
