@@ -52,6 +52,7 @@ def test_a_view_exists_exactly_where_some_strides_list_the_elements_in_order(dra
 
 @given(drawn=strided())
 @example(drawn=(Layout((4, 1, 3), (6, 24, 2)), (2, 6)))
+@example(drawn=(Layout((2, 0), (7, 3)), (2, 0)))
 def test_view_strides_and_contiguity_are_torchs_for_any_strides(drawn):
     layout, shape = drawn
     x = torch.empty(layout.storage_numel + layout.offset).as_strided(layout.shape, layout.strides, layout.offset)
@@ -112,6 +113,7 @@ x = contiguous_layout((2, 3))
         (lambda: x.offset_of(1), ValueError, r"one entry per dimension of shape \(2, 3\), got \(1,\)"),
         (lambda: x.offset_of(1, 3), ValueError, "index must be from -3 to 2, got 3"),
         (lambda: x.select(2, 0), ValueError, "dim must be from -2 to 1, got 2"),
+        (lambda: x.select(True, 0), TypeError, "dim must be an integer, got True of type bool"),
         (lambda: contiguous_layout((0,)).select(0, 0), ValueError, "there is no dimension or element to choose, got 0"),
         (lambda: x.slice(0, step=-1), ValueError, "step must be at least 1, got -1"),
         (lambda: x.transpose(0, "1"), TypeError, "dim1 must be an integer, got '1'"),

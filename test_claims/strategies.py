@@ -239,7 +239,10 @@ EACH_OPERATION = tuple(
         [("view", ((6, 2, 2, 1, 2),))],
         [("reshape", ((8, -1),))],
         [("diagonal", (-1, 0, 2))],
+        [("diagonal", (5, 0, 2))],  # no elements: the offset stays
+        [("slice", (0, 9, None, 1))],  # no elements: the offset grows all the same
         [("as_strided", ((2, 3), (1, 5), 4))],
+        [("select", (1, 2)), ("as_strided", ((2, 2), (1, 2)))],  # keeps the offset
     )
 )
 
