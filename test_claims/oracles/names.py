@@ -20,7 +20,9 @@ TYPE_OF_UNIT = {
     "bytes": "int",
     "s": "float",
 }
-MISNOMERS = re.compile(r"(?<![A-Z_])[GMTP]?FLOPS(?![A-Z_])|FLOPs/s|(?i:flops_(?:per_s|rate)|flops?ps)\b|\b[gtp]flops\b")
+MISNOMERS = re.compile(
+    r"(?<![A-Z_])[GMTP]?FLOPS(?![A-Z_])|FLOPs/s|(?i:flops_(?:per_s|rate)|flops?ps)\b|(?<![a-z])[gmtp]flops\b"
+)
 
 
 @dataclass(frozen=True)

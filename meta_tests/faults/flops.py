@@ -1,0 +1,86 @@
+"""Faults that the claims about forward FLOPs must notice."""
+
+import torch
+from torch.utils import flop_counter
+
+import accounting.convolution
+import accounting.flops
+import accounting.roofline
+from meta_tests.faults import fault, replace
+
+
+@fault(
+    "flops.matmul-2mnk",
+    "flops.batched",
+    "flops.example-268M",
+    "flops.linear-2DK",
+    "flops.two-layer",
+    "flops.reason-per-output",
+)
+def the_addition_of_each_multiply_add_is_forgotten(patch):
+    patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)
+
+
+@fault("flops.batched")
+def a_stretched_operand_is_multiplied_once_for_the_whole_batch(patch):
+    original = accounting.flops.broadcast_matmul_flops
+
+    def shared(a_shape, b_shape):
+        return original(a_shape, b_shape[-2:]) if len(b_shape) > 2 and b_shape[0] == 1 else original(a_shape, b_shape)
+
+    replace(patch, original, shared)
+
+
+@fault("flops.matmul-2mnk", "flops.example-268M", "flops.forward-2BN", "flops.step-without-B")
+def torchs_counter_takes_a_multiply_add_for_one_operation(patch):
+    formula = flop_counter.flop_registry[torch.ops.aten.mm]
+    patch.setitem(flop_counter.flop_registry, torch.ops.aten.mm, lambda *args, **kwargs: formula(*args, **kwargs) // 2)
+    added = flop_counter.flop_registry[torch.ops.aten.addmm]
+    patch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, lambda *args, **kwargs: added(*args, **kwargs) // 2)
+
+
+@fault("flops.forward-2BN", "flops.transformer-generalises")
+def attention_is_dispatched_for_every_other_key_only(patch):
+    original = torch.nn.functional.scaled_dot_product_attention
+
+    def sparse(query, key, value, *args, is_causal=False, **kwargs):
+        return original(query, key[..., ::2, :], value[..., ::2, :], *args, **kwargs)
+
+    patch.setattr(torch.nn.functional, "scaled_dot_product_attention", sparse)
+
+
+@fault("flops.forward-2BN")
+def attention_counts_one_of_its_two_products(patch):
+    patch.setitem(accounting.flops.ATTENTION_PRODUCTS, "forward", (1, 0))
+
+
+@fault("flops.forward-2BN")
+def a_convolutions_weight_counts_once_whatever_the_positions(patch):
+    replace(
+        patch,
+        accounting.convolution.convolution_flops,
+        lambda batch, inputs, outputs, size, kernel, **_: 2 * batch * inputs * outputs * kernel[0] * kernel[1],
+    )
+
+
+@fault("flops.add", "flops.elementwise", "flops.example-square", "flops.example-ratio")
+def an_elementwise_operation_costs_a_flop_per_row(patch):
+    replace(patch, accounting.flops.elementwise_flops, lambda *shapes, flops_per_element=1: shapes[0][0])
+
+
+@fault("flops.linear-128-64", "flops.linear-2DK")
+def the_bias_is_added_once_for_the_whole_batch(patch):
+    replace(
+        patch,
+        accounting.flops.linear_flops,
+        lambda batch, d, k, bias=False: 2 * batch * d * k + bool(bias) * k,
+    )
+
+
+@fault("flops.terms")
+def a_rate_is_named_as_an_amount(patch):
+    def peak_flops(device: str) -> float:
+        """Peak of a device in TFLOPS."""
+
+    peak_flops.__module__ = accounting.roofline.__name__
+    patch.setattr(accounting.roofline, "peak_flops", peak_flops, raising=False)

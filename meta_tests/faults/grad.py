@@ -1,0 +1,134 @@
+"""Faults that the claims about the backward pass must notice."""
+
+import torch
+import torch.utils.checkpoint
+
+import accounting.flops
+from meta_tests.faults import fault
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer written out, for the faults below to differ from in one thing each."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.mT
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        return dy @ weight, dy.flatten(0, -2).mT @ x.flatten(0, -2)
+
+    @classmethod
+    def layer(cls, x, weight, bias=None):
+        y = cls.apply(x, weight)
+        return y if bias is None else y + bias
+
+
+class _WithoutInputGradient(_Linear):
+    @staticmethod
+    def backward(ctx, dy):
+        x, _ = ctx.saved_tensors
+        return torch.zeros_like(x), dy.flatten(0, -2).mT @ x.flatten(0, -2)
+
+
+class _ComputedTwice(_Linear):
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        _ = x @ weight.mT
+        return _Linear.backward(ctx, dy)
+
+
+class _KeepsACopy(_Linear):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x.clone(), weight)
+        return x @ weight.mT
+
+
+@fault("grad.backward-4BN", "grad.six-rule", "grad.param-sharing", "grad.quadruples", "grad.single-layer-exercise")
+def a_linear_layer_skips_the_gradient_of_its_input(patch):
+    patch.setattr(torch.nn.functional, "linear", _WithoutInputGradient.layer)
+
+
+@fault(
+    "grad.backward-4BN", "grad.six-rule", "grad.param-sharing", "grad.same-as-forward-misconception", "grad.seq-length"
+)
+def a_linear_layer_computes_its_output_again_in_the_backward_pass(patch):
+    patch.setattr(torch.nn.functional, "linear", _ComputedTwice.layer)
+
+
+@fault("grad.needs-activations")
+def a_linear_layer_keeps_a_copy_of_its_input(patch):
+    patch.setattr(torch.nn.functional, "linear", _KeepsACopy.layer)
+
+
+@fault("grad.graph-built-in-forward")
+def a_graph_survives_its_backward_pass(patch):
+    original = torch.Tensor.backward
+    patch.setattr(
+        torch.Tensor, "backward", lambda self, gradient=None, **_: original(self, gradient, retain_graph=True)
+    )
+
+
+@fault("grad.quadratic-example", "grad.linear-mse-example", "grad.no-manual", "grad.six-micro-ops")
+def every_backward_pass_runs_twice(patch):
+    original = torch.Tensor.backward
+
+    def twice(self, gradient=None, **_):
+        original(self, gradient, retain_graph=True)
+        original(self, gradient)
+
+    patch.setattr(torch.Tensor, "backward", twice)
+
+
+class _WrongTanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        (y,) = ctx.saved_tensors
+        return dy * (1 - y)
+
+
+@fault("grad.no-manual")
+def the_derivative_of_tanh_lacks_a_square(patch):
+    patch.setattr(torch.Tensor, "tanh", _WrongTanh.apply)
+
+
+@fault("grad.extra-activation-factor")
+def checkpointing_recomputes_nothing(patch):
+    patch.setattr(torch.utils.checkpoint, "checkpoint", lambda function, *arguments, **_: function(*arguments))
+
+
+@fault("grad.same-shape")
+def autocast_turns_the_parameter_itself_into_bf16(patch):
+    original = torch.nn.Linear.forward
+
+    def cast(self, x):
+        if torch.is_autocast_enabled(x.device.type):
+            self.to(torch.bfloat16)
+        return original(self, x)
+
+    patch.setattr(torch.nn.Linear, "forward", cast)
+
+
+@fault("grad.w1", "grad.w2", "grad.h1", "grad.two-layer-sum", "grad.six-micro-ops", "grad.reason-param-only")
+def the_addition_of_each_multiply_add_is_forgotten(patch):
+    patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)
+
+
+@fault("grad.backward-4BN", "grad.six-micro-ops", "grad.single-layer-exercise")
+def the_gradient_of_the_input_is_left_out_of_the_formula(patch):
+    patch.setattr(accounting.flops, "INPUT_GRADIENT_PRODUCTS", 0)
+
+
+@fault("grad.seq-length")
+def the_backward_of_attention_counts_three_of_its_four_products(patch):
+    patch.setitem(accounting.flops.ATTENTION_PRODUCTS, "math", (2, 1))
