@@ -231,6 +231,15 @@ def test_a_recurrent_layer_costs_its_matrices_once_per_token_and_twice_that_back
     assert count.backward == 2 * count.forward, f"{count}, but should be {2 * count.forward} backward"
 
 
+def test_the_biases_of_a_recurrent_layer_are_ignored() -> None:
+    layer = nn.LSTM(3, 5, num_layers=2)
+    weights = list(layer.parameters())  # cuDNN is handed all of them, biases included
+    token, state = torch.randn(1, 3), torch.randn(1, 5)
+    per_token = multiply_adds(token, layer.weight_ih_l0.T) + 3 * multiply_adds(state, layer.weight_hh_l0.T)
+    figure = operators.PRODUCTS["_cudnn_rnn"](None, torch.empty(4, 2, 3), weights)
+    assert figure == 8 * per_token, f"{figure}, but should be {8 * per_token}"
+
+
 def test_a_whole_step_of_a_net_costs_what_its_numbers_do() -> None:
     matrices = [torch.randint(-3, 4, shape).float() for shape in ((3, 4), (4, 5), (5, 2))]
     net = scalars.Net.of(matrices)
@@ -266,6 +275,7 @@ ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
     "put at indices": (lambda: wide.clone().index_put_((torch.tensor([1]),), wide[:1]), 0),
     "max pooling reads every window": (lambda: F.max_pool2d(wide[None, :, :], 2), 3 * 5 * 4),
     "average pooling reads every window": (lambda: F.avg_pool2d(wide[None, :, :], (2, 5)), 3 * 2 * 10),
+    "a window given by one size": (lambda: torch.ops.aten.avg_pool2d(wide[None, :, :], [2]), 3 * 5 * 4),
     "whole numbers": (lambda: torch.arange(10) * 2 + 1, 0),
     "views": (lambda: wide.t().reshape(3, 20)[1:].unsqueeze(0).expand(4, -1, -1).clone().unsqueeze_(0), 0),
     "copies and casts": (lambda: torch.cat([wide, wide]).to(torch.bfloat16).contiguous(), 0),
