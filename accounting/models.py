@@ -358,24 +358,10 @@ def step_flops(
     3943913849094144
     """
     forward = forward_flops(model, batch, sequence, pairs=pairs)
-    backward = backward_flops(
-        model,
-        batch,
-        sequence,
-        input_gradient=input_gradient,
-        pairs=pairs,
-        convention=convention,
-    )
+    backward = backward_flops(model, batch, sequence, input_gradient=input_gradient, pairs=pairs, convention=convention)
     if not count("checkpoint_every", checkpoint_every):
         return StepFlops(forward, backward)
-    again = recompute_flops(
-        model,
-        batch,
-        sequence,
-        every=checkpoint_every,
-        early_stop=early_stop,
-        pairs=pairs,
-    )
+    again = recompute_flops(model, batch, sequence, every=checkpoint_every, early_stop=early_stop, pairs=pairs)
     return StepFlops(forward, backward, again)
 
 

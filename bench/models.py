@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from accounting.checks import count
 from accounting.models import DeepLinear, Transformer
 
 ROTARY_BASE = 10_000.0
@@ -203,7 +204,7 @@ def build(
     """
     net = DeepLinearNet if isinstance(model, DeepLinear) else TransformerNet
     with torch.device(device):
-        return net(model, checkpoint_every).to(dtype)
+        return net(model, count("checkpoint_every", checkpoint_every)).to(dtype)
 
 
 def inputs(

@@ -403,6 +403,11 @@ def test_an_impossible_count_is_refused_with_the_value(call, message):
         call()
 
 
+def test_a_negative_checkpoint_interval_is_refused_before_a_net_without_layers_runs():
+    with pytest.raises(ValueError, match="checkpoint_every must be at least 0, got -1"):
+        build(DeepLinear(dim=2, layers=2), checkpoint_every=-1)
+
+
 # The runnable models are the models they are named after
 
 
