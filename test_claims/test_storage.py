@@ -391,6 +391,8 @@ def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, sp
     ratio = speed.ratio(lambda: chained_views(large), lambda: chained_views(small))
     figure(f"views of 2^20 times the elements: {ratio}")
     assert ratio.low < 2, f"views of 2^20 times the elements took {ratio}, but should take as long"
+    if ratio.high > 2**10:  # then even a time that grows with the root of the size could hide in it
+        pytest.skip(f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {ratio}")
     speed.assert_slower(large.clone, lambda: chained_views(large), "copying 32 MiB over making six views", at_least=10)
 
 
