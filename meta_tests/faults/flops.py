@@ -22,13 +22,9 @@ def the_addition_of_each_multiply_add_is_forgotten(patch):
 
 
 @fault("flops.batched")
-def a_stretched_operand_is_multiplied_once_for_the_whole_batch(patch):
+def only_the_first_operand_has_a_batch(patch):
     original = accounting.flops.broadcast_matmul_flops
-
-    def shared(a_shape, b_shape):
-        return original(a_shape, b_shape[-2:]) if len(b_shape) > 2 and b_shape[0] == 1 else original(a_shape, b_shape)
-
-    replace(patch, original, shared)
+    replace(patch, original, lambda a_shape, b_shape: original(a_shape, b_shape[-2:]))
 
 
 @fault("flops.matmul-2mnk", "flops.example-268M", "flops.forward-2BN", "flops.step-without-B")
