@@ -326,6 +326,16 @@ def test_tensor_rates_per_clock_obey_the_ladder_of_the_architectures():
     assert sixteen_bit == ladder
 
 
+def test_every_row_has_the_architecture_of_its_die():
+    architectures = {
+        "GV100": "7.0", "TU104": "7.5", "GA100": "8.0", "GA102": "8.6", "AD102": "8.9", "GH100": "9.0", "GB100": "10.0",
+        "GB110": "10.3", "GB202": "12.0", "CDNA2": "gfx90a", "CDNA3": "gfx942", "CDNA4": "gfx950", "Gaudi 2": "Gaudi 2",
+        "Gaudi 3": "Gaudi 3", "Xe-HPC": "Xe-HPC",
+    }  # fmt: skip
+    wrong = [row.label for row in ROWS if row.arch != architectures[row.die.removesuffix(" GeForce")]]
+    assert not wrong, f"rows whose compute capability is not that of their die: {wrong}"
+
+
 @pytest.mark.parametrize("die", ["GA102", "AD102", "GB202"])
 def test_geforce_halves_only_what_accumulates_in_fp32(die):
     professional, geforce = FLOP_PER_CLOCK[die], FLOP_PER_CLOCK[f"{die} GeForce"]
@@ -613,8 +623,16 @@ def test_every_perturbed_rate_of_a_cpu_is_caught(factor):
 )
 def test_features_of_a_cpu_give_the_fastest_settled_rate(features, units, expected):
     assert devices.cpu_flops_per_cycle(features, units) == expected
-    as_torch_says_it = dict.fromkeys(features, True) | {"avx10_2": False, "l1d_cache_size": 49152}
+    absent = {feature: False for path in CPU_PATHS for feature in path.requires}
+    as_torch_says_it = absent | dict.fromkeys(features, True) | {"l1d_cache_size": 49152}
     assert devices.cpu_flops_per_cycle(as_torch_says_it, units) == expected
+
+
+def test_the_fastest_path_wins_wherever_it_stands_in_the_table(monkeypatch):
+    features = [feature for path in CPU_PATHS for feature in path.requires]
+    rates = devices.cpu_flops_per_cycle(features)
+    monkeypatch.setattr(devices, "CPU_PATHS", CPU_PATHS[::-1])
+    assert devices.cpu_flops_per_cycle(features) == rates == {"fp32": 64, "fp64": 32, "bf16": 1024, "int8": 2048}
 
 
 def test_a_cpu_peak_is_cores_times_clock_times_flops_per_cycle():
