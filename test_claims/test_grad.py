@@ -25,7 +25,7 @@ from accounting.models import DeepLinear, Transformer
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.scalars import Net, Operations, gradients, integers
-from test_claims.oracles.timing import SHORT, one_thread
+from test_claims.oracles.timing import SHORT, assert_at_most, one_thread
 from test_claims.strategies import sizes
 
 
@@ -487,7 +487,7 @@ def test_autograd_agrees_with_derivation_by_hand_and_by_differences(b, d, k):
 @one_thread()
 def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(device, speed):
     """Three products against one; beside them, allocation and a copy."""
-    n = 256 if device.type == "cpu" else 8192
+    n = 192 if device.type == "cpu" else 8192
     layer = torch.nn.Linear(n, n, bias=False, device=device)
     x, dy = torch.rand(n, n, device=device, requires_grad=True), torch.rand(n, n, device=device)
 
@@ -497,13 +497,8 @@ def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(devi
     def both():
         torch.autograd.grad(forward(), (x, layer.weight), dy)
 
-    speed.assert_slower(both, forward, "forward and backward against forward, in time", at_least=2, **SHORT)
-    speed.assert_slower(
-        lambda: [forward() for _ in range(9)],
-        lambda: [both() for _ in range(2)],
-        "nine forward passes against two of forward and backward",
-        **SHORT,
-    )
+    claim = "forward and backward against forward, in time"
+    assert_at_most(speed.assert_slower(both, forward, claim, at_least=2, **SHORT), 4.5, claim)
 
 
 @pytest.mark.claim("grad.wallclock-3x")
