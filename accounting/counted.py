@@ -220,7 +220,7 @@ def _classified(packet: Any) -> tuple[str, operators.Formula]:
     namespace, _, _ = _name(packet).rpartition(".")
     if namespace not in ("aten", "prim", "prims") or not isinstance(packet, torch._ops.OpOverloadPacket):
         return "unknown", _one_call_if_it_reads_a_tensor
-    name, tags = _plain_name(packet), _tags(packet)
+    name = _plain_name(packet)
     if name in operators.FUSED_ELEMENTWISE:
         return "elementwise", operators.FUSED_ELEMENTWISE[name]
     each = name.removeprefix("_foreach_")
@@ -228,7 +228,9 @@ def _classified(packet: Any) -> tuple[str, operators.Formula]:
         return "elementwise", _nothing
     if each != name:
         return "elementwise", lambda out, tensors, *args, **kwargs: operators.elements(tensors)
-    if name in operators.REDUCTIONS | operators.POINTWISE or torch.Tag.pointwise in tags:
+    plain = getattr(torch.ops.aten, name, packet)  # has tags that its form in place may lack
+    pointwise = any(torch.Tag.pointwise in each.tags for each in _overloads(packet) + _overloads(plain))
+    if pointwise or name in operators.REDUCTIONS | operators.POINTWISE:
         return "elementwise", _largest
     return "unknown", _one_call_if_it_reads_a_tensor
 
@@ -242,17 +244,11 @@ def _overloads(packet: Any) -> list[Any]:
     return [getattr(packet, overload) for overload in packet.overloads()]
 
 
-def _tags(packet: Any) -> set[torch.Tag]:
-    """The tags of all overloads, and of the plain form: an operator in place lacks some of them."""
-    plain = getattr(torch.ops.aten, _plain_name(packet), packet)
-    return {tag for overload in _overloads(packet) + _overloads(plain) for tag in overload.tags}
-
-
 @cache
 def _is_view(packet: Any) -> bool:
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
-        return False
-    return torch.Tag.inplace_view in _tags(packet) or any(overload.is_view for overload in _overloads(packet))
+    return isinstance(packet, torch._ops.OpOverloadPacket) and any(
+        each.is_view or torch.Tag.inplace_view in each.tags for each in _overloads(packet)
+    )
 
 
 def _moved_bytes(packet: Any, out: Any, args: Any, kwargs: Any) -> int:
