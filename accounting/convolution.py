@@ -36,7 +36,10 @@ def convolution_flops(
     are by torch; kernels by FFT or Winograd need fewer.
 
     `input_size` and `kernel_size` have as many dimensions as the convolution; stride, padding and dilation are one
-    number or one per dimension. Raises ValueError for sizes that fit no output, or channels that groups do not divide.
+    number or one per dimension.
+
+    Raises ValueError for sizes that fit no output, or channels that groups do not divide.
+    Source: torch.nn.Conv2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv2d.html
 
     >>> convolution_flops(1, 1, 1, (16, 16), (1, 1))
     512
@@ -73,6 +76,8 @@ def convolution_backward_flops(
 
     Each multiply-add y += x·w of the forward has one dw += x·dy and one dx += w·dy, grouped or not. (torch's
     FlopCounterMode counts the gradients of a grouped convolution too high: pytorch issue 183405.)
+
+    Raises as `convolution_flops` does.
 
     >>> convolution_backward_flops(1, 4, 4, (8,), (3,), groups=2), convolution_flops(1, 4, 4, (8,), (3,), groups=2)
     (576, 288)

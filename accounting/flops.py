@@ -1,7 +1,7 @@
 """FLOPs of the operations a network is made of: forward, backward and recomputed.
 
 One FLOP is one floating-point multiplication or addition (or comparison, exponential, ...: an elementary operation).
-Every accumulation is counted as starting from zero, so a sum of k terms is k additions, where k - 1 would do: that
+Every accumulation is counted as starting from zero, so a sum of k terms is k additions, where k − 1 would do: that
 overstates a product by 1/(2k). Moving, reshaping, transposing and broadcasting cost bytes, no FLOPs.
 """
 
@@ -75,10 +75,11 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     """FLOPs of `batch` products of (m, k) by (k, n): 2·batch·m·k·n.
 
     Each of the m·n outputs sums k products into an accumulator: k multiplications and k additions.
-    Ignored: the first addition could be a copy, so the strict minimum is m·n·(2k - 1); and algorithms of the Strassen
+    Ignored: the first addition could be a copy, so the strict minimum is m·n·(2k − 1); and algorithms of the Strassen
     family need fewer multiplications.
 
     Raises ValueError for a negative size, TypeError for one that is no integer.
+    Source: Golub and Van Loan, Matrix Computations, 4th ed., section 1.1.
 
     >>> matmul_flops(1024, 512, 256)
     268435456
@@ -98,7 +99,10 @@ def matmul_backward_flops(
     """FLOPs of the gradients of y = a·b, (m, k) by (k, n): 2·batch·m·k·n for each operand that needs one.
 
     da = dy·bᵀ is (m, n) by (n, k) and db = aᵀ·dy is (k, m) by (m, n): the same three sizes as the forward product.
-    Exact where neither operand was broadcast over the batch.
+    Exact where neither operand was broadcast over the batch; one that was has its gradients summed, an addition per
+    element and batch element.
+
+    Raises as `matmul_flops` does.
 
     >>> matmul_backward_flops(2, 3, 4), matmul_backward_flops(2, 3, 4, a_gradient=False)
     (96, 48)
@@ -113,6 +117,7 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     one-dimensional `b` a column (n = 1). An operand shared by the batch is read once, but multiplied every time.
 
     Raises ValueError for a scalar, for inner sizes that differ, for batch dimensions that do not broadcast.
+    Source: torch.matmul, https://docs.pytorch.org/docs/stable/generated/torch.matmul.html
 
     >>> broadcast_matmul_flops((4, 8, 16, 32), (32, 2)), broadcast_matmul_flops((4, 8, 16, 32), (4, 8, 32, 64))
     (65536, 2097152)
@@ -146,6 +151,7 @@ def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
     numpy.einsum_path: each pair leaves the list of operands, its result is appended.
 
     Raises ValueError for a malformed equation, another number of shapes, inconsistent sizes, an impossible order.
+    Source: torch.einsum, https://docs.pytorch.org/docs/stable/generated/torch.einsum.html
 
     >>> einsum_flops("bsd,dk->bsk", (4, 16, 8), (8, 2)) == matmul_flops(4 * 16, 8, 2)
     True
@@ -171,6 +177,8 @@ def einsum_backward_flops(
     for each side that leads to a wanted gradient. The gradient of a sum over a lone index is a broadcast: no FLOPs.
     `order` is the forward's; the rest as in `einsum_flops`.
 
+    Raises as `einsum_flops` does, and ValueError for a position that no operand has.
+
     >>> einsum_backward_flops("ij,jk->ik", (2, 3), (3, 4)), einsum_flops("ij,jk->ik", (2, 3), (3, 4))
     (96, 48)
     >>> einsum_backward_flops("ij,jk->ik", (2, 3), (3, 4), gradients=[1])
@@ -191,7 +199,10 @@ def einsum_backward_flops(
 def einsum_order(equation: str, *shapes: Shape) -> list[tuple[int, int]]:
     """The cheapest order in which to contract an einsum, in the form that `order` of `einsum_flops` takes.
 
-    Exact: dynamic programming over all subsets of the operands. More than 12 operands are refused with a ValueError.
+    Exact: dynamic programming over all subsets of the operands, with the FLOPs of `einsum_flops` as the cost.
+
+    Raises as `einsum_flops` does, and ValueError for more than 12 operands: the search triples with each.
+    Source: Pfeifer et al., Faster Identification of Optimal Contraction Sequences (2014), arXiv:1304.6112.
 
     >>> einsum_order("ij,jk,kl->il", (2, 100), (100, 3), (3, 50))
     [(0, 1), (0, 1)]
@@ -207,6 +218,8 @@ def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = F
 
     `batch` is the number of rows: sequences times their length. The usual 2·B·D·K leaves the bias out, which
     understates by 1/(2·in).
+
+    Raises as `matmul_flops` does.
 
     >>> linear_flops(1, 128, 64), linear_flops(32, 128, 64), linear_flops(32, 128, 64, bias=True)
     (16384, 524288, 526336)
@@ -232,6 +245,9 @@ def linear_backward_flops(
     A bias's gradient sums over the batch: batch·out additions. Without the input's gradient (a first layer fed with
     data) the backward pass costs one forward, not two.
 
+    Raises as `matmul_flops` does.
+    Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1, arXiv:2001.08361.
+
     >>> linear_backward_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
     (131072, 65536)
     """
@@ -251,6 +267,12 @@ def linear_step(
 ) -> StepFlops:
     """FLOPs of a linear layer in a training step: 6·batch·in·out, and 2 more where its forward is recomputed.
 
+    Activation checkpointing recomputes whatever lies between two checkpoints; torch's stops early, before a segment's
+    last layer, since nothing needs its output.
+
+    Raises as `matmul_flops` does.
+    Source: Korthikanti et al., Reducing Activation Recomputation (2022), section 6, arXiv:2205.05198: MFU and HFU.
+
     >>> linear_step(32, 128, 64)
     StepFlops(forward=524288, backward=1048576, recomputation=0)
     """
@@ -265,6 +287,8 @@ def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
     Exact for addition, multiplication, relu. An exponential, an inverse root, GELU cost several instructions each:
     state how many as `flops_per_element`, or accept that a count says little of the time of such an operation.
 
+    Raises ValueError for shapes that do not broadcast, ValueError or TypeError for a size that is no count.
+
     >>> elementwise_flops((1024, 512), (1024, 512))
     524288
     """
@@ -276,6 +300,8 @@ def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
 
     Counted from an empty accumulator; starting from the first element saves one per output. A mean divides once more
     per output.
+
+    Raises ValueError or TypeError for a size that is no count.
 
     >>> reduction_flops((1024, 512))
     524288
@@ -290,7 +316,7 @@ def attention_pairs(query_length: int, key_length: int | None = None, pairs: str
     """Pairs of query and key that are scored: Q·K in "full", only those a causal mask lets through in "causal".
 
     Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them. With more keys than queries (a cache)
-    the last query sees all keys: Q·K - Q·(Q - 1)/2.
+    the last query sees all keys: Q·K − Q·(Q − 1)/2.
 
     Raises ValueError for another convention, and for causal with fewer keys than queries.
 
@@ -325,6 +351,7 @@ def attention_flops(
     projections, nothing here. Ignored: scale, mask and softmax, about 5 per pair, 5/(4·d): 1 % at d = 128.
 
     Raises ValueError where heads is no multiple of kv_heads, and as `attention_pairs` does.
+    Source: Chowdhery et al., PaLM (2022), appendix B, arXiv:2204.02311: 12·L·H·Q·T per token with the backward pass.
 
     >>> attention_flops(2, 12, 1024, 64)
     6442450944
@@ -361,7 +388,10 @@ def attention_backward_flops(
     dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and computes s = q·kᵀ once
     more: 2.5 times the forward. That fifth product is recomputation: it counts for HFU, not for MFU.
 
-    Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads - kv_heads)·keys·d each.
+    Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads − kv_heads)·keys·d each.
+
+    Raises ValueError for another convention, and as `attention_flops` does.
+    Source: Dao, FlashAttention-2 (2023), section 4.1, arXiv:2307.08691: backward 2.5 times the forward.
 
     >>> forward = attention_flops(2, 12, 1024, 64)
     >>> [attention_backward_flops(2, 12, 1024, 64, convention=name) / forward for name in ("math", "flash")]
@@ -396,7 +426,7 @@ def attention_step(
 ) -> StepFlops:
     """FLOPs of attention in a training step: the scores that "flash" computes again stand under recomputation.
 
-    `recomputed` adds a whole forward there (activation checkpointing).
+    `recomputed` adds a whole forward there (activation checkpointing). Raises as `attention_backward_flops` does.
 
     >>> step = attention_step(2, 12, 1024, 64, convention="flash")
     >>> step.backward / step.forward, step.recomputation / step.forward
