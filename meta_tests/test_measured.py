@@ -71,16 +71,20 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at() -> None:
         held.mark("other")
         torch.empty(100)
         held.mark("passing")
-        torch.empty(3000)
+        del b
+        held.mark("only freed")
+        held.mark("nothing")
+        kept = torch.empty(3000)
     expected = {
         "one": Bytes(allocated_bytes=4000, freed_bytes=0, live_bytes=4000, peak_bytes=4000),
         "other": Bytes(allocated_bytes=2000, freed_bytes=4000, live_bytes=2000, peak_bytes=6000),
-        "passing": Bytes(allocated_bytes=400, freed_bytes=400, live_bytes=2000, peak_bytes=4000 - 1600),
+        "passing": Bytes(allocated_bytes=400, freed_bytes=400, live_bytes=2000, peak_bytes=2400),
+        "only freed": Bytes(allocated_bytes=0, freed_bytes=2000, live_bytes=0, peak_bytes=2000),
+        "nothing": Bytes(allocated_bytes=0, freed_bytes=0, live_bytes=0, peak_bytes=0),
     }
     assert held.phases == expected, f"{held.phases}, but should be {expected}"
     whole = (held.allocated_bytes, held.freed_bytes, held.live_bytes, held.peak_bytes)
-    assert whole == (4000 + 2000 + 400 + 12000, 4000 + 400 + 12000, 2000, 14000), f"{whole}"
-    assert b.nbytes == held.live_bytes
+    assert whole == (4000 + 2000 + 400 + 12000, 4000 + 400 + 2000, kept.nbytes, 12000), f"{whole}"
     assert held.charged_live_bytes is None
     assert held.charged_peak_bytes is None
 
