@@ -181,6 +181,14 @@ def test_flops_at_full_size_are_those_counted_on_the_meta_device(model, publishe
     assert (formula.forward, formula.backward) == (forward, backward), f"{formula=}, but should be {forward, backward}"
 
 
+@pytest.mark.parametrize("tokens", [1, 5, 8])
+def test_tokens_that_experts_cannot_share_evenly_are_all_counted_on_the_meta_device(tokens):
+    model = replace(reduced(MIXTRAL_8X7B), active_experts=3)
+    forward, backward, _ = counted_step(model, 1, tokens, device="meta")
+    formula = step_flops(model, 1, tokens)
+    assert (formula.forward, formula.backward) == (forward, backward), f"{formula=}, but should be {forward, backward}"
+
+
 def test_a_llama_3_70b_step_on_8192_tokens_is_known_to_the_last_digit():
     assert step_flops(LLAMA3_70B, 1, 8192).model == 3_943_913_849_094_144
 
