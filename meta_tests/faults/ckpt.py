@@ -1,0 +1,111 @@
+"""Faults of saving and resuming: torch forgets, restores too little, or writes too much."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import accounting.memory
+from accounting.memory import Optimizer
+from meta_tests.faults import fault
+
+
+@fault("ckpt.full", "ckpt.periodic", "ckpt.model-plus-optimizer")
+def setting_torchs_generator_does_nothing(patch: pytest.MonkeyPatch) -> None:
+    for module in (torch, torch.cuda):
+        patch.setattr(module, "set_rng_state", lambda *_, **__: None)
+
+
+@fault("ckpt.full", "ckpt.periodic")
+def setting_numpys_generator_does_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(np.random, "set_state", lambda state: None)
+
+
+@fault("ckpt.full", "ckpt.periodic")
+def pythons_generator_comes_back_one_draw_late(patch: pytest.MonkeyPatch) -> None:
+    set_state = random.setstate
+
+    def late(state: Any) -> None:
+        set_state(state)
+        random.random()
+
+    patch.setattr(random, "setstate", late)
+
+
+@fault("ckpt.full", "ckpt.optimizer-matters", "ckpt.load", "ckpt.periodic", "ckpt.model-plus-optimizer")
+def a_loaded_optimizer_forgets_its_second_buffer(patch: pytest.MonkeyPatch) -> None:
+    load = torch.optim.Optimizer.load_state_dict
+
+    def forgetful(self: torch.optim.Optimizer, state_dict: Any) -> None:
+        load(self, state_dict)
+        for state in self.state.values():
+            list(state.values())[-1].zero_()
+
+    patch.setattr(torch.optim.Optimizer, "load_state_dict", forgetful)
+
+
+@fault("ckpt.optimizer-matters")
+def an_optimizers_state_has_no_influence(patch: pytest.MonkeyPatch) -> None:
+    """Every optimizer takes the step of plain SGD: nothing that was lost is missed."""
+
+    def plain(self: torch.optim.Optimizer, closure: Any = None) -> None:
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.sub_(group["lr"] * parameter.grad)
+
+    for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop"):
+        patch.setattr(getattr(torch.optim, name), "step", plain)
+
+
+@fault("ckpt.full", "ckpt.model-plus-optimizer")
+def a_lost_loss_scale_is_never_missed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.amp.GradScaler, "scale", lambda self, outputs: outputs)
+    patch.setattr(torch.amp.GradScaler, "step", lambda self, optimizer: optimizer.step())
+    patch.setattr(torch.amp.GradScaler, "update", lambda self: None)
+
+
+@fault("ckpt.load", "ckpt.full")
+def torch_load_loses_the_last_bit(patch: pytest.MonkeyPatch) -> None:
+    load = torch.load
+
+    def careless(*arguments: Any, **options: Any) -> Any:
+        found = load(*arguments, **options)
+        for tensor in [found] if isinstance(found, torch.Tensor) else found.get("model", {}).values():
+            if tensor.numel():
+                tensor.view(-1).view(torch.uint8)[0] ^= 1
+        return found
+
+    patch.setattr(torch, "load", careless)
+
+
+@fault("ckpt.load")
+def torch_load_trusts_every_file(patch: pytest.MonkeyPatch) -> None:
+    load = torch.load
+    patch.setattr(torch, "load", lambda file, weights_only=False, **options: load(file, weights_only=False, **options))
+
+
+@fault("ckpt.size")
+def torch_save_writes_twice_as_wide(patch: pytest.MonkeyPatch) -> None:
+    save = torch.save
+
+    def widened(thing: Any) -> Any:
+        if isinstance(thing, dict):
+            return {key: widened(value) for key, value in thing.items()}
+        return thing.double() if isinstance(thing, torch.Tensor) else thing
+
+    patch.setattr(torch, "save", lambda thing, file: save(widened(thing), file))
+
+
+@fault("ckpt.size")
+def adamw_is_said_to_keep_one_moment(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(accounting.memory.OPTIMIZERS, "adamw", Optimizer(("exp_avg",)))
+
+
+@fault("ckpt.periodic")
+def a_schedule_starts_anew_after_each_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.optim.lr_scheduler.LRScheduler, "load_state_dict", lambda self, state_dict: None)

@@ -1,0 +1,180 @@
+"""A training run that can have every kind of state there is, and can be saved and restored part by part."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+# What moves from step to step beside the model and the optimizer, and must be saved where it is in use.
+KINDS = ("step", "scheduler", "scaler", "data", "torch", "numpy", "python")
+EXAMPLES, BATCH, WIDTH = 40, 8, 6
+
+
+def kinds_on(device: torch.device) -> tuple[str, ...]:
+    """The kinds of state on this device: an accelerator has a random generator of its own."""
+    return KINDS if device.type == "cpu" else (*KINDS, "accelerator")
+
+
+class Part(NamedTuple):
+    """One thing that a checkpoint can hold: how it is read from a run, and how it is put back."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+
+
+class Training:
+    """A regression with AdamW, or another optimizer, in which only the `kinds` asked for change from step to step.
+
+    step: the loss is weighted with a ramp over the steps. scheduler: the rate falls. scaler: fp16 with a loss scale
+    that begins too high, grows and is cut. data: shuffled batches, else the whole set. torch, numpy, python: noise
+    drawn from the process's generators. Dropout draws from the generator of the device.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        kinds: Iterable[str] = (),
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        seed: int = 0,
+    ):
+        self.device, self.kinds = device, frozenset(kinds)
+        seed_generators(seed)
+        generator = torch.Generator().manual_seed(0)  # the same data, whatever the seed of the run
+        self.x = torch.randn(EXAMPLES, WIDTH, generator=generator)
+        self.y = self.x.square().mean(dim=1, keepdim=True)
+        dropping = ("torch" if device.type == "cpu" else "accelerator") in self.kinds
+        layers = nn.Linear(WIDTH, 8), nn.Tanh(), nn.Dropout(0.3 if dropping else 0.0), nn.Linear(8, 1)
+        self.net = nn.Sequential(*layers).to(device)
+        self.optimizer = optimizer(self.net.parameters(), lr=0.02)
+        # Not ExponentialLR: the rate alone, which is saved with the optimizer, is all the state that has.
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=20)
+        self.scaler = torch.amp.GradScaler(
+            device.type, init_scale=2.0**18, growth_interval=3, enabled="scaler" in self.kinds
+        )
+        self.steps = 0
+        self.shuffler = generator
+        self.order: list[int] = []
+
+    # ---- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """All that changes in this run, by name."""
+        rest = {
+            "step": Part(lambda: self.steps, lambda steps: setattr(self, "steps", steps)),
+            "scheduler": Part(self.scheduler.state_dict, self.scheduler.load_state_dict),
+            "scaler": Part(self.scaler.state_dict, self.scaler.load_state_dict),
+            "data": Part(self.place_in_the_data, self.go_to_place_in_the_data),
+            "torch": Part(torch.get_rng_state, torch.set_rng_state),
+            "numpy": Part(numpy_state, set_numpy_state),
+            "python": Part(random.getstate, random.setstate),
+            "accelerator": Part(
+                lambda: getattr(torch, self.device.type).get_rng_state(),
+                lambda state: getattr(torch, self.device.type).set_rng_state(state),
+            ),
+        }
+        return {
+            "model": Part(self.net.state_dict, self.net.load_state_dict),
+            "optimizer": Part(self.optimizer.state_dict, self.optimizer.load_state_dict),
+            **{kind: part for kind, part in rest.items() if kind in self.kinds},
+        }
+
+    def place_in_the_data(self) -> dict[str, Any]:
+        return {"shuffler": self.shuffler.get_state(), "order": list(self.order)}
+
+    def go_to_place_in_the_data(self, place: dict[str, Any]) -> None:
+        self.shuffler.set_state(place["shuffler"])
+        self.order = list(place["order"])
+
+    def saved(self) -> bytes:
+        """A checkpoint of all parts, as torch.save writes it."""
+        file = io.BytesIO()
+        torch.save({name: part.read() for name, part in self.parts.items()}, file)
+        return file.getvalue()
+
+    def restored(self, checkpoint: bytes, names: Iterable[str]) -> Training:
+        """This run, continued from the named parts of a checkpoint."""
+        # Generators' states live on the host; load_state_dict moves the rest to where the parameters are.
+        saved = torch.load(io.BytesIO(checkpoint), map_location="cpu")
+        for name in names:
+            self.parts[name].write(saved[name])
+        return self
+
+    # ---- training ------------------------------------------------------------------------------------------------
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        if "data" not in self.kinds:
+            return self.x, self.y
+        if not self.order:
+            self.order = torch.randperm(EXAMPLES, generator=self.shuffler).tolist()
+        rows, self.order = self.order[:BATCH], self.order[BATCH:]
+        return self.x[rows], self.y[rows]
+
+    def step(self) -> float:
+        """One training step; its loss."""
+        x, y = self.batch()
+        if "torch" in self.kinds:
+            x = x + 0.1 * torch.randn(x.shape)
+        if "numpy" in self.kinds:
+            x = x + torch.from_numpy(np.random.normal(0.0, 0.1, x.shape)).float()  # noqa: NPY002 - the global one
+        if "python" in self.kinds:
+            x = x * random.uniform(0.9, 1.1)
+        with torch.autocast(self.device.type, torch.float16, enabled=self.scaler.is_enabled()):
+            output = self.net(x.to(self.device))
+        loss = (output.float() - y.to(self.device)).square().mean()
+        if "step" in self.kinds:
+            loss = loss * min(1.0, (self.steps + 1) / 20)
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        scale = self.scaler.get_scale()
+        self.scaler.update()
+        self.steps += 1
+        if "scheduler" in self.kinds and self.scaler.get_scale() >= scale:  # the optimizer's step was not skipped
+            self.scheduler.step()
+        return loss.item()
+
+    def losses(self, steps: int) -> list[float]:
+        """The losses of the next `steps` steps."""
+        return [self.step() for _ in range(steps)]
+
+    def weights(self) -> list[float]:
+        """All parameters, in a row."""
+        return nn.utils.parameters_to_vector(self.net.parameters()).tolist()
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds the generators of torch, numpy and Python, as a script does when it starts."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator is what data pipelines draw from
+    random.seed(seed)
+
+
+def numpy_state() -> tuple[Any, ...]:
+    """The state of numpy's global generator, its array as a tensor, which torch.load takes."""
+    name, key, *rest = np.random.get_state()  # noqa: NPY002
+    return (name, torch.from_numpy(key.astype(np.int64)), *rest)
+
+
+def set_numpy_state(state: tuple[Any, ...]) -> None:
+    name, key, *rest = state
+    np.random.set_state((name, key.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leaves the global generators of torch, numpy and Python as they were."""
+    ours, pythons = numpy_state(), random.getstate()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            set_numpy_state(ours)
+            random.setstate(pythons)

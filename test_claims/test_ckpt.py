@@ -1,0 +1,351 @@
+"""Claims about checkpoints: what must be in one for training to go on as if nothing had happened, and its bytes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+import zipfile
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from accounting.memory import STEP_BYTES, element_bytes, model_state
+from accounting.models import DeepLinear, parameter_count
+from test_claims.oracles import memory as tensors
+from test_claims.oracles.timing import one_thread
+from test_claims.oracles.training import KINDS, Training, generators_kept, kinds_on
+from test_claims.strategies import TORCH_DTYPES, dtypes, shapes
+
+STEPS, CUT = 12, 6  # a cut in the middle of the second pass over the data, after the loss scale was cut and grew
+MODEL_AND_OPTIMIZER = ("model", "optimizer")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_runs():
+    """Threads that wait for one another would be most of the time of such small steps."""
+    with one_thread(), generators_kept():
+        yield
+
+
+@lru_cache
+def uninterrupted(device, kinds, optimizer=torch.optim.AdamW):
+    """Losses, final weights, and a checkpoint before each step and after the last, of a run that is never stopped."""
+    run = Training(device, kinds, optimizer)
+    losses, checkpoints = [], [run.saved()]
+    for _ in range(STEPS):
+        losses.append(run.step())
+        checkpoints.append(run.saved())
+    return losses, run.weights(), checkpoints
+
+
+def difference(device, kinds, kept, cut=CUT, optimizer=torch.optim.AdamW):
+    """Largest difference in losses and final weights between the run that went on and one that resumed at `cut`.
+
+    The run that resumes is a fresh one from the same seed, as a script started again would be; of the checkpoint it
+    restores only the parts `kept`.
+    """
+    losses, weights, checkpoints = uninterrupted(device, kinds, optimizer)
+    resumed = Training(device, kinds, optimizer).restored(checkpoints[cut], kept)
+    pairs = zip([*resumed.losses(STEPS - cut), *resumed.weights()], [*losses[cut:], *weights], strict=True)
+    return max(abs(got - should) for got, should in pairs)
+
+
+# ---- what resuming needs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("ckpt.model-plus-optimizer")
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(device, figure, kind):
+    kinds = (kind,) if device.type == "cpu" or kind != "torch" else (kind, "accelerator")
+    without = difference(device, kinds, MODEL_AND_OPTIMIZER)
+    with_it = difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds))
+    figure(f"without {kind} off by {without:.2g}")
+    assert without > 0, f"resumed from model and optimizer alone exactly, although {kind} was lost"
+    assert with_it == 0, f"resumed off by {with_it:.2g}, but should resume exactly with {kind} restored too"
+
+
+@pytest.mark.claim("ckpt.model-plus-optimizer")
+def test_model_and_optimizer_resume_a_run_in_which_nothing_else_moves(device):
+    off = [difference(device, (), MODEL_AND_OPTIMIZER, cut) for cut in range(STEPS + 1)]
+    assert not any(off), f"a run without any other state resumed off by {off}, but should resume exactly at every cut"
+
+
+@pytest.mark.claim("ckpt.full")
+def test_model_optimizer_step_and_generator_resume_a_run_that_has_no_other_state(device):
+    kinds = ("step", "torch") if device.type == "cpu" else ("step", "torch", "accelerator")
+    off = [difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut) for cut in range(STEPS + 1)]
+    assert not any(off), f"resumed off by {off}, but should resume exactly at every cut"
+
+
+@pytest.mark.claim("ckpt.full")
+def test_all_parts_resume_a_run_that_has_every_kind_of_state(device):
+    kinds = kinds_on(device)
+    off = [difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut) for cut in range(STEPS + 1)]
+    assert not any(off), f"resumed off by {off}, but should resume exactly at every cut"
+
+
+@pytest.mark.claim("ckpt.full")
+@pytest.mark.parametrize("lost", [*MODEL_AND_OPTIMIZER, *KINDS])
+def test_without_any_one_part_the_run_goes_another_way(device, figure, lost):
+    kinds = kinds_on(device)
+    off = difference(device, kinds, [part for part in (*MODEL_AND_OPTIMIZER, *kinds) if part != lost])
+    figure(f"without {lost} off by {off:.2g}")
+    assert off > 0, f"resumed exactly although {lost} was not restored"
+
+
+@pytest.mark.claim("ckpt.full")
+@pytest.mark.needs("cuda")
+def test_the_cpus_generator_state_does_not_resume_dropout_on_a_gpu(device):
+    kinds = ("step", "torch", "accelerator")
+    off = difference(device, kinds, (*MODEL_AND_OPTIMIZER, "step", "torch"))
+    assert off > 0, "resumed exactly with torch.get_rng_state() alone, although dropout draws on the GPU"
+
+
+@pytest.mark.claim("ckpt.full")
+def test_one_generator_restored_does_not_restore_the_other_two():
+    """torch, numpy and Python each keep their own: torch.set_rng_state rewinds torch's numbers and no others."""
+
+    def drawn():
+        return float(torch.rand(())), np.random.random(), random.random()  # noqa: NPY002 - the global one
+
+    state = torch.get_rng_state()
+    first = drawn()
+    torch.set_rng_state(state)
+    again = drawn()
+    repeated = [a == b for a, b in zip(first, again, strict=True)]
+    assert repeated == [True, False, False], f"torch, numpy and Python repeat themselves: {repeated}, not torch alone"
+
+
+@pytest.mark.claim("ckpt.optimizer-matters")
+@pytest.mark.parametrize("name", sorted(set(tensors.OPTIMIZERS) - {"sgd"}))
+def test_dropping_the_state_of_an_optimizer_changes_training(device, figure, name):
+    optimizer = tensors.OPTIMIZERS[name]
+    dropped = difference(device, (), ("model",), CUT, optimizer)
+    kept = difference(device, (), MODEL_AND_OPTIMIZER, CUT, optimizer)
+    figure(f"{name} off by {dropped:.2g}")
+    assert kept == 0, f"{name} resumed off by {kept:.2g}, but should resume exactly with its state"
+    assert dropped > 0, f"{name} resumed exactly without its state"
+
+
+@pytest.mark.claim("ckpt.optimizer-matters")
+def test_plain_sgd_has_no_state_to_drop(device):
+    off = difference(device, (), ("model",), CUT, tensors.OPTIMIZERS["sgd"])
+    assert off == 0, f"SGD without momentum resumed off by {off:.2g} from the model alone, but should resume exactly"
+
+
+# ---- saving every few steps --------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("ckpt.periodic")
+@given(cuts=st.sets(st.integers(0, STEPS - 1), max_size=2))
+def test_a_run_stopped_any_number_of_times_anywhere_ends_as_if_it_never_was(device, cuts):
+    kinds = kinds_on(device)
+    losses, weights, _ = uninterrupted(device, kinds)
+    run, got = Training(device, kinds), []
+    for cut in sorted(cuts):
+        got += run.losses(cut - run.steps)
+        checkpoint = run.saved()
+        run = Training(device, kinds)
+        run.restored(checkpoint, run.parts)
+    got += run.losses(STEPS - run.steps)
+    assert got == losses, f"the losses are {got}, but should be {losses} [stopped after {sorted(cuts)}]"
+    assert run.weights() == weights, f"the weights are not those of the uninterrupted run [{sorted(cuts)}]"
+
+
+@pytest.mark.claim("ckpt.periodic")
+@pytest.mark.parametrize(("every", "crash"), [(1, 9), (3, 11), (4, 4), (5, 10), (20, 7)])
+def test_files_written_every_n_steps_lose_less_than_n_steps(device, tmp_path, every, crash):
+    kinds = kinds_on(device)
+    run = Training(device, kinds)
+    for step in range(crash):
+        if step % every == 0:
+            (tmp_path / f"step_{step:03}.pt").write_bytes(run.saved())
+        run.step()
+    latest = max(tmp_path.glob("step_*.pt"))
+    resumed = Training(device, kinds)
+    resumed.restored(latest.read_bytes(), resumed.parts)
+    lost = crash - resumed.steps
+    assert 0 < lost <= every, f"{lost} steps are to be repeated, but should be 1 to {every} [{crash=}]"
+    got = resumed.losses(STEPS - resumed.steps)
+    losses, weights, _ = uninterrupted(device, kinds)
+    assert got == losses[-len(got) :], f"resumed from {latest.name} the losses are {got}, not those without the crash"
+    assert resumed.weights() == weights, f"resumed from {latest.name} the run ends with other weights"
+
+
+@pytest.mark.claim("ckpt.periodic")
+def test_without_the_iteration_a_resumed_run_repeats_the_ramp_of_its_first_steps(device):
+    run = Training(device, ("step",)).restored(uninterrupted(device, ("step",))[2][CUT], MODEL_AND_OPTIMIZER)
+    assert run.steps == 0, f"the resumed run believes it is at step {run.steps}, though the step was not saved"
+    first, continued = run.step(), uninterrupted(device, ("step",))[0][CUT]
+    # The ramp weights step k with (k + 1) / 20, and model and data are the same.
+    assert continued == pytest.approx((CUT + 1) * first, rel=1e-5), (
+        f"the first loss is {first}, but should be a {CUT + 1}th of {continued}"
+    )
+
+
+# ---- torch.load --------------------------------------------------------------------------------------------------
+
+
+def saved(thing):
+    file = io.BytesIO()
+    torch.save(thing, file)
+    return file
+
+
+def loaded(thing, **options):
+    file = saved(thing)
+    file.seek(0)
+    return torch.load(file, **options)
+
+
+@pytest.mark.claim("ckpt.load")
+@given(pattern=st.binary(max_size=64).map(lambda b: b[: len(b) // 8 * 8]), dtype=dtypes)
+def test_a_tensor_comes_back_from_a_file_bit_for_bit(device, pattern, dtype):
+    if dtype == "bool":
+        pattern = bytes(byte & 1 for byte in pattern)  # other patterns are no bool
+    x = torch.tensor(list(pattern), dtype=torch.uint8).view(TORCH_DTYPES[dtype]).to(device)
+    back = loaded(x)
+    got = bytes(back.cpu().view(torch.uint8).tolist())
+    assert (back.dtype, back.device, back.shape) == (x.dtype, x.device, x.shape), f"{back} came back for {x}"
+    assert got == pattern, f"{got.hex()} came back for {pattern.hex()} [{dtype=}]"
+
+
+@pytest.mark.claim("ckpt.load")
+@given(shape=shapes((2, 3), (1, 4)), chosen=st.data())
+def test_strides_and_shared_storage_come_back(shape, chosen):
+    x = torch.arange(torch.Size(shape).numel()).view(shape)
+    dims = chosen.draw(st.permutations(range(len(shape))))
+    view = x.permute(dims)
+    back, back_view = loaded([x, view])
+    assert back_view.stride() == view.stride(), f"strides are {back_view.stride()}, but should be {view.stride()}"
+    back.view(-1)[0] = -1
+    assert back_view.view(-1 if back_view.is_contiguous() else back_view.shape).flatten()[0] == -1, (
+        f"a view came back as a copy [{shape=}, {dims=}]"
+    )
+
+
+@pytest.mark.claim("ckpt.load")
+def test_torch_load_returns_what_load_state_dict_must_put_back(device):
+    run, fresh = Training(device), Training(device, seed=1)
+    run.losses(3)
+    before = fresh.weights()
+    checkpoint = loaded({"model": run.net.state_dict(), "optimizer": run.optimizer.state_dict()})
+    assert fresh.weights() == before, "torch.load changed a model by itself"
+    assert not fresh.optimizer.state, "torch.load changed an optimizer by itself"
+    fresh.net.load_state_dict(checkpoint["model"])
+    fresh.optimizer.load_state_dict(checkpoint["optimizer"])
+    assert fresh.weights() == run.weights(), "load_state_dict did not restore the model's weights"
+    for name in ("exp_avg", "exp_avg_sq", "step"):
+        got, should = ([state[name].tolist() for state in of.optimizer.state.values()] for of in (fresh, run))
+        assert got == should != [], f"load_state_dict restored {name}={got}, but should restore {should}"
+    assert fresh.losses(2) == run.losses(2), "the restored run and the saved one go different ways"
+
+
+REFUSED = {
+    "numpy's generator": np.random.get_state(),  # noqa: NPY002 - the global one
+    "a numpy generator": np.random.default_rng(0),
+    "np.float64": {"loss": np.float64(0.5)},
+    "an array": np.zeros(3),
+    "a class of one's own": Training,
+}
+
+
+@pytest.mark.claim("ckpt.load")
+@pytest.mark.parametrize("thing", REFUSED)
+def test_what_is_no_tensor_and_no_plain_type_is_refused_by_default(thing):
+    with pytest.raises(pickle.UnpicklingError, match="weights_only"):
+        loaded(REFUSED[thing])
+    trusted = loaded(REFUSED[thing], weights_only=False)
+    assert type(trusted) is type(REFUSED[thing]), f"weights_only=False gave {trusted!r}, not {REFUSED[thing]!r}"
+
+
+@pytest.mark.claim("ckpt.load")
+def test_plain_types_are_loaded_by_default():
+    plain = {
+        "loss": 0.5,
+        "step": 7,
+        "python": random.getstate(),
+        "numpy": list(range(3)),
+        "torch": torch.get_rng_state(),
+    }
+    back = loaded(plain)
+    assert torch.equal(back.pop("torch"), plain.pop("torch")), "the state of torch's generator came back changed"
+    assert back == plain, f"{back} came back for {plain}"
+
+
+@pytest.mark.claim("ckpt.load")
+def test_a_model_of_another_shape_is_refused_and_an_optimizers_state_goes_by_position():
+    wide, narrow = nn.Linear(4, 2), nn.Linear(3, 2)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        narrow.load_state_dict(loaded(wide.state_dict()))
+    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([a, b], lr=0.1, momentum=0.9)
+    a.grad, b.grad = torch.ones(2), torch.zeros(2)
+    optimizer.step()
+    swapped = torch.optim.SGD([b, a], lr=0.1, momentum=0.9)
+    swapped.load_state_dict(loaded(optimizer.state_dict()))
+    got = swapped.state[b]["momentum_buffer"].tolist()
+    assert got == [1, 1], f"b got the momentum {got}, but should have a's, whose place it took"
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------
+
+
+def entries(file):
+    """Bytes of the storages in a checkpoint file, and of all the rest of it."""
+    with zipfile.ZipFile(file) as archive:
+        storages = sum(entry.file_size for entry in archive.infolist() if "/data/" in entry.filename)
+    return storages, len(file.getbuffer()) - storages
+
+
+models = st.builds(DeepLinear, dim=st.integers(1, 40), layers=st.integers(1, 4), bias=st.booleans())
+
+
+@pytest.mark.claim("ckpt.size")
+@given(model=models)
+def test_a_checkpoint_takes_four_bytes_per_parameter_and_twelve_with_adamw(workloads, device, model):
+    net = workloads.build(model, device=device)
+    stepper = torch.optim.AdamW(net.parameters())
+    tensors.train(net, stepper, workloads.inputs(model, 2, device=device))
+    n, count = parameter_count(model), len(list(net.parameters()))
+    weights, header = entries(saved(net.state_dict()))
+    both, header_of_both = entries(saved({"model": net.state_dict(), "optimizer": stepper.state_dict()}))
+    formula = model_state(n)
+    assert weights == formula.parameters == 4 * n, f"the model takes {weights} bytes in the file, not {4 * n} [{model}]"
+    assert both == formula.parameters + formula.state + STEP_BYTES * count == 12 * n + 4 * count, (
+        f"with AdamW {both} bytes are in the file, but should be {12 * n} and {4 * count} of step counts [{model}]"
+    )
+    # A zip entry's two headers, its name twice, padding to 64 bytes and the pickled description: under 400 bytes each.
+    assert header < 2000 + 400 * count, f"the header takes {header} bytes for {count} tensors [{model}]"
+    assert header_of_both < 4000 + 4 * 400 * count, f"the header takes {header_of_both} bytes for {4 * count} tensors"
+
+
+@pytest.mark.claim("ckpt.size")
+def test_the_header_is_small_beside_a_model_worth_saving(device, figure):
+    net = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4))).to(device)
+    stepper = torch.optim.AdamW(net.parameters())
+    tensors.train(net, stepper, torch.ones(1, 256, device=device))
+    n = sum(parameter.numel() for parameter in net.parameters())
+    each = [
+        len(saved(thing).getbuffer()) / n
+        for thing in (net.state_dict(), {"model": net.state_dict(), "optimizer": stepper.state_dict()})
+    ]
+    figure(f"{each[0]:.2f} and {each[1]:.2f} bytes per parameter of {n}")
+    assert 4 < each[0] < 4.1, f"the model's file takes {each[0]:.3f} bytes per parameter, but should take just over 4"
+    assert 12 < each[1] < 12.2, f"with AdamW it takes {each[1]:.3f}, but should take just over 12"
+
+
+@pytest.mark.claim("ckpt.size")
+@given(floats=st.integers(1, 2000), dtype=st.sampled_from(["fp64", "fp32", "bf16", "fp8_e4m3"]))
+def test_bytes_follow_the_dtype_and_a_view_is_saved_with_all_its_storage(floats, dtype):
+    x = torch.zeros(floats, dtype=TORCH_DTYPES[dtype])
+    whole, view, copy = (entries(saved(thing))[0] for thing in (x, x[:1], x[:1].clone()))
+    assert whole == element_bytes(floats, dtype), f"{whole} bytes for {floats} elements of {dtype}"
+    assert view == whole, f"a view of one element takes {view} bytes in the file, but should take its storage's {whole}"
+    assert copy == element_bytes(1, dtype), f"a copy of one element takes {copy} bytes, not {element_bytes(1, dtype)}"
