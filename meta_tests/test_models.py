@@ -447,6 +447,12 @@ def test_a_later_token_does_not_change_an_earlier_logit(model):
     assert not torch.allclose(before[:, 5:], after[:, 5:]), "a changed token must change its own logits"
 
 
+def test_learned_positions_tell_equal_tokens_apart():
+    model = reduced(GPT2_SMALL)
+    first, second = build(model, dtype=torch.float64)(torch.zeros(1, 2, dtype=torch.long))[0]
+    assert not torch.allclose(first, second), "the same token at two positions should have two logits"
+
+
 @reduced_presets
 def test_checkpointing_leaves_the_gradients_as_they_are(model):
     net, tokens = build(model, dtype=torch.float64), inputs(model, 2, 6)
