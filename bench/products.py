@@ -92,7 +92,7 @@ def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Produc
     out = torch.empty(m, n, dtype=form, device=device)
 
     def multiply() -> Tensor:
-        with _float32_products(dtype) if device.type == "cuda" else nullcontext():
+        with _Float32Products(dtype) if device.type == "cuda" else nullcontext():
             return torch.mm(a, b, out=out)
 
     return Product(dtype, a, b, multiply)
@@ -106,7 +106,7 @@ def _fp8_product(m: int, k: int, n: int, device: torch.device) -> Product:
     return Product("fp8_e4m3", a, b, lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16))
 
 
-class _float32_products:
+class _Float32Products:
     """Lets fp32 operands of a matrix product be rounded to tf32, or forbids it, while it is entered."""
 
     def __init__(self, dtype: str) -> None:

@@ -42,11 +42,11 @@ class House:
 
     root: Path
 
-    def claim(self, id: str, *, statement: str = "It is so.", written: str = "holds", **rest: str) -> None:
+    def claim(self, claim_id: str, *, statement: str = "It is so.", written: str = "holds", **rest: str) -> None:
         row = {"condition": "", "correction": "", "needs": "[]", "statement": statement, "written": written, **rest}
-        file = self.root / "test_claims" / "registry" / f"{id.partition('.')[0]}.toml"
+        file = self.root / "test_claims" / "registry" / f"{claim_id.partition('.')[0]}.toml"
         with open(file, "a", encoding="utf-8") as registry:
-            registry.write(CLAIM.format(id=id, **row))
+            registry.write(CLAIM.format(id=claim_id, **row))
 
     def test(self, code: str, file: str = "test_claims/test_demo.py") -> None:
         path = self.root / file
@@ -70,20 +70,25 @@ class House:
         return ChildRun(done.returncode, done.stdout + done.stderr, {row["id"]: row for row in rows})
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> House:
-    """The suite in a temporary folder, with a registry of one source and no claim."""
+def new_house(root: Path) -> House:
+    """The suite copied to `root`, with a registry of one source and no claim."""
     for package in ("accounting", "proofline"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("conftest.py", "pytest.ini"):
-        shutil.copy(ROOT / file, tmp_path)
+        shutil.copy(ROOT / file, root)
     for folder in ("test_claims", "bench"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "__init__.py").touch()
-    registry = tmp_path / "test_claims" / "registry"
+        (root / folder).mkdir()
+        (root / folder / "__init__.py").touch()
+    registry = root / "test_claims" / "registry"
     registry.mkdir()
     (registry / "sources.toml").write_text('[[source]]\nkey = "lecture"\ntitle = "A lecture"\nlocator = "minute 3"\n')
-    return House(tmp_path)
+    return House(root)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """A house without a claim, to be furnished by the test."""
+    return new_house(tmp_path)
 
 
 @pytest.fixture(scope="session")

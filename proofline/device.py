@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from accounting import devices
+from accounting.peaks import Accelerator
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
 _NEED = re.compile(r"(?P<what>sm|gpus)>=(?P<least>\d+(\.\d+)?)")
@@ -199,7 +200,7 @@ def headline(device: torch.device) -> list[str]:
 FASTEST_CPU_CLOCK_HZ = 6.2e9  # Intel Core i9-14900KS, the highest boost clock any CPU on sale is specified for
 
 
-def accelerator(device: torch.device) -> devices.Accelerator | None:
+def accelerator(device: torch.device) -> Accelerator | None:
     """The row of the peak table for this very device; None where it is not on record."""
     if device.type == "cuda":
         facts = torch.cuda.get_device_properties(device)

@@ -220,9 +220,7 @@ def markdown(finished: Finished, registry: Registry) -> str:
     return "\n".join(lines)
 
 
-def print_summary(
-    terminal: pytest.TerminalReporter, finished: Finished, registry: Registry, *, known: frozenset[str]
-) -> None:
+def print_summary(terminal: pytest.TerminalReporter, finished: Finished, *, known: frozenset[str]) -> None:
     """The tables at the end of a run on the terminal: per topic, and in full with -v."""
     verdicts = finished.verdicts
     if finished.benchmarks:

@@ -58,7 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     except (ValueError, RegistryError) as error:
         raise pytest.UsageError(str(error)) from error
     known = known_failures(config.option.known_failures, registry)
-    config.stash[_run] = Run(device, pace, registry, selected, known)
+    run = config.stash[_run] = Run(device, pace, registry, selected, known)
+    config.pluginmanager.register(run, "proofline.run")
     if not config.getoption("hypothesis_profile", None):
         hypothesis.settings.register_profile(
             "proofline",
@@ -250,9 +251,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     outcome = yield
     ids = claims_of(item)
     if ids and outcome.failed:
@@ -264,7 +263,7 @@ def pytest_runtest_makereport(
 
 
 class Run:
-    """One run: what was asked for, and what became of the tests so far."""
+    """One run: what was asked for, and what became of the tests so far. A plugin, so that it hears of each test."""
 
     def __init__(
         self,
@@ -281,7 +280,7 @@ class Run:
         self.known = known
         self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
 
-    def add(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.outcome == "passed":
             return
         properties = report.user_properties
@@ -326,21 +325,8 @@ def _reason(report: pytest.TestReport) -> str:
     return ""
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if _current:
-        _current[-1].add(report)
-
-
-# pytest_runtest_logreport is not given the config, so the runs in progress are kept here; the last one is running.
-_current: list[Run] = []
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    _current.append(session.config.stash[_run])
-
-
 @pytest.hookimpl(optionalhook=True)
-def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
     # The clock at one moment is no property of the machine, and makes a machine look different from itself.
     for key in ("hz_actual", "hz_actual_friendly"):
         machine_info.get("cpu", {}).pop(key, None)
@@ -357,8 +343,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    run = _current.pop()
     config = session.config
+    run = config.stash[_run]
     if config.option.collectonly or hasattr(config, "workerinput"):
         return
     config.stash[reports.KEY] = reports.finish(
@@ -372,9 +358,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     )
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    finished = config.stash.get(reports.KEY, None)
-    if finished is None:
-        return
-    run = config.stash[_run]
-    reports.print_summary(terminalreporter, finished, run.registry, known=run.known)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    stash = terminalreporter.config.stash
+    if reports.KEY in stash:
+        reports.print_summary(terminalreporter, stash[reports.KEY], known=stash[_run].known)
