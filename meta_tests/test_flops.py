@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import contraction
+from accounting import contraction, counted
 from accounting.convolution import convolution_backward_flops, convolution_flops
 from accounting.flops import (
     StepFlops,
@@ -32,6 +32,26 @@ from test_claims.oracles.names import Quantity, of_member, violations
 from test_claims.oracles.scalars import Operations, integers
 
 few = settings(max_examples=60, deadline=None)
+
+# ---- matmul ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape"),
+    [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((5, 2, 3), (3,)), ((3,), (5, 3, 4)), ((6, 1, 2, 3), (5, 3, 4))],
+)
+def test_one_dimensional_operands_multiply_as_a_row_and_a_column(a_shape, b_shape):
+    tally, a, b = Operations(), integers(*a_shape), integers(*b_shape)
+    row, column = a if a.dim() > 1 else a[None], b if b.dim() > 1 else b[:, None]
+    product = scalars.matmul(tally.array(row), tally.array(column))
+    assert torch.equal(scalars.tensor(product).flatten(), (a @ b).flatten()), "the oracle's own product is wrong"
+    with counted.flops() as dispatched:
+        a @ b
+    formula = broadcast_matmul_flops(a_shape, b_shape)
+    assert formula == tally.flops == dispatched.total, (
+        f"broadcast_matmul_flops={formula}, counted {tally.flops}, dispatched {dispatched} [{a_shape} @ {b_shape}]"
+    )
+
 
 # ---- einsum ------------------------------------------------------------------------------------------------------
 
@@ -93,9 +113,13 @@ def test_the_best_order_is_the_cheapest_of_all(einsum):
 
 
 @few
-@given(sizes=st.lists(st.integers(1, 40), min_size=3, max_size=9))
+@given(sizes=st.lists(st.integers(2, 40), min_size=3, max_size=9))
 def test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication(sizes):
-    """Against the textbook recurrence over intervals (Cormen et al., section 15.2), up to eight operands."""
+    """Against the textbook recurrence over intervals (Cormen et al., section 15.2), up to eight operands.
+
+    The textbook multiplies neighbours only. With sizes of 1 it may be cheaper to multiply two others first, since where
+    nothing is summed nothing is added.
+    """
     cost = {}
     for length in range(1, len(sizes)):
         for i in range(len(sizes) - length):
@@ -129,6 +153,7 @@ def test_the_gradients_of_a_chain_cost_what_autograd_dispatches(sizes, wanted):
         ("b i j, b j k -> b i k", [(5, 2, 3), (5, 3, 4)], 5 * 48),
         ("...ij,jk->...ik", [(7, 5, 2, 3), (3, 4)], 35 * 48),
         ("...ij,...jk->...ik", [(7, 1, 2, 3), (5, 3, 4)], 35 * 48),  # sizes of 1 stretch
+        ("i,i->", [(1,), (3,)], 3 + 1),  # what meets a 1 is summed alone, then multiplied once
         ("i,j->ij", [(2,), (3,)], 6),  # nothing is summed: multiplications alone
         ("ij,ij->ij", [(2, 3), (2, 3)], 6),
         ("ij->", [(2, 3)], 6),  # a sum: additions alone
@@ -241,6 +266,21 @@ def test_steps_add_up_by_purpose_and_recomputation_counts_for_the_hardware_alone
     assert (step.model, step.hardware) == (304, 384), f"{step.model} and {step.hardware}"
     with pytest.raises(TypeError):
         step + 1
+
+
+@few
+@given(batch=st.integers(1, 4), d=st.integers(1, 4), k=st.integers(1, 4), needs_input=st.booleans())
+def test_the_gradients_of_a_layer_with_a_bias_cost_what_their_loops_count(batch, d, k, needs_input):
+    x, weight, bias = integers(batch, d), integers(k, d), integers(k, requires_grad=True)
+    dy, tally = integers(batch, k), Operations()
+    (reference,) = torch.autograd.grad(torch.nn.functional.linear(x, weight, bias), bias, dy)
+    numbers = tally.array(dy)
+    assert torch.equal(scalars.tensor(scalars.total(numbers, 0)), reference), "the oracle's own gradient is wrong"
+    scalars.matmul(numbers.T, tally.array(x))
+    if needs_input:
+        scalars.matmul(numbers, tally.array(weight))
+    step = linear_step(batch, d, k, bias=True, input_gradient=needs_input)
+    assert step.backward == tally.flops, f"backward={step.backward}, but should be {tally.flops} [{batch=}, {d=}, {k=}]"
 
 
 def test_the_oracle_counts_what_it_did():
