@@ -1,0 +1,328 @@
+"""Claims about the training loop: the order of its calls, where gradients are zeroed, modes, and its start."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from accounting.models import DeepLinear
+from test_claims.oracles.memory import OPTIMIZERS
+from test_claims.oracles.timing import one_thread
+from test_claims.strategies import sizes
+
+seeds = st.integers(0, 2**31)
+RATE = 0.05
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_steps():
+    """Threads that wait for one another would be most of the time of such small steps."""
+    with one_thread():
+        yield
+
+
+class Regression:
+    """Linear regression in fp64, and the five calls of a training step: batch, forward, loss, backward, step."""
+
+    def __init__(self, device, seed, optimizer="sgd", examples=32, features=4, noise=0.1, rate=RATE):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(examples, features, generator=generator, dtype=torch.float64)
+        y = 20 * x.sum(dim=1) + noise * torch.randn(examples, generator=generator, dtype=torch.float64)
+        self.x, self.y = x.to(device), y.to(device)
+        self.weights = nn.Parameter(torch.zeros(features, dtype=torch.float64, device=device))
+        self.optimizer = OPTIMIZERS[optimizer]([self.weights], lr=rate)
+
+    def loss(self):
+        return (self.x @ self.weights - self.y).square().mean()
+
+    def run(self, calls, steps):
+        """Makes these calls `steps` times over; the losses."""
+        losses = []
+        for _ in range(steps):
+            for call in calls:
+                if call == "forward":
+                    loss = self.loss()
+                    losses.append(loss.item())
+                elif call == "backward":
+                    loss.backward()
+                else:
+                    getattr(self.optimizer, call)()
+        return losses
+
+    def numbers(self):
+        return [array.detach().cpu().numpy() for array in (self.x, self.y, self.weights)]
+
+
+def gradient_descent(x, y, steps, summed=False):
+    """Weights after `steps` steps of w − rate · gradient, by the gradient's formula; `summed`: of all steps so far."""
+    weights, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+    for _ in range(steps):
+        gradient = 2 / len(y) * x.T @ (x @ weights - y)
+        total = total + gradient if summed else gradient
+        weights = weights - RATE * total
+    return weights
+
+
+def assert_close(got, should, what, tolerance=1e-9):
+    __tracebackhide__ = True
+    got, should = (np.asarray(torch.as_tensor(of).detach().cpu(), dtype=float) for of in (got, should))
+    off = np.abs(got - should).max()
+    assert off <= tolerance * (1 + np.abs(should).max()), f"{what}: {got}, but should be {should}, off by {off:.2g}"
+
+
+POSITIONS = {
+    "at the end": ("forward", "backward", "step", "zero_grad"),
+    "before backward": ("forward", "zero_grad", "backward", "step"),
+    "before forward": ("zero_grad", "forward", "backward", "step"),
+}
+ORDER = POSITIONS["before backward"]
+
+
+# ---- the order of the calls --------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("loop.order")
+@given(seed=seeds, examples=sizes(1, 9), features=sizes(1, 5), steps=sizes(1, 6))
+def test_batch_forward_loss_backward_step_is_gradient_descent(device, seed, examples, features, steps):
+    task = Regression(device, seed, examples=examples, features=features)
+    task.run(ORDER, steps)
+    x, y, got = task.numbers()
+    assert_close(got, gradient_descent(x, y, steps), f"the loop's weights [{seed=}, {steps=}]")
+
+
+@pytest.mark.claim("loop.order")
+def test_a_regression_in_that_order_comes_down_to_the_least_squares_solution(device, figure):
+    task = Regression(device, seed=0)
+    losses = task.run(ORDER, 300)
+    x, y, got = task.numbers()
+    solution, *_ = np.linalg.lstsq(x, y, rcond=None)
+    least = float(np.mean((x @ solution - y) ** 2))
+    figure(f"loss {losses[0]:.0f} to {losses[-1]:.4f} in 300 steps")
+    assert losses[0] > 100 * least
+    assert losses[-1] == pytest.approx(least, rel=1e-6), f"the loss ends at {losses[-1]}, but should at {least}"
+    assert_close(got, solution, "the loop's weights against least squares", 1e-6)
+
+
+@pytest.mark.claim("loop.order")
+def test_a_step_before_backward_goes_twice_by_the_same_stale_gradient(device):
+    late = Regression(device, seed=0)
+    losses = late.run(("forward", "step", "zero_grad", "backward"), 3)
+    assert losses[0] == losses[1], f"the losses are {losses}, though the first step came before any gradient"
+    x, y, got = late.numbers()
+    assert_close(got, 2 * gradient_descent(x, y, 1), "three steps ahead of their backward passes")
+
+
+@pytest.mark.claim("loop.order")
+def test_a_backward_pass_needs_a_forward_pass_of_its_own(device):
+    loss = Regression(device, seed=0).loss()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+# ---- zeroing gradients -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("loop.zero-grad-position")
+@given(seed=seeds, optimizer=st.sampled_from(["sgd", "momentum", "adamw"]), steps=sizes(1, 5))
+def test_three_places_for_zero_grad_train_bit_for_bit_alike(device, seed, optimizer, steps):
+    ends = {}
+    for position, calls in POSITIONS.items():
+        task = Regression(device, seed, optimizer)
+        ends[position] = (task.run(calls, steps), task.weights.tolist())
+    first, *others = ends.values()
+    assert all(other == first for other in others), f"the loops differ: {ends} [{seed=}, {optimizer}]"
+
+
+@pytest.mark.claim("loop.zero-grad-position")
+@given(seed=seeds, steps=sizes(2, 6))
+def test_without_zero_grad_every_step_takes_the_sum_of_all_gradients_so_far(device, seed, steps):
+    task = Regression(device, seed)
+    task.run(("forward", "backward", "step"), steps)
+    x, y, got = task.numbers()
+    summed, right = (gradient_descent(x, y, steps, summed=also) for also in (True, False))
+    assert_close(got, summed, f"without zero_grad [{seed=}, {steps=}]")
+    assert not np.allclose(got, right), f"the loop without zero_grad ends where the right one does [{seed=}, {steps=}]"
+
+
+@pytest.mark.claim("loop.zero-grad-position")
+@given(seed=seeds, optimizer=st.sampled_from(["sgd", "momentum", "adamw"]))
+def test_between_backward_and_step_zero_grad_leaves_nothing_to_learn(device, seed, optimizer):
+    task = Regression(device, seed, optimizer)
+    losses = task.run(("forward", "backward", "zero_grad", "step"), 3)
+    assert not task.weights.any(), f"the weights moved to {task.weights.tolist()} though their gradients were dropped"
+    assert losses[0] == losses[-1], f"the loss went from {losses[0]} to {losses[-1]} without a gradient"
+
+
+# ---- train and eval ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("loop.train-mode")
+@given(p=st.floats(0.05, 0.95), seed=seeds)
+def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, p, seed):
+    torch.manual_seed(seed)
+    layer, x = nn.Dropout(p), torch.ones(4000, device=device)
+    layer.eval()
+    assert torch.equal(layer(x), x), f"dropout changed its input in eval mode [{p=}]"
+    layer.train()
+    y = layer(x)
+    dropped = (y == 0).double().mean().item()
+    kept = y[y != 0]
+    # Six deviations of a binomial share: one false alarm in 5e8.
+    assert abs(dropped - p) < 6 * math.sqrt(p * (1 - p) / len(x)), f"{dropped:.3f} were dropped, not {p:.3f} [{seed=}]"
+    assert torch.allclose(kept, torch.full_like(kept, 1 / (1 - p))), f"what is kept is not scaled by 1/(1 − {p})"
+
+
+@pytest.mark.claim("loop.train-mode")
+@given(seed=seeds, features=sizes(), rows=sizes(2, 8))
+def test_batch_norm_uses_the_batch_in_train_mode_and_what_it_has_learnt_in_eval(device, seed, features, rows):
+    generator = torch.Generator().manual_seed(seed)
+    x = (3 + 2 * torch.randn(rows, features, generator=generator)).to(device)
+    layer = nn.BatchNorm1d(features).to(device)
+    variance, mean = torch.var_mean(x, dim=0, correction=0)
+    trained = (x - mean) / (variance + layer.eps).sqrt()
+    assert_close(layer(x), trained, f"in train mode [{seed=}]", 1e-3)
+    running_mean, running_var = 0.1 * mean, 0.9 + 0.1 * torch.var(x, dim=0)
+    evaluated = (x - running_mean) / (running_var + layer.eps).sqrt()
+    layer.eval()
+    assert_close(layer(x), evaluated, f"in eval mode, after one batch [{seed=}]", 1e-3)
+    for statistic, should in (("running_mean", running_mean), ("running_var", running_var)):
+        assert_close(getattr(layer, statistic), should, f"{statistic} after one batch [{seed=}]", 1e-4)
+
+
+@pytest.mark.claim("loop.train-mode")
+def test_eval_stays_until_train_is_called_and_does_not_turn_gradients_off(device):
+    net = nn.Sequential(nn.Linear(64, 64), nn.Sequential(nn.Dropout(0.5))).to(device)
+    x = torch.ones(1, 64, device=device)
+    assert net.training, "a fresh net is not in train mode"
+    assert not torch.equal(net(x), net(x)), "two passes in train mode are alike, in spite of dropout"
+    net.eval()
+    assert torch.equal(net(x), net(x)), "two passes in eval mode differ"
+    assert net(x).requires_grad, "eval mode turned gradients off"
+    net(x).sum().backward()
+    assert not net[1][0].training, "a backward pass switched back to train mode"
+    net.train()
+    assert net[1][0].training, "train() did not reach an inner layer"
+
+
+@pytest.mark.claim("loop.train-mode")
+def test_a_net_without_such_layers_is_the_same_in_both_modes(device):
+    net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 1)).to(device)
+    x = torch.randn(4, 8, device=device)
+    trained, evaluated = net.train()(x), net.eval()(x)
+    assert torch.equal(trained, evaluated), "linear, LayerNorm and GELU layers differ between the modes"
+
+
+# ---- mixed precision ---------------------------------------------------------------------------------------------
+
+
+def two_layer_loop(device, dtype, *, scaler, steps=60, loss_factor=1.0):
+    """The exercise: a net of two linear layers trained under autocast; the net and its losses.
+
+    The factor makes the gradients small; Adam's update does not depend on it, as long as there are gradients.
+    """
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 1)).to(device)
+    x = torch.randn(64, 16, device=device)
+    y = x.sum(dim=1, keepdim=True)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-16)
+    scaler = torch.amp.GradScaler(device.type, enabled=scaler)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype):
+            loss = nn.functional.mse_loss(net(x), y)
+        scaler.scale(loss * loss_factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return net, losses
+
+
+@pytest.mark.claim("loop.mixed-two-layer")
+@pytest.mark.parametrize(("dtype", "scaler"), [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, True)])
+def test_a_minimal_mixed_precision_loop_learns(device, figure, dtype, scaler):
+    net, losses = two_layer_loop(device, dtype, scaler=scaler)
+    figure(f"{dtype}: loss {losses[0]:.1f} to {losses[-1]:.3f} in 60 steps")
+    assert losses[-1] < losses[0] / 20, f"the loss fell only from {losses[0]} to {losses[-1]} in {dtype}"
+    where = {tensor.device for p in net.parameters() for tensor in (p, p.grad)}
+    assert where == {torch.empty(0, device=device).device}, f"parameters and gradients are on {where}, not {device}"
+
+
+@pytest.mark.claim("loop.mixed-two-layer")
+@pytest.mark.needs("cuda")
+def test_the_loop_takes_memory_of_one_gpu_alone(device):
+    others = [index for index in range(torch.cuda.device_count()) if index != (device.index or 0)]
+    before = [torch.cuda.memory_allocated(index) for index in others]
+    net, _ = two_layer_loop(device, torch.bfloat16, scaler=False, steps=2)
+    after = [torch.cuda.memory_allocated(index) for index in others]
+    assert after == before, f"the other GPUs' memory went from {before} to {after} bytes"
+    assert next(net.parameters()).device == device
+
+
+@pytest.mark.claim("loop.mixed-two-layer")
+def test_in_fp16_a_loop_without_the_scaler_stands_still_where_gradients_are_small(device):
+    """Gradients of 1e-9 and less are zero in fp16, and Adam does not move; scaled by 65536 they are not."""
+    plain, scaled, bf16 = (
+        two_layer_loop(device, dtype, scaler=scaler, loss_factor=1e-9)[1]
+        for dtype, scaler in [(torch.float16, False), (torch.float16, True), (torch.bfloat16, False)]
+    )
+    assert plain[0] == plain[-1], f"fp16 without a scaler learnt, from {plain[0]} to {plain[-1]}"
+    for name, losses in (("fp16 with a scaler", scaled), ("bf16", bf16)):
+        assert losses[-1] < losses[0] / 20, f"{name}: the loss fell only from {losses[0]} to {losses[-1]}"
+
+
+# ---- the start ---------------------------------------------------------------------------------------------------
+
+
+def deep_net(workloads, device, seed, deviation):
+    """Eight linear layers of width 64 whose weights are normal with this deviation."""
+    torch.manual_seed(seed)
+    net = workloads.build(DeepLinear(dim=64, layers=8, outputs=64), device=device)
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=deviation)
+    return net
+
+
+def trained_losses(net, device, steps=30):
+    x, y = torch.randn(2, 32, 64, device=device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.claim("loop.naive-init-fails")
+@pytest.mark.parametrize("seed", range(4))
+def test_training_blows_up_from_unit_weights_and_converges_from_rescaled_ones(workloads, device, figure, seed):
+    naive = trained_losses(deep_net(workloads, device, seed, 1.0), device)
+    rescaled = trained_losses(deep_net(workloads, device, seed, 1 / math.sqrt(64)), device)
+    figure(f"after 30 steps {naive[-1]:.3g} naively, {rescaled[0]:.3g} to {rescaled[-1]:.3g} rescaled")
+    assert not math.isfinite(naive[-1]), f"from N(0, 1) the loss is {naive[-1]}, but should have overflowed [{seed=}]"
+    assert rescaled[-1] < 0.95 * rescaled[0], f"rescaled, the loss went from {rescaled[0]} to {rescaled[-1]} [{seed=}]"
+    assert rescaled[0] < 10, f"rescaled, the first loss is {rescaled[0]}, but should be near 2"
+
+
+@pytest.mark.claim("loop.naive-init-fails")
+@given(seed=seeds)
+def test_each_layer_of_unit_weights_multiplies_by_the_root_of_its_width(workloads, device, seed):
+    """Nine products, the head being the last: a factor of 8 each, 1.3e8 in all; rescaled, a factor of 1."""
+    growth = {}
+    for deviation in (1.0, 1 / 8):
+        with torch.no_grad():
+            net = deep_net(workloads, device, seed, deviation)
+            x = torch.randn(32, 64, device=device)
+            growth[deviation] = (net(x).square().mean() / x.square().mean()).sqrt().item() ** (1 / 9)
+    assert 7 < growth[1.0] < 9, f"a layer of unit weights multiplies by {growth[1.0]:.2f}, but should by 8 [{seed=}]"
+    assert 0.87 < growth[1 / 8] < 1.13, f"a rescaled layer multiplies by {growth[1 / 8]:.2f}, but should by 1 [{seed=}]"
