@@ -134,6 +134,19 @@ def test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication(sizes)
 
 
 @few
+@given(sizes=st.lists(st.integers(2, 9), min_size=3, max_size=7))
+def test_left_order_multiplies_from_left_to_right(sizes):
+    letters = "abcdefg"[: len(sizes)]
+    equation = ",".join(map("".join, itertools.pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
+    product, dispatched = torch.rand(sizes[0], sizes[1]), 0
+    for shape in list(itertools.pairwise(sizes))[1:]:
+        dispatched += product_flops(torch.matmul, product, torch.rand(shape))
+        product = product @ torch.rand(shape)
+    got = einsum_flops(equation, *itertools.pairwise(sizes), order="left")
+    assert got == dispatched, f"left={got}, but should be {dispatched} [{sizes=}]"
+
+
+@few
 @given(sizes=st.tuples(*[st.integers(2, 6)] * 4), wanted=st.sets(st.integers(0, 2), min_size=1))
 def test_the_gradients_of_a_chain_cost_what_autograd_dispatches(sizes, wanted):
     i, j, k, m = sizes
