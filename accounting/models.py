@@ -349,19 +349,24 @@ def step_flops(
     checkpoint_every: int = 0,
     early_stop: bool = False,
 ) -> StepFlops:
-    """FLOPs of a training step by purpose: forward, backward and, where layers are checkpointed, recomputation.
+    """FLOPs of a training step by purpose: forward, backward, and what was computed a second time.
 
-    The options are those of `backward_flops` and `recompute_flops`; `checkpoint_every` = 0 recomputes nothing.
+    Recomputed are the layers that are checkpointed and, with the "flash" convention, the attention's scores: they count
+    for HFU and not for MFU, whose `backward` is the same in both conventions. The options are those of
+    `backward_flops` and `recompute_flops`; `checkpoint_every` = 0 checkpoints nothing.
     Ignored: the optimizer, some 10 to 20 FLOPs a parameter and step, where the products cost 6·tokens.
 
     >>> step_flops(LLAMA3_70B, 1, 8192).model
     3943913849094144
     """
     forward = forward_flops(model, batch, sequence, pairs=pairs)
-    backward = backward_flops(model, batch, sequence, input_gradient=input_gradient, pairs=pairs, convention=convention)
-    if not count("checkpoint_every", checkpoint_every):
-        return StepFlops(forward, backward)
-    again = recompute_flops(model, batch, sequence, every=checkpoint_every, early_stop=early_stop, pairs=pairs)
+    backward, ran = (
+        backward_flops(model, batch, sequence, input_gradient=input_gradient, pairs=pairs, convention=each)
+        for each in ("math", convention)
+    )
+    again = ran - backward
+    if count("checkpoint_every", checkpoint_every):
+        again += recompute_flops(model, batch, sequence, every=checkpoint_every, early_stop=early_stop, pairs=pairs)
     return StepFlops(forward, backward, again)
 
 
@@ -401,7 +406,6 @@ def rule_errors(
     *,
     input_gradient: bool = False,
     pairs: str = "full",
-    convention: str = "math",
 ) -> dict[str, int]:
     """What a rule counts wrongly for `model`, in FLOPs by name; their sum is the rule minus the exact count.
 
@@ -424,11 +428,8 @@ def rule_errors(
         attention = (model.layers * batch, model.heads, sequence, model.head_dim)
         passes = {
             "forward": attention_flops(*attention, pairs=pairs),
-            "backward": attention_backward_flops(*attention, pairs=pairs, convention=convention),
+            "backward": attention_backward_flops(*attention, pairs=pairs),
         }
-        errors["embeddings"], errors["norms"] = (
-            per_parameter * embeddings,
-            per_parameter * parts["norms"],
-        )
+        errors["embeddings"], errors["norms"] = per_parameter * embeddings, per_parameter * parts["norms"]
         errors["attention"] = -passes.get(rule, sum(passes.values()))
     return {name: flops for name, flops in errors.items() if flops}
