@@ -1,0 +1,177 @@
+"""Faults in the updates of torch's optimizers, in the state they keep, and in the formulas of its bytes."""
+
+import inspect
+
+import torch
+from torch.optim import adagrad, adam, rmsprop
+
+import accounting.memory
+import accounting.planning
+from accounting.memory import OPTIMIZERS, Optimizer
+from meta_tests.faults import fault, replace
+
+
+def defaulting(patch, optimizer, **defaults):
+    """Gives arguments of an optimizer's constructor other defaults, each perhaps a function of the other arguments."""
+    build, signature = optimizer.__init__, inspect.signature(optimizer.__init__)
+
+    def building(self, *args, **kwargs):
+        given = signature.bind(self, *args, **kwargs)
+        for name, value in defaults.items():
+            if name not in given.arguments:
+                given.arguments[name] = value(given.arguments) if callable(value) else value
+        build(*given.args, **given.kwargs)
+
+    patch.setattr(optimizer, "__init__", building)
+
+
+def stepping(patch, optimizer, before, after):
+    """Has `before` and `after` called with each parameter and its state around every step."""
+    step = optimizer.step
+
+    def steps(self, *args, **kwargs):
+        for function in (before, None, after):
+            if function is None:
+                step(self, *args, **kwargs)
+                continue
+            for parameter, state in self.state.items():
+                function(parameter, state)
+
+    patch.setattr(optimizer, "step", steps)
+
+
+def nothing(_parameter, _state):
+    pass
+
+
+@fault("optim.adam-combo")
+def adam_does_not_correct_the_bias(patch):
+    update = adam.adam
+
+    def uncorrected(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options):
+        for step in state_steps:
+            step.fill_(1e9)
+        update(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options)
+
+    patch.setattr(adam, "adam", uncorrected)
+
+
+@fault("optim.adam-description", "optim.adam-combo")
+def adam_keeps_the_gradient_in_place_of_its_average(patch):
+    update = adam.adam
+    patch.setattr(adam, "adam", lambda *args, **options: update(*args, **{**options, "beta1": 0.0}))
+
+
+@fault("optim.adam-2", "optim.adam-doubles", "optim.linear-1024", "optim.state-ON")
+def adam_uses_amsgrad_unasked(patch):
+    for optimizer in (torch.optim.Adam, torch.optim.AdamW):
+        defaulting(patch, optimizer, amsgrad=True)
+
+
+@fault("optim.state-same-dtype", "optim.state-fp32-auto")
+def adam_keeps_its_state_in_fp32(patch):
+    def cast(state, dtype):
+        for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
+            if name in state:
+                state[name] = state[name].to(dtype)
+
+    for optimizer in {torch.optim.Adam, torch.optim.AdamW}:
+        stepping(patch, optimizer, lambda p, s: cast(s, p.dtype), lambda p, s: cast(s, torch.float32))
+
+
+@fault("optim.state-keyed")
+def adam_allocates_its_state_anew_at_every_step(patch):
+    def renew(_parameter, state):
+        state.update({name: kept.clone() for name, kept in state.items()})
+
+    stepping(patch, torch.optim.Adam, nothing, renew)
+
+
+@fault("optim.momentum-average", "optim.momentum-1", "optim.history")
+def momentum_is_dampened_unasked(patch):
+    defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))
+
+
+@fault("optim.sgd-none")
+def sgd_keeps_a_buffer_that_it_does_not_need(patch):
+    step = torch.optim.SGD.step
+
+    def steps(self, *args, **kwargs):
+        step(self, *args, **kwargs)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter].setdefault("unused", torch.zeros_like(parameter))
+
+    patch.setattr(torch.optim.SGD, "step", steps)
+
+
+@fault("optim.fp32-state-needed")
+def sgd_updates_a_hidden_copy_in_fp32(patch):
+    copies = {}
+
+    def steps(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                copy = copies.setdefault(parameter, parameter.detach().float())
+                copy -= group["lr"] * parameter.grad.float()
+                parameter.data.copy_(copy)
+
+    patch.setattr(torch.optim.SGD, "step", steps)
+
+
+@fault("optim.adagrad-update", "optim.adam-for-adagrad", "optim.subclass")
+def adagrad_forgets_half_of_its_sum_at_every_step(patch):
+    update = adagrad.adagrad
+
+    def forgetful(params, grads, state_sums, state_steps, **options):
+        for kept in state_sums:
+            kept.mul_(0.5)
+        update(params, grads, state_sums, state_steps, **options)
+
+    patch.setattr(adagrad, "adagrad", forgetful)
+
+
+@fault("optim.adagrad-1")
+def adagrad_is_said_to_allocate_at_the_first_step(patch):
+    patch.setitem(OPTIMIZERS, "adagrad", Optimizer(("sum",)))
+
+
+@fault("optim.rmsprop-ema")
+def rmsprop_sums_the_squares(patch):
+    update = rmsprop.rmsprop
+
+    def summing(params, grads, square_avgs, *rest, alpha, **options):
+        for kept in square_avgs:
+            kept.div_(alpha)
+        update(params, grads, square_avgs, *rest, alpha=alpha, **options)
+
+    patch.setattr(rmsprop, "rmsprop", summing)
+
+
+@fault("optim.rmsprop-1")
+def rmsprop_is_centered_unasked(patch):
+    defaulting(patch, torch.optim.RMSprop, centered=True)
+
+
+@fault("optim.subclass")
+def the_options_of_a_group_are_ignored(patch):
+    add = torch.optim.Optimizer.add_param_group
+    patch.setattr(torch.optim.Optimizer, "add_param_group", lambda self, group: add(self, {"params": group["params"]}))
+
+
+@fault("optim.zero-grad-none")
+def zero_grad_keeps_the_gradients(patch):
+    zero_grad = torch.optim.Optimizer.zero_grad
+    patch.setattr(torch.optim.Optimizer, "zero_grad", lambda self, set_to_none=True: zero_grad(self, False))
+
+
+@fault("optim.zero-sharding")
+def zero_1_is_said_to_shard_nothing(patch):
+    device_state = accounting.planning.device_state
+    replace(patch, device_state, lambda n, devices=1, zero_stage=0, **rest: device_state(n, 1, zero_stage, **rest))
+
+
+@fault("optim.linear-1024", "optim.adam-2")
+def adam_is_said_to_keep_one_buffer(patch):
+    for name in ("adam", "adamw"):
+        patch.setitem(OPTIMIZERS, name, Optimizer(("exp_avg",)))

@@ -1,0 +1,207 @@
+"""Optimizers written from their papers, in numpy and fp64, and torch's own fed with the same gradients.
+
+Each reference takes the weights to start from and the gradients of the steps to come, and gives the weights after each
+step. The letters are the papers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Path = list[Array]  # the weights after each step
+Reference = Callable[..., Iterator[Array]]
+
+
+def sgd(x: Array, gradients: Sequence[Array], lr: float) -> Iterator[Array]:
+    """Robbins and Monro 1951."""
+    for g in gradients:
+        x = x - lr * g
+        yield x
+
+
+def heavy_ball(x: Array, gradients: Sequence[Array], lr: float, momentum: float) -> Iterator[Array]:
+    """Polyak 1964, equation 9: each step goes on with a part of the step before. No buffer, two positions."""
+    before = x
+    for g in gradients:
+        x, before = x - lr * g + momentum * (x - before), x
+        yield x
+
+
+def nesterov(y: Array, gradients: Sequence[Array], lr: float, momentum: float) -> Iterator[Array]:
+    """Nesterov 1983: a plain step x from a point y ahead, where the gradients are taken; gives the points y."""
+    before = y
+    for g in gradients:
+        x = y - lr * g
+        y, before = x + momentum * (x - before), x
+        yield y
+
+
+def adagrad(
+    x: Array, gradients: Sequence[Array], lr: float, eps: float, lr_decay: float = 0.0, initial: float = 0.0
+) -> Iterator[Array]:
+    """Duchi, Hazan and Singer 2011, figure 1 with a diagonal H = delta + sqrt(sum of squares): delta is outside."""
+    for t in range(1, len(gradients) + 1):
+        s = np.sqrt(initial + sum(g**2 for g in gradients[:t]))
+        x = x - lr / (1 + (t - 1) * lr_decay) * gradients[t - 1] / (eps + s)
+        yield x
+
+
+def rmsprop(
+    x: Array,
+    gradients: Sequence[Array],
+    lr: float,
+    alpha: float,
+    eps: float,
+    momentum: float = 0.0,
+    centered: bool = False,
+) -> Iterator[Array]:
+    """Hinton 2012 (lecture 6e, slide 29); centered and with momentum Graves 2013, equations 38 to 45 (eps aside)."""
+    mean_square, mean, step = (np.zeros_like(x) for _ in range(3))
+    for g in gradients:
+        mean_square = alpha * mean_square + (1 - alpha) * g**2
+        mean = alpha * mean + (1 - alpha) * g
+        root = np.sqrt(mean_square - mean**2 if centered else mean_square)
+        step = momentum * step - lr * g / (root + eps)
+        x = x + step
+        yield x
+
+
+def adam(
+    theta: Array,
+    gradients: Sequence[Array],
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    l2: float = 0.0,
+    decay: float = 0.0,
+    bias_correction: bool = True,
+    amsgrad: bool = False,
+) -> Iterator[Array]:
+    """Kingma and Ba 2014, algorithm 1; `l2` and `decay` as in algorithm 2 of Loshchilov and Hutter 2017.
+
+    `decay` is theirs of AdamW, not multiplied by lr: torch's weight_decay is decay / lr. `amsgrad` is Reddi, Kale and
+    Kumar 2018, with torch's correction of the bias, which they leave out.
+    """
+    m, v, largest = (np.zeros_like(theta) for _ in range(3))
+    for t, f in enumerate(gradients, start=1):
+        g = f + l2 * theta
+        m = betas[0] * m + (1 - betas[0]) * g
+        v = betas[1] * v + (1 - betas[1]) * g**2
+        largest = np.maximum(largest, v)
+        correct_m, correct_v = ((1 - beta**t if bias_correction else 1.0) for beta in betas)
+        root = np.sqrt((largest if amsgrad else v) / correct_v)
+        theta = theta - (lr * (m / correct_m) / (root + eps) + decay * theta)
+        yield theta
+
+
+@dataclass(frozen=True)
+class Task:
+    """Tensors to be optimized, and the gradient of each at every step; reproducible from what it prints."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    steps: int
+    scale: float
+    seed: int
+
+    def arrays(self) -> tuple[list[Array], list[list[Array]]]:
+        """The weights to start from; then for each tensor its gradients, one per step."""
+        rng = np.random.default_rng(self.seed)
+        weights = [np.asarray(rng.standard_normal(shape)) for shape in self.shapes]
+        return weights, [
+            [np.asarray(self.scale * rng.standard_normal(shape)) for _ in range(self.steps)] for shape in self.shapes
+        ]
+
+    def reference(self, update: Reference, **options: Any) -> list[Path]:
+        """The weights after each step, for each tensor."""
+        return [list(update(w, gradients, **options)) for w, gradients in zip(*self.arrays(), strict=True)]
+
+    def torchs(self, optimizer: Callable[..., torch.optim.Optimizer], device: torch.device, **options: Any) -> Run:
+        """What an optimizer of torch makes of it, in fp64, all tensors in one optimizer."""
+        weights, gradients = self.arrays()
+        parameters = [torch.nn.Parameter(torch.tensor(w, device=device)) for w in weights]
+        stepper = optimizer(parameters, **options)
+        paths: list[Path] = [[] for _ in parameters]
+        for step in range(self.steps):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = torch.tensor(gradient[step], device=device)
+            stepper.step()
+            for parameter, path in zip(parameters, paths, strict=True):
+                path.append(parameter.detach().cpu().numpy().copy())
+        return Run(paths, [stepper.state[parameter] for parameter in parameters])
+
+
+@dataclass(frozen=True)
+class Run:
+    """The weights of each tensor after each step, and the state that the optimizer kept at the end."""
+
+    paths: list[Path]
+    states: list[dict[str, Any]]
+
+    def state(self, tensor: int, name: str) -> Array:
+        return np.asarray(self.states[tensor][name].detach().cpu().numpy())
+
+
+tasks = st.builds(
+    Task,
+    shapes=st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=3).map(tuple),
+    steps=st.integers(1, 6),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+
+
+def disagreement(got: list[Path], should: list[Path], tolerance: float = 1e-11) -> str | None:
+    """The first step at which two runs differ by more than rounding, as a sentence; None where they agree."""
+    for tensor, (path, other) in enumerate(zip(got, should, strict=True)):
+        for step, (one, two) in enumerate(zip(path, other, strict=True), start=1):
+            error = np.abs(one - two)
+            place = np.unravel_index(np.argmax(error), error.shape)
+            size = max(abs(two[place]), 1.0)
+            if not error[place] <= tolerance * size:
+                return (
+                    f"after step {step} tensor {tensor} is {one[place]!r} at {tuple(map(int, place))}, "
+                    f"but should be {two[place]!r}"
+                )
+    return None
+
+
+def stochastically_rounded(values: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    """fp32 values as bf16, up or down at random, so that the expected value is the value itself.
+
+    bf16 is the upper half of an fp32 pattern: a random number added to the lower half carries into the upper one with
+    just the probability of rounding away from zero; then the lower half is cut off.
+    """
+    noise = torch.randint(0, 2**16, values.shape, dtype=torch.int32, device=values.device, generator=generator)
+    return ((values.view(torch.int32) + noise) & -(2**16)).view(torch.float32).bfloat16()
+
+
+def descended(
+    start: torch.Tensor,
+    gradient: Callable[[torch.Tensor], torch.Tensor],
+    keeping: str,
+    steps: int = 100,
+    lr: float = 1e-3,
+) -> torch.Tensor:
+    """Weights after `steps` steps of SGD: kept in fp32, in bf16, or in bf16 with one of the two repairs."""
+    weights = torch.nn.Parameter(start.clone() if keeping == "fp32" else start.bfloat16())
+    stepper, master = torch.optim.SGD([weights], lr=lr), start.clone()
+    generator = torch.Generator(start.device).manual_seed(0)
+    for _ in range(steps):
+        weights.grad = gradient(weights.detach())
+        if keeping in ("fp32", "bf16"):
+            stepper.step()
+        elif keeping == "bf16, fp32 master":
+            master -= lr * weights.grad.float()
+            weights.data.copy_(master)
+        else:
+            updated = weights.detach().float() - lr * weights.grad.float()
+            weights.data.copy_(stochastically_rounded(updated, generator))
+    return weights.detach().float()

@@ -1,0 +1,665 @@
+"""Optimizers and their state: torch's own against updates written from the papers, and the bytes that they keep."""
+
+from math import frexp, nextafter, sqrt
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import measured, memory
+from accounting.allocator import charge_bounds
+from accounting.planning import device_state
+from test_claims.oracles import memory as tensors
+from test_claims.oracles import optimizers as papers
+from test_claims.oracles import sharding
+from test_claims.strategies import shapes
+
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+rates = st.sampled_from([1e-4, 0.01, 0.5])
+averages = st.floats(0.5, 0.999)
+epsilons = st.sampled_from([1e-12, 1e-8, 1e-2])
+loops = st.sampled_from([{"foreach": True}, {"foreach": False}])
+several_shapes = st.lists(shapes(size=(0, 6)), min_size=1, max_size=4)
+
+
+def stepped(optimizer, tensor_shapes, device="cpu", dtype=torch.float32):
+    """Parameters of these shapes, and an optimizer after two steps on random gradients."""
+    parameters = [torch.nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) for shape in tensor_shapes]
+    stepper = optimizer(parameters)
+    for _ in range(2):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        stepper.step()
+    return parameters, stepper
+
+
+# ---- how much state ----------------------------------------------------------------------------------------------
+
+KEPT = [
+    ("optim.sgd-none", "sgd", 0),
+    ("optim.momentum-1", "momentum", 1),
+    ("optim.adagrad-1", "adagrad", 1),
+    ("optim.rmsprop-1", "rmsprop", 1),
+    ("optim.rmsprop-1", "rmsprop-momentum", 2),
+    ("optim.rmsprop-1", "rmsprop-centered-momentum", 3),
+    ("optim.adam-2", "adam", 2),
+    ("optim.adam-2", "adamw", 2),
+    ("optim.adam-2", "adam-amsgrad", 3),
+]
+KEEPING = [pytest.param(name, number, marks=pytest.mark.claim(claim), id=name) for claim, name, number in KEPT]
+
+
+@pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
+@given(tensor_shapes=several_shapes, dtype=st.sampled_from(FLOATS))
+def test_the_state_is_so_many_copies_of_the_parameters(device, optimizer, buffers, tensor_shapes, dtype):
+    parameters, stepper = stepped(tensors.OPTIMIZERS[optimizer], tensor_shapes, device, dtype)
+    got, elements = tensors.state_bytes(stepper), sum(parameter.numel() for parameter in parameters)
+    should = buffers * elements * dtype.itemsize
+    assert got == should, f"{optimizer} keeps {got} bytes, but should keep {should} [{tensor_shapes}, {dtype}]"
+    name = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    formula = memory.optimizer_state_bytes(elements, optimizer, name)
+    assert formula == got, f"optimizer_state_bytes={formula}, but should be {got} [{tensor_shapes}, {dtype}]"
+
+
+@pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
+def test_the_allocator_sees_the_state_appear(allocator, optimizer, buffers):
+    elements, tensor_shapes = 360, [(20, 10), (10, 16)]
+    with measured.memory(allocator) as held:
+        parameters = [torch.nn.Parameter(torch.ones(shape, device=allocator)) for shape in tensor_shapes]
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        held.mark("before")
+        stepper = tensors.OPTIMIZERS[optimizer](parameters)
+        held.mark("constructor")
+        stepper.step()
+        held.mark("first step")
+        stepper.step()
+        held.mark("second step")
+    step_counts = len(parameters) if allocator.type == "cpu" else 0
+    for steps, moment in enumerate(["constructor", "first step", "second step"]):
+        got = held.phases[moment].live_bytes - held.phases["before"].live_bytes
+        formula = memory.optimizer_state_bytes(elements, optimizer, tensors=step_counts, steps=steps)
+        assert got == formula, f"after the {moment} {optimizer} holds {got} bytes, but should hold {formula}"
+        lazy = steps == 0 and optimizer != "adagrad"
+        assert got // (4 * elements) == (0 if lazy else buffers), (
+            f"after the {moment} {optimizer} holds {got / (4 * elements):.2f} copies, but should hold {buffers}"
+        )
+
+
+@pytest.fixture
+def allocator(device):
+    """The device under test, where torch keeps account of its bytes."""
+    if device.type not in measured.MEASURED_DEVICES:
+        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
+    return device
+
+
+@pytest.mark.claim("optim.adam-doubles")
+@given(tensor_shapes=several_shapes)
+def test_adam_doubles_parameters_and_gradients_and_triples_parameters_alone(device, tensor_shapes):
+    parameters, stepper = stepped(torch.optim.Adam, tensor_shapes, device)
+    weights, state = tensors.tensor_sum(parameters), tensors.state_bytes(stepper)
+    gradients = tensors.tensor_sum(parameter.grad for parameter in parameters)
+    assert weights + gradients + state == 2 * (weights + gradients), (
+        f"{weights} + {gradients} bytes become {weights + gradients + state}, but should double [{tensor_shapes}]"
+    )
+    assert weights + state == 3 * weights, (
+        f"{weights} bytes of parameters become {weights + state}, but should triple [{tensor_shapes}]"
+    )
+
+
+@pytest.mark.claim("optim.state-ON")
+@pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adamw"])
+def test_the_state_grows_linearly_with_the_parameters(device, figure, optimizer):
+    widths = np.array([8, 16, 32, 64, 128])
+    kept = [tensors.state_bytes(stepped(tensors.OPTIMIZERS[optimizer], [(n, n), (n,)], device)[1]) for n in widths]
+    slope, intercept = np.polyfit(widths**2 + widths, kept, 1)
+    should = 4 * len(memory.OPTIMIZERS[optimizer].buffers)
+    figure(f"{optimizer}: {slope:.6g} bytes per parameter")
+    assert abs(slope - should) < 1e-9, f"{optimizer} keeps {slope} bytes per parameter, but should keep {should}"
+    assert abs(intercept) < 1e-6, f"{optimizer} keeps {intercept} bytes of no parameter, but should keep 0"
+
+
+@pytest.mark.claim("optim.state-ON")
+def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(device):
+    shares = []
+    for width in (8, 32, 128, 256):
+        with torch.device(device):
+            net = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, width))
+            x = torch.ones(8, width)
+        stepper = torch.optim.AdamW(net.parameters())
+        activations = tensors.saved_bytes(lambda net=net, x=x: net(x), [x, *net.parameters()])
+        tensors.train(net, stepper, x)
+        state = tensors.state_bytes(stepper)
+        shares.append(state / (state + tensors.parameter_bytes(net) + tensors.gradient_bytes(net) + activations))
+    assert shares == sorted(shares), f"the state's share of the bytes is {shares}, but should grow with the width"
+    assert 0.49 < shares[-1] < 0.5, f"the state's share is {shares[-1]:.3f} in the end, but should approach 1/2"
+
+
+@pytest.mark.claim("optim.state-ON")
+def test_a_factored_state_is_the_exception_to_linear_growth(device):
+    kept = [tensors.state_bytes(stepped(torch.optim.Adafactor, [(n, n)], device)[1]) for n in (64, 128)]
+    assert kept[1] < 2.1 * kept[0], f"Adafactor keeps {kept} bytes for n and 4n parameters, but should not grow by 4"
+
+
+# ---- Linear(1024, 1024) ------------------------------------------------------------------------------------------
+
+LINEAR_1024_PARAMETERS, LINEAR_1024_BYTES = 1_049_600, 16_793_600
+
+
+@pytest.fixture
+def linear_1024(allocator):
+    """Bytes that the device holds for Linear(1024, 1024) trained by AdamW for a step, after the warm-up of cuBLAS."""
+    x = torch.ones(1, 1024, device=allocator)
+    (x @ torch.ones(1024, 8, device=allocator)).sum()
+    with measured.memory(allocator) as held:
+        net = torch.nn.Linear(1024, 1024, device=allocator)
+        stepper = torch.optim.AdamW(net.parameters())
+        tensors.train(net, stepper, x)
+        held.mark("trained")
+    return net, stepper, held.phases["trained"]
+
+
+@pytest.mark.claim("optim.linear-1024")
+def test_a_linear_layer_of_1024_by_1024_with_adamw_holds_16_793_600_bytes(linear_1024):
+    net, stepper, held = linear_1024
+    elements = sum(parameter.numel() for parameter in net.parameters())
+    summed = tensors.parameter_bytes(net) + tensors.gradient_bytes(net) + tensors.state_bytes(stepper)
+    formula = memory.model_state(elements).total
+    assert elements == LINEAR_1024_PARAMETERS, f"the layer has {elements} parameters, but should have 1,049,600"
+    assert summed == LINEAR_1024_BYTES == 4 * (elements + elements + 2 * elements), (
+        f"the tensors take {summed} bytes, but should take 16,793,600"
+    )
+    assert formula == summed, f"model_state={formula}, but should be {summed}"
+    step_counts = 2 * memory.STEP_BYTES if next(net.parameters()).device.type == "cpu" else 0
+    assert held.live_bytes == summed + step_counts, (
+        f"the allocator holds {held.live_bytes} bytes, but should hold {summed} and {step_counts} of step counts"
+    )
+
+
+@pytest.mark.claim("optim.linear-1024")
+@pytest.mark.needs("cuda")
+def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
+    net, stepper, held = linear_1024
+    sizes = [4 * parameter.nbytes for parameter in net.parameters()]
+    bounds = [charge_bounds(parameter.nbytes) for parameter in net.parameters()]
+    least, most = (4 * sum(bound[end] for bound in bounds) for end in (0, 1))
+    assert least == sum(sizes) == LINEAR_1024_BYTES, f"{least} bytes are the least charge, but should be 16,793,600"
+    assert least <= held.charged_live_bytes <= most, (
+        f"memory_allocated grew by {held.charged_live_bytes}, but should by {least} to {most}"
+    )
+    places = {state["step"].device.type for state in stepper.state.values()}
+    assert places == {"cpu"}, f"the step counts are on {places}, but should be on the CPU"
+
+
+@pytest.mark.claim("optim.linear-1024")
+def test_the_sum_leaves_out_the_pass_itself(allocator):
+    with measured.memory(allocator) as held:
+        net = torch.nn.Linear(1024, 1024, device=allocator)
+        stepper = torch.optim.AdamW(net.parameters())
+        tensors.train(net, stepper, torch.ones(64, 1024, device=allocator), steps=2)
+    got = held.peak_bytes
+    assert got > 1.2 * LINEAR_1024_BYTES, f"the peak is {got} bytes, but should exceed 16,793,600 by a fifth and more"
+
+
+# ---- where the state is, and of what dtype -----------------------------------------------------------------------
+
+
+@pytest.mark.claim("optim.state-keyed")
+@pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adam"])
+def test_the_state_is_a_dict_keyed_by_parameter_and_persists(device, optimizer):
+    parameters, stepper = stepped(tensors.OPTIMIZERS[optimizer], [(3, 2), (4,)], device)
+    buffers = memory.OPTIMIZERS[optimizer].buffers
+    assert set(stepper.state) == set(parameters), (
+        f"{optimizer} has state of {list(stepper.state)}, not of each parameter"
+    )
+    before = {(p, name): stepper.state[p][name] for p in parameters for name in buffers}
+    values = {key: buffer.clone() for key, buffer in before.items()}
+    for _ in range(3):
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        stepper.step()
+    for (p, name), buffer in before.items():
+        place, inputs = stepper.state[p][name].data_ptr(), f"[{optimizer}, {name}]"
+        assert place == buffer.data_ptr(), f"three steps later the buffer lies at {place}, but should stay {inputs}"
+        assert not torch.equal(buffer, values[p, name]), f"three steps should change the buffer, but do not {inputs}"
+    keys = list(stepper.state_dict()["state"])
+    assert keys == [0, 1], f"state_dict() is keyed by {keys}, but should be by the parameters' positions"
+
+
+@pytest.mark.claim("optim.state-same-dtype")
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
+@given(shape=shapes(), dtype=st.sampled_from(FLOATS), amsgrad=st.booleans())
+def test_each_buffer_of_adam_has_shape_dtype_and_device_of_its_parameter(device, optimizer, shape, dtype, amsgrad):
+    (parameter,), stepper = stepped(lambda p: optimizer(p, amsgrad=amsgrad), [shape], device, dtype)
+    for name in ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * amsgrad]:
+        buffer = stepper.state[parameter][name]
+        got, should = ((t.shape, t.dtype, t.device) for t in (buffer, parameter))
+        assert got == should, f"{name} is {got}, but should be {should}"
+
+
+@pytest.mark.claim("optim.state-fp32-auto")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_torch_keeps_the_state_in_fp32_only_where_the_parameters_are(device, dtype):
+    (parameter,), stepper = stepped(torch.optim.AdamW, [(4, 3)], device, dtype)
+    got = {stepper.state[parameter][name].dtype for name in ("exp_avg", "exp_avg_sq")}
+    assert (got == {torch.float32}) == (dtype == torch.float32), f"the state of {dtype} parameters is {got}"
+    assert got == {dtype}, f"the state is {got}, but should be of the parameters' dtype {dtype}"
+
+
+@pytest.mark.claim("optim.state-fp32-auto")
+def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device):
+    (parameter,), stepper = stepped(torch.optim.AdamW, [(4, 3)], device, torch.bfloat16)
+    brought = stepper.state_dict()
+    brought["state"][0]["exp_avg"] = brought["state"][0]["exp_avg"].float()
+    stepper.load_state_dict(brought)
+    got = stepper.state[parameter]["exp_avg"].dtype
+    assert got == torch.bfloat16, f"the loaded average is {got}, but should be the parameter's bf16"
+
+
+@pytest.mark.claim("optim.adam-description")
+@given(task=papers.tasks, betas=st.tuples(averages, averages))
+def test_adam_keeps_averages_of_the_gradients_and_not_the_gradients(device, task, betas):
+    run = task.torchs(torch.optim.Adam, device, betas=betas)
+    _, gradients = task.arrays()
+    for tensor, history in enumerate(gradients):
+        ages = range(task.steps - 1, -1, -1)
+        for name, beta, power in (("exp_avg", betas[0], 1), ("exp_avg_sq", betas[1], 2)):
+            got = run.state(tensor, name)
+            should = (1 - beta) * sum(beta**age * g**power for age, g in zip(ages, history, strict=True))
+            error = np.abs(got - should).max() / task.scale**power
+            assert error < 1e-12, f"{name} is {error:.1g} from the weighted average of the gradients [{task}, {beta=}]"
+            kept = [t for t, g in enumerate(history) if np.array_equal(got, g**power)]
+            assert not kept, f"{name} is the gradient of step {kept}, but should be none [{task}, {beta=}]"
+
+
+# ---- updates -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("optim.momentum-1", "optim.history")
+@given(task=papers.tasks, lr=rates, momentum=st.floats(0, 0.99), loop=loops)
+def test_torchs_momentum_is_the_heavy_ball_of_polyak(device, task, lr, momentum, loop):
+    got = task.torchs(torch.optim.SGD, device, lr=lr, momentum=momentum, **loop).paths
+    differs = papers.disagreement(got, task.reference(papers.heavy_ball, lr=lr, momentum=momentum))
+    assert differs is None, f"{differs} [{task}, {lr=}, {momentum=}, {loop}]"
+
+
+@pytest.mark.claim("optim.history")
+@given(task=papers.tasks, lr=rates, momentum=st.floats(0.1, 0.99), loop=loops)
+def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, loop):
+    nesterov = task.reference(papers.nesterov, lr=lr, momentum=momentum)
+    got = task.torchs(torch.optim.SGD, device, lr=lr, momentum=momentum, nesterov=True, **loop).paths
+    differs = papers.disagreement(got, nesterov)
+    assert differs is None, f"{differs} [{task}, {lr=}, {momentum=}, {loop}]"
+    classical = task.reference(papers.heavy_ball, lr=lr, momentum=momentum)
+    assert papers.disagreement(nesterov, classical), f"the two updates should differ [{task}, {lr=}, {momentum=}]"
+
+
+@pytest.mark.claim("optim.sgd-none")
+@given(task=papers.tasks, lr=rates, loop=loops)
+def test_plain_sgd_subtracts_the_gradient_and_remembers_nothing(device, task, lr, loop):
+    run = task.torchs(torch.optim.SGD, device, lr=lr, **loop)
+    differs = papers.disagreement(run.paths, task.reference(papers.sgd, lr=lr))
+    assert differs is None, f"{differs} [{task}, {lr=}, {loop}]"
+
+
+@pytest.mark.claim("optim.momentum-average")
+@pytest.mark.parametrize("momentum", [0.5, 0.9, 0.99])
+def test_a_constant_gradient_of_1_fills_the_buffer_up_to_a_geometric_sum(device, figure, momentum):
+    ends = {}
+    for dampening in (0.0, momentum):
+        parameter = torch.nn.Parameter(torch.zeros(1, device=device, dtype=torch.float64))
+        stepper = torch.optim.SGD([parameter], lr=1.0, momentum=momentum, dampening=dampening)
+        parameter.grad = torch.ones_like(parameter)
+        for _ in range(4000):
+            stepper.step()
+        ends[dampening] = stepper.state[parameter]["momentum_buffer"].item()
+    figure(f"momentum {momentum}: {ends[0.0]:.6g}")
+    sums = 1 / (1 - momentum)
+    assert ends[0.0] == pytest.approx(sums), f"the buffer ends at {ends[0.0]}, but should at 1/(1 - {momentum})"
+    assert ends[momentum] == pytest.approx(1), f"the dampened buffer ends at {ends[momentum]}, but should at 1"
+
+
+@pytest.mark.claim("optim.momentum-average")
+@given(task=papers.tasks, momentum=st.floats(0.1, 0.99))
+def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum):
+    _, gradients = task.arrays()
+    ages = np.arange(task.steps)[::-1]
+    # The first gradient enters undampened, so that the weights of the average add up to 1 from the first step on.
+    weights = {0.0: momentum**ages, momentum: np.where(ages == task.steps - 1, 1, 1 - momentum) * momentum**ages}
+    for dampening, each in weights.items():
+        given = {"dampening": dampening} if dampening else {}
+        run = task.torchs(torch.optim.SGD, device, lr=0.01, momentum=momentum, **given)
+        for tensor, history in enumerate(gradients):
+            should = sum(weight * g for weight, g in zip(each, history, strict=True))
+            error = np.abs(run.state(tensor, "momentum_buffer") - should).max() / task.scale
+            assert error < 1e-11, f"the buffer is {error:.1g} from the weighted sum [{task}, {momentum=}, {dampening=}]"
+    total = weights[momentum].sum()
+    assert total == pytest.approx(1), f"the weights of the average add up to {total}, but should to 1 [{momentum=}]"
+
+
+@pytest.mark.claim("optim.adagrad-update")
+@given(
+    task=papers.tasks, lr=rates, eps=epsilons, lr_decay=st.sampled_from([0.0, 0.1]), initial=st.floats(0, 2), loop=loops
+)
+def test_adagrad_divides_by_the_root_of_the_sum_of_squares(device, task, lr, eps, lr_decay, initial, loop):
+    options = {"lr": lr, "eps": eps, "lr_decay": lr_decay}
+    run = task.torchs(torch.optim.Adagrad, device, initial_accumulator_value=initial, **options, **loop)
+    differs = papers.disagreement(run.paths, task.reference(papers.adagrad, initial=initial, **options))
+    assert differs is None, f"{differs} [{task}, {options}, {initial=}, {loop}]"
+    _, gradients = task.arrays()
+    for tensor, history in enumerate(gradients):
+        squares = initial + sum(g**2 for g in history)
+        got = run.state(tensor, "sum")
+        assert np.allclose(got, squares, rtol=1e-12, atol=0), f"the sum is {got}, but should be {squares} [{task}]"
+
+
+@pytest.mark.claim("optim.rmsprop-ema")
+@given(
+    task=papers.tasks,
+    lr=rates,
+    alpha=averages,
+    eps=epsilons,
+    momentum=st.sampled_from([0.0, 0.9]),
+    centered=st.booleans(),
+    loop=loops,
+)
+def test_rmsprop_divides_by_the_root_of_the_moving_average(device, task, lr, alpha, eps, momentum, centered, loop):
+    options = {"lr": lr, "alpha": alpha, "eps": eps, "momentum": momentum, "centered": centered}
+    got = task.torchs(torch.optim.RMSprop, device, **options, **loop).paths
+    differs = papers.disagreement(got, task.reference(papers.rmsprop, **options), 1e-9)
+    assert differs is None, f"{differs} [{task}, {options}, {loop}]"
+
+
+@pytest.mark.claim("optim.rmsprop-ema")
+def test_steps_of_adagrad_shrink_where_those_of_rmsprop_do_not(device):
+    """The gradient is 1 throughout: the sum of squares grows with t, their moving average does not."""
+    last = {}
+    for optimizer, options in ((torch.optim.Adagrad, {}), (torch.optim.RMSprop, {"alpha": 0.9})):
+        parameter = torch.nn.Parameter(torch.zeros(1, device=device, dtype=torch.float64))
+        stepper = optimizer([parameter], lr=1.0, **options)
+        parameter.grad = torch.ones_like(parameter)
+        for _ in range(400):
+            before = parameter.item()
+            stepper.step()
+        last[optimizer.__name__] = before - parameter.item()
+    assert last["Adagrad"] == pytest.approx(1 / sqrt(400)), f"step 400 of AdaGrad is {last}, but should be 1/20"
+    assert last["RMSprop"] == pytest.approx(1), f"step 400 of RMSProp is {last}, but should still be 1"
+
+
+adams = st.fixed_dictionaries({"lr": rates, "betas": st.tuples(averages, averages), "eps": epsilons})
+adam_loops = st.sampled_from([{"foreach": True}, {"foreach": False}, {"fused": True}])
+
+
+@pytest.mark.claim("optim.adam-combo")
+@given(task=papers.tasks, options=adams, l2=st.sampled_from([0.0, 0.1]), amsgrad=st.booleans(), loop=adam_loops)
+def test_adam_is_the_algorithm_of_its_paper(device, task, options, l2, amsgrad, loop):
+    got = task.torchs(torch.optim.Adam, device, weight_decay=l2, amsgrad=amsgrad, **options, **loop).paths
+    differs = papers.disagreement(got, task.reference(papers.adam, l2=l2, amsgrad=amsgrad, **options))
+    assert differs is None, f"{differs} [{task}, {options}, {l2=}, {amsgrad=}, {loop}]"
+
+
+@pytest.mark.claim("optim.adam-combo")
+@given(task=papers.tasks, options=adams, decay=st.sampled_from([0.0, 0.1]), loop=adam_loops)
+def test_adamw_decays_the_weights_apart_from_the_gradients(device, task, options, decay, loop):
+    got = task.torchs(torch.optim.AdamW, device, weight_decay=decay, **options, **loop).paths
+    differs = papers.disagreement(got, task.reference(papers.adam, decay=options["lr"] * decay, **options))
+    assert differs is None, f"{differs} [{task}, {options}, {decay=}, {loop}]"
+
+
+@pytest.mark.claim("optim.adam-combo")
+def test_momentum_and_rmsprop_without_the_correction_take_a_first_step_three_times_too_large(device, figure):
+    task = papers.Task(shapes=((50,),), steps=1, scale=1.0, seed=0)
+    options = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
+    start = task.arrays()[0][0]
+    step = {
+        "Adam": task.torchs(torch.optim.Adam, device, **options).paths[0][0] - start,
+        "uncorrected": task.reference(papers.adam, bias_correction=False, **options)[0][0] - start,
+    }
+    ratio = float(np.median(step["uncorrected"] / step["Adam"]))
+    figure(f"first step {ratio:.2f} times as large without bias correction")
+    should = (1 - 0.9) / sqrt(1 - 0.999)
+    assert ratio == pytest.approx(should, rel=1e-4), f"the first step is {ratio:.3f} as large, but should {should:.3f}"
+
+
+@pytest.mark.claim("optim.adam-combo")
+@given(task=papers.tasks.filter(lambda task: task.steps > 1))
+def test_rmsprop_with_torchs_momentum_is_not_adam(device, task):
+    """There the momentum is one of scaled gradients, here the average of the gradients is scaled."""
+    run = task.torchs(torch.optim.RMSprop, device, lr=0.01, alpha=0.999, momentum=0.9)
+    adam = task.reference(papers.adam, lr=0.01, betas=(0.9, 0.999), eps=1e-8)
+    assert papers.disagreement(run.paths, adam), f"RMSProp with momentum is Adam, but should not be [{task}]"
+
+
+@pytest.mark.claim("optim.adam-for-adagrad")
+@given(task=papers.tasks.filter(lambda task: task.steps > 1), lr=rates)
+def test_the_algorithm_described_is_adagrad_and_not_adam(device, task, lr):
+    described = task.reference(papers.adagrad, lr=lr, eps=1e-10)
+    differs = papers.disagreement(task.torchs(torch.optim.Adagrad, device, lr=lr).paths, described)
+    assert differs is None, f"{differs} [{task}, {lr=}]"
+    adam = task.torchs(torch.optim.Adam, device, lr=lr).paths
+    assert papers.disagreement(adam, described), f"Adam takes the path of AdaGrad, but should not [{task}, {lr=}]"
+
+
+# ---- an optimizer of one's own -----------------------------------------------------------------------------------
+
+
+class OwnAdagrad(torch.optim.Optimizer):
+    """AdaGrad as the lecture writes it: a loop over the groups, p.grad, self.state[p], eps inside the root."""
+
+    def __init__(self, parameters, lr=0.01, eps=1e-5):
+        super().__init__(parameters, {"lr": lr, "eps": eps})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                kept = self.state[p]
+                kept["g2"] = kept.get("g2", torch.zeros_like(p)) + p.grad.square()
+                p.sub_(group["lr"] * p.grad / (kept["g2"] + group["eps"]).sqrt())
+
+
+@pytest.mark.claim("optim.subclass")
+@given(task=papers.tasks, lr=rates)
+def test_an_own_subclass_takes_the_steps_of_torchs_adagrad(device, task, lr):
+    got = task.torchs(OwnAdagrad, device, lr=lr, eps=0.0).paths
+    differs = papers.disagreement(got, task.torchs(torch.optim.Adagrad, device, lr=lr, eps=0.0).paths)
+    assert differs is None, f"{differs} [{task}, {lr=}]"
+
+
+@pytest.mark.claim("optim.subclass", "optim.adagrad-update")
+def test_an_eps_inside_the_root_is_negligible_for_large_gradients_only(device):
+    gaps = {}
+    for scale in (1e-4, 10.0):
+        task = papers.Task(shapes=((20,),), steps=1, scale=scale, seed=0)
+        start = task.arrays()[0][0]
+        own, torchs = (
+            np.median(np.abs(task.torchs(optimizer, device, lr=0.01, eps=1e-5).paths[0][0] - start))
+            for optimizer in (OwnAdagrad, torch.optim.Adagrad)
+        )
+        gaps[scale] = own / torchs
+    assert gaps[10.0] == pytest.approx(1, rel=1e-5), f"the first step is {gaps} of torch's, but should be 1"
+    assert gaps[1e-4] < 0.1, f"with tiny gradients it is {gaps[1e-4]:.3f} of torch's, but should be far below 1"
+
+
+@pytest.mark.claim("optim.subclass")
+def test_an_own_subclass_trains_a_net_by_groups_and_resumes(device):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(device)
+    x = torch.randn(64, 3, device=device)
+    unused = torch.nn.Parameter(torch.ones(2, device=device))
+    groups = [{"params": net[0].parameters(), "lr": 0.1}, {"params": [*net[2].parameters(), unused], "lr": 0.0}]
+    stepper, head = OwnAdagrad(groups), net[2].weight.clone()
+    losses = []
+    for turn in range(60):
+        if turn == 30:
+            state, stepper = stepper.state_dict(), OwnAdagrad(groups)
+            stepper.load_state_dict(state)
+        stepper.zero_grad()
+        loss = (net(x) - x.sum(1, keepdim=True)).pow(2).mean()
+        loss.backward()
+        stepper.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2, f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}, but should halve"
+    assert losses[30] < losses[29], f"the resumed step goes from {losses[29]:.4f} to {losses[30]:.4f}, but should fall"
+    assert torch.equal(head, net[2].weight), "a group of lr 0 should stay as it is, but moves"
+    assert unused not in stepper.state, "a parameter without a gradient should have no state, but has"
+
+
+# ---- zero_grad ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("optim.zero-grad-none")
+@pytest.mark.parametrize(("options", "kept"), [({"set_to_none": True}, 0), ({}, 0), ({"set_to_none": False}, 1)])
+def test_zero_grad_frees_the_gradients_unless_told_to_keep_them(allocator, options, kept):
+    elements = 4000
+    with measured.memory(allocator) as held:
+        parameter = torch.nn.Parameter(torch.ones(elements, device=allocator))
+        stepper = torch.optim.SGD([parameter], lr=0.1)
+        held.mark("built")
+        parameter.grad = torch.ones_like(parameter)
+        held.mark("backward")
+        stepper.zero_grad(**options)
+        held.mark("zero_grad")
+    before, after, built = (held.phases[moment].live_bytes for moment in ("backward", "zero_grad", "built"))
+    assert before - built == 4 * elements, f"the gradient takes {before - built} bytes, but should take 4N"
+    assert after - built == kept * 4 * elements, (
+        f"after zero_grad({options}) {after - built} bytes of gradients are left, but should be {kept * 4 * elements}"
+    )
+
+
+# ---- sharding ----------------------------------------------------------------------------------------------------
+
+EVEN, UNEVEN = (8, 8, 8, 8), (16, 4, 4)
+
+
+@pytest.fixture(scope="module")
+def shards():
+    """What each of two real processes holds, for a net that can be shared out evenly, and for one that cannot."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_gloo_available()):
+        pytest.skip("this build of torch lacks torch.distributed with gloo")
+    return dict(zip((EVEN, UNEVEN), sharding.ranks(EVEN, UNEVEN), strict=True))
+
+
+@pytest.mark.claim("optim.zero-sharding")
+def test_each_of_two_processes_keeps_half_of_the_state_and_all_else(shards):
+    elements = sum(n * n for n in EVEN)
+    formula = device_state(elements, devices=2, zero_stage=1, optimizer="adam")
+    whole = memory.model_state(elements, "adam")
+    for rank, held in enumerate(shards[EVEN]):
+        assert held.state == formula.state == whole.state // 2, (
+            f"rank {rank} keeps {held.state} bytes of state, but should keep {formula.state} of {whole.state}"
+        )
+        got, should = (held.parameters, held.gradients), (formula.parameters, formula.gradients)
+        assert got == should, f"rank {rank} holds {got} bytes of parameters and gradients, but should hold {should}"
+
+
+@pytest.mark.claim("optim.zero-sharding")
+@pytest.mark.parametrize("widths", [EVEN, UNEVEN])
+def test_the_shards_add_up_to_the_state_and_train_as_one_process_does(shards, widths):
+    alone = sharding.net_of(widths)
+    stepper = torch.optim.Adam(alone, lr=1e-2)
+    sharding.train(alone, stepper)
+    total, whole = sum(held.state for held in shards[widths]), tensors.state_bytes(stepper)
+    assert total == whole, f"the shards add up to {total} bytes, but should to {whole} [{widths}]"
+    should = torch.cat([parameter.detach().flatten() for parameter in alone])
+    for rank, held in enumerate(shards[widths]):
+        error = (torch.tensor(held.weights) - should).abs().max().item()
+        assert error < 1e-6, f"rank {rank} is {error:.1g} from unsharded training, but should agree [{widths}]"
+
+
+@pytest.mark.claim("optim.zero-sharding")
+def test_whole_tensors_are_shared_out_so_one_large_one_upsets_the_balance(shards):
+    most, total = max(held.state for held in shards[UNEVEN]), sum(held.state for held in shards[UNEVEN])
+    large = 2 * 4 * max(UNEVEN) ** 2
+    assert most == large > total / 2, f"the fullest rank keeps {most} of {total} bytes, but should keep {large}"
+
+
+# ---- fp32 or not -------------------------------------------------------------------------------------------------
+
+
+REPAIRS = ["bf16, fp32 master", "bf16, stochastic rounding"]
+
+
+@pytest.mark.claim("optim.fp32-state-needed")
+def test_a_bf16_weight_stalls_under_small_updates_and_fp32_does_not(device, figure):
+    one = torch.ones(1, device=device)
+    bf16, fp32 = (papers.descended(one, torch.ones_like, keeping).item() for keeping in ("bf16", "fp32"))
+    figure(f"1.0 less 100 times 0.001: bf16 {bf16}, fp32 {fp32:.4f}")
+    assert bf16 == 1.0, f"100 steps of 0.001 bring the bf16 weight to {bf16}, but should leave it at 1.0"
+    assert fp32 == pytest.approx(0.9, abs=1e-5), (
+        f"100 steps of 0.001 bring the fp32 weight to {fp32}, but should to 0.9"
+    )
+
+
+@pytest.mark.claim("optim.fp32-state-needed")
+@pytest.mark.parametrize("keeping", REPAIRS)
+def test_a_master_copy_or_stochastic_rounding_repairs_bf16(device, keeping):
+    """The mean of 20,000 stochastically rounded weights has a standard deviation of 1.2e-4; bf16(0.9) is 0.8984."""
+    got = papers.descended(torch.ones(20_000, device=device), torch.ones_like, keeping).mean().item()
+    error = 2**-9 if "master" in keeping else 8e-4
+    assert got == pytest.approx(0.9, abs=error), f"with {keeping} the weights end at {got}, but should at 0.9"
+
+
+@pytest.mark.claim("optim.fp32-state-needed")
+def test_least_squares_in_bf16_learns_nothing_unless_repaired(device, figure):
+    torch.manual_seed(0)
+    x, solution = torch.randn(256, 16).to(device), torch.linspace(1.02, 1.15, 16).to(device)
+    losses = {}
+    for keeping in ("fp32", "bf16", *REPAIRS):
+        weights = papers.descended(
+            torch.ones(16, device=device),
+            lambda weights: (2 / 256 * x.T @ (x @ (weights.float() - solution))).to(weights.dtype),
+            keeping,
+            steps=400,
+            lr=0.01,
+        )
+        losses[keeping] = (x @ (weights - solution)).pow(2).mean().item()
+    start = (x @ (1 - solution)).pow(2).mean().item()
+    figure(f"loss from {start:.2g}: " + ", ".join(f"{keeping} {loss:.1g}" for keeping, loss in losses.items()))
+    assert losses["bf16"] > start / 2, (
+        f"in bf16 the loss falls from {start:.2g} to {losses['bf16']:.2g}, but should not"
+    )
+    for keeping in ("fp32", *REPAIRS):
+        assert losses[keeping] < start / 20, (
+            f"in {keeping} the loss goes from {start:.2g} to {losses[keeping]:.2g}, but should to a twentieth"
+        )
+
+
+@pytest.mark.claim("optim.fp32-state-needed")
+@given(weight=st.floats(0.25, 4, width=16), relative=st.floats(2**-12, 2**-5))
+def test_an_update_is_lost_where_it_is_below_half_the_spacing_of_bf16(device, weight, relative):
+    parameter = torch.nn.Parameter(torch.tensor([weight], device=device, dtype=torch.bfloat16))
+    start, update = parameter.item(), weight * relative
+    parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD([parameter], lr=update).step()
+    # Below a power of two numbers lie twice as dense.
+    spacing = 2.0 ** (frexp(nextafter(start, 0))[1] - 8)
+    moved = parameter.item() != start
+    if abs(update / spacing - 0.5) > 0.01:
+        assert moved == (update > spacing / 2), (
+            f"the weight {'moves' if moved else 'stays'}, but should not [{start=}, {update=}]"
+        )
+
+
+@pytest.mark.claim("optim.fp32-state-needed")
+def test_a_second_moment_in_bf16_never_decays(device):
+    """0.999 times a number is within half a spacing of it, so one large gradient rules all later steps."""
+    left = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        parameter = torch.nn.Parameter(torch.ones(1, device=device, dtype=dtype))
+        stepper = torch.optim.Adam([parameter], lr=1e-3, betas=(0.9, 0.999), foreach=False)
+        parameter.grad = torch.ones_like(parameter)
+        stepper.step()
+        first = stepper.state[parameter]["exp_avg_sq"].item()
+        parameter.grad = torch.zeros_like(parameter)
+        for _ in range(1000):
+            stepper.step()
+        left[dtype] = stepper.state[parameter]["exp_avg_sq"].item() / first
+    assert left[torch.bfloat16] == 1, f"after 1000 steps {left[torch.bfloat16]:.2f} of it is left, but should be all"
+    assert left[torch.float32] == pytest.approx(0.999**1000, rel=1e-3), f"in fp32 {left[torch.float32]:.2f} is left"
