@@ -1,0 +1,83 @@
+"""Faults in what autograd keeps, in torch's checkpointing, and in the formulas of both."""
+
+import contextlib
+
+import torch
+from torch.nn.attention import SDPBackend
+from torch.utils import checkpoint as checkpointing
+
+import accounting.activations
+import accounting.models
+from meta_tests.faults import fault, replace
+
+
+def checkpointed(patch, replacement):
+    """Puts `replacement` for torch's checkpoint, in the nets of bench too."""
+    import bench.models  # noqa: F401  # which has imported it by name
+
+    replace(patch, checkpointing.checkpoint, replacement)
+    patch.setattr(checkpointing, "checkpoint", replacement)
+
+
+@fault("act.checkpoint-same-grads")
+def checkpointing_does_not_keep_the_random_state(patch):
+    run = checkpointing.checkpoint
+    checkpointed(patch, lambda *args, **options: run(*args, **{**options, "preserve_rng_state": False}))
+
+
+@fault("act.ckpt-cost", "act.sqrt-L", "act.checkpoint-same-grads")
+def checkpointing_keeps_everything(patch):
+    checkpointed(patch, lambda function, *args, **_: function(*args))
+
+
+@fault("act.ckpt-cost", "act.sqrt-L")
+def a_recomputation_always_stops_early(patch):
+    patch.setattr(checkpointing, "set_checkpoint_early_stop", lambda _wanted: contextlib.nullcontext())
+
+
+@fault("act.why", "act.BDL", "act.can-dominate")
+def a_linear_layer_keeps_a_copy_of_its_input(patch):
+    forward = torch.nn.Linear.forward
+    patch.setattr(torch.nn.Linear, "forward", lambda self, x: forward(self, x.clone()))
+
+
+@fault("act.why")
+def gradients_are_prepared_for_under_no_grad(patch):
+    patch.setattr(torch, "no_grad", torch.enable_grad)
+
+
+@fault("act.BDL", "act.can-dominate")
+def fused_attention_is_never_chosen(patch):
+    choose = torch.nn.attention.sdpa_kernel
+    patch.setattr(torch.nn.attention, "sdpa_kernel", lambda *_: choose(SDPBackend.MATH))
+
+
+@fault("act.BDL")
+def relu_keeps_its_input(patch):
+    patch.setattr(torch.nn, "ReLU", torch.nn.SiLU)
+
+
+@fault("act.BDL", "act.can-dominate")
+def the_activations_of_the_last_layer_are_forgotten(patch):
+    activation_bytes = accounting.activations.activation_bytes
+
+    def without_the_last(model, batch, *args, **rest):
+        return activation_bytes(model, batch, *args, **rest) - 4 * batch * model.dim
+
+    replace(patch, activation_bytes, without_the_last)
+
+
+@fault("act.ckpt-cost")
+def early_stop_is_said_to_spare_nothing(patch):
+    recompute_flops = accounting.models.recompute_flops
+    replace(patch, recompute_flops, lambda *args, **rest: recompute_flops(*args, **{**rest, "early_stop": False}))
+
+
+@fault("act.sqrt-L")
+def recomputing_is_said_to_bring_back_a_layer_more(patch):
+    recomputed_bytes = accounting.activations.recomputed_bytes
+
+    def with_one_more(model, batch, *args, **rest):
+        return recomputed_bytes(model, batch, *args, **rest) + 8 * batch * model.dim
+
+    replace(patch, recomputed_bytes, with_one_more)

@@ -1,0 +1,411 @@
+"""Activations and activation checkpointing: what autograd keeps, what recomputing saves, and what it costs."""
+
+from math import isqrt
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from accounting import counted, measured, memory
+from accounting.activations import RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
+from accounting.models import DeepLinear, Transformer, parameter_count, recompute_flops
+from test_claims.oracles import checkpoints
+from test_claims.oracles import memory as tensors
+from test_claims.strategies import TORCH_DTYPES, sizes
+
+nets = st.builds(DeepLinear, dim=sizes(most=12), layers=sizes(most=5), outputs=sizes(most=3))
+SMALL = Transformer(vocab_size=50, layers=2, dim=32, heads=4, hidden=64)
+
+# Elements kept by a layer of a linear map and this function, per element of its output, and per row.
+KEPT = {
+    "linear alone": (None, 1, 0),
+    "ReLU": (nn.ReLU, 1, 0),
+    "tanh": (nn.Tanh, 1, 0),
+    "sigmoid": (nn.Sigmoid, 1, 0),
+    "GELU": (nn.GELU, 2, 0),
+    "SiLU": (nn.SiLU, 2, 0),
+    "LayerNorm": (nn.LayerNorm, 2, 2),
+}
+
+
+def deep_net(width, layers, function, device):
+    """So many linear maps of one width, each with the function behind it, and a linear map to one output."""
+    parts = []
+    for _ in range(layers):
+        parts.append(nn.Linear(width, width))
+        if function is not None:
+            parts.append(nn.LayerNorm(width) if function is nn.LayerNorm else function())
+    return nn.Sequential(*parts, nn.Linear(width, 1)).to(device)
+
+
+def kept_by(net, x):
+    return tensors.saved_bytes(lambda: net(x), [x, *net.parameters()])
+
+
+# ---- how much is kept --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("act.BDL")
+@given(model=nets, batch=sizes(most=8), dtype=st.sampled_from(["fp64", "fp32"]))
+def test_a_deep_linear_net_keeps_batch_times_width_times_layers(workloads, device, model, batch, dtype):
+    net = workloads.build(model, device=device, dtype=TORCH_DTYPES[dtype])
+    got = kept_by(net, workloads.inputs(model, batch, device=device).to(TORCH_DTYPES[dtype]))
+    elements, formula = batch * model.dim * model.layers, activation_bytes(model, batch, dtype=dtype)
+    should = elements * TORCH_DTYPES[dtype].itemsize
+    assert got == should, f"autograd keeps {got} bytes, but should keep {should} [{model}, {batch=}, {dtype}]"
+    assert formula == got, f"activation_bytes={formula}, but should be {got} [{model}, {batch=}, {dtype}]"
+
+
+@pytest.mark.claim("act.BDL")
+@pytest.mark.parametrize("name", KEPT)
+@given(batch=sizes(most=8), width=sizes(2, 16), layers=sizes(most=4))
+def test_a_function_that_keeps_its_input_doubles_it(device, name, batch, width, layers):
+    """ReLU and tanh keep their output, which the next linear map keeps anyway; GELU and SiLU keep their input."""
+    function, each, per_row = KEPT[name]
+    got = kept_by(deep_net(width, layers, function, device), torch.randn(batch, width, device=device))
+    should = 4 * layers * batch * (each * width + per_row)
+    assert got == should, (
+        f"with {name} autograd keeps {got} bytes, but should keep {should}: {each} · B · D · L, {per_row} more a row "
+        f"[{batch=}, {width=}, {layers=}]"
+    )
+
+
+@pytest.mark.claim("act.BDL")
+@pytest.mark.parametrize("fused", [False, True], ids=["math", "fused"])
+@pytest.mark.parametrize("tokens", [32, 64, 128])
+def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(device, figure, fused, tokens):
+    batch, heads, width = 2, 3, 16
+    query, key, value = (torch.randn(batch, heads, tokens, width, device=device).requires_grad_() for _ in range(3))
+    backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if fused else [SDPBackend.MATH]
+
+    def attend():
+        with sdpa_kernel(backends):
+            scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    got = tensors.saved_bytes(attend, [query, key, value])
+    rows, output = 4 * batch * heads * tokens, query.nbytes
+    figure(f"{tokens} tokens, {'fused' if fused else 'math'}: {got} bytes")
+    if not fused:
+        should = rows * tokens + 2 * output
+        assert got == should, f"it keeps {got} bytes, but should keep {should}: the pairs, scaled queries and keys"
+        return
+    # CUDA's kernel adds the random state of its dropout.
+    most = 0 if device.type == "cpu" else 64
+    assert 0 <= got - output - rows <= most, (
+        f"it keeps {got} bytes, but should keep {output + rows}: the output and one number a row"
+    )
+
+
+@pytest.mark.claim("act.BDL")
+@pytest.mark.parametrize("attention", ["flash", "math"])
+@pytest.mark.parametrize("tokens", [5, 16])
+def test_a_transformer_keeps_what_its_parts_keep(workloads, attention, tokens):
+    net, x = workloads.build(SMALL), workloads.inputs(SMALL, 3, tokens)
+    with sdpa_kernel(SDPBackend.MATH if attention == "math" else SDPBackend.FLASH_ATTENTION):
+        got = kept_by(net, x)
+    formula = activation_bytes(SMALL, 3, tokens, attention=attention)
+    assert formula == got, f"activation_bytes={formula}, but should be {got} [{attention}, {tokens=}]"
+    literal = 4 * 3 * tokens * SMALL.dim * SMALL.layers
+    assert got > 5 * literal, f"{got} bytes are kept, but should be several times B · S · D · L = {literal}"
+
+
+@pytest.mark.claim("act.BDL")
+@pytest.mark.parametrize(("model", "batch"), [(DeepLinear(dim=16, layers=3), 64), (DeepLinear(dim=32, layers=2), 8)])
+def test_autocast_halves_the_activations_and_adds_copies_of_the_weights(workloads, device, model, batch):
+    net, x = workloads.build(model, device=device), workloads.inputs(model, batch, device=device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        got = kept_by(net, x)
+    formula = activation_bytes(model, batch, autocast="bf16")
+    assert formula == got, f"activation_bytes={formula}, but should be {got} [{model}, {batch=}]"
+    half = activation_bytes(model, batch) // 2
+    copies = 2 * (parameter_count(model) - model.dim * model.inputs + batch * model.inputs)
+    assert got == half + copies, f"{got} bytes are kept, but should be {half} and {copies} of casts [{model}, {batch=}]"
+
+
+# ---- why it is kept, and whether that matters --------------------------------------------------------------------
+
+
+@pytest.mark.claim("act.why")
+@given(batch=sizes(most=5), width=sizes(2, 8), layers=sizes(2, 4), data=st.data())
+def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(device, batch, width, layers, data):
+    net = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers))).to(device)
+    learning = data.draw(st.lists(st.booleans(), min_size=layers, max_size=layers), label="learning")
+    inputs, kept = [], []
+    for layer, learns in zip(net, learning, strict=True):
+        layer.weight.requires_grad_(learns)
+        layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0].data_ptr()))
+    weights = {parameter.data_ptr() for parameter in net.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        y = net(torch.randn(batch, width, device=device))
+    got = {tensor.data_ptr() for tensor in kept} - weights
+    should = {pointer for pointer, learns in zip(inputs, learning, strict=True) if learns}
+    assert got == should, f"{len(got)} tensors are kept, but should be the {len(should)} inputs of learning layers"
+    assert y.requires_grad == any(learning), f"the output needs a gradient: {y.requires_grad} [{learning}]"
+
+
+@pytest.mark.claim("act.why")
+@given(batch=sizes(most=5), width=sizes(2, 8))
+def test_the_gradient_of_a_weight_is_made_of_the_layers_input(device, batch, width):
+    layer = nn.Linear(width, width, bias=False, device=device, dtype=torch.float64)
+    x, above = (torch.randn(batch, width, device=device, dtype=torch.float64) for _ in range(2))
+    layer(x).backward(above)
+    got, should = layer.weight.grad, above.T @ x
+    assert torch.allclose(got, should, rtol=1e-12, atol=1e-12), f"the gradient is {got}, but should be {should}"
+    y = layer(x)
+    x.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward(above)
+
+
+@pytest.mark.claim("act.why")
+@pytest.mark.parametrize("name", KEPT)
+def test_nothing_is_kept_where_no_gradient_will_be_asked_for(device, name):
+    net, x = deep_net(8, 3, KEPT[name][0], device), torch.randn(4, 8, device=device)
+    with torch.no_grad():
+        got = kept_by(net, x)
+    assert got == 0, f"under no_grad {got} bytes are kept, but should be none"
+    assert kept_by(net, x) > 0, "with gradients some bytes should be kept, but none are"
+
+
+@pytest.mark.claim("act.can-dominate")
+def test_activations_grow_with_the_batch_until_they_dominate(workloads, allocator, figure):
+    model, batches = DeepLinear(dim=32, layers=8), [64, 128, 512, 2048]
+    net = workloads.build(model, device=allocator)
+    x = workloads.inputs(model, batches[-1], device=allocator)
+    net(x)
+    with measured.memory(allocator) as held:
+        for batch in batches:
+            y = net(x[:batch])
+            held.mark(str(batch))
+            del y
+    kept = {batch: held.phases[str(batch)].live_bytes - 4 * batch * model.outputs for batch in batches}
+    for batch, got in kept.items():
+        assert got == 4 * model.dim * model.layers * batch == activation_bytes(model, batch), (
+            f"{got} bytes are kept, but should be 4 · D · L · {batch} = {4 * model.dim * model.layers * batch}"
+        )
+    state = memory.model_state(parameter_count(model)).total
+    shares = [got / (got + state) for got in kept.values()]
+    figure(", ".join(f"B={batch}: {share:.0%}" for batch, share in zip(batches, shares, strict=True)))
+    assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"activations are {shares} of all, but should come to dominate"
+
+
+@pytest.mark.claim("act.can-dominate")
+@pytest.mark.parametrize(("backend", "growth"), [("fused", (1.95, 2.05)), ("math", (3, 4))])
+def test_activations_grow_with_the_sequence_and_its_square_without_fused_attention(
+    workloads, device, figure, backend, growth
+):
+    backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if backend == "fused" else SDPBackend.MATH
+    net = workloads.build(SMALL, device=device)
+    with sdpa_kernel(backends):
+        kept = [kept_by(net, workloads.inputs(SMALL, 1, tokens, device=device)) for tokens in (256, 512)]
+    ratio = kept[1] / kept[0]
+    figure(f"{backend}: {ratio:.2f} times for twice the tokens")
+    assert growth[0] < ratio < growth[1], f"twice the tokens keep {ratio:.2f} times as much, but should {growth}"
+
+
+@pytest.fixture
+def allocator(device):
+    """The device under test, where torch keeps account of its bytes; warmed up, as cuBLAS takes a workspace."""
+    if device.type not in measured.MEASURED_DEVICES:
+        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
+    x = torch.ones(64, 8, device=device, requires_grad=True)
+    (x @ torch.ones(8, 8, device=device)).sum().backward()
+    return device
+
+
+# ---- checkpointing -----------------------------------------------------------------------------------------------
+
+
+def trained_in_segments(device, segments, dropout=0.3, seed=0, **options):
+    """Gradients and weights of a net with dropout after three steps, run in so many checkpointed segments."""
+    torch.manual_seed(seed)
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(dropout)).to(device) for _ in range(6)]
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    stepper = torch.optim.AdamW(parameters, lr=1e-2)
+    for _ in range(3):
+        stepper.zero_grad()
+        x = torch.randn(16, 8, device=device, requires_grad=True)
+        checkpoints.in_segments(layers, x, segments, **options).pow(2).mean().backward()
+        stepper.step()
+    return torch.cat([tensor.flatten() for p in parameters for tensor in (p.grad, p.detach())])
+
+
+@pytest.mark.claim("act.checkpoint-same-grads")
+@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+def test_training_is_bitwise_the_same_for_any_number_of_segments(device, reentrant):
+    whole = trained_in_segments(device, 0)
+    for segments in range(1, 7):
+        got = trained_in_segments(device, segments, use_reentrant=reentrant)
+        apart = (got != whole).sum().item()
+        assert apart == 0, f"{apart} gradients and weights differ, but should none [{segments=}, {reentrant=}]"
+
+
+@pytest.mark.claim("act.checkpoint-same-grads")
+def test_dropout_is_drawn_anew_where_the_random_state_is_not_kept(device):
+    for dropout, same in ((0.3, False), (0.0, True)):
+        whole = trained_in_segments(device, 0, dropout)
+        got = trained_in_segments(device, 3, dropout, preserve_rng_state=False)
+        assert torch.equal(got, whole) == same, (
+            f"without the random state gradients are {'other' if same else 'the same'}, but should not be [{dropout=}]"
+        )
+
+
+@pytest.mark.claim("act.checkpoint-same-grads")
+def test_the_running_statistics_of_batch_norm_move_twice(device):
+    """Recomputing runs the layer again, and what it changes in passing is changed again. Gradients are the same."""
+    ends = {}
+    for segments in (0, 1):
+        torch.manual_seed(0)
+        layer = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh()).to(device)
+        x = torch.randn(32, 4).to(device).requires_grad_()
+        checkpoints.in_segments([layer], x, segments).pow(2).sum().backward()
+        ends[segments] = x.grad, layer[1].num_batches_tracked.item(), layer[1].running_mean
+    assert torch.equal(ends[0][0], ends[1][0]), "the gradients should be the same, but differ"
+    moves = ends[0][1], ends[1][1]
+    assert moves == (1, 2), f"the running statistics move {moves} times, but should once and twice"
+    ratio = (ends[1][2] / ends[0][2]).median().item()
+    assert ratio == pytest.approx(1.9, rel=1e-4), f"the running mean moves {ratio} times as far, but should 1 + 0.9"
+
+
+LAYERS, WIDTH, BATCH = 8, 6, 5
+
+
+def step_flops_in_segments(segments, early_stop, device, function=None, **options):
+    """Product FLOPs of forward and backward of linear layers, over those of one forward and one parameter: BN."""
+    linears = [nn.Linear(WIDTH, WIDTH, bias=False).to(device) for _ in range(LAYERS)]
+    layers = linears if function is None else [nn.Sequential(linear, function()) for linear in linears]
+    x = torch.randn(BATCH, WIDTH, device=device, requires_grad=True)
+    with counted.flops() as count, checkpoints.early_stop(early_stop):
+        y = checkpoints.in_segments(layers, x, segments, **options)
+        y.backward(torch.ones_like(y))
+    return count.total / (BATCH * LAYERS * WIDTH**2)
+
+
+@pytest.mark.claim("act.ckpt-cost")
+@pytest.mark.parametrize(
+    ("segments", "options", "early_stop", "should"),
+    [
+        (0, {}, True, 6),
+        (8, {}, True, 6),
+        (4, {}, True, 7),
+        (2, {}, True, 7.5),
+        (1, {}, True, 7.75),
+        *((segments, {}, False, 8) for segments in (1, 2, 4, 8)),
+        *((segments, {"use_reentrant": True}, True, 8) for segments in (1, 2, 4, 8)),
+    ],
+)
+def test_a_step_costs_six_to_eight_flops_per_parameter_and_example(device, segments, options, early_stop, should):
+    got = step_flops_in_segments(segments, early_stop, device, **options)
+    assert got == should, f"a step costs {got} BN, but should cost {should} [{segments=}, {options}, {early_stop=}]"
+
+
+@pytest.mark.claim("act.ckpt-cost")
+@pytest.mark.parametrize("segments", [1, 2, 4, 8])
+def test_early_stop_spares_nothing_where_a_segment_ends_in_a_function_that_keeps_its_output(device, segments):
+    got = step_flops_in_segments(segments, True, device, nn.Tanh)
+    assert got == 8, f"a step costs {got} BN, but should cost 8 [{segments=}]"
+
+
+@pytest.mark.claim("act.ckpt-cost")
+@given(model=nets, batch=sizes(most=5), every=sizes(most=6), early_stop=st.booleans())
+def test_what_is_recomputed_is_what_the_formula_says(workloads, device, model, batch, every, early_stop):
+    totals = []
+    for checkpoint_every in (0, every):
+        net = workloads.build(model, device=device, checkpoint_every=checkpoint_every)
+        x = workloads.inputs(model, batch, device=device)
+        with counted.flops() as count, checkpoints.early_stop(early_stop):
+            y = net(x)
+            y.backward(torch.ones_like(y))
+        totals.append(count.total)
+    got, formula = totals[1] - totals[0], recompute_flops(model, batch, every=every, early_stop=early_stop)
+    assert formula == got, (
+        f"recompute_flops={formula}, but should be {got} [{model}, {batch=}, {every=}, {early_stop=}]"
+    )
+
+
+@pytest.mark.claim("act.ckpt-cost")
+def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, allocator):
+    model, batch = DeepLinear(dim=16, layers=8), 256
+    x = workloads.inputs(model, batch, device=allocator)
+    spacings = [0, 1, 2, 4, 8]
+    nets = {every: workloads.build(model, device=allocator, checkpoint_every=every) for every in spacings}
+    with measured.memory(allocator) as held:
+        for every in spacings:
+            y = nets[every](x)
+            held.mark(str(every))
+            del y
+    for every in spacings:
+        segments = -(-model.layers // every) if every else 0
+        random_state = segments * RANDOM_STATE_BYTES if allocator.type == "cpu" else 0
+        got = held.phases[str(every)].live_bytes - 4 * batch - random_state
+        formula = activation_bytes(model, batch, checkpoint_every=every)
+        assert got == formula == 4 * batch * model.dim * (segments or model.layers), (
+            f"{got} bytes are kept, but should be {formula} [{every=}, {segments=}]"
+        )
+
+
+class Linear(nn.Module):
+    """A matrix and nothing else: one product forward, two backward."""
+
+    def __init__(self, width, device):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width, device=device) / width**0.5)
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+@pytest.mark.claim("act.sqrt-L")
+@pytest.mark.parametrize("number", [16, 64])
+def test_the_peak_is_least_near_the_root_of_the_number_of_layers(allocator, figure, number):
+    """Every number of segments is run: matrices for 16 layers, and for 64, to spare time, functions alone."""
+    width, batch = 8, 128
+    layers = [Linear(width, allocator) if number == 16 else nn.SiLU() for _ in range(number)]
+    weight = sum(4 * parameter.numel() for parameter in layers[0].parameters())
+    activation, root = 4 * batch * width, isqrt(number)
+    x = torch.randn(batch, width, device=allocator, requires_grad=True)
+    peaks = checkpoints.measured_peaks(layers, x, range(1, number + 1))
+    for segments, peak in peaks.items():
+        formula = checkpoints.peak_bytes(number, segments, activation, weight)
+        assert peak == formula, f"the peak is {peak} bytes, but should be {formula} [{segments=} of {number} layers]"
+    least = min(peaks, key=peaks.__getitem__)
+    figure(
+        f"{number} layers: least {peaks[least] / activation:.1f} B·D at {least} segments, "
+        f"{peaks[1] / activation:.1f} at 1 and {peaks[number] / activation:.1f} at {number}"
+    )
+    assert abs(least - root) <= 1, f"the peak is least at {least} segments, but should be near {root}"
+    assert peaks[root] < 1.05 * peaks[least], f"at {root} segments it is {peaks[root]}, but should be near the least"
+    whole = number * activation
+    assert min(peaks[1], peaks[number]) > whole, f"at either end it is {peaks[1]}, but should exceed {whole}"
+
+
+@pytest.mark.claim("act.sqrt-L")
+@pytest.mark.parametrize("number", [16, 64])
+def test_the_formula_of_kept_and_recomputed_bytes_has_its_least_there_too(number):
+    model, batch = DeepLinear(dim=8, layers=number), 128
+    activation = 4 * batch * model.dim
+    spacings = [every for every in range(1, number + 1) if number % every == 0]
+    held = {
+        every: activation_bytes(model, batch, checkpoint_every=every)
+        + recomputed_bytes(model, batch, checkpoint_every=every)
+        for every in spacings
+    }
+    for every, formula in held.items():
+        # On top come the gradients that pass through a layer; of the first segment's input the formula speaks not.
+        peak = checkpoints.peak_bytes(number, number // every, activation)
+        assert formula + activation <= peak <= formula + 2 * activation, (
+            f"the formula says {formula}, but should be one or two activations below the peak {peak} [{every=}]"
+        )
+    least = min(held, key=held.__getitem__)
+    assert least == isqrt(number), f"the formula is least at every {least} layers, but should at every {isqrt(number)}"
+
+
+@pytest.mark.claim("act.sqrt-L")
+def test_any_number_of_segments_costs_one_more_forward_pass(device):
+    for segments in range(1, LAYERS + 1):
+        got = step_flops_in_segments(segments, False, device)
+        assert got == 8, f"a step costs {got} BN, but should cost 8 for any number of segments [{segments=}]"
