@@ -1,0 +1,198 @@
+"""Gradient accumulation: the gradient of the large batch at the memory of the small one, and where that ends."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from accounting import measured
+from accounting.activations import activation_bytes, deep_linear_peak_bytes
+from accounting.models import DeepLinear, parameter_count
+from test_claims.strategies import sizes
+
+WIDTH, CLASSES = 5, 3
+seeds = st.integers(0, 2**32 - 1)
+
+
+def net_and_batch(device, batch, norm=nn.Identity, seed=0):
+    """A small classifier in fp64, and a batch for it."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), norm(WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
+    x, labels = torch.randn(batch, WIDTH, dtype=torch.float64), torch.randint(CLASSES, (batch,))
+    return net.double().to(device), x.to(device), labels.to(device)
+
+
+def accumulated(net, x, labels, parts, weights):
+    """The sum of the gradients of each micro-batch's mean loss, weighted; micro-batches of these sizes."""
+    net.zero_grad()
+    for part, label, weight in zip(x.split(parts), labels.split(parts), weights, strict=True):
+        (weight * cross_entropy(net(part), label)).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+
+
+def relative_error(got, should):
+    return ((got - should).norm() / should.norm()).item()
+
+
+# ---- the same gradient -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("accum.equivalent")
+@given(micro_batches=sizes(most=6), each=sizes(most=5), norm=st.sampled_from([nn.Identity, nn.LayerNorm]), seed=seeds)
+def test_equal_micro_batches_with_losses_divided_give_the_gradient_of_the_batch(
+    device, micro_batches, each, norm, seed
+):
+    net, x, labels = net_and_batch(device, micro_batches * each, norm, seed)
+    whole = accumulated(net, x, labels, [len(x)], [1])
+    got = accumulated(net, x, labels, [each] * micro_batches, [1 / micro_batches] * micro_batches)
+    error = relative_error(got, whole)
+    assert error < 1e-12, (
+        f"the gradient is off by {error:.2g}, but should by rounding [{micro_batches=}, {each=}, {seed=}]"
+    )
+
+
+@pytest.mark.claim("accum.equivalent")
+@given(micro_batches=sizes(2, 6), each=sizes(most=5), seed=seeds)
+def test_losses_that_are_not_divided_give_as_many_times_the_gradient(device, micro_batches, each, seed):
+    net, x, labels = net_and_batch(device, micro_batches * each, seed=seed)
+    whole = accumulated(net, x, labels, [len(x)], [1])
+    got = accumulated(net, x, labels, [each] * micro_batches, [1] * micro_batches)
+    error = relative_error(got, micro_batches * whole)
+    assert error < 1e-12, f"it is off by {error:.2g} from {micro_batches} times the gradient [{each=}, {seed=}]"
+
+
+@pytest.mark.claim("accum.equivalent")
+@given(parts=st.lists(sizes(most=8), min_size=2, max_size=5), seed=seeds)
+def test_uneven_micro_batches_are_weighted_by_their_examples(device, parts, seed):
+    net, x, labels = net_and_batch(device, sum(parts), seed=seed)
+    whole = accumulated(net, x, labels, [len(x)], [1])
+    error = relative_error(accumulated(net, x, labels, parts, [part / len(x) for part in parts]), whole)
+    assert error < 1e-12, f"weighted the gradient is off by {error:.2g}, but should by rounding [{parts=}, {seed=}]"
+    if len(set(parts)) > 1:
+        alike = relative_error(accumulated(net, x, labels, parts, [1 / len(parts)] * len(parts)), whole)
+        assert alike > 1e-9, f"weighted alike it is off by {alike:.2g}, but should by more than rounding [{parts=}]"
+
+
+@pytest.mark.claim("accum.equivalent")
+def test_uneven_micro_batches_weighted_alike_are_off_by_much(device, figure):
+    parts = [4, 8, 20]
+    net, x, labels = net_and_batch(device, sum(parts))
+    whole = accumulated(net, x, labels, [len(x)], [1])
+    error = relative_error(accumulated(net, x, labels, parts, [1 / 3] * 3), whole)
+    figure(f"4 + 8 + 20 weighted alike: off by {error:.0%}")
+    assert error > 0.05, f"weighted alike the gradient is off by {error:.2g}, but should by more than 5 %"
+
+
+@pytest.mark.claim("accum.equivalent")
+def test_batch_norm_sees_the_micro_batch_instead_of_the_batch(device, figure):
+    net, x, labels = net_and_batch(device, 32, nn.BatchNorm1d)
+    whole = accumulated(net, x, labels, [32], [1])
+    error = relative_error(accumulated(net, x, labels, [8] * 4, [1 / 4] * 4), whole)
+    figure(f"with BatchNorm: off by {error:.0%}")
+    assert error > 0.05, f"with BatchNorm the gradient is off by {error:.2g}, but should by more than 5 %"
+    net.eval()
+    whole = accumulated(net, x, labels, [32], [1])
+    error = relative_error(accumulated(net, x, labels, [8] * 4, [1 / 4] * 4), whole)
+    assert error < 1e-12, f"with fixed statistics it is off by {error:.2g}, but should by rounding"
+
+
+@pytest.mark.claim("accum.equivalent")
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_training_with_accumulation_is_training_with_the_batch(device, optimizer):
+    ends = []
+    for micro_batches in (1, 4):
+        net, x, labels = net_and_batch(device, 32)
+        stepper = optimizer(net.parameters(), lr=1e-2)
+        for _ in range(5):
+            accumulated(net, x, labels, [32 // micro_batches] * micro_batches, [1 / micro_batches] * micro_batches)
+            stepper.step()
+        ends.append(torch.cat([parameter.detach().flatten() for parameter in net.parameters()]))
+    error = relative_error(ends[1], ends[0])
+    assert error < 1e-9, f"after five steps the weights are off by {error:.2g}, but should by rounding"
+
+
+@pytest.mark.claim("accum.equivalent")
+def test_in_fp32_the_gradients_are_equal_to_rounding_only(device, figure):
+    net, x, labels = net_and_batch(device, 64)
+    net, x = net.float(), x.float()
+    whole = accumulated(net, x, labels, [64], [1])
+    error = relative_error(accumulated(net, x, labels, [4] * 16, [1 / 16] * 16), whole)
+    figure(f"fp32, 16 micro-batches: off by {error:.1g}")
+    assert error < 1e-5, f"in fp32 the gradient is off by {error:.2g}, but should by rounding"
+
+
+# ---- less memory -------------------------------------------------------------------------------------------------
+
+MODEL, BATCH = DeepLinear(dim=16, layers=6), 256
+
+
+@pytest.fixture(scope="module")
+def step_bytes(workloads, device):
+    """Bytes of a step with 1, 2, 4 and 8 micro-batches: at the peak, and kept by one forward pass.
+
+    Parameters and data are not included; both are there whatever the number.
+    """
+    if device.type not in measured.MEASURED_DEVICES:
+        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
+    net, x = workloads.build(MODEL, device=device), workloads.inputs(MODEL, BATCH, device=device)
+    net(x[:2]).pow(2).mean().backward()
+    net.zero_grad()
+    counts = (1, 2, 4, 8)
+    with measured.memory(device) as held:
+        for micro_batches in counts:
+            for number, part in enumerate(x.chunk(micro_batches)):
+                loss = net(part).pow(2).mean() / micro_batches
+                if not number:
+                    held.mark(f"forward {micro_batches}")
+                loss.backward()
+                del loss
+            held.mark(f"rest {micro_batches}")
+            net.zero_grad()
+            held.mark(f"freed {micro_batches}")
+    phases = held.phases
+    return {
+        n: (
+            max(phases[f"{moment} {n}"].peak_bytes for moment in ("forward", "rest")),
+            phases[f"forward {n}"].live_bytes,
+        )
+        for n in counts
+    }
+
+
+@pytest.mark.claim("accum.memory")
+@pytest.mark.parametrize("micro_batches", [1, 2, 4, 8])
+def test_a_forward_pass_keeps_the_activations_of_one_micro_batch(step_bytes, micro_batches):
+    rows = BATCH // micro_batches
+    _, kept = step_bytes[micro_batches]
+    formula = activation_bytes(MODEL, BATCH, micro_batches=micro_batches)
+    output, scalars = 4 * rows * MODEL.outputs, kept - formula - 4 * rows * MODEL.outputs
+    assert formula == 4 * rows * MODEL.dim * MODEL.layers, f"activation_bytes={formula}, but should be 1/n of B · D · L"
+    assert 0 < scalars <= 16, (
+        f"{kept} bytes are kept, but should be {formula} of activations, {output} of output and the loss "
+        f"[{micro_batches=}]"
+    )
+
+
+@pytest.mark.claim("accum.memory")
+@pytest.mark.parametrize("micro_batches", [1, 2, 4, 8])
+def test_the_peak_is_that_of_one_micro_batch_and_the_gradients_held(step_bytes, micro_batches):
+    rows = BATCH // micro_batches
+    peak, _ = step_bytes[micro_batches]
+    alone = deep_linear_peak_bytes(MODEL, rows, model_state_bytes=0) - 4 * rows * MODEL.inputs
+    gradients = 4 * parameter_count(MODEL) if micro_batches > 1 else 0
+    assert alone <= peak <= alone + gradients + 8, (
+        f"the peak is {peak} bytes, but should be {alone} and up to {gradients} of gradients [{micro_batches=}]"
+    )
+
+
+@pytest.mark.claim("accum.memory")
+def test_the_peak_falls_with_every_doubling_of_the_micro_batches(step_bytes, figure):
+    peaks = {micro_batches: peak for micro_batches, (peak, _) in step_bytes.items()}
+    figure(", ".join(f"{n} micro-batches {peak / peaks[1]:.0%}" for n, peak in peaks.items()))
+    falling = list(peaks.values())
+    assert falling == sorted(falling, reverse=True), f"the peaks are {peaks}, but should fall"
+    assert peaks[4] < 0.4 * peaks[1], (
+        f"at 4 micro-batches the peak is {peaks[4]} of {peaks[1]}, but should be below 40 %"
+    )
