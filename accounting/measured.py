@@ -40,7 +40,7 @@ class Bytes:
     freed_bytes: int  # given back during the phase
     live_bytes: int  # held at its end
     peak_bytes: int  # the most held at any moment of it, what was live when it began included
-    earlier_freed_bytes: int = 0  # CPU: freed blocks of before the block, as far as seen; in no other figure
+    earlier_freed_bytes: int = 0  # CPU: of before the block, as far as the profiler knows; in no other figure
     charged_live_bytes: int | None = None
     charged_peak_bytes: int | None = None
 
@@ -124,8 +124,9 @@ def memory(device: str | torch.device = "cpu") -> Iterator[Memory]:
     other Python threads, `from_numpy` and other foreign memory, shared memory and what BLAS keeps to itself are
     invisible; on CUDA all threads count, but not the CUDA context, other processes, or libraries that allocate for
     themselves. The workspaces of cuBLAS come from torch's allocator at the first product: warm up before.
-    Keep alive what was allocated before the block. Freed inside, it lowers `live_bytes` on CUDA, whereas the CPU sees
-    it only if an earlier session had seen it allocated, and reports it as `earlier_freed_bytes` and nowhere else.
+    Keep alive what was allocated before the block. Freed inside, it lowers `live_bytes` on CUDA. On the CPU it is in no
+    figure but `earlier_freed_bytes`, a hint and no count: the profiler knows only addresses that an earlier session saw
+    allocated, and the sizes they had then.
     Python's collector of cycles is held off in the block, or it would free at moments of its own choosing: what is
     caught in a cycle counts as held until the block collects it itself.
 
