@@ -5,12 +5,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from meta_tests.faults import Fault
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -89,6 +93,66 @@ def new_house(root: Path) -> House:
 def house(tmp_path: Path) -> House:
     """A house without a claim, to be furnished by the test."""
     return new_house(tmp_path)
+
+
+# ---- planted faults ----------------------------------------------------------------------------------------------
+
+TOPICS_WITH_FAULTS = sorted(path.stem for path in (ROOT / "meta_tests" / "faults").glob("[a-z]*.py"))
+
+
+class FaultRun:
+    """The process that runs the planted faults while other tests go on, and what it has found so far."""
+
+    def __init__(self, topics: list[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._file = Path(self._folder.name) / "results.jsonl"
+        self._log = Path(self._folder.name) / "log"
+        command = [sys.executable, "-m", "meta_tests.faults", *topics, "--json", str(self._file)]
+        with open(self._log, "w", encoding="utf-8") as log:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+
+    def result(self, planted: Fault) -> dict[str, Any]:
+        """What became of one fault; waits until it is known."""
+        while True:
+            ended = self._process.poll() is not None
+            *lines, _unfinished = self._file.read_text(encoding="utf-8").split("\n") if self._file.exists() else [""]
+            for row in map(json.loads, lines):
+                if (row["topic"], row["fault"]) == (planted.topic, planted.name):
+                    return dict(row)
+            assert not ended, f"the run of the faults ended before {planted.name}:\n{self._log.read_text()[-3000:]}"
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+_fault_run = pytest.StashKey[FaultRun]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    faults = [item.callspec.params["planted"] for item in session.items if "result_of_fault" in _fixtures(item)]
+    if faults and not session.config.option.collectonly:
+        session.config.stash[_fault_run] = FaultRun(sorted({planted.topic for planted in faults}))
+
+
+def _fixtures(item: pytest.Item) -> tuple[str, ...]:
+    return tuple(getattr(item, "fixturenames", ()))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _fault_run in config.stash:
+        config.stash[_fault_run].stop()
+
+
+@pytest.fixture(scope="session")
+def result_of_fault(pytestconfig: pytest.Config) -> Callable[[Fault], dict[str, Any]]:
+    """What became of a planted fault."""
+    return pytestconfig.stash[_fault_run].result
+
+
+# ---- child processes ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

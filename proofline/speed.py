@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from scipy.stats import binom
 
 CONFIDENCE = 0.99
+FEWEST_PAIRS = 9  # from 8 on an interval of that confidence exists; with 9 one outlier on either side does no harm
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,11 @@ def median_interval(values: list[float], confidence: float = CONFIDENCE) -> tupl
 
 
 class Speed:
-    """The fixture `speed`: judged comparisons of two functions on the device under test."""
+    """The fixture `speed`: judged comparisons of two functions on the device under test, on one thread of the host.
+
+    Threads that wait for one another are most of a busy machine's noise. So are interruptions: most of many short
+    blocks pass between two of them, a long one never does.
+    """
 
     def __init__(self, device: torch.device, record: Callable[[str], None]) -> None:
         self._device = device
@@ -77,45 +83,65 @@ class Speed:
         slow: Callable[[], Any],
         fast: Callable[[], Any],
         *,
-        pairs: int = 15,
-        block_s: float = 2e-3,
+        pairs: int = 61,
+        block_s: float = 3e-4,
         budget_s: float = 2.0,
     ) -> Ratio:
         """How many times longer `slow` takes than `fast`, both warmed up, in interleaved pairs of blocks.
 
-        A block repeats its function until it lasts about `block_s`, well above the timer's resolution; pairs are taken
-        up to `pairs`, fewer (but at least 9) where they would exceed `budget_s`.
+        A block repeats its function until it lasts about `block_s`, a thousand times the timer's resolution; pairs are
+        taken up to `pairs`, fewer (but at least 9) where they would exceed `budget_s`.
         """
-        calls = []
-        for function in (slow, fast):
-            self.seconds(function)
-            calls.append(max(1, math.ceil(block_s / max(self.seconds(function), 1e-7))))
-        ratios: list[float] = []
-        start = time.perf_counter()
-        while len(ratios) < pairs and (len(ratios) < 9 or time.perf_counter() - start < budget_s):
-            if len(ratios) % 2:  # ABBA: neither side always comes first
-                fast_s, slow_s = self.seconds(fast, calls[1]), self.seconds(slow, calls[0])
-            else:
-                slow_s, fast_s = self.seconds(slow, calls[0]), self.seconds(fast, calls[1])
-            ratios.append(slow_s / fast_s)
+        with one_thread():
+            calls = []
+            for function in (slow, fast):
+                self.seconds(function)
+                calls.append(max(1, math.ceil(block_s / max(self.seconds(function), 1e-7))))
+            ratios: list[float] = []
+            start = time.perf_counter()
+            while len(ratios) < pairs and (len(ratios) < FEWEST_PAIRS or time.perf_counter() - start < budget_s):
+                if len(ratios) % 2:  # ABBA: neither side always comes first
+                    fast_s, slow_s = self.seconds(fast, calls[1]), self.seconds(slow, calls[0])
+                else:
+                    slow_s, fast_s = self.seconds(slow, calls[0]), self.seconds(fast, calls[1])
+                ratios.append(slow_s / fast_s)
         low, high = median_interval(ratios)
         return Ratio(median(ratios), low, high, len(ratios))
 
     def assert_slower(
-        self, slow: Callable[[], Any], fast: Callable[[], Any], claim: str, *, at_least: float = 1.0, **options: Any
+        self,
+        slow: Callable[[], Any],
+        fast: Callable[[], Any],
+        claim: str,
+        *,
+        at_least: float = 1.0,
+        at_most: float = math.inf,
+        **options: Any,
     ) -> Ratio:
-        """Judges that `slow` takes more than `at_least` times as long as `fast`, and records the ratio.
+        """Judges that `slow` takes `at_least` to `at_most` times as long as `fast`, and records the ratio.
 
-        Holds where the whole interval lies above `at_least`; fails where it lies below, twice in a row (a busy machine
-        can distort one comparison); otherwise the claim is not checked, because the noise exceeds the effect.
+        Holds where the whole interval lies within; fails where it lies without, twice in a row (a busy machine can
+        distort one comparison); otherwise the claim is not checked, because the noise exceeds the effect.
         """
         __tracebackhide__ = True
         ratio = self.ratio(slow, fast, **options)
-        if ratio.low <= at_least:
+        if not (at_least < ratio.low and ratio.high < at_most):
             ratio = self.ratio(slow, fast, **options)
         self._record(f"{claim}: {ratio}")
-        if ratio.low > at_least:
+        if at_least < ratio.low and ratio.high < at_most:
             return ratio
-        if ratio.high < at_least:
-            pytest.fail(f"{claim}: the ratio of times is {ratio}, but should be above {at_least:g}", pytrace=False)
+        if ratio.high < at_least or ratio.low > at_most:
+            bounds = f"above {at_least:g}" + (f" and below {at_most:g}" if at_most < math.inf else "")
+            pytest.fail(f"{claim}: the ratio of times is {ratio}, but should be {bounds}", pytrace=False)
         pytest.skip(f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {claim}: {ratio}")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch works on one thread of the host within."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

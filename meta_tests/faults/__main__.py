@@ -16,30 +16,48 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import hypothesis.configuration
+import hypothesis
 import pytest
 
 from meta_tests.faults import FAULTS, Fault
+from proofline.suite import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
-def verdicts_under(planted: Fault | None, claims: tuple[str, ...]) -> dict[str, Any]:
+class OneFailureAClaim:
+    """A pytest plugin: once each claim of a test is red, there is no more to find out, and the test is skipped."""
+
+    def __init__(self) -> None:
+        self.red: set[object] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.red.update(value for key, value in report.user_properties if key == "claim")
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        claims = {value for key, value in item.user_properties if key == "claim"}
+        if claims and claims <= self.red:
+            pytest.skip("each claim of this test is red already")
+
+
+def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> dict[str, Any]:
     """The verdict of each of `claims` with the fault planted, and what the run printed."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "test_claims"]:
         del sys.modules[name]
     topics = sorted({claim.partition(".")[0] for claim in claims})
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        if planted is not None:
-            planted.plant(patch)
+        planted.plant(patch)
         files = [str(file) for topic in topics for file in sorted(ROOT.glob(f"test_claims/test_{topic}*.py"))]
-        arguments = [*files, "--quick", "-q", "--tb=short"]
+        arguments = [*files, "-q", f"--tb={traceback}", "--hypothesis-profile=faults"]
         arguments += [f"--claim={claim}" for claim in claims]
-        arguments += ["--report", folder, "-p", "no:cacheprovider", "-o", f"gate_history={folder}/history"]
+        arguments += ["--report", folder, "-o", f"gate_history={folder}/history"]
+        # The second one collects garbage for half a second at the end of each run.
+        arguments += ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
         output = io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            code = pytest.main(arguments)
+            code = pytest.main(arguments, plugins=[OneFailureAClaim()])
         file = Path(folder) / "verdicts.json"
         rows = json.loads(file.read_text()) if file.exists() else []
     verdicts = {row["id"]: row["verdict"] for row in rows}
@@ -49,28 +67,38 @@ def verdicts_under(planted: Fault | None, claims: tuple[str, ...]) -> dict[str, 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m meta_tests.faults", description=__doc__)
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(TOPICS)}; default: all")
-    parser.add_argument("--json", type=Path, help="write the result of every fault here")
+    parser.add_argument("--json", type=Path, help="append the result of each fault here, one line each")
     parser.add_argument("-v", action="store_true", help="show what each run under a fault printed")
     options = parser.parse_args()
     for topic in options.topics or TOPICS:
         if topic not in TOPICS:
             parser.error(f"TOPIC must be one of {', '.join(TOPICS)}, got {topic!r}")
         importlib.import_module(f"meta_tests.faults.{topic}")
-    # What fails under a fault is no failure of the suite: hypothesis shall not remember and replay it.
-    hypothesis.configuration.set_hypothesis_home_dir(tempfile.mkdtemp(prefix="proofline-faults-"))
-    results = []
+    # Neither shrunk nor remembered: what fails under a fault is no failure of the suite.
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile(
+        "faults",
+        max_examples=EXAMPLES["quick"],
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    unnoticed_in_all: list[str] = []
     for planted in FAULTS:
-        run = verdicts_under(planted, planted.turns_red)
+        run = verdicts_under(planted, planted.turns_red, "short" if options.v else "line")
         unnoticed = [claim for claim in planted.turns_red if run["verdicts"].get(claim) != "FAILS"]
-        results.append({"topic": planted.topic, "fault": planted.name, "unnoticed": unnoticed, **run})
+        unnoticed_in_all += unnoticed
         print(
             f"{'UNNOTICED' if unnoticed else 'noticed  '} {planted.topic}: {planted.name} {unnoticed or ''}", flush=True
         )
         if options.v or unnoticed:
             print(run["output"])
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
-    return int(any(result["unnoticed"] for result in results))
+        if options.json:
+            row = {"topic": planted.topic, "fault": planted.name, "unnoticed": unnoticed, **run}
+            with open(options.json, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+    return int(bool(unnoticed_in_all))
 
 
 if __name__ == "__main__":
