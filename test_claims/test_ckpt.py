@@ -18,7 +18,6 @@ from torch import nn
 from accounting.memory import STEP_BYTES, element_bytes, model_state
 from accounting.models import DeepLinear, parameter_count
 from test_claims.oracles import memory as tensors
-from test_claims.oracles.timing import one_thread
 from test_claims.oracles.training import KINDS, Training, generators_kept, kinds_on
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes
 
@@ -27,9 +26,9 @@ MODEL_AND_OPTIMIZER = ("model", "optimizer")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_runs():
-    """Threads that wait for one another would be most of the time of such small steps."""
-    with one_thread(), generators_kept():
+def generators():
+    """The process's generators, which these runs seed and set, as they were before."""
+    with generators_kept():
         yield
 
 

@@ -13,18 +13,10 @@ from torch import nn
 
 from accounting.models import DeepLinear
 from test_claims.oracles.memory import OPTIMIZERS
-from test_claims.oracles.timing import one_thread
 from test_claims.strategies import sizes
 
 seeds = st.integers(0, 2**31)
 RATE = 0.05
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_steps():
-    """Threads that wait for one another would be most of the time of such small steps."""
-    with one_thread():
-        yield
 
 
 class Regression:

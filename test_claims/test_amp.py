@@ -1,0 +1,564 @@
+"""Claims about mixed precision: which dtype each tensor and each operation has, what is lost, and what is gained."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from accounting import measured
+from accounting.formats import format_of
+from accounting.memory import element_bytes
+from test_claims.oracles import memory as tensors
+from test_claims.oracles import precision
+from test_claims.oracles.timing import SHORT, one_thread
+from test_claims.strategies import sizes
+
+seeds = st.integers(0, 2**31)
+LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def linear_layers(device, dims, seed=0, layer=nn.Linear):
+    torch.manual_seed(seed)
+    return nn.Sequential(*(layer(m, n) for m, n in pairwise(dims))).to(device)
+
+
+def step(net, x, optimizer, dtype=None, scaler=None):
+    """One training step under autocast where a dtype is given; its output and loss."""
+    optimizer.zero_grad()
+    with torch.autocast(x.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
+        y = net(x)
+        loss = functional.mse_loss(y, x[:, : y.shape[1]])
+    if scaler is None:
+        loss.backward()
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return y, loss
+
+
+# ---- the two recipes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("amp.recipe-fp32-params")
+@pytest.mark.parametrize("dtype", LOW)
+def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low(device, dtype):
+    net = linear_layers(device, (8, 16, 4))
+    optimizer = torch.optim.AdamW(net.parameters())
+    with precision.Products() as products:
+        y, loss = step(net, torch.ones(32, 8, device=device), optimizer, LOW[dtype])
+    state = [kept for state in optimizer.state.values() for kept in state.values()]
+    wide = {"parameters": list(net.parameters()), "gradients": [p.grad for p in net.parameters()], "state": state}
+    for name, held in wide.items():
+        dtypes = {tensor.dtype for tensor in held}
+        assert dtypes == {torch.float32}, f"{name} are {dtypes}, but should be fp32 [{dtype}]"
+    assert set(products.dtypes) == {LOW[dtype]}, f"products ran in {set(products.dtypes)}, but should in {dtype}"
+    assert (y.dtype, loss.dtype) == (LOW[dtype], torch.float32), f"output {y.dtype} and loss {loss.dtype} [{dtype}]"
+
+
+def loss_after_training(device, layer, dtype=None, scale=1.0, steps=60):
+    net = linear_layers(device, (8, 32, 8), layer=layer)
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1)).to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-16)
+    first = last = None
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype or torch.bfloat16, enabled=dtype is not None):
+            y = net(x)
+        loss = (y.float() - x.flip(0)).square().mean()
+        (scale * loss).backward()
+        optimizer.step()
+        first, last = first or loss.item(), loss.item()
+    return first, last
+
+
+@pytest.mark.claim("amp.recipe-fp32-params")
+@pytest.mark.parametrize("compute", ["bf16", "fp8"])
+def test_training_with_fp32_parameters_and_low_products_follows_fp32(device, figure, compute):
+    first, should = loss_after_training(device, nn.Linear)
+    layer, dtype = (nn.Linear, torch.bfloat16) if compute == "bf16" else (precision.Fp8Linear, None)
+    _, got = loss_after_training(device, layer, dtype)
+    figure(f"loss {first:.3f} to {should:.3f} in fp32, {got:.3f} with {compute} products")
+    assert should < 0.9 * first, f"the fp32 run did not learn: {first} to {should}"
+    assert abs(got - should) < 0.2 * (first - should), f"with {compute} the loss is {got}, but should be near {should}"
+
+
+class UnscaledFp8Linear(precision.Fp8Linear):
+    scaled = False
+
+
+@pytest.mark.claim("amp.fp8-training")
+def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, figure):
+    """Gradients a millionth of the usual: beneath e5m2's least value, unless scaled."""
+    first, scaled = loss_after_training(device, precision.Fp8Linear, scale=1e-6)
+    _, fp32 = loss_after_training(device, nn.Linear, scale=1e-6)
+    unscaled_first, unscaled = loss_after_training(device, UnscaledFp8Linear, scale=1e-6)
+    figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled")
+    assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, but should near {fp32}"
+    # The biases alone, which are in no product, still learn a little.
+    gained = (unscaled_first - unscaled) / (first - fp32)
+    assert gained < 0.1, f"unscaled fp8 came {gained:.0%} of the way, from {unscaled_first} to {unscaled}"
+
+
+@pytest.mark.claim("amp.recipe-bf16-params")
+def test_torchs_adamw_gives_bf16_parameters_a_bf16_state(device):
+    net = linear_layers(device, (8, 4)).bfloat16()
+    stock, claimed = torch.optim.AdamW(net.parameters()), None
+    net(torch.ones(2, 8, device=device, dtype=torch.bfloat16)).sum().backward()
+    stock.step()
+    dtypes = {kept.dtype for state in stock.state.values() for name, kept in state.items() if name != "step"}
+    assert dtypes == {torch.bfloat16}, f"torch's AdamW keeps {dtypes} for bf16 parameters, but should keep bf16"
+    claimed = tensors.RecipeAdamW(net.parameters(), torch.bfloat16, torch.float32, torch.float32)
+    claimed.step()
+    held = {
+        "parameters": net.parameters(),
+        "gradients": [p.grad for p in net.parameters()],
+        "state": claimed.tensors("exp_avg", "exp_avg_sq", "master"),
+    }
+    got = {name: {tensor.dtype for tensor in of} for name, of in held.items()}
+    low, wide = {torch.bfloat16}, {torch.float32}
+    assert got == {"parameters": low, "gradients": low, "state": wide}, f"the recipe's dtypes are {got}"
+
+
+@pytest.mark.claim("amp.recipe-bf16-params")
+@given(weight=st.floats(1, 2, exclude_max=True, width=16), exponent=st.floats(-14, -6), seed=seeds)
+def test_an_update_below_half_a_spacing_is_lost_in_bf16_and_kept_by_either_repair(device, weight, exponent, seed):
+    bf16, copies, steps = format_of("bf16"), 4096, 8
+    start, update = bf16.rounded(weight), 2.0**exponent
+    predicted = start
+    for _ in range(steps):
+        predicted = bf16.rounded(predicted - update)
+    torch.manual_seed(seed)
+    master = torch.tensor(start, device=device)
+    nearest = master.bfloat16()
+    stochastic = nearest.expand(copies).clone()
+    for _ in range(steps):
+        nearest = (nearest.float() - update).bfloat16()
+        master = master - update
+        stochastic = precision.stochastically_rounded(stochastic.float() - update)
+    exact = start - steps * update
+    assert nearest.item() == predicted, f"bf16 ends at {nearest.item()}, by the format at {predicted} [{start=}]"
+    # Below 1 the spacing is 2^-8, above it 2^-7: less than half the smaller one goes nowhere.
+    if update < 2**-9:
+        assert nearest.item() == start, f"an update of {update} moved {start} to {nearest.item()} in bf16"
+    assert abs(master.item() - exact) <= steps * 2**-24, f"the master copy is at {master.item()}, not {exact}"
+    off, noise = stochastic.double().mean().item() - exact, 2**-8 * math.sqrt(steps / copies)
+    assert abs(off) < 7 * noise, f"stochastic rounding is off by {off} on average [{start=}, {update=}, {seed=}]"
+
+
+@pytest.mark.claim("amp.recipe-bf16-params")
+def test_a_training_run_with_bf16_weights_stands_still_without_a_repair(device, figure):
+    torch.manual_seed(0)
+    ends = {
+        repair: precision.bf16_weights_trained(device, repair, start=1.0, target=1.25, steps=220).float()
+        for repair in ("none", "master copy", "stochastic rounding")
+    }
+    off = {repair: (1.25 - weights).square().mean().sqrt().item() for repair, weights in ends.items()}
+    figure(", ".join(f"{repair}: {error:.3f} of 0.25 left" for repair, error in off.items()))
+    assert torch.all(ends["none"] == 1.0), f"without a repair the weights moved from 1 to {ends['none'].unique()}"
+    for repair in ("master copy", "stochastic rounding"):
+        assert off[repair] < 0.15, f"with {repair} {off[repair]:.3f} of the way of 0.25 is left, but should be little"
+
+
+# ---- autocast ----------------------------------------------------------------------------------------------------
+
+# Given operands in fp32 and in bf16: does the result have autocast's dtype (low), fp32, or that of its operands (kept)?
+OPERATIONS = {
+    # name: (on the CPU, on CUDA, the operation)
+    "linear": ("low", "low", lambda x: functional.linear(x, x)),
+    "matmul": ("low", "low", lambda x: x @ x),
+    "bmm": ("low", "low", lambda x: torch.bmm(x[None], x[None])),
+    "addmm": ("low", "low", lambda x: torch.addmm(x, x, x)),
+    "einsum": ("low", "low", lambda x: torch.einsum("ij,jk", x, x)),
+    "conv1d": ("low", "low", lambda x: functional.conv1d(x[None], x[:, :, None])),
+    "attention": ("low", "low", lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None])),
+    "matrix times vector": ("kept", "low", lambda x: x.mv(x[0])),
+    "mse_loss": ("fp32", "fp32", lambda x: functional.mse_loss(x, x)),
+    "l1_loss": ("fp32", "fp32", lambda x: functional.l1_loss(x, x)),
+    "cross_entropy": ("fp32", "fp32", lambda x: functional.cross_entropy(x, torch.zeros_like(x[0], dtype=torch.long))),
+    "prod": ("fp32", "fp32", lambda x: x.prod()),
+    "softmax": ("kept", "fp32", lambda x: x.softmax(-1)),
+    "log_softmax": ("kept", "fp32", lambda x: x.log_softmax(-1)),
+    "layer_norm": ("kept", "fp32", lambda x: functional.layer_norm(x, x.shape[1:])),
+    "exp": ("kept", "fp32", torch.exp),
+    "log": ("kept", "fp32", lambda x: x.abs().log()),
+    "pow": ("kept", "fp32", lambda x: x.pow(2)),
+    "sum": ("kept", "fp32", torch.sum),
+    "cumsum": ("kept", "fp32", lambda x: x.cumsum(0)),
+    "norm": ("kept", "fp32", torch.norm),
+    "add": ("kept", "kept", lambda x: x + x),
+    "relu": ("kept", "kept", torch.relu),
+    "gelu": ("kept", "kept", functional.gelu),
+    "cat with fp32": ("fp32", "fp32", lambda x: torch.cat([x, x.float()])),
+    "mm with out=": ("kept", "kept", lambda x: torch.mm(x, x, out=torch.empty_like(x))),
+    "fp64 matmul": ("fp64", "fp64", lambda x: x.double() @ x.double()),
+}
+
+
+@pytest.mark.claim("amp.autocast")
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_autocast_chooses_each_operations_dtype_by_the_table_of_the_device(device, name):
+    if device.type not in ("cpu", "cuda"):
+        pytest.skip(f"no table of autocast's choices on {device.type}")
+    on_cpu, on_cuda, operation = OPERATIONS[name]
+    rule = on_cpu if device.type == "cpu" else on_cuda
+    for given_dtype in (torch.float32, torch.bfloat16):
+        x = torch.eye(8, device=device, dtype=given_dtype)
+        with torch.autocast(device.type, torch.bfloat16):
+            got = operation(x).dtype
+        fixed = {"low": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+        should = fixed.get(rule, given_dtype)
+        assert got == should, f"{name} of {given_dtype} gives {got} under autocast on {device.type}, not {should}"
+
+
+@pytest.mark.claim("amp.autocast")
+def test_outside_autocast_every_operation_keeps_the_dtype_of_its_operands(device):
+    got = {
+        name: operation(torch.eye(8, device=device, dtype=torch.bfloat16)).dtype
+        for name, (_, _, operation) in OPERATIONS.items()
+        if name not in ("cat with fp32", "fp64 matmul")
+    }
+    assert set(got.values()) == {torch.bfloat16}, f"without autocast the dtypes are {got}, but should all be bf16"
+
+
+@pytest.mark.claim("amp.gradscaler")
+def test_autocasts_default_is_fp16_on_cuda_and_bf16_on_the_cpu():
+    got = {kind: torch.get_autocast_dtype(kind) for kind in ("cuda", "cpu")}
+    assert got == {"cuda": torch.float16, "cpu": torch.bfloat16}, f"autocast's defaults are {got}"
+
+
+@pytest.mark.claim("amp.cuda-amp-api")
+@pytest.mark.parametrize("name", ["autocast", "GradScaler"])
+def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
+    def deprecations(make):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made = make()
+        return made, [str(w.message) for w in caught if issubclass(w.category, (FutureWarning, DeprecationWarning))]
+
+    if hasattr(torch.cuda, "amp") and hasattr(torch.cuda.amp, name):  # one day it will be gone
+        _, warned = deprecations(getattr(torch.cuda.amp, name))
+        assert warned, f"torch.cuda.amp.{name} gives no deprecation warning"
+        assert re.search(rf"torch\.amp\.{name}\('cuda'", warned[0]), f"the warning names no successor: {warned[0]}"
+    for kind in {"cuda", device.type}:
+        made, warned = deprecations(lambda kind=kind: getattr(torch.amp, name)(kind))
+        assert not warned, f"torch.amp.{name}({kind!r}) warns: {warned}"
+    enabled = made.is_enabled() if name == "GradScaler" else made._enabled
+    assert enabled or device.type != kind, f"torch.amp.{name}({kind!r}) is not enabled on {device}"
+
+
+@pytest.mark.claim("amp.only-forward-cast")
+@given(widths=st.lists(st.sampled_from([3, 8]), min_size=2, max_size=4))
+def test_the_backward_products_run_in_bf16_too_and_the_gradients_end_in_fp32(device, widths):
+    net = linear_layers(device, widths)
+    x = torch.ones(4, widths[0], device=device)
+    with precision.Products() as forward, torch.autocast(device.type, torch.bfloat16):
+        y = net(x)
+    with precision.Products() as backward:  # outside the region, as it is recommended
+        y.float().sum().backward()
+    layers = len(widths) - 1
+    assert forward.dtypes == [torch.bfloat16] * 2 * layers, f"forward products ran in {forward.dtypes} [{widths=}]"
+    assert backward.dtypes == [torch.bfloat16] * 2 * (2 * layers - 1), (
+        f"{2 * layers - 1} backward products ran in {backward.dtypes}, but should in bf16 [{widths=}]"
+    )
+    ends = {p.grad.dtype for p in net.parameters()}
+    assert ends == {torch.float32}, f"the parameters' gradients are {ends}, but should be fp32"
+
+
+# ---- the scaler --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("amp.gradscaler")
+@given(magnitude=st.floats(1e-10, 2.5e-8))
+def test_a_small_gradient_is_zero_in_fp16_and_arrives_scaled_or_in_bf16(device, magnitude):
+    def gradient(dtype, scale):
+        x = torch.ones(1, device=device, dtype=dtype, requires_grad=True)
+        (x.float() * (magnitude * scale)).sum().backward()
+        return x.grad.float().item() / scale
+
+    plain, scaled, bf16 = gradient(torch.float16, 1), gradient(torch.float16, 2.0**16), gradient(torch.bfloat16, 1)
+    assert plain == 0, f"a gradient of {magnitude} is {plain} in fp16, but should be 0"
+    assert scaled == pytest.approx(magnitude, abs=2.0**-25 / 2**16, rel=2**-11), f"scaled it arrives as {scaled}"
+    assert bf16 == pytest.approx(magnitude, rel=2**-8), f"in bf16 it arrives as {bf16}, but should as {magnitude}"
+
+
+@pytest.mark.claim("amp.gradscaler")
+def test_a_large_share_of_small_gradients_is_lost_in_fp16_alone(device, figure):
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.exp(3 * torch.randn(10_000, generator=generator)).mul(1e-7).to(device)
+    lost = {
+        name: (gradients.mul(scale).to(dtype) == 0).float().mean().item()
+        for name, dtype, scale in [
+            ("fp16", torch.float16, 1),
+            ("fp16 scaled", torch.float16, 2.0**16),
+            ("bf16", torch.bfloat16, 1),
+        ]
+    }
+    figure(", ".join(f"{name} {share:.1%} zero" for name, share in lost.items()))
+    # ln(2^-25 / 1e-7) / 3 = -0.40 deviations below the median: 34 % of a log-normal.
+    assert 0.3 < lost["fp16"] < 0.4, f"fp16 loses {lost['fp16']:.1%} of them, but should 34 %"
+    assert lost["fp16 scaled"] < 1e-3, f"scaled fp16 loses {lost['fp16 scaled']:.1%}"
+    assert lost["bf16"] == 0, f"bf16 loses {lost['bf16']:.1%}"
+
+
+@pytest.mark.claim("amp.gradscaler")
+@given(seed=seeds, exponent=st.integers(0, 20))
+def test_with_bf16_the_scaler_changes_no_bit(device, seed, exponent):
+    ends = []
+    for scaler in (None, torch.amp.GradScaler(device.type, init_scale=2.0**exponent)):
+        net = linear_layers(device, (3, 4, 2), seed)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)).to(device)
+        losses = [step(net, x, optimizer, torch.bfloat16, scaler)[1].item() for _ in range(3)]
+        ends.append((losses, nn.utils.parameters_to_vector(net.parameters()).tolist()))
+    assert ends[0] == ends[1], f"bf16 with a scaler trains otherwise than without [{seed=}, scale 2^{exponent}]"
+
+
+@pytest.mark.claim("amp.gradscaler")
+@given(overflows=st.lists(st.booleans(), max_size=10), interval=sizes(1, 3))
+def test_the_scaler_skips_a_step_that_overflowed_and_finds_its_scale(device, overflows, interval):
+    weight = nn.Parameter(torch.zeros((), device=device))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=interval)
+    scale, taken, good = 1024.0, 0, 0
+    for overflow in overflows:
+        optimizer.zero_grad()
+        scaler.scale(weight * (math.inf if overflow else -1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        taken, good = (taken, 0) if overflow else (taken + 1, good + 1)
+        scale = scale / 2 if overflow else scale
+        if good == interval:
+            scale, good = 2 * scale, 0
+    got = scaler.get_scale(), weight.item()
+    assert got == (scale, taken), f"scale and steps are {got}, not {(scale, taken)} [{overflows}, {interval=}]"
+
+
+# ---- clipping ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("amp.ex-clip-bf16")
+@given(seed=seeds, shapes=st.lists(st.tuples(sizes(), sizes(1, 40)), min_size=1, max_size=3))
+def test_the_norm_of_bf16_gradients_is_that_of_fp32_to_a_rounding(device, seed, shapes):
+    generator = torch.Generator().manual_seed(seed)
+    gradients = [torch.randn(shape, generator=generator).to(device) for shape in shapes]
+    exact = math.sqrt(sum(g.double().square().sum().item() for g in (g.cpu() for g in gradients)))
+    assume(exact > 1e-3)
+    parameters = [nn.Parameter(torch.zeros_like(g, dtype=torch.bfloat16)) for g in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.bfloat16()
+    norm = nn.utils.clip_grad_norm_(parameters, exact / 2).item()
+    # Each gradient, each tensor's norm and the whole are rounded to bf16 once, the clipped ones once more.
+    assert norm == pytest.approx(exact, rel=4 * 2**-8), f"the norm in bf16 is {norm}, but should be {exact} [{seed=}]"
+    clipped = math.sqrt(sum(p.grad.double().square().sum().item() for p in parameters))
+    assert clipped == pytest.approx(exact / 2, rel=6 * 2**-8), f"clipped to {clipped}, but should to {exact / 2}"
+
+
+@pytest.mark.claim("amp.ex-clip-bf16")
+def test_a_sum_of_squares_kept_in_bf16_stands_still_at_256(device):
+    ones = torch.ones(1000, device=device, dtype=torch.bfloat16)
+    kept = torch.zeros((), dtype=torch.bfloat16)
+    for one in ones.cpu():
+        kept += one * one
+    norm = nn.utils.get_total_norm([ones]) if hasattr(nn.utils, "get_total_norm") else ones.norm()
+    assert kept.item() == 256, f"1000 ones summed in bf16 give {kept.item()}, but should stop at 256"
+    assert norm.item() == pytest.approx(math.sqrt(1000), rel=2**-8), f"torch's norm is {norm.item()}, not 31.6"
+
+
+@pytest.mark.claim("amp.ex-clip-bf16")
+@given(seed=seeds, exponent=st.integers(4, 16))
+def test_scaled_gradients_must_be_unscaled_before_they_are_clipped(device, seed, exponent):
+    x = torch.randn(16, 3, generator=torch.Generator().manual_seed(seed)).to(device)
+
+    def clipped_step(unscale):
+        net = linear_layers(device, (3, 2), seed)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler(device.type, init_scale=2.0**exponent, enabled=unscale is not None)
+        start = nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+        scaler.scale(net(x).square().mean()).backward()
+        if unscale:
+            scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(net.parameters(), 1e-3).item()
+        scaler.step(optimizer)
+        return norm, (nn.utils.parameters_to_vector(net.parameters()) - start).norm().item()
+
+    plain, unscaled, scaled = (clipped_step(unscale) for unscale in (None, True, False))
+    assume(plain[0] > 1e-2)
+    assert unscaled == pytest.approx(plain, rel=1e-5), f"unscaled, norm and step are {unscaled}, not {plain} [{seed=}]"
+    assert scaled[0] == pytest.approx(plain[0] * 2**exponent, rel=1e-5), f"the scaled norm is {scaled[0]}"
+    # Clipped to 1e-3 and only then divided by the scale: the step all but vanishes.
+    assert scaled[1] < plain[1] / 2 ** (exponent - 2), f"the step is {scaled[1]}, beside {plain[1]} as it should be"
+
+
+# ---- bytes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("amp.activation-memory")
+@given(batch=st.sampled_from([2, 16, 48]), dim=st.sampled_from([2, 16, 32]), layers=sizes(1, 4))
+def test_autocast_halves_the_activations_and_keeps_copies_of_the_weights(device, batch, dim, layers):
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Linear(dim, dim, bias=False) for _ in range(layers + 1))).to(device)
+    x = torch.randn(batch, dim, device=device)
+
+    def forward():
+        with torch.autocast(device.type, torch.bfloat16):
+            net(x)
+
+    held = [x, *net.parameters()]
+    fp32, low = tensors.saved_bytes(lambda: net(x), held), tensors.saved_bytes(forward, held)
+    activations, weights = batch * dim * layers, dim * dim * layers  # the first weight's gradient needs no other weight
+    assert fp32 == element_bytes(activations, "fp32"), f"fp32 keeps {fp32} B [{batch=}, {dim=}, {layers=}]"
+    formula = element_bytes(activations + weights, "bf16") + element_bytes(batch * dim, "bf16")  # and x, cast
+    assert low == formula, f"autocast keeps {low} B, but should keep {formula} [{batch=}, {dim=}, {layers=}]"
+    gains = batch * (layers - 1) > dim * layers  # B·L kept halves against D·L of copies and B of the input's
+    assert (low < fp32) == gains, f"autocast keeps {low} B, fp32 {fp32}, but {gains=} [{batch=}, {dim=}, {layers=}]"
+
+
+@pytest.mark.claim("amp.activation-memory")
+@given(batch=sizes(), dim=st.sampled_from([2, 16]))
+def test_parameters_in_bf16_halve_the_activations_at_any_size(device, batch, dim):
+    saved = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        net = nn.Sequential(*(nn.Linear(dim, dim) for _ in range(3))).to(device, dtype)
+        x = torch.ones(batch, dim, device=device, dtype=dtype)
+        saved[dtype] = tensors.saved_bytes(lambda net=net, x=x: net(x), [x, *net.parameters()])
+    assert saved[torch.float32] == 2 * saved[torch.bfloat16] > 0, f"saved bytes are {saved}, but should be 2 to 1"
+
+
+@pytest.mark.claim("amp.ex-bf16-linear-32")
+@given(dim=st.sampled_from([8, 32, 100]))
+def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(device, dim):
+    if device.type not in measured.MEASURED_DEVICES:
+        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
+    taken = {}
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        warm = functional.linear(*(torch.ones(32, dim, device=device, dtype=dtype) for _ in range(2)))
+        with measured.memory(device) as held:
+            weight = torch.ones(dim, dim, device=device, dtype=dtype)
+            x = torch.ones(32, dim, device=device, dtype=dtype)
+            y = functional.linear(x, weight)
+        taken[name] = held.live_bytes
+        formula = element_bytes(dim * dim + 2 * 32 * dim, name)
+        assert taken[name] == formula, f"{name} takes {taken[name]} B, but should take {formula} [{dim=}]"
+        del warm, weight, x, y
+    assert taken["fp32"] == 2 * taken["bf16"], f"bytes are {taken}, but should be 2 to 1 [{dim=}]"
+
+
+# ---- time --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("amp.ex-bf16-linear-32")
+@one_thread()
+def test_a_large_layer_is_faster_in_bf16_where_the_device_multiplies_it_faster(device, speed, figure, bound_flop_per_s):
+    dim = 1024 if device.type == "cpu" else 8192
+    x, weight = torch.randn(32, dim, device=device), torch.randn(dim, dim, device=device)
+    low = x.bfloat16(), weight.bfloat16()
+    rates = bound_flop_per_s("bf16"), bound_flop_per_s("fp32")
+    if None in rates or rates[0] <= rates[1]:
+        figure(f"no bf16 unit is known here: {speed.ratio(lambda: x @ weight, lambda: low[0] @ low[1])}")
+    else:
+        speed.assert_slower(lambda: x @ weight, lambda: low[0] @ low[1], f"batch 32, width {dim}, fp32 against bf16")
+
+
+@pytest.mark.claim("amp.ex-bf16-linear-32")
+@one_thread()
+def test_a_small_layer_is_not_twice_as_fast_in_bf16(device, speed):
+    x, weight = torch.randn(32, 8, device=device), torch.randn(8, 8, device=device)
+    low = x.bfloat16(), weight.bfloat16()
+    what = "batch 32, width 8, bf16 against fp32"
+    speed.assert_slower(lambda: low[0] @ low[1], lambda: x @ weight, what, at_least=0.6, **SHORT)
+
+
+def epochs(device, dim, batch):
+    """Training steps of a net of two linear layers, in fp32 and in mixed precision."""
+    net = linear_layers(device, (dim, dim, dim))
+    x, optimizer = torch.randn(batch, dim, device=device), torch.optim.SGD(net.parameters(), lr=1e-3)
+    return lambda: step(net, x, optimizer), lambda: step(net, x, optimizer, torch.bfloat16)
+
+
+@pytest.mark.claim("amp.half-epoch-time")
+@one_thread()
+def test_for_small_layers_mixed_precision_is_slower_than_fp32(device, speed):
+    fp32, mixed = epochs(device, 16, 16)
+    speed.assert_slower(mixed, fp32, "two layers of width 16, mixed precision against fp32", **SHORT)
+
+
+@pytest.mark.claim("amp.half-epoch-time")
+@one_thread()
+def test_for_large_layers_mixed_precision_gains_where_products_in_bf16_are_faster(device, speed, figure):
+    dim, batch = (512, 256) if device.type == "cpu" else (8192, 4096)
+    fp32, mixed = epochs(device, dim, batch)
+    x, weight = torch.randn(batch, dim, device=device), torch.randn(dim, dim, device=device)
+    low = x.bfloat16(), weight.bfloat16()
+    product = speed.ratio(lambda: x @ weight, lambda: low[0] @ low[1])
+    figure(f"a product alone, fp32 against bf16: {product}")
+    what = f"two layers of width {dim}"
+    if product.low > 1.5:
+        speed.assert_slower(fp32, mixed, f"{what}, fp32 against mixed precision")
+    elif product.high < 1:
+        speed.assert_slower(mixed, fp32, f"{what}, mixed precision against fp32")
+    else:
+        figure(f"{what}: {speed.ratio(fp32, mixed)}")
+
+
+# ---- a recipe ----------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """Attention written out; `wide`: outside autocast, in fp32."""
+
+    def __init__(self, wide):
+        super().__init__()
+        self.project, self.wide = nn.Linear(8, 8, bias=False), wide
+
+    def forward(self, x):
+        x = self.project(x)
+        with torch.autocast(x.device.type, enabled=torch.is_autocast_enabled(x.device.type) and not self.wide):
+            x = x.float() if self.wide else x
+            scores = x @ x.mT
+            return scores.softmax(-1) @ x
+
+
+@pytest.mark.claim("amp.recipe-not-switch")
+@pytest.mark.parametrize("wide", [False, True])
+def test_attention_can_be_kept_in_fp32_inside_an_autocast_region(device, wide):
+    net = Attention(wide).to(device)
+    with precision.Products() as products:
+        with torch.autocast(device.type, torch.bfloat16):
+            y = net(torch.randn(2, 4, 8, device=device))
+        y.float().sum().backward()  # inside the region it would run in bf16 throughout
+    got = [products.dtypes.count(dtype) // 2 for dtype in (torch.bfloat16, torch.float32)]
+    # The projection, its weight's gradient, two products of attention and the four of their backward pass.
+    should = [2, 6] if wide else [8, 0]
+    assert got == should, f"products in bf16 and fp32: {got}, but should be {should} [{wide=}]"
+
+
+@pytest.mark.claim("amp.recipe-not-switch")
+def test_attention_scores_that_overflow_fp16_need_the_wide_region(device):
+    narrow, wide = (Attention(wide).to(device) for wide in (False, True))
+    for net in (narrow, wide):
+        nn.init.eye_(net.project.weight)
+    x = torch.full((1, 4, 8), 200.0, device=device)  # scores of 320,000, above fp16's 65,504
+    with torch.autocast(device.type, torch.float16):
+        outputs = narrow(x), wide(x)
+    finite = [bool(output.isfinite().all()) for output in outputs]
+    assert finite == [False, True], f"finite in fp16 and in the fp32 region: {finite}, but should be [False, True]"
+
+
+@pytest.mark.claim("amp.origin-2017")
+def test_the_arxiv_number_of_the_paper_says_october_2017(pytestconfig):
+    text = (pytestconfig.rootpath / "test_claims/registry/amp.toml").read_text(encoding="utf-8")
+    year, month = re.search(r'key = "mixed-precision-2017"[^\[]*arxiv\.org/abs/(\d\d)(\d\d)\.', text).groups()
+    assert (year, month) == ("17", "10"), f"the paper's number says month {month} of 20{year}, but should October 2017"
+    stated = re.search(r"dates to (\d{4})", text).group(1)
+    assert stated == f"20{year}", f"the claim says {stated}, but the paper is of 20{year}"
