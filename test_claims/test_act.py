@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from accounting import counted, measured, memory
 from accounting.activations import RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
@@ -143,7 +144,10 @@ def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(device, b
         y = net(torch.randn(batch, width, device=device))
     got = {tensor.data_ptr() for tensor in kept} - weights
     should = {pointer for pointer, learns in zip(inputs, learning, strict=True) if learns}
-    assert got == should, f"{len(got)} tensors are kept, but should be the {len(should)} inputs of learning layers"
+    assert got == should, (
+        f"{len(got & should)} of {len(got)} tensors kept are inputs of learning layers, but should be {len(should)} "
+        f"of {len(should)} [{learning=}]"
+    )
     assert y.requires_grad == any(learning), f"the output needs a gradient: {y.requires_grad} [{learning}]"
 
 
@@ -184,9 +188,9 @@ def test_activations_grow_with_the_batch_until_they_dominate(workloads, allocato
             del y
     kept = {batch: held.phases[str(batch)].live_bytes - 4 * batch * model.outputs for batch in batches}
     for batch, got in kept.items():
-        assert got == 4 * model.dim * model.layers * batch == activation_bytes(model, batch), (
-            f"{got} bytes are kept, but should be 4 · D · L · {batch} = {4 * model.dim * model.layers * batch}"
-        )
+        should, formula = 4 * model.dim * model.layers * batch, activation_bytes(model, batch)
+        assert got == should, f"{got} bytes are kept, but should be 4 · D · L · B = {should} [{batch=}]"
+        assert formula == got, f"activation_bytes={formula}, but should be {got} [{batch=}]"
     state = memory.model_state(parameter_count(model)).total
     shares = [got / (got + state) for got in kept.values()]
     figure(", ".join(f"B={batch}: {share:.0%}" for batch, share in zip(batches, shares, strict=True)))
@@ -204,7 +208,8 @@ def test_activations_grow_with_the_sequence_and_its_square_without_fused_attenti
         kept = [kept_by(net, workloads.inputs(SMALL, 1, tokens, device=device)) for tokens in (256, 512)]
     ratio = kept[1] / kept[0]
     figure(f"{backend}: {ratio:.2f} times for twice the tokens")
-    assert growth[0] < ratio < growth[1], f"twice the tokens keep {ratio:.2f} times as much, but should {growth}"
+    least, most = growth
+    assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, but should {least} to {most} times"
 
 
 @pytest.fixture
@@ -279,7 +284,7 @@ def step_flops_in_segments(segments, early_stop, device, function=None, **option
     linears = [nn.Linear(WIDTH, WIDTH, bias=False).to(device) for _ in range(LAYERS)]
     layers = linears if function is None else [nn.Sequential(linear, function()) for linear in linears]
     x = torch.randn(BATCH, WIDTH, device=device, requires_grad=True)
-    with counted.flops() as count, checkpoints.early_stop(early_stop):
+    with counted.flops() as count, set_checkpoint_early_stop(early_stop):
         y = checkpoints.in_segments(layers, x, segments, **options)
         y.backward(torch.ones_like(y))
     return count.total / (BATCH * LAYERS * WIDTH**2)
@@ -317,7 +322,7 @@ def test_what_is_recomputed_is_what_the_formula_says(workloads, device, model, b
     for checkpoint_every in (0, every):
         net = workloads.build(model, device=device, checkpoint_every=checkpoint_every)
         x = workloads.inputs(model, batch, device=device)
-        with counted.flops() as count, checkpoints.early_stop(early_stop):
+        with counted.flops() as count, set_checkpoint_early_stop(early_stop):
             y = net(x)
             y.backward(torch.ones_like(y))
         totals.append(count.total)
@@ -342,10 +347,12 @@ def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, allo
         segments = -(-model.layers // every) if every else 0
         random_state = segments * RANDOM_STATE_BYTES if allocator.type == "cpu" else 0
         got = held.phases[str(every)].live_bytes - 4 * batch - random_state
-        formula = activation_bytes(model, batch, checkpoint_every=every)
-        assert got == formula == 4 * batch * model.dim * (segments or model.layers), (
-            f"{got} bytes are kept, but should be {formula} [{every=}, {segments=}]"
+        formula, should = (
+            activation_bytes(model, batch, checkpoint_every=every),
+            4 * batch * model.dim * (segments or model.layers),
         )
+        assert got == should, f"{got} bytes are kept, but should be {should} [{every=}, {segments=}]"
+        assert formula == got, f"activation_bytes={formula}, but should be {got} [{every=}, {segments=}]"
 
 
 class Linear(nn.Module):

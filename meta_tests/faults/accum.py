@@ -35,8 +35,14 @@ def the_loss_is_a_sum_over_examples(patch):
 
 @fault("accum.equivalent")
 def layer_norm_looks_across_examples(patch):
-    class AcrossExamples(torch.nn.BatchNorm1d):
+    class AcrossExamples(torch.nn.Module):
         """A LayerNorm by name."""
+
+        def __init__(self, width):
+            super().__init__()
+
+        def forward(self, x):
+            return x - x.mean()
 
     patch.setattr(torch.nn, "LayerNorm", AcrossExamples)
 

@@ -42,8 +42,8 @@ def a_linear_layer_keeps_a_copy_of_its_input(patch):
 
 
 @fault("act.why")
-def gradients_are_prepared_for_under_no_grad(patch):
-    patch.setattr(torch, "no_grad", torch.enable_grad)
+def a_linear_layer_prepares_for_gradients_nobody_asked_for(patch):
+    patch.setattr(torch.nn.Linear, "forward", torch.enable_grad()(torch.nn.Linear.forward))
 
 
 @fault("act.BDL", "act.can-dominate")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import checkpoint
 
 from accounting import measured
 
@@ -30,13 +29,6 @@ def in_segments(layers: Sequence[nn.Module], x: Tensor, segments: int, **options
         x = checkpoint(part, x, **{"use_reentrant": False, **options})
         start += size
     return x
-
-
-@contextlib.contextmanager
-def early_stop(wanted: bool) -> Iterator[None]:
-    """Whether torch may end a recomputation at the last tensor that it needs."""
-    with set_checkpoint_early_stop(wanted):
-        yield
 
 
 def measured_peaks(layers: Sequence[nn.Module], x: Tensor, counts: Sequence[int]) -> dict[int, int]:
