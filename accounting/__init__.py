@@ -1,26 +1,13 @@
 """The arithmetic of training neural networks: bytes, FLOPs, precision, utilisation.
 
 The formulas need nothing but the standard library. `accounting.counted` and `accounting.measured` are the two
-instruments that check them; they need torch, and are imported only when asked for (`from accounting import counted`).
+instruments that check them; they need torch. Every module is loaded when it is first used.
 """
 
-from accounting import (
-    activations,
-    allocator,
-    contraction,
-    convolution,
-    devices,
-    flops,
-    formats,
-    layout,
-    memory,
-    models,
-    peaks,
-    planning,
-    roofline,
-)
+from importlib import import_module
+from types import ModuleType
 
-__all__ = [
+FORMULAS = (
     "activations",
     "allocator",
     "contraction",
@@ -34,4 +21,15 @@ __all__ = [
     "peaks",
     "planning",
     "roofline",
-]
+)
+INSTRUMENTS = ("counted", "measured", "operators")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in FORMULAS or name in INSTRUMENTS:
+        return import_module(f"accounting.{name}")
+    raise AttributeError(f"module 'accounting' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *FORMULAS, *INSTRUMENTS])

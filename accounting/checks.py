@@ -44,9 +44,9 @@ def positive(name: str, value: object) -> float:
 def choice(name: str, value: T, valid: Iterable[T]) -> T:
     """`value` if it is one of `valid`; otherwise an error that lists them and the nearest one.
 
-    >>> choice("norm", "batchnorm", ["layernorm", "rmsnorm"])
+    >>> choice("norm", "layer_norm", ["layernorm", "rmsnorm"])
     Traceback (most recent call last):
-    ValueError: norm must be one of layernorm, rmsnorm, got 'batchnorm'; did you mean 'layernorm'?
+    ValueError: norm must be one of layernorm, rmsnorm, got 'layer_norm'; did you mean 'layernorm'?
     """
     options = list(valid)
     # A list or a dict is unhashable and would make a plain `in` of a set or a dict raise something unclear.

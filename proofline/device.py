@@ -88,14 +88,27 @@ def name(device: torch.device) -> str:
 
 
 def _cpu_name() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def _cpuinfo(key: str) -> str:
+    """The first line of /proc/cpuinfo with this key; empty where there is none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
+            return next((line.partition(":")[2].strip() for line in file if line.partition("\t")[0] == key), "")
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return ""
+
+
+# The features of a CPU that decide its rates: torch's name for each, and that of /proc/cpuinfo where it is another.
+TELLING = {
+    **dict.fromkeys(("avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "avx10_2"), ""),
+    **dict.fromkeys(("amx_bf16", "amx_int8", "amx_fp16", "amx_fp8", "sve", "sve2", "bf16", "i8mm"), ""),
+    "fma3": "fma",
+    "avx512_f": "avx512f",
+    "neon": "asimd",
+    "fp16_arith": "asimdhp",
+}
 
 
 def isa(device: torch.device) -> list[str]:
@@ -106,15 +119,16 @@ def isa(device: torch.device) -> list[str]:
     if device.type != "cpu":
         return []
     capabilities = cpu_capabilities()
-    telling = ("avx2", "fma3", "avx512_f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_bf16",
-               "amx_int8", "amx_fp16", "neon", "sve", "sve2", "bf16", "fp16_arith", "i8mm")  # fmt: skip
-    return [feature for feature in telling if capabilities.get(feature)] or [torch.backends.cpu.get_cpu_capability()]
+    return [feature for feature in TELLING if capabilities.get(feature)] or [torch.backends.cpu.get_cpu_capability()]
 
 
 def cpu_capabilities() -> dict[str, Any]:
-    """What torch says of this CPU's instruction sets and caches; empty before torch 2.10, which cannot say."""
+    """The instruction sets of this CPU by torch's names; before torch 2.10, which cannot say, from /proc/cpuinfo."""
     capabilities = getattr(torch.cpu, "get_capabilities", None)
-    return dict(capabilities()) if capabilities else {}
+    if capabilities:
+        return dict(capabilities())
+    words = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    return {feature: (other or feature) in words for feature, other in TELLING.items()} if words else {}
 
 
 def driver(device: torch.device) -> str | None:

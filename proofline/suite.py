@@ -217,6 +217,12 @@ def pace(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
+def isa(device: torch.device) -> list[str]:
+    """The features of the device under test that decide its rates, as the header prints them."""
+    return devices.isa(device)
+
+
+@pytest.fixture(scope="session")
 def peak_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
     """The vendor's dense peak of the device under test for a dtype; None where none is on record."""
     return functools.partial(devices.peak_flop_per_s, device)
