@@ -18,11 +18,12 @@ FORMULAS = (
     "layout",
     "memory",
     "models",
+    "operators",
     "peaks",
     "planning",
     "roofline",
 )
-INSTRUMENTS = ("counted", "measured", "operators")
+INSTRUMENTS = ("counted", "measured")
 
 
 def __getattr__(name: str) -> ModuleType:
