@@ -172,7 +172,7 @@ def set_numpy_state(state: tuple[Any, ...]) -> None:
 def generators_kept() -> Iterator[None]:
     """Leaves the global generators of torch, numpy and Python as they were."""
     ours, pythons = numpy_state(), random.getstate()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         try:
             yield
         finally:

@@ -1,0 +1,259 @@
+"""Claims about quantising a trained model: what it loses, what it saves, and when it is faster."""
+
+from __future__ import annotations
+
+import io
+import math
+from functools import lru_cache
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from accounting import measured
+from accounting.memory import element_bytes
+from test_claims.oracles import quantisation
+from test_claims.oracles.quantisation import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
+from test_claims.oracles.timing import one_thread
+from test_claims.strategies import sizes
+
+seeds = st.integers(0, 2**31)
+granularities = st.sampled_from([PER_CHANNEL, PER_TENSOR])
+
+
+def gaussian(seed, *shape, device="cpu"):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def relative_error(got, exact):
+    return ((got - exact).norm() / exact.norm()).item()
+
+
+def uniform_noise(weight, bits, granularity):
+    """The relative error if each rounding error were uniform over one step Δ: √(mean Δ²/12) over the weights' rms."""
+    steps = quantisation.scales_of(weight, bits, granularity).double()
+    return math.sqrt(steps.square().mean().item() / 12) / weight.double().square().mean().sqrt().item()
+
+
+# ---- what is lost ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("quant.minimal-loss")
+@given(
+    seed=seeds,
+    rows=st.integers(16, 48),
+    columns=st.integers(256, 400),
+    bits=st.integers(3, 8),
+    granularity=granularities,
+)
+def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(device, seed, rows, columns, bits, granularity):
+    weight = gaussian(seed, rows, columns, device=device)
+    got = relative_error(quantised(weight, bits, granularity), weight)
+    should = uniform_noise(weight.cpu(), bits, granularity)
+    assert got == pytest.approx(should, rel=0.07), (
+        f"{bits} bits {granularity} err by {got:.4f}, but should by {should:.4f} [{seed=}, {rows=}, {columns=}]"
+    )
+
+
+@pytest.mark.claim("quant.minimal-loss")
+@given(seed=seeds, bits=st.sampled_from([8, 4, 3]), granularity=granularities)
+def test_the_output_errs_as_much_as_the_weights(device, seed, bits, granularity):
+    weight, x = gaussian(seed, 48, 256, device=device), gaussian(seed + 1, 64, 256, device=device)
+    low = quantised(weight, bits, granularity)
+    of_weights, of_output = relative_error(low, weight), relative_error(x @ low.T, x @ weight.T)
+    assert of_output == pytest.approx(of_weights, rel=0.15), f"output errs by {of_output}, weights by {of_weights}"
+
+
+# Bits, and between which bounds the relative output error lies: per channel, per tensor.
+LOSSES = {8: ((0.006, 0.009), (0.008, 0.014)), 4: ((0.11, 0.16), (0.15, 0.25)), 3: ((0.26, 0.37), (0.35, 0.55))}
+LOSSES[2] = ((0.75, 0.9), (0.9, 1.0))
+
+
+@pytest.mark.claim("quant.minimal-loss")
+@pytest.mark.parametrize("bits", LOSSES)
+def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(device, figure, bits):
+    weight, x = gaussian(0, 256, 512, device=device), gaussian(1, 64, 512, device=device)
+    for granularity, (least, most) in zip((PER_CHANNEL, PER_TENSOR), LOSSES[bits], strict=True):
+        got = relative_error(x @ quantised(weight, bits, granularity).T, x @ weight.T)
+        figure(f"{bits} bits {granularity}: {got:.2%}")
+        assert least < got < most, f"{bits} bits {granularity} err by {got:.2%}, not by {least:.1%} to {most:.1%}"
+
+
+@pytest.mark.claim("quant.minimal-loss")
+@given(seed=seeds, bits=st.integers(2, 8))
+def test_one_outlier_ruins_a_whole_tensor_but_only_its_own_channel(device, seed, bits):
+    weight = gaussian(seed, 32, 128, device=device)
+    weight[0, 0] = 200.0
+    errors = {
+        granularity: relative_error(quantised(weight, bits, granularity)[1:], weight[1:])
+        for granularity in (PER_CHANNEL, PER_TENSOR)
+    }
+    clean = relative_error(quantised(weight[1:], bits, PER_CHANNEL), weight[1:])
+    assert errors[PER_CHANNEL] == pytest.approx(clean, rel=1e-5), f"an outlier elsewhere changed {clean} to {errors}"
+    assert errors[PER_TENSOR] > 0.3, f"with an outlier {bits} bits per tensor err by {errors[PER_TENSOR]:.1%} only"
+
+
+@lru_cache
+def trained(device, bits=32, master=True):
+    return quantisation.fitted(device, bits, master)
+
+
+@pytest.mark.claim("quant.minimal-loss")
+def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, figure):
+    net = trained(device)
+    exact, untrained = fresh_loss(net), fresh_loss(quantisation.fitted(device, steps=0))
+    loss = {bits: fresh_loss(quantisation.with_bits(net, bits)) for bits in (8, 4, 3, 2)}
+    figure(f"loss {exact:.4f}; " + ", ".join(f"{bits} bits {of:.4f}" for bits, of in loss.items()))
+    assert exact < untrained / 10, f"the net did not learn: {untrained} to {exact}"
+    assert loss[8] < 1.1 * exact, f"8 bits raise the loss from {exact} to {loss[8]}, but should hardly"
+    assert loss[3] > 2 * exact, f"3 bits raise the loss from {exact} only to {loss[3]}"
+    assert loss[2] > 10 * exact, f"2 bits raise the loss from {exact} only to {loss[2]}"
+
+
+# ---- what is saved -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("quant.smaller")
+@given(rows=sizes(1, 40), pairs=sizes(1, 200), seed=seeds)
+def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(device, rows, pairs, seed):
+    if device.type not in measured.MEASURED_DEVICES:
+        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
+    weight = gaussian(seed, rows, 2 * pairs, device=device)
+    assume(weight.abs().amax(dim=1).min() > 0)
+    taken = {}
+    for bits, name in ((8, "int8"), (4, "int4")):
+        scales = quantisation.scales_of(weight, bits, PER_CHANNEL)
+        integers = (weight / scales[:, None]).round().to(torch.int8)
+        with measured.memory(device) as held:
+            stored = quantisation.packed_int4(integers) if bits == 4 else integers.clone(), scales.clone()
+        back = quantisation.unpacked_int4(stored[0]) if bits == 4 else stored[0]
+        assert torch.equal(back, integers), f"the {name} stored do not come back [{rows=}, {pairs=}]"
+        assert torch.allclose(back * scales[:, None], quantised(weight, bits), rtol=1e-4, atol=0), (
+            f"{name} times scale differs from torch's own quantisation [{rows=}, {pairs=}, {seed=}]"
+        )
+        taken[name] = held.live_bytes
+        formula = element_bytes(weight.numel(), name) + element_bytes(rows, "fp32")
+        assert taken[name] == formula, f"{name} takes {taken[name]} B, but should take {formula} [{rows=}, {pairs=}]"
+        del stored
+    assert 4 * (taken["int8"] - 4 * rows) == 8 * (taken["int4"] - 4 * rows) == weight.nbytes, (
+        f"{taken} of {weight.nbytes}"
+    )
+
+
+@pytest.mark.claim("quant.smaller")
+def test_the_file_of_an_int8_model_is_a_quarter_of_its_fp32_file(figure):
+    weight = gaussian(0, 512, 1024)
+    scales = quantisation.scales_of(weight, 8, PER_CHANNEL)
+    files = io.BytesIO(), io.BytesIO()
+    torch.save(weight, files[0])
+    torch.save([(weight / scales[:, None]).round().to(torch.int8), scales], files[1])
+    ratio = len(files[0].getbuffer()) / len(files[1].getbuffer())
+    figure(f"fp32 file {ratio:.2f} times the int8 file")
+    assert 3.9 < ratio < 4, f"the fp32 file is {ratio:.3f} times the int8 file, but should be just under 4"
+
+
+# ---- when it is faster -------------------------------------------------------------------------------------------
+
+
+class WeightOnly:
+    """A product with quantised weights that are never written out: torch's own kernel, int8 on a CPU, int4 on CUDA."""
+
+    def __init__(self, device, width):
+        if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+            pytest.skip("torch's int4 product needs compute capability 8.0")
+        if device.type not in ("cpu", "cuda"):
+            pytest.skip(f"torch has no product with quantised weights on {device.type}")
+        self.device, self.width = device, width
+        # Equal neighbours, so that it does not matter which of two nibbles comes first.
+        top = 127 if device.type == "cpu" else 7
+        pairs = torch.randint(-top, top + 1, (width, width // 2), generator=torch.Generator().manual_seed(0))
+        self.integers = pairs.repeat_interleave(2, dim=1).to(device, torch.int8)
+        self.scales = torch.full((width,), 0.01, device=device, dtype=torch.bfloat16)
+        self.wide = self.written_out()
+        if device.type == "cuda":
+            nibbles = (pairs + 8).to(device, torch.uint8)
+            self.packed = torch._convert_weight_to_int4pack(nibbles | nibbles << 4, 8)
+            groups = self.scales.expand(width // 128, width)
+            self.groups = torch.stack([groups, torch.zeros_like(groups)], dim=-1).contiguous()
+
+    def inputs(self, batch):
+        """The same input in fp32 and in bf16, which the kernels take."""
+        x = gaussian(batch, batch, self.width, device=self.device).bfloat16()
+        return x.float(), x
+
+    def written_out(self):
+        return self.integers * self.scales.float()[:, None]
+
+    def product(self, x):
+        if self.device.type == "cpu":
+            return torch._weight_int8pack_mm(x, self.integers, self.scales)
+        return torch._weight_int4pack_mm(x, self.packed, 128, self.groups)
+
+
+@pytest.fixture
+def weight_only(device):
+    return WeightOnly(device, 2048 if device.type == "cpu" else 8192)
+
+
+@pytest.mark.claim("quant.faster")
+@one_thread()
+def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only, speed):
+    wide, x = weight_only.inputs(1)
+    error = relative_error(weight_only.product(x).float(), wide @ weight_only.wide.T)
+    assert error < 0.02, f"the product with quantised weights errs by {error:.1%}, but should by a rounding of bf16"
+    what = f"one row times {weight_only.width} x {weight_only.width}, fp32 against quantised weights"
+    speed.assert_slower(lambda: wide @ weight_only.wide.T, lambda: weight_only.product(x), what)
+
+
+@pytest.mark.claim("quant.faster")
+@one_thread()
+def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_only, speed):
+    wide, _ = weight_only.inputs(1)
+    speed.assert_slower(
+        lambda: wide @ weight_only.written_out().T,
+        lambda: wide @ weight_only.wide.T,
+        "dequantise and multiply against fp32",
+        pairs=9,
+    )
+
+
+@pytest.mark.claim("quant.faster")
+@one_thread()
+def test_a_large_batch_gains_less_than_one_token(weight_only, speed, figure):
+    gains = []
+    for batch in (1, 64):
+        wide, x = weight_only.inputs(batch)
+        gain = speed.ratio(lambda wide=wide: wide @ weight_only.wide.T, lambda x=x: weight_only.product(x), pairs=41)
+        figure(f"batch {batch}: fp32 takes {gain}")
+        gains.append(gain)
+    one, many = gains
+    if one.low <= many.high and one.high >= many.low:
+        pytest.skip(f"this machine's noise exceeds the effect: gain {one} for one row, {many} for 64")
+    assert one.low > many.high, f"quantised weights gain {many} for 64 rows, but should gain less than {one} for one"
+
+
+# ---- before or during training -----------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("quant.easier-than-training")
+@pytest.mark.parametrize("bits", [8, 6, 4])
+def test_quantising_after_training_loses_less_than_training_with_nothing_wider(device, figure, bits):
+    after = fresh_loss(quantisation.with_bits(trained(device), bits))
+    within = fresh_loss(trained(device, bits, master=False))
+    figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained in them")
+    assert after < 0.8 * within, f"{bits} bits give {after} after training, not clearly less than {within} in it"
+
+
+@pytest.mark.claim("quant.easier-than-training")
+@pytest.mark.parametrize("bits", [3, 2])
+def test_training_with_a_wide_copy_behind_few_bits_beats_quantising_afterwards(device, figure, bits):
+    after = fresh_loss(quantisation.with_bits(trained(device), bits))
+    aware = quantisation.with_bits(trained(device, bits), bits)
+    within = fresh_loss(aware)
+    figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy")
+    levels = max(len(row.unique()) for layer in aware if hasattr(layer, "weight") for row in layer.weight)
+    assert levels <= 2**bits - 1, f"a row of weights has {levels} values, but {bits} bits should have {2**bits - 1}"
+    assert within < 0.8 * after, (
+        f"trained in {bits} bits the loss is {within}, not clearly less than {after} afterwards"
+    )
