@@ -503,7 +503,7 @@ def test_for_large_layers_mixed_precision_gains_where_products_in_bf16_are_faste
     product = speed.ratio(lambda: x @ weight, lambda: low[0] @ low[1])
     figure(f"a product alone, fp32 against bf16: {product}")
     what = f"two layers of width {dim}"
-    if product.low > 1.5:
+    if product.low > 2:
         speed.assert_slower(fp32, mixed, f"{what}, fp32 against mixed precision")
     elif product.high < 1:
         speed.assert_slower(mixed, fp32, f"{what}, mixed precision against fp32")
