@@ -1,0 +1,338 @@
+"""Claims about initialisation: how large the outputs of linear layers are, and whether a net can be trained from there.
+
+Bounds follow from the distribution of what is sampled, and are wrong once in a billion samples.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from test_claims.oracles.sampling import (
+    assert_within,
+    deviation_bounds,
+    growth_bounds,
+    normal_values,
+    root_mean_square,
+    share_bounds,
+    truncated_deviation_bounds,
+    truncated_moment,
+    unit_features,
+)
+
+seeds = st.integers(0, 2**31)
+fans = st.integers(1, 600)
+outputs = st.integers(50, 300)
+deviations = st.floats(1e-3, 1e3)
+SWEEP = (256, 1024, 4096, 16384)  # fan_in
+
+# Weights of mean 0 and variance 1. The tails of the others are lighter than the normal's, so its bounds cover them.
+WEIGHTS = {
+    "normal": lambda w: nn.init.normal_(w),
+    "uniform": lambda w: nn.init.uniform_(w, -math.sqrt(3), math.sqrt(3)),
+    "signs": lambda w: nn.init.uniform_(w, -1, 1).sign(),
+}
+
+
+def output_of_a_layer(device, seed, fan_in, fan_out, scale=1.0):
+    """The output of x @ W for an x of unit size and W = `scale` · N(0, 1), of shape (fan_in, fan_out)."""
+    x = unit_features(device, seed, fan_in).float()
+    return x @ (scale * normal_values(device, seed + 1, fan_in, fan_out))
+
+
+def initialised(device, shape, initialise, seed, **options):
+    """A tensor of this shape after one of torch.nn.init's functions, drawn from a generator of its own."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return initialise(torch.empty(shape, device=device), generator=generator, **options)
+
+
+# ---- one layer ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("init.sqrt-growth")
+@given(seed=seeds, fan_in=fans, fan_out=outputs)
+def test_outputs_under_unit_weights_have_the_root_of_fan_in_as_deviation(device, seed, fan_in, fan_out):
+    got = root_mean_square(output_of_a_layer(device, seed, fan_in, fan_out))
+    bounds = deviation_bounds(math.sqrt(fan_in), fan_out)
+    assert_within(got, bounds, f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
+
+
+@pytest.mark.claim("init.sqrt-growth")
+def test_the_deviation_grows_with_the_power_one_half_of_fan_in(device, figure):
+    fan_out = 1024
+    got = [root_mean_square(output_of_a_layer(device, fan_in, fan_in, fan_out)) for fan_in in SWEEP]
+    logs = [math.log(fan_in) for fan_in in SWEEP]
+    centred = [log - sum(logs) / len(logs) for log in logs]
+    slope = sum(c * math.log(size) for c, size in zip(centred, got, strict=True)) / sum(c * c for c in centred)
+    # The logarithm of each deviation has a variance of 1/(2 · fan_out).
+    spread = 6 * math.sqrt(1 / (2 * fan_out) / sum(c * c for c in centred))
+    figure(", ".join(f"{size:.1f} at {fan_in}" for fan_in, size in zip(SWEEP, got, strict=True)))
+    assert_within(slope, (0.5 - spread, 0.5 + spread), f"the slope of log deviation over log fan_in, from {got},")
+
+
+@pytest.mark.claim("init.variance-scales")
+@given(seed=seeds, fan_in=st.integers(30, 600), kind=st.sampled_from(sorted(WEIGHTS)), x_size=deviations, w=deviations)
+def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(device, seed, fan_in, kind, x_size, w):
+    torch.manual_seed(seed)
+    weights = w * WEIGHTS[kind](torch.empty(fan_in, 200, device=device))
+    x = x_size * unit_features(device, seed + 1, fan_in).float()
+    variance = (x @ weights).double().square().mean().item()
+    low, high = deviation_bounds(1.0, 200)
+    ratio = variance / (fan_in * w**2 * x_size**2)
+    assert_within(ratio, (low**2, high**2), f"variance / (fan_in · variances) [{kind=}, {fan_in=}, {seed=}]")
+
+
+@pytest.mark.claim("init.rescale")
+@given(seed=seeds, fan_in=fans, fan_out=outputs)
+def test_divided_by_the_root_of_fan_in_outputs_are_of_unit_size(device, seed, fan_in, fan_out):
+    got = root_mean_square(output_of_a_layer(device, seed, fan_in, fan_out, 1 / math.sqrt(fan_in)))
+    assert_within(got, deviation_bounds(1.0, fan_out), f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
+
+
+@pytest.mark.claim("init.rescale")
+def test_outputs_are_of_unit_size_from_narrow_to_wide(device, figure):
+    got = {n: root_mean_square(output_of_a_layer(device, n, n, 1024, 1 / math.sqrt(n))) for n in SWEEP}
+    figure(", ".join(f"{size:.3f} at {fan_in}" for fan_in, size in got.items()))
+    for fan_in, size in got.items():
+        assert_within(size, deviation_bounds(1.0, 1024), f"the outputs' deviation [{fan_in=}]")
+
+
+@pytest.mark.claim("init.rescale")
+@pytest.mark.parametrize(("fan_in", "fan_out"), [(64, 1024), (1024, 64)])
+def test_divided_by_the_root_of_fan_out_they_are_not(device, fan_in, fan_out):
+    got = root_mean_square(output_of_a_layer(device, 0, fan_in, fan_out, 1 / math.sqrt(fan_out)))
+    assert_within(got, deviation_bounds(math.sqrt(fan_in / fan_out), fan_out), "the outputs' deviation")
+    assert not 0.5 < got < 2, f"the outputs' deviation is {got}, of unit size in spite of the wrong divisor"
+
+
+# ---- Xavier and LeCun --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("init.xavier-constant")
+@given(seed=seeds, fan_in=st.integers(20, 200), fan_out=st.integers(20, 200))
+@pytest.mark.parametrize("xavier", [nn.init.xavier_normal_, nn.init.xavier_uniform_])
+def test_xaviers_deviation_is_that_rescale_times_a_factor_of_the_shape(device, xavier, seed, fan_in, fan_out):
+    weights = initialised(device, (fan_out, fan_in), xavier, seed)
+    factor = math.sqrt(2 / (1 + fan_out / fan_in))
+    bounds = deviation_bounds(factor / math.sqrt(fan_in), weights.numel())
+    assert_within(root_mean_square(weights), bounds, f"{xavier.__name__}'s deviation [{fan_in=}, {fan_out=}, {seed=}]")
+
+
+@pytest.mark.claim("init.xavier-constant")
+def test_the_factor_is_one_for_square_layers_and_no_constant_for_others(device, figure):
+    factors = {}
+    for fan_in, fan_out in ((256, 256), (1024, 64), (64, 1024)):
+        weights = initialised(device, (fan_out, fan_in), nn.init.xavier_normal_, seed=0)
+        factors[fan_in, fan_out] = root_mean_square(weights) * math.sqrt(fan_in)
+    figure(", ".join(f"{factor:.2f} for {fan_in} to {out}" for (fan_in, out), factor in factors.items()))
+    assert_within(factors[256, 256], deviation_bounds(1.0, 256 * 256), "Xavier's factor for a square layer")
+    assert factors[1024, 64] > 3 * factors[64, 1024], f"the factors are {factors}, as good as a constant"
+
+
+@pytest.mark.claim("init.xavier-constant")
+@given(seed=seeds, fan_in=st.integers(20, 200), fan_out=st.integers(20, 200))
+def test_the_rescale_is_torchs_kaiming_for_a_linear_layer_whatever_the_shape(device, seed, fan_in, fan_out):
+    """Which takes the second dimension for fan_in: weights kept as (in, out) must be transposed for it."""
+    weights = initialised(device, (fan_out, fan_in), nn.init.kaiming_normal_, seed, nonlinearity="linear")
+    bounds = deviation_bounds(1 / math.sqrt(fan_in), weights.numel())
+    assert_within(root_mean_square(weights), bounds, f"kaiming_normal_'s deviation [{fan_in=}, {fan_out=}, {seed=}]")
+
+
+# ---- depth -------------------------------------------------------------------------------------------------------
+
+
+def growth(device, seed, width, layers, deviation=1.0):
+    """By how much the size of x is multiplied by `layers` linear layers of this width."""
+    x = unit_features(device, seed, width).float()
+    for layer in range(layers):
+        x = x @ (deviation * normal_values(device, seed + 1 + layer, width, width))
+    return root_mean_square(x)
+
+
+@pytest.mark.claim("init.explodes-with-depth")
+@given(seed=seeds, width=st.integers(16, 128), layers=st.integers(1, 12))
+def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, seed, width, layers):
+    for deviation in (1.0, 1 / math.sqrt(width)):
+        got = growth(device, seed, width, layers, deviation)
+        bounds = growth_bounds(width, layers, deviation)
+        assert_within(got, bounds, f"the growth through {layers} layers [{width=}, {deviation=:.3g}, {seed=}]")
+
+
+@pytest.mark.claim("init.explodes-with-depth")
+def test_eight_layers_of_width_256_multiply_by_four_billion_and_rescaled_by_one(device, figure):
+    naive, rescaled = growth(device, 0, 256, 8), growth(device, 0, 256, 8, 1 / 16)
+    figure(f"{naive:.3g} after 8 layers of width 256, rescaled {rescaled:.3f}")
+    assert_within(naive / 256**4, growth_bounds(256, 8, 1 / 16), "the growth through 8 layers, over 256⁴,")
+    assert_within(rescaled, growth_bounds(256, 8, 1 / 16), "the growth through 8 rescaled layers")
+
+
+@pytest.mark.claim("init.explodes-with-depth")
+def test_forty_layers_of_width_256_overflow_fp32_and_rescaled_they_do_not(device):
+    """The root mean square would be 16⁴⁰ = 1.5e48."""
+    naive, rescaled = growth(device, 0, 256, 40), growth(device, 0, 256, 40, 1 / 16)
+    assert not math.isfinite(naive), f"after 40 layers of unit weights the size is {naive}, but should have overflowed"
+    assert_within(rescaled, growth_bounds(256, 40, 1 / 16), "the growth through 40 rescaled layers")
+
+
+# ---- truncation --------------------------------------------------------------------------------------------------
+
+
+def truncated(device, seed, deviation, bound, values=2**14):
+    """Weights from trunc_normal_ with this deviation and the bounds ±bound, in units of the deviation."""
+    weights = initialised(device, (values,), nn.init.trunc_normal_, seed, std=deviation, a=-bound, b=bound)
+    return weights.double() / deviation
+
+
+def share_beyond_3(weights):
+    return (weights.abs() > 3 * (1 + 1e-6)).double().mean().item()  # bounds are rounded to fp32
+
+
+@pytest.mark.claim("init.trunc-3")
+@given(seed=seeds, deviation=deviations)
+def test_bounds_of_three_deviations_leave_no_weight_beyond(device, seed, deviation):
+    weights = truncated(device, seed, deviation, 3 * deviation)
+    assert share_beyond_3(weights) == 0, f"the largest weight is {weights.abs().max()} deviations [{deviation=}]"
+    # What is cut is no more than that: of the truncated normal 0.14 % lie beyond 2.9, and 1 of 10 million values do.
+    inner = (math.erfc(2.9 / math.sqrt(2)) - math.erfc(3 / math.sqrt(2))) / math.erf(3 / math.sqrt(2))
+    got = (weights.abs() > 2.9).double().mean().item()
+    assert_within(got, share_bounds(inner, len(weights)), f"the share beyond 2.9 deviations [{deviation=}, {seed=}]")
+
+
+@pytest.mark.claim("init.trunc-3")
+@given(seed=seeds, fan_in=st.integers(64, 2**14))
+def test_bounds_of_three_truncate_nothing_of_weights_with_a_small_deviation(device, seed, fan_in):
+    weights = truncated(device, seed, 1 / math.sqrt(fan_in), 3.0)
+    bounds = share_bounds(math.erfc(3 / math.sqrt(2)), len(weights))
+    assert bounds[0] > 0, "too few weights to be sure of one beyond 3 deviations"
+    assert_within(share_beyond_3(weights), bounds, f"the share beyond 3 deviations [{fan_in=}, {seed=}]")
+
+
+@pytest.mark.claim("init.trunc-3")
+def test_the_largest_weight_of_a_4096_wide_layer_with_both_kinds_of_bounds(device, figure):
+    absolute, relative = (truncated(device, 0, 1 / 64, bound, 2**22).abs().max().item() for bound in (3.0, 3 / 64))
+    figure(f"largest of 4 million weights: {absolute:.1f} deviations with a=-3, b=3; {relative:.3f} with ±3·std")
+    assert absolute > 4, f"bounds of -3 and 3 cut weights at {absolute} deviations"
+    assert 2.99 < relative < 3.00001, f"bounds of 3 deviations cut weights at {relative}"
+
+
+@pytest.mark.claim("init.trunc-shrinks-std")
+def test_a_normal_truncated_at_three_keeps_0_98658_of_its_deviation(device, figure):
+    """Formula: 1 − 6φ(3)/erf(3/√2), its root. Independent: the integral, and four million values."""
+    density = math.exp(-9 / 2) / math.sqrt(2 * math.pi)
+    formula = math.sqrt(1 - 6 * density / math.erf(3 / math.sqrt(2)))
+    integral = math.sqrt(truncated_moment(2, 3.0))
+    assert formula == pytest.approx(integral, rel=1e-9), f"{formula=}, but should be {integral}"
+    assert round(formula, 5) == 0.98658, f"{formula=}, but should be 0.98658"
+    got = root_mean_square(truncated(device, 0, 0.02, 0.06, 2**22))
+    figure(f"{got:.4f} of the deviation is left")
+    assert_within(got, truncated_deviation_bounds(3.0, 2**22), "the deviation that is left")
+
+
+@pytest.mark.claim("init.trunc-shrinks-std")
+@given(seed=seeds, deviation=deviations, bound=st.floats(0.5, 4))
+def test_what_truncation_leaves_is_the_integral_for_every_bound(device, seed, deviation, bound):
+    got = root_mean_square(truncated(device, seed, deviation, bound * deviation))
+    assert_within(got, truncated_deviation_bounds(bound, 2**14), f"what is left [{bound=}, {deviation=}, {seed=}]")
+
+
+# ---- a fixed deviation of 0.02 -----------------------------------------------------------------------------------
+
+
+def linear_of_002(device, fan_in, fan_out):
+    layer = nn.Linear(fan_in, fan_out, device=device)
+    nn.init.normal_(layer.weight, std=0.02)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+@pytest.mark.claim("init.0.02")
+@given(seed=seeds, fan_in=fans, fan_out=outputs)
+def test_outputs_of_a_002_layer_have_002_times_the_root_of_fan_in_as_deviation(device, seed, fan_in, fan_out):
+    torch.manual_seed(seed)
+    layer = linear_of_002(device, fan_in, fan_out)
+    with torch.no_grad():
+        of_zero = layer(torch.zeros(fan_in, device=device))
+        got = root_mean_square(layer(unit_features(device, seed + 1, fan_in).float()))
+    assert not of_zero.any(), f"the layer's output for zero is not zero, but {of_zero}"
+    bounds = deviation_bounds(0.02 * math.sqrt(fan_in), fan_out)
+    assert_within(got, bounds, f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
+
+
+@pytest.mark.claim("init.0.02")
+@pytest.mark.parametrize(("width", "size"), [(2500, "unit"), (256, "vanishing"), (8192, "exploding")])
+def test_outputs_are_of_unit_size_only_near_fan_in_2500(device, figure, width, size):
+    torch.manual_seed(0)
+    with torch.no_grad():
+        one = root_mean_square(linear_of_002(device, width, 512)(unit_features(device, 1, width).float()))
+    of_eight = one**8
+    figure(f"width {width}: {one:.2f} after one layer, {of_eight:.2g} after eight")
+    assert_within(one, deviation_bounds(math.sqrt(width / 2500), 512), "the deviation after one layer")
+    unit, vanishing, exploding = 0.2 < of_eight < 5, of_eight < 1e-3, of_eight > 50
+    found = {"unit": unit, "vanishing": vanishing, "exploding": exploding}[size]
+    assert found, f"eight layers of {width=} multiply by {of_eight}, which is not {size}"
+
+
+@pytest.mark.claim("init.0.02")
+@given(seed=seeds, width=st.integers(32, 128))
+def test_narrow_002_layers_shrink_their_input_to_nothing(device, seed, width):
+    got = growth(device, seed, width, 8, 0.02)
+    assert_within(got, growth_bounds(width, 8, 0.02), f"the growth through 8 layers [{width=}, {seed=}]")
+    assert got < 0.02, f"eight layers left {got} of the input's size [{width=}, {seed=}]"
+
+
+# ---- training ----------------------------------------------------------------------------------------------------
+
+
+def trained_losses(device, layers, width, deviation, rate, steps=30):
+    """The losses of a deep linear net that learns a linear map of its width; they end where they are not finite."""
+    weights = [deviation * normal_values(device, layer, width, width) for layer in range(layers)]
+    net = nn.Sequential(*[nn.Linear(width, width, bias=False, device=device) for _ in weights])
+    for layer, initial in zip(net, weights, strict=True):
+        layer.weight.data.copy_(initial)
+    x = normal_values(device, 100, 64, width)
+    y = x @ normal_values(device, 101, width, width) / math.sqrt(width)
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    losses = []
+    while len(losses) <= steps and (not losses or math.isfinite(losses[-1])):
+        optimizer.zero_grad()
+        loss = (net(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def learns(losses):
+    return math.isfinite(losses[-1]) and losses[-1] < losses[0]
+
+
+@pytest.mark.claim("init.stability")
+@pytest.mark.parametrize("width", [16, 64])
+@pytest.mark.parametrize("layers", [2, 4, 8])
+def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device, layers, width):
+    losses = trained_losses(device, layers, width, 1 / math.sqrt(width), rate=0.1)
+    assert learns(losses), f"the losses went {losses[0]:.3g} to {losses[-1]:.3g} [{layers=}, {width=}]"
+    assert losses[-1] < 0.7 * losses[0], f"the loss fell only from {losses[0]} to {losses[-1]} [{layers=}, {width=}]"
+
+
+@pytest.mark.claim("init.stability")
+def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, figure):
+    """The largest power of ten at which the loss falls at all over 30 steps."""
+    largest, left = {}, {}
+    for layers in (2, 4, 8):
+        for exponent in range(1, 21):
+            losses = trained_losses(device, layers, 64, 1.0, 10.0**-exponent)
+            if learns(losses):
+                largest[layers], left[layers] = 10.0**-exponent, losses[-1]
+                break
+    good = trained_losses(device, 8, 64, 1 / 8, rate=0.1)[-1]
+    figure("largest stable rate from N(0, 1): " + ", ".join(f"{r:.0e} of {n} layers" for n, r in largest.items()))
+    assert sorted(largest) == [2, 4, 8], f"from N(0, 1) only these depths learn at any rate: {largest}"
+    assert largest[4] <= 1e-3 * largest[2], f"4 layers learn at {largest[4]}, nearly as 2 at {largest[2]}"
+    assert largest[8] <= 1e-6 * largest[4], f"8 layers learn at {largest[8]}, nearly as 4 at {largest[4]}"
+    assert left[8] > 1e6 * good, f"from N(0, 1) the loss is {left[8]} after 30 steps, rescaled {good}"
