@@ -1,0 +1,283 @@
+"""Claims about parameters and modules: what is tracked, how many there are, and what a forward pass computes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from accounting.models import DeepLinear, parameter_count
+from test_claims.strategies import TORCH_DTYPES, shapes, sizes
+
+seeds = st.integers(0, 2**31)
+widths = st.lists(sizes(most=12), min_size=2, max_size=6)
+FLOATING = sorted(name for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point)
+INTEGRAL = sorted(set(TORCH_DTYPES) - set(FLOATING))
+
+
+def small_integers(device, seed, *shape):
+    """Integers from -3 to 3 as fp64, in which sums of their products are exact on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-3, 4, shape, generator=generator).double().to(device)
+
+
+def product(a, b):
+    """The matrix product of two lists of lists, by its definition."""
+    return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b, strict=True)] for row in a]
+
+
+def real_parameter_count(net):
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def trained_step(net, x):
+    """The named tensors of a module before and after a step of SGD."""
+    before = {name: value.detach().clone() for name, value in net.state_dict(keep_vars=True).items()}
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(x).sum().backward()
+    optimizer.step()
+    return before, dict(net.state_dict(keep_vars=True))
+
+
+# ---- nn.Parameter ------------------------------------------------------------------------------------------------
+
+
+class Holder(nn.Module):
+    """Keeps the same values in every way there is, and sums them with its input."""
+
+    def __init__(self, values):
+        super().__init__()
+        self.tracked = nn.Parameter(values.clone())
+        self.frozen = nn.Parameter(values.clone(), requires_grad=False)
+        self.plain = values.clone().requires_grad_()
+        self.hidden = [nn.Parameter(values.clone())]
+        self.listed = nn.ParameterList([values.clone()])
+        self.register_buffer("buffer", values.clone())
+
+    def forward(self, x):
+        return x + self.tracked + self.frozen + self.plain + self.hidden[0] + self.listed[0] + self.buffer
+
+
+@pytest.mark.claim("module.parameter")
+@given(shape=shapes((0, 3), (0, 4)), dtype=st.sampled_from(FLOATING))
+def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(device, shape, dtype):
+    x = torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device)
+    parameter = nn.Parameter(x)
+    assert isinstance(parameter, torch.Tensor), "a parameter is no tensor"
+    got = (parameter.requires_grad, parameter.is_leaf, tuple(parameter.shape), parameter.dtype)
+    should = (True, True, shape, x.dtype)
+    assert got == should, f"(requires_grad, is_leaf, shape, dtype) is {got}, but should be {should}"
+    assert parameter.data_ptr() == x.data_ptr(), f"the parameter has data of its own [{shape=}, {dtype=}]"
+    assert not x.requires_grad, "making a parameter of a tensor changed the tensor"
+
+
+@pytest.mark.claim("module.parameter")
+@pytest.mark.parametrize("dtype", INTEGRAL)
+def test_integers_cannot_be_trained(device, dtype):
+    x = torch.zeros(3, device=device).to(TORCH_DTYPES[dtype])
+    with pytest.raises(RuntimeError, match="floating point"):
+        nn.Parameter(x)
+    assert not nn.Parameter(x, requires_grad=False).requires_grad
+
+
+@pytest.mark.claim("module.parameter")
+def test_a_module_lists_parameters_and_neither_plain_tensors_nor_those_in_a_list(device):
+    holder = nn.Sequential(Holder(torch.ones(3, device=device)))
+    named = sorted(name for name, _ in holder.named_parameters())
+    saved = sorted(holder.state_dict())
+    should = ["0.frozen", "0.listed.0", "0.tracked"]
+    assert named == should, f"the parameters are {named}, but should be {should}"
+    assert saved == ["0.buffer", *should], f"the saved tensors are {saved}, but should be {['0.buffer', *should]}"
+
+
+@pytest.mark.claim("module.parameter")
+@given(values=st.lists(st.integers(-8, 8), min_size=1, max_size=5))
+def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
+    holder = Holder(torch.tensor(values, dtype=torch.float32, device=device))
+    others = [holder.plain.detach().clone(), holder.hidden[0].detach().clone()]
+    before, after = trained_step(holder, torch.zeros(len(values), device=device))
+    moved = sorted(name for name in before if not torch.equal(before[name], after[name]))
+    assert moved == ["listed.0", "tracked"], f"the step moved {moved}, but should move ['listed.0', 'tracked']"
+    # The loss is the sum, so that each gradient is 1.
+    assert torch.equal(after["tracked"], before["tracked"] - 0.1), f"from {before['tracked']} to {after['tracked']}"
+    untracked = [holder.plain, holder.hidden[0]]
+    stayed = all(torch.equal(now, then) for now, then in zip(untracked, others, strict=True))
+    assert stayed, f"tensors that are not tracked went from {others} to {untracked}"
+    assert all(x.grad is not None for x in untracked), "untracked tensors that need a gradient got none"
+
+
+@pytest.mark.claim("module.parameter")
+def test_a_module_takes_its_parameters_along_when_it_is_moved_or_cast():
+    holder = Holder(torch.ones(3)).to("meta", torch.float64)
+    moved = {name: (x.device.type, x.dtype) for name, x in holder.state_dict().items()}
+    assert set(moved.values()) == {("meta", torch.float64)}, f"after .to('meta', fp64) they are {moved}"
+    left = (holder.plain.device.type, holder.plain.dtype)
+    assert left == ("cpu", torch.float32), f"a plain tensor was moved too, to {left}"
+
+
+# ---- counts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("module.cruncher-params")
+@given(dim=sizes(most=40), layers=sizes(most=8))
+def test_a_deep_linear_net_has_d_squared_l_plus_d_parameters(workloads, device, dim, layers):
+    counted = real_parameter_count(workloads.build(DeepLinear(dim, layers), device=device))
+    formula = parameter_count(DeepLinear(dim, layers))
+    lecture = dim * dim * layers + dim
+    assert formula == lecture == counted, f"{formula=}, {lecture=}, but should be {counted} [{dim=}, {layers=}]"
+
+
+@pytest.mark.claim("module.cruncher-params")
+@pytest.mark.parametrize(
+    ("dim", "layers", "parameters"), [(32, 8, 8224), (64, 2, 8256), (16384, 32, 8_589_950_976)], ids=str
+)
+def test_worked_counts_of_parameters(workloads, dim, layers, parameters):
+    net = workloads.build(DeepLinear(dim, layers), device="meta")
+    got = real_parameter_count(net)
+    assert got == parameters, f"a net with {dim=}, {layers=} has {got} parameters, but should have {parameters}"
+
+
+def linear_layers(widths, bias, device="meta"):
+    return nn.Sequential(*[nn.Linear(m, n, bias=bias, device=device) for m, n in pairwise(widths)])
+
+
+def last_bias_alone(widths):
+    """The formula as written: in · out of each layer, and the outputs of the last."""
+    return sum(m * n for m, n in pairwise(widths)) + widths[-1]
+
+
+@pytest.mark.claim("module.param-formula-notes")
+@given(widths=widths, bias=st.booleans())
+def test_each_layer_with_a_bias_adds_its_outputs(widths, bias):
+    counted = real_parameter_count(linear_layers(widths, bias))
+    corrected = sum(m * n + (n if bias else 0) for m, n in pairwise(widths))
+    assert corrected == counted, f"{corrected=}, but should be {counted} [{widths=}, {bias=}]"
+    as_written, one_layer = last_bias_alone(widths), len(widths) == 2
+    assert (as_written == counted) == (bias and one_layer), (
+        f"the formula as written gives {as_written} and there are {counted}: "
+        f"it should be right for a single layer with a bias, and only there [{widths=}, {bias=}]"
+    )
+
+
+@pytest.mark.claim("module.param-formula-notes")
+@given(inputs=sizes(), dim=sizes(most=12), layers=sizes(), outputs=sizes(), bias=st.booleans())
+def test_the_count_of_accounting_is_that_of_the_layers(inputs, dim, layers, outputs, bias):
+    widths = [inputs, *[dim] * layers, outputs]
+    counted = real_parameter_count(linear_layers(widths, bias))
+    formula = parameter_count(DeepLinear(dim, layers, outputs, inputs, bias))
+    assert formula == counted, f"parameter_count={formula}, but should be {counted} [{widths=}, {bias=}]"
+
+
+@pytest.mark.claim("module.param-formula-notes")
+def test_4_8_3_with_biases_has_67_parameters_and_not_59(device):
+    widths = [4, 8, 3]
+    counted = real_parameter_count(linear_layers(widths, True, device))
+    without = real_parameter_count(linear_layers(widths, False, device))
+    got = (last_bias_alone(widths), counted, without)
+    assert got == (59, 67, 56), f"as written, with and without biases there are {got}, but should be (59, 67, 56)"
+
+
+@pytest.mark.claim("module.param-formula-notes")
+@given(dim=sizes(most=12), layers=sizes())
+def test_the_d_that_the_lecture_adds_is_the_heads_weights(workloads, dim, layers):
+    net = workloads.build(DeepLinear(dim, layers), device="meta")
+    biases = [name for name, _ in net.named_parameters() if "bias" in name]
+    head = [tuple(parameter.shape) for parameter in net.head.parameters()]
+    assert (biases, head) == ([], [(1, dim)]), f"biases {biases}, head {head}, but should be none and (1, {dim})"
+
+
+# ---- forward -----------------------------------------------------------------------------------------------------
+
+
+class Linear(nn.Module):
+    """The lecture's layer, with a bias."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+@pytest.mark.claim("module.linear-class")
+@given(seed=seeds, rows=sizes(), fan_in=sizes(), fan_out=sizes())
+def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(device, seed, rows, fan_in, fan_out):
+    x, weight, bias = (
+        small_integers(device, seed + of, *shape)
+        for of, shape in enumerate([(rows, fan_in), (fan_in, fan_out), (fan_out,)])
+    )
+    should = [[y + b for y, b in zip(row, bias.tolist(), strict=True)] for row in product(x.tolist(), weight.tolist())]
+    ours = Linear(weight, bias)
+    torchs = nn.Linear(fan_in, fan_out, dtype=torch.float64, device=device)
+    torchs.load_state_dict({"weight": weight.T, "bias": bias})
+    for name, layer in (("x @ W + b", ours), ("nn.Linear", torchs)):
+        got = layer(x).tolist()
+        assert got == should, f"{name} is {got}, but should be {should} [{x=}, {weight=}, {bias=}]"
+    stored = [tuple(layer.weight.shape) for layer in (ours, torchs)]
+    assert stored == [(fan_in, fan_out), (fan_out, fan_in)], f"ours and torch's weights are {stored}"
+
+
+@pytest.mark.claim("module.linear-class")
+@given(seed=seeds, leading=shapes((0, 3), (1, 3)), fan_in=sizes(), fan_out=sizes())
+def test_both_layers_take_any_leading_dimensions_and_have_transposed_gradients(device, seed, leading, fan_in, fan_out):
+    weight, bias = small_integers(device, seed, fan_in, fan_out), small_integers(device, seed + 1, fan_out)
+    ours, torchs = Linear(weight, bias), nn.Linear(fan_in, fan_out, dtype=torch.float64, device=device)
+    torchs.load_state_dict({"weight": weight.T, "bias": bias})
+    x = small_integers(device, seed + 2, *leading, fan_in)
+    outputs = [layer(x) for layer in (ours, torchs)]
+    for output in outputs:
+        output.square().sum().backward()
+    assert outputs[0].shape == (*leading, fan_out), f"the output is {tuple(outputs[0].shape)}"
+    assert torch.equal(*outputs), f"the layers' outputs differ: {outputs}"
+    assert torch.equal(ours.weight.grad, torchs.weight.grad.T), "one gradient is not the other's transpose"
+    assert torch.equal(ours.bias.grad, torchs.bias.grad), "the gradients of the biases differ"
+
+
+models = st.builds(DeepLinear, dim=sizes(most=5), layers=sizes(most=4), inputs=sizes(most=5))
+
+
+def with_integer_weights(workloads, device, model, seed):
+    net = workloads.build(model, device=device, dtype=torch.float64)
+    for index, parameter in enumerate(net.parameters()):
+        parameter.data.copy_(small_integers(device, seed + index, *parameter.shape))
+    return net
+
+
+@pytest.mark.claim("module.forward-through-layers")
+@given(model=models, batch=sizes(), seed=seeds)
+def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(workloads, device, model, batch, seed):
+    net = with_integer_weights(workloads, device, model, seed)
+    x = small_integers(device, seed + 100, batch, model.inputs)
+    should = x.tolist()
+    for layer in (*net.layers, net.head):
+        should = product(should, layer.weight.T.tolist())
+    got = net(x)
+    assert tuple(got.shape) == (batch, 1), f"the output is {tuple(got.shape)}, but should be {(batch, 1)} [{model}]"
+    assert tuple(got.squeeze(-1).shape) == (batch,), "squeezed, the output is not one value for each example"
+    assert got.tolist() == should, f"the output is {got.tolist()}, but should be {should} [{model}, {seed=}]"
+
+
+@pytest.mark.claim("module.forward-through-layers")
+@given(model=models)
+def test_each_layer_is_passed_once_in_turn_and_the_head_last(workloads, device, model):
+    net, passed = workloads.build(model, device=device), []
+    for name, module in net.named_modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda *_, name=name: passed.append(name))
+    net(workloads.inputs(model, 2, device=device))
+    should = [f"layers.{layer}" for layer in range(model.layers)] + ["head"]
+    assert passed == should, f"the forward pass went through {passed}, but should through {should}"
+
+
+@pytest.mark.claim("module.forward-through-layers")
+@given(model=models, batch=sizes(2), seed=seeds)
+def test_the_value_of_an_example_depends_on_that_example_alone(workloads, device, model, batch, seed):
+    net = with_integer_weights(workloads, device, model, seed)
+    x = small_integers(device, seed + 100, batch, model.inputs)
+    together, apart = net(x).squeeze(-1).tolist(), [net(row).item() for row in x]
+    assert together == apart, f"as a batch the values are {together}, one by one {apart} [{model}, {seed=}]"
