@@ -215,7 +215,6 @@ def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_onl
         lambda: wide @ weight_only.written_out().T,
         lambda: wide @ weight_only.wide.T,
         "dequantise and multiply against fp32",
-        pairs=9,
     )
 
 
@@ -224,7 +223,7 @@ def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_onl
 def test_a_large_batch_gains_less_than_one_token(weight_only, speed, figure):
     def gain(batch):
         wide, x = weight_only.inputs(batch)
-        return speed.ratio(lambda: wide @ weight_only.wide.T, lambda: weight_only.product(x), pairs=41)
+        return speed.ratio(lambda: wide @ weight_only.wide.T, lambda: weight_only.product(x))
 
     for _ in range(2):  # a busy machine can blur one comparison
         one, many = gain(1), gain(64)
