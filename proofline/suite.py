@@ -328,13 +328,16 @@ def _status(report: pytest.TestReport) -> str:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    if report.skipped and isinstance(report.longrepr, tuple):
-        return str(report.longrepr[2]).removeprefix("Skipped: ")
-    if report.failed or report.skipped:
+    """Why a test was skipped or failed, in one line."""
+    if report.passed:
+        return ""
+    if isinstance(report.longrepr, tuple):  # of a skipped test: file, line, reason
+        text = str(report.longrepr[2]).removeprefix("Skipped: ")
+    else:
         crash = getattr(report.longrepr, "reprcrash", None)
-        text = crash.message if crash else str(report.longrepr or report.outcome)
-        return text.strip().splitlines()[0][:300] if text.strip() else report.outcome
-    return ""
+        text = crash.message if crash else str(report.longrepr or "")
+    lines = text.strip().splitlines()
+    return lines[0][:300] if lines else report.outcome
 
 
 @pytest.hookimpl(optionalhook=True)
