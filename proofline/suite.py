@@ -250,7 +250,7 @@ def speed(device: torch.device, figure: Callable[[str], None]) -> speeds.Speed:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     counter = item.stash.get(_examples, None)
     before, threads = counter[0] if counter else 0, torch.get_num_threads()
-    if claims_of(item) and "speed" not in getattr(item, "fixturenames", ()):
+    if claims_of(item):
         # The claims work on small tensors, whose operations only wait for a second thread on a busy machine.
         torch.set_num_threads(1)
     try:

@@ -19,7 +19,6 @@ from accounting.formats import format_of
 from accounting.memory import element_bytes
 from test_claims.oracles import memory as tensors
 from test_claims.oracles import precision
-from test_claims.oracles.timing import SHORT, one_thread
 from test_claims.strategies import sizes
 
 seeds = st.integers(0, 2**31)
@@ -458,7 +457,6 @@ def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(device, di
 
 
 @pytest.mark.claim("amp.ex-bf16-linear-32")
-@one_thread()
 def test_a_large_layer_is_faster_in_bf16_where_the_device_multiplies_it_faster(device, speed, figure, bound_flop_per_s):
     dim = 1024 if device.type == "cpu" else 8192
     x, weight = torch.randn(32, dim, device=device), torch.randn(dim, dim, device=device)
@@ -471,12 +469,11 @@ def test_a_large_layer_is_faster_in_bf16_where_the_device_multiplies_it_faster(d
 
 
 @pytest.mark.claim("amp.ex-bf16-linear-32")
-@one_thread()
 def test_a_small_layer_is_not_twice_as_fast_in_bf16(device, speed):
     x, weight = torch.randn(32, 8, device=device), torch.randn(8, 8, device=device)
     low = x.bfloat16(), weight.bfloat16()
     what = "batch 32, width 8, bf16 against fp32"
-    speed.assert_slower(lambda: low[0] @ low[1], lambda: x @ weight, what, at_least=0.6, **SHORT)
+    speed.assert_slower(lambda: low[0] @ low[1], lambda: x @ weight, what, at_least=0.6)
 
 
 def epochs(device, dim, batch):
@@ -487,14 +484,12 @@ def epochs(device, dim, batch):
 
 
 @pytest.mark.claim("amp.half-epoch-time")
-@one_thread()
 def test_for_small_layers_mixed_precision_is_slower_than_fp32(device, speed):
     fp32, mixed = epochs(device, 16, 16)
-    speed.assert_slower(mixed, fp32, "two layers of width 16, mixed precision against fp32", **SHORT)
+    speed.assert_slower(mixed, fp32, "two layers of width 16, mixed precision against fp32")
 
 
 @pytest.mark.claim("amp.half-epoch-time")
-@one_thread()
 def test_for_large_layers_mixed_precision_gains_where_products_in_bf16_are_faster(device, speed, figure):
     dim, batch = (512, 256) if device.type == "cpu" else (8192, 4096)
     fp32, mixed = epochs(device, dim, batch)

@@ -15,7 +15,6 @@ from accounting import measured
 from accounting.memory import element_bytes
 from test_claims.oracles import quantisation
 from test_claims.oracles.quantisation import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
-from test_claims.oracles.timing import one_thread
 from test_claims.strategies import sizes
 
 seeds = st.integers(0, 2**31)
@@ -198,7 +197,6 @@ def weight_only(device):
 
 
 @pytest.mark.claim("quant.faster")
-@one_thread()
 def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only, speed):
     wide, x = weight_only.inputs(1)
     error = relative_error(weight_only.product(x).float(), wide @ weight_only.wide.T)
@@ -208,7 +206,6 @@ def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only
 
 
 @pytest.mark.claim("quant.faster")
-@one_thread()
 def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_only, speed):
     wide, _ = weight_only.inputs(1)
     speed.assert_slower(
@@ -219,7 +216,6 @@ def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_onl
 
 
 @pytest.mark.claim("quant.faster")
-@one_thread()
 def test_a_large_batch_gains_less_than_one_token(weight_only, speed, figure):
     def gain(batch):
         wide, x = weight_only.inputs(batch)
