@@ -1,0 +1,383 @@
+"""Claims about products of tensors: batches that broadcast, einsum and its order, tensor cores."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import einops
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import counted
+from accounting.flops import broadcast_matmul_flops, einsum_flops, matmul_flops
+from accounting.formats import FORMATS
+from accounting.layout import broadcast_shape
+from accounting.models import GPT2_SMALL, Transformer, forward_flops
+from test_claims.oracles.dispatched import product_flops
+from test_claims.oracles.einsum import by_loops, difference, einsums
+from test_claims.oracles.scalars import integers
+from test_claims.oracles.timing import one_thread
+from test_claims.strategies import seldom, shapes, sizes
+
+CHAIN = "ij,jk,kl->il", (256, 256), (256, 256), (256, 4)  # cheap from the right only
+
+
+# ---- shapes and batches ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("matmul.2d")
+@pytest.mark.parametrize("columns", [2, 64])
+def test_16x32_by_32_columns_has_16_rows_and_those_columns(device, columns):
+    a, b = integers(16, 32, device=device), integers(32, columns, device=device)
+    rows, right = a.tolist(), list(zip(*b.tolist(), strict=True))
+    loops = torch.tensor([[sum(x * y for x, y in zip(row, col, strict=True)) for col in right] for row in rows])
+    wrong = difference(a @ b, loops)
+    assert loops.shape == (16, columns), f"the loops give {tuple(loops.shape)}, but should give {(16, columns)}"
+    assert not wrong, f"a @ b: {wrong} [(16, 32) @ (32, {columns})]"
+
+
+@pytest.mark.claim("matmul.2d")
+@given(m=sizes(0), k=sizes(0), n=sizes(0))
+def test_inner_sizes_vanish_and_outer_sizes_stay(device, m, k, n):
+    a, b = integers(m, k, device=device), integers(k, n, device=device)
+    wrong = difference(a @ b, by_loops("mk,kn->mn", a, b))
+    assert not wrong, f"a @ b: {wrong} [{m=}, {k=}, {n=}]"
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        a @ integers(k + 1, n, device=device)
+
+
+@pytest.mark.claim("matmul.4d-by-2d")
+def test_4x8x16x32_by_32x2_is_the_same_product_for_each_of_the_first_two_dimensions(device):
+    x, w = integers(4, 8, 16, 32, device=device), integers(32, 2, device=device)
+    y = x @ w
+    assert y.shape == (4, 8, 16, 2), f"shape={tuple(y.shape)}, but should be (4, 8, 16, 2)"
+    for i, j in itertools.product(range(4), range(8)):
+        wrong = difference(y[i, j], by_loops("mk,kn->mn", x[i, j], w))
+        assert not wrong, f"(x @ w)[{i}, {j}]: {wrong}"
+
+
+@pytest.mark.claim("matmul.4d-by-4d")
+def test_4x8x16x32_by_4x8x32x64_multiplies_the_pairs_of_matrices(device):
+    x, w = integers(4, 8, 16, 32, device=device), integers(4, 8, 32, 64, device=device)
+    y = x @ w
+    assert y.shape == (4, 8, 16, 64), f"shape={tuple(y.shape)}, but should be (4, 8, 16, 64)"
+    reference = np.empty((4, 8, 16, 64))
+    for i, j in itertools.product(range(4), range(8)):
+        reference[i, j] = np.asarray(x[i, j].tolist()) @ np.asarray(w[i, j].tolist())
+    wrong = difference(y, torch.tensor(reference, dtype=torch.float32))
+    assert not wrong, f"x @ w: {wrong}"
+
+
+@st.composite
+def stretched(draw, shape):
+    """A shape that broadcasts with `shape`: any tail of it, sizes replaced by 1."""
+    tail = shape[draw(st.integers(0, len(shape))) :]
+    return tuple(1 if draw(st.booleans()) else size for size in tail)
+
+
+@pytest.mark.claim("matmul.broadcast")
+@given(batch=shapes((0, 3), (1, 3)), m=sizes(most=3), k=sizes(most=3), n=sizes(most=3), empty=seldom, data=st.data())
+def test_the_last_two_dimensions_multiply_and_all_before_broadcast(device, batch, m, k, n, empty, data):
+    k = 0 if empty else k
+    a_shape, b_shape = (*data.draw(stretched(batch)), m, k), (*data.draw(stretched(batch)), k, n)
+    a, b = integers(*a_shape, device=device), integers(*b_shape, device=device)
+    said = f"[{a_shape} @ {b_shape}]"
+    wrong = difference(a @ b, by_loops("...mk,...kn->...mn", a, b))
+    assert not wrong, f"a @ b: {wrong} {said}"
+    numpys = np.matmul(a.cpu().numpy(), b.cpu().numpy()).shape
+    formula = (*broadcast_shape(a_shape[:-2], b_shape[:-2]), m, n)
+    assert formula == numpys == tuple((a @ b).shape), f"broadcast_shape={formula}, numpy={numpys} {said}"
+
+
+@pytest.mark.claim("matmul.broadcast")
+@given(a_batch=shapes((1, 3), (1, 3)), b_batch=shapes((1, 3), (1, 3)))
+def test_batch_sizes_that_differ_where_neither_is_1_are_refused(device, a_batch, b_batch):
+    fit = all(x == y or 1 in (x, y) for x, y in zip(reversed(a_batch), reversed(b_batch), strict=False))
+    try:
+        torch.empty(*a_batch, 2, 2, device=device) @ torch.empty(*b_batch, 2, 2, device=device)
+    except RuntimeError:
+        multiplied = False
+    else:
+        multiplied = True
+    assert multiplied == fit, f"{multiplied=}, but should be {fit} [batches {a_batch} and {b_batch}]"
+
+
+@pytest.mark.claim("matmul.broadcast")
+def test_a_missing_and_a_stretched_batch_dimension_give_4x8x16x64(device):
+    a, b = integers(4, 1, 16, 32, device=device), integers(8, 32, 64, device=device)
+    y = a @ b
+    assert y.shape == (4, 8, 16, 64), f"shape={tuple(y.shape)}, but should be (4, 8, 16, 64)"
+    for i, j in ((0, 0), (3, 7)):
+        wrong = difference(y[i, j], a[i, 0] @ b[j])
+        assert not wrong, f"(a @ b)[{i}, {j}]: {wrong}"
+
+
+@pytest.mark.claim("matmul.bsm-mk")
+@given(b=sizes(), s=sizes(), m=sizes(), k=sizes(most=4))
+def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m, k):
+    x, w = integers(b, s, m, device=device), integers(m, k, device=device)
+    y = x @ w
+    assert y.shape == (b, s, k), f"shape={tuple(y.shape)}, but should be {(b, s, k)}"
+    for sequence, token in itertools.product(range(b), range(s)):
+        wrong = difference(y[sequence, token], by_loops("m,mk->k", x[sequence, token], w))
+        assert not wrong, f"token {token} of sequence {sequence}: {wrong} [{b=}, {s=}, {m=}, {k=}]"
+    tokens = einops.rearrange(x, "batch token m -> (batch token) m")
+    assert torch.equal((tokens @ w).view(b, s, k), y), f"all tokens in one matrix give another product [{x.shape=}]"
+    formula = broadcast_matmul_flops((b, s, m), (m, k))
+    assert formula == matmul_flops(b * s, m, k), f"{formula} FLOPs, but should be those of {b * s} tokens"
+
+
+@pytest.mark.claim("matmul.no-loops")
+@one_thread()
+def test_a_batched_product_is_much_faster_than_a_loop_in_python(device, speed):
+    x, w = integers(4, 8, 16, 32, device=device), integers(32, 2, device=device)
+    batched, looped = (torch.empty(4, 8, 16, 2, device=device) for _ in range(2))
+
+    def loop():
+        for i in range(4):
+            for j in range(8):
+                torch.matmul(x[i, j], w, out=looped[i, j])
+
+    def at_once():
+        torch.matmul(x, w, out=batched)
+
+    speed.assert_slower(loop, at_once, "32 small products in a Python loop against one batched product", at_least=2)
+    assert torch.equal(looped, batched), "the loop and the batched product differ"
+
+
+# ---- einsum ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("matmul.einsum-equals-transpose")
+@given(b=sizes(), s=sizes(), t=sizes(), h=sizes())
+def test_named_dimensions_say_what_transpose_says_by_position(device, b, s, t, h):
+    x, y = integers(b, s, h, device=device), integers(b, t, h, device=device)
+    reference = by_loops("bsh,bth->bst", x, y)
+    queries, keys, scores = "batch query hidden", "batch key hidden", "batch query key"
+    for name, product in {
+        "x @ y.transpose(-2, -1)": x @ y.transpose(-2, -1),
+        "torch.einsum": torch.einsum("bsh,bth->bst", x, y),
+        "einops.einsum": einops.einsum(x, y, f"{queries}, {keys} -> {scores}"),
+        "einops.einsum, the other way round": einops.einsum(y, x, f"{keys}, {queries} -> {scores}"),
+    }.items():
+        wrong = difference(product, reference)
+        assert not wrong, f"{name}: {wrong} [{b=}, {s=}, {t=}, {h=}]"
+
+
+@pytest.mark.claim("matmul.einsum-ellipsis")
+@given(batch=shapes((0, 3), (1, 3)), s=sizes(most=3), t=sizes(most=3), h=sizes(most=3))
+def test_an_ellipsis_stands_for_any_number_of_batch_dimensions(device, batch, s, t, h):
+    x, y = integers(*batch, s, h, device=device), integers(*batch, t, h, device=device)
+    for name, product in {
+        "torch.einsum": torch.einsum("...sh,...th->...st", x, y),
+        "einops.einsum": einops.einsum(x, y, "... s h, ... t h -> ... s t"),
+    }.items():
+        assert product.shape == (*batch, s, t), f"{name}: shape={product.shape}, but should be {(*batch, s, t)}"
+        for at in np.ndindex(batch):
+            wrong = difference(product[at], by_loops("sh,th->st", x[at], y[at]))
+            assert not wrong, f"{name} at {at}: {wrong} [{batch=}, {s=}, {t=}, {h=}]"
+
+
+@pytest.mark.claim("matmul.einsum-unnamed-summed", "matmul.einsum-ellipsis")
+@given(einsum=einsums())
+def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(device, einsum):
+    operands = [integers(*shape, device=device) for shape in einsum.shapes]
+    wrong = difference(torch.einsum(einsum.equation, *operands), by_loops(einsum.equation, *operands))
+    assert not wrong, f"torch.einsum: {wrong} [{einsum}]"
+
+
+@pytest.mark.claim("matmul.einsum-unnamed-summed")
+@given(einsum=einsums(plain=True))
+def test_einops_sums_over_the_names_that_the_output_lacks(device, einsum):
+    operands = [integers(*shape, device=device) for shape in einsum.shapes]
+    spaced = " ".join(einsum.equation.replace("...", "…")).replace("…", "...").replace(" ,", ",").replace("- >", "->")
+    wrong = difference(einops.einsum(*operands, spaced), by_loops(einsum.equation, *operands))
+    assert not wrong, f"einops.einsum: {wrong} [{spaced!r} of {einsum.shapes}]"
+
+
+@pytest.mark.claim("matmul.einsum-unnamed-summed")
+@given(shape=shapes((1, 4), (1, 4)), data=st.data())
+def test_an_einsum_of_one_operand_is_a_sum_over_what_it_leaves_out(device, shape, data):
+    x, letters = integers(*shape, device=device), "abcd"[: len(shape)]
+    kept = data.draw(st.lists(st.sampled_from(letters), unique=True).map("".join))
+    summed = tuple(i for i, letter in enumerate(letters) if letter not in kept)
+    left = [letter for letter in letters if letter in kept]
+    reference = (x.sum(summed) if summed else x).permute([left.index(letter) for letter in kept])
+    wrong = difference(torch.einsum(f"{letters}->{kept}", x), reference)
+    assert not wrong, f"torch.einsum: {wrong} [{letters}->{kept} of {shape}]"
+
+
+# ---- efficiency --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("matmul.einsum-efficient")
+@given(m=sizes(2, 16), k=sizes(2, 16), n=sizes(2, 16), batch=sizes(2, 4))
+def test_an_einsum_of_two_operands_costs_its_product_and_no_more(device, m, k, n, batch):
+    for equation, shapes_, flops in (
+        ("mk,kn->mn", [(m, k), (k, n)], matmul_flops(m, k, n)),
+        ("km,nk->nm", [(k, m), (n, k)], matmul_flops(m, k, n)),
+        ("bmk,bnk->bmn", [(batch, m, k), (batch, n, k)], matmul_flops(m, k, n, batch)),
+        ("bmk,kn->bmn", [(batch, m, k), (k, n)], matmul_flops(m, k, n, batch)),
+    ):
+        operands = [torch.rand(shape, device=device) for shape in shapes_]
+        dispatched = product_flops(torch.einsum, equation, *operands)
+        assert dispatched == flops, f"dispatched {dispatched} FLOPs, but should be {flops} [{equation} {shapes_}]"
+
+
+def chains():
+    """The sizes of a product of three to five matrices, none so small that the counter would miss a product."""
+    return st.lists(sizes(2, 9), min_size=4, max_size=6)
+
+
+def chain_of(sizes_, device):
+    letters = "abcdef"[: len(sizes_)]
+    equation = ",".join(map("".join, itertools.pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
+    return equation, [torch.rand(shape, device=device) for shape in itertools.pairwise(sizes_)]
+
+
+@pytest.mark.claim("matmul.einsum-efficient")
+@given(sizes_=chains())
+def test_without_opt_einsum_three_operands_are_contracted_from_left_to_right(device, sizes_):
+    equation, operands = chain_of(sizes_, device)
+    with torch.backends.opt_einsum.flags(enabled=False):
+        dispatched = product_flops(torch.einsum, equation, *operands)
+    loops, width = 0, sizes_[0]
+    for inner, outer in itertools.pairwise(sizes_[1:]):
+        loops += matmul_flops(width, inner, outer)
+    formula = einsum_flops(equation, *(x.shape for x in operands), order="left")
+    assert dispatched == loops == formula, f"{dispatched=}, but left to right is {loops}, {formula=} [{sizes_=}]"
+
+
+@pytest.mark.claim("matmul.einsum-efficient")
+@pytest.mark.needs("opt_einsum")
+@given(sizes_=chains())
+def test_with_opt_einsum_three_operands_are_contracted_in_the_cheapest_order(device, sizes_):
+    equation, operands = chain_of(sizes_, device)
+    dispatched = product_flops(torch.einsum, equation, *operands)
+    best = einsum_flops(equation, *(x.shape for x in operands))
+    assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{sizes_=}]"
+
+
+@pytest.mark.claim("matmul.einsum-efficient")
+def test_the_order_of_three_operands_decides_between_34_million_flops_and_one(device, figure):
+    equation, *shapes_ = CHAIN
+    a, b, c = (integers(*shape, device=device) for shape in shapes_)
+    with torch.backends.opt_einsum.flags(enabled=False):
+        left = product_flops(torch.einsum, equation, a, b, c)
+        by_hand = product_flops(lambda: torch.einsum("ij,jl->il", a, torch.einsum("jk,kl->jl", b, c)))
+        same = torch.equal(torch.einsum(equation, a, b, c), torch.einsum("ij,jl->il", a, b @ c))
+    assert same, "the two orders give different results"
+    orders = einsum_flops(*CHAIN, order="left"), einsum_flops(*CHAIN)
+    assert (left, by_hand) == orders == (34_078_720, 1_048_576), f"dispatched {left} and {by_hand}, formula {orders}"
+    default, installed = product_flops(torch.einsum, equation, a, b, c), torch.backends.opt_einsum.is_available()
+    should = by_hand if installed and torch.backends.opt_einsum.enabled else left
+    assert default == should, f"as torch stands it dispatches {default}, but should {should} [{installed=}]"
+    figure(f"{default / by_hand:.1f} times the FLOPs of the best order, opt_einsum {'' if installed else 'not '}there")
+
+
+# ---- tensor cores ------------------------------------------------------------------------------------------------
+
+DEFAULTS = """
+import torch
+print(torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+"""
+
+
+@pytest.mark.claim("matmul.tensor-cores-default")
+def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
+    environment = {key: value for key, value in os.environ.items() if "TF32" not in key}
+    command = [sys.executable, "-W", "ignore", "-c", DEFAULTS]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["highest", "False", "True"], (
+        f"precision of fp32 products, TF32 in products, TF32 in convolutions = {ran.stdout.split()}, "
+        f"but should be highest, False, True"
+    )
+
+
+@pytest.mark.claim("matmul.tensor-cores-default")
+@given(bit=st.integers(1, 23), rows=st.sampled_from([16, 64, 128]))
+def test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32(device, bit, rows):
+    """Times a permutation each product has one term: TF32, with 10 bits of fraction, would round 1 + 2^-11 to 1."""
+    x = torch.full((rows, rows), 1 + 2.0**-bit, device=device)
+    order = torch.eye(rows, device=device)[torch.randperm(rows, device=device)]
+    got = (x @ order).unique().tolist()
+    assert got == [1 + 2.0**-bit], f"1 + 2^-{bit} became {got}: products of fp32 do not keep its 23 bits [{rows=}]"
+
+
+@contextmanager
+def allowing(precision):
+    """fp32 products in that precision: "highest" is fp32, "high" allows TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.claim("matmul.tensor-cores-default")
+@pytest.mark.needs("sm>=8.0")
+def test_allowing_tf32_rounds_products_of_fp32_to_its_10_bits(device):
+    lost = 2.0 ** -(FORMATS["tf32"].fraction_bits + 2)
+    x = torch.full((128, 128), 1 + lost, device=device)
+    with allowing("high"):
+        product = (x @ torch.eye(128, device=device)).unique().tolist()
+    expected = [1 + lost] if torch.version.hip else [1.0]  # most AMD units have no TF32
+    assert product == expected, f"with TF32 allowed 1 + {lost} became {product}, but should be {expected}"
+
+
+@pytest.mark.claim("matmul.tensor-cores-default")
+@pytest.mark.needs("sm>=8.0")
+@pytest.mark.parametrize("fast", ["bf16", "fp16"] if torch.version.hip else ["bf16", "fp16", "tf32"])
+def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast):
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}[fast]
+    a, b = (torch.randn(4096, 4096, device=device) for _ in range(2))
+    low_a, low_b = a.to(dtype), b.to(dtype)
+
+    def with_tensor_cores():
+        with allowing("high" if fast == "tf32" else "highest"):
+            low_a @ low_b
+
+    speed.assert_slower(lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=1.5)
+
+
+# ---- the bulk of a language model --------------------------------------------------------------------------------
+
+
+def forward_share(workloads, model, sequence):
+    """The share of the forward FLOPs that products have, counted on the meta device."""
+    net = workloads.build(model, device="meta")
+    with counted.flops() as count:
+        net(workloads.inputs(model, 1, sequence, device="meta"))
+    formula = forward_flops(model, 1, sequence)
+    assert not count.unknown, f"operators without a formula: {count.unknown}"
+    assert count.total == formula, f"products={count.total}, but forward_flops={formula} [{model}]"
+    return count.total / (count.total + count.elementwise)
+
+
+@pytest.mark.claim("matmul.bread-and-butter")
+def test_products_are_nearly_all_of_gpt2s_flops(workloads, figure):
+    share = forward_share(workloads, GPT2_SMALL, 1024)
+    assert share > 0.99, f"products are {share:.2%} of GPT-2 small's forward FLOPs, but should be above 99 %"
+    figure(f"products are {share:.1%} of the forward FLOPs of GPT-2 small at 1024 tokens")
+
+
+@pytest.mark.claim("matmul.bread-and-butter")
+def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_narrowest_net(workloads, figure):
+    shares = []
+    for head_dim in (1, 2, 4, 16, 64):
+        model = Transformer(
+            vocab_size=64, layers=2, dim=8 * head_dim, heads=8, hidden=32 * head_dim, learned_positions=256
+        )
+        shares.append(forward_share(workloads, model, 256))
+    said = ", ".join(f"{share:.0%}" for share in shares)
+    assert shares == sorted(shares), f"shares={said} at heads 1, 2, 4, 16, 64 wide, but should grow"
+    assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"shares={said}, but should go from below half to above 90 %"
+    figure(f"products are {said} of the forward FLOPs with heads 1, 2, 4, 16, 64 wide")

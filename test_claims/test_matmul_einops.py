@@ -1,0 +1,227 @@
+"""Claims about einops' reduce and rearrange, and about shapes in annotations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Annotated
+
+import einops
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting.layout import contiguous_layout, view_strides
+from test_claims.oracles.annotations import checked, documented_shapes
+from test_claims.oracles.einsum import by_loops, difference
+from test_claims.oracles.layout import shares_storage
+from test_claims.oracles.scalars import integers
+from test_claims.strategies import shapes, sizes
+
+# ---- einops ------------------------------------------------------------------------------------------------------
+
+REDUCTIONS = {"sum": sum, "mean": lambda numbers: sum(numbers) / len(numbers), "max": max, "min": min}
+
+
+@pytest.mark.claim("matmul.reduce")
+@given(shape=shapes((1, 4), (1, 4)), data=st.data())
+def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, shape, data):
+    x, names = integers(*shape, device=device), "batch token head hidden".split()[: len(shape)]
+    on_host = x.cpu()
+    kept = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=len(names) - 1))
+    gone, where = [name for name in names if name not in kept], {name: i for i, name in enumerate(names)}
+    pattern = f"{' '.join(names)} -> {' '.join(kept)}"
+    for word, function in REDUCTIONS.items():
+        loops = torch.empty([shape[where[name]] for name in kept])
+        for at in np.ndindex(tuple(loops.shape)):
+            place = dict(zip(kept, at, strict=True))
+            cells = []
+            for inner in itertools.product(*(range(shape[where[name]]) for name in gone)):
+                place.update(zip(gone, inner, strict=True))
+                cells.append(on_host[tuple(place[name] for name in names)].item())
+            loops[at] = function(cells)
+        got = einops.reduce(x, pattern, word)
+        assert got.shape == loops.shape, f"shape={got.shape}, but should be {loops.shape} [{pattern!r}, {word}]"
+        close = torch.allclose(got.cpu(), loops, rtol=1e-6, atol=1e-6)
+        assert close, f"{word}={got.tolist()}, but should be {loops.tolist()} [{pattern!r} of {shape}]"
+
+
+@pytest.mark.claim("matmul.reduce")
+@pytest.mark.parametrize("word", ["sum", "mean"])
+def test_reduce_over_hidden_is_torchs_own_sum_and_mean_over_the_last_dimension(device, word):
+    x = torch.rand(2, 3, 4, device=device)
+    named, positional = einops.reduce(x, "... hidden -> ...", word), getattr(x, word)(dim=-1)
+    wrong = difference(named, positional)
+    assert named.shape == (2, 3), f"einops.reduce {word}: shape={named.shape}, but should be (2, 3)"
+    assert not wrong, f"einops.reduce {word}: {wrong}"
+
+
+@pytest.mark.claim("matmul.rearrange-heads")
+@given(b=sizes(), s=sizes(), heads=sizes(most=4), hidden=sizes(most=4))
+def test_heads_are_split_off_transformed_alone_and_merged_again(device, b, s, heads, hidden):
+    x, w = integers(b, s, heads * hidden, device=device), integers(hidden, hidden, device=device)
+    split = einops.rearrange(x, "... (heads hidden) -> ... heads hidden", heads=heads)
+    assert split.shape == (b, s, heads, hidden), f"shape={tuple(split.shape)} [{b=}, {s=}, {heads=}, {hidden=}]"
+    transformed = einops.einsum(split, w, "... hidden, hidden to -> ... to")
+    merged = einops.rearrange(transformed, "... heads hidden -> ... (heads hidden)")
+    slices = [x[..., head * hidden : (head + 1) * hidden] for head in range(heads)]
+    reference = torch.cat([by_loops("bsh,hk->bsk", part, w) for part in slices], dim=-1)
+    wrong = difference(merged, reference)
+    assert not wrong, f"heads transformed: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
+    assert torch.equal(split, x.view(b, s, heads, hidden)), "rearrange splits otherwise than view"
+    block_diagonal = torch.block_diag(*[w] * heads)
+    assert torch.equal(merged, x @ block_diagonal), "the same transformation of each head is a block-diagonal matrix"
+
+
+@pytest.mark.claim("matmul.rearrange-heads")
+def test_the_worked_shapes_are_2x3x2x4_and_back_and_the_order_in_parentheses_matters(device):
+    x = torch.arange(48, device=device).reshape(2, 3, 8)
+    split = einops.rearrange(x, "... (heads hidden) -> ... heads hidden", heads=2)
+    assert split.shape == (2, 3, 2, 4), f"shape={tuple(split.shape)}, but should be (2, 3, 2, 4)"
+    assert split[0, 0].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]], f"heads={split[0, 0].tolist()}"
+    merged = einops.rearrange(split, "... heads hidden -> ... (heads hidden)")
+    assert torch.equal(merged, x), f"merged={merged.tolist()}, but should be {x.tolist()}"
+    other = einops.rearrange(x, "... (hidden heads) -> ... heads hidden", heads=2)
+    assert other[0, 0].tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]], f"interleaved heads={other[0, 0].tolist()}"
+
+
+@st.composite
+def patterns(draw, most_axes=4):
+    """Sizes of some axes, a grouping of them as they lie, another permutation of them, and its grouping."""
+    axes = "abcd"[: draw(st.integers(1, most_axes))]
+    size = {axis: draw(st.integers(1, 3)) for axis in axes}
+    return size, draw(_grouped(axes)), draw(st.permutations(axes).flatmap(_grouped))
+
+
+@st.composite
+def _grouped(draw, axes):
+    """The axes in this order, neighbours merged at random: [["a"], ["b", "c"]]."""
+    groups = [[axes[0]]]
+    for axis in axes[1:]:
+        if draw(st.booleans()):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return groups
+
+
+def written(groups):
+    return " ".join(f"({' '.join(group)})" if len(group) > 1 else group[0] for group in groups)
+
+
+def sizes_of(groups, size):
+    return tuple(math.prod(size[axis] for axis in group) for group in groups)
+
+
+@pytest.mark.claim("matmul.rearrange-inverse")
+@given(pattern=patterns())
+def test_rearranging_back_gives_every_element_its_place_again(device, pattern):
+    size, left, right = pattern
+    x = torch.arange(math.prod(size.values()), device=device).reshape(sizes_of(left, size))
+    there = einops.rearrange(x, f"{written(left)} -> {written(right)}", **size)
+    back = einops.rearrange(there, f"{written(right)} -> {written(left)}", **size)
+    said = f"[{written(left)} -> {written(right)}, {size}]"
+    assert there.shape == sizes_of(right, size), f"shape={there.shape}, but should be {sizes_of(right, size)} {said}"
+    wrong = difference(back, x)
+    assert not wrong, f"there and back: {wrong} {said}"
+    axes, before, after = [axis for group in left for axis in group], x.cpu(), there.cpu()
+    for index in itertools.product(*(range(size[axis]) for axis in axes)):
+        place = dict(zip(axes, index, strict=True))
+        got, should = after[_index(right, size, place)].item(), before[_index(left, size, place)].item()
+        assert got == should, f"element {place} is {got}, but should be {should} {said}"
+
+
+def _index(groups, size, place):
+    """Where the element lies along each group: the axes of a group count like digits, the last one fastest."""
+    index = []
+    for group in groups:
+        at = 0
+        for axis in group:
+            at = at * size[axis] + place[axis]
+        index.append(at)
+    return tuple(index)
+
+
+@pytest.mark.claim("matmul.rearrange-ambiguous")
+@given(heads=sizes(), hidden=sizes())
+def test_a_split_needs_the_size_of_all_factors_but_one(device, heads, hidden):
+    x = torch.empty(2, heads * hidden, device=device)
+    with pytest.raises(einops.EinopsError, match="Could not infer sizes"):
+        einops.rearrange(x, "b (heads hidden) -> b heads hidden")
+    for given_size in ({"heads": heads}, {"hidden": hidden}):
+        got = tuple(einops.rearrange(x, "b (heads hidden) -> b heads hidden", **given_size).shape)
+        assert got == (2, heads, hidden), f"shape={got}, but should be {(2, heads, hidden)} [{given_size}]"
+    with pytest.raises(einops.EinopsError, match="can't divide"):
+        einops.rearrange(x, "b (heads hidden) -> b heads hidden", heads=heads * hidden + 1)
+
+
+@pytest.mark.claim("matmul.rearrange-is-view")
+@given(pattern=patterns())
+def test_rearrange_copies_exactly_where_strides_cannot_express_the_result(device, pattern):
+    size, left, right = pattern
+    x = torch.arange(math.prod(size.values()), device=device).reshape(sizes_of(left, size))
+    y = einops.rearrange(x, f"{written(left)} -> {written(right)}", **size)
+    axes = [axis for group in left for axis in group]
+    apart = contiguous_layout(tuple(size[axis] for axis in axes))
+    moved = apart.permute([axes.index(axis) for group in right for axis in group])
+    view = view_strides(moved.shape, moved.strides, sizes_of(right, size)) is not None
+    said = f"[{written(left)} -> {written(right)}, {size}]"
+    assert shares_storage(x, y) == view, f"shares storage: {shares_storage(x, y)}, but should be {view} {said}"
+    if view:
+        y[(-1,) * y.dim()] = -1  # the last element of each axis, and so of x
+        assert x[(-1,) * x.dim()] == -1, f"what is written to the result does not show in the input {said}"
+
+
+@pytest.mark.claim("matmul.rearrange-is-view")
+def test_splits_and_transpositions_are_views_but_merging_what_was_transposed_copies(device):
+    x = torch.arange(24, device=device).reshape(2, 12)
+    for view in ("b (h d) -> b h d", "b (h d) -> h b d", "b (h d) -> b d h", "b (h d) -> (b h) d"):
+        y = einops.rearrange(x, view, h=3)
+        assert shares_storage(x, y), f"{view} copied"
+        x[0, 0] += 1  # written through x, seen through y
+        assert y.flatten()[0] == x[0, 0], f"{view} does not show what is written to its input"
+    y = einops.rearrange(x, "b (h d) -> b (d h)", h=3)
+    assert not shares_storage(x, y), "merging transposed dimensions shares the storage, so the condition is not needed"
+
+
+# ---- annotations -------------------------------------------------------------------------------------------------
+
+
+def halved(x: Annotated[torch.Tensor, "batch 4"]) -> torch.Tensor:
+    return x / 2
+
+
+@pytest.mark.claim("matmul.jaxtyping-unenforced")
+@given(shape=shapes((0, 3)))
+def test_an_annotated_shape_is_documentation_that_only_a_checker_enforces(device, shape):
+    x = torch.ones(shape, device=device)
+    assert documented_shapes(halved) == {"x": "batch 4"}, f"the documentation reads {documented_shapes(halved)}"
+    assert halved(x).shape == shape, f"Python did not run the annotated function on {shape}"
+    fits = len(shape) == 2 and shape[1] == 4
+    try:
+        checked(halved)(x)
+    except TypeError:
+        accepted = False
+    else:
+        accepted = True
+    assert accepted == fits, f"a checker that reads the annotation {accepted=}, but should be {fits} [{shape=}]"
+
+
+@pytest.mark.claim("matmul.jaxtyping-unenforced")
+@pytest.mark.needs("jaxtyping", "beartype")
+def test_jaxtypings_annotations_are_enforced_by_its_decorator_alone(device):
+    from beartype import beartype
+    from jaxtyping import Float, TypeCheckError, jaxtyped
+
+    def unchecked(x):
+        return x / 2
+
+    unchecked.__annotations__ = {"x": Float[torch.Tensor, "batch 4"]}
+    wrong = torch.ones(3, 5, device=device)
+    assert unchecked(wrong).shape == (3, 5), "jaxtyping's annotation alone changed the function"
+    enforced = jaxtyped(typechecker=beartype)(unchecked)
+    assert enforced(torch.ones(3, 4, device=device)).shape == (3, 4)
+    with pytest.raises(TypeCheckError):
+        enforced(wrong)
