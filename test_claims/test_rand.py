@@ -1,0 +1,358 @@
+"""Claims about randomness: what a seed fixes, which generators there are, and what no seed can fix."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader
+
+from test_claims.oracles.training import Training, generators_kept, kinds_on
+from test_claims.strategies import TORCH_DTYPES, sizes
+
+seeds = st.integers(0, 2**32 - 2)  # what numpy takes, and one more
+STEPS = 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def generators_left_alone() -> Iterator[None]:
+    """Leaves the global generators as they were."""
+    with generators_kept():
+        yield
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    """Deterministic algorithms within, and the process's setting restored."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+# ---- one seed ----------------------------------------------------------------------------------------------------
+
+
+def random_run(device, seed):
+    """Losses and weights of a short training run with dropout, shuffled batches and noise from every generator."""
+    kinds = [kind for kind in kinds_on(device) if kind not in ("scaler", "scheduler")]
+    run = Training(device, kinds, seed=seed)
+    return run.losses(STEPS), run.weights()
+
+
+@pytest.mark.claim("rand.fixed-seed")
+@given(seed=seeds)
+def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed):
+    (losses, weights), (again, weights_again) = random_run(device, seed), random_run(device, seed)
+    assert losses == again, f"the losses were {losses}, and then {again} [{seed=}]"
+    assert weights == weights_again, f"the weights differ between two runs [{seed=}]"
+
+
+@pytest.mark.claim("rand.fixed-seed")
+@given(seed=seeds)
+def test_runs_from_two_seeds_and_runs_without_one_differ(device, seed):
+    (losses, weights), (others, other_weights) = random_run(device, seed), random_run(device, seed + 1)
+    assert losses != others, f"runs from {seed} and {seed + 1} have the same losses: {losses}"
+    assert weights != other_weights, f"runs from {seed} and {seed + 1} end with the same weights"
+    first, second = (Training(device, seed=of).weights() for of in (seed, seed + 1))
+    assert first != second, f"{seed} and {seed + 1} start from the same weights"
+    torch.seed()
+    unseeded = torch.rand(4, device=device)
+    torch.seed()
+    assert not torch.equal(unseeded, torch.rand(4, device=device)), "two streams without a fixed seed are the same"
+
+
+# ---- three libraries ---------------------------------------------------------------------------------------------
+
+LIBRARIES = {
+    "torch": (torch.manual_seed, lambda: torch.rand(1).item()),
+    "numpy": (np.random.seed, np.random.random_sample),
+    "python": (random.seed, random.random),
+}
+libraries = st.sampled_from(sorted(LIBRARIES))
+
+
+def stream_of(library, seed, draws):
+    """What a library's global generator gives after this seed."""
+    seeding, draw = LIBRARIES[library]
+    seeding(seed)
+    return [draw() for _ in range(draws)]
+
+
+@pytest.mark.claim("rand.three-libs")
+@given(first=seeds, second=seeds, reseeded=libraries, before=sizes(1, 5), after=sizes(1, 5))
+def test_a_seed_restarts_its_own_librarys_stream_and_no_other(first, second, reseeded, before, after):
+    alone = {library: stream_of(library, first, before + after) for library in LIBRARIES}
+    restarted = stream_of(reseeded, second, after)
+    for library in LIBRARIES:
+        stream_of(library, first, before)
+    LIBRARIES[reseeded][0](second)
+    for library, (_, draw) in LIBRARIES.items():
+        got = [draw() for _ in range(after)]
+        should = restarted if library == reseeded else alone[library][before:]
+        assert got == should, f"after seeding {reseeded}, {library} gave {got}, but should give {should} [{first=}]"
+
+
+@pytest.mark.claim("rand.three-libs")
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device, library):
+    def losses(kinds, seed):
+        run = Training(device, kinds, seed=0)
+        LIBRARIES[library][0](seed)
+        return run.losses(STEPS)
+
+    others = [kind for kind in LIBRARIES if kind != library]
+    same, other = losses(LIBRARIES, 1) == losses(LIBRARIES, 1), losses(LIBRARIES, 1) == losses(LIBRARIES, 2)
+    unused = losses([kind for kind in others if kind != "torch"], 1) == losses(
+        [kind for kind in others if kind != "torch"], 2
+    )
+    assert same, f"with one seed of {library} a run gave two results"
+    assert not other, f"two seeds of {library} gave one result, though the run draws from it"
+    assert unused, f"two seeds of {library} gave two results, though the run does not draw from it"
+
+
+@pytest.mark.claim("rand.three-libs")
+@given(seed=seeds, own=seeds)
+def test_generator_objects_do_not_hear_of_the_global_seeds(seed, own):
+    def drawn(global_seed):
+        torchs, numpys, pythons = torch.Generator().manual_seed(own), np.random.default_rng(own), random.Random(own)
+        for seeding, _ in LIBRARIES.values():
+            seeding(global_seed)
+        return torch.rand(1, generator=torchs).item(), numpys.random(), pythons.random()
+
+    assert drawn(seed) == drawn(seed + 1), f"the global seed reached a generator object [{seed=}, {own=}]"
+
+
+# ---- CUDA's seed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("rand.cuda-seed-all")
+@given(seed=seeds)
+def test_torchs_seed_is_handed_on_to_all_cuda_devices(seed):
+    """Whether there are any or not: without one the call is remembered until CUDA is used, if ever."""
+    heard = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "manual_seed_all", heard.append)
+        torch.manual_seed(seed)
+    assert heard == [seed], f"torch.manual_seed({seed}) called cuda.manual_seed_all with {heard}, but should with it"
+
+
+@pytest.mark.claim("rand.cuda-seed-all")
+@given(seed=seeds)
+def test_torchs_seed_alone_reproduces_the_stream_of_the_device(device, seed):
+    torch.manual_seed(seed)
+    first = torch.randn(5, device=device)
+    torch.manual_seed(seed)
+    again = torch.randn(5, device=device)
+    torch.manual_seed(seed)
+    torch.cuda.manual_seed_all(seed)
+    both = torch.randn(5, device=device)
+    assert torch.equal(first, again), f"torch.manual_seed alone gave {first}, and then {again} on {device} [{seed=}]"
+    assert torch.equal(first, both), f"manual_seed_all changed {first} to {both} on {device} [{seed=}]"
+
+
+@pytest.mark.claim("rand.cuda-seed-all")
+@given(seed=seeds, other=seeds)
+def test_cudas_seed_leaves_the_cpus_stream_as_it_is(seed, other):
+    torch.manual_seed(seed)
+    should = torch.rand(3), torch.rand(3)
+    torch.manual_seed(seed)
+    first = torch.rand(3)
+    torch.cuda.manual_seed_all(other)
+    got = first, torch.rand(3)
+    same = all(torch.equal(a, b) for a, b in zip(got, should, strict=True))
+    assert same, f"around cuda.manual_seed_all({other}) the CPU drew {got}, but should draw {should} [{seed=}]"
+
+
+@pytest.mark.claim("rand.cuda-seed-all")
+@pytest.mark.needs("cuda")
+@given(seed=seeds, other=seeds)
+def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
+    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+
+    def drawn():
+        return [torch.rand(3, device=gpu).tolist() for gpu in gpus]
+
+    torch.manual_seed(seed)
+    by_torch = drawn()
+    torch.manual_seed(other)
+    torch.cuda.manual_seed_all(seed)
+    by_cuda = drawn()
+    assert by_torch == by_cuda, f"torch's seed gave {by_torch}, CUDA's {by_cuda} [{seed=}]"
+    assert all(stream == by_torch[0] for stream in by_torch), f"the GPUs were seeded differently: {by_torch}"
+
+
+# ---- a seed for each source --------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("rand.separate-seeds")
+@given(seed=seeds, order=st.lists(st.sampled_from(["global", "first", "second"]), min_size=3, max_size=12))
+def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order):
+    def generator(name):
+        if name == "global":
+            torch.manual_seed(seed)
+            return None
+        return torch.Generator(device).manual_seed(seed + (name == "second"))
+
+    alone = {}
+    for name in set(order):
+        own = generator(name)
+        alone[name] = [torch.rand(2, generator=own, device=device).tolist() for _ in range(order.count(name))]
+    generators, together = {name: generator(name) for name in set(order)}, {name: [] for name in set(order)}
+    for name in order:
+        together[name].append(torch.rand(2, generator=generators[name], device=device).tolist())
+    assert together == alone, f"interleaved as {order} the streams are {together}, but should be {alone} [{seed=}]"
+
+
+def weights_and_order(seed, width, order_seed=None):
+    """Initial weights of a layer, and an order of the data drawn after them from the same stream, or from its own."""
+    torch.manual_seed(seed)
+    weights = nn.Linear(width, 3).weight.detach()
+    generator = None if order_seed is None else torch.Generator().manual_seed(order_seed)
+    return weights, torch.randperm(50, generator=generator).tolist()
+
+
+@pytest.mark.claim("rand.separate-seeds")
+@given(seed=seeds, width=sizes(1, 8), own=seeds)
+def test_a_wider_layer_changes_the_order_of_the_data_unless_that_has_its_own_seed(seed, width, own):
+    shared, wider_shared = weights_and_order(seed, width), weights_and_order(seed, width + 1)
+    apart, wider_apart = weights_and_order(seed, width, own), weights_and_order(seed, width + 1, own)
+    assert shared[1] != wider_shared[1], f"one stream gave the same order in spite of more weights [{seed=}, {width=}]"
+    assert apart[1] == wider_apart[1], f"the order with its own seed changed with the width [{own=}, {width=}]"
+    other = weights_and_order(seed, width, own + 1)
+    assert torch.equal(apart[0], other[0]), f"another order came with other weights [{seed=}, {own=}]"
+    assert apart[1] != other[1], f"another seed gave the same order [{own=}]"
+
+
+SOURCES = ("init", "dropout", "order", "augmentation")
+
+
+def traced_run(device, seed_of):
+    """What each source of randomness did in a short training run with a seed for each, and the losses."""
+    init, order, augmentation = (
+        torch.Generator().manual_seed(seed_of[source]) for source in ("init", "order", "augmentation")
+    )
+    hidden, head = nn.Linear(4, 32), nn.Linear(32, 1)
+    for parameter in (*hidden.parameters(), *head.parameters()):
+        nn.init.normal_(parameter, std=0.5, generator=init)
+    trace = {"init": hidden.weight.tolist(), "dropout": [], "order": [], "augmentation": []}
+    dropout = nn.Dropout(0.5)
+    net = nn.Sequential(hidden, nn.Sigmoid(), dropout, head).to(device)
+    dropout.register_forward_hook(lambda _, __, output: trace["dropout"].append((output != 0).tolist()))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    data = torch.linspace(-1, 1, 96).reshape(24, 4)
+    torch.manual_seed(seed_of["dropout"])
+    losses = []
+    for rows in DataLoader(range(24), batch_size=8, shuffle=True, generator=order):
+        flips = torch.randint(2, (8, 4), generator=augmentation) * 2 - 1
+        trace["order"] += rows.tolist()
+        trace["augmentation"] += flips.tolist()
+        x = (data[rows] * flips).to(device)
+        loss = (net(x) - x.sum(dim=1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return trace, losses
+
+
+@pytest.mark.claim("rand.sources", "rand.separate-seeds")
+@given(seed=seeds, varied=st.sampled_from(SOURCES))
+def test_each_source_varies_alone_with_its_seed_and_changes_the_training(device, seed, varied):
+    fixed = dict.fromkeys(SOURCES, seed)
+    (trace, losses), (other, other_losses) = (traced_run(device, of) for of in (fixed, {**fixed, varied: seed + 1}))
+    changed = [source for source in SOURCES if trace[source] != other[source]]
+    assert changed == [varied], f"another seed of {varied} changed {changed} [{seed=}]"
+    assert losses != other_losses, f"another {varied} did not change the losses {losses} [{seed=}]"
+
+
+@pytest.mark.claim("rand.sources")
+@given(seed=seeds)
+def test_with_all_sources_fixed_nothing_else_varies(device, seed):
+    first, second = (traced_run(device, {source: seed + at for at, source in enumerate(SOURCES)}) for _ in range(2))
+    assert first == second, f"two runs with the same four seeds differ: losses {first[1]} and {second[1]} [{seed=}]"
+
+
+@pytest.mark.claim("rand.sources")
+@pytest.mark.parametrize("source", SOURCES)
+def test_without_a_seed_each_source_differs_from_run_to_run(device, source):
+    first, second = ({**dict.fromkeys(SOURCES, 0), source: torch.seed()} for _ in range(2))
+    traces = [traced_run(device, of)[0][source] for of in (first, second)]
+    assert traces[0] != traces[1], f"{source} was the same in two runs without a seed"
+
+
+# ---- what no seed can fix ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("rand.as-well-as-you-can")
+@given(seed=seeds, dtype=st.sampled_from(["fp32", "fp64", "bf16", "fp16"]))
+def test_a_sum_in_another_order_rounds_otherwise(device, seed, dtype):
+    """Two large terms that cancel, and a small one that is lost where it meets one of them first."""
+    generator = torch.Generator().manual_seed(seed)
+    small = (1 + torch.rand(1, generator=generator)).to(TORCH_DTYPES[dtype]).to(device) / 8
+    large = torch.full_like(small, 1 / torch.finfo(small.dtype).eps)
+    first, second = (large + small) - large, (large - large) + small
+    assert first.item() != second.item(), f"both orders of {large} + {small} − {large} give {first} [{dtype=}]"
+    assert ((large + small) - large).item() == first.item(), "the same order gave two results"
+
+
+# Beyond the batch of one, for which libraries have another routine.
+PRODUCTS = [(rows, inner) for rows in (2, 7, 32, 256) for inner in (16, 100, 1024)]
+
+
+@pytest.mark.claim("rand.as-well-as-you-can")
+def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, figure):
+    differing, furthest = [], 0.0
+    for rows, inner in PRODUCTS:
+        generator = torch.Generator().manual_seed(rows * inner)
+        a = torch.randn(rows, inner, generator=generator).to(device)
+        w = torch.randn(inner, 64, generator=generator).to(device)
+        together, again, alone = (a @ w)[:1], (a @ w)[:1], a[:1] @ w
+        assert torch.equal(together, again), f"the same product gave two results [{rows=}, {inner=}]"
+        off = (together - alone).abs().max().item()
+        differing += [(rows, inner)] if off else []
+        # Rounding alone: each of the additions is off by at most an eps of the sum of magnitudes.
+        bound = inner * torch.finfo(a.dtype).eps * (a[:1].abs() @ w.abs()).max().item()
+        assert off <= bound, f"the results are {off} apart, but rounding explains only {bound} [{rows=}, {inner=}]"
+        furthest = max(furthest, off)
+    figure(f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to {furthest:.1e}")
+    assert differing, "no product depended on its batch: not a bit of difference in any shape"
+
+
+@pytest.mark.claim("rand.as-well-as-you-can")
+def test_deterministic_mode_refuses_what_is_undefined_and_fills_what_is_uninitialised(device, deterministic):
+    """Two values for one place: which of them wins is not defined."""
+    x, index, values = (torch.tensor(of, device=device) for of in ([0.0, 0.0], [1, 1], [3.0, 4.0]))
+    with pytest.raises(RuntimeError, match="deterministic"):
+        x.put_(index, values)
+    empty = torch.empty(1000, device=device)
+    assert empty.isnan().all(), "torch.empty left what was in memory, but should fill it in deterministic mode"
+    torch.use_deterministic_algorithms(False)
+    x.put_(index, values)
+    assert x.tolist() in ([0.0, 3.0], [0.0, 4.0]), f"put_ made {x} of two values for one place"
+
+
+def sums_by_index(device, runs=20):
+    """The same 2^20 random values added up in 16 bins, again and again."""
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(16, (2**20,), generator=generator).to(device)
+    values = torch.randn(2**20, generator=generator).to(device)
+    return [torch.zeros(16, device=device).index_add_(0, index, values).tolist() for _ in range(runs)]
+
+
+@pytest.mark.claim("rand.as-well-as-you-can")
+@pytest.mark.needs("cuda")
+def test_atomic_additions_are_the_same_from_run_to_run_in_deterministic_mode(device, deterministic, figure):
+    fixed = sums_by_index(device)
+    torch.use_deterministic_algorithms(False)
+    free = sums_by_index(device)
+    figure(f"{len({tuple(of) for of in free})} results in {len(free)} runs of index_add_, 1 in deterministic mode")
+    assert all(of == fixed[0] for of in fixed), "in deterministic mode the same sums differ from run to run"
+    close = np.allclose(free, [fixed[0]] * len(free), rtol=1e-3, atol=0.1)
+    assert close, "outside of it they differ by more than roundings"
