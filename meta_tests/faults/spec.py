@@ -1,0 +1,102 @@
+"""Faults in the peak table, in the published figures, in the formulas that tie them together, and in torch."""
+
+import torch
+
+import accounting.models
+from accounting import devices, measured
+from accounting.devices import ACCELERATORS
+from accounting.peaks import both
+from meta_tests.faults import fault, replace
+
+A100, H100 = ACCELERATORS["A100 SXM4 80GB"], ACCELERATORS["H100 SXM5 80GB"]
+
+
+def published():
+    """The table of published figures; imported here, because each run under a fault imports it anew."""
+    from test_claims.oracles import published
+
+    return published
+
+
+@fault("spec.h100-1979", "spec.h100-989", "spec.mixed-comparison", "spec.fp32-orders-worse", "spec.sparsity-unused")
+def the_h100s_row_holds_the_sparse_peak(patch):
+    for dtype in ("bf16", "fp16"):
+        patch.setitem(H100.peaks, dtype, both(1978.9, 1978.9))
+
+
+@fault("spec.a100-312", "spec.gpt4", "spec.halved-in-practice")
+def the_a100s_row_holds_the_sparse_peak(patch):
+    for dtype in ("bf16", "fp16"):
+        patch.setitem(A100.peaks, dtype, both(624, 624))
+
+
+@fault("spec.h100-fp32-67", "spec.fp32-slower", "spec.dtype-dependent", "spec.peak-is-bound", "spec.tensor-core")
+def fp32_and_tf32_change_places_in_the_table(patch):
+    columns = devices._MATRIX_COLUMNS
+    patch.setitem(columns, "fp32", ("tf32",))
+    patch.setitem(devices._VECTOR_COLUMNS, "fp32", ("tf32",))
+    patch.setitem(columns, "tf32", ("fp32",))
+
+
+@fault("spec.fp8-faster", "spec.dtype-dependent")
+def fp8_has_the_peak_of_fp16(patch):
+    patch.setitem(devices._MATRIX_COLUMNS, "fp8_e4m3", ("fp16",))
+
+
+@fault("spec.h100-80gb")
+def the_nvl_is_given_80_gb(patch):
+    from test_claims import test_spec
+
+    rows = [row._replace(memory="80 GB HBM3") if row.label == "H100 NVL 94GB" else row for row in test_spec.ROWS]
+    patch.setattr(test_spec, "ROWS", rows)
+
+
+@fault("spec.gpt3", "spec.gpt3-323", "spec.thresholds-v-models")
+def the_gradient_of_the_weights_is_forgotten(patch):
+    patch.setitem(accounting.models.RULES, "step", 4)
+    forward_flops = accounting.models.forward_flops
+    replace(patch, forward_flops, lambda model, batch, sequence=1, **rest: forward_flops(model, batch) * 2 // 3)
+
+
+@fault("spec.us-eo", "spec.eu-ai-act", "spec.thresholds-v-models")
+def the_two_laws_exchange_their_thresholds(patch):
+    laws = published().THRESHOLDS
+    order, act = laws["US order"], laws["EU AI Act"]
+    patch.setitem(laws, "US order", order._replace(operations=act.operations))
+    patch.setitem(laws, "EU AI Act", act._replace(operations=order.operations))
+
+
+@fault("spec.gpt4", "spec.thresholds-v-models")
+def the_estimate_for_gpt_4_slips_by_a_digit(patch):
+    training = published().TRAINING
+    patch.setitem(training, "GPT-4", training["GPT-4"]._replace(flops=2.1e26))
+
+
+@fault("spec.sparsity-2of4")
+def torch_keeps_the_first_two_of_four_only(patch):
+    from torch.sparse import _semi_structured_conversions as conversions
+
+    compress = conversions.sparse_semi_structured_from_dense_cutlass
+    first_two = torch.tensor([1, 1, 0, 0])
+    patch.setattr(
+        conversions,
+        "sparse_semi_structured_from_dense_cutlass",
+        lambda dense: compress(dense * first_two.repeat(dense.shape[1] // 4).to(dense)),
+    )
+
+
+@fault("spec.peak-is-bound")
+def time_runs_ten_thousand_times_too_slowly(patch):
+    perf_counter = measured.perf_counter
+    patch.setattr(measured, "perf_counter", lambda: perf_counter() / 10_000)
+
+
+@fault("spec.tensor-core")
+def torchs_product_multiplies_row_by_row(patch):
+    mm = torch.mm
+
+    def row_by_row(a, b, out=None):
+        for row in range(len(a)):
+            mm(a[row : row + 1], b.T.contiguous().T, out=out[row : row + 1])
+
+    patch.setattr(torch, "mm", row_by_row)

@@ -1,0 +1,465 @@
+"""Specifications: printed peaks against the chip's own units and clocks, printed totals against the formulas."""
+
+from __future__ import annotations
+
+from datetime import date
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.sparse._semi_structured_conversions import (
+    sparse_semi_structured_from_dense_cutlass,
+    sparse_semi_structured_to_dense_cutlass,
+)
+
+from accounting import planning
+from accounting.devices import ACCELERATORS, clock_scaled_peak_flop_per_s, device_named, peak_flop_per_s
+from accounting.flops import matmul_flops
+from accounting.models import active_parameter_count, forward_flops, parameter_count, rule_flops
+from accounting.peaks import ROWS
+from test_claims.oracles import published
+from test_claims.oracles.products import flop_per_s, product, without_tf32
+from test_claims.oracles.timing import one_thread
+
+A100, H100, H100_PCIE = (ACCELERATORS[name] for name in ("A100 SXM4 80GB", "H100 SXM5 80GB", "H100 PCIe 80GB"))
+LARGE = 8192  # side of a product that fills any GPU
+
+
+def tera(row, dtype, **options):
+    """The peak on record in TFLOP/s."""
+    return peak_flop_per_s(row, dtype, **options) / 1e12
+
+
+def rederived(units, multiply_adds_per_clock, clock_mhz):
+    """TFLOP/s of so many units, each of which does so many multiply-adds a clock."""
+    return units * multiply_adds_per_clock * 2 * clock_mhz * 1e6 / 1e12
+
+
+def printed_sparse(figure):
+    """The figure with sparsity, where the vendor prints one."""
+    return figure.printed if figure.kind == "sparse" else figure.sparse
+
+
+def measured_share(card, dtype):
+    """Measured over dense peak, for a card and dtype of `published.PRODUCTS`."""
+    return getattr(card, dtype) / tera(ACCELERATORS[card.card], dtype)
+
+
+# ---- peaks on paper ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("spec.a100-312")
+@pytest.mark.parametrize("row", [row for row in ROWS if row.die == "GA100"], ids=lambda row: row.label)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_every_a100_has_312_dense_teraflop_per_s_of_its_tensor_cores_in_16_bits(row, dtype):
+    units = rederived(108 * 4, 256, 1410)  # 108 SMs of 4 tensor cores
+    assert tera(row, dtype) == 312, f"the peak of {row.label} is {tera(row, dtype)}, but should be 312 [{dtype}]"
+    assert units == pytest.approx(312, rel=1e-3), f"its units give {units:.1f} TFLOP/s, but should give 312"
+
+
+@pytest.mark.claim("spec.a100-312")
+def test_other_figures_of_the_a100_are_not_312():
+    got = {"fp32": tera(A100, "fp32"), "tf32": tera(A100, "tf32"), "sparse": printed_sparse(A100.peaks["bf16"])}
+    assert got == {"fp32": 19.5, "tf32": 156, "sparse": 624}, f"the A100's other figures are {got}"
+
+
+@pytest.mark.claim("spec.h100-1979", "spec.h100-989")
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_the_h100_has_989_dense_and_twice_that_with_sparsity_in_16_bits(dtype):
+    dense, sparse = tera(H100, dtype), printed_sparse(H100.peaks[dtype])
+    units = rederived(132 * 4, 512, 1830)
+    assert dense == pytest.approx(units, rel=1e-3), f"the dense peak is {dense}, but its units give {units:.1f}"
+    assert sparse == pytest.approx(1979, abs=0.5), f"the figure with sparsity is {sparse}, but should round to 1979"
+    assert 2 * dense == pytest.approx(sparse, abs=0.2), f"half of {sparse} should be the dense peak {dense}"
+
+
+@pytest.mark.claim("spec.h100-1979")
+def test_1979_is_neither_another_h100_nor_another_dtype_with_sparsity():
+    others = {
+        "PCIe": printed_sparse(H100_PCIE.peaks["bf16"]),
+        "NVL": printed_sparse(ACCELERATORS["H100 NVL 94GB"].peaks["bf16"]),
+        "tf32": 2 * tera(H100, "tf32"),
+        "fp8": 2 * tera(H100, "fp8_e4m3"),
+    }
+    near = [name for name, figure in others.items() if figure == pytest.approx(1979, rel=0.1)]
+    assert not near, f"with sparsity {near} come to {others}, but only the SXM board in 16 bits should come to 1979"
+    fp8 = tera(H100, "fp8_e4m3")
+    assert fp8 == pytest.approx(1979, abs=0.5), f"dense fp8 is {fp8}, but should be 1979: the same figure, without 2:4"
+
+
+@pytest.mark.claim("spec.h100-989")
+def test_no_product_was_measured_above_989_on_an_h100():
+    card = next(card for card in published.PRODUCTS if card.card == H100.label)
+    assert max(card.fp16, card.bf16) < tera(H100, "bf16"), f"{card} exceeds the dense peak of {tera(H100, 'bf16')}"
+
+
+@pytest.mark.claim("spec.mixed-comparison")
+def test_like_for_like_an_h100_does_three_times_an_a100_not_six():
+    dense = tera(H100, "bf16") / tera(A100, "bf16")
+    sparse = printed_sparse(H100.peaks["bf16"]) / printed_sparse(A100.peaks["bf16"])
+    mixed = printed_sparse(H100.peaks["bf16"]) / tera(A100, "bf16")
+    assert dense == pytest.approx(sparse, rel=1e-3), f"dense {dense:.3f}x and sparse {sparse:.3f}x should be equal"
+    assert round(dense, 1) == 3.2, f"the H100 has {dense:.2f} times the dense peak, but should have 3.2 times"
+    assert round(mixed, 1) == 6.3, f"sparse over dense is {mixed:.2f}, but should be 6.3"
+
+
+@pytest.mark.claim("spec.mixed-comparison")
+def test_measured_products_agree_with_the_comparison_of_like_with_like(figure):
+    h100, a100 = (next(card for card in published.PRODUCTS if card.card == row.label) for row in (H100, A100))
+    ratio = h100.bf16 / a100.bf16
+    figure(f"measured elsewhere: {ratio:.2f}x")
+    assert abs(ratio - 3.17) < abs(ratio - 6.34), f"the measured ratio is {ratio:.2f}, but should be near 3.2, not 6.3"
+
+
+WITH_SPARSITY = [
+    pytest.param(figure, id=f"{row.label} {dtype}")
+    for row in ROWS
+    for dtype, figure in row.peaks.items()
+    if figure.sparse is not None and (row.die, dtype) != ("GB110", "fp4")
+]
+
+
+@pytest.mark.claim("spec.halved-in-practice")
+@pytest.mark.parametrize("figure_of_table", WITH_SPARSITY)
+def test_where_both_are_printed_dense_is_exactly_half_of_sparse(figure_of_table):
+    """Within what is printed: rounded figures, and one row whose two figures are stated at clocks 1.2 % apart."""
+    dense, sparse = figure_of_table.value, figure_of_table.sparse
+    assert dense == pytest.approx(sparse / 2, rel=0.0125), f"dense is {dense}, but should be half of {sparse}"
+
+
+@pytest.mark.claim("spec.halved-in-practice")
+@pytest.mark.parametrize("card", published.PRODUCTS, ids=lambda card: card.card)
+def test_what_practice_loses_comes_on_top_of_the_half_and_is_no_half(card):
+    share = measured_share(card, "bf16")
+    assert share > 0.7, f"measured is {share:.2f} of the dense peak, but should be far more than a half [{card}]"
+    assert share != pytest.approx(1, abs=1e-3), f"practice should lose or gain something of the dense peak [{card}]"
+
+
+@pytest.mark.claim("spec.h100-fp32-67")
+def test_67_teraflop_per_s_are_the_vector_units_of_the_sxm_board():
+    sxm, pcie = (tera(row, "fp32") for row in (H100, H100_PCIE))
+    units = rederived(132 * 128, 1, 1980), rederived(114 * 128, 1, 1755)
+    assert (sxm, pcie) == pytest.approx(units, rel=1e-3), f"fp32 peaks are {sxm}, {pcie}, but the units give {units}"
+    assert round(sxm) == 67 != round(pcie) == 51, f"the peaks are {sxm} and {pcie}, but should be 67 and 51"
+    assert tera(H100, "tf32") > 7 * sxm, f"tf32 is {tera(H100, 'tf32')}, but should be far above fp32's {sxm}"
+
+
+@pytest.mark.claim("spec.fp32-orders-worse")
+def test_on_paper_fp32_is_one_order_of_magnitude_below_fp16_not_several(figure):
+    dense = tera(H100, "fp16") / tera(H100, "fp32")
+    sparse = printed_sparse(H100.peaks["fp16"]) / tera(H100, "fp32")
+    figure(f"{dense:.1f}x dense, {sparse:.1f}x against the figure with sparsity")
+    assert dense < sparse < 100, f"the ratios are {dense:.1f} and {sparse:.1f}: orders of magnitude start at 100"
+    assert round(dense, 1) == 14.8, f"the ratio is {dense:.2f}, but should be 14.8"
+
+
+@pytest.mark.claim("spec.fp32-orders-worse", "spec.fp32-slower")
+def test_measured_elsewhere_fp32_is_about_as_far_behind_as_on_paper(figure):
+    card = next(card for card in published.PRODUCTS if card.card == H100.label)
+    ratio = card.bf16 / card.fp32
+    figure(f"measured elsewhere: {ratio:.1f}x")
+    assert 10 < ratio < 20, f"bf16 was measured {ratio:.1f} times as fast as fp32, but should be about 15 times"
+
+
+@pytest.mark.claim("spec.fp32-slower", "spec.dtype-dependent")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
+    ladder = [
+        (dtype, tera(row, dtype)) for dtype in ("fp32", "tf32", "bf16", "fp8_e4m3") if peak_flop_per_s(row, dtype)
+    ]
+    for (wide, slow), (narrow, fast) in pairwise(ladder):
+        assert slow <= fast, f"{row.label}: {narrow} is {fast} TFLOP/s, but should be at least the {slow} of {wide}"
+    if len(ladder) > 1 and ladder[0][0] == "fp32":
+        (_, slowest), (_, fastest) = ladder[0], ladder[-1]
+        assert slowest < fastest, f"{row.label}: fp32 has {slowest} TFLOP/s, but should have less than {fastest}"
+
+
+@pytest.mark.claim("spec.dtype-dependent")
+def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits_and_jumps_from_vector_to_matrix_units():
+    peaks = [tera(H100, dtype) for dtype in ("fp32", "tf32", "bf16", "fp8_e4m3")]
+    steps = [round(fast / slow, 2) for slow, fast in pairwise(peaks)]
+    assert steps == [7.39, 2.0, 2.0], f"from fp32 to tf32, bf16 and fp8 the peak grows {steps}-fold [{peaks}]"
+    units = tera(H100, "fp64") / tera(H100, "fp64", path="vector")
+    assert units == pytest.approx(2, rel=0.01), f"matrix units do {units:.2f} times the fp64 of vector units, not twice"
+
+
+@pytest.mark.claim("spec.fp8-faster")
+def test_on_paper_fp8_doubles_fp16_on_the_h100(figure):
+    ratio = tera(H100, "fp8_e4m3") / tera(H100, "fp16")
+    units = rederived(132 * 4, 1024, 1830)
+    figure(f"{ratio:.2f}x on paper")
+    assert ratio == pytest.approx(2, rel=1e-3), f"fp8 has {ratio:.3f} times the peak of fp16, but should have twice"
+    assert tera(H100, "fp8_e4m3") == pytest.approx(units, rel=1e-3), f"its units give {units:.0f} TFLOP/s"
+
+
+@pytest.mark.claim("spec.fp8-faster")
+def test_a_published_training_run_is_faster_in_fp8_but_not_twice_as_fast(figure):
+    bf16, fp8 = (run for run in published.RUNS if (run.model, run.sequence) == ("3b", 512))
+    assert (bf16.dtype, fp8.dtype, bf16.card) == ("bf16", "fp8_e4m3", fp8.card)
+    ratio = fp8.tokens_per_s / bf16.tokens_per_s
+    figure(f"a whole run elsewhere: {ratio:.2f}x")
+    assert 1 < ratio < 2, f"fp8 trains {ratio:.2f} times as fast as bf16, but should between once and twice"
+
+
+@pytest.mark.claim("spec.fp8-faster")
+@pytest.mark.needs("cuda", "sm>=8.9")
+def test_products_of_fp8_are_faster_than_those_of_fp16_here(device, speed):
+    fp16, fp8 = (product(device, dtype, LARGE) for dtype in ("fp16", "fp8_e4m3"))
+    speed.assert_slower(fp16, fp8, f"a product of side {LARGE}, fp16 against fp8")
+
+
+@pytest.mark.claim("spec.fp32-slower", "spec.fp32-orders-worse")
+@pytest.mark.needs("cuda")
+def test_products_of_fp32_are_slower_than_those_of_fp16_here_but_not_by_orders_of_magnitude(device, speed):
+    with without_tf32():
+        fp32, fp16 = (product(device, dtype, LARGE // 2) for dtype in ("fp32", "fp16"))
+        speed.assert_slower(fp32, fp16, f"a product of side {LARGE // 2}, fp32 against fp16", at_most=100)
+
+
+@pytest.mark.claim("spec.h100-80gb")
+def test_an_h100_has_80_gb_unless_it_is_the_nvl_and_an_h200_has_more():
+    got = {row.label: int(row.memory.split()[0]) for row in ROWS if row.label.startswith(("H100", "H200"))}
+    should = {"H100 SXM5 80GB": 80, "H100 PCIe 80GB": 80, "H100 NVL 94GB": 94}
+    should |= {"H200 SXM 141GB": 141, "H200 NVL 141GB": 141}
+    assert got == should, f"memory on record is {got}, but should be {should} GB"
+    for label, gigabytes in got.items():
+        assert f"{gigabytes}GB" in label, f"{label} has {gigabytes} GB on record, unlike its name"
+
+
+@pytest.mark.claim("spec.h100-80gb")
+@pytest.mark.needs("cuda")
+def test_this_device_has_the_memory_that_its_label_says(device, figure):
+    facts = torch.cuda.get_device_properties(device)
+    row = device_named(facts.name, f"{facts.major}.{facts.minor}", facts.multi_processor_count)
+    figure(f"{facts.name}: {facts.total_memory / 2**30:.1f} GiB")
+    if row is not None and row.memory is not None:
+        label = int(row.memory.partition("GB")[0].replace(" ", "").split("/")[0])
+        share = facts.total_memory / (label * 2**30)
+        assert 0.9 < share < 1.15, f"{facts.name} reports {share:.2f} of the {label} GB on record"
+
+
+# ---- sparsity ----------------------------------------------------------------------------------------------------
+
+LEAST_ROWS, LEAST_COLUMNS = 32, 32  # that torch's conversion takes both ways
+
+
+def of_pattern(pattern, device="cpu"):
+    """A matrix whose every group of four has values where the four bits of `pattern` are 1."""
+    group = torch.tensor([float(i + 1) * (pattern >> i & 1) for i in range(4)])
+    return group.repeat(LEAST_ROWS, LEAST_COLUMNS // 4).to(device, torch.float16)
+
+
+@pytest.mark.claim("spec.sparsity-2of4")
+@pytest.mark.parametrize("pattern", range(16), ids=lambda pattern: f"{pattern:04b}")
+def test_only_two_values_of_each_group_of_four_survive_compression(pattern):
+    dense = of_pattern(pattern)
+    kept, places = sparse_semi_structured_from_dense_cutlass(dense)
+    restored = sparse_semi_structured_to_dense_cutlass(kept, places)
+    values = pattern.bit_count()
+    assert kept.numel() == dense.numel() // 2, f"{kept.numel()} values are kept, but should be half of {dense.numel()}"
+    assert torch.equal(restored, dense) == (values <= 2), (
+        f"a group {dense[0, :4].tolist()} comes back as {restored[0, :4].tolist()}; up to two values of four should "
+        "survive, and no more"
+    )
+
+
+@pytest.mark.claim("spec.sparsity-2of4")
+@pytest.mark.needs("cuda", "sm>=8.0")
+def test_a_sparse_product_is_right_for_two_values_in_four_and_wrong_for_three(device):
+    x = torch.randn(128, 128, device=device, dtype=torch.float16)
+    for pattern, right in ((0b1010, True), (0b1011, False)):
+        weight = of_pattern(pattern, device).repeat(4, 4)
+        got, should = torch.sparse.to_sparse_semi_structured(weight) @ x, weight @ x
+        error = ((got - should).norm() / should.norm()).item()
+        assert (error < 0.01) == right, f"the sparse product errs by {error:.1%} [{pattern:04b} in each group of four]"
+
+
+@pytest.mark.claim("spec.sparsity-unused")
+@pytest.mark.parametrize("card", published.PRODUCTS, ids=lambda card: card.card)
+def test_no_dense_product_comes_near_the_peak_with_sparsity(card):
+    share = measured_share(card, "bf16") / 2
+    most = (
+        0.6 if card.card.startswith("RTX") else 0.5
+    )  # GeForce cards run above the clock that their peak is stated for
+    assert share < most, f"a dense product reaches {share:.2f} of the figure with sparsity, but should at most {most}"
+
+
+@pytest.mark.claim("spec.sparsity-unused")
+@pytest.mark.parametrize("run", published.RUNS[:4], ids=lambda run: f"{run.model} {run.sequence}")
+def test_published_utilisation_is_held_against_the_dense_peak(run):
+    rate = run.flops_per_token * run.tokens_per_s / run.devices
+    peak = rate / (run.mfu / 100) / 1e12
+    assert peak == pytest.approx(tera(ACCELERATORS[run.card], run.dtype), rel=0.01), (
+        f"the printed {run.mfu} % of {rate:.4g} FLOP/s imply a peak of {peak:.0f} TFLOP/s, but should the dense one"
+    )
+
+
+# ---- bounds and units --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("spec.peak-is-bound")
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_no_product_here_exceeds_what_the_units_can_do(device, bound_flop_per_s, peak_flop_per_s, figure, dtype):
+    side = 256 if device.type == "cpu" else LARGE // 2
+    bound, peak = bound_flop_per_s(dtype), peak_flop_per_s(dtype)
+    with without_tf32():
+        rate = flop_per_s(device, dtype, side)
+    figure(f"{dtype}: {rate / 1e12:.3g} TFLOP/s" + (f", {rate / peak:.2f} of the peak" if peak else ""))
+    assert bound is None or rate <= bound, f"a product of {dtype} ran at {rate:.3g} FLOP/s, above the bound {bound:.3g}"
+
+
+@pytest.mark.claim("spec.peak-is-bound")
+@pytest.mark.parametrize("card", published.PRODUCTS, ids=lambda card: card.card)
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_published_products_obey_the_peak_of_their_dtype_at_a_clock_the_card_can_hold(card, dtype):
+    row = ACCELERATORS[card.card]
+    if peak_flop_per_s(row, dtype) is None:
+        assert (card.card, dtype) == ("H20", "fp32"), f"{card.card} should have a peak for {dtype}"
+        return
+    share = measured_share(card, dtype)
+    if card.card.startswith("RTX"):  # a GeForce card runs above the boost clock that its peak is stated for
+        highest = clock_scaled_peak_flop_per_s(row, dtype, 3.0e9)
+        assert getattr(card, dtype) * 1e12 < highest, f"{card.card} exceeds its units at 3 GHz: {share:.2f} of nominal"
+    else:
+        assert share < 1, f"{card.card} reaches {share:.2f} of its {dtype} peak, but should stay below it"
+
+
+@pytest.mark.claim("spec.peak-is-bound")
+def test_a_nominal_peak_is_exceeded_where_clock_or_dtype_is_not_the_one_it_is_stated_for():
+    geforce = next(card for card in published.PRODUCTS if card.card == "RTX 4090")
+    share = measured_share(geforce, "bf16")
+    assert share > 1, f"the RTX 4090 reaches {share:.2f} of its nominal peak, but should exceed it"
+    tf32 = published.H100_FP32_WITH_TF32_ALLOWED
+    assert tera(H100, "fp32") * 6 < tf32 < tera(H100, "tf32"), (
+        f"{tf32} TFLOP/s of 'fp32' should be six times fp32's peak, and below that of tf32 which really ran"
+    )
+
+
+@pytest.mark.claim("spec.tensor-core")
+def test_on_paper_the_large_figures_are_those_of_the_matrix_units():
+    vector, matrix = tera(H100, "fp32", path="vector"), tera(H100, "bf16")
+    assert matrix == pytest.approx(rederived(132 * 4, 512, 1830), rel=1e-3), "989 should be the 528 tensor cores"
+    assert vector == pytest.approx(rederived(132 * 128, 1, 1980), rel=1e-3), "67 should be the 16,896 vector lanes"
+    assert peak_flop_per_s(H100, "bf16", path="vector") is None, "bf16 should have no peak of vector units on record"
+    assert matrix > 10 * vector, f"{matrix} TFLOP/s should be an order of magnitude above {vector}"
+
+
+@pytest.mark.claim("spec.tensor-core")
+@one_thread()
+def test_a_product_outruns_elementwise_arithmetic_here(device, speed):
+    """The same FLOPs, once as a product and once as multiply-adds of elements that lie in a cache."""
+    side, elements = (128, 2**14) if device.type == "cpu" else (4096, 2**22)
+    x, y, z, out = (torch.rand(elements, device=device) for _ in range(4))
+    calls = max(1, matmul_flops(side, side, side) // (2 * elements) // 8)  # an eighth of the product's FLOPs
+    speed.assert_slower(
+        lambda: [torch.addcmul(x, y, z, out=out) for _ in range(calls)],
+        product(device, "bf16" if device.type == "cuda" else "fp32", side),
+        "an eighth of a product's multiply-adds, elementwise, against the product",
+        at_least=1 / 8,
+    )
+
+
+@pytest.mark.claim("spec.tensor-core")
+@pytest.mark.needs("cuda", "sm>=8.0")
+def test_a_product_of_bf16_does_more_than_the_vector_units_could(device, peak_flop_per_s, figure):
+    rate, vector = flop_per_s(device, "bf16", LARGE), peak_flop_per_s("fp32")
+    figure(f"bf16 product: {rate / 1e12:.0f} TFLOP/s")
+    if vector is not None:
+        assert rate > vector, (
+            f"a bf16 product ran at {rate:.3g} FLOP/s, but should exceed the vector units' {vector:.3g}"
+        )
+
+
+# ---- models and laws ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("spec.gpt3")
+@pytest.mark.parametrize("model", published.GPT3_FAMILY, ids=lambda model: model.name)
+def test_six_n_d_gives_the_flops_that_the_paper_prints_for_each_gpt_3(model):
+    formula = rule_flops("step", model.millions * 10**6, published.GPT3_TOKENS)
+    assert formula == pytest.approx(float(model.flops), rel=0.005), f"6ND={formula:.3e}, but printed is {model.flops}"
+    days = formula / (1e15 * 24 * 60 * 60)
+    assert days == pytest.approx(float(model.petaflop_s_days), rel=0.01), (
+        f"that is {days:.3g} PF-days, but printed are {model.petaflop_s_days}"
+    )
+
+
+@pytest.mark.claim("spec.gpt3")
+def test_the_shape_of_gpt_3_has_the_parameters_that_the_paper_prints():
+    formula = parameter_count(published.GPT3_SHAPE)
+    assert round(formula / 1e6, -2) == published.GPT3.millions, f"{formula} parameters, but printed are 174,600 million"
+    rounded = rule_flops("step", 175 * 10**9, published.GPT3_TOKENS)
+    assert rounded == 315 * 10**21, f"6 · 175e9 · 300e9 = {rounded:.3e}, but should be 3.15e23"
+    assert abs(rounded / float(published.GPT3.flops) - 1) < 0.005, (
+        "3.15e23 should be within 0.5 % of the printed 3.14e23"
+    )
+
+
+@pytest.mark.claim("spec.gpt3-323")
+def test_323_flops_do_not_even_make_one_token_and_3_14e23_make_the_run():
+    one_token = forward_flops(published.GPT3_SHAPE, batch=1, sequence=1)
+    assert one_token > 323, f"one token forward takes {one_token:.3g} FLOPs, but should take more than 323"
+    assert one_token > 2 * 0.99 * active_parameter_count(published.GPT3_SHAPE), f"one token takes {one_token} FLOPs"
+    total = 3 * forward_flops(published.GPT3_SHAPE, batch=1, sequence=1) * published.GPT3_TOKENS
+    assert total == pytest.approx(float(published.GPT3.flops), rel=0.005), (
+        f"a training run takes {total:.3e} FLOPs, but printed are {published.GPT3.flops}"
+    )
+
+
+@pytest.mark.claim("spec.gpt4")
+def test_the_estimate_for_gpt_4_is_marked_as_one_and_follows_from_the_reported_run():
+    estimate = published.TRAINING["GPT-4"]
+    least, most = (
+        planning.affordable_flops(days, published.GPT4_DEVICES, peak_flop_per_s(A100, "bf16"), mfu)
+        for days, mfu in zip(published.GPT4_DAYS, published.GPT4_MFU, strict=True)
+    )
+    assert estimate.estimated, "GPT-4's FLOPs are unpublished: the table should mark them as an estimate"
+    assert least < estimate.flops < most, f"{estimate.flops:.2g} should be between {least:.3g} and {most:.3g} FLOPs"
+    assert f"{estimate.flops:.0e}" == "2e+25", f"the estimate is {estimate.flops}, but should round to 2e25"
+
+
+@pytest.mark.claim("spec.us-eo")
+def test_the_us_order_set_1e26_operations_of_any_kind_and_is_revoked():
+    order = published.THRESHOLDS["US order"]
+    assert order.operations == 1e26, f"the threshold is {order.operations}, but should be 1e26"
+    assert order.counts_integers, "the order should count integer operations as well"
+    assert order.of_biological_data == 1e23, f"for biological data it is {order.of_biological_data}, but should be 1e23"
+    assert order.in_force(date(2024, 6, 1)), "the order should be in force in June 2024"
+    assert not order.in_force(date(2025, 1, 20)), "the order should be revoked on 20 January 2025"
+    assert (order.until - order.adopted).days == 448, "it should have lasted from 30 October 2023 to 20 January 2025"
+
+
+@pytest.mark.claim("spec.us-eo")
+def test_california_takes_the_revoked_threshold_up_again():
+    order, state = (published.THRESHOLDS[law] for law in ("US order", "California"))
+    assert state.operations == order.operations, f"{state.operations} should be the order's {order.operations}"
+    assert state.in_force(date(2026, 1, 1)), "California's law should be in force from 2026"
+    assert not any(law.in_force(date(2025, 6, 1)) for law in (order, state)), "neither should be, in June 2025"
+
+
+@pytest.mark.claim("spec.eu-ai-act")
+def test_the_eu_ai_act_presumes_systemic_risk_from_1e25_and_applies():
+    act = published.THRESHOLDS["EU AI Act"]
+    assert act.operations == 1e25, f"the threshold is {act.operations}, but should be 1e25"
+    assert not act.counts_integers, "the act should count floating-point operations only"
+    assert not act.in_force(date(2025, 8, 1)), (
+        "the chapter on general-purpose models should not apply before August 2025"
+    )
+    assert act.in_force(date(2025, 8, 2)), "it should apply from 2 August 2025"
+
+
+@pytest.mark.claim("spec.thresholds-v-models")
+def test_gpt_3_is_below_both_thresholds_and_gpt_4_between_them():
+    eu, us = (published.THRESHOLDS[law].operations for law in ("EU AI Act", "US order"))
+    gpt3 = rule_flops("step", parameter_count(published.GPT3_SHAPE), published.GPT3_TOKENS)
+    gpt4 = published.TRAINING["GPT-4"].flops
+    assert gpt3 < eu < gpt4 < us, f"{gpt3:.2e} < {eu:.0e} < {gpt4:.1e} < {us:.0e} should hold"
+    assert published.TRAINING["GPT-3"].flops == pytest.approx(gpt3, rel=0.005), "the printed FLOPs should be 6ND"
+
+
+@pytest.mark.claim("spec.thresholds-v-models")
+def test_llama_3_405b_is_between_the_thresholds_too():
+    formula = rule_flops("step", published.LLAMA3_405B_PARAMETERS, published.LLAMA3_405B_TOKENS)
+    printed = published.TRAINING["Llama 3.1 405B"].flops
+    assert formula == pytest.approx(printed, rel=0.01), f"6ND={formula:.2e}, but printed is {printed}"
+    assert 1e25 < formula < 1e26, f"{formula:.2e} should be between 1e25 and 1e26"
