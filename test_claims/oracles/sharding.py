@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-# Several times what a busy machine needs to import torch; a rank that waits for a dead one is killed then.
-TIMEOUT_S = 240
+# Several times what a busy machine needs to import torch twice at once.
+TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
@@ -41,34 +44,34 @@ def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optim
 
 
 def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
-    """For each net what each of `processes` held, which trained it with a sharded Adam over gloo on the CPU."""
-    with tempfile.TemporaryDirectory() as folder:
-        task = json.dumps({"rendezvous": Path(folder, "rendezvous").as_uri(), "processes": processes, "nets": nets})
-        started = [
-            subprocess.Popen(
-                [sys.executable, "-m", __name__, task, str(rank)],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(processes)
-        ]
-        try:
-            printed = [process.communicate(timeout=TIMEOUT_S) for process in started]
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
-    for rank, (process, (_, errors)) in enumerate(zip(started, printed, strict=True)):
-        if process.returncode:
-            raise RuntimeError(f"rank {rank} of {processes} ended with {process.returncode}:\n{errors}")
-    held = [json.loads(output) for output, _ in printed]
+    """For each net what each of `processes` held, which trained it with a sharded Adam over gloo on the CPU.
+
+    A rank that is done waits to be killed: gloo's own way of taking leave hangs where the other rank is gone already.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        task = json.dumps({"rendezvous": (folder / "rendezvous").as_uri(), "processes": processes, "nets": nets})
+        results = [folder / f"{rank}.json" for rank in range(processes)]
+        started: list[subprocess.Popen[bytes]] = []
+        for rank, result in enumerate(results):
+            errors = stack.enter_context(result.with_suffix(".log").open("wb"))
+            command = [sys.executable, "-m", __name__, task, str(rank), str(result)]
+            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=errors, stderr=errors)
+            started.append(stack.enter_context(process))
+            stack.callback(process.kill)  # before the process is left, which waits for its end
+        deadline = time.monotonic() + TIMEOUT_S
+        while not all(result.exists() for result in results):
+            ended = [rank for rank, process in enumerate(started) if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                logs = "\n".join(result.with_suffix(".log").read_text(errors="replace") for result in results)
+                raise RuntimeError(f"ranks {ended} of {processes} ended early, or {TIMEOUT_S} s have passed:\n{logs}")
+            time.sleep(0.05)
+        held = [json.loads(result.read_text()) for result in results]
     return [[Rank(**of_rank[net]) for of_rank in held] for net in range(len(nets))]
 
 
-def main(task: str, rank: str) -> None:
-    """One rank: trains each net, and prints what it holds."""
+def main(task: str, rank: str, result: str) -> None:
+    """One rank: trains each net, and writes down what it holds."""
     from torch import distributed
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -91,9 +94,11 @@ def main(task: str, rank: str) -> None:
                 "weights": [value for parameter in parameters for value in parameter.flatten().tolist()],
             }
         )
-    distributed.barrier()
-    print(json.dumps(held))
-    distributed.destroy_process_group()
+    written = Path(result).with_suffix(".part")
+    written.write_text(json.dumps(held))
+    written.rename(result)
+    sys.stdin.read()  # until the parent has all results, or is gone
+    os._exit(0)
 
 
 if __name__ == "__main__":
