@@ -26,7 +26,7 @@ test: lint suite
 
 suite:
 	@$(call ready,--dev) && exec "$$python" -m pytest --quick $(STRICT) \
-		--doctest-modules accounting test_claims bench meta_tests $(ARGS)
+		--doctest-modules --doctest-glob='*.md' README.md docs accounting proofline test_claims bench meta_tests $(ARGS)
 
 lint:
 	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \
