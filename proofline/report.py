@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from proofline import __version__, history
+from proofline import __version__, history, plots
 from proofline import device as devices
 from proofline.verdicts import VERDICTS, Registry, Verdict
 
@@ -32,6 +32,7 @@ class Finished:
 
 
 KEY = pytest.StashKey[Finished]()
+ROOFLINE = "roofline.svg"
 
 
 def finish(
@@ -63,6 +64,8 @@ def finish(
         folder / "verdicts.json", json.dumps([verdict.as_dict() for verdict in verdicts], indent=1) + "\n"
     )
     history.write_atomically(folder / "report.md", markdown(finished, registry))
+    if drawing := plots.roofline_svg(finished.benchmarks, f"Matrix products on {fingerprint['name']}"):
+        history.write_atomically(folder / ROOFLINE, drawing)
     return finished
 
 
@@ -213,10 +216,12 @@ def markdown(finished: Finished, registry: Registry) -> str:
     if finished.benchmarks:
         lines += ["## Benchmarks", "", *markdown_table(benchmark_table(finished.benchmarks)), ""]
         lines += [
-            "Share of own ceiling: against the best rate this machine was measured at in this run; `!` marks a share",
+            "Of own ceiling: against the best rate of this machine for that dtype in this run. `!` marks a share",
+            "above 1, where the ceiling was measured too low.",
             "",
         ]
-        lines[-2] += " above 1, where the ceiling was measured too low."
+        if any("ceiling_flop_per_s" in bench.get("extra_info", {}) for bench in finished.benchmarks):
+            lines += [f"![Products over their arithmetic intensity]({ROOFLINE})", ""]
     return "\n".join(lines)
 
 
