@@ -212,16 +212,6 @@ def test_activations_grow_with_the_sequence_and_its_square_without_fused_attenti
     assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, but should {least} to {most} times"
 
 
-@pytest.fixture
-def allocator(device):
-    """The device under test, where torch keeps account of its bytes; warmed up, as cuBLAS takes a workspace."""
-    if device.type not in measured.MEASURED_DEVICES:
-        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
-    x = torch.ones(64, 8, device=device, requires_grad=True)
-    (x @ torch.ones(8, 8, device=device)).sum().backward()
-    return device
-
-
 # ---- checkpointing -----------------------------------------------------------------------------------------------
 
 

@@ -192,17 +192,6 @@ def test_a_frozen_parameter_has_no_gradient(workloads, device):
     assert got == tensors.parameter_bytes(net) - 64, f"gradients take {got} bytes, but should take 64 less than all"
 
 
-@pytest.fixture
-def allocator(workloads, device):
-    """The device under test, warmed up: the first products of a process make cuBLAS take its workspaces."""
-    if device.type not in measured.MEASURED_DEVICES:
-        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
-    model = DeepLinear(dim=4, layers=2)
-    net = workloads.build(model, device=device)
-    tensors.train(net, torch.optim.SGD(net.parameters()), workloads.inputs(model, 2, device=device))
-    return device
-
-
 def step_counts(device, net):
     """How many step counts lie on the device: one per parameter tensor on the CPU, where torch keeps them."""
     return len(list(net.parameters())) if device.type == "cpu" else 0

@@ -88,14 +88,6 @@ def test_the_allocator_sees_the_state_appear(allocator, optimizer, buffers):
         )
 
 
-@pytest.fixture
-def allocator(device):
-    """The device under test, where torch keeps account of its bytes."""
-    if device.type not in measured.MEASURED_DEVICES:
-        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
-    return device
-
-
 @pytest.mark.claim("optim.adam-doubles")
 @given(tensor_shapes=several_shapes)
 def test_adam_doubles_parameters_and_gradients_and_triples_parameters_alone(device, tensor_shapes):
