@@ -1,0 +1,81 @@
+"""A language model's data: token files, windows and batches of them, and the memory that reading them takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, get_worker_info
+
+
+def window(tokens: Any, start: int, length: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of one example, cast to int64: the tokens from `start` on, and the ones after each of them."""
+    x, y = (tokens[begin : begin + length].astype(np.int64) for begin in (start, start + 1))
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def batch(tokens: Any, size: int, length: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, each (size, length), of windows that start at random places."""
+    starts = torch.randint(len(tokens) - length, (size,), generator=generator).tolist()
+    x, y = zip(*(window(tokens, start, length) for start in starts), strict=True)
+    return torch.stack(x), torch.stack(y)
+
+
+class Item(NamedTuple):
+    """One window as a loader hands it on: where it is from, and the process that read it."""
+
+    index: int
+    x: Tensor
+    y: Tensor
+    worker: int
+    process: int
+
+
+class TokenWindows(Dataset[Item]):
+    """The windows of a file of int32 tokens, one after the other.
+
+    Each process opens the file for itself, at the first window it reads: what is sent to a worker is the path alone.
+    """
+
+    def __init__(self, path: Path, length: int):
+        self.path, self.length = path, length
+        self.windows = (path.stat().st_size // 4 - 1) // length
+        self._tokens: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return self.windows
+
+    def __getitem__(self, index: int) -> Item:
+        if self._tokens is None:
+            self._tokens = np.memmap(self.path, dtype=np.int32, mode="r")
+        worker = get_worker_info()
+        x, y = window(self._tokens, index * self.length, self.length)
+        return Item(index, x, y, -1 if worker is None else worker.id, os.getpid())
+
+
+def fresh(path: Path) -> Path:
+    """The path, of no file now: an earlier one that is still mapped is left as it is, where truncating would crash."""
+    path.unlink(missing_ok=True)
+    return path
+
+
+def sparse_file(path: Path, nbytes: int) -> Path:
+    """A file of so many zero bytes, which takes next to no room on the disk."""
+    fresh(path).touch()
+    os.truncate(path, nbytes)
+    return path
+
+
+def resident_bytes() -> int:
+    """The memory of this process that is present: its own and that of the pages of files it has touched."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # not Linux
+        shown = subprocess.run(["ps", "-o", "rss=", "-p", str(os.getpid())], capture_output=True, text=True, check=True)
+        return int(shown.stdout) * 1024

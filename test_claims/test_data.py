@@ -1,0 +1,552 @@
+"""Claims about data loading: token files and their types, windows of them, loaders, and who waits for whom."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from accounting import models
+from accounting.formats import element_bits
+from accounting.memory import tensor_bytes
+from accounting.models import DeepLinear
+from test_claims.oracles.tokens import TokenWindows, batch, fresh, resident_bytes, sparse_file, window
+from test_claims.strategies import sizes
+
+INTEGERS = {name: np.dtype(name) for name in ("uint8", "uint16", "int16", "int32", "int64")}
+seeds = st.integers(0, 2**31)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the token files of this module are."""
+    return tmp_path_factory.mktemp("tokens")
+
+
+@st.composite
+def token_arrays(draw, names=tuple(INTEGERS), least=0):
+    """Tokens of an integer type, its extreme values among them."""
+    dtype = INTEGERS[draw(st.sampled_from(names))]
+    limits = np.iinfo(dtype)
+    ids = st.integers(int(limits.min), int(limits.max)) | st.sampled_from([int(limits.min), int(limits.max)])
+    return np.array(draw(st.lists(ids, min_size=least, max_size=40)), dtype=dtype)
+
+
+# ---- files of integers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("data.int-sequences")
+@given(tokens=token_arrays(least=1))
+def test_tokens_survive_a_raw_file_a_npy_file_and_a_tensor(folder, tokens):
+    raw, npy = fresh(folder / "tokens.bin"), fresh(folder / "tokens.npy")
+    tokens.tofile(raw)
+    np.save(npy, tokens)
+    copies = {
+        "np.memmap": np.memmap(raw, dtype=tokens.dtype, mode="r"),
+        "np.fromfile": np.fromfile(raw, dtype=tokens.dtype),
+        "np.load": np.load(npy),
+        "np.load, mapped": np.load(npy, mmap_mode="r"),
+        "torch": torch.from_numpy(tokens.copy()).numpy(),
+    }
+    for name, copy in copies.items():
+        assert copy.dtype == tokens.dtype, f"{name} gives {copy.dtype}, but should give {tokens.dtype}"
+        assert copy.tolist() == tokens.tolist(), f"{name} gives {copy}, but should give {tokens}"
+
+
+@pytest.mark.claim("data.int-sequences")
+@given(tokens=token_arrays())
+def test_a_raw_file_is_the_integers_one_after_the_other_and_nothing_else(folder, tokens):
+    path = folder / "plain.bin"
+    tokens.tofile(path)
+    signed = np.issubdtype(tokens.dtype, np.signedinteger)
+    should = b"".join(token.to_bytes(tokens.itemsize, sys.byteorder, signed=signed) for token in tokens.tolist())
+    got = path.read_bytes()
+    assert got == should, f"the file holds {got.hex()}, but should hold {should.hex()} [{tokens}, {tokens.dtype}]"
+    formula = tensor_bytes(tokens.shape, str(tokens.dtype))
+    assert formula == len(got), f"tensor_bytes={formula}, but the file has {len(got)} bytes"
+
+
+# ---- np.memmap ---------------------------------------------------------------------------------------------------
+
+TOUCHED = 64
+READ_AROUND_BYTES = 2 * 2**20  # the largest page that a system may map for one that is touched
+
+
+@pytest.fixture
+def large_file(folder: Path) -> Iterator[tuple[Path, dict[int, int]]]:
+    """A sparse file twice as large as memory, and the tokens at 64 places spread over it; the rest is zeros."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    path = sparse_file(folder / "large.bin", max(2 * memory_bytes, 8 * 2**30))
+    apart = path.stat().st_size // 4 // TOUCHED
+    marks = {place * apart + 37 * place: 1000 + place for place in range(TOUCHED)}
+    with open(path, "r+b") as file:
+        for index, token in marks.items():
+            file.seek(4 * index)
+            file.write(token.to_bytes(4, sys.byteorder))
+    yield path, marks
+    path.unlink()
+
+
+@pytest.mark.claim("data.memmap-lazy")
+@pytest.mark.needs("resource")  # not on Windows, which has no sparse file without being asked for it
+def test_reading_64_tokens_of_a_file_larger_than_memory_leaves_as_many_pages_there(large_file, figure):
+    path, marks = large_file
+    gc.collect()
+    before = resident_bytes()
+    tokens = np.memmap(path, dtype=np.int32, mode="r")
+    quarter = tokens[len(tokens) // 4 : len(tokens) // 2]
+    opened = resident_bytes() - before
+    got = {index: int(tokens[index]) for index in marks}
+    touched = resident_bytes() - before
+    nbytes = path.stat().st_size
+    figure(f"of {nbytes / 2**30:.0f} GiB, {touched / 2**20:.1f} MiB are in memory after reading 64 tokens")
+    assert tokens.nbytes == nbytes, f"the mapped array has {tokens.nbytes} bytes, but should have {nbytes}"
+    assert got == marks, f"the tokens at the marked places are {got}, but should be {marks}"
+    assert abs(quarter.nbytes - nbytes / 4) < 8, f"the slice of a quarter has {quarter.nbytes} bytes of {nbytes}"
+    for what, rise, most in (("opening", opened, 2**24), ("64 tokens", touched, TOUCHED * READ_AROUND_BYTES)):
+        assert rise <= most, f"{what} brought {rise / 2**20:.1f} MiB into memory, but should at most {most / 2**20:.0f}"
+
+
+@pytest.mark.claim("data.memmap-lazy")
+@pytest.mark.needs("resource")
+def test_what_is_read_through_is_in_memory_mapped_or_not(folder):
+    """Which shows that the measure used above sees pages at all."""
+    nbytes = 2**26
+    path = sparse_file(folder / "whole.bin", nbytes)
+    for name, read in {
+        "np.fromfile": lambda: np.fromfile(path, dtype=np.int32),
+        "np.memmap, summed": lambda: (mapped := np.memmap(path, dtype=np.int32, mode="r"), mapped.sum()),
+    }.items():
+        gc.collect()
+        before = resident_bytes()
+        kept = read()
+        rise = resident_bytes() - before
+        del kept
+        assert rise > 0.8 * nbytes, f"{name} of {nbytes} bytes brought {rise} into memory, but should bring all"
+
+
+@pytest.mark.claim("data.memmap-lazy")
+@given(start=st.integers(0, 40), length=sizes(0, 40))
+def test_a_slice_of_a_mapped_file_is_a_view_of_it_and_a_cast_is_not(folder, start, length):
+    path = fresh(folder / "some.bin")
+    np.arange(50, dtype=np.int32).tofile(path)
+    tokens = np.memmap(path, dtype=np.int32, mode="r")
+    part = tokens[start : start + length]
+    assert part.tolist() == list(range(start, min(start + length, 50))), f"[{start}:{start + length}] is {part}"
+    assert part.base is not None, "a slice of the mapped array is a copy of it"
+    assert not np.shares_memory(part.astype(np.int64), tokens), "the cast slice still lies in the file's pages"
+
+
+@pytest.mark.claim("data.memmap-npy")
+@given(tokens=token_arrays(least=1))
+def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
+    path = fresh(folder / "header.npy")
+    np.save(path, tokens)
+    contents = path.read_bytes()
+    header = len(contents) - tokens.nbytes
+    # The format: magic string, two bytes of version, two of the length that follows; all of it padded to 64 bytes.
+    declared = 10 + int.from_bytes(contents[8:10], "little")
+    assert header == declared, f"the header has {header} bytes, but says it has {declared}"
+    assert header % 64 == 0, f"the header has {header} bytes, not a multiple of 64"
+    as_written = np.memmap(path, dtype=tokens.dtype, mode="r")
+    extra = header // tokens.itemsize
+    assert len(as_written) == len(tokens) + extra, f"mapped raw there are {len(as_written)} tokens of {len(tokens)}"
+    assert as_written[:extra].tobytes() == contents[:header], "what comes before the tokens is not the header"
+    for name, corrected in (
+        ("np.load(mmap_mode='r')", np.load(path, mmap_mode="r")),
+        ("np.memmap(offset=header)", np.memmap(path, dtype=tokens.dtype, mode="r", offset=header)),
+    ):
+        assert corrected.tolist() == tokens.tolist(), f"{name} gives {corrected}, but should give {tokens}"
+        assert isinstance(corrected, np.memmap), f"{name} is not mapped, but a {type(corrected)}"
+
+
+@pytest.mark.claim("data.memmap-npy")
+def test_a_thousand_int32_tokens_come_out_as_1032(folder, figure):
+    tokens = np.arange(1000, dtype=np.int32)
+    saved, written = folder / "saved.npy", folder / "written.npy"
+    np.save(saved, tokens)
+    tokens.tofile(written)
+    got, raw = (np.memmap(path, dtype=np.int32, mode="r") for path in (saved, written))
+    first = int.from_bytes(b"\x93NUM", sys.byteorder)
+    figure(f"{len(got)} values of 1000, the first {got[0]}")
+    assert (len(got), got[0]) == (1032, first), f"{len(got)} values from {got[0]} on, but should be 1032 from {first}"
+    assert raw.tolist() == tokens.tolist(), "a .npy file from tofile, without a header, is not read as it was written"
+
+
+# ---- uint16 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("data.uint16")
+@given(ids=st.lists(st.integers(0, 2**17), min_size=1, max_size=30))
+def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids):
+    path = fresh(folder / "narrow.bin")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.array(ids).astype(np.uint16).tofile(path)
+    got = np.memmap(path, dtype=np.uint16, mode="r").tolist()
+    should = [token % 65536 for token in ids]
+    assert got == should, f"the ids come back as {got}, but should as {should} [{ids=}]"
+    assert (got == ids) == (max(ids) < 65536), f"{ids} come back as {got}"
+
+
+@pytest.mark.claim("data.uint16")
+@pytest.mark.parametrize("token", [-1, 65536, 70000])
+def test_an_array_of_python_integers_does_not_take_what_does_not_fit(token):
+    assert np.array([0, 65535], dtype=np.uint16).tolist() == [0, 65535]
+    if int(np.__version__.partition(".")[0]) >= 2:
+        with pytest.raises(OverflowError):
+            np.array([token], dtype=np.uint16)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            got = np.array([token], dtype=np.uint16).tolist()
+        assert got == [token % 65536], f"NumPy 1 made {got} of {token}, but should wrap it"
+
+
+@pytest.mark.claim("data.uint16")
+@given(count=st.integers(0, 500))
+def test_uint16_takes_two_bytes_a_token_and_int32_twice_as_many(folder, count):
+    tokens = np.arange(count)
+    got = {}
+    for dtype in ("uint16", "int32"):
+        path = folder / f"{dtype}.bin"
+        tokens.astype(dtype).tofile(path)
+        got[dtype] = path.stat().st_size
+        formula = tensor_bytes((count,), dtype)
+        assert formula == got[dtype], f"tensor_bytes={formula}, but the file has {got[dtype]} bytes [{dtype}, {count=}]"
+    assert (got["uint16"], got["int32"]) == (2 * count, 4 * count), f"{count} tokens take {got} bytes"
+
+
+@pytest.mark.claim("data.uint16")
+@pytest.mark.parametrize(
+    ("model", "fits"), [("GPT2_SMALL", True), ("MIXTRAL_8X7B", True), ("LLAMA3_8B", False)], ids=str
+)
+def test_which_vocabularies_fit_into_uint16(model, fits):
+    last = getattr(models, model).vocab_size - 1
+    narrow, wide = (int(np.array([last]).astype(dtype)[0]) for dtype in (np.uint16, np.int32))
+    assert (narrow == last) == fits, f"the last id of {model}, {last}, is {narrow} as uint16"
+    assert wide == last, f"the last id of {model}, {last}, is {wide} as int32"
+
+
+@pytest.mark.claim("data.llama-2.8tb")
+def test_2_8_terabytes_are_1_4_trillion_tokens_of_uint16_or_half_as_many_of_int32(folder):
+    tokens, vocabulary, stated = 14 * 10**11, 32_000, 28 * 10**11
+    path, per_token = folder / "sample.bin", {}
+    for dtype in ("uint16", "int32"):
+        sample = np.arange(vocabulary).astype(dtype)  # each id once
+        sample.tofile(path)
+        assert np.fromfile(path, dtype=dtype).tolist() == list(range(vocabulary)), f"{dtype} does not keep all ids"
+        per_token[dtype] = path.stat().st_size // vocabulary
+        formula = tensor_bytes((tokens,), dtype)
+        measured = per_token[dtype] * tokens
+        assert formula == measured, f"tensor_bytes={formula}, but should be {measured} [{dtype}]"
+    got = (tensor_bytes((tokens,), "uint16"), tensor_bytes((tokens,), "int32"), stated // per_token["int32"])
+    should = (stated, 2 * stated, tokens // 2)
+    assert got == should, f"bytes as uint16, as int32, and int32 tokens in 2.8 TB: {got}, but should be {should}"
+    smallest = (vocabulary - 1).bit_length()
+    assert smallest <= element_bits("uint16"), f"the last id of {vocabulary} takes {smallest} bits"
+
+
+# ---- windows -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("data.batch-shift")
+@given(tokens=token_arrays(names=("uint16", "int32"), least=2), size=sizes(1, 5), seed=seeds, share=st.floats(0, 1))
+def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed, share):
+    length = 1 + int(share * (len(tokens) - 2))
+    path = fresh(folder / "shift.bin")
+    tokens.tofile(path)
+    mapped = np.memmap(path, dtype=tokens.dtype, mode="r")
+    x, y = batch(mapped, size, length, torch.Generator().manual_seed(seed))
+    assert x.shape == y.shape == (size, length), f"the batch is {x.shape} and {y.shape}, but should be {size, length}"
+    assert torch.equal(x[:, 1:], y[:, :-1]), f"the targets {y} are not the inputs {x} shifted [{tokens=}, {length=}]"
+    text = tokens.tolist()
+    windows = [text[start : start + length + 1] for start in range(len(text) - length)]
+    for inputs, targets in zip(x.tolist(), y.tolist(), strict=True):
+        assert [*inputs, targets[-1]] in windows, f"{inputs} and then {targets[-1]} are nowhere in {text}"
+
+
+lengths = st.integers(1, 16)
+
+
+@pytest.mark.claim("data.randint-bound")
+@given(length=lengths, spare=st.integers(1, 20), seed=seeds)
+def test_every_start_that_randint_draws_leaves_a_full_window(length, spare, seed):
+    tokens = np.arange(length + spare)
+    starts = torch.randint(len(tokens) - length, (50 * spare,), generator=torch.Generator().manual_seed(seed)).tolist()
+    for start in {*starts, 0, spare - 1}:
+        x, y = window(tokens, start, length)
+        assert (len(x), len(y)) == (length, length), f"from {start} there are {len(x)} and {len(y)} of {length} tokens"
+    drawn = (min(starts), max(starts))
+    assert 0 <= drawn[0] <= drawn[1] < spare, f"starts were drawn from {drawn[0]} to {drawn[1]} [{length=}, {spare=}]"
+
+
+@pytest.mark.claim("data.randint-bound")
+def test_both_ends_of_the_range_are_drawn_and_not_the_bound():
+    """2000 draws of 4 starts: each is missed once in 10^249."""
+    starts = set(torch.randint(20 - 16, (2000,), generator=torch.Generator().manual_seed(0)).tolist())
+    assert starts == {0, 1, 2, 3}, f"the starts drawn are {starts}, but should be 0 to 3"
+
+
+@pytest.mark.claim("data.randint-bound")
+@given(length=lengths, spare=st.integers(1, 20))
+def test_the_bound_is_tight(length, spare):
+    tokens = np.arange(length + spare)
+    last = len(tokens) - length - 1
+    _, y = window(tokens, last, length)
+    assert y[-1] == tokens[-1], f"the last start {last} ends at {y[-1]}, but should at the last token {tokens[-1]}"
+    x, y = window(tokens, last + 1, length)
+    assert (len(x), len(y)) == (length, length - 1), f"one start more leaves {len(x)} inputs, {len(y)} targets"
+
+
+@pytest.mark.claim("data.randint-bound")
+def test_data_of_just_the_sequence_length_holds_no_window():
+    with pytest.raises(RuntimeError, match="from"):
+        batch(np.arange(16), 1, 16)
+
+
+# ---- the cast to int64 -------------------------------------------------------------------------------------------
+
+
+def takes(function, dtype):
+    """Whether a function of torch takes integers of this type."""
+    try:
+        function(dtype)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+@pytest.mark.claim("data.astype-int64")
+def test_embedding_takes_int32_and_int64_and_targets_int64_so_that_int64_serves_both(device, figure):
+    table, logits = torch.zeros(4, 2, device=device), torch.zeros(3, 4, device=device)
+    types = (torch.uint8, torch.int16, torch.uint16, torch.int32, torch.int64)
+
+    def embeds(dtype):
+        return nn.functional.embedding(torch.zeros(3, dtype=dtype, device=device), table)
+
+    def scores(dtype):
+        return nn.functional.cross_entropy(logits, torch.zeros(3, dtype=dtype, device=device))
+
+    embedded, scored = ([dtype for dtype in types if takes(function, dtype)] for function in (embeds, scores))
+    figure(f"embedding takes {embedded}, cross_entropy {scored}".replace("torch.", ""))
+    assert embedded == [torch.int32, torch.int64], f"embedding takes {embedded}, but should take int32 and int64"
+    both = [dtype for dtype in embedded if dtype in scored]
+    assert both == [torch.int64], f"both take {both}, but should take int64 alone"
+
+
+@pytest.mark.claim("data.astype-int64")
+def test_a_tensor_over_a_read_only_file_warns_and_over_the_cast_does_not(folder):
+    path = folder / "read_only.bin"
+    np.arange(10, dtype=np.int64).tofile(path)
+    tokens = np.memmap(path, dtype=np.int64, mode="r")
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else it is given once in a process
+    try:
+        with pytest.warns(UserWarning, match="not writable"):
+            shared = torch.from_numpy(tokens[2:5])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x, _ = window(tokens, 2, 3)
+    finally:
+        torch.set_warn_always(always)
+    assert shared.tolist() == x.tolist() == [2, 3, 4], f"the windows are {shared} and {x}, but should be 2, 3, 4"
+    x += 1
+    assert tokens[2:5].tolist() == [2, 3, 4], f"writing to the cast tensor changed the file to {tokens[2:5]}"
+
+
+@pytest.mark.claim("data.astype-int64")
+@given(tokens=token_arrays(names=("uint16", "int32"), least=2))
+def test_the_cast_keeps_every_id(tokens):
+    x, y = window(tokens, 0, len(tokens) - 1)
+    assert (x.dtype, y.dtype) == (torch.int64, torch.int64), f"the window is {x.dtype} and {y.dtype}"
+    assert [*x.tolist(), y[-1].item()] == tokens.tolist(), f"{tokens} became {x} and {y}"
+
+
+# ---- loaders -----------------------------------------------------------------------------------------------------
+
+
+def token_file(folder, windows, length):
+    path = fresh(folder / "windows.bin")
+    np.arange(windows * length + 1, dtype=np.int32).tofile(path)
+    return path
+
+
+@pytest.mark.claim("data.dataloader")
+@given(
+    windows=sizes(1, 30), length=sizes(1, 4), size=sizes(1, 8), shuffle=st.booleans(), drop=st.booleans(), seed=seeds
+)
+def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, shuffle, drop, seed):
+    dataset = TokenWindows(token_file(folder, windows, length), length)
+    generator = torch.Generator().manual_seed(seed)
+    loader = DataLoader(dataset, batch_size=size, shuffle=shuffle, drop_last=drop, generator=generator)
+    for _ in range(2):
+        batches = list(loader)
+        seen = [index for item in batches for index in item.index.tolist()]
+        for item in batches:
+            should = [list(range(i * length, i * length + length + 1)) for i in item.index.tolist()]
+            got = [[*x, y[-1]] for x, y in zip(item.x.tolist(), item.y.tolist(), strict=True)]
+            assert got == should, f"the batch holds {got}, but should hold {should}"
+        expected = windows - windows % size if drop else windows
+        assert len(seen) == len(set(seen)) == expected, f"an epoch of {windows} windows handed out {seen} [{size=}]"
+        assert shuffle or seen == list(range(expected)), f"without shuffling the order is {seen}"
+
+
+@pytest.mark.claim("data.dataloader")
+def test_shuffling_gives_each_epoch_an_order_of_its_own_and_a_seed_all_of_them(folder):
+    """Two orders of 30 windows are the same once in 10^32."""
+    dataset = TokenWindows(token_file(folder, 30, 1), 1)
+
+    def orders(seed):
+        loader = DataLoader(dataset, batch_size=7, shuffle=True, generator=torch.Generator().manual_seed(seed))
+        return [[index for item in loader for index in item.index.tolist()] for _ in range(2)]
+
+    first, second = orders(0)
+    assert list(range(30)) != first != second, f"the orders of two epochs are {first} and {second}"
+    assert orders(0) == [first, second], "the same seed gave other orders"
+    assert orders(1)[0] != first, f"two seeds gave the order {first}"
+
+
+@pytest.mark.claim("data.dataloader")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, where torch has threads
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a single core
+def test_two_workers_share_the_file_and_the_windows(folder):
+    """The file is changed while they read: both see it, because they map it and do not copy it."""
+    windows, length, size = 24, 4, 2
+    dataset = TokenWindows(token_file(folder, windows, length), length)
+    # Each worker has two batches in hand: the last ones are read after the change. A worker that hangs is an error.
+    loader = DataLoader(dataset, batch_size=size, num_workers=2, prefetch_factor=2, timeout=120)
+    batches, changed = [], 1000
+    for item in loader:
+        if not batches:
+            tokens = np.memmap(dataset.path, dtype=np.int32, mode="r+")
+            tokens[-2 * size * length :] = changed
+            tokens.flush()
+        batches.append(item)
+    seen = [index for item in batches for index in item.index.tolist()]
+    assert seen == list(range(windows)), f"an epoch of two workers handed out {seen}"
+    workers = {worker for item in batches for worker in item.worker.tolist()}
+    processes = {process for item in batches for process in item.process.tolist()}
+    assert workers == {0, 1}, f"the windows were read by workers {workers}, but should by 0 and 1"
+    assert len(processes - {os.getpid()}) == 2, f"they were read by the processes {processes}, but should by two others"
+    last = {item.worker[0].item(): item.y[-1, -1].item() for item in batches[-2:]}
+    assert last == {0: changed, 1: changed}, f"the workers read {last} at the end, but should both see {changed}"
+
+
+# ---- copies that overlap -----------------------------------------------------------------------------------------
+
+BATCH_FLOATS = 2**24  # 64 MiB
+
+
+def large_batches(pin_memory):
+    rows = torch.ones(4, BATCH_FLOATS // 2)
+    return DataLoader(TensorDataset(rows), batch_size=2, pin_memory=pin_memory)
+
+
+def share_that_holds_the_host(target, source):
+    """The time until a non_blocking copy returned, as a share of what it took on the device."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    begin.record()
+    target.copy_(source, non_blocking=True)
+    end.record()
+    returned_s = time.perf_counter() - start
+    end.synchronize()
+    return returned_s / (begin.elapsed_time(end) / 1e3)
+
+
+@pytest.mark.claim("data.pin-memory-flag")
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_batches_are_pinned_by_the_flag_and_then_copied_while_the_host_goes_on(device, figure, pin_memory):
+    with torch.cuda.device(device):
+        target = torch.empty(2, BATCH_FLOATS // 2, device=device)
+        for (rows,) in large_batches(pin_memory):
+            assert rows.is_pinned() == pin_memory, f"with {pin_memory=} a batch is pinned: {rows.is_pinned()}"
+        shares = sorted(share_that_holds_the_host(target, rows) for _ in range(5))
+        figure(f"{pin_memory=}: the host is held for {shares[2]:.0%} of the copy")
+        assert (shares[2] < 0.5) == pin_memory, f"the host was held for {shares[2]:.0%} of the copy [{pin_memory=}]"
+        assert target.min() == target.max() == 1, "the batch did not arrive"
+
+
+@pytest.mark.claim("data.pin-memory-flag")
+@pytest.mark.needs("cuda")
+def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, speed):
+    with torch.cuda.device(device):
+        target, side = torch.empty(2, BATCH_FLOATS // 2, device=device), torch.cuda.Stream()
+        a = torch.randn(4096, 4096, device=device)
+        ((pinned,), *_), ((pageable,), *_) = (list(large_batches(flag)) for flag in (True, False))
+        copy_s = speed.seconds(lambda: target.copy_(pinned, non_blocking=True), calls=3)
+        products = max(1, round(copy_s / speed.seconds(lambda: a @ a, calls=3)))
+
+        def step(source, stream):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                target.copy_(source, non_blocking=True)
+            for _ in range(products):
+                a @ a
+            torch.cuda.current_stream().wait_stream(stream)
+
+        same = torch.cuda.current_stream()
+        speed.assert_slower(
+            lambda: step(pageable, side), lambda: step(pinned, side), "pageable against pinned batches", at_least=1.2
+        )
+        speed.assert_slower(
+            lambda: step(pinned, same), lambda: step(pinned, side), "one stream against two", at_least=1.2
+        )
+
+
+# ---- who waits for whom ------------------------------------------------------------------------------------------
+
+
+class Delayed(torch.utils.data.IterableDataset):
+    """The same batch for ever, each after a delay."""
+
+    def __init__(self, item, delay_s):
+        self.item, self.delay_s = item, delay_s
+
+    def __iter__(self):
+        while True:
+            if self.delay_s:
+                time.sleep(self.delay_s)
+            yield self.item
+
+
+@pytest.mark.claim("data.pipeline-bottleneck")
+def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads, device, speed, figure):
+    model = DeepLinear(dim=256, layers=4)
+    net = workloads.build(model, device=device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    item = torch.randn(64, 256)
+
+    def step(batches):
+        x = next(batches).to(device)
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    def batches(delay_s):
+        return iter(DataLoader(Delayed(item, delay_s), batch_size=None))
+
+    prompt = batches(0)
+    speed.seconds(lambda: step(prompt), calls=3)
+    step_s = min(speed.seconds(lambda: step(prompt)) for _ in range(9))
+    delay_s = max(4 * step_s, 0.005)
+    slow = batches(delay_s)
+    ratio = speed.assert_slower(
+        lambda: step(slow), lambda: step(prompt), f"a step of {step_s * 1e3:.1f} ms behind a loader", at_least=2
+    )
+    figure(f"with a delay of {delay_s * 1e3:.1f} ms the model is idle {1 - 1 / ratio.value:.0%} of the time")
