@@ -1,0 +1,466 @@
+"""Utilisation: simulated and published runs against the formula, what a clock must wait for, what keeps it low."""
+
+from __future__ import annotations
+
+import socket
+import time
+from statistics import median
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from accounting import counted, measured
+from accounting.devices import ACCELERATORS, peak_flop_per_s
+from accounting.flops import matmul_flops
+from accounting.models import DeepLinear, step_flops
+from accounting.roofline import hfu, mfu
+from test_claims.oracles import published
+from test_claims.oracles.dispatched import counting, linear_net
+from test_claims.oracles.products import flop_per_s, product, without_tf32
+from test_claims.oracles.streams import Event, Stream
+from test_claims.oracles.timing import SHORT, one_thread
+
+H100 = ACCELERATORS["H100 SXM5 80GB"]
+EXAMPLE = (16384, 32768, 8192)  # the lecture's product
+EXAMPLE_FLOPS = 2 * 16384 * 32768 * 8192
+FP32_S, BF16_S = 0.16, 0.03  # what it took on the lecture's H100
+
+
+def run_name(run):
+    return f"{run.model} {run.sequence} {run.dtype} {run.card}"
+
+
+# ---- what it is --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("mfu.definition")
+@given(
+    busy_s=st.lists(st.floats(0.01, 100), min_size=1, max_size=8),
+    idle_s=st.floats(0, 100),
+    peak=st.integers(10**9, 10**15),
+)
+def test_mfu_is_the_share_of_their_time_that_devices_at_their_peak_would_work(busy_s, idle_s, peak):
+    """Devices that work at their peak or not at all, until the last is done and an idle time has passed."""
+    seconds = max(busy_s) + idle_s
+    flops = round(sum(busy * peak for busy in busy_s))
+    share = sum(busy / seconds for busy in busy_s) / len(busy_s)
+    formula = mfu(flops, seconds, float(peak), devices=len(busy_s))
+    assert formula == pytest.approx(share, rel=1e-6), f"mfu={formula}, but should be {share} [{busy_s=}, {seconds=}]"
+
+
+@pytest.mark.claim("mfu.definition")
+@pytest.mark.parametrize("run", published.RUNS, ids=run_name)
+def test_mfu_of_a_published_run_is_the_one_that_was_printed(run):
+    seconds, tokens = 60, 60 * run.tokens_per_s
+    formula = mfu(
+        run.flops_per_token * tokens, seconds, peak_flop_per_s(ACCELERATORS[run.card], run.dtype), run.devices
+    )
+    assert 100 * formula == pytest.approx(run.mfu, rel=2e-3), f"mfu={formula:.4f}, but printed are {run.mfu} % [{run}]"
+
+
+@pytest.mark.claim("mfu.definition")
+def test_without_the_time_the_quotient_is_seconds_not_a_share():
+    seconds = EXAMPLE_FLOPS / peak_flop_per_s(H100, "fp32")
+    share = mfu(EXAMPLE_FLOPS, FP32_S, peak_flop_per_s(H100, "fp32"))
+    assert seconds == pytest.approx(share * FP32_S), (
+        f"FLOPs / peak is {seconds:.3f}, but should be {share:.2f} of 0.16 s"
+    )
+    assert abs(seconds - share) > 0.5, f"FLOPs / peak is {seconds:.3f}, and should not pass for the share {share:.2f}"
+
+
+@pytest.mark.claim("mfu.definition")
+def test_a_product_here_has_a_utilisation_above_0_and_up_to_1(device, bound_flop_per_s, figure):
+    side = 256 if device.type == "cpu" else 4096
+    with without_tf32(), counted.flops() as dispatched:
+        multiply = product(device, "fp32", side)
+        multiply()
+    seconds = min(measured.time(multiply, device, warmup=2, rounds=5).times_s)
+    formula = mfu(dispatched.total, seconds, bound_flop_per_s("fp32"))
+    assert dispatched.total == matmul_flops(side, side, side)
+    if formula is None:
+        figure("no bound of this device is known")
+    else:
+        figure(f"{formula:.3f} of what the units could do at their highest clock")
+        assert 0 < formula <= 1, f"mfu={formula:.3f}, but should be above 0 and at most 1"
+
+
+@pytest.fixture
+def recomputing(device):
+    """Counted FLOPs of the same training step without and with recomputation of everything: (model, hardware)."""
+    net, x = linear_net((16, 16, 16, 16), device), torch.rand(8, 16, device=device, requires_grad=True)
+    totals = []
+    for again in (False, True):
+        with set_checkpoint_early_stop(False), counting() as counter:
+            y = checkpoint(net, x, use_reentrant=False) if again else net(x)
+            y.backward(torch.ones_like(y))
+        totals.append(int(counter.get_total_flops()))
+    return totals
+
+
+@pytest.mark.claim("mfu.hfu")
+def test_recomputing_all_makes_hfu_four_thirds_of_mfu(recomputing):
+    model, hardware = recomputing
+    per_forward = 3 * matmul_flops(8, 16, 16)
+    assert (model, hardware) == (3 * per_forward, 4 * per_forward), f"{recomputing}, but should be 3 and 4 forwards"
+    utilisation, of_hardware = mfu(model, 0.1, 1e9), hfu(model, hardware - model, 0.1, 1e9)
+    assert of_hardware == pytest.approx(utilisation * 4 / 3), f"hfu={of_hardware}, but should be 4/3 of {utilisation}"
+
+
+@pytest.mark.claim("mfu.hfu")
+@pytest.mark.parametrize("early_stop", [False, True])
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_mfu_leaves_out_what_a_net_recomputes_and_hfu_counts_it(workloads, device, every, early_stop):
+    model, batch = DeepLinear(dim=16, layers=4), 8
+    ran = []
+    for checkpoint_every in (0, every):
+        net = workloads.build(model, device=device, checkpoint_every=checkpoint_every)
+        with set_checkpoint_early_stop(early_stop), counting() as counter:
+            y = net(workloads.inputs(model, batch, device=device))
+            y.backward(torch.ones_like(y))
+        ran.append(int(counter.get_total_flops()))
+    step = step_flops(model, batch, checkpoint_every=every, early_stop=early_stop)
+    formulas = mfu(step.model, 1.0, 1e6), hfu(step.model, step.recomputation, 1.0, 1e6)
+    should = tuple(flops / 1e6 for flops in ran)
+    assert formulas == pytest.approx(should), f"mfu, hfu = {formulas}, but should be {should} [{every=}, {early_stop=}]"
+
+
+@pytest.mark.claim("mfu.hfu")
+@pytest.mark.parametrize("run", published.RUNS, ids=run_name)
+def test_published_hfu_is_four_thirds_of_mfu_where_the_run_recomputed_and_else_the_same(run):
+    flops = run.flops_per_token * run.tokens_per_s
+    again = flops // 3 if run.checkpointing else 0
+    formula = hfu(flops, again, 1.0, peak_flop_per_s(ACCELERATORS[run.card], run.dtype), run.devices)
+    assert 100 * formula == pytest.approx(run.hfu, rel=2e-3), f"hfu={formula:.4f}, but printed are {run.hfu} % [{run}]"
+
+
+@pytest.mark.claim("mfu.term-for-kernel")
+def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_training_run(device, recomputing):
+    a, b = torch.rand(5, 7, device=device), torch.rand(7, 3, device=device)
+    with counting() as counter:
+        a @ b
+    kernel = int(counter.get_total_flops())
+    assert kernel == matmul_flops(5, 7, 3), f"the kernel does {kernel} FLOPs, but should do those of the product"
+    model, hardware = recomputing
+    assert hfu(kernel, 0, 1.0, 1e6) == mfu(kernel, 1.0, 1e6), "for one product both utilisations should be the same"
+    assert hardware > model, f"a run's kernels do {hardware} FLOPs, but should do more than the model's {model}"
+
+
+# ---- how high it is ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("mfu.target")
+def test_half_the_peak_is_reached_by_the_best_published_runs_and_a_twentieth_by_all(figure):
+    large = [percent for percent, _ in published.LARGE_RUNS.values()]
+    everything = [*large, *(run.mfu for run in published.RUNS)]
+    good = sum(percent >= 50 for percent in everything)
+    figure(f"published: {min(everything)} to {max(everything)} %, {good} of {len(everything)} reach 50 %")
+    assert min(everything) > 5, f"the least published MFU is {min(everything)} %, but should be far above 5 %"
+    assert 0 < good < len(everything), f"{good} of {len(everything)} published runs reach 50 %, but should some"
+    assert median(large) < 50, f"the median of large runs is {median(large)} %: 50 % should be better than typical"
+
+
+@pytest.mark.claim("mfu.target")
+def test_half_is_typical_of_a100s_in_16_bits_and_out_of_reach_of_the_published_h100s():
+    reached = {
+        card: [run.mfu >= 50 for run in published.RUNS if (run.card, run.dtype) == (card, "bf16")]
+        for card in ("A100 SXM4 80GB", "H100 SXM5 80GB")
+    }
+    a100, h100 = reached.values()
+    assert sum(a100) > len(a100) / 2, f"{sum(a100)} of {len(a100)} runs on A100s reach 50 %, but most should"
+    assert not any(h100), f"{sum(h100)} of {len(h100)} runs on H100s reach 50 %, but none should"
+
+
+@pytest.mark.claim("mfu.target")
+@one_thread()
+def test_a_tiny_product_stays_below_a_twentieth_whatever_the_peak_is(device, speed):
+    """The large product has at most an MFU of 1, so one with less than 1/20 of its rate has less than 0.05."""
+    tiny, large = (4, 128) if device.type == "cpu" else (64, 4096)
+    by_flops = matmul_flops(tiny, tiny, tiny) / matmul_flops(large, large, large)
+    speed.assert_slower(
+        product(device, "fp32", tiny),
+        product(device, "fp32", large),
+        f"a product of side {tiny} with 1/{1 / by_flops:,.0f} of the FLOPs of one of side {large}, in time",
+        at_least=20 * by_flops,
+        **SHORT,
+    )
+
+
+@pytest.mark.claim("mfu.target")
+@pytest.mark.needs("cuda")
+def test_a_large_product_reaches_half_the_peak_here(device, peak_flop_per_s, figure):
+    peak = peak_flop_per_s("fp16")
+    share = flop_per_s(device, "fp16", 8192) / peak if peak else None
+    figure(f"fp16 product of side 8192: {share:.2f} of the peak" if share else "this device has no peak on record")
+    assert share is None or share > 0.5, f"a large fp16 product reaches {share:.2f} of the peak, but should above 0.5"
+
+
+@pytest.mark.claim("mfu.never-near-one")
+def test_no_published_training_run_comes_near_one_and_some_single_products_do(figure):
+    runs = [percent / 100 for percent, _ in published.LARGE_RUNS.values()]
+    runs += [run.mfu / 100 for run in published.RUNS] + [run.hfu / 100 for run in published.RUNS]
+    shares = {
+        (card.card, dtype): getattr(card, dtype) * 1e12 / peak
+        for card in published.PRODUCTS
+        for dtype in ("fp32", "bf16")
+        if (peak := peak_flop_per_s(ACCELERATORS[card.card], dtype))
+    }
+    near = {f"{card} {dtype}": round(share, 2) for (card, dtype), share in shares.items() if share > 0.9}
+    figure(f"training up to {max(runs):.2f}; products above 0.9: {near}")
+    assert max(runs) < 0.9, f"the highest published utilisation of training is {max(runs)}, but should be below 0.9"
+    assert {"A100 SXM4 80GB fp32", "H20 bf16"} <= near.keys(), f"products above 0.9 of the peak are {near}"
+    assert shares["H100 SXM5 80GB", "bf16"] < 0.9, "an H100's product in bf16 should stay below 0.9"
+
+
+@pytest.mark.claim("mfu.never-near-one")
+@one_thread()
+def test_a_whole_training_step_stays_away_from_the_rate_of_its_own_products(device, speed):
+    dim, batch, dtype = (256, 64, torch.float32) if device.type == "cpu" else (4096, 2048, torch.bfloat16)
+    net = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(dim, dim), nn.LayerNorm(dim), nn.GELU())))
+    net, x = net.to(device, dtype), torch.randn(batch, dim, device=device, dtype=dtype)
+    optimizer = torch.optim.AdamW(net.parameters())
+    multiply = product(device, "fp32" if dtype == torch.float32 else "bf16", batch, dim, dim)
+
+    def step():
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with counting() as counter:
+        step()
+    products = int(counter.get_total_flops()) // matmul_flops(batch, dim, dim)
+    speed.assert_slower(
+        step,
+        lambda: [multiply() for _ in range(products)],
+        f"a training step against {products} products, which is all that counts as its FLOPs",
+        at_least=1 / 0.9,
+    )
+
+
+# ---- the lecture's example ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def example_flops():
+    """FLOPs that torch dispatches for the lecture's product, on the meta device."""
+    m, k, n = EXAMPLE
+    with counted.flops() as dispatched:
+        torch.empty(m, k, device="meta") @ torch.empty(k, n, device="meta")
+    return dispatched.total
+
+
+@pytest.mark.claim("mfu.fp32-example")
+def test_the_product_in_0_16_s_is_0_8_of_the_fp32_peak(example_flops, figure):
+    formula = mfu(example_flops, FP32_S, peak_flop_per_s(H100, "fp32"))
+    figure(f"{example_flops / FP32_S:.2e} FLOP/s, {formula:.3f}")
+    assert example_flops == matmul_flops(*EXAMPLE) == EXAMPLE_FLOPS, f"{example_flops} FLOPs are dispatched"
+    assert round(example_flops / 5.4e13, 2) == FP32_S, "5.4e13 FLOP/s should take 0.16 s, rounded"
+    assert round(formula, 1) == round(5.4e13 / 67e12, 1) == 0.8, f"mfu={formula:.3f}, but should round to 0.8"
+
+
+@pytest.mark.claim("mfu.bf16-example")
+def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops, figure):
+    fp32, bf16 = (
+        mfu(example_flops, seconds, peak_flop_per_s(H100, dtype))
+        for seconds, dtype in ((FP32_S, "fp32"), (BF16_S, "bf16"))
+    )
+    figure(f"{example_flops / BF16_S:.2e} FLOP/s, {bf16:.3f} of the dense peak")
+    assert example_flops / BF16_S > 5 * example_flops / FP32_S, "bf16 should have more than five times the rate of fp32"
+    assert round(bf16, 3) == 0.296 < fp32, f"mfu={bf16:.3f} in bf16, but should be 0.296, below {fp32:.2f}"
+
+
+@pytest.mark.claim("mfu.bf16-example")
+def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(figure):
+    card = next(card for card in published.PRODUCTS if card.card == H100.label)
+    fp32, bf16 = (getattr(card, dtype) * 1e12 / peak_flop_per_s(H100, dtype) for dtype in ("fp32", "bf16"))
+    figure(f"measured on another H100: {fp32:.2f} in fp32, {bf16:.2f} in bf16")
+    assert bf16 > fp32, f"bf16 reaches {bf16:.3f} of its peak there, but should reach more than fp32's {fp32:.3f}"
+
+
+@pytest.mark.claim("mfu.fp32-example", "mfu.bf16-example")
+@pytest.mark.needs("cuda", "sm>=8.0")
+def test_the_example_runs_faster_in_bf16_here(device, peak_flop_per_s, figure):
+    rates = {}
+    with without_tf32():
+        for dtype in ("fp32", "bf16"):
+            rates[dtype], peak = flop_per_s(device, dtype, *EXAMPLE), peak_flop_per_s(dtype)
+            share = f", {rates[dtype] / peak:.2f} of the peak" if peak else ""
+            figure(f"{dtype}: {EXAMPLE_FLOPS / rates[dtype]:.3f} s, {rates[dtype]:.2e} FLOP/s{share}")
+    assert rates["bf16"] > rates["fp32"], f"the rates are {rates}, but bf16's should be the higher"
+
+
+# ---- what raises and lowers it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("mfu.higher-if-matmul")
+@one_thread()
+def test_norms_and_activations_between_the_products_lower_the_utilisation(device, speed):
+    """Even where their own FLOPs count as the model's: they take more of the time than of the FLOPs."""
+    dim, dtype = (128, torch.float32) if device.type == "cpu" else (4096, torch.bfloat16)
+    x, weights = torch.randn(dim, dim, device=device, dtype=dtype), torch.randn(4, dim, dim, device=device, dtype=dtype)
+
+    def products(y=x):
+        for weight in weights:
+            y = y @ weight
+
+    def mlp(y=x):
+        for weight in weights:
+            y = nn.functional.gelu(nn.functional.layer_norm(y, (dim,)) @ weight)
+
+    with counted.flops() as dispatched:
+        mlp()
+    assert dispatched.total == len(weights) * matmul_flops(dim, dim, dim), "both should do the same products"
+    with_all = (dispatched.total + dispatched.elementwise) / dispatched.total
+    assert with_all < 1.06, f"norms and GELU should be a small share of the FLOPs, but make them {with_all:.2f}-fold"
+    speed.assert_slower(mlp, products, "products with norms and GELU against products alone", at_least=1.06, **SHORT)
+
+
+@pytest.mark.claim("mfu.low-causes")
+@one_thread()
+def test_a_product_of_little_work_per_byte_lowers_it(device, speed):
+    """Bandwidth: the same FLOPs, row by row, fetch the matrix once a row."""
+    rows, dim = 32, 1024 if device.type == "cpu" else 8192
+    x, weight = torch.rand(rows, dim, device=device), torch.rand(dim, dim, device=device)
+    what = f"{rows} rows times a matrix, one by one, against all at once"
+    speed.assert_slower(lambda: [x[i : i + 1] @ weight for i in range(rows)], lambda: x @ weight, what, at_least=1.2)
+
+
+@pytest.mark.claim("mfu.low-causes")
+@one_thread()
+def test_many_tiny_operations_lower_it(device, speed):
+    """Launch and Python overhead: the same additions in pieces."""
+    x = torch.rand(2**12, device=device)
+    pieces = x.split(16)
+    what = f"adding to {x.numel()} elements in {len(pieces)} calls against one"
+    speed.assert_slower(lambda: [piece.add_(1) for piece in pieces], lambda: x.add_(1), what, at_least=5)
+
+
+@pytest.mark.claim("mfu.low-causes")
+@one_thread()
+def test_a_slow_loader_lowers_it(device, speed):
+    net, x = linear_net((64, 64, 64), device), torch.rand(64, 64, device=device)
+
+    def step(delay_s=0.0):
+        time.sleep(delay_s)  # the loader, which nothing overlaps
+        net(x).sum().backward()
+
+    what = "a step that waits 5 ms for its batch against one that does not"
+    speed.assert_slower(lambda: step(0.005), step, what, at_least=1.5, pairs=21)
+
+
+@pytest.mark.claim("mfu.low-causes")
+@one_thread()
+def test_communication_lowers_it(device, speed):
+    """Each step sends its gradients through a socket and back, as another process would have to get them."""
+    net, x = linear_net((256, 256), device), torch.rand(8, 256, device=device)
+    here, there = socket.socketpair()
+
+    def step():
+        net(x).sum().backward()
+
+    def step_and_send():
+        step()
+        for gradient in net[0].weight.grad.cpu().split(16):
+            here.sendall(gradient.numpy().tobytes())
+            there.recv(gradient.nbytes, socket.MSG_WAITALL)
+
+    with here, there:
+        speed.assert_slower(step_and_send, step, "a step that sends its gradients against one that does not")
+
+
+@pytest.mark.claim("mfu.low-causes", "mfu.benchmark-yourself")
+@one_thread()
+def test_the_same_flops_in_another_shape_take_far_longer(device, speed):
+    """Shapes: few outputs, each of a very long sum, against a square of the same FLOPs."""
+    square, thin = (64, 2) if device.type == "cpu" else (1024, 8)
+    long = square**3 // thin**2
+    speed.assert_slower(
+        product(device, "fp32", thin, long, thin),
+        product(device, "fp32", square),
+        f"({thin}, {long}) by ({long}, {thin}) against the square of the same FLOPs",
+        at_least=1.5,
+        **SHORT,
+    )
+
+
+@pytest.mark.claim("mfu.benchmark-yourself")
+def test_no_share_of_the_peak_holds_for_all_cards_and_dtypes(figure):
+    shares = {
+        f"{card.card} {dtype}": getattr(card, dtype) * 1e12 / peak
+        for card in published.PRODUCTS
+        for dtype in ("fp32", "bf16")
+        if (peak := peak_flop_per_s(ACCELERATORS[card.card], dtype))
+    }
+    low, high = min(shares, key=shares.get), max(shares, key=shares.get)
+    figure(f"measured by others: {low} {shares[low]:.2f} to {high} {shares[high]:.2f} of the peak")
+    assert shares[high] > 1.5 * shares[low], f"the shares of {shares} are too near one another to need a benchmark"
+
+
+# ---- how it is measured ------------------------------------------------------------------------------------------
+
+KERNEL_S, KERNEL_FLOPS, STANDIN_PEAK = 0.003, 3 * 10**9, 2e12  # a kernel of half the peak, or less where it oversleeps
+
+
+@pytest.fixture
+def standin(monkeypatch):
+    """A stand-in for a CUDA device: torch.cuda's events are those of a stream that works behind the host."""
+    stream = Stream()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    yield stream
+    stream.synchronize()
+
+
+@pytest.mark.claim("mfu.recipe")
+def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(standin, figure):
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        standin.launch(lambda: time.sleep(KERNEL_S))
+        seconds.append(time.perf_counter() - start)
+    share = mfu(KERNEL_FLOPS, min(seconds), STANDIN_PEAK)
+    figure(f"launch timed on a stand-in device: {share:.0f} times the peak")
+    assert share > 1, f"mfu={share:.2f} from a timer that does not wait, but should be impossible, above 1"
+
+
+@pytest.mark.claim("mfu.recipe")
+def test_the_devices_own_clock_reports_the_true_share(standin):
+    rounds = measured.time(lambda: standin.launch(lambda: time.sleep(KERNEL_S)), "cuda", warmup=1, rounds=5)
+    share = mfu(KERNEL_FLOPS, rounds.median_s, STANDIN_PEAK)
+    assert 0 < share <= 0.5, f"mfu={share:.3f} by the device's clock, but should be at most the 0.5 it was made for"
+
+
+@pytest.mark.claim("mfu.recipe")
+def test_a_first_call_that_prepares_itself_is_left_to_the_warm_up(standin):
+    prepared = []
+
+    def kernel():
+        time.sleep(KERNEL_S if prepared else 20 * KERNEL_S)
+        prepared.append(True)
+
+    cold = measured.time(lambda: standin.launch(kernel), "cuda", warmup=0, rounds=5)
+    prepared.clear()
+    warm = measured.time(lambda: standin.launch(kernel), "cuda", warmup=1, rounds=5)
+    assert cold.times_s[0] >= 20 * KERNEL_S, f"the first call took {cold.times_s[0]} s, and should have been timed"
+    assert len(prepared) == 6, f"{len(prepared)} calls were made, but should be 5 trials behind one that warms up"
+    assert warm.times_s[0] < 20 * KERNEL_S, f"the first trial took {warm.times_s[0]} s, but should not prepare anything"
+
+
+@pytest.mark.claim("mfu.recipe")
+@pytest.mark.needs("cuda")
+def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(device, bound_flop_per_s, figure):
+    multiply, flops = product(device, "fp32", 8192), matmul_flops(8192, 8192, 8192)
+    true = min(measured.time(multiply, device, warmup=2, rounds=5).times_s)
+    start = time.perf_counter()
+    multiply()
+    launch = time.perf_counter() - start
+    torch.cuda.synchronize(device)
+    figure(f"launch {launch * 1e6:.0f} us, product {true * 1e6:.0f} us")
+    assert launch < true / 2, f"launching took {launch} s, but should be far below the {true} s of the product"
+    bound = bound_flop_per_s("tf32") or bound_flop_per_s("fp32")
+    if bound is not None:
+        assert mfu(flops, true, bound) <= 1, "a synchronised time should give a possible share"
