@@ -1,0 +1,477 @@
+"""Roofline: intensities against counted operations and real bytes, bounds against simulations, and what binds here."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from accounting import counted, roofline
+from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
+from accounting.flops import matmul_flops
+from accounting.formats import element_bits
+from accounting.peaks import ROWS
+from accounting.roofline import Work
+from test_claims.oracles import scalars
+from test_claims.oracles.products import product
+from test_claims.oracles.streaming import FULL_TENSORS, MIXES, OPERATIONS, ROW, Operands, gelu_by_hand
+from test_claims.oracles.timing import SHORT, one_thread
+from test_claims.strategies import TORCH_DTYPES, sizes
+
+H100 = ACCELERATORS["H100 SXM5 80GB"]
+IN_CACHE = 2**15  # elements; three operands of 128 KiB stay in the cache of one core
+FEW_PAIRS = {"pairs": 15}  # each call of an operation on memory takes milliseconds
+SAME = 0.5  # operations of one mix reach bandwidths within a factor of two, by their implementation
+
+float_dtypes = st.sampled_from(["fp32", "bf16", "fp16", "fp64"])
+
+
+@pytest.fixture(scope="module")
+def memory(device):
+    """Operands beyond the cache of a core: 64 MiB each on a CPU, on a GPU 1 GiB."""
+    return Operands.of(2**24 if device.type == "cpu" else 2**28, device)
+
+
+def meta(*shapes, dtype="fp32"):
+    """Tensors with shapes and bytes, but without data."""
+    return [torch.empty(shape, dtype=TORCH_DTYPES[dtype], device="meta") for shape in shapes]
+
+
+def ridge(row, dtype):
+    """FLOPs per byte from which a device of the table can reach its peak, or None where a figure is missing."""
+    peak, bandwidth = peak_flop_per_s(row, dtype), bandwidth_bytes_per_s(row)
+    return None if peak is None or bandwidth is None else roofline.ridge_point(peak, bandwidth)
+
+
+# ---- definition --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("roof.definition")
+@given(m=sizes(most=5), k=sizes(most=5), n=sizes(most=5), dtype=float_dtypes)
+def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m, k, n, dtype):
+    tally = scalars.Operations()
+    scalars.matmul(tally.array(torch.ones(m, k)), tally.array(torch.ones(k, n)))
+    tensors = meta((m, k), (k, n), (m, n), dtype=dtype)
+    with counted.flops() as dispatched:
+        tensors[0] @ tensors[1]
+    nbytes = sum(tensor.nbytes for tensor in tensors)
+    formula = roofline.matmul_work(m, k, n, dtype)
+    intensity = roofline.arithmetic_intensity(formula.flops, formula.bytes)
+    assert formula == Work(tally.flops, nbytes), (
+        f"{formula}, but should be {Work(tally.flops, nbytes)} [{m=} {k=} {n=}]"
+    )
+    assert dispatched.moved_bytes == nbytes, f"{dispatched.moved_bytes} bytes are moved, but should be {nbytes}"
+    assert intensity == tally.flops / nbytes, f"intensity={intensity}, but should be {tally.flops}/{nbytes}"
+
+
+# ---- ridge points ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("roof.accelerator-300")
+@pytest.mark.parametrize(
+    ("label", "dtype", "printed", "rounded"),
+    [
+        ("H100 SXM5 80GB", "bf16", Fraction("989.4") / Fraction("3.35"), 295),
+        ("H100 SXM5 80GB", "fp32", Fraction("66.9") / Fraction("3.35"), 20),
+        ("H100 SXM5 80GB", "fp8_e4m3", Fraction("1978.9") / Fraction("3.35"), 591),
+        ("H100 PCIe 80GB", "bf16", Fraction(756) / 2, 378),
+        ("A100 SXM4 80GB", "bf16", Fraction(312) / Fraction("2.039"), 153),
+        ("H200 SXM 141GB", "bf16", Fraction("989.5") / Fraction("4.8"), 206),
+    ],
+)
+def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(label, dtype, printed, rounded):
+    formula = ridge(ACCELERATORS[label], dtype)
+    assert formula == pytest.approx(float(printed)), f"ridge_point={formula}, but should be {float(printed)}"
+    assert round(formula) == rounded, f"ridge_point={formula:.1f}, but should round to {rounded}"
+    near = abs(formula / 300 - 1) < 0.05
+    assert near == ((label, dtype) == ("H100 SXM5 80GB", "bf16")), (
+        f"{label} has {formula:.0f} FLOPs per byte in {dtype}"
+    )
+
+
+def simulated_s(work, peak, bandwidth, steps=64):
+    """Seconds of a device that fetches a part while it works on the part before: a pipeline of many equal parts."""
+    fetched = done = Fraction(0)
+    for _ in range(steps):
+        fetched += Fraction(work.bytes, steps) / bandwidth
+        done = max(done, fetched) + Fraction(work.flops, steps) / peak
+    return done
+
+
+works = st.builds(Work, st.integers(1, 10**12), st.integers(1, 10**12))
+rates = st.integers(10**6, 10**15)
+
+
+@pytest.mark.claim("roof.model", "roof.below-is-memory-bound")
+@given(work=works, peak=rates, bandwidth=rates)
+@example(work=Work(2953, 10), peak=989_400, bandwidth=3350)
+def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmetic(work, peak, bandwidth):
+    """The pipeline takes the longer of the two, and a 64th of the shorter until its first part has arrived."""
+    fetching, arithmetic = Fraction(work.bytes, bandwidth), Fraction(work.flops, peak)
+    simulated = simulated_s(work, peak, bandwidth)
+    attainable = roofline.attainable_flop_per_s(work.intensity, peak, bandwidth)
+    least_s, tolerance = work.flops / attainable, 1 + 1e-9
+    assert least_s <= simulated * tolerance, (
+        f"{attainable=} FLOP/s would take {least_s} s, more than {float(simulated)}"
+    )
+    assert simulated <= least_s * (1 + 1 / 64) * tolerance, f"the pipeline takes {float(simulated)} s, not {least_s}"
+    below = work.intensity < roofline.ridge_point(peak, bandwidth)
+    assert below == (fetching > arithmetic), f"{below=} the ridge, but fetching takes {float(fetching)} s [{work}]"
+    least = roofline.least_time_s(work, peak, bandwidth)
+    assert least == pytest.approx(float(max(fetching, arithmetic))), f"least_time_s={least}, not the longer of the two"
+
+
+# ---- what binds here ---------------------------------------------------------------------------------------------
+
+
+def assert_memory_bound(speed, memory, name):
+    """On a CPU: the same arithmetic is faster on operands in a cache. On a GPU: it takes the time of a copy."""
+    operation, elements = OPERATIONS[name], memory.x.numel()
+    if memory.x.device.type == "cpu":
+        few, calls = memory.first(IN_CACHE), elements // IN_CACHE
+        speed.assert_slower(
+            lambda: operation(memory),
+            lambda: [operation(few) for _ in range(calls)],
+            f"{name} of operands in memory against the same arithmetic in a cache",
+            at_least=1.2,
+            **FEW_PAIRS,
+        )
+    else:
+        half = memory.first(elements * FULL_TENSORS[name] // 4)  # copied: read and written
+        speed.assert_slower(
+            lambda: operation(memory),
+            lambda: [half.out.copy_(half.x) for _ in range(2)],
+            f"{name} against a copy of as many bytes",
+            at_least=0.5,
+            at_most=1.5,
+            **FEW_PAIRS,
+        )
+
+
+@pytest.mark.claim("roof.below-is-memory-bound", "roof.most-others")
+@pytest.mark.parametrize("name", ["relu", "add", "multiply", "negative"])
+@one_thread()
+def test_an_operation_of_low_intensity_waits_for_memory(memory, speed, name):
+    assert_memory_bound(speed, memory, name)
+
+
+@pytest.mark.claim("roof.below-is-memory-bound")
+@one_thread()
+def test_a_tiny_operation_of_low_intensity_waits_for_its_launch_instead(memory, speed):
+    """Below the ridge is necessary for being bound by memory, not sufficient."""
+    tiny = memory.first(16)
+    large = memory.first(IN_CACHE if memory.x.device.type == "cpu" else memory.x.numel())
+    by_bytes = 16 / large.x.numel()
+    speed.assert_slower(
+        lambda: OPERATIONS["relu"](tiny),
+        lambda: OPERATIONS["relu"](large),
+        f"ReLU of 16 elements against {large.x.numel():,}",
+        at_least=10 * by_bytes,
+        **SHORT,
+    )
+
+
+def fastest_other(speed, memory, mix, name):
+    """The operation of the same mix, other than `name`, that moves the most bytes per second."""
+    others = [other for other in MIXES[mix] if other != name]
+    return min(others, key=lambda other: speed.seconds(lambda: OPERATIONS[other](memory), 2) / FULL_TENSORS[other])
+
+
+@pytest.mark.claim("roof.model")
+@pytest.mark.parametrize(
+    ("mix", "name"), [(mix, name) for mix, names in MIXES.items() for name in names if name in FULL_TENSORS]
+)
+@one_thread()
+def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed, mix, name):
+    """Times are in those of the yardstick, so its bandwidth is the bytes that it moves in one."""
+    operation, other = OPERATIONS[name], fastest_other(speed, memory, mix, name)
+    nbytes = {each: FULL_TENSORS[each] * memory.x.nbytes for each in (name, other)}
+    work = Work(memory.x.numel(), nbytes[name])
+    peak = 1e4 * work.flops  # far above the ridge
+    bound = roofline.least_time_s(work, peak, nbytes[other])
+    speed.assert_slower(
+        lambda: operation(memory),
+        lambda: OPERATIONS[other](memory),
+        f"{name} against {other} ({mix}), of {nbytes[name] / nbytes[other]:g} times the bytes",
+        at_least=SAME * bound,
+        **FEW_PAIRS,
+    )
+
+
+@pytest.mark.claim("roof.model")
+@one_thread()
+def test_a_product_stays_below_the_roof_of_the_best_product(device, speed):
+    side = 256 if device.type == "cpu" else 4096
+    work, best = roofline.matmul_work(side // 2, side // 2, side // 2, "fp32"), matmul_flops(side, side, side)
+    bound = roofline.least_time_s(work, best, 1e6 * work.bytes)  # in times of the larger product, memory aside
+    speed.assert_slower(
+        product(device, "fp32", side // 2),
+        product(device, "fp32", side),
+        f"a product of side {side // 2} against one of {side}, the ceiling",
+        at_least=SAME * bound,
+    )
+
+
+@pytest.mark.claim("roof.model")
+@one_thread()
+def test_operands_in_a_cache_beat_the_roof_of_memory(memory, speed, figure):
+    """The counter-example: the bandwidth of memory bounds nothing that does not come from memory."""
+    if memory.x.device.type == "cpu":
+        assert_memory_bound(speed, memory, "add")
+    else:
+        figure("not timed on a GPU: what fits its cache is over before the next kernel is launched")
+
+
+# ---- the lecture's operations ------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("roof.relu")
+@given(n=st.integers(1, 10**6), dtype=float_dtypes)
+def test_relu_compares_each_element_once_and_moves_it_twice(n, dtype):
+    x, y = meta((n,), (n,), dtype=dtype)
+    few = min(n, 10)
+    tally = scalars.Operations()
+    [number.through(lambda value: max(value, 0.0)) for number in tally.array(torch.zeros(few))]
+    formula = roofline.elementwise_work((n,), "relu", dtype)
+    intensity = Fraction(n * tally.flops // few, x.nbytes + y.nbytes)
+    assert formula.intensity == intensity, f"intensity={formula.intensity}, but should be {intensity} [{n=}, {dtype=}]"
+    assert (intensity == Fraction(1, 4)) == (element_bits(dtype) == 16), f"{intensity} should be 0.25 in 16 bits alone"
+
+
+@pytest.mark.claim("roof.relu")
+def test_relu_reaches_a_thousandth_of_an_h100s_peak_at_most():
+    peak, bandwidth = peak_flop_per_s(H100, "bf16"), bandwidth_bytes_per_s(H100)
+    share = roofline.attainable_flop_per_s(0.25, peak, bandwidth) / peak
+    assert share == pytest.approx(0.25 / (989.4 / 3.35)), f"ReLU can reach {share:.5f} of the peak"
+    assert share < 1e-3, f"ReLU can reach {share:.5f} of the peak, but should be 'really bad'"
+
+
+@pytest.mark.claim("roof.relu", "roof.most-others")
+@pytest.mark.parametrize("name", ["relu", "gelu", "softmax", "layer norm"])
+@one_thread()
+def test_an_operation_takes_far_longer_than_a_product_of_its_flops(device, speed, memory, name):
+    on = memory.first(2**22) if device.type == "cpu" else memory
+    shape = tuple(on.x.view(-1, ROW).shape)
+    flops = {
+        "relu": roofline.elementwise_work(shape, "relu").flops,
+        "gelu": roofline.elementwise_work(shape, "gelu").flops,
+        "softmax": roofline.softmax_work(shape).flops,
+        "layer norm": roofline.layer_norm_work(shape).flops,
+    }[name]
+    side = math.ceil((flops / 2) ** (1 / 3))
+    speed.assert_slower(
+        lambda: OPERATIONS[name](on),
+        product(device, "fp32", side),
+        f"{name} against a product of its {flops:.2g} FLOPs",
+        at_least=2,
+        **FEW_PAIRS,
+    )
+
+
+@pytest.mark.claim("roof.most-others", "roof.gelu")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+def test_what_is_no_product_lies_below_the_ridge_of_the_vector_units_of_every_accelerator(row):
+    peak, bandwidth = peak_flop_per_s(row, "fp32", path="vector"), bandwidth_bytes_per_s(row)
+    if peak is None or bandwidth is None:
+        assert ridge(row, "bf16") is None or ridge(row, "bf16") > 30, f"{row.label} has a ridge of {ridge(row, 'bf16')}"
+        return
+    operations = {
+        name: roofline.elementwise_work((ROW,), name, "bf16") for name in ("relu", "gelu", "gelu_tanh", "silu")
+    }
+    operations |= {"add": roofline.elementwise_work((ROW,), "add", "bf16", operands=2)}
+    operations |= {"softmax": roofline.softmax_work((8, ROW)), "layer norm": roofline.layer_norm_work((8, ROW))}
+    least = roofline.ridge_point(peak, bandwidth)
+    above = {name: work.intensity for name, work in operations.items() if work.intensity > least / 2}
+    assert not above, f"{row.label} has a ridge of {least:.1f} FLOPs per byte, but {above} should be far below"
+
+
+@pytest.mark.claim("roof.gelu")
+def test_a_fused_gelu_moves_the_bytes_of_a_relu_and_one_by_hand_many_times_as_many(device):
+    on = Operands.of(2**10, device)
+    moved = {}
+    for name, operation in {**OPERATIONS, "by hand": gelu_by_hand}.items():
+        if name in ("relu", "gelu", "by hand"):
+            with counted.flops() as dispatched:
+                operation(on)
+            moved[name] = dispatched.moved_bytes
+    formula = roofline.elementwise_work((2**10,), "gelu", "fp32").bytes
+    assert moved["gelu"] == moved["relu"] == formula, f"a fused GELU moves {moved['gelu']} bytes, not {formula}"
+    assert moved["by hand"] == 5.5 * formula, (
+        f"by hand it moves {moved['by hand']} bytes, but should 5.5 times {formula}"
+    )
+
+
+@pytest.mark.claim("roof.gelu")
+@one_thread()
+def test_a_gelu_written_as_five_operations_is_slower_than_a_fused_one(memory, speed, figure):
+    gelu, relu = (lambda name=name: OPERATIONS[name](memory) for name in ("gelu", "relu"))
+    figure(f"fused GELU against ReLU: {speed.ratio(gelu, relu, **FEW_PAIRS)}")
+    speed.assert_slower(
+        lambda: gelu_by_hand(memory), gelu, "GELU by hand against a fused one", at_least=1.2, **FEW_PAIRS
+    )
+
+
+@pytest.mark.claim("roof.gelu")
+@pytest.mark.needs("cuda")
+def test_on_a_gpu_a_fused_gelu_is_about_as_fast_as_relu(memory, speed):
+    gelu, relu = (lambda name=name: OPERATIONS[name](memory) for name in ("gelu", "relu"))
+    speed.assert_slower(gelu, relu, "fused GELU against ReLU", at_least=0.7, at_most=1.5, **FEW_PAIRS)
+
+
+@pytest.mark.claim("roof.dot")
+@given(n=st.integers(1, 60), dtype=float_dtypes)
+def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
+    tally = scalars.Operations()
+    scalars.inner_product(tally.array(torch.ones(n)), tally.array(torch.ones(n)))
+    strict = Fraction(tally.flops, sum(tensor.nbytes for tensor in meta((n,), (n,), dtype=dtype)))
+    formula, limit = roofline.dot_work(n, dtype).intensity, Fraction(8, element_bits(dtype))
+    assert strict == Fraction(2 * n - 1, 2 * n * element_bits(dtype) // 8), f"a dot product of {n} counts {strict}"
+    assert max(strict, formula) < limit, f"intensities {strict} and {formula} should be below {limit}"
+    assert abs(formula - strict) <= limit / n, f"intensity={formula}, but should come near {strict} [{n=}, {dtype=}]"
+
+
+@pytest.mark.claim("roof.matvec")
+@given(m=sizes(most=8), k=sizes(most=8), dtype=float_dtypes)
+def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k, dtype):
+    tally = scalars.Operations()
+    scalars.matmul(tally.array(torch.ones(m, k)), tally.array(torch.ones(k, 1)))
+    intensity = Fraction(tally.flops, sum(tensor.nbytes for tensor in meta((m, k), (k,), (m,), dtype=dtype)))
+    formula = roofline.matvec_work(m, k, dtype).intensity
+    assert formula == float(intensity), f"intensity={formula}, but should be {intensity} [{m=}, {k=}, {dtype=}]"
+    assert intensity < Fraction(16, element_bits(dtype)), (
+        f"intensity={intensity}, but should stay below that of 16 bits"
+    )
+    wide = roofline.matvec_work(10**6, 10**6, dtype).intensity
+    assert wide == pytest.approx(16 / element_bits(dtype), rel=1e-5), f"a large one has {wide} [{dtype=}]"
+
+
+@pytest.mark.claim("roof.dot")
+@one_thread()
+def test_a_dot_product_waits_for_memory(memory, speed):
+    assert_memory_bound(speed, memory, "dot")
+
+
+@pytest.mark.claim("roof.matvec")
+@one_thread()
+def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device, memory, speed):
+    """Each element is used once: the time is that of reading the matrix, not of the arithmetic."""
+    side = math.ceil(memory.x.numel() ** (1 / 3))
+    speed.assert_slower(
+        lambda: OPERATIONS["matvec"](memory),
+        product(device, "fp32", side),
+        f"a matrix of {memory.x.numel():,} elements times a vector against a product of the same FLOPs",
+        at_least=1.3,
+        **FEW_PAIRS,
+    )
+
+
+@pytest.mark.claim("roof.matvec")
+@one_thread()
+def test_a_matrix_times_a_vector_takes_about_the_time_of_reading_the_matrix(memory, speed):
+    speed.assert_slower(
+        lambda: OPERATIONS["matvec"](memory),
+        lambda: OPERATIONS["sum"](memory),
+        "matrix times vector against summing the matrix, which reads as much",
+        at_least=0.4,
+        at_most=4,
+        **FEW_PAIRS,
+    )
+
+
+@pytest.mark.claim("roof.matmul")
+@given(n=st.integers(1, 10**5), dtype=float_dtypes)
+def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
+    nbytes = sum(tensor.nbytes for tensor in meta(*[(n, n)] * 3, dtype=dtype))
+    formula, intensity = roofline.matmul_work(n, n, n, dtype).intensity, Fraction(2 * n**3, nbytes)
+    assert formula == pytest.approx(float(intensity)), (
+        f"intensity={formula}, but should be {intensity} [{n=}, {dtype=}]"
+    )
+    assert intensity == Fraction(n, 3) * 16 / element_bits(dtype), f"intensity={intensity} [{n=}, {dtype=}]"
+
+
+@pytest.mark.claim("roof.matmul")
+def test_on_an_h100_a_square_product_of_bf16_can_reach_the_peak_from_886_on():
+    least = next(n for n in range(1, 2000) if roofline.matmul_work(n, n, n).intensity >= ridge(H100, "bf16"))
+    assert least == math.ceil(3 * 989.4 / 3.35) == 887, f"the peak can be reached from n={least}, but should from 887"
+    small, large = (
+        roofline.attainable_flop_per_s(
+            roofline.matmul_work(n, n, n).intensity, peak_flop_per_s(H100, "bf16"), bandwidth_bytes_per_s(H100)
+        )
+        for n in (512, 1024)
+    )
+    assert small < 0.6 * large == pytest.approx(0.6 * 989.4e12), f"n=512 and 1024 attain {small:.3g} and {large:.3g}"
+
+
+@pytest.mark.claim("roof.matmul")
+@one_thread()
+def test_a_product_of_twice_the_side_takes_eight_times_as_long_not_four(device, speed):
+    """Its time grows with its FLOPs, not with its bytes: the arithmetic is what it waits for."""
+    side = 128 if device.type == "cpu" else 4096
+    what = f"a product of side {2 * side} against one of {side}"
+    speed.assert_slower(
+        product(device, "fp32", 2 * side), product(device, "fp32", side), what, at_least=4.5, at_most=16, **FEW_PAIRS
+    )
+
+
+# ---- batch -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("roof.bigger-batch")
+@given(batch=st.integers(1, 10**4), dim=st.integers(1, 10**4))
+def test_intensity_grows_with_the_batch_up_to_that_of_the_matrix(batch, dim):
+    nbytes = sum(tensor.nbytes for tensor in meta((batch, dim), (dim, dim), (batch, dim), dtype="bf16"))
+    formula, intensity = roofline.matmul_work(batch, dim, dim).intensity, Fraction(2 * batch * dim * dim, nbytes)
+    assert formula == pytest.approx(float(intensity)), (
+        f"intensity={formula}, but should be {intensity} [{batch=}, {dim=}]"
+    )
+    assert formula < min(batch, Fraction(dim, 2)), f"intensity={formula} should be below {batch=} and {dim=} / 2"
+    assert formula < roofline.matmul_work(batch + 1, dim, dim).intensity, f"one row more should raise {formula}"
+
+
+@pytest.mark.claim("roof.bigger-batch")
+def test_an_h100_needs_a_batch_of_about_300_for_a_wide_layer():
+    least = next(b for b in range(1, 1000) if roofline.matmul_work(b, 8192, 8192).intensity >= ridge(H100, "bf16"))
+    assert 295 < least < 330, f"a layer of width 8192 can reach the peak from a batch of {least}, but should from ~300"
+
+
+def batches(device, *sizes_of_batches):
+    dim = 1024 if device.type == "cpu" else 8192
+    return [product(device, "fp32", rows, dim, dim) for rows in sizes_of_batches]
+
+
+@pytest.mark.claim("roof.bigger-batch")
+@one_thread()
+def test_64_examples_at_once_are_far_faster_than_one_by_one(device, speed):
+    one, many = batches(device, 1, 64)
+    what = "64 examples one by one against all at once"
+    speed.assert_slower(lambda: [one() for _ in range(64)], many, what, at_least=1.3, **FEW_PAIRS)
+
+
+@pytest.mark.claim("roof.bigger-batch")
+@one_thread()
+def test_from_some_batch_on_more_examples_take_proportionally_more_time(device, speed):
+    some, four_times = batches(device, *((128, 512) if device.type == "cpu" else (2048, 8192)))
+    what = "four batches against one four times as large, once the rate is saturated"
+    speed.assert_slower(lambda: [some() for _ in range(4)], four_times, what, at_least=0.5, at_most=1.8, **FEW_PAIRS)
+
+
+# ---- roughness ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("roof.rough")
+@pytest.mark.parametrize("factor", [0.5, 2])
+def test_a_wrong_factor_of_two_in_the_bytes_changes_no_verdict_of_the_lecture(factor):
+    ideal = {
+        "relu": (roofline.elementwise_work((ROW,)), False),
+        "gelu": (roofline.elementwise_work((ROW,), "gelu"), False),
+        "dot": (roofline.dot_work(ROW), False),
+        "matvec": (roofline.matvec_work(ROW, ROW), False),
+        "matmul": (roofline.matmul_work(ROW, ROW, ROW), True),
+    }
+    for name, (work, computes) in ideal.items():
+        rough = roofline.arithmetic_intensity(work.flops, round(work.bytes * factor))
+        assert (rough >= ridge(H100, "bf16")) == computes, f"{name} has {rough:.3g} FLOPs per byte and changes sides"
