@@ -1,0 +1,464 @@
+"""Claims about torch.compile: what it compiles once, what that gains, and what it leaves as it is."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from accounting.flops import einsum_flops
+from accounting.measured import memory
+from test_claims.oracles.compiled import Graphs, compiled, fresh, operators, product_flops
+from test_claims.oracles.layout import metered
+from test_claims.oracles.scalars import integers
+from test_claims.oracles.timing import assert_at_most, one_thread
+from test_claims.strategies import sizes
+
+pytestmark = [
+    # What torch.compile imports uses a part of torch that torch itself has deprecated.
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning"),  # as `compiled_anew` means it to be
+]
+
+few = settings(max_examples=max(2, settings.default.max_examples // 10))  # each compiles, which takes some 50 ms
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_the_compilers_trace():
+    """A failure's output would hold hundreds of lines that torch.compile logs for its own tools."""
+    logger = logging.getLogger("torch.__trace")
+    before, logger.propagate = logger.propagate, False
+    yield
+    logger.propagate = before
+
+
+def gelu(x):
+    """GELU as the lecture writes it by hand: nine operations."""
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def dropout(x):
+    return torch.nn.functional.dropout(x, 0.5)
+
+
+def gelu_and_dropout(x, y):
+    return gelu(x), dropout(y)
+
+
+def chain(a, b, c):
+    return a @ b @ c
+
+
+def chain_from_the_right(a, b, c):
+    return a @ (b @ c)
+
+
+def einsum_chain(a, b, c):
+    return torch.einsum("ij,jk,kl->il", a, b, c)
+
+
+def einsums_from_the_right(a, b, c):
+    return torch.einsum("ij,jl->il", a, torch.einsum("jk,kl->jl", b, c))
+
+
+def product(a, b):
+    return a @ b
+
+
+def scaled(x):
+    return 2 * x + 1
+
+
+def changing_its_argument(x, seen):
+    """What a graph cannot hold: a change in place, a side effect, a branch on the data."""
+    x.add_(1)
+    seen.append("added")
+    return x * 2 if x.sum() > 0 else x - 1
+
+
+# Each of these is compiled once a session: the first call of torch.compile takes ten seconds where no cache helps it.
+
+
+@pytest.fixture(scope="session")
+def x(device):
+    """Larger than most caches: fusing saves passes over the memory."""
+    return torch.randn(2**20 if device.type == "cpu" else 2**26, device=device)
+
+
+@pytest.fixture(scope="session")
+def compiled_gelu(x):
+    return compiled(gelu, x)
+
+
+@pytest.fixture(scope="session")
+def compiled_gelu_and_dropout(device):
+    return compiled(gelu_and_dropout, *bf16_and_ones(device))
+
+
+def bf16_and_ones(device):
+    return torch.linspace(-4, 4, 2**12, device=device).bfloat16(), torch.ones(2**12, device=device)
+
+
+@pytest.fixture(scope="session")
+def matrices(device):
+    """Three, whose product is cheap only from the right."""
+    n = 512 if device.type == "cpu" else 4096
+    return [integers(*shape, device=device) for shape in ((n, n), (n, n), (n, n // 64))]
+
+
+def flops_of(matrices, order):
+    return einsum_flops("ij,jk,kl->il", *(tuple(matrix.shape) for matrix in matrices), order=order)
+
+
+@pytest.fixture(scope="session")
+def compiled_chain(matrices):
+    return compiled(chain, *matrices)
+
+
+# ---- once, then reuse --------------------------------------------------------------------------------------------
+
+
+def graphs_after_each(sizes_, device, **options):
+    """How many graphs had been compiled after each call with tensors of these sizes."""
+    backend, counts = Graphs(), []
+    function = torch.compile(fresh(scaled), backend=backend, **options)
+    for size in sizes_:
+        result = function(torch.ones(size, device=device))
+        counts.append(backend.compiled)
+        assert torch.equal(result.cpu(), torch.full((size,), 3.0)), f"compiled gives {result.tolist()} at size {size}"
+    return counts
+
+
+@pytest.mark.claim("compile.once-then-reuse")
+@given(size=sizes(), calls=st.integers(2, 6))
+@few
+def test_a_function_is_compiled_once_and_run_by_every_call(device, size, calls):
+    backend = Graphs()
+    function = torch.compile(fresh(scaled), backend=backend)
+    for _ in range(calls):
+        function(torch.ones(size, device=device))
+    assert (backend.compiled, backend.runs) == (1, calls), (
+        f"{backend.compiled} graphs were compiled and run {backend.runs} times, "
+        f"but should be 1 and {calls} [{calls=} at {size=}]"
+    )
+
+
+@pytest.mark.claim("compile.once-then-reuse")
+@given(drawn=st.lists(sizes(2, 9), min_size=2, max_size=6))
+@example(drawn=[5, 5, 6, 7, 5, 9])
+@few
+def test_a_second_shape_is_compiled_for_any_size_and_no_third_one(device, drawn):
+    counts = graphs_after_each(drawn, device)
+    should = [1 if len(set(drawn[: i + 1])) == 1 else 2 for i in range(len(drawn))]
+    assert counts == should, f"graphs after each call={counts}, but should be {should} [sizes {drawn}]"
+
+
+@pytest.mark.claim("compile.once-then-reuse")
+@given(drawn=st.lists(sizes(2, 9), min_size=1, max_size=6))
+@example(drawn=[5, 5, 6, 7, 5, 9])
+@few
+def test_with_dynamic_false_each_new_shape_is_compiled_anew(device, drawn):
+    counts = graphs_after_each(drawn, device, dynamic=False)
+    should = [len(set(drawn[: i + 1])) for i in range(len(drawn))]
+    assert counts == should, f"graphs after each call={counts}, but should be {should} [sizes {drawn}]"
+
+
+@pytest.mark.claim("compile.once-then-reuse")
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lambda x: x.to(torch.float16), id="another dtype"),
+        pytest.param(lambda x: x[None], id="another number of dimensions"),
+        pytest.param(lambda x: x[:1], id="a size of 1"),
+        pytest.param(lambda x: x[:0], id="a size of 0"),
+        pytest.param(lambda x: x.clone().requires_grad_(), id="a gradient is wanted"),
+    ],
+)
+def test_what_else_changes_compiles_once_more_and_is_then_reused_too(device, other):
+    backend, x = Graphs(), torch.ones(4, device=device)
+    function = torch.compile(fresh(scaled), backend=backend)
+    counts = []
+    for argument in (x, x, other(x), other(x), x):
+        function(argument)
+        counts.append(backend.compiled)
+    assert counts == [1, 1, 2, 2, 2], f"graphs after each call={counts}, but should be [1, 1, 2, 2, 2]"
+
+
+@pytest.mark.claim("compile.once-then-reuse")
+def test_beyond_a_limit_of_compilations_calls_run_uncompiled(device, figure):
+    from torch._dynamo import config
+
+    figure(f"at most {config.recompile_limit} compilations of a function")
+    with config.patch(recompile_limit=3):
+        counts = graphs_after_each(range(2, 8), device, dynamic=False)
+    assert counts == [1, 2, 3, 3, 3, 3], f"graphs after each call={counts}, but should stay at the limit of 3"
+
+
+@pytest.mark.claim("compile.once-then-reuse")
+@pytest.mark.needs("c++")
+def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(compiled_gelu, x, speed, figure):
+    with one_thread():
+        later_s = statistics.median(speed.seconds(lambda: compiled_gelu(x)) for _ in range(5))
+    assert compiled_gelu.first_call_s > 10 * later_s, (
+        f"the first call took {compiled_gelu.first_call_s:.3f} s, a later one {later_s:.4f} s: not 10 times it"
+    )
+    figure(f"first call {compiled_gelu.first_call_s:.1f} s, later ones {1e3 * later_s:.1f} ms")
+
+
+# ---- what it gains -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("compile.fuses")
+def test_nine_operations_become_one_that_allocates_its_result_alone(device, compiled_gelu, x):
+    eager, fused = operators(gelu, x), operators(compiled_gelu, x)
+    arithmetic = {"aten::mul", "aten::add", "aten::tanh"}
+    assert arithmetic <= set(eager), f"uncompiled it runs {sorted(eager)}, but should run {sorted(arithmetic)}"
+    assert not arithmetic & set(fused), f"compiled it still runs {sorted(arithmetic & set(fused))}"
+    if metered(device) != device:
+        return
+    with one_thread():
+        with memory(device) as uncompiled:
+            gelu(x)
+        with memory(device) as compiled_:
+            compiled_gelu(x)
+    tensors = uncompiled.allocated_bytes // x.nbytes, compiled_.allocated_bytes / x.nbytes
+    assert tensors == (9, 1), f"tensors allocated, uncompiled and compiled={tensors}, but should be 9 and 1"
+
+
+@pytest.mark.claim("compile.fuses")
+@one_thread()
+def test_fused_operations_are_faster_than_one_after_the_other(compiled_gelu, x, speed):
+    claim = "a GELU of nine operations, uncompiled against compiled"
+    speed.assert_slower(lambda: gelu(x), lambda: compiled_gelu(x), claim)
+
+
+@pytest.mark.claim("compile.better-than-hand")
+@pytest.mark.needs("c++")
+@one_thread()
+def test_a_librarys_kernel_is_about_as_fast_as_the_compiled_one(compiled_gelu, x, speed, figure):
+    def library():
+        torch.nn.functional.gelu(x, approximate="tanh")
+
+    ratio = speed.ratio(library, lambda: compiled_gelu(x))
+    figure(f"the library's GELU against the compiled one: {ratio}")
+    assert_at_most(ratio, 2, "the library's GELU against the compiled one")
+
+
+@pytest.mark.claim("compile.better-than-hand")
+@one_thread()
+def test_a_product_ordered_by_hand_beats_the_compiled_one(compiled_chain, matrices, speed):
+    assert torch.equal(compiled_chain(*matrices), chain_from_the_right(*matrices)), "the orders give different results"
+    flops = product_flops(compiled_chain, *matrices), product_flops(chain_from_the_right, *matrices)
+    should = flops_of(matrices, "left"), flops_of(matrices, "best")
+    assert flops == should, f"FLOPs compiled and by hand={flops}, but should be {should}"
+    claim = "a @ b @ c compiled against a @ (b @ c) by hand"
+    speed.assert_slower(lambda: compiled_chain(*matrices), lambda: chain_from_the_right(*matrices), claim)
+
+
+# ---- what it leaves ----------------------------------------------------------------------------------------------
+
+
+def compiled_anew(function, *arguments):
+    """Compiled without the cache on disk, whose keys do not hold whether opt_einsum was there."""
+    from torch._inductor import config
+
+    with config.patch(force_disable_caches=True):
+        return compiled(fresh(function), *arguments)
+
+
+@pytest.mark.claim("compile.best-order")
+def test_a_compiled_einsum_runs_in_the_order_in_which_torch_runs_it_uncompiled(matrices, figure):
+    function = compiled_anew(einsum_chain, *matrices)
+    flops, eager = product_flops(function, *matrices), product_flops(einsum_chain, *matrices)
+    installed = torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled
+    should = flops_of(matrices, "best" if installed else "left")
+    assert flops == eager == should, (
+        f"FLOPs compiled={flops}, uncompiled={eager}, but should be {should} [{installed=}]"
+    )
+    figure(f"{flops / flops_of(matrices, 'best'):.1f} times the FLOPs of the best order")
+
+
+@pytest.mark.claim("compile.best-order")
+def test_without_opt_einsum_a_compiled_einsum_runs_from_left_to_right_and_by_hand_in_the_best_order(matrices):
+    with torch.backends.opt_einsum.flags(enabled=False):
+        named = product_flops(compiled_anew(einsum_chain, *matrices), *matrices)
+        by_hand = product_flops(compiled_anew(einsums_from_the_right, *matrices), *matrices)
+    left, best = flops_of(matrices, "left"), flops_of(matrices, "best")
+    assert left > 20 * best, f"the example's orders differ too little: {left} and {best} FLOPs"
+    assert named == left, f"FLOPs compiled={named}, but from left to right they are {left}"
+    assert by_hand == best, f"FLOPs of two einsums compiled={by_hand}, but in the best order they are {best}"
+
+
+def ones_and_a_bit(device, bit, size=64):
+    """1 + 2^-bit everywhere, and a permutation: products of one term, so that what is lost the precision lost."""
+    return torch.full((size, size), 1 + 2.0**-bit, device=device), torch.eye(size, device=device).flip(0)
+
+
+@pytest.fixture(scope="session")
+def compiled_product(device):
+    return compiled(product, *ones_and_a_bit(device, 1))
+
+
+@pytest.mark.claim("compile.mixed-precision")
+@given(bit=st.integers(1, 23))
+def test_compiling_leaves_products_in_fp32(device, compiled_product, bit):
+    result = compiled_product(*ones_and_a_bit(device, bit))
+    assert result.dtype == torch.float32, f"the compiled product is in {result.dtype}, but should be in float32"
+    values = result.unique().tolist()
+    assert values == [1 + 2.0**-bit], f"compiled, 1 + 2^-{bit} became {values}, but should stay: fp32 has 23 bits"
+
+
+@pytest.mark.claim("compile.mixed-precision")
+def test_autocast_lowers_the_precision_compiled_and_uncompiled(device):
+    backend = Graphs()
+    function = torch.compile(fresh(product), backend=backend)
+    for name, call in {"compiled": function, "uncompiled": product}.items():
+        with torch.autocast(device.type, torch.bfloat16):
+            result = call(*ones_and_a_bit(device, 12))
+        got = result.dtype, result.unique().tolist()
+        assert got == (torch.bfloat16, [1.0]), f"{name} under autocast 1 + 2^-12 became {got}, but should be 1 in bf16"
+    assert backend.compiled == 1, f"{backend.compiled} graphs were compiled, but should be 1"
+
+
+# ---- values ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.claim("compile.same-values")
+def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(compiled_gelu, x, figure):
+    """On random bit patterns: every exponent, subnormals, infinities and NaNs are among them."""
+    bits = torch.randint(-(2**31), 2**31, x.shape, generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    patterns = bits.view(torch.float32).to(x.device)
+    million = slice(2**20)
+    fused, eager, argument = (
+        values[million].cpu().double() for values in (compiled_gelu(patterns), gelu(patterns), patterns)
+    )
+    assert torch.equal(fused.isnan(), eager.isnan()), "compiled and uncompiled give NaN in different places"
+    valid = ~eager.isnan() & argument.isfinite()
+    eps, least = torch.finfo(torch.float32).eps, torch.finfo(torch.float32).tiny
+    exact, bound = gelu(argument), 8 * eps * argument.abs() + least
+    for name, values in {"compiled": fused, "uncompiled": eager}.items():
+        off = ((values - exact).abs() / bound)[valid]
+        worst = argument[valid][off.argmax()].item()
+        assert off.max() <= 1, f"gelu({worst}) {name} is {off.max():.1f} times as far from fp64 as 8 roundings"
+    same = (fused == eager)[valid].double().mean().item()
+    figure(f"{1 - same:.2%} of a million results differ in some bit")
+
+
+@pytest.mark.claim("compile.same-values")
+def test_bf16_results_differ_since_fused_operations_keep_fp32_between_them(device, compiled_gelu_and_dropout, figure):
+    argument, ones = bf16_and_ones(device)
+    fused, eager, exact = compiled_gelu_and_dropout(argument, ones)[0], gelu(argument), gelu(argument.float())
+    assert fused.dtype == eager.dtype == torch.bfloat16, f"dtypes={fused.dtype} and {eager.dtype}"
+    differ = (fused != eager).float().mean().item()
+    errors = [(values.float() - exact).abs().mean().item() for values in (fused, eager)]
+    assert differ > 0.01, f"{differ:.1%} of the bf16 results differ, so they need not be compared to rounding"
+    assert errors[0] < errors[1], f"mean errors compiled and uncompiled={errors}, but the first should be smaller"
+    torch.testing.assert_close(fused, eager, rtol=2**-6, atol=2**-6)
+    figure(f"{differ:.0%} of the bf16 results differ; mean errors {errors[0]:.1e} compiled, {errors[1]:.1e} not")
+
+
+def after_seed(function, *arguments):
+    torch.manual_seed(0)
+    return function(*arguments)
+
+
+@pytest.mark.claim("compile.same-values")
+def test_dropout_draws_other_numbers_from_the_same_seed_unless_fallback_random_is_set(
+    device, compiled_gelu_and_dropout
+):
+    argument, ones = bf16_and_ones(device)
+    eager = after_seed(gelu_and_dropout, argument, ones)[1]
+    fused = after_seed(compiled_gelu_and_dropout, argument, ones)[1]
+    differ = (fused != eager).float().mean().item()
+    assert 0.4 < differ < 0.6, f"{differ:.1%} of the masks differ, but two independent ones should in half the places"
+    for name, mask in {"compiled": fused, "uncompiled": eager}.items():
+        kept = (mask == 2).float().mean().item()
+        assert mask.unique().tolist() == [0, 2], f"{name} dropout(ones) gives {mask.unique().tolist()}, not 0 and 2"
+        assert 0.4 < kept < 0.6, f"{name} dropout keeps {kept:.1%}, but should keep half"
+    fallback = compiled(fresh(dropout), ones, options={"fallback_random": True})
+    with_fallback, uncompiled = after_seed(fallback, ones), after_seed(dropout, ones)
+    assert torch.equal(with_fallback, uncompiled), "with fallback_random=True the compiled mask still differs"
+
+
+@pytest.mark.claim("compile.same-values")
+def test_a_compiled_net_has_the_outputs_and_gradients_of_the_uncompiled_one(device):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
+    ).to(device)
+    inputs = torch.randn(32, 64, device=device)
+
+    def outputs_and_gradients(forward):
+        net.zero_grad()
+        outputs = forward(inputs)
+        outputs.square().mean().backward()
+        return {"outputs": outputs.detach()} | {name: p.grad.clone() for name, p in net.named_parameters()}
+
+    eager = outputs_and_gradients(net)
+    fused = outputs_and_gradients(compiled(net, inputs))
+    for name, values in fused.items():
+        off = (values - eager[name]).abs().max().item() / eager[name].abs().max().item()
+        assert off < 1e-5, f"{name} compiled is {off:.1e} of its largest value off, but should be below 1e-5"
+
+
+@pytest.mark.claim("compile.same-values")
+@given(numbers=st.lists(st.integers(-3, 3), min_size=3, max_size=3))
+def test_changes_in_place_side_effects_and_branches_on_data_are_kept(compiled_with_side_effects, device, numbers):
+    runs = []
+    for function in (changing_its_argument, compiled_with_side_effects):
+        argument, seen = torch.tensor(numbers, device=device), []
+        runs.append((function(argument, seen).tolist(), argument.tolist(), seen))
+    assert runs[0] == runs[1], (
+        f"result, argument, side effect: compiled {runs[1]}, but should be {runs[0]} [{numbers=}]"
+    )
+
+
+@pytest.fixture(scope="session")
+def compiled_with_side_effects(device):
+    backend = Graphs()
+    function = torch.compile(changing_its_argument, backend=backend)
+    function(torch.zeros(3, dtype=torch.int64, device=device), [])
+    assert backend.compiled, "torch.compile compiled nothing of changing_its_argument"
+    return function
+
+
+# ---- the hardware ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def large(device):
+    return [torch.randn(4096, 4096, device=device) for _ in range(2)]
+
+
+@pytest.mark.claim("compile.uses-hardware")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@one_thread()
+def test_a_compiled_product_takes_the_time_of_the_uncompiled_one(large, speed, figure, dtype):
+    a, b = (matrix.to(dtype) for matrix in large)
+    function, claim = compiled(fresh(product), a, b), f"an uncompiled product in {dtype} against a compiled one"
+    ratio = speed.ratio(lambda: product(a, b), lambda: function(a, b))
+    figure(f"{claim}: {ratio}")
+    assert_at_most(ratio, 1.5, claim)
+    assert ratio.high > 1 / 1.5, f"{claim}: the ratio of times is {ratio}, but should be about 1"
+
+
+@pytest.mark.claim("compile.uses-hardware")
+@pytest.mark.needs("sm>=8.0")
+@one_thread()
+def test_compiled_products_use_tensor_cores_for_bf16_and_not_for_fp32(large, speed):
+    low = [matrix.bfloat16() for matrix in large]
+    in_fp32, in_bf16 = compiled(fresh(product), *large), compiled(fresh(product), *low)
+    claim = "a compiled product in fp32 against bf16"
+    speed.assert_slower(lambda: in_fp32(*large), lambda: in_bf16(*low), claim, at_least=1.5)
+
+
+@pytest.mark.claim("compile.uses-hardware")
+@given(bit=st.integers(1, 23))
+def test_a_compiled_product_of_fp32_does_not_use_tf32_unless_allowed(compiled_product, device, bit):
+    values = compiled_product(*ones_and_a_bit(device, bit)).unique().tolist()
+    assert values == [1 + 2.0**-bit], f"compiled, 1 + 2^-{bit} became {values}: products of fp32 run in less than fp32"
