@@ -9,8 +9,11 @@ import os
 import platform
 import re
 import shutil
+import sys
+import sysconfig
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,10 +74,20 @@ def unmet(need: str, device: torch.device) -> str | None:
             found = major + minor / 10
         return None if found >= least else f"needs {need}, this device has {found:g}"
     if need == "c++":
-        return None if shutil.which(os.environ.get("CXX", "c++")) else "needs a C++ compiler"
+        return _lacks_compiler()
     if re.fullmatch(r"[a-z_][a-z0-9_]*", need):
         return None if find_spec(need) else f"needs the package {need}"
     raise ValueError(f"unknown need {need!r}; valid: cuda, sm>=X.Y, gpus>=N, c++, or the name of a module")
+
+
+def _lacks_compiler() -> str | None:
+    """What torch.compile's CPU kernels need and is not here: the compiler it looks for, and Python's headers."""
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if not shutil.which(compiler):
+        return f"needs a C++ compiler ({compiler})"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "needs the header files of Python (Python.h)"
+    return None
 
 
 @cache

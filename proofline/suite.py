@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -247,16 +248,20 @@ def speed(device: torch.device, figure: Callable[[str], None]) -> speeds.Speed:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    # The claims work on small tensors, whose operations only wait for a second thread on a busy machine; and threads
+    # that wait for one another are most of the noise of a comparison of times.
+    with speeds.one_thread() if claims_of(item) else nullcontext():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     counter = item.stash.get(_examples, None)
-    before, threads = counter[0] if counter else 0, torch.get_num_threads()
-    if claims_of(item):
-        # The claims work on small tensors, whose operations only wait for a second thread on a busy machine.
-        torch.set_num_threads(1)
+    before = counter[0] if counter else 0
     try:
         return (yield)
     finally:
-        torch.set_num_threads(threads)
         item.user_properties.append(("cases", counter[0] - before if counter else 1))
 
 

@@ -23,7 +23,6 @@ from accounting.models import GPT2_SMALL, Transformer, forward_flops
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.einsum import by_loops, difference, einsums
 from test_claims.oracles.scalars import integers
-from test_claims.oracles.timing import one_thread
 from test_claims.strategies import seldom, shapes, sizes
 
 CHAIN = "ij,jk,kl->il", (256, 256), (256, 256), (256, 4)  # cheap from the right only
@@ -135,7 +134,6 @@ def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m,
 
 
 @pytest.mark.claim("matmul.no-loops")
-@one_thread()
 def test_a_batched_product_is_much_faster_than_a_loop_in_python(device, speed):
     x, w = integers(4, 8, 16, 32, device=device), integers(32, 2, device=device)
     batched, looped = (torch.empty(4, 8, 16, 2, device=device) for _ in range(2))

@@ -19,7 +19,6 @@ from accounting.roofline import Work
 from test_claims.oracles import scalars
 from test_claims.oracles.products import product
 from test_claims.oracles.streaming import FULL_TENSORS, MIXES, OPERATIONS, ROW, Operands, gelu_by_hand
-from test_claims.oracles.timing import SHORT, one_thread
 from test_claims.strategies import TORCH_DTYPES, sizes
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
@@ -154,13 +153,11 @@ def assert_memory_bound(speed, memory, name):
 
 @pytest.mark.claim("roof.below-is-memory-bound", "roof.most-others")
 @pytest.mark.parametrize("name", ["relu", "add", "multiply", "negative"])
-@one_thread()
 def test_an_operation_of_low_intensity_waits_for_memory(memory, speed, name):
     assert_memory_bound(speed, memory, name)
 
 
 @pytest.mark.claim("roof.below-is-memory-bound")
-@one_thread()
 def test_a_tiny_operation_of_low_intensity_waits_for_its_launch_instead(memory, speed):
     """Below the ridge is necessary for being bound by memory, not sufficient."""
     tiny = memory.first(16)
@@ -171,7 +168,6 @@ def test_a_tiny_operation_of_low_intensity_waits_for_its_launch_instead(memory, 
         lambda: OPERATIONS["relu"](large),
         f"ReLU of 16 elements against {large.x.numel():,}",
         at_least=10 * by_bytes,
-        **SHORT,
     )
 
 
@@ -185,7 +181,6 @@ def fastest_other(speed, memory, mix, name):
 @pytest.mark.parametrize(
     ("mix", "name"), [(mix, name) for mix, names in MIXES.items() for name in names if name in FULL_TENSORS]
 )
-@one_thread()
 def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed, mix, name):
     """Times are in those of the yardstick, so its bandwidth is the bytes that it moves in one."""
     operation, other = OPERATIONS[name], fastest_other(speed, memory, mix, name)
@@ -203,7 +198,6 @@ def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed
 
 
 @pytest.mark.claim("roof.model")
-@one_thread()
 def test_a_product_stays_below_the_roof_of_the_best_product(device, speed):
     side = 256 if device.type == "cpu" else 4096
     work, best = roofline.matmul_work(side // 2, side // 2, side // 2, "fp32"), matmul_flops(side, side, side)
@@ -217,7 +211,6 @@ def test_a_product_stays_below_the_roof_of_the_best_product(device, speed):
 
 
 @pytest.mark.claim("roof.model")
-@one_thread()
 def test_operands_in_a_cache_beat_the_roof_of_memory(memory, speed, figure):
     """The counter-example: the bandwidth of memory bounds nothing that does not come from memory."""
     if memory.x.device.type == "cpu":
@@ -252,7 +245,6 @@ def test_relu_reaches_a_thousandth_of_an_h100s_peak_at_most():
 
 @pytest.mark.claim("roof.relu", "roof.most-others")
 @pytest.mark.parametrize("name", ["relu", "gelu", "softmax", "layer norm"])
-@one_thread()
 def test_an_operation_takes_far_longer_than_a_product_of_its_flops(device, speed, memory, name):
     on = memory.first(2**22) if device.type == "cpu" else memory
     shape = tuple(on.x.view(-1, ROW).shape)
@@ -306,7 +298,6 @@ def test_a_fused_gelu_moves_the_bytes_of_a_relu_and_one_by_hand_many_times_as_ma
 
 
 @pytest.mark.claim("roof.gelu")
-@one_thread()
 def test_a_gelu_written_as_five_operations_is_slower_than_a_fused_one(memory, speed, figure):
     gelu, relu = (lambda name=name: OPERATIONS[name](memory) for name in ("gelu", "relu"))
     figure(f"fused GELU against ReLU: {speed.ratio(gelu, relu, **FEW_PAIRS)}")
@@ -350,13 +341,11 @@ def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k,
 
 
 @pytest.mark.claim("roof.dot")
-@one_thread()
 def test_a_dot_product_waits_for_memory(memory, speed):
     assert_memory_bound(speed, memory, "dot")
 
 
 @pytest.mark.claim("roof.matvec")
-@one_thread()
 def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device, memory, speed):
     """Each element is used once: the time is that of reading the matrix, not of the arithmetic."""
     side = math.ceil(memory.x.numel() ** (1 / 3))
@@ -370,7 +359,6 @@ def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device
 
 
 @pytest.mark.claim("roof.matvec")
-@one_thread()
 def test_a_matrix_times_a_vector_takes_about_the_time_of_reading_the_matrix(memory, speed):
     speed.assert_slower(
         lambda: OPERATIONS["matvec"](memory),
@@ -407,7 +395,6 @@ def test_on_an_h100_a_square_product_of_bf16_can_reach_the_peak_from_886_on():
 
 
 @pytest.mark.claim("roof.matmul")
-@one_thread()
 def test_a_product_of_twice_the_side_takes_eight_times_as_long_not_four(device, speed):
     """Its time grows with its FLOPs, not with its bytes: the arithmetic is what it waits for."""
     side = 128 if device.type == "cpu" else 4096
@@ -444,7 +431,6 @@ def batches(device, *sizes_of_batches):
 
 
 @pytest.mark.claim("roof.bigger-batch")
-@one_thread()
 def test_64_examples_at_once_are_far_faster_than_one_by_one(device, speed):
     one, many = batches(device, 1, 64)
     what = "64 examples one by one against all at once"
@@ -452,7 +438,6 @@ def test_64_examples_at_once_are_far_faster_than_one_by_one(device, speed):
 
 
 @pytest.mark.claim("roof.bigger-batch")
-@one_thread()
 def test_from_some_batch_on_more_examples_take_proportionally_more_time(device, speed):
     some, four_times = batches(device, *((128, 512) if device.type == "cpu" else (2048, 8192)))
     what = "four batches against one four times as large, once the rate is saturated"

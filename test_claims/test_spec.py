@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from itertools import pairwise
 
@@ -19,7 +20,6 @@ from accounting.models import active_parameter_count, forward_flops, parameter_c
 from accounting.peaks import ROWS
 from test_claims.oracles import published
 from test_claims.oracles.products import flop_per_s, product, without_tf32
-from test_claims.oracles.timing import one_thread
 
 A100, H100, H100_PCIE = (ACCELERATORS[name] for name in ("A100 SXM4 80GB", "H100 SXM5 80GB", "H100 PCIe 80GB"))
 LARGE = 8192  # side of a product that fills any GPU
@@ -233,9 +233,9 @@ def test_this_device_has_the_memory_that_its_label_says(device, figure):
     row = device_named(facts.name, f"{facts.major}.{facts.minor}", facts.multi_processor_count)
     figure(f"{facts.name}: {facts.total_memory / 2**30:.1f} GiB")
     if row is not None and row.memory is not None:
-        label = int(row.memory.partition("GB")[0].replace(" ", "").split("/")[0])
-        share = facts.total_memory / (label * 2**30)
-        assert 0.9 < share < 1.15, f"{facts.name} reports {share:.2f} of the {label} GB on record"
+        labels = [int(label) for label in re.findall(r"\d+", row.memory.partition("GB")[0])]
+        shares = [facts.total_memory / (label * 2**30) for label in labels]
+        assert any(0.85 < share < 1.1 for share in shares), f"{facts.name} reports {shares} of {row.memory}"
 
 
 # ---- sparsity ----------------------------------------------------------------------------------------------------
@@ -265,6 +265,7 @@ def test_only_two_values_of_each_group_of_four_survive_compression(pattern):
 
 @pytest.mark.claim("spec.sparsity-2of4")
 @pytest.mark.needs("cuda", "sm>=8.0")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of SparseSemiStructuredTensor")
 def test_a_sparse_product_is_right_for_two_values_in_four_and_wrong_for_three(device):
     x = torch.randn(128, 128, device=device, dtype=torch.float16)
     for pattern, right in ((0b1010, True), (0b1011, False)):
@@ -345,10 +346,9 @@ def test_on_paper_the_large_figures_are_those_of_the_matrix_units():
 
 
 @pytest.mark.claim("spec.tensor-core")
-@one_thread()
 def test_a_product_outruns_elementwise_arithmetic_here(device, speed):
     """The same FLOPs, once as a product and once as multiply-adds of elements that lie in a cache."""
-    side, elements = (128, 2**14) if device.type == "cpu" else (4096, 2**22)
+    side, elements = (128, 2**14) if device.type == "cpu" else (2048, 2**22)
     x, y, z, out = (torch.rand(elements, device=device) for _ in range(4))
     calls = max(1, matmul_flops(side, side, side) // (2 * elements) // 8)  # an eighth of the product's FLOPs
     speed.assert_slower(

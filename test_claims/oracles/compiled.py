@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from test_claims.oracles.timing import one_thread
-
 
 def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function under a name that torch.compile has not seen: it remembers shapes by file, line and name."""
@@ -58,7 +56,6 @@ class Compiled:
         return self.function(*arguments)
 
 
-@one_thread()
 def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Compiled:
     """`function` compiled by torch.compile's own backend; AssertionError where nothing was compiled."""
     from torch._dynamo.utils import counters  # the import takes a second, and this file's other functions need it not
@@ -74,7 +71,6 @@ def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> C
     return Compiled(result, took)
 
 
-@one_thread()
 def operators(function: Callable[..., Any], *arguments: Any) -> dict[str, int]:
     """The operators of torch that a call runs, and the FLOPs that the profiler computes of each kind."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_flops=True) as profiler:
