@@ -4,7 +4,7 @@ from types import ModuleType
 
 import pytest
 
-pytest_plugins = ["proofline.plugin", "proofline.suite"]
+pytest_plugins = ["proofline.plugin", "proofline.suite", "proofline.model_plugin"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,67 @@
+"""The time of one training step of the model that `--model` names. Without that option this test is not there."""
+
+from collections.abc import Callable
+
+import torch
+
+from accounting import measured
+from bench.measuring import Ceilings, Measure, assert_within_bound
+from bench.products import DTYPES, Unsupported
+
+COPIED_BYTES = 2**28  # beyond most caches
+CHAIN = 50
+
+
+def copied_bytes_per_s(device: torch.device) -> float:
+    """The best rate at which this device copies an array beyond its caches: each byte is read once and written once."""
+    source = torch.randn(COPIED_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+    timing = measured.time(lambda: target.copy_(source), device, warmup=3, rounds=9)
+    return 2 * COPIED_BYTES / min(timing.times_s)
+
+
+def overhead_s(device: torch.device) -> float:
+    """Time of one operator on a handful of elements, forward or backward: what launching it costs."""
+    x = torch.randn(8, device=device, requires_grad=True)
+
+    def chain() -> None:
+        y = x
+        for _ in range(CHAIN):
+            y = y * 1.5
+        y.sum().backward()
+
+    return measured.time(chain, device, warmup=5, rounds=21).median_s / (2 * CHAIN)
+
+
+def ceiling_of(ceilings: Ceilings, dtype: str) -> float | None:
+    """The machine's own best measured rate; None for what it does not multiply."""
+    try:
+        return ceilings.flop_per_s(dtype)
+    except Unsupported:
+        return None
+
+
+def test_training_step(
+    user_model,
+    benchmark,
+    measure: Measure,
+    ceilings: Ceilings,
+    device: torch.device,
+    peak_flop_per_s: Callable[[str], float | None],
+    bound_flop_per_s: Callable[[str], float | None],
+) -> None:
+    flops, instance = user_model.flops, user_model.fresh()
+    formats = [dtype for dtype in flops.by_dtype if dtype in DTYPES]
+    seconds = measure.median_s(instance.step, flops=flops.executed, moved_bytes=flops.moved_bytes)
+    step = user_model.timed(
+        seconds,
+        benchmark.stats["iqr"] / seconds,
+        benchmark.stats["rounds"],
+        peak_flop_per_s={dtype: peak_flop_per_s(dtype) for dtype in formats},
+        ceiling_flop_per_s={dtype: ceiling_of(ceilings, dtype) for dtype in formats},
+        bytes_per_s=copied_bytes_per_s(device),
+        overhead_s=overhead_s(device),
+    )
+    measure.declare(flop_per_s=flops.model / seconds, mfu=step.mfu, share_of_ceiling=step.share_of_ceiling)
+    for dtype in formats:
+        assert_within_bound(flops.by_dtype[dtype] / seconds, bound_flop_per_s(dtype), f"{dtype} products of a step")

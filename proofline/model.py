@@ -1,0 +1,299 @@
+"""The option `--model module:factory`: a user's own model, loaded and tried before anything is measured.
+
+The factory is called anew for every check, under the same seed, so no check sees what another one did to the weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from accounting.checks import choice
+
+SEED = 0
+RETURNS = "(module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss)"
+
+
+class ModelError(ValueError):
+    """A factory that cannot be imported or called, or that returns what is no model: the message says what is valid."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One model fresh from the factory, on the device under test, ready for a training step."""
+
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    optimizer: torch.optim.Optimizer
+    loss: Callable[[Any], Tensor]
+    notes: tuple[str, ...]  # what was chosen for the user, in words for the page
+
+    def forward(self) -> Tensor:
+        """The scalar that is differentiated."""
+        return self.loss(self.module(*self.arguments, **self.keywords))
+
+    def step(self) -> None:
+        """One training step: gradients dropped, forward, backward, update."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.forward().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Each parameter once, under its first name."""
+        return dict(self.module.named_parameters())
+
+    @property
+    def main_input(self) -> tuple[str, Tensor]:
+        """The input that says how many tokens or examples there are: `input_ids`, or the first tensor."""
+        named = {f"input {place}": value for place, value in enumerate(self.arguments)} | self.keywords
+        if isinstance(named.get("input_ids"), Tensor):
+            return "input_ids", named["input_ids"]
+        return next((name, leaf) for name, value in named.items() for leaf in tensors_of(value))
+
+    @property
+    def tokens(self) -> tuple[int, str]:
+        """The D of 2ND, and what it counts.
+
+        Every id of an integer input is a token, every row of a (batch, token, feature) input too; an image, a row of
+        features and everything else is an example.
+        """
+        _, tensor = self.main_input
+        if not tensor.is_floating_point() and tensor.dim() >= 2:
+            return tensor.numel(), "tokens"
+        if tensor.dim() == 3:
+            return tensor.shape[0] * tensor.shape[1], "tokens"
+        return (tensor.shape[0] if tensor.dim() else 1), "examples"
+
+
+@dataclass(frozen=True)
+class UserModel:
+    """The factory that `--model` names, on the device under test."""
+
+    spec: str
+    factory: Callable[[], Any]
+    device: torch.device
+
+    def fresh(self) -> Instance:
+        """A model that no check has touched yet. Raises ModelError where the factory returns none."""
+        torch.manual_seed(SEED)
+        try:
+            returned = self.factory()
+        except (Exception, SystemExit) as error:
+            raise ModelError(f"--model {self.spec}: the factory raised {told(error)}") from error
+        try:
+            instance = checked(returned)
+        except ModelError as error:
+            raise ModelError(f"--model {self.spec}: {error}") from error
+        return on_device(instance, self.device)
+
+
+def loaded(spec: str, folder: Path, device: torch.device) -> UserModel:
+    """The model that `module:factory` names, its module looked for in `folder` first, after one training step as trial.
+
+    Raises ModelError for whatever keeps it from being imported, built, stepped, or built anew.
+    """
+    user_model = UserModel(spec, factory_named(spec, folder), device)
+    trial = user_model.fresh()
+    for what, act in (
+        ("forward pass with these inputs", trial.forward),
+        ("training step", trial.step),
+    ):
+        try:
+            act()
+        except ModelError as error:
+            raise ModelError(f"--model {spec}: {error}") from error
+        except Exception as error:
+            raise ModelError(f"--model {spec}: the {what} of the {_name(trial.module)} raised {told(error)}") from error
+    again = user_model.fresh()
+    if {id(parameter) for parameter in trial.module.parameters()} & {id(each) for each in again.module.parameters()}:
+        raise ModelError(
+            f"--model {spec}: the factory returned the same parameters twice; it must build the module within, "
+            "because every check starts from a fresh one"
+        )
+    return user_model
+
+
+# ---- the factory -------------------------------------------------------------------------------------------------
+
+
+def factory_named(spec: str, folder: Path) -> Callable[[], Any]:
+    """What `module:factory` names; `folder` is put on the path, as `python -m` would put it."""
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", spec):
+        raise ModelError(f"--model {spec}: must be module:factory, such as my_package.my_module:factory")
+    module_name, _, path = spec.partition(":")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ModelError(f"--model {spec}: importing {module_name} raised {told(error)}") from error
+        parent, _, _ = error.name.rpartition(".")
+        places = list(sys.modules[parent].__path__) if parent in sys.modules else [str(folder)]
+        there = ", ".join(sorted(each.name for each in pkgutil.iter_modules(places))) or "no module"
+        raise ModelError(f"--model {spec}: no module named {error.name}; {', '.join(places)} has {there}") from error
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"--model {spec}: importing {module_name} raised {told(error)}") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            valid = [each for each, value in vars(found).items() if callable(value) and not each.startswith("_")]
+            try:
+                choice(f"--model {spec}: the factory", name, valid)
+            except ValueError as error:
+                raise ModelError(str(error)) from error
+        found = getattr(found, name)
+    if not callable(found):
+        raise ModelError(f"--model {spec}: the factory must be callable, got {found!r} of type {type(found).__name__}")
+    if isinstance(found, nn.Module):
+        raise ModelError(f"--model {spec}: got a {_name(found)} itself; name a function that returns {RETURNS}")
+    return found  # type: ignore[no-any-return]
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line: its type, its message, and the last place of its way."""
+    lines = str(error).strip().splitlines() or [""]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {lines[0][:300]}{place}"
+
+
+# ---- what it returned --------------------------------------------------------------------------------------------
+
+
+def checked(returned: object) -> Instance:
+    """What a factory returned, as a model. Raises ModelError, naming what was got and what is valid."""
+    if isinstance(returned, nn.Module):
+        raise ModelError(f"the factory returned a {_name(returned)} alone, but must return {RETURNS}")
+    if not isinstance(returned, (tuple, list)) or not 2 <= len(returned) <= 4:
+        size = f" of {len(returned)}" if isinstance(returned, (tuple, list)) else ""
+        raise ModelError(f"the factory must return {RETURNS}, got a {type(returned).__name__}{size}")
+    module, inputs, optimizer, loss = [*returned, None, None][:4]
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
+    _check_parameters(module)
+    arguments, keywords = _inputs(inputs)
+    notes = []
+    if not module.training:
+        # A frozen part of a module in training mode stays as its owner left it; a whole module in eval mode does not.
+        module.train()
+        notes.append("the factory left the module in eval mode: put in train mode for the step")
+    if optimizer is None:
+        optimizer = torch.optim.AdamW(each for each in module.parameters() if each.requires_grad)
+        notes.append("the factory gave no optimizer: AdamW with torch's defaults")
+    _check_optimizer(optimizer, module)
+    if loss is not None and not callable(loss):
+        raise ModelError(f"loss must be a function of the module's output, got {loss!r} of type {type(loss).__name__}")
+    if loss is None:
+        notes.append("the factory gave no loss: the output's own .loss, else the sum of its .logits or tensors")
+    return Instance(module, arguments, keywords, optimizer, _scalar(loss) if loss else own_loss, tuple(notes))
+
+
+def _check_parameters(module: nn.Module) -> None:
+    parameters = list(module.parameters())
+    if lazy := [name for name, each in module.named_parameters() if isinstance(each, nn.UninitializedParameter)]:
+        raise ModelError(f"parameters without a shape yet: {', '.join(lazy[:5])}; run the module once in the factory")
+    if not any(each.requires_grad for each in parameters):
+        raise ModelError(f"none of the {len(parameters)} parameters of the {_name(module)} requires a gradient")
+    if meta := [name for name, each in module.named_parameters() if each.is_meta]:
+        raise ModelError(f"parameters on the meta device hold no values: {', '.join(meta[:5])}; build on a real device")
+
+
+def _check_optimizer(optimizer: object, module: nn.Module) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ModelError(f"optimizer must be a torch.optim.Optimizer or None, got a {type(optimizer).__name__}")
+    own = {id(parameter) for parameter in module.parameters()}
+    foreign = sum(id(each) not in own for group in optimizer.param_groups for each in group["params"])
+    if foreign:
+        raise ModelError(
+            f"optimizer must update the module's parameters, but {foreign} of its tensors are not among them; "
+            "build it after the last change of the module"
+        )
+
+
+def _inputs(inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of the forward pass."""
+    if not tensors_of(inputs):
+        raise ModelError(
+            "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments with at least one tensor in "
+            f"it, got a {type(inputs).__name__}{' without any' if isinstance(inputs, (tuple, list, Mapping)) else ''}"
+        )
+    if isinstance(inputs, Mapping):
+        return (), {str(name): value for name, value in inputs.items()}
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def on_device(instance: Instance, device: torch.device) -> Instance:
+    """The same model with its module, its inputs and what state its optimizer has on `device`."""
+
+    def moved(value: Any) -> Any:
+        return value.to(device) if isinstance(value, Tensor) else value
+
+    instance.module.to(device)
+    if instance.optimizer.state:
+        instance.optimizer.load_state_dict(instance.optimizer.state_dict())  # follows the parameters' devices
+    return replace(instance, arguments=tree_map(moved, instance.arguments), keywords=tree_map(moved, instance.keywords))
+
+
+# ---- the scalar to differentiate ---------------------------------------------------------------------------------
+
+
+def own_loss(output: Any) -> Tensor:
+    """The output's own loss where it has one, else the sum of its logits, else that of all its floating tensors."""
+    for name in ("loss", "logits"):
+        found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+        if isinstance(found, Tensor):
+            return _differentiable(found.sum(), f"the output's .{name}")
+    sums = [tensor.sum() for tensor in tensors_of(output) if tensor.requires_grad]
+    if not sums:
+        raise ModelError(
+            f"the forward pass returned a {type(output).__name__} without any tensor that depends on a parameter; "
+            "valid: a tensor, a collection of tensors, or an object with .loss or .logits"
+        )
+    return sum(sums[1:], sums[0])
+
+
+def _scalar(loss: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
+    def checked_loss(output: Any) -> Tensor:
+        value = loss(output)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:100]
+            raise ModelError(f"loss must return a scalar tensor, got {got}")
+        return _differentiable(value, "the loss")
+
+    return checked_loss
+
+
+def _differentiable(value: Tensor, what: str) -> Tensor:
+    if not value.requires_grad:
+        raise ModelError(f"{what} does not depend on any parameter that requires a gradient")
+    return value
+
+
+def tensors_of(tree: object) -> list[Tensor]:
+    """The tensors in nested tuples, lists, dicts and objects with attributes (a dataclass of outputs)."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, Mapping):
+        return [leaf for value in tree.values() for leaf in tensors_of(value)]
+    if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):
+        return [leaf for value in tree for leaf in tensors_of(value)]
+    if hasattr(tree, "__dataclass_fields__"):
+        return [leaf for name in tree.__dataclass_fields__ for leaf in tensors_of(getattr(tree, name, None))]
+    return []
+
+
+def _name(module: nn.Module) -> str:
+    return type(module).__name__

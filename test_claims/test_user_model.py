@@ -1,0 +1,45 @@
+"""What holds for any model, tried on the one that `--model` names. Without that option these tests are not there."""
+
+import copy
+
+import pytest
+
+from accounting import measured
+
+
+def registered(module):
+    """Every parameter and buffer as often as a module has it."""
+    return [
+        tensor
+        for each in module.modules()
+        for tensor in (*each._parameters.values(), *each._buffers.values())
+        if tensor is not None
+    ]
+
+
+def test_parameters_and_buffers_have_the_bytes_that_a_copy_of_them_takes(user_model, allocator):
+    tensors = registered(user_model.fresh().module)
+    with measured.memory(allocator) as held:
+        copies = copy.deepcopy(tensors)  # copies a tensor once, wherever it is tied to
+    assert user_model.inventory.bytes == held.live_bytes, (
+        f"parameters and buffers are counted as {user_model.inventory.bytes} B, but should be {held.live_bytes} B "
+        f"[{len(copies)} tensors, tied ones included]"
+    )
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "step"])
+def test_every_flop_off_the_rule_has_a_reason(user_model, phase):
+    flops = user_model.flops
+    explained = sum(getattr(part, phase) for part in flops.parts)
+    assert explained == flops.rule(phase) - flops.counted(phase), (
+        f"the parts sum to {explained}, but should sum to rule less counted = "
+        f"{flops.rule(phase)} - {flops.counted(phase)} = {flops.difference(phase)}"
+    )
+
+
+@pytest.mark.parametrize("what", ["gradients", "optimizer state"])
+def test_memory_is_what_its_tensors_say(user_model, allocator, what):
+    row = user_model.memory.row(what)
+    assert row.measured_bytes == row.predicted_bytes, (
+        f"{what}: the allocator was asked for {row.measured_bytes} B, but should have been for {row.predicted_bytes} B"
+    )
