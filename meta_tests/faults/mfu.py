@@ -53,9 +53,8 @@ def sleeping_takes_no_time(patch):
 
 
 @fault("mfu.higher-if-matmul")
-def norms_and_activations_are_left_out(patch):
-    patch.setattr(torch.nn.functional, "layer_norm", lambda x, shape: x)
-    patch.setattr(torch.nn.functional, "gelu", lambda x: x)
+def a_norm_drops_all_rows_but_one(patch):
+    patch.setattr(torch.nn.functional, "layer_norm", lambda x, shape: x[:1])
 
 
 @fault("mfu.never-near-one", "mfu.target")

@@ -1,5 +1,7 @@
 """Faults in intensities, in ridge and roof, in the peak table, and in how torch works through memory."""
 
+import time
+
 import torch
 
 import accounting.roofline
@@ -53,22 +55,25 @@ def gelu_is_composed_of_many_passes(patch):
     patch.setitem(streaming.OPERATIONS, "gelu", streaming.gelu_by_hand)
 
 
-@fault("roof.below-is-memory-bound", "roof.most-others")
-def relu_takes_an_exponential(patch):
-    patch.setattr(torch, "clamp_min", lambda x, least, out: torch.exp(x, out=out))
+@fault("roof.below-is-memory-bound", "roof.most-others", "roof.model")
+def every_launch_takes_a_tenth_of_a_millisecond(patch):
+    """Then the pieces that fit a cache take longer than the whole that does not."""
+    for name in ("clamp_min", "add", "mul", "neg"):
+        operation = getattr(torch, name)
+        patch.setattr(torch, name, lambda *args, out, run=operation: (time.sleep(1e-4), run(*args, out=out)))
 
 
 @fault("roof.bigger-batch")
-def torch_multiplies_row_by_row(patch):
+def each_row_of_a_batch_takes_a_millisecond(patch):
     mm = torch.mm
 
     def row_by_row(a, b, out=None):
-        for row in range(len(a)):
-            mm(a[row : row + 1], b, out=out[row : row + 1])
+        time.sleep(1e-3 * (len(a) - 1))
+        return mm(a, b, out=out)
 
     patch.setattr(torch, "mm", row_by_row)
 
 
 @fault("roof.matmul")
-def a_product_takes_the_time_of_its_bytes(patch):
-    patch.setattr(torch, "mm", lambda a, b, out=None: torch.add(a, b, out=out))
+def a_product_takes_no_time_at_all(patch):
+    patch.setattr(torch, "mm", lambda a, b, out=None: out)
