@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,9 +17,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from accounting import counted
+from accounting import counted, operators
 from accounting.formats import FORMATS
-from accounting.models import RULES
+from accounting.models import RULES, rule_flops
 from proofline.model import Instance
 
 LOOK_UPS = frozenset({"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather"})
@@ -82,7 +83,7 @@ class Flops:
 
     def rule(self, phase: str) -> int:
         """2ND, 4ND or 6ND; phase: forward, backward, step."""
-        return RULES[phase] * self.parameters * self.tokens
+        return rule_flops(phase, self.parameters, self.tokens)
 
     def counted(self, phase: str) -> int:
         """FLOPs of the products that ran; phase: forward, backward, step."""
@@ -164,10 +165,13 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._is_made_of(parameter, frozenset({index}))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = self._count.total
-        out = func(*args, **(kwargs or {}))
-        flops = self._count.total - before
         name = func._overloadpacket.__name__.removesuffix("_")
+        if _is_no_product(func):
+            out, flops = func(*args, **(kwargs or {})), 0
+        else:
+            before = self._count.total
+            out = func(*args, **(kwargs or {}))
+            flops = self._count.total - before
         tensors = _tensors((args, kwargs))
         self.operators += not func.is_view
         if flops:
@@ -295,6 +299,14 @@ def _reason(met: _Met, once: int) -> str:
     if met.products > 1 and met.forward == met.products * once:
         return SHARED
     return PARTLY_MET if met.forward < once else OFTEN_MET
+
+
+@cache
+def _is_no_product(func: Any) -> bool:
+    """Whether an operator is known to have no products, so that the count need not be read before and after it."""
+    name = func._overloadpacket.__name__.removesuffix("_").removeprefix("_foreach_")
+    known = operators.REDUCTIONS | operators.POINTWISE | operators.DATA_MOVEMENT | operators.FUSED_ELEMENTWISE.keys()
+    return func.is_view or torch.Tag.pointwise in func.tags or name in known
 
 
 def _tensors(tree: Any) -> list[Tensor]:

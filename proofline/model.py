@@ -149,7 +149,8 @@ def factory_named(spec: str, folder: Path) -> Callable[[], Any]:
         raise ModelError(f"--model {spec}: importing {module_name} raised {told(error)}") from error
     for name in path.split("."):
         if not hasattr(found, name):
-            valid = [each for each, value in vars(found).items() if callable(value) and not each.startswith("_")]
+            own = {each: getattr(found, each) for each in vars(found) if not each.startswith("_")}
+            valid = [each for each, value in own.items() if callable(value) and _is_at_home(value, module_name)]
             try:
                 choice(f"--model {spec}: the factory", name, valid)
             except ValueError as error:
@@ -160,6 +161,11 @@ def factory_named(spec: str, folder: Path) -> Callable[[], Any]:
     if isinstance(found, nn.Module):
         raise ModelError(f"--model {spec}: got a {_name(found)} itself; name a function that returns {RETURNS}")
     return found  # type: ignore[no-any-return]
+
+
+def _is_at_home(value: object, module_name: str) -> bool:
+    """Whether something is defined in the module, not imported into it."""
+    return getattr(value, "__module__", module_name) == module_name
 
 
 def told(error: BaseException) -> str:

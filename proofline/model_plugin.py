@@ -43,16 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.args += [str(file) for file in tests if not any(path == file or path in file.parents for path in given)]
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.option.model is None and collection_path in [config.rootpath / file for file in TESTS]:
+        return True  # there is nothing to say of a model that nobody named
+    return None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "user_model" in metafunc.fixturenames:
-        spec = metafunc.config.option.model or "none"
+        spec = metafunc.config.option.model
         metafunc.parametrize("user_model", [spec], indirect=True, scope="session")  # so the spec is in the node's id
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.option.model is None:  # there is nothing to say of a model that nobody named, so nobody hears of them
-        items[:] = [item for item in items if "user_model" not in getattr(item, "fixturenames", ())]
 
 
 @pytest.fixture(scope="session")
