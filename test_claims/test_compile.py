@@ -192,8 +192,9 @@ def test_what_else_changes_compiles_once_more_and_is_then_reused_too(device, oth
 def test_beyond_a_limit_of_compilations_calls_run_uncompiled(device, figure):
     from torch._dynamo import config
 
-    figure(f"at most {config.recompile_limit} compilations of a function")
-    with config.patch(recompile_limit=3):
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name before 2.7
+    figure(f"at most {getattr(config, limit)} compilations of a function")
+    with config.patch({limit: 3}):
         counts = graphs_after_each(range(2, 8), device, dynamic=False)
     assert counts == [1, 2, 3, 3, 3, 3], f"graphs after each call={counts}, but should stay at the limit of 3"
 
@@ -231,16 +232,6 @@ def test_nine_operations_become_one_that_allocates_its_result_alone(device, comp
 def test_fused_operations_are_faster_than_one_after_the_other(compiled_gelu, x, speed):
     claim = "a GELU of nine operations, uncompiled against compiled"
     speed.assert_slower(lambda: gelu(x), lambda: compiled_gelu(x), claim)
-
-
-@pytest.mark.claim("compile.better-than-hand")
-@pytest.mark.needs("c++")
-def test_a_librarys_kernel_is_about_as_fast_as_the_compiled_one(compiled_gelu, x, speed):
-    def library():
-        torch.nn.functional.gelu(x, approximate="tanh")
-
-    claim = "the library's GELU against the compiled one"
-    speed.assert_slower(library, lambda: compiled_gelu(x), claim, at_least=0, at_most=2)
 
 
 @pytest.mark.claim("compile.better-than-hand")
