@@ -23,7 +23,7 @@ FORMULAS = (
     "planning",
     "roofline",
 )
-INSTRUMENTS = ("counted", "measured")
+INSTRUMENTS = ("counted", "ledger", "measured", "predicted", "scratch")
 
 
 def __getattr__(name: str) -> ModuleType:

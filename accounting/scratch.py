@@ -1,0 +1,137 @@
+"""Bytes that kernels take for themselves: of which operators that is nothing, and what one call of any other takes.
+
+A kernel may hold scratch from its call until it returns: an unfolded image, a block per thread, a packed matrix. No
+shape tells it, so it is measured, one call of the operator alone on the device that is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from accounting import measured
+
+
+class Call(NamedTuple):
+    """An operator with its arguments, tensors replaced by `Shape`: calls that are equal have equal scratch."""
+
+    operator: Any
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    grad_mode: bool  # Fake tensors have the outputs of oneDNN's LSTM wrong: the workspace that it keeps for the backward pass is empty, the
+
+
+# gradients of its two biases are one storage. Their sizes are asked of the kernel itself.
+WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
+
+
+def is_scratch_free(operator: Any, args: Any, device: str) -> bool:
+    if operator.is_view:
+        return True
+    if device != "cpu" or operator.namespace != "aten":
+        return False
+    name = operator._opname.rstrip("_")
+    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dim()]
+    if name in POINTWISE or name.startswith("_foreach_"):
+        # Operands of another dtype are cast to the common one first; a condition is none.
+        return len({tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}) < 2
+    if name in PRODUCTS:
+        # 16-bit matrices are packed by oneDNN, oddly strided ones are copied.
+        return all(t.dtype in (torch.float32, torch.float64) and _is_ready_for_blas(t) for t in tensors if t.dim() > 1)
+    return name in WITHOUT_SCRATCH
+
+
+def _is_ready_for_blas(matrix: Tensor) -> bool:
+    (*_, rows, columns), (*_, down, right) = matrix.shape, matrix.stride()
+    return (right == 1 and down >= max(1, columns)) or (down == 1 and right >= max(1, rows))
+
+
+class Kernel(NamedTuple):
+    """What one call of an operator was measured to hold on the device."""
+
+    scratch_bytes: int  # at its own peak, beyond its outputs
+    output_bytes: tuple[int, ...]  # of the storages that it returns and was not given
+
+
+class _List(tuple[Any, ...]):
+    """A list that can be hashed."""
+
+
+_kernels: dict[tuple[str, int, Call], Kernel] = {}  # measured in this process
+
+
+def call_of(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> Call:
+    def frozen(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return Shape(tuple(value.shape), value.stride(), value.dtype, value.device.type)
+        if isinstance(value, list):
+            return _List(frozen(part) for part in value)
+        return tuple(frozen(part) for part in value) if isinstance(value, tuple) else value
+
+    named = tuple((name, frozen(kwargs[name])) for name in sorted(kwargs))
+    return Call(operator, tuple(frozen(value) for value in args), named, torch.is_grad_enabled())
+
+
+def _thawed(value: Any) -> Any:
+    """The arguments of a call again, tensors of ones, of zeros where they are integers and may be indices."""
+    if isinstance(value, Shape):
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(value.size, value.stride, strict=True))
+        fill = 1 if value.dtype.is_floating_point or value.dtype.is_complex else 0
+        flat = torch.full((extent if 0 not in value.size else 0,), fill, dtype=value.dtype, device=value.device)
+        return flat.as_strided(value.size, value.stride)
+    if isinstance(value, _List):
+        return [_thawed(part) for part in value]
+    return tuple(_thawed(part) for part in value) if isinstance(value, tuple) else value
+
+
+def _arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return tuple(_thawed(value) for value in call.args), {name: _thawed(value) for name, value in call.kwargs}
+
+
+def _result(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with torch.set_grad_enabled(call.grad_mode):
+        return call.operator(*args, **kwargs)
+
+
+def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:
+    """`out` with the sizes that the kernel really returns."""
+    if not measures:
+        raise RuntimeError(f"{call.operator} returns what only the kernel knows: use scratch=True, which asks it")
+    with _disable_current_modes():
+        args, kwargs = _arguments(call)
+        real = tree_leaves(_result(call, args, kwargs))
+    leaves, structure = tree_flatten(out)
+    resized = [
+        fake.new_empty(leaf.shape) if isinstance(fake, Tensor) else fake
+        for fake, leaf in zip(leaves, real, strict=True)
+    ]
+    return tree_unflatten(resized, structure)
+
+
+def kernels_of(calls: Iterable[Call], device: str) -> dict[Call, Kernel]:
+    """What each of the calls holds: measured, unless it was in this process."""
+    calls = list(calls)
+    keys = {call: (device, torch.get_num_threads(), call) for call in calls}
+    missing = [call for call in calls if keys[call] not in _kernels]
+    outputs = []
+    with measured.memory(device) as held:
+        for number, call in enumerate(missing):
+            args, kwargs = _arguments(call)
+            _result(call, args, kwargs)  # the first call may allocate what is kept for later ones
+            held.mark(f"inputs {number}")
+            out = _result(call, args, kwargs)
+            given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+            storages = [leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+            outputs.append(tuple({s._cdata: s.nbytes() for s in storages if s._cdata not in given}.values()))
+            held.mark(f"call {number}")
+            del out, storages, args, kwargs
+    for number, (call, sizes) in enumerate(zip(missing, outputs, strict=True)):
+        before = held.phases[f"inputs {number}"].live_bytes
+        peak = held.phases[f"call {number}"].peak_bytes
+        _kernels[keys[call]] = Kernel(peak - before - sum(sizes), sizes)
+    return {call: _kernels[keys[call]] for call in calls}
