@@ -23,9 +23,39 @@ class Call(NamedTuple):
     operator: Any
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
-    grad_mode: bool  # Fake tensors have the outputs of oneDNN's LSTM wrong: the workspace that it keeps for the backward pass is empty, the
+    grad_mode: bool  # an LSTM keeps a workspace only where gradients are wanted
 
 
+class Shape(NamedTuple):
+    """What a kernel's scratch depends on of a tensor."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+
+
+# On the CPU these hold nothing beyond their outputs, or next to nothing: boxed numbers, a number per thread in a sum,
+# a block of 60 · 60 elements in a transposed copy. In-place forms, with _ behind the name, are the same.
+POINTWISE = frozenset(
+    """abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or clamp clamp_max clamp_min cos div elu elu_backward eq
+    erf exp expm1 floor ge gelu gelu_backward gt hardtanh hardtanh_backward isnan le leaky_relu leaky_relu_backward lerp
+    log log1p logical_and logical_not lt masked_fill maximum minimum mul ne neg pow reciprocal relu remainder rsqrt rsub
+    sigmoid sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt sub tanh tanh_backward
+    threshold_backward where""".split()
+)
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+WITHOUT_SCRATCH = frozenset(
+    """_fused_adam _fused_adamw _fused_sgd _index_put_impl _log_softmax _log_softmax_backward_data _softmax
+    _softmax_backward_data _to_copy _unsafe_view amax amin arange argmax bernoulli cat clone copy cumsum embedding
+    embedding_dense_backward empty empty_like empty_strided fill full full_like gather index index_put index_select
+    lift_fresh mean mse_loss mse_loss_backward native_layer_norm new_empty new_empty_strided new_full new_ones new_zeros
+    nll_loss_backward nll_loss_forward normal ones ones_like rand randint randn scalar_tensor scatter scatter_add
+    select_backward slice_backward stack sum topk tril triu uniform zero zeros zeros_like""".split()
+)
+SCRATCH_FREE = POINTWISE | PRODUCTS | WITHOUT_SCRATCH
+
+# Fake tensors have the outputs of oneDNN's LSTM wrong: the workspace that it keeps for the backward pass is empty, the
 # gradients of its two biases are one storage. Their sizes are asked of the kernel itself.
 WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
 
