@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from accounting.models import Transformer, backward_flops, forward_flops, parameter_count
 from meta_tests.conftest import ROOT, ChildRun, House, new_house
@@ -80,6 +81,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def examined(house: Path) -> dict[str, Examined]:
     """One run over each model, then one with faults planted, in one process."""
     lines = {name: f"{NOTHING_PLANTED} --model {spec} --report={name}" for name, spec in SPECS.items()}
+    lines["looking"] = f"{NOTHING_PLANTED} --model zoo.own:looking --report=looking test_claims"
     lines["planted"] = PLANTED
     done = runs_of_pytest(house, list(lines.values()))
     return {
@@ -189,7 +191,7 @@ each_model = pytest.mark.parametrize("name", SPECS)
 def test_only_the_tests_of_the_model_run_and_all_of_them_pass(examined: dict[str, Examined], name: str) -> None:
     run = examined[name].run
     assert run.code == 0, run.output
-    assert "7 passed" in run.output, run.output
+    assert "9 passed" in run.output, run.output
     assert "deselected" not in run.output
 
 
@@ -279,6 +281,25 @@ def test_what_was_chosen_for_the_user_is_said(examined: dict[str, Examined]) -> 
     assert "optimizer" not in examined["resnet"].facts["about"]["notes"]
 
 
+def test_memory_is_predicted_where_the_model_does_not_look_at_values(examined: dict[str, Examined]) -> None:
+    rows = {row["name"]: row for row in examined["resnet"].facts["memory"]["rows"]}
+    assert rows["peak of a step"]["predicted_bytes"] == pytest.approx(
+        rows["peak of a step"]["measured_bytes"], rel=0.01
+    )
+    looking = examined["looking"]
+    assert looking.run.code == 0, looking.run.output
+    assert "2 skipped" in looking.run.output, looking.run.output
+    assert "not predicted: RuntimeError: the block asks for values" in looking.page
+
+
+def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> None:
+    _, _, rest = (ROOT / "docs" / "your-model.md").read_text().partition("```\nN = ")
+    excerpt = f"N = {rest.partition('```')[0]}".splitlines()
+    missing = [line for line in excerpt if line not in examined["gpt"].run.output.splitlines()]
+    assert len(excerpt) > 20
+    assert not missing, f"not on the page of gpt.py: {missing}"
+
+
 def test_a_wrong_explanation_and_a_wrong_account_of_bytes_redden_the_run(examined: dict[str, Examined]) -> None:
     run = examined["planted"].run
     assert run.code == 1, run.output
@@ -323,7 +344,7 @@ class Under(torch.nn.Module):
         def run(_: torch.Tensor) -> torch.Tensor:
             return self.inner(**inputs).loss
 
-        return torch.utils.checkpoint.checkpoint(run, torch.zeros(1, requires_grad=True), use_reentrant=reentrant)
+        return checkpoint(run, torch.zeros(1, requires_grad=True), use_reentrant=reentrant)
 
 
 @pytest.mark.parametrize("how", ["autocast", "checkpointed", "checkpointed, reentrant"])

@@ -247,7 +247,9 @@ def on_device(instance: Instance, device: torch.device) -> Instance:
     def moved(value: Any) -> Any:
         return value.to(device) if isinstance(value, Tensor) else value
 
-    instance.module.to(device)
+    here = {each.device for each in (*instance.module.parameters(), *instance.module.buffers())}
+    if any((each.type, each.index or 0) != (device.type, device.index or 0) for each in here):
+        instance.module.to(device)
     if instance.optimizer.state:
         instance.optimizer.load_state_dict(instance.optimizer.state_dict())  # follows the parameters' devices
     return replace(instance, arguments=tree_map(moved, instance.arguments), keywords=tree_map(moved, instance.keywords))

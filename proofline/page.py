@@ -102,12 +102,15 @@ def rule_remark(flops: Flops, phase: str) -> str:
     if not counted:
         return f"{RULES[phase]} does not apply: no product was counted"
     times = flops.rule(phase) / counted
-    off = f"{times - 1:+.1%}" if 0.5 < times < 2 else f"{times:.3g} times the counted FLOPs"
-    return f"{RULES[phase]} is off by {off} ({difference:+,} FLOPs)"
+    if 0.5 < times < 2:
+        off = f"{abs(times - 1):.1%} {'above' if difference > 0 else 'below'} the counted FLOPs"
+    else:
+        off = f"{times:.3g} times the counted FLOPs"
+    return f"{RULES[phase]} is {off} ({difference:+,})"
 
 
 def of_memory(memory: Memory) -> Section:
-    rows = [["memory", "formula", "measured", "measured - formula", ""]]
+    rows = [["memory", "predicted", "measured", "measured - predicted", ""]]
     for each in memory.rows:
         known = each.predicted_bytes is not None
         rows.append([
@@ -117,7 +120,13 @@ def of_memory(memory: Memory) -> Section:
             f"{each.measured_bytes - (each.predicted_bytes or 0):+,} B" if known else "-",
             si(each.measured_bytes),
         ])  # fmt: skip
-    remarks = [each.remark for each in memory.rows if each.remark]
+    remarks = list(memory.remarks)
+    largest = sorted((each for each in memory.scratch.items() if each[1] >= 1000), key=lambda item: -item[1])
+    if largest:
+        calls = [f"{name.removesuffix('.default')} {size:,} B" for name, size in largest]
+        remarks.append(f"of it inside kernels, the most that one call takes: {listed(calls)}")
+    if memory.is_lower_bound:
+        remarks.append("what some kernels take for themselves is not known: the last two predictions are lower bounds")
     if memory.charged_peak_bytes is not None:
         remarks.append(f"the caching allocator set aside {memory.charged_peak_bytes:,} B at the peak")
     return Section("memory, second step", rows, remarks)
@@ -143,7 +152,7 @@ def of_step(step: Step) -> Section:
         "launch": f"{flops.operators:,} operators, {engineering(reach.overhead_s, 's')} each",
     }
     for name, seconds in step.least_times_s.items():
-        part = f"{seconds / step.seconds:.0%} of the step: {reasons[name]}"
+        part = f"{seconds / step.seconds:.1%} of the step: {reasons[name]}"
         rows.append([f"{name} alone", engineering(seconds, "s"), part])
     return Section("one training step", rows, [verdict(step)], words=True)
 
@@ -152,7 +161,7 @@ def verdict(step: Step) -> str:
     """What bounds the step, in a sentence."""
     times = step.least_times_s
     longest = max(times, key=lambda name: times[name])
-    part = f"{times[longest] / step.seconds:.0%} of the step"
+    part = f"{times[longest] / step.seconds:.1%} of the step"
     if step.bound == OVERHEAD:
         return (
             f"bound by none of them: the longest, {longest}, explains {part}; the rest passes within and between calls"

@@ -35,3 +35,14 @@ class Factories:
     def factory():
         model = Own()
         return model, (torch.randn(8, 16),), torch.optim.Adam(model.parameters())
+
+
+class Looking(nn.Linear):
+    """What it does depends on values, which a prediction lacks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.sum().item() < 1e9 else -x)
+
+
+def looking():
+    return Looking(16, 4), torch.randn(8, 16)
