@@ -4,14 +4,17 @@ Each formula takes an operator's result and its arguments and reads nothing but 
 of every device, `meta` included. Names are those of `torch.ops.aten`. `accounting.counted` applies them.
 
 A multiply-add is two FLOPs. The bias of a product (`addmv`, a convolution's bias) is ignored, as torch ignores that of
-`addmm`: one addition per output against 2k.
+`addmm`: one addition per output against 2k. Attention, whose cost is a matter of convention, is described by shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
+
+from accounting.flops import attention_pairs
 
 Formula = Callable[..., int]
 
@@ -75,16 +78,24 @@ def _convolution_backward(
     return forward * (bool(output_mask[0]) + bool(output_mask[1]))
 
 
-def _attention(_out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Scores and their product with the values, in full: a causal mask saves nothing here."""
-    scores = elements(query) // int(query.shape[-1]) * int(key.shape[-2])
-    return 2 * scores * (int(query.shape[-1]) + int(value.shape[-1]))
+def _trilinear(
+    _out: Any, a: Any, b: Any, c: Any, expand_a: Any, expand_b: Any, expand_c: Any, summed: Any, *_: Any
+) -> int:
+    """Σ a·b·c, a bilinear layer or a gradient of it: a·b, summed over what c lacks, then that times c.
 
-
-def _attention_backward(_out: Any, _grad: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Five products: the scores recomputed, the gradients of query and key; of the probabilities and of the values."""
-    scores = elements(query) // int(query.shape[-1]) * int(key.shape[-2])
-    return 2 * scores * (3 * int(query.shape[-1]) + 2 * int(value.shape[-1]))
+    `expand_x` are the dimensions of the whole sum that x lacks. Where nothing is summed there are no additions.
+    """
+    sizes: dict[int, int] = {}
+    for operand, lacking in ((a, expand_a), (b, expand_b), (c, expand_c)):
+        has = [i for i in range(len(operand.shape) + len(lacking)) if i not in lacking]
+        sizes |= {i: int(size) for i, size in zip(has, operand.shape, strict=True)}
+    pair = [i for i in sizes if i not in expand_a or i not in expand_b]
+    first = [i for i in pair if i in summed and i in expand_c]
+    rest = [i for i in sizes if i not in first]
+    return sum(
+        (2 if any(i in summed for i in over) else 1) * prod(sizes[i] for i in indices)
+        for indices, over in ((pair, first), (rest, [i for i in rest if i in summed]))
+    )
 
 
 def _recurrent(x: Any, weights: Sequence[Any]) -> int:
@@ -115,22 +126,92 @@ PRODUCTS: dict[str, Formula] = {
     "_grouped_mm": _grouped_product,
     "_scaled_grouped_mm": _grouped_product,
     "convolution_backward": _convolution_backward,
-    # torch's own formulas for these three refuse grouped queries before 2.8; the figures are the same elsewhere.
-    "_scaled_dot_product_flash_attention": _attention,
-    "_scaled_dot_product_efficient_attention": _attention,
-    "_scaled_dot_product_cudnn_attention": _attention,
-    "_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "_scaled_dot_product_fused_attention_overrideable": _attention,
-    "_scaled_dot_product_flash_attention_backward": _attention_backward,
-    "_scaled_dot_product_efficient_attention_backward": _attention_backward,
-    "_scaled_dot_product_cudnn_attention_backward": _attention_backward,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
-    "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    "_trilinear": _trilinear,
     "mkldnn_rnn_layer": lambda out, x, w1, w2, *_: _recurrent(x, (w1, w2)),
     "mkldnn_rnn_layer_backward": lambda out, x, w1, w2, *_: 2 * _recurrent(x, (w1, w2)),
     "_cudnn_rnn": lambda out, x, weights, *_: _recurrent(x, weights),
     "_cudnn_rnn_backward": lambda out, x, weights, *_: 2 * _recurrent(x, weights),
 }
+
+
+# --- attention: products whose cost is a matter of convention -----------------------------------------------------
+
+
+class Attention(NamedTuple):
+    """The shape of one call of a fused kernel, and what it costs in full or for the pairs that a causal mask leaves."""
+
+    full: int  # pairs of query and key, of all heads and sequences
+    causal: int  # those that are not masked; `full` without a mask
+    key_width: int
+    value_width: int
+
+    def forward(self, pairs: str = "full") -> int:
+        """Two products per pair: the score, and the weighted value."""
+        return 2 * (self.full if pairs == "full" else self.causal) * (self.key_width + self.value_width)
+
+    def rescoring(self, pairs: str = "full") -> int:
+        """One product per pair: the score once more, which the forward pass has not kept."""
+        return 2 * (self.full if pairs == "full" else self.causal) * self.key_width
+
+    def backward(self, pairs: str = "full") -> int:
+        """Five products per pair: the scores, and two gradients for each of the two products."""
+        return self.rescoring(pairs) + 2 * self.forward(pairs)
+
+
+def attention(name: str, arguments: Mapping[str, Any]) -> Attention:
+    """The shape of a call of the kernel `name`, one of `ATTENTION`, from its arguments by their names in the schema."""
+    query, key, value = (arguments[each] for each in ("query", "key", "value"))
+    if name.startswith("_scaled_dot_product"):  # (..., head, position, width)
+        sizes = [(int(query.shape[-2]), int(key.shape[-2]))] * int(prod(query.shape[:-2]))
+    else:  # (batch, position, head, width), or (position, head, width) of sequences one after the other
+        sizes = int(query.shape[-2]) * list(
+            zip(_lengths(arguments, "q", query), _lengths(arguments, "k", key), strict=True)
+        )
+    full = causal = sum(queries * keys for queries, keys in sizes)
+    if arguments.get("is_causal"):
+        # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
+        at_end = not name.startswith("_scaled_dot_product")
+        causal = sum(causal_pairs(*each, at_end=at_end) for each in sizes)
+    elif arguments.get("custom_mask_type"):
+        causal = sum(causal_pairs(*each, at_end=arguments["custom_mask_type"] == 2) for each in sizes)
+    return Attention(full, causal, int(query.shape[-1]), int(value.shape[-1]))
+
+
+def causal_pairs(queries: int, keys: int, at_end: bool = False) -> int:
+    """Pairs that a causal mask leaves: query i sees the first i keys, or with `at_end` the last query all keys.
+
+    The two differ where there are more keys than queries. Queries beyond the last key see all keys.
+    """
+    if at_end and keys > queries:
+        return attention_pairs(queries, keys, "causal")
+    masked = min(queries, keys)
+    return attention_pairs(masked, pairs="causal") + (queries - masked) * keys
+
+
+def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:
+    """The lengths of the sequences of queries ("q") or keys ("k").
+
+    Where the bounds between them cannot be read (on the meta device) each counts as the longest.
+    """
+    bounds, longest = (
+        next((arguments[name] for name in names if name in arguments), None)
+        for names in ((f"cum_seq_{side}", f"cu_seqlens_{side}"), (f"max_{side}", f"max_seqlen_{side}"))
+    )
+    if bounds is None:
+        return [int(operand.shape[1])] * int(operand.shape[0])
+    if bounds.device.type == "meta":
+        return [int(longest or 0)] * (int(bounds.shape[0]) - 1)
+    places = [int(place) for place in bounds]
+    return [end - start for start, end in pairwise(places)]
+
+
+_KERNELS = """
+_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
+_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
+""".split()
+_FORWARD = (*_KERNELS, "_flash_attention_forward", "_efficient_attention_forward")
+_BACKWARD = (*(f"{name}_backward" for name in _KERNELS), "_flash_attention_backward", "_efficient_attention_backward")
+ATTENTION = frozenset(_FORWARD + _BACKWARD)
 
 
 # --- elementwise operations and reductions: one FLOP per element --------------------------------------------
@@ -250,6 +331,8 @@ FUSED_ELEMENTWISE: dict[str, Formula] = {
     "avg_pool3d_backward": lambda out, grad, x, window, *_: _pooling(grad, window, 3),
     # Sums into a table: one addition per element that is added, not per element of the table.
     "embedding_dense_backward": lambda out, grad, *_: elements(grad),
+    "_embedding_bag": lambda out, weight, indices, *_: elements(indices) * int(weight.shape[-1]),
+    "_embedding_bag_forward_only": lambda out, weight, indices, *_: elements(indices) * int(weight.shape[-1]),
     "index_add": lambda out, x, dim, index, source, **_: elements(source),
     "scatter_add": lambda out, x, dim, index, source: elements(index),
     "index_put": lambda out, x, indices, values, accumulate=False, *_: elements(values) if accumulate else 0,

@@ -1,0 +1,169 @@
+"""The figures of a count: what `accounting.counted` fills and its users read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from accounting.checks import choice
+from accounting.flops import StepFlops
+from accounting.roofline import arithmetic_intensity
+
+# The figures kept of each operator, as places in a list.
+PRODUCTS, ELEMENTWISE, UNKNOWN, READ, WRITTEN = range(5)
+# When an operator runs. What belongs to a pass: whatever runs in a backward pass is backward, a recomputation, too.
+FORWARD, BACKWARD, RECOMPUTED = range(3)
+PHASES = {
+    "all": (FORWARD, BACKWARD, RECOMPUTED),
+    "forward": (FORWARD,),
+    "backward": (BACKWARD, RECOMPUTED),
+    "recomputed": (RECOMPUTED,),
+}
+
+
+Tally = dict[tuple[str, int], list[int]]  # (operator, when) -> figures
+
+
+class Figures(NamedTuple):
+    """What one operator, one module or all of them did."""
+
+    products: int = 0  # FLOPs of sums of multiply-adds
+    elementwise: int = 0  # FLOPs of elementwise operations and reductions
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Products and elementwise operations."""
+        return self.products + self.elementwise
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.written_bytes
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte moved, as if nothing were fused. Raises ValueError where no byte is moved."""
+        return arithmetic_intensity(self.flops, self.moved_bytes)
+
+
+class Count:
+    """The FLOPs and bytes of a block of code; grows while the block runs, and may be read at any time.
+
+    The plain figures (`total`, `forward`, `backward`, `recomputed`, `model`) are the FLOPs of products alone, sums of
+    multiply-adds: comparable to 2mkn and 6ND. `elementwise` is the separate sum of elementwise operations and
+    reductions. `unknown` lists the operators that have no formula here, with the number of their calls: the figures are
+    complete only where it is empty.
+    """
+
+    def __init__(self, table: Mapping[frozenset[str], Tally], products: Sequence[int]) -> None:
+        self._table = table
+        self._products = products  # of each phase
+
+    def by_operator(self, phase: str = "all", module: str = "Global") -> dict[str, Figures]:
+        """The figures per operator, such as {"aten.mm": …}, of one phase and within one module.
+
+        `phase` is "forward", "backward" (recomputation included), "recomputed" or "all"; "Global" is every module.
+        """
+        sums = self._sums(phase, lambda modules, operator: (operator,) * (module in modules))
+        return {name: _figures(numbers) for name, numbers in sums.items()}
+
+    def by_module(self, phase: str = "all") -> dict[str, Figures]:
+        """The figures per module, each with those of its submodules; "Global" is everything."""
+        return {
+            name: _figures(numbers) for name, numbers in self._sums(phase, lambda modules, operator: modules).items()
+        }
+
+    def figures(self, phase: str = "all") -> Figures:
+        """The figures of all operators together."""
+        return self.by_module(phase).get("Global", Figures())
+
+    def _sums(self, phase: str, names: Callable[[frozenset[str], str], Any]) -> dict[str, list[int]]:
+        """The figures summed under every name that the open modules and the operator have."""
+        phases = PHASES[choice("phase", phase, PHASES)]
+        sums: dict[str, list[int]] = {}
+        for modules, tally in list(self._table.items()):
+            for (operator, when), numbers in list(tally.items()):
+                for name in names(modules, operator) if when in phases else ():
+                    so_far = sums.get(name, _NOTHING)
+                    sums[name] = [a + b for a, b in zip(so_far, numbers, strict=True)]
+        return sums
+
+    @property
+    def total(self) -> int:
+        """FLOPs of all products that ran: what HFU counts."""
+        return sum(self._products)
+
+    @property
+    def forward(self) -> int:
+        """FLOPs of the products outside a backward pass (an optimizer's step included)."""
+        return self._products[FORWARD]
+
+    @property
+    def backward(self) -> int:
+        """FLOPs of the products inside a backward pass, recomputation included."""
+        return self._products[BACKWARD] + self._products[RECOMPUTED]
+
+    @property
+    def recomputed(self) -> int:
+        """FLOPs of products that the backward pass ran once more: checkpointed code, the scores of a flash kernel."""
+        return self._products[RECOMPUTED]
+
+    @property
+    def model(self) -> int:
+        """FLOPs of the products that the mathematics needs, all but those recomputed: what MFU counts."""
+        return self._products[FORWARD] + self._products[BACKWARD]
+
+    @property
+    def step(self) -> StepFlops:
+        """The products by purpose: comparable to `accounting.models.step_flops`, whose `backward` repeats nothing."""
+        return StepFlops(self.forward, self._products[BACKWARD], self.recomputed)
+
+    @property
+    def elementwise(self) -> int:
+        """FLOPs of elementwise operations and reductions, one per element; in none of the plain figures."""
+        return self.figures().elementwise
+
+    @property
+    def read_bytes(self) -> int:
+        return self.figures().read_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        return self.figures().written_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that the operators read and write, each tensor once."""
+        return self.figures().moved_bytes
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs (products and elementwise) per byte moved. Raises ValueError where no byte is moved."""
+        return self.figures().intensity
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """Operators without a formula which are not known to be free, with the number of their calls."""
+        sums: Counter[str] = Counter()
+        for tally in list(self._table.values()):
+            for (operator, _), numbers in list(tally.items()):
+                sums[operator] += numbers[UNKNOWN]
+        return {operator: calls for operator, calls in sums.items() if calls}
+
+    def __repr__(self) -> str:
+        recomputed = f" ({self.recomputed} of it recomputed)" if self.recomputed else ""
+        unknown = f", unknown={self.unknown}" if self.unknown else ""
+        return (
+            f"Count(forward={self.forward}, backward={self.backward}{recomputed}, "
+            f"elementwise={self.elementwise}{unknown})"
+        )
+
+
+_NOTHING = [0] * 5
+
+
+def _figures(numbers: list[int]) -> Figures:
+    return Figures(numbers[PRODUCTS], numbers[ELEMENTWISE], numbers[READ], numbers[WRITTEN])
