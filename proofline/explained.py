@@ -115,7 +115,7 @@ def flops_of(instance: Instance) -> Flops:
         forward=passes.forward,
         backward=passes.backward,
         update=update.total,
-        recomputed=tracer.checkpointed + tracer.fused_recomputed,
+        recomputed=passes.recomputed,
         parts=tuple(tracer.parts(tokens)),
         by_dtype=dict(tracer.by_dtype),
         moved_bytes=passes.moved_bytes + update.moved_bytes,

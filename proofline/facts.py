@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from accounting import measured, predicted
 from accounting.roofline import hfu, mfu, ridge_point
 from proofline.explained import Flops, flops_of
-from proofline.model import Instance, UserModel, tensors_of, told
+from proofline.model import Instance, UserModel
+from proofline.model_memory import Memory, bytes_of, memory_of
 
 # ---- bytes -------------------------------------------------------------------------------------------------------
 
@@ -65,124 +65,6 @@ def inventory_of(module: torch.nn.Module) -> Inventory:
         tied=tuple(name for name, _ in module.named_parameters(remove_duplicate=False) if name not in first),
         storage_bytes=sum(storages.values()),
     )
-
-
-def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """numel × element_size, summed."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-@dataclass(frozen=True)
-class MemoryRow:
-    """One line of the account of memory: what it should be, and what the allocator was really asked for."""
-
-    name: str
-    predicted_bytes: int | None
-    measured_bytes: int
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The memory of a training step after the first one."""
-
-    rows: tuple[MemoryRow, ...]
-    remarks: tuple[str, ...]
-    scratch: dict[str, int]  # what kernels take for themselves, by operator, the most that one call takes
-    is_lower_bound: bool  # of the two last predictions: an operator's scratch is not known
-    charged_peak_bytes: int | None  # on CUDA: what the caching allocator set aside for the peak
-
-    def row(self, name: str) -> MemoryRow:
-        return next(row for row in self.rows if row.name == name)
-
-
-HELD, PEAK = "held for the backward pass", "peak of a step"
-
-
-def memory_of(user_model: UserModel) -> Memory:
-    """Builds the model and takes two steps within one measurement; the second step is what the rows are about.
-
-    The same code is predicted with fake tensors, where the model can be built and run without values.
-    """
-    with measured.memory(user_model.device) as held:
-        instance = marked_steps(user_model.fresh, held.mark)
-    live = {name: phase.live_bytes for name, phase in held.phases.items()}
-    charged = [held.phases[name].charged_peak_bytes for name in STEP]
-    prediction, why_not = predicted_memory(user_model)
-    inputs = {id(each): each for each in tensors_of((instance.arguments, instance.keywords))}
-    own = bytes_of([*instance.module.parameters(), *instance.module.buffers(), *inputs.values()])
-    gradients = [each.grad for each in instance.module.parameters() if each.grad is not None]
-    state = [each for each in state_tensors(instance) if each.device.type == user_model.device.type]
-    return Memory(
-        rows=(
-            MemoryRow("parameters, buffers, inputs", own, live["model"]),
-            MemoryRow("gradients", bytes_of(gradients), live["backward"] - live["cleared"]),
-            MemoryRow("optimizer state", bytes_of(state), live["first update"] - live["first backward"]),
-            MemoryRow(HELD, _held_bytes(prediction), live["forward"] - live["cleared"]),
-            MemoryRow(PEAK, _peak_bytes(prediction), max(held.phases[name].peak_bytes for name in STEP)),
-        ),
-        remarks=tuple(filter(None, [_beside(live["model"] - own), why_not])),
-        scratch=prediction.scratch if prediction else {},
-        is_lower_bound=bool(prediction and prediction.unknown),
-        charged_peak_bytes=None if None in charged else max(each for each in charged if each is not None),
-    )
-
-
-STEP = ("forward", "backward", "update")
-
-
-def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> Instance:
-    """A model is built and takes two steps, each phase marked: measured or predicted, the code is the same."""
-    instance = fresh()
-    mark("model")
-    instance.forward().backward()  # type: ignore[no-untyped-call]
-    mark("first backward")
-    instance.optimizer.step()
-    mark("first update")
-    instance.optimizer.zero_grad(set_to_none=True)
-    mark("cleared")
-    loss = instance.forward()
-    mark("forward")
-    loss.backward()  # type: ignore[no-untyped-call]
-    del loss
-    mark("backward")
-    instance.optimizer.step()
-    mark("update")
-    return instance
-
-
-def predicted_memory(user_model: UserModel) -> tuple[predicted.Memory | None, str]:
-    """The prediction, or None and why there is none: a model that looks at values cannot run without them."""
-    try:
-        with predicted.memory(user_model.device, scratch=True) as held, user_model.device:
-            marked_steps(user_model.fresh, held.mark)
-    except Exception as error:  # whatever the user's code does with a fake tensor
-        return None, f"not predicted: {told(error)}"
-    return held, ""
-
-
-def _held_bytes(prediction: predicted.Memory | None) -> int | None:
-    if prediction is None:
-        return None
-    return prediction.phases["forward"].live_bytes - prediction.phases["cleared"].live_bytes
-
-
-def _peak_bytes(prediction: predicted.Memory | None) -> int | None:
-    if prediction is None:
-        return None
-    phases = [prediction.phases[name] for name in STEP]
-    return max(each.peak_bytes_with_scratch or each.peak_bytes for each in phases)
-
-
-def _beside(difference: int) -> str:
-    """What the allocator gave out for the model beside, or did not see of, its tensors."""
-    if difference < 0:
-        return f"{-difference:,} B of the model came from numpy or a file, which the allocator does not see"
-    return f"beside parameters, buffers and inputs the factory keeps {difference:,} B" if difference else ""
-
-
-def state_tensors(instance: Instance) -> list[Tensor]:
-    """The tensors that the optimizer keeps from step to step."""
-    return tensors_of(list(instance.optimizer.state.values()))
 
 
 # ---- time --------------------------------------------------------------------------------------------------------

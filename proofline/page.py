@@ -12,7 +12,8 @@ import pytest
 
 from proofline import history
 from proofline.explained import Flops
-from proofline.facts import OVERHEAD, Examination, Inventory, Memory, Step
+from proofline.facts import OVERHEAD, Examination, Inventory, Step
+from proofline.model_memory import Memory
 from proofline.report import aligned, engineering, markdown_table, share
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}

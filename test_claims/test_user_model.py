@@ -37,6 +37,12 @@ def test_every_flop_off_the_rule_has_a_reason(user_model, phase):
     )
 
 
+def test_all_that_is_recomputed_has_a_reason(user_model):
+    flops = user_model.flops
+    explained = -sum(part.step for part in flops.parts if part.name.startswith("recomputed"))
+    assert explained == flops.recomputed, f"the parts have {explained} recomputed FLOPs, but counted={flops.recomputed}"
+
+
 @pytest.mark.parametrize("what", ["gradients", "optimizer state"])
 def test_memory_is_what_its_tensors_say(user_model, allocator, what):
     row = user_model.memory.row(what)

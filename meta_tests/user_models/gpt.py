@@ -60,3 +60,8 @@ class LMHeadModel(nn.Module):
 def factory():
     ids = torch.randint(VOCABULARY, (BATCH, LENGTH))
     return LMHeadModel().eval(), {"input_ids": ids, "labels": ids, "use_cache": False}
+
+
+def in_bf16():
+    model, inputs = factory()
+    return model.to(torch.bfloat16), inputs
