@@ -20,7 +20,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from accounting.allocator import charge_bounds
-from accounting.scratch import WRONGLY_FAKED, Call, Kernel, call_of, is_scratch_free, kernels_of, with_real_sizes
+from accounting.scratch import (
+    WRONGLY_FAKED,
+    Call,
+    Kernel,
+    call_of,
+    is_scratch_free,
+    kernels_of,
+    with_real_sizes,
+    with_wide_statistics,
+)
 
 
 class Event(NamedTuple):
@@ -46,12 +55,15 @@ class Storage:
 
 # Where autograd has a plain tensor to itself it adds and scatters in place; to a fake one, being a subclass, it does
 # not. If the first argument dies at once, the two are the same storage in a real run.
-IN_PLACE_ON_PLAIN_TENSORS = frozenset({"add", "index_put", "scatter", "scatter_add", "masked_fill"})
+IN_PLACE_ON_PLAIN_TENSORS = frozenset({"add", "index_put", "scatter", "scatter_add"})
 
 
 # These save their second factor for the gradient of the first; if it is a Python number, then as a tensor of its own,
 # which dispatch modes do not get to see.
-SAVES_ITS_NUMBER = frozenset({"aten::mul", "aten::div"})
+_aten = torch.ops.aten
+SAVES_ITS_NUMBER = frozenset(
+    {_aten.mul.Tensor, _aten.mul_.Tensor, _aten.div.Tensor, _aten.div_.Tensor, _aten.div.Tensor_mode}
+)
 BOXED_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
@@ -155,10 +167,18 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         in_backward = torch._C._current_graph_task_id() != -1
         recomputed = in_backward and torch.is_grad_enabled()
         successor_of = None
-        if in_backward and func._opname in IN_PLACE_ON_PLAIN_TENSORS and _called_by_autograd():
+        # A view keeps its base, so autograd has not got its storage to itself.
+        if (
+            in_backward
+            and func._opname in IN_PLACE_ON_PLAIN_TENSORS
+            and not args[0]._is_view()
+            and _called_by_autograd()
+        ):
             successor_of = ledger.number_of(args[0])
         before = len(ledger.storages)
         out = func(*args, **kwargs)
+        if func is _aten.native_layer_norm.default and ledger.device == "cpu":
+            out = with_wide_statistics(args, out)
         if func._schema.name in WRONGLY_FAKED and ledger.device == "cpu":
             out = with_real_sizes(call_of(func, args, kwargs), out, self._measures)
         for tensor in tree_leaves(out):
@@ -169,7 +189,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outputs = tuple(range(before, len(ledger.storages)))
             call = call_of(func, args, kwargs)
             ledger.calls.append(CallMade(call, len(ledger.ends), len(ledger.events), outputs))
-        if ledger.device == "cpu" and func._schema.name in SAVES_ITS_NUMBER and type(args[1]) in BOXED_BYTES:
+        if ledger.device == "cpu" and func in SAVES_ITS_NUMBER and type(args[1]) in BOXED_BYTES:
             self._multiplied = weakref.ref(out), BOXED_BYTES[type(args[1])]
         return out
 

@@ -42,18 +42,22 @@ POINTWISE = frozenset(
     erf exp expm1 floor ge gelu gelu_backward gt hardtanh hardtanh_backward isnan le leaky_relu leaky_relu_backward lerp
     log log1p logical_and logical_not lt masked_fill maximum minimum mul ne neg pow reciprocal relu remainder rsqrt rsub
     sigmoid sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt sub tanh tanh_backward
-    threshold_backward where""".split()
+    threshold_backward""".split()
 )
+MOVES = frozenset(
+    """_to_copy _unsafe_view arange cat clone copy empty empty_like empty_strided fill full full_like index index_select
+    lift_fresh new_empty new_empty_strided new_full new_ones new_zeros normal ones ones_like rand randint randn
+    scalar_tensor select_backward slice_backward stack uniform zero zeros zeros_like""".split()
+)
+# These are so for numbers of 32 and 64 bits. Some cast 16-bit ones first; oneDNN packs 16-bit matrices.
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
-WITHOUT_SCRATCH = frozenset(
+REDUCTIONS_AND_TABLES = frozenset(
     """_fused_adam _fused_adamw _fused_sgd _index_put_impl _log_softmax _log_softmax_backward_data _softmax
-    _softmax_backward_data _to_copy _unsafe_view amax amin arange argmax bernoulli cat clone copy cumsum embedding
-    embedding_dense_backward empty empty_like empty_strided fill full full_like gather index index_put index_select
-    lift_fresh mean mse_loss mse_loss_backward native_layer_norm new_empty new_empty_strided new_full new_ones new_zeros
-    nll_loss_backward nll_loss_forward normal ones ones_like rand randint randn scalar_tensor scatter scatter_add
-    select_backward slice_backward stack sum topk tril triu uniform zero zeros zeros_like""".split()
+    _softmax_backward_data amax amin argmax bernoulli cumsum embedding embedding_dense_backward gather index_put mean
+    mse_loss mse_loss_backward native_layer_norm nll_loss_backward nll_loss_forward scatter scatter_add sum topk tril
+    triu where""".split()
 )
-SCRATCH_FREE = POINTWISE | PRODUCTS | WITHOUT_SCRATCH
+SCRATCH_FREE = POINTWISE | MOVES | PRODUCTS | REDUCTIONS_AND_TABLES
 
 # Fake tensors have the outputs of oneDNN's LSTM wrong: the workspace that it keeps for the backward pass is empty, the
 # gradients of its two biases are one storage. Their sizes are asked of the kernel itself.
@@ -70,10 +74,13 @@ def is_scratch_free(operator: Any, args: Any, device: str) -> bool:
     if name in POINTWISE or name.startswith("_foreach_"):
         # Operands of another dtype are cast to the common one first; a condition is none.
         return len({tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}) < 2
-    if name in PRODUCTS:
-        # 16-bit matrices are packed by oneDNN, oddly strided ones are copied.
-        return all(t.dtype in (torch.float32, torch.float64) and _is_ready_for_blas(t) for t in tensors if t.dim() > 1)
-    return name in WITHOUT_SCRATCH
+    if name in MOVES:
+        return True
+    if any(tensor.is_floating_point() and tensor.element_size() < 4 for tensor in tensors):
+        return False
+    if name in PRODUCTS:  # oddly strided matrices are copied
+        return all(_is_ready_for_blas(tensor) for tensor in tensors if tensor.dim() > 1)
+    return name in REDUCTIONS_AND_TABLES
 
 
 def _is_ready_for_blas(matrix: Tensor) -> bool:
@@ -126,6 +133,17 @@ def _arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _result(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch.set_grad_enabled(call.grad_mode):
         return call.operator(*args, **kwargs)
+
+
+def with_wide_statistics(args: tuple[Any, ...], out: Any) -> Any:
+    """The outputs of layer_norm on the CPU as its kernel returns them.
+
+    Its mean and deviation have the dtype of the weights, as under autocast, where a fake one's have that of the input.
+    """
+    (normalised, *statistics), weight = out, args[2]
+    if weight is None:
+        return out
+    return normalised, *(statistic.new_empty(statistic.shape, dtype=weight.dtype) for statistic in statistics)
 
 
 def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:
