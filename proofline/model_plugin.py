@@ -52,6 +52,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "user_model" in metafunc.fixturenames:
         spec = metafunc.config.option.model
+        if spec is None:
+            raise pytest.UsageError(
+                f"{metafunc.definition.nodeid} is about your own model: name it by --model MODULE:FACTORY"
+            )
         metafunc.parametrize("user_model", [spec], indirect=True, scope="session")  # so the spec is in the node's id
 
 

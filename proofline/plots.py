@@ -18,7 +18,7 @@ def roofline_svg(benchmarks: Sequence[dict[str, Any]], title: str) -> str | None
     for bench in benchmarks:
         info = bench.get("extra_info", {})
         rate = info.get("flop_per_s") or info.get("op_per_s")
-        if rate and info.get("flops") and info.get("bytes"):
+        if rate and all(info.get(key) for key in ("dtype", "flops", "bytes")):
             points.setdefault(info["dtype"], []).append((info["flops"] / info["bytes"], rate))
             ceilings[info["dtype"]] = max(ceilings.get(info["dtype"], 0.0), info.get("ceiling_flop_per_s") or 0.0)
     if not points:
