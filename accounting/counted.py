@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import register_multi_grad_hook
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -94,7 +95,9 @@ def flops(pairs: str = "full") -> Iterator[Count]:
         if "torch._dynamo" in sys.modules:  # imported by torch.compile; it takes a second
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if pairs == "causal":
-            stack.enter_context(_CausalScope(counter))
+            scope = stack.enter_context(_CausalScope(counter))
+            stack.callback(setattr, functional, _attend.__name__, functional.scaled_dot_product_attention)
+            functional.scaled_dot_product_attention = scope.attend
         stack.enter_context(modules)
         stack.enter_context(counter)
         yield Count(modules.tallies, counter.products)
@@ -348,13 +351,11 @@ def _classified(packet: Any) -> tuple[int, operators.Formula]:
 
 
 # Questions about the layout of a tensor; a subclass (nested tensors) answers them itself.
-_LAYOUT = frozenset(
-    """
-    aten.dim aten.is_contiguous aten.is_non_overlapping_and_dense aten.is_strides_like_format aten.numel aten.size
-    aten.storage_offset aten.stride aten.sym_is_contiguous aten.sym_numel aten.sym_size aten.sym_storage_offset
-    aten.sym_stride prim.layout
-    """.split()
-)
+_LAYOUT = {f"aten.{each}" for each in "dim is_non_overlapping_and_dense is_strides_like_format".split()}
+_LAYOUT |= {
+    f"aten.{sym}{each}" for each in "is_contiguous numel size storage_offset stride".split() for sym in ("", "sym_")
+}
+_LAYOUT |= {"prim.layout"}
 
 
 def _is_composite(func: Any) -> bool:
@@ -453,35 +454,38 @@ def _updated_bytes(plan: _Plan, args: Any) -> int:
 # --- causal attention on the unfused path -----------------------------------------------------------------------------
 
 _CAUSAL_SHARE = "accounting.counted: causal share"
+_ATTEND_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_attend = functional.scaled_dot_product_attention
 
 
 class _CausalScope(TorchFunctionMode):
     """Knows which products belong to a call of causal attention, when they run forward and when backward.
 
-    Unfused, attention is dispatched as plain products of all pairs, half of which the mask then throws away.
+    Unfused, attention is dispatched as plain products of all pairs, half of which the mask then throws away. A function
+    mode does not reach into functions that it was asked about (nn.MultiheadAttention, backward()); replacing the name
+    in torch.nn.functional does not reach those who imported the function before. So both.
     """
 
     def __init__(self, counter: _Counter) -> None:
         super().__init__()
         self._counter = counter
+        self._replaced = functional.scaled_dot_product_attention
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is not torch.nn.functional.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-        given = dict(zip(names, args, strict=False)) | kwargs
-        if not given.get("is_causal"):
-            return func(*args, **kwargs)
+        return self.attend(*args, **kwargs or {}) if func is _attend else func(*args, **kwargs or {})
+
+    def attend(self, *args: Any, **kwargs: Any) -> Any:
+        """Scaled dot-product attention whose products are known to be causal where they are."""
+        given = dict(zip(_ATTEND_ARGUMENTS, args, strict=False)) | kwargs
+        if not given.get("is_causal") or self._counter.causal_share is not None:
+            return self._replaced(*args, **kwargs)
         queries, keys = int(given["query"].shape[-2]), int(given["key"].shape[-2])
-        before, share = self._counter.causal_share, Fraction(operators.causal_pairs(queries, keys), queries * keys)
-        self._counter.causal_share = share
+        self._counter.causal_share = share = Fraction(operators.causal_pairs(queries, keys), queries * keys)
         try:
-            out = func(*args, **kwargs)
+            out = self._replaced(*args, **kwargs)
         finally:
-            self._counter.causal_share = before
-        inputs = {given[name].grad_fn for name in names[:3]}
-        _mark(out.grad_fn, inputs, share)
+            self._counter.causal_share = None
+        _mark(out.grad_fn, {given[name].grad_fn for name in _ATTEND_ARGUMENTS[:3]}, share)
         return out
 
 

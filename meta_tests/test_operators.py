@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from accounting import counted, operators
 from meta_tests import operator_definitions as define
@@ -129,6 +130,25 @@ def test_the_pairs_of_a_causal_mask_are_those_of_the_mask(queries: int, keys: in
     mask = torch.ones(queries, keys).tril(keys - queries if at_end else 0)
     got = operators.causal_pairs(queries, keys, at_end)
     assert got == int(mask.sum()), f"causal_pairs={got}, but the mask leaves {int(mask.sum())} [{queries=}, {keys=}]"
+
+
+def test_causal_attention_within_a_module_and_its_recomputation_are_recognised() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True, bias=False)
+    mask, data = nn.Transformer.generate_square_subsequent_mask(5), torch.randn(1, 5, 8, requires_grad=True)
+
+    def attended(x: Tensor) -> Tensor:
+        return layer(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
+
+    figures = {}
+    for pairs in ("full", "causal"):
+        with sdpa_kernel(SDPBackend.MATH), counted.flops(pairs=pairs) as count:
+            checkpoint(attended, data, use_reentrant=True).sum().backward()
+        figures[pairs] = count.step
+    one = 2 * 2 * 4  # FLOPs of one product per pair, of both heads
+    spared = [getattr(figures["full"], each) - getattr(figures["causal"], each) for each in ("forward", "backward")]
+    assert spared == [2 * one * 10, 4 * one * 10], f"{spared} FLOPs are spared, but 10 of 25 pairs are masked"
+    again = figures["full"].recomputation - figures["causal"].recomputation
+    assert again == 2 * one * 10, f"{again} FLOPs are spared when recomputed"
 
 
 def test_more_keys_than_queries_are_masked_from_the_first_key_on_as_torch_does() -> None:

@@ -1,0 +1,72 @@
+"""What counting costs: FLOPs and bytes per operator by accounting.counted, beside FLOPs by torch's FlopCounterMode."""
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from accounting import counted
+from accounting.models import GPT2_SMALL, LLAMA3_8B, DeepLinear
+from bench.measuring import Measure
+from bench.models import build, inputs, reduced
+
+# How many times as long as torch's counter ours may take, bytes per operator included.
+LARGEST_RATIO = 1.5
+PAIRS = {"quick": 7, "default": 21, "thorough": 101}
+
+WORKLOADS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    name: lambda model=model: (build(model, device="meta"), inputs(model, 2, 16, device="meta"))
+    for name, model in {
+        "deep-linear": DeepLinear(dim=8, layers=40),
+        "gpt2": reduced(GPT2_SMALL, layers=4),
+        "llama": reduced(LLAMA3_8B, layers=4),
+    }.items()
+}
+
+
+def seconds(function: Callable[[], object]) -> float:
+    start = perf_counter()
+    function()
+    return perf_counter() - start
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_counting(workload: str, pace: str, measure: Measure) -> None:
+    net, data = WORKLOADS[workload]()
+
+    def step() -> None:
+        with sdpa_kernel(SDPBackend.MATH):  # every version of torch can count this one
+            output = net(data)
+            output.backward(torch.ones_like(output))
+
+    def ours() -> int:
+        with counted.flops() as count:
+            step()
+        return count.total
+
+    def theirs() -> int:
+        with FlopCounterMode(display=False) as counter:
+            step()
+        return int(counter.get_total_flops())
+
+    flops = ours()
+    assert flops == theirs(), f"counted {flops} FLOPs, but torch's counter says {theirs()} of the same products"
+    pairs = [(seconds(ours), seconds(theirs)) for _ in range(PAIRS[pace])]
+    ratio = median(our / their for our, their in pairs)
+    uncounted_s = median(seconds(step) for _ in range(PAIRS[pace]))
+    measure.median_s(
+        ours,
+        flops=flops,
+        ratio_to_flop_counter_mode=ratio,
+        pairs=len(pairs),
+        torch_counter_s=median(their for _, their in pairs),
+        uncounted_s=uncounted_s,
+    )
+    assert ratio <= LARGEST_RATIO, (
+        f"counting takes {ratio:.2f} times as long as torch's counter, but should at most 1.5"
+    )

@@ -1,0 +1,165 @@
+"""Formula = counted, difference 0, for five models at full size: parameters, FLOPs, saved activations, KV cache.
+
+The nets of bench/models.py run on the meta device, which holds nothing and takes the unfused path of attention. Their
+reduced versions, and every other shape, run on a real device in test_models.py and test_memory.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import set_checkpoint_early_stop
+
+from accounting import counted
+from accounting.activations import activation_bytes
+from accounting.memory import kv_cache_bytes
+from accounting.models import (
+    GPT2_SMALL,
+    LLAMA3_8B,
+    LLAMA3_70B,
+    MIXTRAL_8X7B,
+    DeepLinear,
+    Model,
+    Transformer,
+    parameter_count,
+    step_flops,
+)
+from bench.models import build, inputs, reduced
+
+# A net of the lecture's kind, as deep as Llama-3-8B and as wide.
+DEEP_LINEAR = DeepLinear(dim=4096, layers=32)
+MODELS: dict[str, Model] = {
+    "GPT-2 small": GPT2_SMALL,
+    "Llama-3-8B": LLAMA3_8B,
+    "Llama-3-70B": LLAMA3_70B,
+    "Mixtral-8x7B": MIXTRAL_8X7B,
+    "deep linear": DEEP_LINEAR,
+}
+TRANSFORMERS = {name: model for name, model in MODELS.items() if isinstance(model, Transformer)}
+SIZES = [(1, 1024), (3, 100)]
+
+FEW = ("GPT-2 small", "Llama-3-8B", "deep linear")
+
+few = pytest.mark.parametrize("model", [MODELS[name] for name in FEW], ids=FEW)
+models = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+transformers = pytest.mark.parametrize("model", TRANSFORMERS.values(), ids=TRANSFORMERS)
+batches = pytest.mark.parametrize(("batch", "sequence"), SIZES)
+
+
+def sizes_of(model: Model, batch: int, sequence: int) -> tuple[int, int]:
+    """A deep linear net has no sequence: as many examples."""
+    return (batch * sequence, 1) if isinstance(model, DeepLinear) else (batch, sequence)
+
+
+def count_of(
+    model: Model, batch: int, sequence: int, *, pairs: str = "full", checkpoint_every: int = 0, device: str = "meta"
+) -> counted.Count:
+    """Forward and backward pass from a gradient of ones, so that no loss is counted."""
+    net = build(model, device=device, checkpoint_every=checkpoint_every)
+    data = inputs(model, batch, sequence, device=device)
+    with sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(False), counted.flops(pairs=pairs) as count:
+        output = net(data)
+        output.backward(torch.ones_like(output))
+    return count
+
+
+@models
+def test_parameters_are_those_of_the_built_net(model: Model) -> None:
+    built = sum(parameter.numel() for parameter in build(model, device="meta").parameters())
+    assert parameter_count(model) == built, f"parameter_count={parameter_count(model)}, but {built} were built"
+
+
+@models
+@batches
+def test_flops_forward_backward_and_of_the_step_are_those_counted(model: Model, batch: int, sequence: int) -> None:
+    sizes = sizes_of(model, batch, sequence)
+    count, formula = count_of(model, *sizes), step_flops(model, *sizes)
+    assert count.step == formula, f"counted {count.step}, but the formula says {formula} [{sizes=}]"
+    assert count.model == formula.model == count.total, f"{count.model=}, but should be {formula.model}"
+    routing = {"aten.topk", "aten.sort"} if model == MIXTRAL_8X7B else set()
+    assert count.unknown.keys() == routing, f"unknown: {count.unknown}"
+
+
+@few
+def test_model_and_executed_flops_of_a_checkpointed_step_are_those_counted(model: Model) -> None:
+    sizes = sizes_of(model, 1, 256)
+    count, formula = count_of(model, *sizes, checkpoint_every=4), step_flops(model, *sizes, checkpoint_every=4)
+    assert count.step == formula, f"counted {count.step}, but the formula says {formula}"
+    assert count.model == formula.model, f"{count.model=}, but MFU should count {formula.model}"
+    assert count.total == formula.hardware, f"{count.total=}, but HFU should count {formula.hardware}"
+
+
+@few
+def test_causal_attention_at_its_true_cost_is_that_of_the_formula(model: Model) -> None:
+    sizes = sizes_of(model, 2, 100)
+    count = count_of(model, *sizes, pairs="causal", checkpoint_every=4)
+    formula = step_flops(model, *sizes, pairs="causal", checkpoint_every=4)
+    assert count.step == formula, f"counted {count.step}, but the formula says {formula}"
+
+
+@pytest.mark.parametrize(
+    "model", [reduced(model, layers=1, head_dim=8) for model in TRANSFORMERS.values()], ids=TRANSFORMERS
+)
+@pytest.mark.parametrize("pairs", ["full", "causal"])
+def test_reduced_models_are_counted_on_the_cpu_with_its_fused_attention(model: Transformer, pairs: str) -> None:
+    net, tokens = build(model), inputs(model, 2, 9)
+    with counted.flops(pairs=pairs) as count:
+        net(tokens).sum().backward()
+    if not any("flash" in name for name in count.by_operator()):
+        pytest.skip(f"torch {torch.__version__} has no fused attention for grouped queries on the CPU")
+    formula = step_flops(model, 2, 9, pairs=pairs, convention="flash")
+    assert count.step == formula, f"counted {count.step}, but the formula says {formula} [{pairs=}]"
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def saved_storages(model: Model, batch: int, sequence: int, dtype: torch.dtype) -> Iterator[int]:
+    """Bytes of each storage that autograd keeps in a forward pass, the batch and the parameters excepted."""
+    net, data = build(model, device="meta", dtype=dtype), inputs(model, batch, sequence, device="meta")
+    data = data.to(dtype) if data.is_floating_point() else data
+    held = {tensor.untyped_storage()._cdata for tensor in (data, *net.parameters())}
+    kept: dict[int, Tensor] = {}  # with the tensor, lest its storage's address be given to another
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.setdefault(tensor.untyped_storage()._cdata, tensor)
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor), sdpa_kernel(SDPBackend.MATH):
+        net(data)
+    return (tensor.untyped_storage().nbytes() for address, tensor in kept.items() if address not in held)
+
+
+@models
+@batches
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_saved_activations_are_those_that_autograd_keeps(model: Model, batch: int, sequence: int, dtype: str) -> None:
+    older = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+    if older and dtype == "bf16" and isinstance(model, Transformer) and model.norm == "rmsnorm":
+        pytest.skip("accounting.activations describes the 16-bit RMSNorm of torch 2.13, which older ones run otherwise")
+    sizes = sizes_of(model, batch, sequence)
+    torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    got = sum(saved_storages(model, *sizes, torch_dtype))
+    formula = activation_bytes(model, *sizes, dtype, attention="math")
+    if dtype == "bf16" and isinstance(model, Transformer) and model.norm == "layernorm":
+        # As on CUDA, and other than on the CPU, a LayerNorm's mean and deviation are kept in fp32.
+        formula += 2 * (4 - 2) * batch * sequence * (2 * model.layers + 1)
+    assert got == formula, f"{got} bytes are kept, but the formula says {formula} [{sizes=}]"
+
+
+@transformers
+@batches
+def test_the_kv_cache_is_the_keys_and_values_of_every_layer(model: Transformer, batch: int, sequence: int) -> None:
+    net, produced = build(model, device="meta", dtype=torch.bfloat16), []
+    for layer in net.layers:
+        for projection in (layer.attention.key, layer.attention.value):
+            projection.register_forward_hook(lambda module, given, output: produced.append(output.nbytes))
+    with torch.no_grad():
+        net(inputs(model, batch, sequence, device="meta"))
+    formula = kv_cache_bytes(model.layers, batch, sequence, model.kv_heads, model.head_dim, "bf16")
+    assert sum(produced) == formula, f"keys and values take {sum(produced)} bytes, but the formula says {formula}"
