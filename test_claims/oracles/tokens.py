@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
@@ -71,11 +71,23 @@ def sparse_file(path: Path, nbytes: int) -> Path:
     return path
 
 
-def resident_bytes() -> int:
-    """The memory of this process that is present: its own and that of the pages of files it has touched."""
+def resident_bytes(array: np.ndarray) -> int:
+    """The bytes in memory of the mappings that hold `array`: a file's own mapping, or the heap's around it.
+
+    Of these mappings alone, because the system takes pages of others away while a test runs. Skips where the system
+    does not list them.
+    """
+    start = array.__array_interface__["data"][0]
+    resident, inside = 0, False
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # not Linux
-        shown = subprocess.run(["ps", "-o", "rss=", "-p", str(os.getpid())], capture_output=True, text=True, check=True)
-        return int(shown.stdout) * 1024
+        with open("/proc/self/smaps", encoding="utf-8") as file:
+            for line in file:
+                first = line.split(maxsplit=1)[0]
+                if "-" in first and not first.endswith(":"):
+                    low, high = (int(bound, 16) for bound in first.split("-"))
+                    inside = low < start + array.nbytes and start < high
+                elif inside and first == "Rss:":
+                    resident += int(line.split()[1]) * 1024
+    except OSError:
+        pytest.skip("needs Linux, which lists the pages of each mapping that are in memory")
+    return resident
