@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -66,6 +66,7 @@ def test_tokens_survive_a_raw_file_a_npy_file_and_a_tensor(folder, tokens):
 
 @pytest.mark.claim("data.int-sequences")
 @given(tokens=token_arrays())
+@example(tokens=np.arange(3, dtype=np.uint16))
 def test_a_raw_file_is_the_integers_one_after_the_other_and_nothing_else(folder, tokens):
     path = folder / "plain.bin"
     tokens.tofile(path)
