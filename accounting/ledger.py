@@ -21,14 +21,15 @@ from torch.utils._pytree import tree_leaves
 
 from accounting.allocator import charge_bounds
 from accounting.scratch import (
+    WEIGHTS_OF_LAYER_NORM,
     WRONGLY_FAKED,
     Call,
     Kernel,
     call_of,
     is_scratch_free,
     kernels_of,
+    with_dtype_of_weights,
     with_real_sizes,
-    with_wide_statistics,
 )
 
 
@@ -177,8 +178,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             successor_of = ledger.number_of(args[0])
         before = len(ledger.storages)
         out = func(*args, **kwargs)
-        if func is _aten.native_layer_norm.default and ledger.device == "cpu":
-            out = with_wide_statistics(args, out)
+        if func._schema.name in WEIGHTS_OF_LAYER_NORM and ledger.device == "cpu":
+            out = with_dtype_of_weights(args, out, WEIGHTS_OF_LAYER_NORM[func._schema.name])
         if func._schema.name in WRONGLY_FAKED and ledger.device == "cpu":
             out = with_real_sizes(call_of(func, args, kwargs), out, self._measures)
         for tensor in tree_leaves(out):

@@ -53,7 +53,7 @@ MOVES = frozenset(
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 REDUCTIONS_AND_TABLES = frozenset(
     """_fused_adam _fused_adamw _fused_sgd _index_put_impl _log_softmax _log_softmax_backward_data _softmax
-    _softmax_backward_data amax amin argmax bernoulli cumsum embedding embedding_dense_backward gather index_put mean
+    _softmax_backward_data amax amin argmax cumsum embedding embedding_dense_backward gather index_put mean
     mse_loss mse_loss_backward native_layer_norm nll_loss_backward nll_loss_forward scatter scatter_add sum topk tril
     triu where""".split()
 )
@@ -135,15 +135,17 @@ def _result(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return call.operator(*args, **kwargs)
 
 
-def with_wide_statistics(args: tuple[Any, ...], out: Any) -> Any:
-    """The outputs of layer_norm on the CPU as its kernel returns them.
+# Outputs that the kernels of layer norm give the dtype of the weights, as under autocast, where fake ones may have that
+# of the input: mean and deviation, and the gradients of weight and bias. Beside them the place of the weights.
+WEIGHTS_OF_LAYER_NORM = {"aten::native_layer_norm": 2, "aten::native_layer_norm_backward": 5}
 
-    Its mean and deviation have the dtype of the weights, as under autocast, where a fake one's have that of the input.
-    """
-    (normalised, *statistics), weight = out, args[2]
+
+def with_dtype_of_weights(args: tuple[Any, ...], out: Any, place: int) -> Any:
+    """The outputs of layer norm, or of its backward pass, in the dtypes that its kernel on the CPU returns."""
+    (first, *others), weight = out, args[place]
     if weight is None:
         return out
-    return normalised, *(statistic.new_empty(statistic.shape, dtype=weight.dtype) for statistic in statistics)
+    return first, *(x if x is None else x.new_empty(x.shape, dtype=weight.dtype) for x in others)
 
 
 def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:
