@@ -12,6 +12,7 @@ FORMULAS = (
     "allocator",
     "contraction",
     "convolution",
+    "counts",
     "devices",
     "flops",
     "formats",

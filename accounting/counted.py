@@ -20,7 +20,8 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
 from accounting import operators
-from accounting._counts import (
+from accounting.checks import choice
+from accounting.counts import (
     BACKWARD,
     ELEMENTWISE,
     FORWARD,
@@ -33,7 +34,6 @@ from accounting._counts import (
     Figures,
     Tally,
 )
-from accounting.checks import choice
 
 __all__ = ["Count", "Figures", "flops"]
 
