@@ -54,11 +54,12 @@ def test_an_effect_within_the_noise_is_neither(judge: Callable[..., object], cen
         judge(noisy(centre, 0.5))
 
 
-def test_one_distorted_comparison_does_not_fail_a_claim(judge: Callable[..., object]) -> None:
+def test_one_distorted_comparison_does_not_fail_a_claim(judge: Callable[..., object], recorded: list[str]) -> None:
     calls = count()
     # Two calls warm up, then 61 pairs: the first comparison is distorted, the second is not.
     times = (0.1 if next(calls) < 63 else 2.0 for _ in count())
     judge(times)
+    assert recorded == ["A over B: 2.00x (2.00 to 2.00 at 99%, 61 pairs)"]
 
 
 @pytest.mark.parametrize("size", [FEWEST_PAIRS, 15, 61])

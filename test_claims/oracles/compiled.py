@@ -1,8 +1,8 @@
 """What torch.compile did: the graphs it compiled, and the operators that a compiled function runs.
 
-Two traps. A compiled function called under a TorchDispatchMode (FlopCounterMode, `accounting.counted`) runs, from then
-on, as if it had not been compiled: torch's profiler counts here instead. And it is compiled anew where the number of
-threads has changed: it is called on one thread always.
+Two traps. A compiled function called under torch's FlopCounterMode runs, from then on, as if it had not been compiled,
+and `accounting.counted` counts it uncompiled: torch's profiler counts here instead. And it is compiled anew where the
+number of threads has changed: the suite runs a claim's test on one thread always.
 """
 
 from __future__ import annotations
