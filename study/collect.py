@@ -3,7 +3,7 @@
     python -m study.collect --sitting quiet --processes 150                  nothing else on the machine
     python -m study.collect --sitting loaded --processes 150 --load half     another process competes, on and off
     python -m study.collect --sitting third --processes 150 --load third     a third party's bursts, at random
-    python -m study.collect --sitting planted --quads 12 --planted           ABBA quads: plain against 5 % and 10 % more work
+    python -m study.collect --sitting planted --quads 12 --planted           ABBA: 5 % and 10 % more work
 
 A line is written after its process has ended, so a kill at any moment loses at most that process. `python -m study
 --pack` packs the lines into study/data/runs.csv.gz, which is what is committed.

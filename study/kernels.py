@@ -50,7 +50,7 @@ def training_step_of_a_small_mlp() -> Callable[[], Any]:
         functional.cross_entropy(model(x), y).backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 1e-3 * parameter.grad
+                parameter.sub_(parameter.grad, alpha=1e-3)
                 parameter.grad = None
 
     return step
