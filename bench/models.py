@@ -97,8 +97,8 @@ class MixtureOfExperts(nn.Module):
 
     The (token, expert) pairs are sorted by expert and each expert multiplies exactly its own rows, without padding and
     without dropping any, so the experts together meet tokens · active_experts rows however uneven the routing is.
-    How many rows each expert gets depends on data, which the meta device lacks: there the pairs are dealt out evenly,
-    which changes no sum of FLOPs.
+    How many rows each expert gets depends on values, which tensors on the meta device and fake ones lack: theirs are
+    dealt out evenly. That changes no sum: not of FLOPs, not of the bytes that are kept for the backward pass.
     """
 
     def __init__(self, model: Transformer):
@@ -126,7 +126,7 @@ class MixtureOfExperts(nn.Module):
 
     def rows_per_expert(self, expert_of_pair: Tensor) -> list[int]:
         pairs, experts = len(expert_of_pair), len(self.experts)
-        if expert_of_pair.is_meta:
+        if not has_values(expert_of_pair):
             return [pairs // experts + (expert < pairs % experts) for expert in range(experts)]
         return expert_of_pair.bincount(minlength=experts).tolist()
 
@@ -163,6 +163,11 @@ class TransformerNet(nn.Module):
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         return self.head(self.norm(through(self.layers, x, self.checkpoint_every)))
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether there is memory behind the tensor: not on the meta device, where fake tensors too have their storage."""
+    return tensor.untyped_storage().device.type != "meta"
 
 
 def embedding(rows: int, dim: int) -> nn.Embedding:
