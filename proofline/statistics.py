@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, t
+from scipy.special import ndtr, ndtri, stdtrit  # scipy.stats would take half a second to import
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +57,11 @@ def location(rounds_s: Sequence[float]) -> float:
     2.0
     """
     return float(np.quantile(_times(rounds_s, "rounds_s"), 0.25))
+
+
+def _z(tail: float) -> float:
+    """What a standard normal exceeds with chance `tail`."""
+    return -float(ndtri(tail))
 
 
 def _times(values: Sequence[float], name: str) -> Floats:
@@ -129,7 +134,7 @@ def _effect(differences: Floats, null: Floats, pairs: int, information: float, l
     against_slower = int(np.searchsorted(ordered, margin, side="right"))
     against_faster = len(ordered) - int(np.searchsorted(ordered, -margin, side="left"))
     bare = Effect(math.exp(float(np.median(ordered))), 0.0, math.inf, 1.0, 1.0, pairs, 0.0, level, 0.0, ordered, null)
-    low, high = bare.interval(float(norm.sf(1)))  # one standard error to each side
+    low, high = bare.interval(float(ndtr(-1.0)))  # one standard error to each side
     noise = math.inf if math.isinf(high) else math.log(high / low) / 2 * math.sqrt(information * EFFICIENCY)
     low, high = bare.interval(level)
     return Effect(
@@ -194,7 +199,7 @@ def unpaired(before: Sequence[float], after: Sequence[float], *, level: float, f
 def noise_floor(sittings: Sequence[Sequence[float]], *, level: float = 0.05) -> float:
     """What a change of sitting alone may do to unchanged code: the prediction bound of the next sitting, as a fraction.
 
-    From the medians of K sittings' processes: t(K - 1, level) x their standard deviation x sqrt(1 + 1/K), of logarithms.
+    From the log medians of K sittings' processes: t(K - 1, level) x their standard deviation x sqrt(1 + 1/K).
     With few sittings it is large, which is the truth about them. math.inf for fewer than two.
 
     Raises ValueError for a time that isn't positive.
@@ -206,7 +211,7 @@ def noise_floor(sittings: Sequence[Sequence[float]], *, level: float = 0.05) -> 
     if len(medians) < 2:
         return math.inf
     spread = float(medians.std(ddof=1)) * math.sqrt(1 + 1 / len(medians))
-    return math.expm1(float(t.isf(level, len(medians) - 1)) * spread)
+    return math.expm1(-float(stdtrit(len(medians) - 1, level)) * spread)
 
 
 @dataclass(frozen=True)
@@ -260,7 +265,7 @@ class Plan:
     def spent(self, look: int) -> float:
         """What the looks up to `look` (0 is the first) have spent of `screening_rate`: 2 - 2 Phi(z / sqrt(t))."""
         share = self.looks[look] / self.looks[-1]
-        return float(2 * norm.sf(norm.isf(self.screening_rate / 2) / math.sqrt(share)))
+        return 2 * float(ndtr(-_z(self.screening_rate / 2) / math.sqrt(share)))
 
     def level(self, look: int) -> float:
         """The nominal level of each side at a look: what spending adds there."""
@@ -337,7 +342,7 @@ def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> 
     fewest = math.ceil(-math.log2(level))  # so many pairs of one sign are the least that reach the level
     if not math.isfinite(effect.noise):
         return max(fewest, plan.looks[-1])
-    return max(fewest, math.ceil((float(norm.isf(level)) * effect.noise / distance) ** 2 / EFFICIENCY))
+    return max(fewest, math.ceil((_z(level) * effect.noise / distance) ** 2 / EFFICIENCY))
 
 
 def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95) -> float:
@@ -349,10 +354,10 @@ def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, po
     >>> round(smallest_effect(0.02, Plan(benchmarks=20)), 3), round(smallest_effect(0.07, Plan(benchmarks=20)), 3)
     (0.036, 0.063)
     """
-    each = float(norm.isf((1 - power) / 3))
+    each = _z((1 - power) / 3)
 
     def bound(level: float, pairs: int) -> float:
-        return (float(norm.isf(level)) + each) * noise / math.sqrt(pairs * EFFICIENCY)
+        return (_z(level) + each) * noise / math.sqrt(pairs * EFFICIENCY)
 
     looked = bound(plan.level(len(plan.looks) - 1), plan.looks[-1])
     repeated = bound(plan.confirmation_level, plan.confirming_pairs) if plan.confirmation_level < 0.5 else 0.0
