@@ -17,6 +17,7 @@ def ceilings(device: torch.device, pace: str) -> Ceilings:
 
 @pytest.fixture
 def measure(
+    request: pytest.FixtureRequest,
     benchmark: Any,
     device: torch.device,
     pace: str,
@@ -24,4 +25,13 @@ def measure(
     bound_flop_per_s: Callable[[str], float | None],
 ) -> Measure:
     """Runs one benchmark, see `bench.measuring`."""
-    return Measure(benchmark, device, PACES[pace], peak_flop_per_s, bound_flop_per_s)
+    # The timer that pytest-benchmark will use: the device's clock, unless a marker names another.
+    marker = request.node.get_closest_marker("benchmark")
+    return Measure(
+        benchmark,
+        device,
+        PACES[pace],
+        peak_flop_per_s,
+        bound_flop_per_s,
+        timer=marker.kwargs.get("timer") if marker else None,
+    )

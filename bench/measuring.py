@@ -1,37 +1,66 @@
-"""How a benchmark is measured: warm-up, rounds, the rate, its share of the two ceilings, and the bound it must obey."""
+"""How a benchmark is measured: warm-up, rounds, cache, the rates, their share of the ceilings, and the bounds.
+
+pytest-benchmark runs the rounds and keeps them. Its `pedantic` form is the one that allows a set-up outside of the
+timed region, and it wants the number of rounds beforehand. So there are two stages (after Stein, "A two-sample test for
+a linear hypothesis whose power is independent of the variance", 1945): the rounds of the warm-up, once flat, are the
+pilot that says how many rounds make the interval of the median as narrow as asked; those are then run, as far as time
+allows. The interval is computed from the second stage alone. Looking at it after every round and stopping where it
+happens to be narrow would make it cover the median less often than it says.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
+from scipy.stats import binom
 
 from accounting import measured
 from accounting.roofline import Work, mfu
+from bench import launch
+from bench.cache import Flush, flush_of
+from bench.examined import as_tensors, assert_declared, assert_random, examine
 from bench.products import product
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
-METHOD = 1
+METHOD = 2
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long one benchmark may take."""
+    """How long one benchmark may take, and how narrow the interval of its median should be."""
 
-    warmup_s: float
-    measure_s: float
+    warmup_s: float  # at least
+    longest_warmup_s: float
+    measure_s: float  # at most, in rounds
     longest_call_s: float
+    width: float  # of the interval of the median, as a share of it
     most_rounds: int = 1000
 
 
-PACES = {"quick": Pace(0.02, 0.1, 0.1), "default": Pace(0.1, 0.4, 0.4), "thorough": Pace(0.5, 3.0, 5.0)}
-FEWEST_ROUNDS = 5
-SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock, two hundred times that of CUDA events
+PACES = {
+    "quick": Pace(0.02, 0.06, 0.1, 0.1, width=0.04),
+    "default": Pace(0.1, 0.3, 0.4, 0.4, width=0.02),
+    "thorough": Pace(0.5, 5.0, 3.0, 5.0, width=0.01),
+}
+CACHES = ("as-is", "hot", "cold")
+CONFIDENCE = 0.95
+FEWEST_ROUNDS = 6  # with 5 there is no interval of 95 %
+SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
+SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
+# The warm-up is over when the medians of the second and the last third of its rounds differ by less than this.
+FLAT = 0.02
+FEWEST_WARM_ROUNDS = 9
+LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
+LEAST_WAITED_SHARE = 0.5
+TRIALS_OF_WAITING = 5
 
 
 class Ceilings:
@@ -71,6 +100,79 @@ class Ceilings:
         return min(measured.time(function, self._device, warmup=0, rounds=rounds).times_s)
 
 
+# ---- rounds ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Warm:
+    """The warm-up: how long it took, whether the rolling median became flat, and the rounds that serve as the pilot."""
+
+    seconds: float
+    flat: bool
+    pilot: tuple[float, ...]  # seconds per call
+
+
+def is_flat(rounds_s: Sequence[float]) -> bool:
+    """Whether the median of the last third of the rounds is within 2 % of the one of the third before.
+
+    >>> is_flat([9, 8, 7, 6, 5, 4, 3, 2, 1]), is_flat([9, 8, 7, 1, 1, 1, 1, 1, 1]), is_flat([1] * 8)
+    (False, True, False)
+    """
+    if len(rounds_s) < FEWEST_WARM_ROUNDS:
+        return False
+    third = len(rounds_s) // 3
+    before, last = median(rounds_s[-2 * third : -third]), median(rounds_s[-third:])
+    return abs(last - before) <= FLAT * before
+
+
+def median_interval(rounds_s: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """The confidence interval of the median between two order statistics; None for fewer than 6 rounds at 95 %.
+
+    Of n rounds, how many are below the true median is a binomial number of n and 1/2, whatever the distribution of the
+    noise (Conover, Practical Nonparametric Statistics, 3.2), as long as the rounds are independent of one another.
+
+    >>> median_interval(range(1, 12)), median_interval([1, 2, 3, 4, 5])
+    ((2, 10), None)
+    """
+    ordered = sorted(rounds_s)
+    beyond = int(
+        binom.ppf((1 - confidence) / 2, len(ordered), 0.5)
+    )  # so many order statistics are left out at each end
+    if beyond < 1:
+        return None
+    return ordered[beyond - 1], ordered[len(ordered) - beyond]
+
+
+def rounds_for(width: float, pilot: Sequence[float], most: int) -> int:
+    """How many rounds will make the interval of the median as narrow as `width`, judging by the pilot; at most `most`.
+
+    With n rounds the interval spans the quantiles 1/2 ± 0.98/√n; how far apart those are is read off the pilot. Half as
+    many again are added, because the pilot is small.
+
+    >>> rounds_for(0.02, [1.0] * 9, most=1000), rounds_for(0.02, [0.8, 0.9, 1.0, 1.1, 1.2], most=1000)
+    (9, 1000)
+    """
+    ordered, rounds = sorted(pilot), FEWEST_ROUNDS
+    while rounds < most:
+        half = 0.98 / math.sqrt(rounds)
+        low, high = (_quantile(ordered, 0.5 + side) for side in (-half, half))
+        if high - low <= width * median(ordered):
+            break
+        rounds = math.ceil(rounds * 1.2)
+    return max(FEWEST_ROUNDS, min(math.ceil(1.5 * rounds), most))
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Between the neighbouring order statistics, linearly; the extremes beyond the ends."""
+    place = min(max(share, 0.0), 1.0) * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+# ---- the fixture -------------------------------------------------------------------------------------------------
+
+
 class Measure:
     """The fixture `measure`: runs one benchmark by pytest-benchmark and puts its figures into `extra_info`."""
 
@@ -79,67 +181,292 @@ class Measure:
         benchmark: Any,
         device: torch.device,
         pace: Pace,
-        peak_flop_per_s: Callable[[str], float | None],
-        bound_flop_per_s: Callable[[str], float | None],
+        peak_flop_per_s: Callable[[str], float | None] = lambda dtype: None,
+        bound_flop_per_s: Callable[[str], float | None] = lambda dtype: None,
+        *,
+        timer: Callable[[], Any] | None = None,
+        conditions: Callable[[], AbstractContextManager[dict[str, Any]]] | None = None,
+        progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._benchmark = benchmark
         self._device = device
         self._pace = pace
         self._peak_flop_per_s = peak_flop_per_s
         self._bound_flop_per_s = bound_flop_per_s
+        self._timer = timer or measured.clock(device)
+        self._conditions = conditions or (lambda: nullcontext({}))
+        self._progress = progress
+        self.result: object = None  # of the last call
+        self.info: dict[str, Any] = benchmark.extra_info
 
-    def median_s(self, function: Callable[[], object], **declared: object) -> float:
+    def declare(self, **figures: object) -> None:
+        """Puts further figures into the benchmark's record."""
+        self.info.update(figures)
+
+    def median_s(
+        self,
+        function: Callable[[], object],
+        *,
+        cache: str = "as-is",
+        setup: Callable[[], object] | None = None,
+        operators: int | None = None,
+        **declared: object,
+    ) -> float:
         """Median time of `function` in seconds: warmed up, in rounds that the clock resolves.
 
-        `declared` goes to the record beside method, rounds and calls per round. Raises AssertionError for a time that
-        is not positive: then the device was not waited for.
+        `cache`: "hot", the operands are where the call before left them, and small enough to be in a cache; "cold", all
+        caches are flushed before each round, outside of the timed region and without waiting in between; "as-is",
+        nothing is done and nothing claimed.
+        `setup` is called before each round (before the flush), outside of the timed region. With it, and in cold
+        rounds, a round is one call, because pytest-benchmark allows no other.
+        `operators`: how many the function dispatches, if known: says whether dispatching them is what takes the time.
+        `declared` goes to the record beside what the measurement itself puts there (see docs/measuring.md).
+
+        Raises AssertionError for a time that is not positive, or much shorter than the device was busy: then it was not
+        waited for; ValueError for an unknown cache mode.
         """
-        once = self._warm_up(function)
-        calls = max(1, math.ceil(SHORTEST_ROUND_S / once))
-        rounds = min(max(math.ceil(self._pace.measure_s / (calls * once)), FEWEST_ROUNDS), self._pace.most_rounds)
-        self._benchmark.extra_info.update(declared, method=METHOD, rounds=rounds, calls_per_round=calls)
-        self._benchmark.pedantic(function, rounds=rounds, iterations=calls, warmup_rounds=0)
+        __tracebackhide__ = True
+        if cache not in CACHES:
+            raise ValueError(f"cache must be one of {', '.join(CACHES)}, got {cache!r}")
+        flush = flush_of(self._device) if cache == "cold" else None
+        before_round = _in_turn(setup, flush)
+        once, waited_share = self._first_calls(function, setup)
+        single = before_round is not None
+        calls = 1 if single else max(1, math.ceil(self._shortest_round_s() / once))
+        warm = self._warm_up(function, calls, before_round)
+        once = median(warm.pilot)
+        lead = self._lead(function, calls, once) if before_round is None else None
+        rounds, affordable = self._rounds(warm.pilot, calls, before_round)
+        self.info.update(
+            declared, method=METHOD, cache=cache, calls_per_round=calls, warmup_s=warm.seconds, flat=warm.flat,
+            waited_share=waited_share,
+        )  # fmt: skip
+        self._tell(rounds, calls * once)
+        with self._conditions() as conditions:
+            self._run(function, rounds, calls, before_round or lead, flush)
+        self.info["conditions"] = conditions
         if self._benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
         seconds = float(self._benchmark.stats["median"])
         assert seconds > 0, f"the median time is {seconds} s, but should be positive: was the device waited for?"
+        self._record_rounds(seconds, rounds, affordable)
+        self._record_launch(function, seconds, operators, idempotent=setup is None)
+        if flush is not None:
+            self.info.update(flush_bytes=flush.bytes, flush_capped=flush.capped, last_level_cache_bytes=flush.level)
         return seconds
 
-    def declare(self, **figures: object) -> None:
-        """Puts further figures into the benchmark's record."""
-        self._benchmark.extra_info.update(figures)
+    def work(
+        self,
+        function: Callable[[], object],
+        work: Work,
+        *,
+        dtype: str | None = None,
+        check: Callable[[Any], None] | None = None,
+        inputs: Sequence[torch.Tensor] | None = None,
+        counted: bool | None = None,
+        flop_bound: float | None = None,
+        bytes_bound: float | None = None,
+        cache: str = "as-is",
+        setup: Callable[[], object] | None = None,
+        **declared: object,
+    ) -> float:
+        """Median time of a function that does `work`, with its rates; everything about it is checked that can be.
 
-    def product(self, function: Callable[[], object], dtype: str, work: Work, ceilings: Ceilings) -> None:
-        """Measures a product and asserts that its rate obeys the physical bound of the device."""
-        seconds = self.median_s(function, dtype=dtype, flops=work.flops, bytes=work.bytes)
-        rate, peak, bound = work.flops / seconds, self._peak_flop_per_s(dtype), self._bound_flop_per_s(dtype)
-        ceiling = ceilings.flop_per_s(dtype)
+        Outside of the timed region one call is looked at: the FLOPs declared must be those of the products that it
+        dispatches (`counted=False`: not compared; None: where it dispatches any), the tensors it reads must be random
+        (`inputs`: look at these instead; `()`: at none), and `check` is given the result of the last timed call.
+        `flop_bound` (default: that of the device for `dtype`) and `bytes_bound` are rates that cannot be exceeded.
+        """
+        __tracebackhide__ = True
+        if setup is not None:
+            setup()
+        seen = examine(function)
+        if counted or (counted is None and seen.flops):
+            assert_declared(work.flops, seen)
+            self.info["counted_flops"] = seen.flops
+        assert_random(as_tensors(inputs, seen))
+        seconds = self.median_s(
+            function, cache=cache, setup=setup, operators=seen.operators,
+            dtype=dtype, flops=work.flops, bytes=work.bytes, **declared,
+        )  # fmt: skip
+        if check is not None:
+            check(self.result)
+        bound = flop_bound
+        if bound is None and dtype is not None and work.flops:
+            bound = self._bound_flop_per_s(dtype)
+        self._record_rates(work, seconds, dtype)
+        assert_within_bound(work.flops / seconds, bound, f"{dtype or 'work'} on {self._device}")
+        assert_within_bound(work.bytes / seconds, bytes_bound, f"{dtype or 'work'} on {self._device}", "B/s")
+        return seconds
+
+    def product(
+        self,
+        function: Callable[[], object],
+        dtype: str,
+        work: Work,
+        ceilings: Ceilings,
+        check: Callable[[Any], None] | None = None,
+        **options: Any,
+    ) -> None:
+        """Measures a product, see `work`, and holds its rate against the vendor's peak and this machine's ceiling."""
+        __tracebackhide__ = True
+        seconds = self.work(function, work, dtype=dtype, check=check, counted=True, **options)
+        rate, peak, ceiling = work.flops / seconds, self._peak_flop_per_s(dtype), ceilings.flop_per_s(dtype)
         remeasured = rate > ceiling
         if remeasured:
             ceiling = ceilings.remeasure(dtype, function, work.flops)
-        self._benchmark.extra_info.update(
-            {"op_per_s" if dtype == "int8" else "flop_per_s": rate},
+        self.info.update(
             peak_flop_per_s=peak,
             mfu=mfu(work.flops, seconds, peak),
             ceiling_flop_per_s=ceiling,
             ceiling_remeasured=remeasured,
             share_of_ceiling=rate / ceiling,
         )
-        assert_within_bound(rate, bound, f"{dtype} product on {self._device}")
 
-    def _warm_up(self, function: Callable[[], object]) -> float:
-        """Calls `function` until the time for it is up, and returns how long a call takes once warm."""
-        timer, seconds = measured.clock(self._device), []
-        while sum(seconds) < self._pace.warmup_s:
-            start = timer()
-            function()
-            seconds.append(max(timer() - start, 1e-9))
-        return median(seconds[1:] or seconds)
+    # ---- stages ----
+
+    def _shortest_round_s(self) -> float:
+        return SHORTEST_ROUND_S if self._device.type == "cpu" else SHORTEST_DEVICE_ROUND_S
+
+    def _first_calls(self, function: Callable[[], object], setup: Callable[[], object] | None) -> tuple[float, float]:
+        """How long a call takes, and the share of the host's time that the clock saw of it; at first a call in vain.
+
+        The same calls are timed twice: by the benchmark's clock, and by the host's from an idle device to an idle
+        device. A clock that does not wait, or work that hides from it in another stream or thread, shows as a small
+        share, however noisy the machine is.
+        """
+        __tracebackhide__ = True
+
+        def once() -> tuple[float, float]:
+            if setup is not None:
+                setup()
+            measured.synchronise(self._device)
+            calls, seconds, began = 0, 0.0, perf_counter()
+            while not calls or (setup is None and perf_counter() - began < 2 * SHORTEST_ROUND_S):
+                start = self._timer()
+                function()
+                seconds += self._timer() - start
+                calls += 1
+            measured.synchronise(self._device)
+            return seconds / calls, seconds / max(perf_counter() - began, 1e-9)
+
+        once()  # imports, compiles, allocates
+        best, fastest = 0.0, math.inf
+        for _ in range(TRIALS_OF_WAITING):
+            seconds, share = once()
+            best, fastest = max(best, share), min(fastest, seconds)
+            if best >= LEAST_WAITED_SHARE:
+                break
+        assert best >= LEAST_WAITED_SHARE, (
+            f"the clock saw {best:.0%} of the time from an idle device to an idle device, but should see most of it: "
+            "was the device waited for?"
+        )
+        return max(fastest, 1e-9), best
+
+    def _warm_up(self, function: Callable[[], object], calls: int, before_round: Callable[[], object] | None) -> Warm:
+        """Rounds until their rolling median is flat, or the time for it is up."""
+        rounds: list[float] = []
+        began, elapsed, flat = perf_counter(), 0.0, False
+        while not rounds or elapsed < self._pace.warmup_s or not (flat or elapsed >= self._pace.longest_warmup_s):
+            if before_round is not None:
+                before_round()
+            start = self._timer()
+            for _ in range(calls):
+                function()
+            rounds.append(max((self._timer() - start) / calls, 1e-9))
+            elapsed, flat = perf_counter() - began, is_flat(rounds)
+        return Warm(elapsed, flat, tuple(rounds[len(rounds) // 3 :]))
+
+    def _rounds(self, pilot: Sequence[float], calls: int, before_round: Callable[[], object] | None) -> tuple[int, int]:
+        """How many rounds to run, and how many the time would allow, the set-up of each round included."""
+        round_s = calls * median(pilot)
+        if before_round is not None:
+            began = perf_counter()
+            before_round()
+            measured.synchronise(self._device)
+            round_s += perf_counter() - began
+        affordable = min(max(int(self._pace.measure_s / round_s), FEWEST_ROUNDS), self._pace.most_rounds)
+        return rounds_for(self._pace.width, pilot, affordable), affordable
+
+    def _lead(self, function: Callable[[], object], calls: int, once: float) -> Callable[[], object] | None:
+        """On CUDA, what keeps the device busy while the host launches the timed call: one call more, not timed.
+
+        After each round pytest-benchmark subtracts two readings, which waits for the device. An idle device would run
+        the start event at once and then wait for the launch, some 5 µs that are not the function's.
+        """
+        if self._device.type != "cuda" or calls > 1 or once > LONGEST_LEAD_S:
+            return None
+        return lambda: function() and None
+
+    def _run(
+        self,
+        function: Callable[[], object],
+        rounds: int,
+        calls: int,
+        before_round: Callable[[], object] | None,
+        flush: Flush | None,
+    ) -> None:
+        __tracebackhide__ = True
+
+        def prepare() -> None:  # what a set-up returns would be taken for arguments
+            if before_round is not None:
+                before_round()
+
+        flushed = flush.calls if flush else 0
+        self.result = self._benchmark.pedantic(
+            function, setup=prepare if before_round else None, rounds=rounds, iterations=calls, warmup_rounds=0
+        )
+        if flush is not None and self._benchmark.stats is not None:
+            assert flush.calls - flushed >= rounds, (
+                f"the caches were flushed {flush.calls - flushed} times, but should before each of {rounds} cold rounds"
+            )
+
+    def _record_rounds(self, seconds: float, rounds: int, affordable: int) -> None:
+        times = list(getattr(getattr(self._benchmark.stats, "stats", None), "data", ()))
+        interval = median_interval(times)
+        narrow = interval is not None and interval[1] - interval[0] <= self._pace.width * seconds
+        self.info.update(
+            rounds=rounds,
+            ci_low=interval and interval[0],
+            ci_high=interval and interval[1],
+            stopped_by="interval" if narrow else "time" if rounds >= affordable else "pilot",
+        )
+
+    def _record_launch(
+        self, function: Callable[[], object], seconds: float, operators: int | None, *, idempotent: bool
+    ) -> None:
+        figures = launch.figures(function, seconds, operators, self._device) if idempotent else {}
+        self.info.update(figures)
+        if figures.get("launch_share", 0) >= launch.BOUND_SHARE:
+            self.info["bound"] = "launch"
+
+    def _record_rates(self, work: Work, seconds: float, dtype: str | None) -> None:
+        if work.flops:
+            self.info["op_per_s" if dtype == "int8" else "flop_per_s"] = work.flops / seconds
+        if work.bytes:
+            self.info.update(bytes_per_s=work.bytes / seconds, intensity=work.intensity)
+
+    def _tell(self, rounds: int, round_s: float) -> None:
+        self._progress(f"{rounds} rounds of {round_s:.2g} s, about {rounds * round_s:.0f} s")
 
 
-def assert_within_bound(rate: float, bound: float | None, what: str) -> None:
+def _in_turn(*steps: Callable[[], object] | None) -> Callable[[], None] | None:
+    """The steps that there are, one after the other; None where there is none."""
+    there = [step for step in steps if step is not None]
+    if not there:
+        return None
+
+    def run() -> None:
+        for step in there:
+            step()
+
+    return run
+
+
+def assert_within_bound(rate: float, bound: float | None, what: str, unit: str = "FLOP/s") -> None:
     """A rate above what the units can do at their highest clock is an error of measurement, never a record."""
     __tracebackhide__ = True
+    wrong = "FLOPs" if unit == "FLOP/s" else "bytes"
     assert bound is None or rate <= bound, (
-        f"{what}: measured {rate:.4g} FLOP/s, but its units do at most {bound:.4g}: the FLOPs or the clock are wrong"
+        f"{what}: measured {rate:.4g} {unit}, but its units do at most {bound:.4g}: the {wrong} or the clock are wrong"
     )

@@ -1,0 +1,117 @@
+"""What a benchmark really does, seen outside of the timed region: the FLOPs it dispatches, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from accounting import counted
+
+SAMPLE = 4096  # elements of an input that are looked at
+FEWEST_ELEMENTS = 64  # of an input that can be judged
+LARGEST_SHARE = 0.25  # of a sample that one value may make up; of fp8 numbers drawn from a normal it is 4 %
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One call, looked at: its result, the FLOPs of its products, its operators, and the tensors it read."""
+
+    result: object
+    flops: int
+    operators: int
+    inputs: tuple[torch.Tensor, ...]
+
+
+class _Reads(TorchDispatchMode):
+    """Collects the tensors that operators read and that no operator before them wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = 0
+        self.read: dict[int, torch.Tensor] = {}
+        self._written: dict[int, torch.Tensor] = {}  # by storage; kept alive, or an address would be used again
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        written = self._results_of(func, args, kwargs)
+        for tensor in _tensors((args, kwargs)):
+            storage = _storage(tensor)
+            if storage not in self._written and storage not in written:
+                self.read.setdefault(storage, tensor)
+        for tensor in (*_tensors(out), *written.values()):
+            if _storage(tensor) not in self.read:  # a view of an input is that input
+                self._written[_storage(tensor)] = tensor
+        self.operators += not getattr(func, "is_view", False)
+        return out
+
+    @staticmethod
+    def _results_of(func: Any, args: Any, kwargs: Any) -> dict[int, torch.Tensor]:
+        """The arguments that the operator writes without reading: those handed in as `out`."""
+        schema = func._schema.arguments
+        handed = [(argument, args[place] if place < len(args) else kwargs.get(argument.name))
+                  for place, argument in enumerate(schema)]  # fmt: skip
+        outs = [value for argument, value in handed if argument.is_out]
+        if func._schema.name == "aten::copy_":
+            outs.append(args[0])
+        return {_storage(tensor): tensor for tensor in _tensors(outs)}
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def examine(function: Callable[[], object]) -> Examined:
+    """Calls `function` once and says what it dispatched."""
+    reads = _Reads()
+    with counted.flops() as count, reads:
+        result = function()
+    return Examined(result, count.total, reads.operators, tuple(reads.read.values()))
+
+
+def assert_random(tensors: Iterable[torch.Tensor]) -> None:
+    """Raises AssertionError for an input of which one value makes up more than a quarter.
+
+    Zeros and constants switch hardly a transistor: a processor that is limited by its power multiplies them faster than
+    any data (on GPUs by a tenth and more), and sparse or repeated values may take shortcuts.
+    """
+    __tracebackhide__ = True
+    for tensor in tensors:
+        if tensor.numel() < FEWEST_ELEMENTS:
+            continue
+        value, share = most_frequent(tensor)
+        assert share <= LARGEST_SHARE, (
+            f"{share:.0%} of an input of {tuple(tensor.shape)} {tensor.dtype} are {value:g}, "
+            "but inputs should be random"
+        )
+
+
+def most_frequent(tensor: torch.Tensor) -> tuple[float, float]:
+    """The most frequent value in a sample of the tensor, and its share."""
+    flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach().flatten()
+    places = torch.randint(flat.numel(), (min(SAMPLE, flat.numel()),), device=flat.device)
+    values, counts = flat[places].double().cpu().unique(return_counts=True)
+    top = int(counts.argmax())
+    return float(values[top]), float(counts[top] / counts.sum())
+
+
+def assert_declared(flops: int, examined: Examined) -> None:
+    """Raises AssertionError where the FLOPs that a benchmark declares are not those of the products it dispatches."""
+    __tracebackhide__ = True
+    assert flops == examined.flops, (
+        f"{flops} FLOPs are declared, but should be the {examined.flops} of the products that were dispatched"
+    )
+
+
+def as_tensors(values: Sequence[torch.Tensor] | None, found: Examined) -> Sequence[torch.Tensor]:
+    """The inputs named by the benchmark, else those it was seen to read."""
+    return found.inputs if values is None else values

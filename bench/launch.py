@@ -1,0 +1,83 @@
+"""What launching costs: whether a function's time is that of its kernels or that of handing them to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from accounting import measured
+
+BOUND_SHARE = 0.5  # from here on, most of the time is launching
+ENQUEUED = 50  # calls at most: well below the thousand launches that a CUDA stream queues before it makes the host wait
+ENQUEUED_S = 0.05  # of work for the device
+REPLAYED = 20
+
+
+def figures(
+    function: Callable[[], object], seconds: float, operators: int | None, device: torch.device
+) -> dict[str, Any]:
+    """What launching costs a function that takes `seconds`: `launch_share`, and on CUDA `enqueue_s` and `graph_s`.
+
+    A CPU: the time of as many empty operators as the function dispatches, over its own; nothing where their number is
+    not known. CUDA: the host's time for handing over one call; where that is all of the time, the device waits for the
+    host between kernels, and the time of the kernels alone is that of a replayed graph.
+    """
+    if device.type == "cpu":
+        if not operators:
+            return {}
+        return {"operators": operators, "launch_share": min(operators * empty_operator_s(device) / seconds, 1.0)}
+    enqueue = enqueue_s(function, device, calls=max(1, min(ENQUEUED, int(ENQUEUED_S / seconds))))
+    found: dict[str, Any] = {"operators": operators, "enqueue_s": enqueue, "launch_share": min(enqueue / seconds, 1.0)}
+    if enqueue >= 0.9 * seconds and device.type == "cuda":
+        found |= replay(function, device)
+    return found
+
+
+@cache
+def _empty_operator_s(device: torch.device, threads: int) -> float:
+    x = torch.ones(1, device=device)
+    out = torch.empty_like(x)
+
+    def many() -> None:
+        for _ in range(100):
+            torch.add(x, x, out=out)
+
+    return measured.time(many, device, warmup=2, rounds=9).median_s / 100
+
+
+def empty_operator_s(device: torch.device) -> float:
+    """Time of an operator that has nothing to do but to be dispatched: the addition of one element to another."""
+    return _empty_operator_s(device, torch.get_num_threads())
+
+
+def enqueue_s(function: Callable[[], object], device: torch.device, calls: int = ENQUEUED) -> float:
+    """The host's time of one call, not waiting for the device; from calls few enough not to fill its queue."""
+    measured.synchronise(device)
+    start = perf_counter()
+    for _ in range(calls):
+        function()
+    seconds = (perf_counter() - start) / calls
+    measured.synchronise(device)
+    return seconds
+
+
+def replay(function: Callable[[], object], device: torch.device) -> dict[str, Any]:
+    """`graph_s`: time of one call when a CUDA graph of 20 of them is replayed; where that fails, why. Unrun."""
+    try:
+        aside = torch.cuda.Stream(device)
+        aside.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(aside):  # what is lazy must have happened before a capture, and not on the main stream
+            for _ in range(3):
+                function()
+        torch.cuda.current_stream(device).wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(REPLAYED):
+                function()
+    except RuntimeError as error:
+        return {"graph_s": None, "graph_failed": str(error).splitlines()[0]}
+    return {"graph_s": measured.time(graph.replay, device, warmup=3, rounds=21).median_s / REPLAYED}
