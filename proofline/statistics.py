@@ -327,6 +327,62 @@ def confirmed(suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_eff
     return "SAME" if _same(pooled, plan.miss_level(len(plan.looks) - 1), min_effect) else "INCONCLUSIVE"
 
 
+@dataclass(frozen=True)
+class Decision:
+    """What the pairs taken so far decide: a final verdict, or how many pairs to take before asking again."""
+
+    verdict: str | None  # None: go on
+    wanted: int  # pairs in all; where there is a verdict, those that it took
+    effect: Effect  # of all those pairs
+    suspicion: str | None = None  # what is being, or was, confirmed
+
+
+def decide(before: Sequence[float], after: Sequence[float], plan: Plan, min_effect: float = MIN_EFFECT) -> Decision:
+    """The whole rule of a benchmark in one: looks, suspicion, confirmation by the pairs that follow, verdict.
+
+    A function of all pairs in the order taken, so that the gate may ask after each batch, and a study may replay it;
+    pairs beyond those that decide are ignored. Raises ValueError for fewer pairs than the first look.
+
+    >>> plan = Plan(benchmarks=1, looks=(8, 16), confirming_pairs=8)
+    >>> decide([1.0] * 8, [1.1] * 8, plan).wanted  # so few cannot settle so low a level
+    16
+    >>> decide([1.0] * 16, [1.1] * 16, plan).suspicion, decide([1.0] * 24, [1.1] * 24, plan).verdict
+    ('SLOWER', 'SLOWER')
+    """
+    if len(before) != len(after) or len(before) < plan.looks[0]:
+        raise ValueError(
+            f"the first look takes {plan.looks[0]} pairs, but there are {len(before)} and {len(after)} times"
+        )
+    for look, pairs in enumerate(plan.looks):
+        effect = paired(before[:pairs], after[:pairs], level=plan.level(look))
+        answer = verdict(effect, plan, look, min_effect)
+        if answer in ("SLOWER", "FASTER"):
+            return _confirmation(before, after, pairs, answer, effect, plan, min_effect)
+        if answer:
+            return Decision(answer, pairs, effect)
+        following = plan.looks[look + 1]  # the last look always answers
+        if following > len(before):
+            break
+    return Decision(None, following, effect)
+
+
+def _confirmation(
+    before: Sequence[float],
+    after: Sequence[float],
+    pairs: int,
+    suspicion: str,
+    effect: Effect,
+    plan: Plan,
+    min_effect: float,
+) -> Decision:
+    wanted = pairs + plan.confirming_pairs
+    if wanted > len(before):
+        return Decision(None, wanted, effect, suspicion)
+    fresh = paired(before[pairs:wanted], after[pairs:wanted], level=min(0.4, plan.confirmation_level))
+    pooled = paired(before[:wanted], after[:wanted], level=effect.level)
+    return Decision(confirmed(suspicion, fresh, pooled, plan, min_effect), wanted, pooled, suspicion)
+
+
 def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> int:
     """How many pairs would decide an open comparison, if estimate and noise stay what they are.
 
