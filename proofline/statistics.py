@@ -341,7 +341,8 @@ def decide(before: Sequence[float], after: Sequence[float], plan: Plan, min_effe
     """The whole rule of a benchmark in one: looks, suspicion, confirmation by the pairs that follow, verdict.
 
     A function of all pairs in the order taken, so that the gate may ask after each batch, and a study may replay it;
-    pairs beyond those that decide are ignored. Raises ValueError for fewer pairs than the first look.
+    pairs beyond those that decide are ignored. A suspicion that isn't confirmed goes on to the next look: the sum over
+    looks that bounds false alarms has that chance in it already. Raises ValueError for fewer pairs than the first look.
 
     >>> plan = Plan(benchmarks=1, looks=(8, 16), confirming_pairs=8)
     >>> decide([1.0] * 8, [1.1] * 8, plan).wanted  # so few cannot settle so low a level
@@ -353,17 +354,20 @@ def decide(before: Sequence[float], after: Sequence[float], plan: Plan, min_effe
         raise ValueError(
             f"the first look takes {plan.looks[0]} pairs, but there are {len(before)} and {len(after)} times"
         )
+    suspicion = None
     for look, pairs in enumerate(plan.looks):
+        if pairs > len(before):
+            return Decision(None, pairs, paired(before, after, level=plan.level(look)), suspicion)
         effect = paired(before[:pairs], after[:pairs], level=plan.level(look))
         answer = verdict(effect, plan, look, min_effect)
         if answer in ("SLOWER", "FASTER"):
-            return _confirmation(before, after, pairs, answer, effect, plan, min_effect)
-        if answer:
-            return Decision(answer, pairs, effect)
-        following = plan.looks[look + 1]  # the last look always answers
-        if following > len(before):
-            break
-    return Decision(None, following, effect)
+            suspicion = answer
+            decision = _confirmation(before, after, pairs, answer, effect, plan, min_effect)
+            if decision.verdict != "INCONCLUSIVE" or look == len(plan.looks) - 1:
+                return decision
+        elif answer:
+            return Decision(answer, pairs, effect, suspicion)
+    raise AssertionError("the last look always answers")
 
 
 def _confirmation(
