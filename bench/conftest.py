@@ -1,6 +1,7 @@
 """Fixtures of the benchmarks: how long they may take, the machine's own ceilings, and how one is measured."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ def measure(
     pace: str,
     peak_flop_per_s: Callable[[str], float | None],
     bound_flop_per_s: Callable[[str], float | None],
+    conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
+    progress: Callable[..., None],
 ) -> Measure:
     """Runs one benchmark, see `bench.measuring`."""
     # The timer that pytest-benchmark will use: the device's clock, unless a marker names another.
@@ -34,4 +37,6 @@ def measure(
         peak_flop_per_s,
         bound_flop_per_s,
         timer=marker.kwargs.get("timer") if marker else None,
+        conditions=conditions,
+        progress=progress,
     )

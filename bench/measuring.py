@@ -186,7 +186,7 @@ class Measure:
         *,
         timer: Callable[[], Any] | None = None,
         conditions: Callable[[], AbstractContextManager[dict[str, Any]]] | None = None,
-        progress: Callable[[str], None] = lambda text: None,
+        progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
     ) -> None:
         self._benchmark = benchmark
         self._device = device
@@ -447,7 +447,7 @@ class Measure:
             self.info.update(bytes_per_s=work.bytes / seconds, intensity=work.intensity)
 
     def _tell(self, rounds: int, round_s: float) -> None:
-        self._progress(f"{rounds} rounds of {round_s:.2g} s, about {rounds * round_s:.0f} s")
+        self._progress(f"{rounds} rounds of {round_s:.2g} s", rounds * round_s)
 
 
 def _in_turn(*steps: Callable[[], object] | None) -> Callable[[], None] | None:

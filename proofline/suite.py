@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from accounting import measured
 from proofline import device as devices
 from proofline import report as reports
 from proofline import speed as speeds
+from proofline.conditions import conditions as device_conditions
 from proofline.plugin import history_folder
+from proofline.progress import Progress
 from proofline.verdicts import Claim, Outcome, Registry, RegistryError, Verdict, load_registry, verdict_of
 
 EXAMPLES = {"quick": 20, "default": 100, "thorough": 1000}
@@ -245,6 +247,18 @@ def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
 def speed(device: torch.device, figure: Callable[[str], None]) -> speeds.Speed:
     """Judged comparisons of two functions' times, see `proofline.speed`."""
     return speeds.Speed(device, figure)
+
+
+@pytest.fixture(scope="session")
+def conditions(device: torch.device) -> Callable[[], AbstractContextManager[dict[str, Any]]]:
+    """The state of the device before and after a block, see `proofline.conditions`: `with conditions() as record:`."""
+    return functools.partial(device_conditions, device)
+
+
+@pytest.fixture
+def progress(request: pytest.FixtureRequest) -> Progress:
+    """Says on the terminal what a long test is doing, see `proofline.progress`."""
+    return Progress(request.config, request.node.name)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,37 @@
+"""A line on the terminal for what takes more than a few seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+
+LONG_S = 3.0  # this long nothing is said
+
+
+class Progress:
+    """Called with a text, says it on the terminal if nothing was said for 3 s, or will not be able to be.
+
+    Not under -q. The line starts afresh and is written past pytest's capture, so neither the dots of a run nor the
+    captured output of a test are disturbed.
+    """
+
+    def __init__(self, config: pytest.Config, name: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._terminal = config.pluginmanager.get_plugin("terminalreporter")
+        self._capture = config.pluginmanager.get_plugin("capturemanager")
+        self._quiet = config.get_verbosity() < 0
+        self._name = name
+        self._now = now
+        self._said_at = now()
+
+    def __call__(self, text: str, ahead_s: float = 0.0) -> None:
+        """Says `text`, unless it is too early; `ahead_s`: how long the work that begins now will keep silent."""
+        if self._quiet or self._terminal is None or self._now() - self._said_at + ahead_s < LONG_S:
+            return
+        self._said_at = self._now()
+        with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"  {self._name}: {text}", bold=True)
+            self._terminal.flush()
