@@ -246,6 +246,7 @@ def _random_states_seen(ledger: Ledger) -> Iterator[None]:
 CLASSES = {
     "built": "parameters",
     "inputs": "inputs",
+    "optimizer": "optimizer state",
     "forward": "activations",
     "backward": "gradients",
     "step": "optimizer state",
@@ -300,16 +301,18 @@ def training_step(
     their shapes and dtypes. The steps that are accounted for, as `measured_training_step` runs them:
 
         for part in the micro-batches:  loss(model(part), targets of it).backward()     under autocast up to the loss
-        optimizer(model.parameters()).step()
+        optimizer.step()                               optimizer = optimizer(model.parameters()), made once
         zero_grad()
 
-    Phases: "built", "inputs", then "forward", "backward" (with their number, "forward 1" and so on, where there are
-    several micro-batches), "step" and "zero_grad", and the same again with "second" before the name: the first step
-    allocates the optimizer's state, the second is what training goes on with. `live_by_class` and `peak_by_class` of a
-    phase name parameters, buffers, inputs, activations (all that the forward pass leaves, the loss included),
-    gradients, optimizer state, recomputed and temporaries.
+    Phases: "built" (without what initialisation takes for a while), "inputs", "optimizer" (its constructor), then
+    "forward", "backward" (with their number, "forward 1" and so on, where there are several micro-batches), "step" and
+    "zero_grad", and the same again with "second" before the name: the first step allocates the optimizer's state, the
+    second is what training goes on with. `live_by_class` and `peak_by_class` of a phase name parameters, buffers,
+    inputs, activations (all that the forward pass leaves, the loss included), gradients, optimizer state (master
+    copies of the parameters too), recomputed and temporaries.
 
-    `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`. Domain of validity: see `memory`.
+    `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`, or one of your own that keeps master
+    weights in fp32. Domain of validity: see `memory`.
     Raises ValueError for a batch that cannot be split so, and as `memory`.
 
     >>> net = lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
@@ -373,7 +376,7 @@ def _phase_names(micro_batches: int) -> list[str]:
     numbers = [""] if micro_batches == 1 else [f" {number}" for number in range(1, micro_batches + 1)]
     passes = [f"{name}{number}" for number in numbers for name in ("forward", "backward")]
     once = [*passes, "step", "zero_grad"]
-    return ["built", "inputs", *once, *(f"second {name}" for name in once)]
+    return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
 
 
 def _train(
@@ -387,9 +390,10 @@ def _train(
     device: str | torch.device,
 ) -> None:
     updates = None if optimizer is None else optimizer(model.parameters())
+    mark("optimizer")
     casting = nullcontext() if autocast is None else torch.autocast(torch.device(device).type, autocast)
     parts = _parts(batch, micro_batches)
-    names = iter(_phase_names(micro_batches)[2:])
+    names = iter(_phase_names(micro_batches)[3:])
     for _ in range(2):
         for inputs, targets in parts:
             with casting:

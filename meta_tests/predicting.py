@@ -1,0 +1,290 @@
+"""What the tests of predicted bytes share: the same two steps predicted and measured, and nets to take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import torch
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from accounting import measured, predicted
+from accounting.models import Transformer
+
+# Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
+few = settings(
+    max_examples=max(5, settings.default.max_examples // 4), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
+
+AdamW, SGD = torch.optim.AdamW, torch.optim.SGD
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(SGD, lr=0.1),
+    "momentum foreach": partial(SGD, lr=0.1, momentum=0.9, foreach=True),
+    "momentum fused": partial(SGD, lr=0.1, momentum=0.9, fused=True),
+    "adamw for-loop": partial(AdamW, foreach=False),
+    "adamw foreach": partial(AdamW, foreach=True),
+    "adamw fused": partial(AdamW, fused=True),
+}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Kernels hold a part of their scratch per thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+# ---- an independent training loop ------------------------------------------------------------------------------------
+
+
+def trained(
+    model: nn.Module, batch: Tensor, optimizer: Any, loss: Any, micro_batches: int, autocast: Any, mark: Any
+) -> None:
+    """Two plain training steps, marked as `training_step` names its phases."""
+    chosen = optimizer(model.parameters())
+    mark("optimizer")
+    for turn in ("", "second "):
+        for number, part in enumerate(batch.tensor_split(micro_batches), start=1):
+            tail = f" {number}" if micro_batches > 1 else ""
+            with torch.autocast("cpu", autocast) if autocast else nullcontext():
+                value = loss(model(part))
+            mark(f"{turn}forward{tail}")
+            value.backward()
+            del value
+            mark(f"{turn}backward{tail}")
+        chosen.step()
+        mark(f"{turn}step")
+        chosen.zero_grad()
+        mark(f"{turn}zero_grad")
+
+
+# ---- recipes, as users write them ----
+
+
+class MasterWeights(torch.optim.Optimizer):
+    """Trains narrow parameters by a copy of them in fp32; gradients are narrow, or gathered in fp32 as they come."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], optimizer: Any, wide_gradients: bool = False):
+        super().__init__(parameters, {})
+        self.narrow = [tensor for group in self.param_groups for tensor in group["params"]]
+        self.master = [tensor.detach().float().requires_grad_() for tensor in self.narrow]
+        self.inner = optimizer(self.master)
+        self.wide_gradients = wide_gradients
+        if wide_gradients:
+            for narrow, master in zip(self.narrow, self.master, strict=True):
+                narrow.register_post_accumulate_grad_hook(partial(self.gather, master))
+
+    @staticmethod
+    def gather(master: Tensor, narrow: Tensor) -> None:
+        master.grad = narrow.grad.float() if master.grad is None else master.grad.add_(narrow.grad)
+        narrow.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for narrow, master in zip(self.narrow, self.master, strict=True):
+            if not self.wide_gradients:
+                master.grad = narrow.grad.float()
+        self.inner.step()
+        for narrow, master in zip(self.narrow, self.master, strict=True):
+            narrow.copy_(master)
+            if not self.wide_gradients:
+                master.grad = None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        self.inner.zero_grad(set_to_none)
+
+
+class WideState(torch.optim.Optimizer):
+    """Adam with moments in fp32 whatever the dtype of the parameters."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for tensor in self.param_groups[0]["params"]:
+            if tensor not in self.state:
+                self.state[tensor] = [torch.zeros_like(tensor, dtype=torch.float32) for _ in range(2)]
+            mean, square = self.state[tensor]
+            gradient = tensor.grad.float()
+            mean.lerp_(gradient, 0.1)
+            square.lerp_(gradient.square(), 0.01)
+            tensor.sub_(1e-3 * mean / (square.sqrt() + 1e-8))
+
+
+# For each name of `accounting.memory.RECIPES` the dtype of the parameters, the optimizer and autocast.
+RECIPES: dict[str, tuple[torch.dtype, Any, torch.dtype | None]] = {
+    "fp32": (torch.float32, OPTIMIZERS["adamw foreach"], None),
+    "fp32 under autocast": (torch.float32, OPTIMIZERS["adamw foreach"], torch.bfloat16),
+    "bf16": (torch.bfloat16, OPTIMIZERS["adamw fused"], None),
+    "bf16-fp32-state": (torch.bfloat16, WideState, None),
+    "bf16-fp32-master": (torch.bfloat16, partial(MasterWeights, optimizer=OPTIMIZERS["adamw foreach"]), None),
+    "bf16-fp32-gradients-master": (
+        torch.bfloat16,
+        partial(MasterWeights, optimizer=OPTIMIZERS["adamw fused"], wide_gradients=True),
+        None,
+    ),
+}
+
+
+# ---- both ----
+
+
+@one_thread()
+def both(
+    build: Callable[[], nn.Module],
+    batch: Tensor,
+    *,
+    optimizer: str | Callable[..., torch.optim.Optimizer] = "adamw fused",
+    loss: Callable[..., Tensor] = torch.mean,
+    micro_batches: int = 1,
+    autocast: torch.dtype | None = None,
+    scratch: bool = True,
+) -> tuple[predicted.Memory, measured.Memory]:
+    """The same two steps predicted, and run and measured."""
+    chosen = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+    guess = predicted.training_step(
+        build,
+        batch.to("meta"),
+        optimizer=chosen,
+        loss=loss,
+        micro_batches=micro_batches,
+        autocast=autocast,
+        scratch=scratch,
+    )
+    with measured.memory() as held:
+        model = build()
+        held.mark("built")
+        own = batch.clone()
+        held.mark("inputs")
+        trained(model, own, chosen, loss, micro_batches, autocast, held.mark)
+    return guess, held
+
+
+def assert_alike(guess: predicted.Memory, held: measured.Memory, *, without_scratch: bool, given: str = "") -> None:
+    """Live bytes to the byte and peaks to 1 %, at every phase."""
+    assert list(guess.phases) == list(held.phases)
+    for name, real in held.phases.items():
+        ours = guess.phases[name]
+        assert ours.live_bytes == real.live_bytes, f"{name}: {ours.live_bytes=}, but should be {real} {given}"
+        if name == "built":  # initialisation has temporaries of its own
+            continue
+        peak = ours.peak_bytes if without_scratch else ours.peak_bytes_with_scratch
+        off = peak / real.peak_bytes - 1
+        assert abs(off) < 0.01, f"{name}: peak {peak} is off by {off:.2%} from {real} {guess.scratch} {given}"
+
+
+# ---- nets ------
+
+
+@dataclass(frozen=True)
+class Net:
+    """Layers drawn by name, printed as drawn."""
+
+    layers: tuple[str, ...]
+    width: int
+    rows: int
+    embedded: bool
+    checkpointed: bool
+    dtype: torch.dtype
+
+    def build(self) -> nn.Module:
+        return Stack(self).to(self.dtype)
+
+    def batch(self) -> Tensor:
+        return torch.zeros(self.rows, dtype=torch.long) if self.embedded else self.features()
+
+    def features(self) -> Tensor:
+        return torch.randn(self.rows, self.width, dtype=self.dtype)
+
+
+class Stack(nn.Module):
+    """The module of a `Net`."""
+
+    def __init__(self, net: Net):
+        super().__init__()
+        self.net = net
+        self.embedding = nn.Embedding(50, net.width) if net.embedded else nn.Linear(net.width, net.width)
+        widths = {"linear": nn.Linear, "wide": partial(nn.Linear, bias=False)}
+        norms = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
+        self.layers = nn.ModuleList(
+            widths[name](net.width, net.width) if name in widths else norms.get(name, nn.Identity)(net.width)
+            for name in net.layers
+        )
+
+    def part(self, index: int, x: Tensor) -> Tensor:
+        name = self.net.layers[index]
+        if name in POINTWISE:
+            return POINTWISE[name](x)
+        return self.layers[index](x) + x if name == "linear" else self.layers[index](x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embedding(x)
+        for index in range(len(self.layers)):
+            keep = self.net.checkpointed and index % 2
+            x = checkpoint(self.part, index, x, use_reentrant=False) if keep else self.part(index, x)
+        return x
+
+
+POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "scaled": lambda x: 0.5 * x / 3,
+    "gated": lambda x: x * torch.sigmoid(x) + x**2,
+    "masked": lambda x: torch.where(x > 0, x, 0.1).masked_fill(x < -1, 0.0),
+    "softmax": lambda x: x.softmax(-1),
+    "dropout": lambda x: functional.dropout(x, 0.2),
+    "standardised": lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1),
+}
+
+nets = st.builds(
+    Net,
+    layers=st.lists(
+        st.sampled_from(["linear", "wide", "layernorm", "rmsnorm", *POINTWISE]), min_size=1, max_size=6
+    ).map(tuple),
+    width=st.integers(32, 96),
+    rows=st.integers(64, 200),
+    embedded=st.booleans(),
+    checkpointed=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+
+
+# ---- the workloads ----
+
+
+def next_token_loss(logits: Tensor) -> Tensor:
+    rows = logits.flatten(0, 1).float()
+    return functional.cross_entropy(rows, torch.zeros(len(rows), dtype=torch.long))
+
+
+def built(workloads: ModuleType, model: Any, checkpoint_every: int = 0, dtype: torch.dtype = torch.float32) -> Any:
+    """The workload on the device that is the default at the moment: meta where it is predicted."""
+    return workloads.build(model, device=torch.empty(0).device, dtype=dtype, checkpoint_every=checkpoint_every)
+
+
+def step_of(workloads: ModuleType, preset: Transformer, sequence: int, checkpoint_every: int = 1) -> predicted.Memory:
+    """One sequence through a full-size model in bf16."""
+    tokens = torch.empty(1, sequence, dtype=torch.long, device="meta")
+    return predicted.training_step(
+        lambda: workloads.build(preset, device="meta", dtype=torch.bfloat16, checkpoint_every=checkpoint_every),
+        tokens,
+        targets=tokens,
+        loss=lambda logits, tokens: functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()),
+        optimizer=OPTIMIZERS["adamw fused"],
+    )
