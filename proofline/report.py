@@ -42,10 +42,10 @@ def finish(
     pace: str,
     registry: Registry,
     verdicts: list[Verdict],
-    folder: Path,
+    folder: Path | None,
     records: Path,
 ) -> Finished:
-    """Writes verdicts.json, report.md and the run record, where the run had a claim or a benchmark."""
+    """Writes the run record, and with a folder verdicts.json and report.md, where the run had a claim or a benchmark."""
     fingerprint, headline = devices.fingerprint(device), devices.headline(device)
     content = pytest_benchmark_json(config)
     if not verdicts and not content["benchmarks"]:
@@ -60,6 +60,8 @@ def finish(
     }
     record = history.append(records, content, fingerprint)
     finished = Finished(fingerprint, headline, verdicts, content["benchmarks"], folder, record)
+    if folder is None:
+        return finished
     history.write_atomically(
         folder / "verdicts.json", json.dumps([verdict.as_dict() for verdict in verdicts], indent=1) + "\n"
     )
@@ -251,6 +253,7 @@ def print_summary(terminal: pytest.TerminalReporter, finished: Finished, *, know
                 )
     if finished.folder:
         terminal.write_line(f"report: {finished.folder}/report.md  verdicts: {finished.folder}/verdicts.json")
+    if finished.record:
         terminal.write_line(f"record: {finished.record}")
 
 

@@ -317,7 +317,7 @@ class Run:
         outcome = Outcome(
             test=report.nodeid,
             status=_status(report),
-            reason=_reason(report),
+            reason=reason_of(report),
             cases=sum(int(str(value)) for key, value in properties if key == "cases"),
             duration=report.duration,
             figures=tuple(str(value) for key, value in properties if key == "figure"),
@@ -346,7 +346,7 @@ def _status(report: pytest.TestReport) -> str:
     return report.outcome
 
 
-def _reason(report: pytest.TestReport) -> str:
+def reason_of(report: pytest.TestReport) -> str:
     """Why a test was skipped or failed, in one line."""
     if report.passed:
         return ""
@@ -381,13 +381,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     run = config.stash[_run]
     if config.option.collectonly or hasattr(config, "workerinput"):
         return
+    verdicts = run.verdicts()
     finished = config.stash[reports.KEY] = reports.finish(
         config,
         device=run.device,
         pace=run.pace,
         registry=run.registry,
-        verdicts=run.verdicts(),
-        folder=Path(config.option.report),
+        verdicts=verdicts,
+        # A user's model has a page of its own, and leaves the report of the last validation as it is.
+        folder=None if config.getoption("model", None) and not verdicts else Path(config.option.report),
         records=history_folder(config),
     )
     if finished.verdicts and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
