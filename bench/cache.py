@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import torch
 
-LEAST_FLUSH_BYTES = (
-    256 * 2**20
-)  # of a GPU: beyond the last-level cache of any on sale but AMD's MI300, which has 256 MiB
+from accounting import measured
+from bench.rounds import median_interval
+
+LEAST_FLUSH_BYTES = 256 * 2**20  # of an accelerator
+LEAST_HIP_FLUSH_BYTES = 512 * 2**20  # AMD's largest have a last level of 256 MiB that torch does not tell of
 UNKNOWN_CACHE_BYTES = 64 * 2**20  # assumed of a CPU whose caches nobody names
 # In a container the size the system names may be that of the whole host: a flush may cost no more than this.
 LARGEST_CPU_FLUSH_BYTES = 2**30
@@ -93,7 +96,7 @@ def flush_bytes(device: torch.device, memory_bytes: int | None = None) -> tuple[
     """
     wanted = 2 * (last_level_bytes(device) or UNKNOWN_CACHE_BYTES)
     if device.type != "cpu":
-        return max(wanted, LEAST_FLUSH_BYTES), False
+        return max(wanted, LEAST_HIP_FLUSH_BYTES if torch.version.hip else LEAST_FLUSH_BYTES), False
     limit = LARGEST_CPU_FLUSH_BYTES
     if memory_bytes or (memory_bytes := _memory_bytes()):
         limit = min(limit, int(memory_bytes * LARGEST_SHARE_OF_MEMORY))
@@ -107,7 +110,7 @@ def _memory_bytes() -> int | None:
         return None
 
 
-@dataclass
+@dataclass(eq=False)
 class Flush:
     """Empties the caches of the device when called, in the current stream, and waits for nothing.
 
@@ -134,3 +137,66 @@ def flush_of(device: torch.device) -> Flush:
     """The flush of this device: one buffer serves the whole run."""
     size, capped = flush_bytes(device)
     return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), capped, last_level_bytes(device))
+
+
+# ---- is it cold? -------------------------------------------------------------------------------------------------
+
+WITNESS_BYTES = 256 * 2**10  # read on a CPU whose second level nobody names
+WITNESS_PAIRS = 15
+# How many times longer the read takes from memory at least. A CPU's second level is several times as fast as that,
+# and noise reaches 1.4; a GPU's last level about twice as fast, less the launch.
+LEAST_RATIO = {"cpu": 1.5}
+LEAST_RATIO_OF_OTHERS = 1.05
+
+
+@dataclass(frozen=True)
+class Witness:
+    """Time of a read after the flush over that of the same read from a warm cache: median, and its 99 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+    read_bytes: int
+    least: float  # what a flush should make of it at least
+
+    @property
+    def still_hot(self) -> bool:
+        """The flush makes no difference, and the noise of the machine doesn't hide one."""
+        return self.high < self.least
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2f} times ({self.low:.2f} to {self.high:.2f})"
+
+
+@cache
+def witness(flush: Callable[[], None], device: torch.device) -> Witness | None:
+    """Reads what half fills a cache, warm and after the flush, in pairs; None where the device names no cache.
+
+    A CPU: half of one core's second level, on one thread. A GPU: half of its last level.
+    """
+    known = levels(device)
+    if not known:
+        return None
+    size = known["L2"] // 2 if "L2" in known else WITNESS_BYTES
+    if device.type == "cpu":
+        size //= len(allowed_cpus())
+    data = torch.randn(max(size, 2**14) // 4, device=device)
+    threads = torch.get_num_threads()
+
+    def read() -> object:
+        return data.sum()
+
+    ratios = []
+    for _ in range(WITNESS_PAIRS):
+        torch.set_num_threads(1)  # two threads that wait for one another drown the difference on a busy machine
+        hot = measured.time(read, device, warmup=2, rounds=2).times_s[-1]
+        torch.set_num_threads(threads)  # a core's own caches are emptied by its own part of the flush
+        flush()
+        torch.set_num_threads(1)
+        cold = measured.time(read, device, warmup=0, rounds=2).times_s[0]
+        torch.set_num_threads(threads)
+        ratios.append(cold / hot)
+    interval = median_interval(ratios, 0.99)
+    assert interval is not None, "15 pairs have an interval of 99 %"
+    least = LEAST_RATIO.get(device.type, LEAST_RATIO_OF_OTHERS)
+    return Witness(median(ratios), *interval, read_bytes=data.nbytes, least=least)

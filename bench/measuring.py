@@ -13,21 +13,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
-from scipy.stats import binom
 
 from accounting import measured
 from accounting.roofline import Work, mfu
 from bench import launch
-from bench.cache import Flush, flush_of
+from bench.cache import Flush, flush_of, witness
 from bench.examined import as_tensors, assert_declared, assert_random, examine
 from bench.products import product
+from bench.rounds import FEWEST_ROUNDS, is_flat, median_interval, rounds_for
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
 METHOD = 2
@@ -51,13 +51,8 @@ PACES = {
     "thorough": Pace(0.5, 5.0, 3.0, 5.0, width=0.01),
 }
 CACHES = ("as-is", "hot", "cold")
-CONFIDENCE = 0.95
-FEWEST_ROUNDS = 6  # with 5 there is no interval of 95 %
 SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
 SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
-# The warm-up is over when the medians of the second and the last third of its rounds differ by less than this.
-FLAT = 0.02
-FEWEST_WARM_ROUNDS = 9
 LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
 LEAST_WAITED_SHARE = 0.5
 TRIALS_OF_WAITING = 5
@@ -112,64 +107,6 @@ class Warm:
     pilot: tuple[float, ...]  # seconds per call
 
 
-def is_flat(rounds_s: Sequence[float]) -> bool:
-    """Whether the median of the last third of the rounds is within 2 % of the one of the third before.
-
-    >>> is_flat([9, 8, 7, 6, 5, 4, 3, 2, 1]), is_flat([9, 8, 7, 1, 1, 1, 1, 1, 1]), is_flat([1] * 8)
-    (False, True, False)
-    """
-    if len(rounds_s) < FEWEST_WARM_ROUNDS:
-        return False
-    third = len(rounds_s) // 3
-    before, last = median(rounds_s[-2 * third : -third]), median(rounds_s[-third:])
-    return abs(last - before) <= FLAT * before
-
-
-def median_interval(rounds_s: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """The confidence interval of the median between two order statistics; None for fewer than 6 rounds at 95 %.
-
-    Of n rounds, how many are below the true median is a binomial number of n and 1/2, whatever the distribution of the
-    noise (Conover, Practical Nonparametric Statistics, 3.2), as long as the rounds are independent of one another.
-
-    >>> median_interval(range(1, 12)), median_interval([1, 2, 3, 4, 5])
-    ((2, 10), None)
-    """
-    ordered = sorted(rounds_s)
-    beyond = int(
-        binom.ppf((1 - confidence) / 2, len(ordered), 0.5)
-    )  # so many order statistics are left out at each end
-    if beyond < 1:
-        return None
-    return ordered[beyond - 1], ordered[len(ordered) - beyond]
-
-
-def rounds_for(width: float, pilot: Sequence[float], most: int) -> int:
-    """How many rounds will make the interval of the median as narrow as `width`, judging by the pilot; at most `most`.
-
-    With n rounds the interval spans the quantiles 1/2 ± 0.98/√n; how far apart those are is read off the pilot. Half as
-    many again are added, because the pilot is small.
-
-    >>> rounds_for(0.02, [1.0] * 9, most=1000), rounds_for(0.02, [0.8, 0.9, 1.0, 1.1, 1.2], most=1000)
-    (9, 1000)
-    """
-    ordered, rounds = sorted(pilot), FEWEST_ROUNDS
-    while rounds < most:
-        half = 0.98 / math.sqrt(rounds)
-        low, high = (_quantile(ordered, 0.5 + side) for side in (-half, half))
-        if high - low <= width * median(ordered):
-            break
-        rounds = math.ceil(rounds * 1.2)
-    return max(FEWEST_ROUNDS, min(math.ceil(1.5 * rounds), most))
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Between the neighbouring order statistics, linearly; the extremes beyond the ends."""
-    place = min(max(share, 0.0), 1.0) * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
 # ---- the fixture -------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +133,6 @@ class Measure:
         self._timer = timer or measured.clock(device)
         self._conditions = conditions or (lambda: nullcontext({}))
         self._progress = progress
-        self.result: object = None  # of the last call
         self.info: dict[str, Any] = benchmark.extra_info
 
     def declare(self, **figures: object) -> None:
@@ -228,7 +164,7 @@ class Measure:
         __tracebackhide__ = True
         if cache not in CACHES:
             raise ValueError(f"cache must be one of {', '.join(CACHES)}, got {cache!r}")
-        flush = flush_of(self._device) if cache == "cold" else None
+        flush = self._flush() if cache == "cold" else None
         before_round = _in_turn(setup, flush)
         once, waited_share = self._first_calls(function, setup)
         single = before_round is not None
@@ -251,8 +187,6 @@ class Measure:
         assert seconds > 0, f"the median time is {seconds} s, but should be positive: was the device waited for?"
         self._record_rounds(seconds, rounds, affordable)
         self._record_launch(function, seconds, operators, idempotent=setup is None)
-        if flush is not None:
-            self.info.update(flush_bytes=flush.bytes, flush_capped=flush.capped, last_level_cache_bytes=flush.level)
         return seconds
 
     def work(
@@ -274,7 +208,7 @@ class Measure:
 
         Outside of the timed region one call is looked at: the FLOPs declared must be those of the products that it
         dispatches (`counted=False`: not compared; None: where it dispatches any), the tensors it reads must be random
-        (`inputs`: look at these instead; `()`: at none), and `check` is given the result of the last timed call.
+        (`inputs`: look at these instead; `()`: at none), and after the rounds `check` is given the result of one more.
         `flop_bound` (default: that of the device for `dtype`) and `bytes_bound` are rates that cannot be exceeded.
         """
         __tracebackhide__ = True
@@ -290,7 +224,9 @@ class Measure:
             dtype=dtype, flops=work.flops, bytes=work.bytes, **declared,
         )  # fmt: skip
         if check is not None:
-            check(self.result)
+            if setup is not None:
+                setup()
+            check(function())
         bound = flop_bound
         if bound is None and dtype is not None and work.flops:
             bound = self._bound_flop_per_s(dtype)
@@ -324,6 +260,23 @@ class Measure:
         )
 
     # ---- stages ----
+
+    def _flush(self) -> Flush:
+        """The flush of the device, tried out. Raises AssertionError where a read takes no longer after it."""
+        __tracebackhide__ = True
+        flush = flush_of(self._device)
+        seen = witness(flush, self._device)
+        self.info.update(
+            flush_bytes=flush.bytes,
+            flush_capped=flush.capped,
+            last_level_cache_bytes=flush.level,
+            cold_witness=asdict(seen) if seen else None,
+        )
+        assert seen is None or not seen.still_hot, (
+            f"a cold benchmark flushes {flush.bytes} bytes, but after that a read takes {seen} as long as from a warm "
+            "cache, and should take longer: the caches are still hot"
+        )
+        return flush
 
     def _shortest_round_s(self) -> float:
         return SHORTEST_ROUND_S if self._device.type == "cpu" else SHORTEST_DEVICE_ROUND_S
@@ -366,7 +319,7 @@ class Measure:
     def _warm_up(self, function: Callable[[], object], calls: int, before_round: Callable[[], object] | None) -> Warm:
         """Rounds until their rolling median is flat, or the time for it is up."""
         rounds: list[float] = []
-        began, elapsed, flat = perf_counter(), 0.0, False
+        began, elapsed, flat, looked_at = perf_counter(), 0.0, False, 0
         while not rounds or elapsed < self._pace.warmup_s or not (flat or elapsed >= self._pace.longest_warmup_s):
             if before_round is not None:
                 before_round()
@@ -374,7 +327,9 @@ class Measure:
             for _ in range(calls):
                 function()
             rounds.append(max((self._timer() - start) / calls, 1e-9))
-            elapsed, flat = perf_counter() - began, is_flat(rounds)
+            elapsed = perf_counter() - began
+            if len(rounds) > 1.1 * looked_at:  # a look sorts them all
+                flat, looked_at = is_flat(rounds), len(rounds)
         return Warm(elapsed, flat, tuple(rounds[len(rounds) // 3 :]))
 
     def _rounds(self, pilot: Sequence[float], calls: int, before_round: Callable[[], object] | None) -> tuple[int, int]:
@@ -412,9 +367,16 @@ class Measure:
             if before_round is not None:
                 before_round()
 
+        def call() -> None:  # pedantic keeps the result of a single call until the next one has returned
+            function()
+
         flushed = flush.calls if flush else 0
-        self.result = self._benchmark.pedantic(
-            function, setup=prepare if before_round else None, rounds=rounds, iterations=calls, warmup_rounds=0
+        self._benchmark.pedantic(
+            call if calls == 1 else function,
+            setup=prepare if before_round else None,
+            rounds=rounds,
+            iterations=calls,
+            warmup_rounds=0,
         )
         if flush is not None and self._benchmark.stats is not None:
             assert flush.calls - flushed >= rounds, (
