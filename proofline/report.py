@@ -45,7 +45,7 @@ def finish(
     folder: Path | None,
     records: Path,
 ) -> Finished:
-    """Writes the run record, and with a folder verdicts.json and report.md, where the run had a claim or a benchmark."""
+    """Writes the record of a run that had a claim or a benchmark, and with a folder verdicts.json and report.md."""
     fingerprint, headline = devices.fingerprint(device), devices.headline(device)
     content = pytest_benchmark_json(config)
     if not verdicts and not content["benchmarks"]:
