@@ -39,9 +39,11 @@ from scipy.special import ndtr, ndtri, stdtrit  # scipy.stats would take half a 
 Floats = NDArray[np.float64]
 
 LOOKS = (8, 16, 24, 32)  # pairs seen at each look; 8 is the first number at which anything can be decided
-CONFIRMING_PAIRS = 16
+CONFIRMING_PAIRS = 18
+CONFIRMATION_LEVEL = 0.05
 ALARM_RATE = 0.01
 MIN_EFFECT = 0.03
+UNKNOWN_FLOOR = 0.02  # what a change of sitting may do where too few sittings are stored to know
 EFFICIENCY = 3 / math.pi  # of signed ranks and rank sums relative to the mean, for normal noise
 
 
@@ -72,8 +74,14 @@ def _times(values: Sequence[float], name: str) -> Floats:
         raise ValueError(f"{name} should be a non-empty sequence of times, but is {values!r}")
     if not (np.isfinite(times).all() and (times > 0).all()):
         wrong = times[~(np.isfinite(times) & (times > 0))][0]
-        raise ValueError(f"{name} should hold positive, finite times, but holds {wrong!r}")
+        raise ValueError(f"{name} should hold positive, finite times, but holds {float(wrong)!r}")
     return times
+
+
+def _distribution(chances: Floats) -> Floats:
+    total = np.minimum(np.cumsum(chances), 1.0)
+    total[-1] = 1.0  # which the sum misses by rounding
+    return total
 
 
 @lru_cache(maxsize=256)
@@ -85,7 +93,7 @@ def _signed_rank_null(n: int) -> Floats:
         longer[: len(chances)] += chances / 2
         longer[rank:] += chances / 2
         chances = longer
-    return np.minimum(np.cumsum(chances), 1.0)
+    return _distribution(chances)
 
 
 @lru_cache(maxsize=256)
@@ -99,7 +107,7 @@ def _rank_sum_null(n: int, m: int) -> Floats:
             chances[j:] += row[j] * (i / (i + j))
             chances[: i * (j - 1) + 1] += row[j - 1] * (j / (i + j))
             row[j] = chances
-    return np.minimum(np.cumsum(row[m]), 1.0)
+    return _distribution(row[m])
 
 
 @dataclass(frozen=True)
@@ -180,8 +188,8 @@ def unpaired(before: Sequence[float], after: Sequence[float], *, level: float, f
     """The effect between two groups of processes taken at different times: the rank sums of Mann and Whitney.
 
     `floor` is what a change of sitting alone does to unchanged code on this machine (see `noise_floor`), as a fraction:
-    the interval is widened by it on both sides, and "slower" means slower by more than it. Without a floor the result
-    is exact only if nothing drifted between the groups.
+    the interval is widened by it on both sides, and "slower" means slower by more than it; None is UNKNOWN_FLOOR. The
+    result is exact as long as drift between the groups stays within the floor; floor=0 claims that there is none.
 
     Raises ValueError for an empty group, a time that isn't positive, a negative floor, or a level beyond (0, 0.5).
 
@@ -190,7 +198,7 @@ def unpaired(before: Sequence[float], after: Sequence[float], *, level: float, f
     (1.1, 0.004)
     """
     b, a = _times(before, "before"), _times(after, "after")
-    margin = 0.0 if floor is None else float(floor)
+    margin = UNKNOWN_FLOOR if floor is None else float(floor)
     if not 0 <= margin < math.inf:
         raise ValueError(f"floor should be a fraction of 0 or more, but is {floor!r}")
     differences = (np.log(a)[:, None] - np.log(b)[None, :]).ravel()
@@ -231,13 +239,13 @@ class Plan:
 
     >>> plan = Plan(benchmarks=20)
     >>> [f"{plan.level(look):.1e}" for look in range(len(plan.looks))]
-    ['2.0e-08', '7.2e-05', '1.1e-03', '3.8e-03']
+    ['2.6e-07', '2.7e-04', '2.7e-03', '7.1e-03']
     """
 
     benchmarks: int
     looks: tuple[int, ...] = LOOKS
     alarm_rate: float = ALARM_RATE
-    confirmation_level: float = 0.1
+    confirmation_level: float = CONFIRMATION_LEVEL
     confirming_pairs: int = CONFIRMING_PAIRS
     miss_rate: float = 0.05
     directions: int = 1
@@ -317,14 +325,13 @@ def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFEC
 def confirmed(suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> str:
     """The final verdict on a suspicion ("SLOWER", "FASTER"), after `plan.confirming_pairs` fresh pairs.
 
-    It stands where the fresh pairs alone say the same at `plan.confirmation_level` and the estimate from all pairs
-    together is still beyond min_effect. Otherwise SAME where all pairs together are that sure, else INCONCLUSIVE: what
-    doesn't repeat doesn't alarm.
+    It stands where the fresh pairs alone say it again: estimated beyond min_effect, at `plan.confirmation_level`.
+    Otherwise SAME where all pairs together are that sure, else INCONCLUSIVE: what doesn't repeat doesn't alarm.
     """
     if suspicion not in ("SLOWER", "FASTER"):
         raise ValueError(f"suspicion should be SLOWER or FASTER, but is {suspicion!r}")
     p = fresh.p_slower if suspicion == "SLOWER" else fresh.p_faster
-    if p <= plan.confirmation_level and _beyond(pooled.ratio, min_effect) == suspicion:
+    if p <= plan.confirmation_level and _beyond(fresh.ratio, min_effect) == suspicion:
         return suspicion
     return "SAME" if _same(pooled, plan.miss_level(len(plan.looks) - 1), min_effect) else "INCONCLUSIVE"
 
@@ -414,7 +421,7 @@ def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, po
     three together at least `power`; normal noise. The machine's noise floor is this at its own A/A noise.
 
     >>> round(smallest_effect(0.02, Plan(benchmarks=20)), 3), round(smallest_effect(0.07, Plan(benchmarks=20)), 3)
-    (0.036, 0.063)
+    (0.041, 0.068)
     """
     each = _z((1 - power) / 3)
 
@@ -423,7 +430,7 @@ def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, po
 
     looked = bound(plan.level(len(plan.looks) - 1), plan.looks[-1])
     repeated = bound(plan.confirmation_level, plan.confirming_pairs) if plan.confirmation_level < 0.5 else 0.0
-    estimated = math.log1p(min_effect) + bound(0.5, plan.looks[-1] + plan.confirming_pairs)
+    estimated = math.log1p(min_effect) + bound(0.5, min(plan.looks[-1], plan.confirming_pairs))
     return math.expm1(max(looked, repeated, estimated))
 
 
