@@ -99,9 +99,10 @@ def most_frequent(tensor: torch.Tensor) -> tuple[float, float]:
     """The most frequent value in a sample of the tensor, and its share."""
     flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach().flatten()
     places = torch.randint(flat.numel(), (min(SAMPLE, flat.numel()),), device=flat.device)
-    values, counts = flat[places].double().cpu().unique(return_counts=True)
+    # By their bits, for NaN is unequal to itself; + 0.0 makes one zero of the two.
+    bits, counts = (flat[places].double().cpu() + 0.0).view(torch.int64).unique(return_counts=True)
     top = int(counts.argmax())
-    return float(values[top]), float(counts[top] / counts.sum())
+    return float(bits[top].view(torch.float64)), float(counts[top] / counts.sum())
 
 
 def assert_declared(flops: int, examined: Examined) -> None:

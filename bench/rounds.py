@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 
 from scipy.stats import binom
 
@@ -50,28 +50,17 @@ def median_interval(rounds_s: Sequence[float], confidence: float = CONFIDENCE) -
 def rounds_for(width: float, pilot: Sequence[float], most: int) -> int:
     """How many rounds will make the interval of the median as narrow as `width`, judging by the pilot; at most `most`.
 
-    With n rounds the interval spans the quantiles 1/2 ± 0.98/√n; how far apart those are is read off the pilot. Half as
-    many again are added, because the pilot is small.
+    With n rounds the interval spans the quantiles 1/2 ± 0.98/√n. How far apart those are is read off the pilot's
+    quartiles, in proportion. Half as many again are added, because the pilot is small.
 
     >>> rounds_for(0.02, [1.0] * 9, most=1000), rounds_for(0.02, [0.8, 0.9, 1.0, 1.1, 1.2], most=1000)
-    (9, 1000)
+    (6, 1000)
+    >>> rounds_for(0.02, [0.98, 0.99, 1.0, 1.01, 1.02], most=1000)
+    24
     """
-    ordered, rounds = sorted(pilot), FEWEST_ROUNDS
-    while rounds < most:
-        half = 0.98 / math.sqrt(rounds)
-        low, high = (_quantile(ordered, 0.5 + side) for side in (-half, half))
-        if high - low <= width * median(ordered):
-            break
-        rounds = math.ceil(rounds * 1.2)
-    return max(FEWEST_ROUNDS, min(math.ceil(1.5 * rounds), most))
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Between the neighbouring order statistics, linearly; the extremes beyond the ends."""
-    place = min(max(share, 0.0), 1.0) * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    lower, middle, upper = quantiles(pilot, n=4, method="inclusive") if len(pilot) > 1 else [pilot[0]] * 3
+    needed = math.ceil(1.5 * (2 * 0.98 * (upper - lower) / 0.5 / (width * middle)) ** 2)
+    return max(FEWEST_ROUNDS, min(needed, most))
 
 
 @dataclass(frozen=True)
