@@ -24,7 +24,7 @@ FORMULAS = (
     "planning",
     "roofline",
 )
-INSTRUMENTS = ("counted", "ledger", "measured", "predicted", "scratch")
+INSTRUMENTS = ("counted", "fake_cuda", "ledger", "measured", "predicted", "scratch")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -184,7 +184,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = with_real_sizes(call_of(func, args, kwargs), out, self._measures)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
-                _refuse_unfakeable(tensor)
+                if ledger.device == "cpu":
+                    _refuse_unfakeable(tensor)
                 ledger.see(tensor, recomputed, successor_of)
         if not is_scratch_free(func, args, ledger.device):
             outputs = tuple(range(before, len(ledger.storages)))
@@ -230,9 +231,7 @@ def _refuse_unfakeable(tensor: Tensor) -> None:
         raise RuntimeError(f"the block makes a tensor on {str(tensor.device)!r}: {NO_FAKE_CUDA}")
 
 
-NO_FAKE_CUDA = (
-    "this torch cannot fake a CUDA device, since its autograd asks the driver for one: run it where there is a GPU"
-)
+NO_FAKE_CUDA = 'there is no such device here, and torch would abort: predict the block for device="cuda"'
 
 
 @cache

@@ -13,6 +13,7 @@ own: `Memory.scratch`. Without, `Memory.unknown` names them, and peaks are lower
 from __future__ import annotations
 
 import gc
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -29,7 +30,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from accounting import measured
 from accounting.allocator import cublas_workspace_bytes
 from accounting.checks import choice, count
-from accounting.ledger import NO_FAKE_CUDA, Bytes, Ledger, Tracker, can_fake_cuda, replay
+from accounting.fake_cuda import CHOICES, FakeCudaMode, choices_of_cuda, foreach_takes_fake_tensors
+from accounting.ledger import Bytes, Ledger, Tracker, can_fake_cuda, replay
 
 PREDICTED_DEVICES = ("cpu", "cuda")
 
@@ -37,7 +39,8 @@ PREDICTED_DEVICES = ("cpu", "cuda")
 class Memory:
     """The predicted bytes of a block of code and of its phases; to be read after the block."""
 
-    def __init__(self, ledger: Ledger, classes: Mapping[str, str], workspace: int | None) -> None:
+    def __init__(self, ledger: Ledger, classes: Mapping[str, str], workspace: int | None, has_device: bool) -> None:
+        self._has_device = has_device
         self._ledger = ledger
         self._classes = classes
         self._workspace = workspace
@@ -120,13 +123,21 @@ class Memory:
         """What torch keeps for cuBLAS beside all else once a product has run; None on the CPU or if not known."""
         return self._workspace
 
+    @property
+    def choices(self) -> dict[str, str]:
+        """What was taken for the choice of a CUDA device, by operator, where none is there; empty otherwise."""
+        return {} if self._has_device else dict(CHOICES)
+
     def __repr__(self) -> str:
         if self._segments is None:
             return "Memory(still predicting)"
         at_least = "≥ " if self.unknown else ""
         scratch = f", scratch={self.scratch}" if self.scratch else ""
         unknown = f", unknown={self.unknown}" if self.unknown else ""
-        return f"Memory(live_bytes={self.live_bytes}, peak_bytes={at_least}{self.peak_bytes}{scratch}{unknown})"
+        modelled = "" if self._has_device else ", modelled without a GPU: see choices"
+        return (
+            f"Memory(live_bytes={self.live_bytes}, peak_bytes={at_least}{self.peak_bytes}{scratch}{unknown}{modelled})"
+        )
 
 
 # --- the block ------------------------------------------------------------------------------------------------------
@@ -147,14 +158,16 @@ def memory(
     kernels of operators take for themselves that are not known to take nothing; the device must be there, and hold one
     such call at a time.
     `compute_capability` is the CUDA device's, for the workspace of cuBLAS, where none is there to be asked.
+    "cuda" needs no GPU: where there is none, the choices that torch makes for CUDA alone are modelled, and named in
+    `Memory.choices`; peaks are then lower bounds, and what only cuDNN knows (LSTM, GRU) and autocast are refused.
 
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU live bytes are exact,
     and peaks lack what kernels take for themselves, if not measured, and some 12 bytes of boxed numbers. Python's
     collector of cycles is held off, as in `measured`.
-    CUDA needs a GPU to be there, of whatever size: torch's autograd asks the driver for it, though not for memory.
+    CUDA, with a GPU or without, has not yet been held against a measurement.
 
-    Raises ValueError for a device of another kind (meta: its tensors take other paths), RuntimeError where this torch
-    cannot fake the device, another fake-tensor mode is active, or the block asks for a value.
+    Raises ValueError for a device of another kind (meta: its tensors take other paths), RuntimeError where another
+    fake-tensor mode is active, the block asks for a value, or scratch is to be measured on a device that is not there.
 
     >>> with memory("cpu") as held:
     ...     row = torch.ones(256)
@@ -166,12 +179,20 @@ def memory(
     """
     device = _target(device)
     ledger = Ledger(device.type)
-    predicted = Memory(ledger, classes or {}, _workspace_bytes(device, compute_capability))
+    has_device = device.type == "cpu" or can_fake_cuda()
+    if scratch and not has_device:
+        raise RuntimeError(f"scratch=True measures kernels on {str(device)!r}, and there is none")
+    predicted = Memory(ledger, classes or {}, _workspace_bytes(device, compute_capability), has_device)
     collecting = gc.isenabled()
     try:
         gc.disable()
         with ExitStack() as modes:
-            modes.enter_context(FakeTensorMode())
+            if device.type == "cuda":
+                modes.enter_context(foreach_takes_fake_tensors())
+            if not has_device:
+                modes.enter_context(choices_of_cuda())
+                modes.enter_context(_autocast_refused())
+            modes.enter_context(FakeTensorMode() if has_device else FakeCudaMode())
             if device.type == "cpu":
                 modes.enter_context(_random_states_seen(ledger))
             tracker = modes.enter_context(Tracker(ledger, scratch))
@@ -191,8 +212,6 @@ def _target(device: str | torch.device) -> torch.device:
     if device.type == "meta":
         raise ValueError("device must be the one that is meant, got 'meta', whose kernels are others: 'cpu' or 'cuda'")
     choice("device", device.type, PREDICTED_DEVICES)
-    if device.type == "cuda" and not can_fake_cuda():
-        raise RuntimeError(f"device {str(device)!r}: {NO_FAKE_CUDA}")
     if any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack()):
         raise RuntimeError("a FakeTensorMode is active: predicted.memory brings its own, and modes do not mix")
     return device
@@ -204,6 +223,17 @@ def _workspace_bytes(device: torch.device, capability: tuple[int, int] | None) -
     if capability is None and torch.cuda.is_available():
         capability = torch.cuda.get_device_capability(device)
     return None if capability is None else cublas_workspace_bytes(capability)
+
+
+@contextmanager
+def _autocast_refused() -> Iterator[None]:
+    """Torch warns that autocast does nothing on a CUDA device that is not there: its bytes would be wrong."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*CUDA is not available")
+        try:
+            yield
+        except UserWarning as error:
+            raise RuntimeError(f"autocast is predicted on CUDA only where there is a GPU: {error}") from error
 
 
 @contextmanager

@@ -45,9 +45,10 @@ POINTWISE = frozenset(
     threshold_backward""".split()
 )
 MOVES = frozenset(
-    """_to_copy _unsafe_view arange cat clone copy empty empty_like empty_strided fill full full_like index index_select
-    lift_fresh new_empty new_empty_strided new_full new_ones new_zeros normal ones ones_like rand randint randn
-    scalar_tensor select_backward slice_backward stack uniform zero zeros zeros_like""".split()
+    """_local_scalar_dense _to_copy _unsafe_view arange cat clone copy empty empty_like empty_strided fill full
+    full_like index index_select lift_fresh new_empty new_empty_strided new_full new_ones new_zeros normal ones
+    ones_like rand randint randn scalar_tensor select_backward slice_backward stack uniform
+    zero zeros zeros_like""".split()
 )
 # These are so for numbers of 32 and 64 bits. Some cast 16-bit ones first; oneDNN packs 16-bit matrices.
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})

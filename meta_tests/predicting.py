@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from accounting.models import Transformer
 few = settings(
     max_examples=max(5, settings.default.max_examples // 4), phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
+fewer = settings(few, max_examples=max(2, few.max_examples // 3))
 
 AdamW, SGD = torch.optim.AdamW, torch.optim.SGD
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -252,17 +253,18 @@ POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "standardised": lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1),
 }
 
-nets = st.builds(
-    Net,
-    layers=st.lists(
-        st.sampled_from(["linear", "wide", "layernorm", "rmsnorm", *POINTWISE]), min_size=1, max_size=6
-    ).map(tuple),
-    width=st.integers(32, 96),
-    rows=st.integers(64, 200),
-    embedded=st.booleans(),
-    checkpointed=st.booleans(),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
-)
+
+def nets(names: Sequence[str] = ("linear", "wide", "layernorm", "rmsnorm", *POINTWISE)) -> st.SearchStrategy[Net]:
+    """Nets of layers of these names."""
+    return st.builds(
+        Net,
+        layers=st.lists(st.sampled_from(names), min_size=1, max_size=6).map(tuple),
+        width=st.integers(32, 96),
+        rows=st.integers(64, 200),
+        embedded=st.booleans(),
+        checkpointed=st.booleans(),
+        dtype=st.sampled_from([torch.float32, torch.float64]),
+    )
 
 
 # ---- the workloads ----

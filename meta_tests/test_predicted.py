@@ -21,6 +21,7 @@ from meta_tests.predicting import (
     both,
     built,
     few,
+    fewer,
     nets,
     next_token_loss,
     one_thread,
@@ -28,7 +29,7 @@ from meta_tests.predicting import (
 
 
 @few
-@given(net=nets, optimizer=st.sampled_from(sorted(OPTIMIZERS)), micro_batches=st.integers(1, 3))
+@given(net=nets(), optimizer=st.sampled_from(sorted(OPTIMIZERS)), micro_batches=st.integers(1, 3))
 def test_linear_norm_embedding_and_pointwise_nets_are_predicted_without_scratch(net, optimizer, micro_batches):
     guess, held = both(net.build, net.batch(), optimizer=optimizer, micro_batches=micro_batches)
     # A mask is drawn into a buffer of integers by some releases of torch.
@@ -38,7 +39,7 @@ def test_linear_norm_embedding_and_pointwise_nets_are_predicted_without_scratch(
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @few
-@given(net=nets, mixed=st.booleans())
+@given(net=nets(), mixed=st.booleans())
 def test_nets_in_bf16_are_predicted_with_the_scratch_of_their_products(net, mixed):
     net = net if mixed else replace(net, dtype=torch.bfloat16)
     net = replace(net, dtype=torch.float32) if mixed else net
@@ -107,7 +108,7 @@ class Dealer(nn.Module):
 MIXTURES = {"batch": st.integers(1, 4), "quarters": st.integers(1, 8)}
 
 
-@few
+@fewer
 @given(**MIXTURES, checkpoint_every=st.integers(0, 1), micro_batches=st.integers(1, 2))
 def test_a_mixture_whose_tokens_are_dealt_evenly_is_predicted(
     workloads, batch, quarters, checkpoint_every, micro_batches
@@ -130,7 +131,7 @@ def test_a_mixture_whose_tokens_are_dealt_evenly_is_predicted(
     assert_alike(guess, held, without_scratch=False)
 
 
-@few
+@fewer
 @given(**MIXTURES, collapsed=st.booleans(), seed=st.integers(0, 100))
 def test_uneven_routing_moves_only_the_peak_of_the_backward_pass(workloads, batch, quarters, collapsed, seed):
     """Every row keeps the same bytes, whichever expert it goes to; but those of one expert are worked on together."""
@@ -171,7 +172,7 @@ def test_uneven_routing_moves_only_the_peak_of_the_backward_pass(workloads, batc
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@few
+@fewer
 @given(
     recipe=st.sampled_from(sorted(RECIPES)),
     preset=st.sampled_from([GPT2_SMALL, LLAMA3_8B]),

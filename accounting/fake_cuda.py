@@ -1,0 +1,154 @@
+"""A CUDA device that is not there: fake tensors on it without a GPU or a driver, and its own choices of kernels.
+
+Autograd, in C++, asks the driver for the stream of every CUDA tensor, fake ones too, and torch aborts where there is
+none. Here C++ is told that fake CUDA tensors are on the meta device, which has no streams, while Python code and the
+optimizers see them on CUDA, and what C++ makes "on meta" is made on CUDA. In turn C++ no longer makes the choices that
+it makes for CUDA alone. Those of them that change what is held are made here, and named in `CHOICES`.
+
+Not yet run beside a GPU: the choices are those of torch's source.
+Source: attention.cpp, Dropout.cpp, layer_norm.cpp and RNN.cpp in aten/src/ATen/native, sdp_utils.cpp in its
+transformers/cuda (torch 2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional
+from torch.optim import optimizer as optimizers
+
+CHOICES = {
+    "scaled_dot_product_attention": "flash in 16 bits, memory-efficient in 32, math with a mask or grouped in 32",
+    "dropout": "one kernel, which keeps a mask of bools",
+    "rms_norm": "one kernel, which keeps its input and a reciprocal root per row; composed on a torch without it",
+    "batch_norm": "torch's own kernel, not that of cuDNN",
+    "optimizer": "foreach, where neither foreach nor fused is chosen",
+}
+FLASH_DTYPES = (torch.float16, torch.bfloat16)
+FLASH_HEAD_DIM = 256  # above it flash attention is not to be had
+FLASH_ALIGNMENT = 8  # head dims are padded to a multiple of it
+_META = torch.device("meta")
+
+
+class FakeCudaMode(FakeTensorMode):
+    """Fake tensors whose CUDA device C++ takes for the meta device."""
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            device = args[0].fake_device
+            return _META if device.type == "cuda" else device
+        if kwargs and kwargs.get("device") == _META:
+            kwargs = {**kwargs, "device": torch.device("cuda", 0)}
+        return super().dispatch(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def choices_of_cuda() -> Iterator[None]:
+    """Lets composed operators on fake CUDA tensors choose as they do on a CUDA device."""
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    try:
+        for name, choice in {
+            "scaled_dot_product_attention": _attention,
+            "dropout": _dropout,
+            "rms_norm": _rms_norm,
+            **{name: _refused(name) for name in RECURRENT},
+        }.items():
+            library.impl(name, choice, "AutogradCUDA")  # type: ignore[no-untyped-call]
+        yield
+    finally:
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def foreach_takes_fake_tensors() -> Iterator[None]:
+    """Lets optimizers choose foreach, which they do on CUDA, but only for parameters of the very types they know."""
+    types = optimizers._foreach_supported_types
+    types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        types.remove(FakeTensor)
+
+
+RECURRENT = ("lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input")
+
+
+def _refused(name: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"aten.{name} on CUDA keeps what only cuDNN knows: measure it where there is a GPU")
+
+    return refuse
+
+
+def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    if not train or p == 0 or x.numel() == 0:
+        return x
+    if p == 1:
+        return x * torch.zeros((), dtype=x.dtype, device=x.device)
+    return torch.native_dropout(x, p, True)[0]
+
+
+def _rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    one_kernel = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
+    if one_kernel and (weight is None or weight.dtype == x.dtype):
+        out: Tensor = _FusedRMSNorm.apply(x, len(shape), weight)  # type: ignore[no-untyped-call]
+        return out
+    wide = x.float() if x.element_size() < 4 else x
+    dims = tuple(range(-len(shape), 0))
+    rate = (wide.pow(2).mean(dims, keepdim=True).add_(torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
+    scaled = wide * rate
+    return (scaled if weight is None else scaled * weight).type_as(x)
+
+
+class _FusedRMSNorm(torch.autograd.Function):
+    """The tensors of `_fused_rms_norm` and of its backward pass; values are no matter."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dims: int, weight: Tensor | None) -> Tensor:
+        wide = torch.float32 if x.element_size() < 4 else x.dtype
+        reciprocal_root = torch.empty((*x.shape[:-dims], *(1,) * dims), dtype=wide, device=x.device)
+        ctx.save_for_backward(x, reciprocal_root, weight)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> Any:
+        x, _reciprocal_root, weight = ctx.saved_tensors
+        wanted = weight is not None and ctx.needs_input_grad[2]
+        of_input = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        return of_input, None, torch.empty_like(weight) if wanted else None
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    operators, enabled = torch.ops.aten, torch._C
+    width = query.shape[-1]
+    is_batch = query.dim() == 4 and attn_mask is None
+    flash = query.dtype in FLASH_DTYPES and width <= FLASH_HEAD_DIM and width == key.shape[-1] == value.shape[-1]
+    if is_batch and flash and enabled._get_flash_sdp_enabled():
+        missing = -width % FLASH_ALIGNMENT
+        parts = [functional.pad(part, (0, missing)) if missing else part for part in (query, key, value)]
+        scale = width**-0.5 if scale is None else scale
+        out = operators._scaled_dot_product_flash_attention(*parts, dropout_p, is_causal, False, scale=scale)
+        return out[0][..., :width] if missing else out[0]  # type: ignore[no-any-return]
+    if is_batch and query.shape[1] == key.shape[1] and enabled._get_mem_efficient_sdp_enabled():
+        trains = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+        attend = operators._scaled_dot_product_efficient_attention
+        out = attend(query, key, value, None, trains, dropout_p, is_causal, scale=scale)
+        return out[0]  # type: ignore[no-any-return]
+    attend = operators._scaled_dot_product_attention_math
+    out = attend(query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa)
+    return out[0]  # type: ignore[no-any-return]
