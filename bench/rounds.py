@@ -51,15 +51,15 @@ def rounds_for(width: float, pilot: Sequence[float], most: int) -> int:
     """How many rounds will make the interval of the median as narrow as `width`, judging by the pilot; at most `most`.
 
     With n rounds the interval spans the quantiles 1/2 ± 0.98/√n. How far apart those are is read off the pilot's
-    quartiles, in proportion. Half as many again are added, because the pilot is small.
+    quartiles, in proportion. As many again are added, because the pilot is small.
 
     >>> rounds_for(0.02, [1.0] * 9, most=1000), rounds_for(0.02, [0.8, 0.9, 1.0, 1.1, 1.2], most=1000)
     (6, 1000)
     >>> rounds_for(0.02, [0.98, 0.99, 1.0, 1.01, 1.02], most=1000)
-    24
+    31
     """
     lower, middle, upper = quantiles(pilot, n=4, method="inclusive") if len(pilot) > 1 else [pilot[0]] * 3
-    needed = math.ceil(1.5 * (2 * 0.98 * (upper - lower) / 0.5 / (width * middle)) ** 2)
+    needed = math.ceil(2 * (2 * 0.98 * (upper - lower) / 0.5 / (width * middle)) ** 2)
     return max(FEWEST_ROUNDS, min(needed, most))
 
 

@@ -31,6 +31,8 @@ class Progress:
         if self._quiet or self._terminal is None or self._now() - self._said_at + ahead_s < LONG_S:
             return
         self._said_at = self._now()
+        if ahead_s:
+            text += f", about {ahead_s:.0f} s"
         with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
             self._terminal.ensure_newline()
             self._terminal.write_line(f"  {self._name}: {text}", bold=True)
