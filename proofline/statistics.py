@@ -232,8 +232,8 @@ class Plan:
     share with any false SLOWER or FASTER. `miss_rate` bounds, per benchmark, the share of SAME verdicts on a change
     that is as large as the smallest effect asked for.
 
-    Where the batch that confirms shares a side with what it confirms (the stored baseline of history mode), it is not
-    fresh: confirmation_level=1 then claims nothing for it.
+    With `shared_baseline` (history mode) the batch that confirms is compared with the same stored baseline as what it
+    confirms, and so is not independent of it: it is still asked for, but the alarm rate counts nothing for it.
 
     Raises ValueError for no benchmarks, looks that don't increase, or a rate beyond (0, 0.5).
 
@@ -249,6 +249,7 @@ class Plan:
     confirming_pairs: int = CONFIRMING_PAIRS
     miss_rate: float = 0.05
     directions: int = 1
+    shared_baseline: bool = False
 
     def __post_init__(self) -> None:
         if self.benchmarks < 1:
@@ -270,7 +271,8 @@ class Plan:
     @property
     def screening_rate(self) -> float:
         """The chance at most that one benchmark is suspected, at any look, in one direction, without a change."""
-        return min(0.4, self.alarm_rate / self.confirmation_level) / self.benchmarks / self.directions
+        repeated = 1.0 if self.shared_baseline else self.confirmation_level
+        return min(0.4, self.alarm_rate / repeated) / self.benchmarks / self.directions
 
     def spent(self, look: int) -> float:
         """What the looks up to `look` (0 is the first) have spent of `screening_rate`: 2 - 2 Phi(z / sqrt(t))."""
@@ -346,54 +348,58 @@ class Decision:
     suspicion: str | None = None  # what is being, or was, confirmed
 
 
-def decide(before: Sequence[float], after: Sequence[float], plan: Plan, min_effect: float = MIN_EFFECT) -> Decision:
-    """The whole rule of a benchmark in one: looks, suspicion, confirmation by the pairs that follow, verdict.
+def decide(
+    before: Sequence[float],
+    after: Sequence[float],
+    plan: Plan,
+    min_effect: float = MIN_EFFECT,
+    *,
+    floor: float | None = None,
+) -> Decision:
+    """The whole rule of a benchmark in one: looks, suspicion, confirmation by what follows, verdict.
 
-    A function of all pairs in the order taken, so that the gate may ask after each batch, and a study may replay it;
-    pairs beyond those that decide are ignored. A suspicion that isn't confirmed goes on to the next look: the sum over
-    looks that bounds false alarms has that chance in it already. Raises ValueError for fewer pairs than the first look.
+    A function of all times in the order taken, so that the gate may ask after each batch, and a study may replay it;
+    what lies beyond those that decide is ignored. A suspicion that isn't confirmed goes on to the next look: the sum
+    over looks that bounds false alarms has that chance in it already. In history mode (`plan.shared_baseline`) before
+    is the whole stored group, looks count processes of after, and `floor` is that of `unpaired`.
+
+    Raises ValueError for fewer pairs than the first look.
 
     >>> plan = Plan(benchmarks=1, looks=(8, 16), confirming_pairs=8)
-    >>> decide([1.0] * 8, [1.1] * 8, plan).wanted  # so few cannot settle so low a level
+    >>> decide([1.0] * 8, [1.01, 0.8, 1.3, 0.9, 1.2, 1.0, 0.9, 1.1], plan).wanted
     16
-    >>> decide([1.0] * 16, [1.1] * 16, plan).suspicion, decide([1.0] * 24, [1.1] * 24, plan).verdict
+    >>> decide([1.0] * 16, [1.1] * 16, plan).suspicion, decide([1.0] * 16, [1.1] * 16, plan).verdict
     ('SLOWER', 'SLOWER')
     """
-    if len(before) != len(after) or len(before) < plan.looks[0]:
+    if len(after) < plan.looks[0] or not (plan.shared_baseline or len(before) == len(after)):
         raise ValueError(
             f"the first look takes {plan.looks[0]} pairs, but there are {len(before)} and {len(after)} times"
         )
+
+    def compared(first: int, last: int, level: float) -> Effect:
+        if plan.shared_baseline:
+            return unpaired(before, after[first:last], level=level, floor=floor)
+        return paired(before[first:last], after[first:last], level=level)
+
     suspicion = None
     for look, pairs in enumerate(plan.looks):
-        if pairs > len(before):
-            return Decision(None, pairs, paired(before, after, level=plan.level(look)), suspicion)
-        effect = paired(before[:pairs], after[:pairs], level=plan.level(look))
+        level = plan.level(look)
+        if pairs > len(after):
+            return Decision(None, pairs, compared(0, len(after), level), suspicion)
+        effect = compared(0, pairs, level)
         answer = verdict(effect, plan, look, min_effect)
         if answer in ("SLOWER", "FASTER"):
-            suspicion = answer
-            decision = _confirmation(before, after, pairs, answer, effect, plan, min_effect)
-            if decision.verdict != "INCONCLUSIVE" or look == len(plan.looks) - 1:
-                return decision
+            suspicion, wanted = answer, pairs + plan.confirming_pairs
+            if wanted > len(after):
+                return Decision(None, wanted, effect, suspicion)
+            fresh = compared(pairs, wanted, min(0.4, plan.confirmation_level))
+            pooled = compared(0, wanted, level)
+            answer = confirmed(suspicion, fresh, pooled, plan, min_effect)
+            if answer != "INCONCLUSIVE" or look == len(plan.looks) - 1:
+                return Decision(answer, wanted, pooled, suspicion)
         elif answer:
             return Decision(answer, pairs, effect, suspicion)
     raise AssertionError("the last look always answers")
-
-
-def _confirmation(
-    before: Sequence[float],
-    after: Sequence[float],
-    pairs: int,
-    suspicion: str,
-    effect: Effect,
-    plan: Plan,
-    min_effect: float,
-) -> Decision:
-    wanted = pairs + plan.confirming_pairs
-    if wanted > len(before):
-        return Decision(None, wanted, effect, suspicion)
-    fresh = paired(before[pairs:wanted], after[pairs:wanted], level=min(0.4, plan.confirmation_level))
-    pooled = paired(before[:wanted], after[:wanted], level=effect.level)
-    return Decision(confirmed(suspicion, fresh, pooled, plan, min_effect), wanted, pooled, suspicion)
 
 
 def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> int:
