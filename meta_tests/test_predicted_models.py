@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from accounting import memory, predicted
-from accounting.activations import RANDOM_STATE_BYTES, activation_bytes, deep_linear_peak_bytes
+from accounting.activations import RANDOM_STATE_BYTES, deep_linear_peak_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B, DeepLinear, parameter_count
+from meta_tests.older_torch import activation_bytes_here
 from meta_tests.predicting import OPTIMIZERS, built, few, step_of
 
 # ---- formulas --------------------------------------------------------------------------------------------------------
@@ -34,8 +35,6 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
     ],
 )
 def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype, every):
-    if preset.heads != preset.kv_heads and not every and torch.__version__ < (2, 13):
-        pytest.skip("the formula is for grouped attention as torch 2.13 runs it; older ones repeat keys and values")
     with torch.device("meta"):
         model = built(workloads, preset, every, DTYPES[dtype])
     with predicted.memory() as held:
@@ -49,7 +48,7 @@ def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype
     assert live["built"] == memory.element_bytes(parameter_count(preset), dtype), f"{live}"
     states = -(-preset.layers // every) * RANDOM_STATE_BYTES if every else 0
     got = live["forward"] - live["tokens"] - logits.nbytes - states
-    formula = activation_bytes(preset, 2, 1024, dtype, checkpoint_every=every)
+    formula = activation_bytes_here(preset, 2, 1024, dtype, checkpoint_every=every)
     assert formula == got, f"activation_bytes={formula}, but should be {got}"
 
 
