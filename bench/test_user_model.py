@@ -1,7 +1,9 @@
 """The time of one training step of the model that `--model` names. Without that option this test is not there."""
 
 from collections.abc import Callable
+from typing import NoReturn
 
+import pytest
 import torch
 
 from accounting import measured
@@ -65,3 +67,28 @@ def test_training_step(
     measure.declare(flop_per_s=flops.model / seconds, mfu=step.mfu, share_of_ceiling=step.share_of_ceiling)
     for dtype in formats:
         assert_within_bound(flops.by_dtype[dtype] / seconds, bound_flop_per_s(dtype), f"{dtype} products of a step")
+
+
+@pytest.mark.claim_of_model("mfu.hfu")
+def test_what_is_recomputed_counts_for_hfu_alone(
+    user_model, figure: Callable[[str], None], does_not_apply: Callable[[str], NoReturn]
+) -> None:
+    step = user_model.step
+    if step is None or step.mfu_of_ceiling is None:
+        pytest.skip("the step has no rate on this machine")
+    if not step.flops.recomputed:
+        does_not_apply("nothing is recomputed")
+    figure(f"MFU {step.mfu_of_ceiling:.1%}, HFU {step.share_of_ceiling:.1%} of own ceiling")
+    assert step.share_of_ceiling > step.mfu_of_ceiling, (
+        f"HFU={step.share_of_ceiling}, but should be above MFU={step.mfu_of_ceiling} "
+        f"[{step.flops.recomputed} of {step.flops.executed} FLOPs are recomputed]"
+    )
+
+
+@pytest.mark.claim_of_model("mfu.never-near-one")
+def test_a_training_step_stays_below_an_mfu_of_nine_tenths(user_model, figure: Callable[[str], None]) -> None:
+    step = user_model.step
+    if step is None or step.mfu is None:
+        pytest.skip("the vendor's peak for its products is not on record")
+    figure(f"MFU {step.mfu:.1%}")
+    assert step.mfu < 0.9, f"the step has an MFU of {step.mfu:.3f}, but should be below 0.9"

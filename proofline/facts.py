@@ -13,6 +13,7 @@ from torch import Tensor
 from accounting.roofline import hfu, mfu, ridge_point
 from proofline.explained import Flops, flops_of
 from proofline.model import Instance, UserModel
+from proofline.model_claims import Answer
 from proofline.model_memory import Memory, bytes_of, memory_of
 
 # ---- bytes -------------------------------------------------------------------------------------------------------
@@ -100,16 +101,24 @@ class Step:
 
     @property
     def mfu(self) -> float | None:
+        """The FLOPs that the mathematics needs, against the vendor's peak; None where none is on record."""
         return mfu(self.flops.model, self.seconds, self._rate(self.reach.peak_flop_per_s))
 
     @property
     def hfu(self) -> float | None:
+        """All FLOPs that were executed, against the vendor's peak."""
         return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.reach.peak_flop_per_s))
 
     @property
+    def mfu_of_ceiling(self) -> float | None:
+        """The FLOPs that the mathematics needs, against this machine's own best measured rate."""
+        return mfu(self.flops.model, self.seconds, self._rate(self.reach.ceiling_flop_per_s))
+
+    @property
     def share_of_ceiling(self) -> float | None:
-        """The executed FLOPs against this machine's own best measured rate."""
-        return mfu(self.flops.executed, self.seconds, self._rate(self.reach.ceiling_flop_per_s))
+        """All FLOPs that were executed, against this machine's own best measured rate: the HFU of that rate."""
+        rate = self._rate(self.reach.ceiling_flop_per_s)
+        return hfu(self.flops.model, self.flops.recomputed, self.seconds, rate)
 
     def _rate(self, per_dtype: Mapping[str, float | None]) -> float | None:
         """The rate of products of several dtypes one after the other: the FLOPs over the sum of their times."""
@@ -159,6 +168,7 @@ class Examination:
     def __init__(self, user_model: UserModel) -> None:
         self.user_model = user_model
         self.step: Step | None = None
+        self.answers: list[Answer] = []
 
     def fresh(self) -> Instance:
         """A model that no check has touched yet."""

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 from accounting.checks import choice
 
 SEED = 0
+TORCH = Path(torch.__file__).parent
 RETURNS = "(module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss)"
 
 
@@ -169,9 +170,10 @@ def _is_at_home(value: object, module_name: str) -> bool:
 
 
 def told(error: BaseException) -> str:
-    """An exception in one line: its type, its message, and the last place of its way."""
+    """An exception in one line: its type, its message, and the last place of its way that is outside of torch."""
     lines = str(error).strip().splitlines() or [""]
-    frames = traceback.extract_tb(error.__traceback__)
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if Path(frame.filename).parent.parts[: len(TORCH.parts)] != TORCH.parts] or every
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {lines[0][:300]}{place}"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from accounting import measured, predicted
 from proofline.model import Instance, UserModel, tensors_of, told
@@ -96,7 +97,12 @@ def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> 
 def predicted_memory(user_model: UserModel) -> tuple[predicted.Memory | None, str]:
     """The prediction, or None and why there is none: a model that looks at values cannot run without them."""
     try:
-        with predicted.memory(user_model.device, scratch=True) as held, user_model.device, _fake_conversions():
+        with (
+            predicted.memory(user_model.device, scratch=True) as held,
+            user_model.device,
+            _fake_conversions(),
+            _readable_initialisation(),
+        ):
             marked_steps(user_model.fresh, held.mark)
     except Exception as error:  # whatever the user's code does with a fake tensor
         return None, f"not predicted: {told(error)}"
@@ -166,3 +172,41 @@ def _fake_conversions() -> Iterator[None]:
     finally:
         nn.Module._apply = original  # type: ignore[method-assign]
         converted.clear()
+
+
+@contextmanager
+def _readable_initialisation() -> Iterator[None]:
+    """Lets a factory build what torchvision, timm and Hugging Face build, where values are read before any step.
+
+    The rates of stochastic depth are read off a `torch.linspace` or its pieces: FakeTensorMode has a place for values
+    that are known, but fills it for literals only. Truncated normal weights are drawn again until none is outside
+    (torch 2.13): which values they have is nothing to a prediction.
+    """
+    linspace, split, truncated = torch.linspace, Tensor.split, nn.init._no_grad_trunc_normal_
+
+    def known_linspace(*args: Any, **kwargs: Any) -> Tensor:
+        out = linspace(*args, **kwargs)
+        if isinstance(out, FakeTensor):
+            with unset_fake_temporarily():
+                out.constant = linspace(*args, **{**kwargs, "device": "cpu"})
+        return out
+
+    def known_split(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        pieces = split(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+        if isinstance(self, FakeTensor) and self.constant is not None:
+            with unset_fake_temporarily():
+                known = split(self.constant, *args, **kwargs)  # type: ignore[no-untyped-call]
+            for piece, constant in zip(pieces, known, strict=True):
+                piece.constant = constant
+        return pieces
+
+    def undrawn(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else truncated(tensor, *args, **kwargs)
+
+    torch.linspace, Tensor.split = known_linspace, known_split  # type: ignore[method-assign]
+    nn.init._no_grad_trunc_normal_ = undrawn
+    try:
+        yield
+    finally:
+        torch.linspace, Tensor.split = linspace, split  # type: ignore[method-assign]
+        nn.init._no_grad_trunc_normal_ = truncated

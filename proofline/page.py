@@ -1,4 +1,4 @@
-"""The one page about a user's model: on the terminal, as model.md and as model.json."""
+"""The one page about a user's model: on the terminal, and as model-NAME.md and model-NAME.json."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from proofline import history
 from proofline.explained import Flops
 from proofline.facts import OVERHEAD, Examination, Inventory, Step
+from proofline.model_claims import DOES_NOT_APPLY, Answer
 from proofline.model_memory import Memory
 from proofline.report import aligned, engineering, markdown_table, share
 
@@ -48,6 +49,8 @@ def sections(examination: Examination) -> Iterator[Section]:
         yield of_memory(examination.memory)
     if examination.step:
         yield of_step(examination.step)
+    if examination.answers:
+        yield of_answers(examination.answers)
 
 
 def of_inventory(inventory: Inventory) -> Section:
@@ -135,6 +138,7 @@ def of_memory(memory: Memory) -> Section:
 
 def of_step(step: Step) -> Section:
     flops, reach = step.flops, step.reach
+    executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed" if flops.recomputed else "= MFU"
     dtypes = ", ".join(flops.by_dtype)
     rows = [
         ["time", "figure", ""],
@@ -142,8 +146,9 @@ def of_step(step: Step) -> Section:
         ["throughput", f"{engineering(step.per_s, '')}{flops.unit}/s", ""],
         ["rate", engineering(flops.model / step.seconds, "FLOP/s"), f"model FLOPs, in {dtypes}"],
         ["MFU", share(step.mfu, "not checked"), against(reach.peak_flop_per_s, flops, "vendor's dense peak")],
-        ["HFU", share(step.hfu, "not checked"), "recomputed FLOPs included" if flops.recomputed else "= MFU"],
-        ["share of own ceiling", share(step.share_of_ceiling, "-"), against(reach.ceiling_flop_per_s, flops, "own")],
+        ["HFU", share(step.hfu, "not checked"), executed],
+        ["MFU of own ceiling", share(step.mfu_of_ceiling, "-"), against(reach.ceiling_flop_per_s, flops, "own")],
+        ["HFU of own ceiling", share(step.share_of_ceiling, "-"), executed],
         ["intensity", f"{step.intensity:.3g} FLOP/B", "each operator reads and writes its tensors: nothing fused"],
         ["ridge point", f"{step.ridge:.3g} FLOP/B" if step.ridge else "-", own_bandwidth(step)],
     ]
@@ -156,6 +161,20 @@ def of_step(step: Step) -> Section:
         part = f"{seconds / step.seconds:.1%} of the step: {reasons[name]}"
         rows.append([f"{name} alone", engineering(seconds, "s"), part])
     return Section("one training step", rows, [verdict(step)], words=True)
+
+
+def of_answers(answers: list[Answer]) -> Section:
+    """Each claim that was settled, in a row; the others gathered by why they were not."""
+    rows = [["claim", "of this model", ""]]
+    beside: dict[str, list[str]] = {}
+    for each in answers:
+        if each.verdict in (DOES_NOT_APPLY, "not checked"):
+            beside.setdefault(f"{each.verdict}, {each.reason}", []).append(each.claim)
+        else:
+            rows.append([each.claim, each.verdict, "; ".join(filter(None, [*each.figures, each.reason]))])
+    return Section(
+        "claims of the registry", rows, [f"{why}: {', '.join(ids)}" for why, ids in beside.items()], words=True
+    )
 
 
 def verdict(step: Step) -> str:
@@ -211,6 +230,7 @@ def about(examination: Examination) -> list[str]:
 def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, Any]:
     """Every fact of the page, for programs."""
     content: dict[str, Any] = {"about": examination.about, "fingerprint": fingerprint}
+    content["claims"] = [asdict(each) for each in examination.answers]
     for name in ("inventory", "flops", "memory"):
         if examination.found(name):
             content[name] = asdict(getattr(examination, name))
@@ -221,20 +241,27 @@ def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, 
     if step := examination.step:
         content["step"] = {
             **{name: getattr(step, name) for name in ("seconds", "spread", "rounds", "per_s", "mfu", "hfu")},
-            **{name: getattr(step, name) for name in ("share_of_ceiling", "intensity", "ridge", "bound")},
+            **{
+                name: getattr(step, name)
+                for name in ("mfu_of_ceiling", "share_of_ceiling", "intensity", "ridge", "bound")
+            },
             "least_times_s": step.least_times_s,
             "reach": asdict(step.reach),
         }
     return content
 
 
+def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
+    """`folder`/model-NAME.`suffix`, NAME being what `--model` named: each model has a page of its own."""
+    return folder / f"model-{examination.user_model.spec.replace(':', '-')}.{suffix}"
+
+
 def write(examination: Examination, folder: Path, headline: list[str], fingerprint: dict[str, Any]) -> None:
-    """Writes model.md and model.json, where there is anything to say."""
+    """Writes the page and its facts, where there is anything to say."""
     if any(True for _ in sections(examination)):
-        history.write_atomically(folder / "model.md", markdown(examination, headline))
-        history.write_atomically(
-            folder / "model.json", json.dumps(as_json(examination, fingerprint), indent=1, default=str) + "\n"
-        )
+        history.write_atomically(path_of(examination, folder, "md"), markdown(examination, headline))
+        facts = json.dumps(as_json(examination, fingerprint), indent=1, default=str)
+        history.write_atomically(path_of(examination, folder, "json"), facts + "\n")
 
 
 def show(terminal: pytest.TerminalReporter, examination: Examination, folder: Path) -> None:
@@ -250,4 +277,5 @@ def show(terminal: pytest.TerminalReporter, examination: Examination, folder: Pa
         terminal.write_line(section.title, bold=True)
         for line in section.lines():
             terminal.write_line(f"  {line}")
-    terminal.write_line(f"page: {folder}/model.md  facts: {folder}/model.json")
+    page, facts = (path_of(examination, folder, suffix) for suffix in ("md", "json"))
+    terminal.write_line(f"page: {page}  facts: {facts}")

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 WIDTH = 32
 
@@ -37,12 +38,48 @@ class Factories:
         return model, (torch.randn(8, 16),), torch.optim.Adam(model.parameters())
 
 
+class Deep(nn.Sequential):
+    """Rates of stochastic depth read off a ramp and truncated normal weights, as vision models have them."""
+
+    def __init__(self, depths: tuple[int, ...] = (2, 1)):
+        rates = [rate for stage in torch.linspace(0, 0.1, sum(depths)).split(depths) for rate in stage.tolist()]
+        rates += [rate.item() for rate in torch.linspace(0, 0.1, 2)]
+        super().__init__(*(nn.Sequential(nn.Linear(16, 16), nn.Dropout(rate)) for rate in rates))
+        for block in self:
+            nn.init.trunc_normal_(block[0].weight, std=0.02)
+
+
+def deep():
+    return Deep(), torch.randn(8, 16)
+
+
 class Looking(nn.Linear):
-    """What it does depends on values, which a prediction lacks."""
+    """What it does depends on values, which a prediction lacks; and a buffer of it is a part of a larger tensor."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__(inputs, outputs)
+        self.register_buffer("ramp", torch.arange(100.0)[:16])
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x if x.sum().item() < 1e9 else -x)
+        return super().forward(x if x.sum().item() < 1e9 else self.ramp - x)
 
 
 def looking():
     return Looking(16, 4), torch.randn(8, 16)
+
+
+class Checkpointed(nn.Module):
+    """Two blocks that are run once more in the backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+def checkpointed():
+    return Checkpointed(), torch.randn(8, WIDTH)

@@ -1,0 +1,97 @@
+"""The figures of the three models' pages, worked out by hand."""
+
+from accounting.models import Transformer, backward_flops, forward_flops, parameter_count
+from meta_tests.user_models import gpt, own
+from proofline import explained
+
+GPT = Transformer(
+    vocab_size=gpt.VOCABULARY,
+    layers=gpt.LAYERS,
+    dim=gpt.WIDTH,
+    heads=gpt.HEADS,
+    hidden=4 * gpt.WIDTH,
+    learned_positions=gpt.POSITIONS,
+    tied_embedding=True,
+    norm_bias=True,
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+)
+GPT_TOKENS = gpt.BATCH * gpt.LENGTH
+
+# Multiply-adds of each convolution on 4 images of 16 x 16: images · positions · outputs · inputs · kernel.
+RESNET_CONVOLUTIONS = {
+    "conv1": (4 * 16 * 16, 8 * 3 * 9),
+    "layer1.conv1": (4 * 8 * 8, 16 * 8 * 9),
+    "layer1.conv2": (4 * 8 * 8, 16 * 16 * 9),
+    "layer1.downsample": (4 * 8 * 8, 16 * 8),
+    "layer2.conv1": (4 * 4 * 4, 32 * 16 * 9),
+    "layer2.conv2": (4 * 4 * 4, 32 * 32 * 9),
+    "layer2.downsample": (4 * 4 * 4, 32 * 16),
+}
+RESNET_NORMS = 2 * (8 + 3 * 16 + 3 * 32)
+RESNET_CONVOLVED = sum(2 * positions * weights for positions, weights in RESNET_CONVOLUTIONS.values())
+RESNET_WEIGHTS = sum(weights for _, weights in RESNET_CONVOLUTIONS.values())
+RESNET_FIRST = 2 * 4 * 16 * 16 * 8 * 3 * 9
+
+OWN_SQUARE = 2 * 8 * own.WIDTH * own.WIDTH  # FLOPs of a (32, 32) matrix that every one of the 8 examples meets once
+OWN_PARAMETERS = (16 + 1 + 2 * (32 + 1) + 2 * 32 + 1) * 32 + (32 * 8 + 8) + (32 * 4 + 4)
+
+PARAMETERS = {
+    "resnet": RESNET_WEIGHTS + RESNET_NORMS + 32 * 10 + 10,
+    "gpt": parameter_count(GPT),
+    "own": OWN_PARAMETERS,
+}
+TOKENS = {"resnet": (4, "examples"), "gpt": (GPT_TOKENS, "tokens"), "own": (8, "examples")}
+FORWARD = {
+    "resnet": RESNET_CONVOLVED + 2 * 4 * 32 * 10,
+    "gpt": forward_flops(GPT, gpt.BATCH, gpt.LENGTH),
+    "own": 2 * 8 * 16 * 32 + (3 + 1 + 1) * OWN_SQUARE + 2 * 8 * 32 * 4,  # shared, frozen, the two halves of the experts
+}
+BACKWARD = {
+    "resnet": 2 * FORWARD["resnet"] - RESNET_FIRST,
+    "gpt": backward_flops(GPT, gpt.BATCH, gpt.LENGTH),
+    "own": 2 * FORWARD["own"] - 2 * 8 * 16 * 32 - OWN_SQUARE,
+}
+
+# What the rule of thumb has more than the counted FLOPs, forward and backward, by reason.
+GPT_VECTORS = gpt.LAYERS * ((3 + 1 + 4 + 1) + 4) * gpt.WIDTH + 2 * gpt.WIDTH
+GPT_ATTENTION = gpt.LAYERS * 2 * 2 * gpt.BATCH * gpt.LENGTH**2 * gpt.WIDTH
+OWN_VECTORS = (1 + 1 + 1 + 1) * 32 + 4  # three biases and the scale; the head's bias
+OWN_IDLE = 32 * 8 + 8
+PARTS = {
+    "resnet": {
+        explained.CONVOLVED: (
+            2 * 4 * RESNET_WEIGHTS - RESNET_CONVOLVED,
+            2 * (2 * 4 * RESNET_WEIGHTS - RESNET_CONVOLVED),
+        ),
+        explained.ELEMENTWISE: (2 * 4 * (RESNET_NORMS + 10), 4 * 4 * (RESNET_NORMS + 10)),
+        explained.INPUT_GRADIENT: (0, RESNET_FIRST),
+    },
+    "gpt": {
+        explained.LOOKED_UP: (
+            2 * GPT_TOKENS * gpt.POSITIONS * gpt.WIDTH,
+            4 * GPT_TOKENS * gpt.POSITIONS * gpt.WIDTH,
+        ),
+        explained.ELEMENTWISE: (2 * GPT_TOKENS * GPT_VECTORS, 4 * GPT_TOKENS * GPT_VECTORS),
+        explained.ACTIVATIONS: (-GPT_ATTENTION, -2 * GPT_ATTENTION),
+    },
+    "own": {
+        explained.ELEMENTWISE: (2 * 8 * OWN_VECTORS, 4 * 8 * OWN_VECTORS),
+        explained.SHARED: (-2 * OWN_SQUARE, -4 * OWN_SQUARE),
+        explained.PARTLY_MET: (OWN_SQUARE, 2 * OWN_SQUARE),
+        explained.NOT_MET: (2 * 8 * OWN_IDLE, 4 * 8 * OWN_IDLE),
+        explained.FROZEN: (0, OWN_SQUARE),
+        explained.INPUT_GRADIENT: (0, 2 * 8 * 16 * 32),
+    },
+}
+
+# SGD with momentum keeps a buffer; AdamW and Adam two, and a count of 4 bytes per tensor that gets a gradient.
+OWN_TRAINED = OWN_PARAMETERS - 33 * 32
+OWN_WITH_GRADIENT = OWN_TRAINED - OWN_IDLE
+STATE_BYTES = {
+    "resnet": 4 * PARAMETERS["resnet"],
+    "gpt": 8 * PARAMETERS["gpt"] + 4 * (2 + gpt.LAYERS * 12 + 2),
+    "own": 8 * OWN_WITH_GRADIENT + 4 * 9,
+}
+GRADIENT_BYTES = {"resnet": 4 * PARAMETERS["resnet"], "gpt": 4 * PARAMETERS["gpt"], "own": 4 * OWN_WITH_GRADIENT}
