@@ -367,7 +367,7 @@ class Measure:
             if before_round is not None:
                 before_round()
 
-        def call() -> None:  # pedantic keeps the result of a single call until the next one has returned
+        def call() -> None:  # pedantic would keep the result, and free it outside of the timed region
             function()
 
         flushed = flush.calls if flush else 0
