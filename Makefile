@@ -1,6 +1,7 @@
 # make validate   checks the claims and measures this machine; writes the run record and the report
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 # make lint       lint and types alone
+# make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
 #
 # Each sets up all that it needs (setup_env.py says how). PYTHON=... is the Python to validate, by default the active one;
 # ARGS=... is handed to pytest: make validate ARGS="--device cpu --claim flops"
@@ -16,7 +17,7 @@ AGE = import sys; sys.exit(sys.version_info < (3, 10) and "proofline needs Pytho
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
 ready = "$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1))
 
-.PHONY: validate test suite lint
+.PHONY: validate test suite lint gate-study
 .NOTPARALLEL:
 
 validate:
@@ -31,3 +32,6 @@ suite:
 lint:
 	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \
 		&& "$$python" -m mypy
+
+gate-study:
+	@$(call ready) && exec "$$python" -m study $(ARGS)
