@@ -27,6 +27,20 @@ def count(name: str, value: object, minimum: int = 0) -> int:
     return number
 
 
+def counts(name: str, values: Iterable[object], minimum: int = 0) -> tuple[int, ...]:
+    """`values` (a shape, strides) if each of them is a count.
+
+    >>> counts("shape", (2, 3))
+    (2, 3)
+    >>> counts("shape", (2, -1))
+    Traceback (most recent call last):
+    ValueError: shape[1] must be at least 0, got -1
+    """
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a sequence of integers, got {values!r} of type {type(values).__name__}")
+    return tuple(count(f"{name}[{position}]", value, minimum) for position, value in enumerate(values))
+
+
 def positive(name: str, value: object) -> float:
     """`value` as a float if it is a finite number above zero (a rate, a time, a price).
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
-from accounting.checks import choice, count
+from accounting.checks import choice, count, counts
 
 T = TypeVar("T")
 Indices = frozenset[str]
@@ -125,18 +125,6 @@ class Contraction:
         if len(inside) == 1:
             return inside[0]
         return frozenset().union(*inside) & self.output.union(*outside)
-
-
-def counts(name: str, values: Sequence[int], minimum: int = 0) -> tuple[int, ...]:
-    """`values`, a shape, if each is a count.
-
-    >>> counts("shape", (2, -1))
-    Traceback (most recent call last):
-    ValueError: shape[1] must be at least 0, got -1
-    """
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise TypeError(f"{name} must be a sequence of sizes, got {values!r} of type {type(values).__name__}")
-    return tuple(count(f"{name}[{i}]", value, minimum) for i, value in enumerate(values))
 
 
 def merged(items: list[T], positions: Pair, result: T) -> list[T]:

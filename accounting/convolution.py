@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from accounting.checks import count
-from accounting.contraction import counts
+from accounting.checks import count, counts
 from accounting.flops import (
     INPUT_GRADIENT_PRODUCTS,
     MULTIPLY_ADD_FLOPS,

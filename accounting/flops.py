@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import prod
 
 from accounting import contraction
-from accounting.checks import choice, count
-from accounting.contraction import Order, counts
+from accounting.checks import choice, count, counts
+from accounting.contraction import Order
 from accounting.layout import broadcast_shape
 
 Shape = Sequence[int]

@@ -13,17 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
 
-from accounting.checks import count
-
-
-def _counts(name: str, values: Iterable[object]) -> tuple[int, ...]:
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} must be a sequence of integers, got {values!r} of type {type(values).__name__}")
-    return tuple(count(f"{name}[{position}]", value) for position, value in enumerate(values))
+from accounting.checks import count, counts
 
 
 def _strides_of(shape: tuple[int, ...], strides: Iterable[object]) -> tuple[int, ...]:
-    checked = _counts("strides", strides)
+    checked = counts("strides", strides)
     if len(checked) != len(shape):
         raise ValueError(f"strides must have one entry per dimension of shape {shape}, got {checked}")
     return checked
@@ -56,7 +50,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     >>> contiguous_strides((2, 3, 4))
     (12, 4, 1)
     """
-    inner = [max(size, 1) for size in _counts("shape", shape)[1:]]
+    inner = [max(size, 1) for size in counts("shape", shape)[1:]]
     outward = itertools.accumulate(reversed(inner), int.__mul__, initial=1)
     return tuple(reversed(list(outward))) if len(shape) else ()
 
@@ -75,7 +69,7 @@ def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0
     >>> storage_offset((1,), (4,), offset=1)    # element 1 of x[:, 1] in a (3, 4) matrix
     5
     """
-    steps, widths = _counts("index", index), _counts("strides", strides)
+    steps, widths = counts("index", index), counts("strides", strides)
     if len(steps) != len(widths):
         raise ValueError(f"index must have one entry per stride of {widths}, got {steps}")
     return count("offset", offset) + sum(step * width for step, width in zip(steps, widths, strict=True))
@@ -94,7 +88,7 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     >>> is_contiguous((3, 1), (1, 3))    # a transposed row: the stride 3 is never used
     True
     """
-    sizes = _counts("shape", shape)
+    sizes = counts("shape", shape)
     used = zip(sizes, _strides_of(sizes, strides), contiguous_strides(sizes), strict=True)
     return 0 in sizes or all(stride == dense for size, stride, dense in used if size != 1)
 
@@ -111,7 +105,7 @@ def storage_extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     >>> storage_extent((3, 4), (4, 1)), storage_extent((1000,), (0,)), storage_extent((3,), (4,))
     (12, 1, 9)
     """
-    sizes = _counts("shape", shape)
+    sizes = counts("shape", shape)
     widths = _strides_of(sizes, strides)
     return 0 if 0 in sizes else 1 + sum((size - 1) * width for size, width in zip(sizes, widths, strict=True))
 
@@ -128,7 +122,7 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     >>> broadcast_shape((8, 1, 6), (7, 1))
     (8, 7, 6)
     """
-    checked = [_counts("shapes", shape) for shape in shapes]
+    checked = [counts("shapes", shape) for shape in shapes]
     result: list[int] = []
     for sizes in itertools.zip_longest(*(shape[::-1] for shape in checked), fillvalue=1):
         repeated = set(sizes) - {1}
@@ -152,10 +146,10 @@ def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int,
     >>> inferred_shape((2, 3, 4), (6, -1))
     (6, 4)
     """
-    sizes = _counts("shape", shape)
+    sizes = counts("shape", shape)
     wanted = tuple(new_shape)
     unknown = [position for position, size in enumerate(wanted) if _is_minus_one(size)]
-    known = _counts(
+    known = counts(
         "new_shape",
         (size for position, size in enumerate(wanted) if position not in unknown),
     )
@@ -203,7 +197,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequen
     >>> view_strides((3, 2), (1, 3), (3, 1, 2))         # not contiguous either, yet a view
     (1, 6, 3)
     """
-    sizes = _counts("shape", shape)
+    sizes = counts("shape", shape)
     widths = _strides_of(sizes, strides)
     remaining = list(inferred_shape(sizes, new_shape))
     if 0 in sizes:
@@ -243,7 +237,7 @@ class Layout:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        shape = _counts("shape", self.shape)
+        shape = counts("shape", self.shape)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "strides", _strides_of(shape, self.strides))
         object.__setattr__(self, "offset", count("offset", self.offset))

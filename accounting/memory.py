@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from accounting.checks import choice, count
+from accounting.checks import choice, count, counts
 from accounting.formats import element_bits
 from accounting.layout import Layout
 
@@ -116,7 +116,7 @@ def tensor_bytes(shape: Sequence[int], dtype: str = "fp32") -> int:
     >>> tensor_bytes((4, 8)), tensor_bytes((12288, 49152)), tensor_bytes((4, 8), "fp8_e4m3")
     (128, 2415919104, 32)
     """
-    return element_bytes(prod(count("shape", size) for size in shape), dtype)
+    return element_bytes(prod(counts("shape", shape)), dtype)
 
 
 def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: str = "fp32", offset: int = 0) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from accounting.checks import choice, count, positive
+from accounting.checks import choice, count, counts, positive
 from accounting.flops import matmul_flops
 from accounting.memory import element_bytes
 
@@ -111,7 +111,7 @@ def elementwise_work(shape: Sequence[int], function: str = "relu", dtype: str = 
     >>> elementwise_work((1024,), "relu").intensity, elementwise_work((1024,), "relu", "fp32").intensity
     (0.25, 0.125)
     """
-    elements = _elements(shape)
+    elements = prod(counts("shape", shape))
     per_element = FLOPS_PER_ELEMENT[choice("function", function, FLOPS_PER_ELEMENT)]
     moved = (count("operands", operands, minimum=1) + 1) * elements
     return Work(per_element * elements, element_bytes(moved, dtype))
@@ -125,7 +125,7 @@ def softmax_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
     >>> softmax_work((8, 1024)).intensity
     1.25
     """
-    elements = _elements(shape)
+    elements = prod(counts("shape", shape))
     return Work(SOFTMAX_FLOPS * elements, element_bytes(2 * elements, dtype))
 
 
@@ -137,7 +137,7 @@ def layer_norm_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
     >>> layer_norm_work((1024, 4096)).intensity
     1.7482926829268293
     """
-    elements = _elements(shape)
+    elements = prod(counts("shape", shape))
     features = shape[-1] if len(shape) else 1
     return Work(LAYER_NORM_FLOPS * elements, element_bytes(2 * elements + 2 * features, dtype))
 
@@ -259,7 +259,3 @@ def hfu(
     (0.5, 0.375)
     """
     return mfu(model_flops + count("recomputed_flops", recomputed_flops), seconds, peak_flop_per_s, devices)
-
-
-def _elements(shape: Sequence[int]) -> int:
-    return prod(count(f"shape[{i}]", size) for i, size in enumerate(shape))
