@@ -21,6 +21,7 @@ FORMULAS = (
     "models",
     "operators",
     "peaks",
+    "phases",
     "planning",
     "roofline",
 )

@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accounting.checks import choice, count
+from accounting.phases import Phases
 
 # --- bytes --------------------------------------------------------------------------------------------------
 
@@ -45,65 +46,33 @@ class Bytes:
     charged_peak_bytes: int | None = None
 
 
-class Memory:
+class Memory(Phases[Bytes]):
     """The bytes of a block of code and of its phases; to be read after the block."""
 
     def __init__(self, meter: _CpuMeter | _CachingAllocatorMeter) -> None:
+        super().__init__("measured")
         self._meter = meter
-        self._names: list[str] = []
-        self._segments: list[Bytes] | None = None
 
     def mark(self, name: str) -> None:
         """Ends the phase `name`: it holds all that happened since the mark before, or since the block began."""
-        if self._segments is not None:
-            raise RuntimeError(f"mark({name!r}) came after the measured block had ended")
-        if name in self._names:
-            raise ValueError(f"name must be new, got {name!r}; marked already: {', '.join(self._names)}")
+        self._check_new(name)
         self._meter.mark()
         self._names.append(name)
 
     def _close(self) -> None:
         self._segments = self._meter.stop()
 
-    def _measured(self) -> list[Bytes]:
-        if self._segments is None:
-            raise RuntimeError("bytes are known only after the measured block has ended")
-        return self._segments
-
-    @property
-    def phases(self) -> dict[str, Bytes]:
-        """Bytes of each marked phase. What follows the last mark is in the figures of the whole block only."""
-        return dict(zip(self._names, self._measured(), strict=False))
-
-    @property
-    def allocated_bytes(self) -> int:
-        return sum(segment.allocated_bytes for segment in self._measured())
-
-    @property
-    def freed_bytes(self) -> int:
-        return sum(segment.freed_bytes for segment in self._measured())
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes held at the end of the block, less those held at its start."""
-        return self._measured()[-1].live_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes held at any moment of the block, less those held at its start."""
-        return max(segment.peak_bytes for segment in self._measured())
-
     @property
     def earlier_freed_bytes(self) -> int:
-        return sum(segment.earlier_freed_bytes for segment in self._measured())
+        return sum(segment.earlier_freed_bytes for segment in self._known())
 
     @property
     def charged_live_bytes(self) -> int | None:
-        return self._measured()[-1].charged_live_bytes
+        return self._known()[-1].charged_live_bytes
 
     @property
     def charged_peak_bytes(self) -> int | None:
-        peaks = [segment.charged_peak_bytes for segment in self._measured()]
+        peaks = [segment.charged_peak_bytes for segment in self._known()]
         return None if None in peaks else max(peak for peak in peaks if peak is not None)
 
 

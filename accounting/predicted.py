@@ -32,27 +32,29 @@ from accounting.allocator import cublas_workspace_bytes
 from accounting.checks import choice, count
 from accounting.fake_cuda import CHOICES, FakeCudaMode, choices_of_cuda, foreach_takes_fake_tensors
 from accounting.ledger import Bytes, Ledger, Tracker, can_fake_cuda, replay
+from accounting.phases import Phases
 
 PREDICTED_DEVICES = ("cpu", "cuda")
 
 
-class Memory:
-    """The predicted bytes of a block of code and of its phases; to be read after the block."""
+class Memory(Phases[Bytes]):
+    """The predicted bytes of a block of code and of its phases; to be read after the block.
+
+    `peak_bytes` is without what kernels take for themselves: see `peak_bytes_with_scratch`.
+    """
 
     def __init__(self, ledger: Ledger, classes: Mapping[str, str], workspace: int | None, has_device: bool) -> None:
+        super().__init__("predicted")
+        self._names = ledger.names
         self._has_device = has_device
         self._ledger = ledger
         self._classes = classes
         self._workspace = workspace
         self._tracker: Tracker | None = None
-        self._segments: list[Bytes] | None = None
 
     def mark(self, name: str) -> None:
         """Ends the phase `name`: it holds all that happened since the mark before, or since the block began."""
-        if self._segments is not None:
-            raise RuntimeError(f"mark({name!r}) came after the predicted block had ended")
-        if name in self._ledger.names:
-            raise ValueError(f"name must be new, got {name!r}; marked already: {', '.join(self._ledger.names)}")
+        self._check_new(name)
         if self._tracker is not None:
             self._tracker.enter_boxed_number()
         self._ledger.mark(name)
@@ -69,38 +71,10 @@ class Memory:
             self._ledger.measure_scratch()
         self._segments = replay(self._ledger, self._classes)
 
-    def _predicted(self) -> list[Bytes]:
-        if self._segments is None:
-            raise RuntimeError("bytes are known only after the predicted block has ended")
-        return self._segments
-
-    @property
-    def phases(self) -> dict[str, Bytes]:
-        """Bytes of each marked phase. What follows the last mark is in the figures of the whole block only."""
-        return dict(zip(self._ledger.names, self._predicted(), strict=False))
-
-    @property
-    def allocated_bytes(self) -> int:
-        return sum(segment.allocated_bytes for segment in self._predicted())
-
-    @property
-    def freed_bytes(self) -> int:
-        return sum(segment.freed_bytes for segment in self._predicted())
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes held at the end of the block."""
-        return self._predicted()[-1].live_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes held at any moment of the block, kernels' scratch excluded."""
-        return max(segment.peak_bytes for segment in self._predicted())
-
     @property
     def peak_bytes_with_scratch(self) -> int | None:
-        """The same with what kernels take for themselves; None where that is not known (`unknown`)."""
-        peaks = [segment.peak_bytes_with_scratch for segment in self._predicted()]
+        """`peak_bytes` with what kernels take for themselves; None where that is not known (`unknown`)."""
+        peaks = [segment.peak_bytes_with_scratch for segment in self._known()]
         return None if None in peaks else max(peak for peak in peaks if peak is not None)
 
     @property
