@@ -169,6 +169,7 @@ class Measure:
         once, waited_share = self._first_calls(function, setup)
         single = before_round is not None
         calls = 1 if single else max(1, math.ceil(self._shortest_round_s() / once))
+        self._progress("warming up", self._pace.longest_warmup_s)
         warm = self._warm_up(function, calls, before_round)
         once = median(warm.pilot)
         lead = self._lead(function, calls, once) if before_round is None else None
@@ -177,7 +178,7 @@ class Measure:
             declared, method=METHOD, cache=cache, calls_per_round=calls, warmup_s=warm.seconds, flat=warm.flat,
             waited_share=waited_share,
         )  # fmt: skip
-        self._tell(rounds, calls * once)
+        self._progress(f"{rounds} rounds of {calls * once:.2g} s", rounds * calls * once)
         with self._conditions() as conditions:
             self._run(function, rounds, calls, before_round or lead, flush)
         self.info["conditions"] = conditions
@@ -407,9 +408,6 @@ class Measure:
             self.info["op_per_s" if dtype == "int8" else "flop_per_s"] = work.flops / seconds
         if work.bytes:
             self.info.update(bytes_per_s=work.bytes / seconds, intensity=work.intensity)
-
-    def _tell(self, rounds: int, round_s: float) -> None:
-        self._progress(f"{rounds} rounds of {round_s:.2g} s", rounds * round_s)
 
 
 def _in_turn(*steps: Callable[[], object] | None) -> Callable[[], None] | None:

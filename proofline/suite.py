@@ -16,6 +16,7 @@ import torch
 import accounting
 import proofline
 from accounting import measured
+from accounting.devices import bandwidth_bytes_per_s
 from proofline import device as devices
 from proofline import report as reports
 from proofline import speed as speeds
@@ -235,6 +236,12 @@ def peak_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
 def bound_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
     """What no rate measured on the device under test can exceed, for a dtype; None where nothing is known."""
     return functools.partial(devices.bound_flop_per_s, device)
+
+
+@pytest.fixture(scope="session")
+def bound_bytes_per_s(device: torch.device) -> float | None:
+    """What no stream from or to the memory of the device under test can exceed; None where nothing is on record."""
+    return bandwidth_bytes_per_s(devices.accelerator(device))
 
 
 @pytest.fixture
