@@ -15,7 +15,6 @@ from proofline.conditions import conditions, judged, state
 from proofline.progress import LONG_S, Progress
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
-QUIET: dict[str, Any] = {"contended": False, "why": ""}
 
 
 def test_the_state_of_a_cpu_names_threads_cores_governor_and_clock() -> None:
@@ -36,6 +35,7 @@ def furnished(root: Path) -> Path:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text + "\n")
     (root / "cpu.stat").write_text("usage_usec 17\nnr_throttled 2\nthrottled_usec 4200\n")
+    (root / "stat").write_text("cpu  1323580 133357 203944 1056863 5079 0 1295 8195 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
     (root / "cpuinfo").write_text("processor\t: 0\ncpu MHz\t\t: 2596.1\nprocessor\t: 1\ncpu MHz\t\t: 2000.1\n")
     return root
 
@@ -43,16 +43,20 @@ def furnished(root: Path) -> Path:
 def test_what_the_system_tells_of_its_cores_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = furnished(tmp_path)
     monkeypatch.setattr(states, "_allowed", lambda: [0, 1])
-    found = states._cpu_state(root, root / "cpuinfo", root / "cpu.stat")
+    found = states._cpu_state(root, root / "cpuinfo", root / "cpu.stat", root / "stat")
     assert (found["affinity"], found["governor"], found["clock_mhz"]) == ("0-1", "powersave", 2500.0)
     assert found["totals"] == {"temperature": 12, "quota of the container": 4200}
+    assert found["steal_s"] == 8195 / os.sysconf("SC_CLK_TCK")
     monkeypatch.setattr(states, "_allowed", lambda: [1])
-    assert states._cpu_state(root / "none", root / "cpuinfo", root)["clock_mhz"] == 2000.1, "of the allowed core"
+    bare = states._cpu_state(root / "none", root / "cpuinfo", root, root / "none")
+    assert bare["clock_mhz"] == 2000.1, "the clock of another core than the allowed one"
+    assert bare["steal_s"] is None
+    assert bare["totals"] == {}
 
 
 def test_a_quiet_measurement_has_no_label() -> None:
     moment = {"reasons": ["idle", "application clocks"], "totals": {"temperature": 3}, "processes": 1}
-    assert judged(moment, moment, QUIET) == {"throttled": False, "contended": False, "labels": []}
+    assert judged(moment, moment) == {"throttled": False, "contended": False, "labels": []}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,7 @@ def test_a_quiet_measurement_has_no_label() -> None:
 def test_a_throttled_measurement_is_labelled_with_the_reason(
     before: dict[str, Any], after: dict[str, Any], label: str
 ) -> None:
-    found = judged(before, after, QUIET)
+    found = judged(before, after)
     assert found["throttled"]
     assert found["labels"] == [label]
 
