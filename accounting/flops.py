@@ -332,6 +332,32 @@ def attention_pairs(query_length: int, key_length: int | None = None, pairs: str
     return queries * keys - queries * (queries - 1) // 2
 
 
+@dataclass(frozen=True)
+class _Attention:
+    """The sizes of one attention, and what each part of `ATTENTION_PRODUCTS` costs of it."""
+
+    batch: int
+    heads: int
+    query_length: int
+    head_dim: int
+    key_length: int | None
+    kv_heads: int | None
+    value_dim: int | None
+    pairs: str
+
+    def flops(self, part: str) -> int:
+        heads = count("heads", self.heads)
+        shared = heads if self.kv_heads is None else count("kv_heads", self.kv_heads)
+        if heads and (not shared or heads % shared):
+            raise ValueError(f"heads must be a multiple of kv_heads, got heads={heads} and kv_heads={shared}")
+        key_width = count("head_dim", self.head_dim)
+        value_width = key_width if self.value_dim is None else count("value_dim", self.value_dim)
+        key_products, value_products = ATTENTION_PRODUCTS[part]
+        scored = attention_pairs(self.query_length, self.key_length, self.pairs)
+        width = key_products * key_width + value_products * value_width
+        return MULTIPLY_ADD_FLOPS * count("batch", self.batch) * heads * scored * width
+
+
 def attention_flops(
     batch: int,
     heads: int,
@@ -358,17 +384,8 @@ def attention_flops(
     >>> attention_flops(2, 12, 1024, 64, pairs="causal") / attention_flops(2, 12, 1024, 64)
     0.50048828125
     """
-    return _attention_flops(
-        "forward",
-        batch,
-        heads,
-        query_length,
-        head_dim,
-        key_length,
-        kv_heads,
-        value_dim,
-        pairs,
-    )
+    attention = _Attention(batch, heads, query_length, head_dim, key_length, kv_heads, value_dim, pairs)
+    return attention.flops("forward")
 
 
 def attention_backward_flops(
@@ -397,18 +414,8 @@ def attention_backward_flops(
     >>> [attention_backward_flops(2, 12, 1024, 64, convention=name) / forward for name in ("math", "flash")]
     [2.0, 2.5]
     """
-    choice("convention", convention, ["math", "flash"])
-    return _attention_flops(
-        convention,
-        batch,
-        heads,
-        query_length,
-        head_dim,
-        key_length,
-        kv_heads,
-        value_dim,
-        pairs,
-    )
+    attention = _Attention(batch, heads, query_length, head_dim, key_length, kv_heads, value_dim, pairs)
+    return attention.flops(choice("convention", convention, ["math", "flash"]))
 
 
 def attention_step(
@@ -433,40 +440,6 @@ def attention_step(
     (2.0, 0.5)
     """
     choice("convention", convention, ["math", "flash"])
-    forward, math, ran = (
-        _attention_flops(
-            part,
-            batch,
-            heads,
-            query_length,
-            head_dim,
-            key_length,
-            kv_heads,
-            value_dim,
-            pairs,
-        )
-        for part in ("forward", "math", convention)
-    )
+    attention = _Attention(batch, heads, query_length, head_dim, key_length, kv_heads, value_dim, pairs)
+    forward, math, ran = (attention.flops(part) for part in ("forward", "math", convention))
     return StepFlops(forward, math, ran - math + bool(recomputed) * RECOMPUTED_PRODUCTS * forward)
-
-
-def _attention_flops(
-    part: str,
-    batch: int,
-    heads: int,
-    query_length: int,
-    head_dim: int,
-    key_length: int | None,
-    kv_heads: int | None,
-    value_dim: int | None,
-    pairs: str,
-) -> int:
-    shared = count("heads", heads) if kv_heads is None else count("kv_heads", kv_heads)
-    if heads and (not shared or heads % shared):
-        raise ValueError(f"heads must be a multiple of kv_heads, got heads={heads} and kv_heads={shared}")
-    key_width = count("head_dim", head_dim)
-    value_width = key_width if value_dim is None else count("value_dim", value_dim)
-    key_products, value_products = ATTENTION_PRODUCTS[part]
-    scored = attention_pairs(query_length, key_length, pairs)
-    width = key_products * key_width + value_products * value_width
-    return MULTIPLY_ADD_FLOPS * count("batch", batch) * heads * scored * width
