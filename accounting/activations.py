@@ -6,7 +6,8 @@ included, since they are held for other reasons: the parameters, the batch, the 
 
 Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and fp16. On CUDA
 (not run) LayerNorm keeps its statistics in fp32 even for 16-bit dtypes, RMSNorm is one kernel that keeps no normalised
-copy, and flash attention adds 16 bytes of random state per layer and pads a head_dim that is no multiple of 8.
+copy, and flash attention adds 24 bytes of random state per layer (16 in older releases) and pads a head_dim that is no
+multiple of 8.
 """
 
 from __future__ import annotations
