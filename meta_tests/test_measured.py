@@ -409,6 +409,25 @@ def test_cuda_time_is_between_events_that_only_a_subtraction_waits_for(events: l
     assert stop - start == pytest.approx(0.006), f"{stop - start} s, but should be 6 ms"
 
 
+def test_xpu_time_is_between_events_too(events: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    monkeypatch.setattr(torch.xpu, "Event", Event)
+    monkeypatch.setattr(torch.xpu, "current_stream", lambda device: "stream")
+    timer = measured.clock("xpu:0")
+    start, stop = timer(), timer()
+    assert stop - start == pytest.approx(0.003), f"{stop - start} s, but should be 3 ms"
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_the_very_device_is_waited_for(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    waited: list[torch.device] = []
+    monkeypatch.setattr(getattr(torch, kind), "is_available", lambda: True)
+    monkeypatch.setattr(getattr(torch, kind), "synchronize", waited.append)
+    measured.synchronise(f"{kind}:1")
+    measured.synchronise("cpu")
+    assert waited == [torch.device(kind, 1)], f"{waited}"
+
+
 def test_cuda_time_fits_the_timer_option_of_pytest_benchmark(events: list[Event]) -> None:
     precision = compute_timer_precision(measured.clock("cuda"))
     assert precision == pytest.approx(0.003), f"{precision}, but the stand-in has 3 ms between two readings"

@@ -141,6 +141,13 @@ def test_a_warm_up_that_never_becomes_flat_ends_with_its_time_and_is_recorded(on
     assert 0.05 <= run.info["warmup_s"] < 0.1, f"warmed up for {run.info['warmup_s']} s, but 0.05 s were allowed"
 
 
+def test_the_pilot_leaves_out_the_first_third_of_the_warm_up(one_clock: Any) -> None:
+    clock, call, _ = one_clock([0.5, 0.4, 0.3, 0.001])
+    warm = measure(clock, Pace(0.0, 10.0, 0.1, 1.0, width=0.01))._warm_up(call, 1, None)
+    assert warm.flat
+    assert warm.pilot == pytest.approx([0.001] * 6), f"{warm.pilot}"
+
+
 @pytest.mark.parametrize(("noise", "reason"), [(0.0, "interval"), (0.9, "time")])
 def test_the_record_says_what_ended_the_rounds(one_clock: Any, noise: float, reason: str) -> None:
     generator = random.Random(4)
@@ -347,6 +354,46 @@ def test_rounds_without_their_flush_are_noticed(monkeypatch: pytest.MonkeyPatch,
         run.median_s(lambda: sleep(1e-4), cache="cold")
 
 
+class Moment:
+    """A reading of a clock that logs when it is taken, and when somebody waits for it."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log, self._at = log, perf_counter()
+        log.append("event")
+
+    def __sub__(self, earlier: "Moment") -> float:
+        self._log.append("wait")
+        return self._at - earlier._at
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_call(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    log: list[str] = []
+
+    class Flush(cache.Flush):
+        def __call__(self) -> None:
+            log.append("flush")
+            self.calls += 1
+
+    monkeypatch.setattr(measuring, "flush_of", lambda device: Flush(torch.zeros(1), capped=False))
+    monkeypatch.setattr(measuring, "witness", lambda flush, device: None)
+    monkeypatch.setattr(measured, "synchronise", lambda device: log.append("wait"))
+    monkeypatch.setattr(launch, "figures", lambda *_: {})
+
+    def kernel() -> None:
+        log.append("kernel")
+        sleep(1e-3)
+
+    run = Measure(Rounds(lambda: Moment(log)), torch.device("cuda"), SHORT, timer=lambda: Moment(log))
+    pedantic = run._benchmark.pedantic
+    run._benchmark.pedantic = lambda *arguments, **options: (log.clear(), pedantic(*arguments, **options))
+    run.median_s(kernel, cache=mode)
+    before = ["flush"] if mode == "cold" else ["kernel"]
+    assert log == [*before, "event", "kernel", "event", "wait"] * run.info["rounds"], f"{log[:10]}"
+
+
 def test_a_flush_changes_every_line_of_its_buffer() -> None:
     flush = cache.Flush(torch.zeros(4096, dtype=torch.int32), capped=False)
     flush()
@@ -444,7 +491,13 @@ def test_on_cuda_a_call_in_vain_keeps_the_device_busy_while_the_timed_one_is_lau
 
 @pytest.mark.parametrize(
     ("ratio", "noise", "verdict"),
-    [(1.0, 0.01, "within"), (1.05, 0.01, "contradicted"), (0.95, 0.01, "contradicted"), (1.0, 0.3, "noise")],
+    [
+        (1.0, 0.01, "within"),
+        (1.05, 0.01, "contradicted"),
+        (0.95, 0.01, "contradicted"),
+        (1.0, 0.3, "noise"),
+        (1.0, 0.07, "noise"),
+    ],
 )
 def test_two_clocks_agree_differ_or_are_drowned_in_noise(ratio: float, noise: float, verdict: str) -> None:
     generator = random.Random(5)
