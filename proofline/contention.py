@@ -1,0 +1,103 @@
+"""Whether this process had the cores it wanted while something ran, or other work competed for them.
+
+Standard library only, and cheap: it is read around every benchmark of every repo. Exact on Linux; elsewhere what the
+system tells. Nothing is dropped for it: the gate repeats such a replicate, or labels it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+STAT = Path("/proc/stat")
+
+# What others may take before a measurement is called contended. On an idle machine the system itself takes 1 to 3 % of
+# a core; one other busy process takes a whole one, and a benchmark of several threads then runs up to 8 times slower.
+OTHERS_CORES = 0.25
+STEAL_SHARE = 0.05
+SWITCHES_PER_S = 100.0
+SHORTEST_S = 0.1  # the kernel counts in hundredths of a second: below ten of them nothing is said
+BUSY, IDLE = (0, 1, 2, 5, 6), (3, 4)  # columns of /proc/stat: user, nice, system, irq, softirq; idle, iowait
+
+
+class Watch:
+    """Watches from `start()` to `stop()`, which returns what was seen.
+
+    load: processes that ran or wanted to, over the last minute · steal: the share of the machine's time that a
+    hypervisor gave to others · others_cores: cores that other processes kept busy · involuntary_switches_per_s: how
+    often this process had to make room · cpu_over_wall: cores that this process used · contended, and why in words.
+    """
+
+    def __init__(self, stat: Path = STAT) -> None:
+        self._stat = stat
+        self.start()
+
+    def start(self) -> None:
+        """Begins anew."""
+        self._wall, self._own, self._switches = time.perf_counter(), _own_s(), _involuntary_switches()
+        self._ticks = _ticks(self._stat)
+
+    def stop(self) -> dict[str, Any]:
+        """What happened since the start. May be called again."""
+        wall = max(time.perf_counter() - self._wall, 1e-9)
+        own = (_own_s() - self._own) / wall
+        seen: dict[str, Any] = {
+            "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+            "steal": None,
+            "others_cores": None,
+            "involuntary_switches_per_s": None,
+            "cpu_over_wall": round(own, 3),
+        }
+        if self._switches is not None:
+            seen["involuntary_switches_per_s"] = round(((_involuntary_switches() or 0) - self._switches) / wall, 1)
+        ticks = _ticks(self._stat)
+        if ticks and self._ticks and wall >= SHORTEST_S:
+            spent = [now - then for now, then in zip(ticks, self._ticks, strict=True)]
+            busy = sum(spent[column] for column in BUSY) / os.sysconf("SC_CLK_TCK") / wall
+            seen["steal"] = round(spent[7] / max(sum(spent), 1), 4)
+            seen["others_cores"] = round(max(busy - own, 0.0), 3)
+        return seen | judged(seen)
+
+
+def judged(seen: dict[str, Any]) -> dict[str, Any]:
+    """`contended`, and `why` in words: one of the three signs is beyond its limit.
+
+    >>> judged({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0})
+    {'contended': True, 'why': 'other processes kept 1.00 cores busy'}
+    >>> judged({"others_cores": None, "steal": None, "involuntary_switches_per_s": None})
+    {'contended': False, 'why': ''}
+    """
+    others, steal, switches = (seen[key] or 0 for key in ("others_cores", "steal", "involuntary_switches_per_s"))
+    signs = []
+    if others > OTHERS_CORES:
+        signs.append(f"other processes kept {others:.2f} cores busy")
+    if steal > STEAL_SHARE:
+        signs.append(f"the hypervisor took {steal:.0%} of the machine's time")
+    if switches > SWITCHES_PER_S:
+        signs.append(f"made room for others {switches:.0f} times a second")
+    return {"contended": bool(signs), "why": "; ".join(signs)}
+
+
+def _own_s() -> float:
+    """Seconds of CPU time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _involuntary_switches() -> int | None:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource else None
+
+
+def _ticks(stat: Path) -> list[int] | None:
+    """The first line of /proc/stat: ticks of user, nice, system, idle, iowait, irq, softirq, steal."""
+    try:
+        return [int(word) for word in stat.read_text(encoding="ascii").partition("\n")[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
