@@ -5,7 +5,8 @@ none. Here C++ is told that fake CUDA tensors are on the meta device, which has 
 optimizers see them on CUDA, and what C++ makes "on meta" is made on CUDA. In turn C++ no longer makes the choices that
 it makes for CUDA alone. Those of them that change what is held are made here, and named in `CHOICES`.
 
-Not yet run beside a GPU: the choices are those of torch's source.
+Not yet run beside a GPU: the choices are those of torch's source. On Hopper and Blackwell, torch 2.13 with a recent
+cuDNN prefers cuDNN's attention to flash, which keeps tensors of the same sizes but for some bytes of random state.
 Source: attention.cpp, Dropout.cpp, layer_norm.cpp and RNN.cpp in aten/src/ATen/native, sdp_utils.cpp in its
 transformers/cuda (torch 2.13).
 """
@@ -23,7 +24,7 @@ from torch.nn import functional
 from torch.optim import optimizer as optimizers
 
 CHOICES = {
-    "scaled_dot_product_attention": "flash in 16 bits, memory-efficient in 32, math with a mask or grouped in 32",
+    "scaled_dot_product_attention": "flash in 16 bits, memory-efficient in 32, math in 64; never that of cuDNN",
     "dropout": "one kernel, which keeps a mask of bools",
     "rms_norm": "one kernel, which keeps its input and a reciprocal root per row; composed on a torch without it",
     "batch_norm": "torch's own kernel, not that of cuDNN",
@@ -32,6 +33,7 @@ CHOICES = {
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 FLASH_HEAD_DIM = 256  # above it flash attention is not to be had
 FLASH_ALIGNMENT = 8  # head dims are padded to a multiple of it
+EFFICIENT_ALIGNMENT_BYTES = 16  # of a head's row, or attention takes the math path
 _META = torch.device("meta")
 
 
@@ -134,17 +136,24 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    operators, enabled = torch.ops.aten, torch._C
-    width = query.shape[-1]
-    is_batch = query.dim() == 4 and attn_mask is None
-    flash = query.dtype in FLASH_DTYPES and width <= FLASH_HEAD_DIM and width == key.shape[-1] == value.shape[-1]
-    if is_batch and flash and enabled._get_flash_sdp_enabled():
+    operators = torch.ops.aten
+    width, widths = query.shape[-1], {part.shape[-1] for part in (query, key, value)}
+    is_batch = query.dim() == 4
+    takes_flash = is_batch and attn_mask is None and query.dtype in FLASH_DTYPES and widths == {width}
+    if takes_flash and width <= FLASH_HEAD_DIM and torch._C._get_flash_sdp_enabled():
         missing = -width % FLASH_ALIGNMENT
         parts = [functional.pad(part, (0, missing)) if missing else part for part in (query, key, value)]
         scale = width**-0.5 if scale is None else scale
         out = operators._scaled_dot_product_flash_attention(*parts, dropout_p, is_causal, False, scale=scale)
         return out[0][..., :width] if missing else out[0]  # type: ignore[no-any-return]
-    if is_batch and query.shape[1] == key.shape[1] and enabled._get_mem_efficient_sdp_enabled():
+    is_aligned = all(size * query.element_size() % EFFICIENT_ALIGNMENT_BYTES == 0 for size in widths)
+    takes_efficient = is_batch and is_aligned and query.dtype != torch.float64
+    if takes_efficient and torch._C._get_mem_efficient_sdp_enabled():
+        if attn_mask is not None or query.shape[1] != key.shape[1]:
+            raise RuntimeError(
+                "attention on CUDA with a mask, or grouped in 32 bits, runs otherwise in each release: take is_causal "
+                "instead of a mask, choose sdpa_kernel(SDPBackend.MATH), or measure it where there is a GPU"
+            )
         trains = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
         attend = operators._scaled_dot_product_efficient_attention
         out = attend(query, key, value, None, trains, dropout_p, is_causal, scale=scale)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from accounting import ledger, memory, predicted
 from accounting.activations import activation_bytes
@@ -94,19 +95,29 @@ def test_an_optimizer_left_to_itself_takes_foreach_on_cuda():
     assert peaks["itself"] == formula, f"the peak is {peaks['itself']}, but should be {formula}"
 
 
-def test_attention_is_flash_in_16_bits_and_memory_efficient_in_32_and_grouped_math(workloads):
-    def operators(dtype, kv_heads):
-        with predicted.memory("cuda") as held:
-            query = torch.empty(2, 4, 10, 16, dtype=dtype, device="cuda", requires_grad=True)
-            key = torch.empty(2, kv_heads, 10, 16, dtype=dtype, device="cuda")
-            out = functional.scaled_dot_product_attention(query, key, key, is_causal=True, enable_gqa=kv_heads != 4)
-            out.sum().backward()
-        return " ".join(held.unknown)
+def operators_of_attention(dtype, kv_heads=4, mask=None):
+    with predicted.memory("cuda") as held:
+        query = torch.empty(2, 4, 10, 16, dtype=dtype, device="cuda", requires_grad=True)
+        key = torch.empty(2, kv_heads, 10, 16, dtype=dtype, device="cuda")
+        mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
+        out = functional.scaled_dot_product_attention(query, key, key, mask, enable_gqa=kv_heads != 4)
+        out.sum().backward()
+    return " ".join(held.unknown)
 
-    assert "_scaled_dot_product_flash_attention_backward" in operators(torch.bfloat16, 4)
-    assert "_scaled_dot_product_flash_attention_backward" in operators(torch.bfloat16, 2)
-    assert "_scaled_dot_product_efficient_attention_backward" in operators(torch.float32, 4)
-    assert "bmm" in operators(torch.float32, 2)
+
+def test_attention_is_flash_in_16_bits_and_memory_efficient_in_32():
+    assert "_scaled_dot_product_flash_attention_backward" in operators_of_attention(torch.bfloat16)
+    assert "_scaled_dot_product_flash_attention_backward" in operators_of_attention(torch.bfloat16, kv_heads=2)
+    assert "_scaled_dot_product_efficient_attention_backward" in operators_of_attention(torch.float32)
+    assert "bmm" in operators_of_attention(torch.float64)
+
+
+def test_attention_whose_kernel_depends_on_the_release_is_refused_unless_chosen():
+    for kind in ({"kv_heads": 2}, {"mask": torch.bool}):
+        with pytest.raises(RuntimeError, match="runs otherwise in each release: take is_causal"):
+            operators_of_attention(torch.float32, **kind)
+        with sdpa_kernel(SDPBackend.MATH):
+            assert "bmm" in operators_of_attention(torch.float32, **kind)
 
 
 def test_dropout_keeps_a_mask_of_bools():
