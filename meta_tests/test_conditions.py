@@ -14,6 +14,7 @@ from proofline import conditions as states
 from proofline.conditions import conditions, judged, state
 from proofline.progress import LONG_S, Progress
 
+QUIET: dict[str, Any] = {"contended": False, "why": ""}
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
@@ -35,7 +36,6 @@ def furnished(root: Path) -> Path:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text + "\n")
     (root / "cpu.stat").write_text("usage_usec 17\nnr_throttled 2\nthrottled_usec 4200\n")
-    (root / "stat").write_text("cpu  1323580 133357 203944 1056863 5079 0 1295 8195 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
     (root / "cpuinfo").write_text("processor\t: 0\ncpu MHz\t\t: 2596.1\nprocessor\t: 1\ncpu MHz\t\t: 2000.1\n")
     return root
 
@@ -43,20 +43,18 @@ def furnished(root: Path) -> Path:
 def test_what_the_system_tells_of_its_cores_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = furnished(tmp_path)
     monkeypatch.setattr(states, "_allowed", lambda: [0, 1])
-    found = states._cpu_state(root, root / "cpuinfo", root / "cpu.stat", root / "stat")
+    found = states._cpu_state(root, root / "cpuinfo", root / "cpu.stat")
     assert (found["affinity"], found["governor"], found["clock_mhz"]) == ("0-1", "powersave", 2500.0)
     assert found["totals"] == {"temperature": 12, "quota of the container": 4200}
-    assert found["steal_s"] == 8195 / os.sysconf("SC_CLK_TCK")
     monkeypatch.setattr(states, "_allowed", lambda: [1])
-    bare = states._cpu_state(root / "none", root / "cpuinfo", root, root / "none")
+    bare = states._cpu_state(root / "none", root / "cpuinfo", root)
     assert bare["clock_mhz"] == 2000.1, "the clock of another core than the allowed one"
-    assert bare["steal_s"] is None
     assert bare["totals"] == {}
 
 
 def test_a_quiet_measurement_has_no_label() -> None:
     moment = {"reasons": ["idle", "application clocks"], "totals": {"temperature": 3}, "processes": 1}
-    assert judged(moment, moment) == {"throttled": False, "contended": False, "labels": []}
+    assert judged(moment, moment, QUIET) == {"throttled": False, "contended": False, "labels": []}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,7 @@ def test_a_quiet_measurement_has_no_label() -> None:
 def test_a_throttled_measurement_is_labelled_with_the_reason(
     before: dict[str, Any], after: dict[str, Any], label: str
 ) -> None:
-    found = judged(before, after)
+    found = judged(before, after, QUIET)
     assert found["throttled"]
     assert found["labels"] == [label]
 
@@ -84,6 +82,16 @@ def test_a_contended_measurement_is_labelled_with_what_was_seen() -> None:
     found = judged({"processes": 1}, {"processes": 3}, {"contended": True, "why": "steal 12 %"})
     assert found["contended"]
     assert found["labels"] == ["contended: steal 12 %, 2 other processes on the GPU"]
+
+
+def test_the_contention_of_a_block_is_in_its_record_and_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {"load": 9.0, "steal": 0.3, "contended": True, "why": "the hypervisor took 30% of the machine's time"}
+    monkeypatch.setattr(states, "Watch", lambda: SimpleNamespace(stop=lambda: seen))
+    with conditions(CPU) as record:
+        pass
+    assert record["contention"] == seen
+    assert record["contended"]
+    assert "contended: the hypervisor took 30% of the machine's time" in record["labels"]
 
 
 class FakeNvml:

@@ -6,20 +6,20 @@ Nothing is dropped for it: the measurement is labelled. The branches for NVIDIA'
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from proofline.contention import Watch
+
 SYSTEM = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.stat")
 CPUINFO = Path("/proc/cpuinfo")
-STAT = Path("/proc/stat")
 SAMPLED_CORES = 8  # on some kernels each clock takes 10 ms to read
 
 # What NVML's bits mean (nvml.h, nvmlClocksEventReasons). The last three hold the clock down without being asked to.
@@ -41,18 +41,18 @@ ASKED_FOR = ("idle", "application clocks", "sync boost", "display clocks")
 def conditions(device: torch.device) -> Iterator[dict[str, Any]]:
     """The conditions of what is measured in the block: a dictionary that is complete when the block has ended.
 
-    `before` and `after` (see `state`), `throttled`, `contended`, and `labels`: for each of the two that applies, what
-    it was in words.
+    `before` and `after` (see `state`), `contention` (see `proofline.contention`), `throttled`, `contended`, and
+    `labels`: for each of the two that applies, what it was in words.
     """
     record: dict[str, Any] = {"before": state(device)}
+    watch = Watch()
     yield record
+    record["contention"] = watch.stop()
     record["after"] = state(device)
-    record |= judged(record["before"], record["after"])
+    record |= judged(record["before"], record["after"], record["contention"])
 
 
-def judged(
-    before: dict[str, Any], after: dict[str, Any], contention: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Any]:
+def judged(before: dict[str, Any], after: dict[str, Any], contention: dict[str, Any]) -> dict[str, Any]:
     """Whether a measurement between two states was throttled or contended, and what to call it.
 
     Reasons that the driver gives at either end count; what it or the system adds up (`throttled_s`, `throttle_count`)
@@ -74,13 +74,12 @@ def judged(
 def state(device: torch.device) -> dict[str, Any]:
     """What decides the speed of `device` at this moment, as far as it can be read without privileges.
 
-    A CPU: `threads` of torch, `affinity` (the cores it may run on), `governor`, `clock_mhz`, `load` (processes that ran
-    or wanted to, over the last minute), `steal_s` (core seconds that the hypervisor gave to others so far). A GPU:
-    `clock_mhz`, `memory_clock_mhz`, `power_w` (which NVIDIA averages over up to a second), `power_limit_w`,
-    `temperature_c`, `reasons` (why the clock is not higher, by name), `processes` that use it. `totals`: counters that
-    grow while the device is throttled.
+    A CPU: `threads` of torch, `affinity` (the cores it may run on), `governor`, `clock_mhz`. A GPU: `clock_mhz`,
+    `memory_clock_mhz`, `power_w` (which NVIDIA averages over up to a second), `power_limit_w`, `temperature_c`,
+    `reasons` (why the clock is not higher, by name), `processes` that use it. `totals`: counters that grow while the
+    device is throttled.
     """
-    found = _cpu_state(SYSTEM, CPUINFO, QUOTA, STAT)
+    found = _cpu_state(SYSTEM, CPUINFO, QUOTA)
     if device.type == "cuda":
         of_gpu = _amd_state(device) if torch.version.hip else _nvidia_state(device)
         found |= {**of_gpu, "totals": found["totals"] | of_gpu.get("totals", {})}
@@ -90,7 +89,7 @@ def state(device: torch.device) -> dict[str, Any]:
 # ---- CPU ---------------------------------------------------------------------------------------------------------
 
 
-def _cpu_state(system: Path, cpuinfo: Path, quota: Path, stat: Path) -> dict[str, Any]:
+def _cpu_state(system: Path, cpuinfo: Path, quota: Path) -> dict[str, Any]:
     cores = _allowed()
     sampled = cores[:: max(1, len(cores) // SAMPLED_CORES)][:SAMPLED_CORES]
     frequencies = [system / f"cpu{core}" / "cpufreq" for core in sampled]
@@ -101,8 +100,6 @@ def _cpu_state(system: Path, cpuinfo: Path, quota: Path, stat: Path) -> dict[str
         "affinity": ranges(cores),
         "governor": ", ".join(governors) or None,
         "clock_mhz": _mean(clocks or _clocks_mhz(cpuinfo, cores)),
-        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "steal_s": _steal_s(stat),
         "totals": _throttle_totals(system, sampled, quota),
     }
 
@@ -150,12 +147,6 @@ def _throttle_totals(system: Path, cores: Sequence[int], quota: Path) -> dict[st
         if key in ("throttled_usec", "throttled_time") and value.strip().isdigit():
             totals["quota of the container"] = int(value)
     return totals
-
-
-def _steal_s(stat: Path) -> float | None:
-    """The eighth figure of the first line of /proc/stat, in seconds; None where there is none."""
-    words = _text(stat).partition("\n")[0].split()
-    return int(words[8]) / os.sysconf("SC_CLK_TCK") if len(words) > 8 and words[8].isdigit() else None
 
 
 def _text(file: Path) -> str:
