@@ -16,6 +16,7 @@ from proofline import statistics
 from proofline.statistics import (
     Effect,
     Plan,
+    common_shift,
     confirmed,
     decide,
     location,
@@ -114,6 +115,8 @@ def test_an_interval_excludes_1_exactly_where_the_p_value_says_so(level: float) 
         for effect in (
             paired(*pairs_of(logs), level=level),
             unpaired([1.01, 0.97, 1.02, 1.0, 0.99], drawn, level=level, floor=0.01),
+            unpaired([1.01, 0.97, 1.02, 1.0, 0.99], drawn, level=level, floor=0.0, common=1.02),
+            unpaired([1.01, 0.97, 1.02, 1.0, 0.99], drawn, level=level, floor=0.01, common=0.98),
         ):
             excluded = (effect.low > 1, effect.high < 1)
             significant = (effect.p_slower <= level, effect.p_faster <= level)
@@ -395,6 +398,34 @@ def test_the_noise_floor_covers_the_next_sitting() -> None:
     assert noise_floor([[1.0, 1.1]]) == math.inf, "one sitting says nothing about the next"
 
 
+def test_what_all_benchmarks_do_together_is_not_held_against_one() -> None:
+    draw, plan = np.random.default_rng(16), Plan(benchmarks=8, looks=(10,), confirming_pairs=10, shared_baseline=True)
+    before = np.exp(draw.normal(0, 0.01, (8, 10)))
+    after = np.exp(draw.normal(0, 0.01, (8, 20))) * 1.08
+    after[0] *= 1.10
+    common = common_shift(list(before), list(after))
+    assert common == pytest.approx(1.08, abs=0.01), f"the common shift is {common}, but 1.08 was planted"
+    with_it = [decide(b, a, plan, floor=0.02, common=common).verdict for b, a in zip(before, after, strict=True)]
+    without = [decide(b, a, plan, floor=0.02).verdict for b, a in zip(before, after, strict=True)]
+    assert with_it == ["SLOWER"] + ["INCONCLUSIVE"] * 7, f"only the first changed, but the verdicts are {with_it}"
+    assert without == ["SLOWER"] * 8, f"without the common shift all should alarm, but are {without}"
+    assert common_shift(list(before[:4]), list(after[:4])) == 1.0, "four benchmarks are too few for a common shift"
+
+
+def test_a_machine_that_became_faster_does_not_make_anything_slower() -> None:
+    draw = np.random.default_rng(17)
+    before, after = np.exp(draw.normal(0, 0.01, (2, 12)))
+    effect = unpaired(before, after, level=0.01, floor=0.0, common=0.9)
+    assert effect.p_slower > 0.01, f"nothing became slower, however fast the rest is: {effect}"
+    assert effect.p_faster == 1.0, f"what did not become faster is not faster: {effect}"
+
+
+def test_history_counts_nothing_for_a_confirmation_that_shares_its_baseline() -> None:
+    alone, shared = Plan(benchmarks=4), Plan(benchmarks=4, shared_baseline=True)
+    assert shared.screening_rate == 0.01 / 4, f"{shared.screening_rate} should be the alarm rate over 4 benchmarks"
+    assert alone.screening_rate == pytest.approx(0.2 / 4), f"{alone.screening_rate} should be 0.01 / 0.05 over 4 benchmarks"
+
+
 # Bad input
 
 
@@ -407,6 +438,11 @@ def test_the_noise_floor_covers_the_next_sitting() -> None:
         (lambda: paired([math.nan], [1.0], level=0.1), "before should hold positive, finite times, but holds nan"),
         (lambda: paired([1.0], [1.0], level=0.5), "level should lie between 0 and 0.5, but is 0.5"),
         (lambda: unpaired([1.0], [1.0], level=0.1, floor=-1), "floor should be a fraction of 0 or more, but is -1"),
+        (
+            lambda: unpaired([1.0], [1.0], level=0.1, common=0.0),
+            "common should be a positive, finite ratio, but is 0.0",
+        ),
+        (lambda: common_shift([[1.0]], []), "before and after should be the same benchmarks, but are 1 and 0"),
         (lambda: location([]), "rounds_s should be a non-empty sequence of times"),
         (lambda: Plan(benchmarks=0), "benchmarks should be 1 or more, but is 0"),
         (lambda: Plan(benchmarks=1, looks=(8, 8)), r"looks should be increasing numbers of pairs, but are \(8, 8\)"),

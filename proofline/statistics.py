@@ -44,6 +44,7 @@ CONFIRMATION_LEVEL = 0.05
 ALARM_RATE = 0.01
 MIN_EFFECT = 0.03
 UNKNOWN_FLOOR = 0.02  # what a change of sitting may do where too few sittings are stored to know
+FEWEST_FOR_COMMON = 5  # benchmarks, of which a change in one or two leaves the median where it is
 EFFICIENCY = 3 / math.pi  # of signed ranks and rank sums relative to the mean, for normal noise
 
 
@@ -123,40 +124,54 @@ class Effect:
     noise: float  # standard deviation of a pair's log ratio, as signed ranks see it: 0.03 is 3 %
     level: float
     floor: float = 0.0  # what a change of sitting alone may do
+    common: float = 1.0  # what all benchmarks together did
     _differences: Floats = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
     _null: Floats = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
 
-    def interval(self, level: float) -> tuple[float, float]:
-        """The bounds of the ratio, each of which errs with a chance of at most `level`."""
+    def interval(self, level: float, *, sittings: bool = True) -> tuple[float, float]:
+        """The bounds of the ratio, each of which errs with a chance of at most `level`.
+
+        With sittings=False without what a change of sitting may have done: that of the two groups as they were taken.
+        """
         # The k-th smallest difference is above the truth with chance P(count <= k - 1).
         k = int(np.searchsorted(self._null, level, side="right"))
         if k == 0:
             return 0.0, math.inf
-        ordered, margin = self._differences, math.log1p(self.floor)
-        return math.exp(ordered[k - 1] - margin), math.exp(ordered[len(ordered) - k] + margin)
+        ordered = self._differences
+        down, up = _margins(self.floor, self.common) if sittings else (0.0, 0.0)
+        return math.exp(ordered[k - 1] - down), math.exp(ordered[len(ordered) - k] + up)
 
 
-def _effect(differences: Floats, null: Floats, pairs: int, information: float, level: float, floor: float) -> Effect:
+def _margins(floor: float, common: float) -> tuple[float, float]:
+    """By how much the logarithm of a ratio must lie above 0, and below, before it is a change of its own."""
+    return math.log1p(floor) + max(0.0, math.log(common)), math.log1p(floor) + max(0.0, -math.log(common))
+
+
+def _effect(
+    differences: Floats, null: Floats, pairs: int, information: float, level: float, floor: float, common: float
+) -> Effect:
     if not 0 < level < 0.5:
         raise ValueError(f"level should lie between 0 and 0.5, but is {level!r}")
-    ordered, margin = np.sort(differences), math.log1p(floor)
+    ordered, (down, up) = np.sort(differences), _margins(floor, common)
     # Differences of exactly nothing count against both directions: ties can only make the test more careful.
-    against_slower = int(np.searchsorted(ordered, margin, side="right"))
-    against_faster = len(ordered) - int(np.searchsorted(ordered, -margin, side="left"))
-    bare = Effect(math.exp(float(np.median(ordered))), 0.0, math.inf, 1.0, 1.0, pairs, 0.0, level, 0.0, ordered, null)
+    against_slower = int(np.searchsorted(ordered, down, side="right"))
+    against_faster = len(ordered) - int(np.searchsorted(ordered, -up, side="left"))
+    ratio = math.exp(float(np.median(ordered)))
+    bare = Effect(ratio, 0.0, math.inf, 1.0, 1.0, pairs, 0.0, level, 0.0, 1.0, ordered, null)
     low, high = bare.interval(float(ndtr(-1.0)))  # one standard error to each side
     noise = math.inf if math.isinf(high) else math.log(high / low) / 2 * math.sqrt(information * EFFICIENCY)
     low, high = bare.interval(level)
     return Effect(
-        ratio=bare.ratio,
-        low=low / (1 + floor),
-        high=high * (1 + floor),
+        ratio=ratio,
+        low=low * math.exp(-down),
+        high=high * math.exp(up),
         p_slower=float(null[against_slower]) if against_slower < len(null) else 1.0,
         p_faster=float(null[against_faster]) if against_faster < len(null) else 1.0,
         pairs=pairs,
         noise=noise,
         level=level,
         floor=floor,
+        common=common,
         _differences=ordered,
         _null=null,
     )
@@ -181,17 +196,22 @@ def paired(before: Sequence[float], after: Sequence[float], *, level: float) -> 
     logs = np.log(a / b)
     rows, columns = np.triu_indices(len(logs))
     walsh = (logs[rows] + logs[columns]) / 2  # the mean of every two pairs, each with itself too
-    return _effect(walsh, _signed_rank_null(len(logs)), len(logs), len(logs), level, 0.0)
+    return _effect(walsh, _signed_rank_null(len(logs)), len(logs), len(logs), level, 0.0, 1.0)
 
 
-def unpaired(before: Sequence[float], after: Sequence[float], *, level: float, floor: float | None = None) -> Effect:
+def unpaired(
+    before: Sequence[float], after: Sequence[float], *, level: float, floor: float | None = None, common: float = 1.0
+) -> Effect:
     """The effect between two groups of processes taken at different times: the rank sums of Mann and Whitney.
 
     `floor` is what a change of sitting alone does to unchanged code on this machine (see `noise_floor`), as a fraction:
     the interval is widened by it on both sides, and "slower" means slower by more than it; None is UNKNOWN_FLOOR. The
     result is exact as long as drift between the groups stays within the floor; floor=0 claims that there is none.
+    `common` is what all benchmarks did together (`common_shift`), most likely the machine: "slower" must hold with it
+    and without it, and the interval covers both readings.
 
-    Raises ValueError for an empty group, a time that isn't positive, a negative floor, or a level beyond (0, 0.5).
+    Raises ValueError for an empty group, a time or `common` that isn't positive, a negative floor, or a level beyond
+    (0, 0.5).
 
     >>> effect = unpaired([1.00, 1.01, 0.99, 1.02, 1.0], [1.10, 1.11, 1.09, 1.12, 1.1], level=0.01, floor=0.02)
     >>> round(effect.ratio, 2), round(effect.p_slower, 4)
@@ -201,9 +221,11 @@ def unpaired(before: Sequence[float], after: Sequence[float], *, level: float, f
     margin = UNKNOWN_FLOOR if floor is None else float(floor)
     if not 0 <= margin < math.inf:
         raise ValueError(f"floor should be a fraction of 0 or more, but is {floor!r}")
+    if not 0 < common < math.inf:
+        raise ValueError(f"common should be a positive, finite ratio, but is {common!r}")
     differences = (np.log(a)[:, None] - np.log(b)[None, :]).ravel()
     information = 2 * len(a) * len(b) / (len(a) + len(b))  # pairs of independent processes that say as much
-    return _effect(differences, _rank_sum_null(len(a), len(b)), min(len(a), len(b)), information, level, margin)
+    return _effect(differences, _rank_sum_null(len(a), len(b)), min(len(a), len(b)), information, level, margin, common)
 
 
 def noise_floor(sittings: Sequence[Sequence[float]], *, level: float = 0.05) -> float:
@@ -222,6 +244,28 @@ def noise_floor(sittings: Sequence[Sequence[float]], *, level: float = 0.05) -> 
         return math.inf
     spread = float(medians.std(ddof=1)) * math.sqrt(1 + 1 / len(medians))
     return math.expm1(-float(stdtrit(len(medians) - 1, level)) * spread)
+
+
+def common_shift(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float:
+    """What all benchmarks did together between two sittings: the median over benchmarks of the ratio of their medians.
+
+    A machine that runs at another clock, or has a neighbour today, moves all benchmarks; a change of the code moves
+    those that it touches. Where it touches most of them the two cannot be told apart from history, only side by side.
+    1.0 for fewer than FEWEST_FOR_COMMON benchmarks, of which the median would be the change itself.
+
+    Raises ValueError for lists of unequal length, or a time that isn't positive.
+
+    >>> round(common_shift([[1.0, 1.1], [2.0], [3.0], [4.0], [5.0]], [[1.1, 1.2], [2.1], [3.15], [4.2], [9.0]]), 3)
+    1.05
+    """
+    if len(before) != len(after):
+        raise ValueError(f"before and after should be the same benchmarks, but are {len(before)} and {len(after)}")
+    if len(before) < FEWEST_FOR_COMMON:
+        return 1.0
+    middles = [
+        (np.median(_times(b, "before")), np.median(_times(a, "after"))) for b, a in zip(before, after, strict=True)
+    ]
+    return float(np.exp(np.median([math.log(a / b) for b, a in middles])))
 
 
 @dataclass(frozen=True)
@@ -295,7 +339,7 @@ def _beyond(ratio: float, min_effect: float) -> str | None:
 
 
 def _same(effect: Effect, level: float, min_effect: float) -> bool:
-    low, high = effect.interval(level)
+    low, high = effect.interval(level, sittings=False)
     return 1 / (1 + min_effect) < low and high < 1 + min_effect
 
 
@@ -306,7 +350,9 @@ def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFEC
     held against the estimate: held against the bound, a change must be about twice as large to be found (docs/gate.md
     has both). A change as large as min_effect itself is therefore reported about every second time.
     SAME: the interval at the look's miss level lies within min_effect of 1, so that a change as large is missed with a
-    chance of `plan.miss_rate` at most. It isn't the absence of evidence. INCONCLUSIVE: neither, at the last look.
+    chance of `plan.miss_rate` at most. It isn't the absence of evidence. In history mode it says that the two groups
+    agree so closely as they were taken; a change that a drift has hidden is not excluded. INCONCLUSIVE: neither, at the
+    last look.
 
     >>> plan = Plan(benchmarks=1, looks=(12,))
     >>> times = [1.00, 1.01, 0.99, 1.02, 1.0, 0.98, 1.01, 1.0, 0.99, 1.01, 1.0, 1.02]
@@ -355,13 +401,14 @@ def decide(
     min_effect: float = MIN_EFFECT,
     *,
     floor: float | None = None,
+    common: float = 1.0,
 ) -> Decision:
     """The whole rule of a benchmark in one: looks, suspicion, confirmation by what follows, verdict.
 
     A function of all times in the order taken, so that the gate may ask after each batch, and a study may replay it;
     what lies beyond those that decide is ignored. A suspicion that isn't confirmed goes on to the next look: the sum
     over looks that bounds false alarms has that chance in it already. In history mode (`plan.shared_baseline`) before
-    is the whole stored group, looks count processes of after, and `floor` is that of `unpaired`.
+    is the whole stored group, looks count processes of after, and `floor` and `common` are those of `unpaired`.
 
     Raises ValueError for fewer pairs than the first look.
 
@@ -378,7 +425,7 @@ def decide(
 
     def compared(first: int, last: int, level: float) -> Effect:
         if plan.shared_baseline:
-            return unpaired(before, after[first:last], level=level, floor=floor)
+            return unpaired(before, after[first:last], level=level, floor=floor, common=common)
         return paired(before[first:last], after[first:last], level=level)
 
     suspicion = None
@@ -442,6 +489,6 @@ def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, po
 
 def as_facts(effect: Effect) -> dict[str, Any]:
     """What of an effect belongs in a record: plain numbers, None where there is no bound."""
-    names = ("ratio", "low", "high", "p_slower", "p_faster", "pairs", "noise", "level", "floor")
+    names = ("ratio", "low", "high", "p_slower", "p_faster", "pairs", "noise", "level", "floor", "common")
     facts = {name: getattr(effect, name) for name in names}
     return {name: None if math.isinf(value) else value for name, value in facts.items()}

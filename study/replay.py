@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest, ttest_ind_from_stats
 
-from proofline.statistics import MIN_EFFECT, Decision, Plan, decide, noise_floor, paired
+from proofline.statistics import MIN_EFFECT, Decision, Plan, common_shift, decide, noise_floor, paired
 from study.runs import Sitting
 
 Figures = NDArray[np.float64]
@@ -45,7 +45,8 @@ class GateRun:
 
     @property
     def alarmed(self) -> bool:
-        return any(decision.verdict == "SLOWER" for decision in self.decisions)
+        """Whether any kernel is SLOWER, or would be if what was still to come had confirmed it."""
+        return any("SLOWER" in (d.verdict, d.verdict is None and d.suspicion) for d in self.decisions)
 
     @property
     def processes(self) -> int:
@@ -58,10 +59,13 @@ def gate_run(before: Figures, after: Figures, plan: Plan, start: int = 0, min_ef
 
 
 def versus_runs(figures: Figures, plan: Plan, *, factor: float = 1.0, step: int = 1) -> Iterator[GateRun]:
-    """A gate run from every `step`-th process on, over the processes that follow it; `factor` slows the after side."""
-    pairs = most_pairs(plan)
-    for start in range(0, len(figures) - 2 * pairs + 1, step):
-        before, after = abba(start, pairs)
+    """A gate run from every `step`-th process on, over the processes that follow it; `factor` slows the after side.
+
+    Unchanged, runs go on to where the sitting has all looks still, but not all that a confirmation could ask for.
+    """
+    least, most = plan.looks[-1], most_pairs(plan)
+    for start in range(0, len(figures) - 2 * (least if factor == 1 else most) + 1, step):
+        before, after = abba(start, min(most, (len(figures) - start) // 4 * 2))
         yield gate_run(figures[before], figures[after] * factor, plan, start)
 
 
@@ -121,11 +125,17 @@ def tally(runs: Sequence[GateRun], kernels: Sequence[int]) -> Tally:
     return Tally(Counter(d.verdict or "" for d in decisions), [d.wanted for d in decisions])
 
 
-def history_run(baseline: Figures, now: Figures, floors: Sequence[float], group: int) -> GateRun:
-    """The gate in history mode: a group of processes against a stored one, and once more where it is suspected."""
+def history_run(
+    baseline: Figures, now: Figures, floors: Sequence[float], group: int, *, factor: float = 1.0, alone: bool = False
+) -> GateRun:
+    """The gate in history mode: a group of processes against a stored one, and once more where it is suspected.
+
+    `factor` slows each kernel in turn, the others being unchanged; `alone` judges it without looking at the others.
+    """
+    common = 1.0 if alone else common_shift(list(baseline.T), list(now.T))
     plan = Plan(benchmarks=baseline.shape[1], looks=(group,), confirming_pairs=group, shared_baseline=True)
-    columns = zip(baseline.T, now.T, floors, strict=True)
-    return GateRun(0, tuple(decide(b, a, plan, floor=floor) for b, a, floor in columns))
+    columns = zip(baseline.T, factor * now.T, floors, strict=True)
+    return GateRun(0, tuple(decide(b, a, plan, floor=floor, common=common) for b, a, floor in columns))
 
 
 def floors_of(groups: Sequence[Figures], level: float) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
@@ -265,34 +266,69 @@ def estimate_or_bound() -> str:
     return markdown(("paired noise", "true slowdown", "held against the estimate", "held against the bound"), rows)
 
 
-def history() -> str:
-    rows = []
-    for label, floors in (
-        ("none (0 %)", lambda before: [0.0] * before[0].shape[1]),
-        (f"unknown ({UNKNOWN_FLOOR:.0%})", lambda before: [UNKNOWN_FLOOR] * before[0].shape[1]),
-        ("from 6 groups before", lambda before: floors_of(before, 0.05)),
-    ):
-        for factor in (1.0, 1.05, 1.10):
-            runs = [run for s in data() for run in _history(s.figures[FIGURE], floors, factor)]
-            if not runs:
-                continue
-            alarmed = bound(sum(run.alarmed for run in runs), len(runs)) if factor == 1 else "–"
-            found = tally(runs, range(len(runs[0].decisions)))
-            shares = [f"{found.share(verdict):.1%}" for verdict in ("SLOWER", "INCONCLUSIVE", "SAME")]
-            rows.append((label, "none" if factor == 1 else f"+{factor - 1:.0%}", alarmed, *shares))
-    return markdown(("floor", "planted", "whole runs that alarm", "SLOWER", "INCONCLUSIVE", "SAME"), rows)
-
-
 Floors = Callable[[list[NDArray[np.float64]]], list[float]]
 
 
-def _history(x: NDArray[np.float64], floors: Floors, factor: float) -> Iterable[GateRun]:
-    """Runs of history mode from every process on: six groups before, the last being the baseline, then two now."""
-    size = HISTORY_GROUP
-    for start in range(len(x) - 8 * size + 1):
-        groups = [x[start + i * size : start + (i + 1) * size] for i in range(6)]
-        now = x[start + 6 * size : start + 8 * size] * factor
-        yield history_run(groups[5], now, floors(groups), size)
+def no_floor(before: list[NDArray[np.float64]]) -> list[float]:
+    return [0.0] * before[0].shape[1]
+
+
+def unknown_floor(before: list[NDArray[np.float64]]) -> list[float]:
+    return [UNKNOWN_FLOOR] * before[0].shape[1]
+
+
+def known_floor(before: list[NDArray[np.float64]]) -> list[float]:
+    return floors_of(before, 0.05)
+
+
+HISTORY_RULES: tuple[tuple[str, Floors, bool], ...] = (
+    ("rank sums alone", no_floor, True),
+    (f"floor of {UNKNOWN_FLOOR:.0%}", unknown_floor, True),
+    (f"floor of {UNKNOWN_FLOOR:.0%} and common shift (the gate's)", unknown_floor, False),
+    ("floor from six groups and common shift (the gate's)", known_floor, False),
+)
+
+
+def history() -> str:
+    rows = []
+    for rule, floors, alone in HISTORY_RULES:
+        for where, windows in (("next in its sitting", _next_groups), ("in another sitting", _groups_across)):
+            found: dict[float, list[GateRun]] = {1.0: [], 1.05: [], 1.10: []}
+            for groups, now in windows():
+                floor = floors(groups)
+                for factor, runs in found.items():
+                    runs.append(history_run(groups[-1], now, floor, HISTORY_GROUP, factor=factor, alone=alone))
+            if found[1.0]:
+                same, *slower = (tally(runs, range(len(runs[0].decisions))) for runs in found.values())
+                alarms = bound(sum(run.alarmed for run in found[1.0]), len(found[1.0]))
+                unchanged_ = f"{same.share('SAME'):.0%} / {same.share('INCONCLUSIVE'):.0%}"
+                rows.append((rule, where, alarms, unchanged_, *(f"{t.share('SLOWER'):.0%}" for t in slower)))
+    head = ("rule", "now", "whole runs that alarm", "unchanged: SAME / INCONCLUSIVE", "+5 % found", "+10 % found")
+    return markdown(head, rows)
+
+
+Windows = Iterable[tuple[list[NDArray[np.float64]], NDArray[np.float64]]]
+
+
+def _groups(x: NDArray[np.float64], start: int) -> list[NDArray[np.float64]]:
+    return [x[start + i * HISTORY_GROUP : start + (i + 1) * HISTORY_GROUP] for i in range(6)]
+
+
+def _next_groups() -> Windows:
+    """From every second process on: six groups of processes, of which the last is the baseline, and the two after."""
+    for sitting in data():
+        x = sitting.figures[FIGURE]
+        for start in range(0, len(x) - 8 * HISTORY_GROUP + 1, 2):
+            yield _groups(x, start), x[start + 6 * HISTORY_GROUP : start + 8 * HISTORY_GROUP]
+
+
+def _groups_across() -> Windows:
+    """Six groups of processes of one sitting, of which the last is the baseline, and two of a later sitting."""
+    for early, late in itertools.combinations(data(), 2):
+        x, y = early.figures[FIGURE], late.figures[FIGURE]
+        for stored in range(0, len(x) - 6 * HISTORY_GROUP + 1, 2 * HISTORY_GROUP):
+            for start in range(0, len(y) - 2 * HISTORY_GROUP + 1, 2 * HISTORY_GROUP):
+                yield _groups(x, stored), y[start : start + 2 * HISTORY_GROUP]
 
 
 def simulated() -> str:
