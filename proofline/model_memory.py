@@ -59,7 +59,7 @@ def memory_of(user_model: UserModel) -> Memory:
     return Memory(
         rows=(
             MemoryRow("parameters, buffers, inputs", own, live["model"]),
-            MemoryRow("gradients", bytes_of(gradients), live["backward"] - live["cleared"]),
+            MemoryRow("gradients", storage_bytes_of(gradients), live["backward"] - live["cleared"]),
             MemoryRow("optimizer state", bytes_of(state), live["first update"] - live["first backward"]),
             MemoryRow(HELD, _held_bytes(prediction), live["forward"] - live["cleared"]),
             MemoryRow(PEAK, _peak_bytes(prediction), max(held.phases[name].peak_bytes for name in STEP)),
@@ -137,6 +137,11 @@ def state_tensors(instance: Instance) -> list[Tensor]:
 def bytes_of(tensors: Iterable[Tensor]) -> int:
     """numel × element_size, summed."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def storage_bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Of the storages that the tensors live in, each once: a gradient may be a part of a larger tensor and keep it."""
+    return sum({each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors}.values())
 
 
 @contextmanager
