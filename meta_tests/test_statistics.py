@@ -423,7 +423,9 @@ def test_a_machine_that_became_faster_does_not_make_anything_slower() -> None:
 def test_history_counts_nothing_for_a_confirmation_that_shares_its_baseline() -> None:
     alone, shared = Plan(benchmarks=4), Plan(benchmarks=4, shared_baseline=True)
     assert shared.screening_rate == 0.01 / 4, f"{shared.screening_rate} should be the alarm rate over 4 benchmarks"
-    assert alone.screening_rate == pytest.approx(0.2 / 4), f"{alone.screening_rate} should be 0.01 / 0.05 over 4 benchmarks"
+    assert alone.screening_rate == pytest.approx(0.2 / 4), (
+        f"{alone.screening_rate} should be 0.01 / 0.05 over 4 benchmarks"
+    )
 
 
 # Bad input
