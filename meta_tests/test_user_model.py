@@ -262,11 +262,12 @@ def test_a_factory_that_converts_a_tied_model_is_predicted() -> None:
         assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{what}: {row} {memory.remarks}"
 
 
-@pytest.mark.parametrize("factory", ["deep", "checkpointed"])
+@pytest.mark.parametrize("factory", ["deep", "checkpointed", "with_class_token"])
 def test_what_vision_models_and_checkpointed_ones_do_is_predicted(factory: str) -> None:
     memory = memory_of(model.loaded(f"meta_tests.user_models.own:{factory}", ROOT, CPU))
-    row = memory.row("peak of a step")
+    row, gradients = memory.row("peak of a step"), memory.row("gradients")
     assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{row} {memory.remarks}"
+    assert gradients.predicted_bytes == gradients.measured_bytes, f"{gradients}"
 
 
 def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> None:
