@@ -45,8 +45,7 @@ class _Reads(TorchDispatchMode):
             if storage not in self._written and storage not in written:
                 self.read.setdefault(storage, tensor)
         for tensor in (*_tensors(out), *written.values()):
-            if _storage(tensor) not in self.read:  # a view of an input is that input
-                self._written[_storage(tensor)] = tensor
+            self._written[_storage(tensor)] = tensor
         self.operators += not getattr(func, "is_view", False)
         return out
 

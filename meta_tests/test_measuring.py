@@ -295,6 +295,7 @@ def test_what_a_function_writes_is_no_input_of_it() -> None:
     assert [t.data_ptr() for t in examine(lambda: out.copy_(x)).inputs] == [x.data_ptr()]
     assert [t.data_ptr() for t in examine(lambda: x.view(16, 16).t() + torch.zeros(16, 16)).inputs] == [x.data_ptr()]
     assert examine(lambda: (x + x).relu()).operators == 2, "operators miscounted"
+    assert examine(lambda: x.view(16, 16).t() + 1).operators == 1, "a view launches nothing"
 
 
 @pytest.mark.parametrize("share", [0.2, 0.4])
