@@ -57,6 +57,10 @@ def test_a_quiet_measurement_has_no_label() -> None:
     assert judged(moment, moment, QUIET) == {"throttled": False, "contended": False, "labels": []}
 
 
+def test_a_total_that_was_not_read_before_says_nothing() -> None:
+    assert not judged({}, {"totals": {"temperature": 12}}, QUIET)["throttled"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "label"),
     [
