@@ -83,6 +83,7 @@ def new_house(root: Path) -> House:
     for folder in ("test_claims", "bench"):
         (root / folder).mkdir()
         (root / folder / "__init__.py").touch()
+    (root / "bench" / "measuring.py").write_text("METHOD = 0\n")
     registry = root / "test_claims" / "registry"
     registry.mkdir()
     (registry / "sources.toml").write_text('[[source]]\nkey = "lecture"\ntitle = "A lecture"\nlocator = "minute 3"\n')

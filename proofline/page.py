@@ -15,7 +15,8 @@ from proofline.explained import Flops
 from proofline.facts import OVERHEAD, Examination, Inventory, Step
 from proofline.model_claims import DOES_NOT_APPLY, Answer
 from proofline.model_memory import Memory
-from proofline.report import aligned, engineering, markdown_table, share
+from proofline.report import share
+from proofline.tables import aligned, engineering, markdown_table
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 LONGEST_LIST = 8

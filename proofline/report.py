@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from proofline import __version__, history, plots
+from proofline import __version__, history, plots, recording
 from proofline import device as devices
+from proofline.tables import aligned, engineering, markdown_table
 from proofline.verdicts import VERDICTS, Registry, Verdict
 
 COLOURS = {"FAILS": "red", "not checked": "yellow", "corrected": "cyan"}
@@ -46,8 +47,8 @@ def finish(
     records: Path,
 ) -> Finished:
     """Writes the record of a run that had a claim or a benchmark, and with a folder verdicts.json and report.md."""
-    fingerprint, headline = devices.fingerprint(device), devices.headline(device)
-    content = pytest_benchmark_json(config)
+    fingerprint, headline = recording.fingerprint(config), devices.headline(device)
+    content = recording.benchmark_json(config)
     if not verdicts and not content["benchmarks"]:
         return Finished(fingerprint, headline, [], [], None, None)
     content["proofline"] = {
@@ -58,7 +59,7 @@ def finish(
         "fingerprint": fingerprint,
         "verdicts": [verdict.as_dict() for verdict in verdicts],
     }
-    record = history.append(records, content, fingerprint)
+    record = recording.save(config, content, records)
     finished = Finished(fingerprint, headline, verdicts, content["benchmarks"], folder, record)
     if folder is None:
         return finished
@@ -69,27 +70,6 @@ def finish(
     if drawing := plots.roofline_svg(finished.benchmarks, f"Matrix products on {fingerprint['name']}"):
         history.write_atomically(folder / ROOFLINE, drawing)
     return finished
-
-
-def pytest_benchmark_json(config: pytest.Config) -> dict[str, Any]:
-    """The run in pytest-benchmark's own JSON form, made by its own hooks; no benchmarks where it is switched off."""
-    # The session is the one thing of pytest-benchmark that no hook hands out.
-    session = getattr(config, "_benchmarksession", None)
-    if session is None:
-        return {"benchmarks": [], "machine_info": {}, "commit_info": {}}
-    hook = config.hook
-    machine = hook.pytest_benchmark_generate_machine_info(config=config)
-    hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine)
-    commit = hook.pytest_benchmark_generate_commit_info(config=config)
-    hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
-    content: dict[str, Any] = hook.pytest_benchmark_generate_json(
-        config=config,
-        benchmarks=[bench for bench in session.benchmarks if bench],
-        include_data=True,
-        machine_info=machine,
-        commit_info=commit,
-    )
-    return content
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------
@@ -155,48 +135,6 @@ def rate(extra: dict[str, Any]) -> str:
 
 def share(value: float | None, absent: str) -> str:
     return absent if value is None else f"{value:.1%}" + (" !" if value > 1 else "")
-
-
-def engineering(value: float, unit: str) -> str:
-    """A figure with three digits and an SI prefix.
-
-    >>> engineering(0.00123, "s"), engineering(9.2e11, "FLOP/s")
-    ('1.23 ms', '920 GFLOP/s')
-    """
-    for factor, prefix in (
-        (1e15, "P"),
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-        (1, ""),
-        (1e-3, "m"),
-        (1e-6, "µ"),
-    ):
-        if abs(value) >= factor * 0.9995:
-            scaled = value / factor
-            digits = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2
-            return f"{scaled:.{digits}f} {prefix}{unit}"
-    return f"{value / 1e-9:.3g} n{unit}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as lines of text: the first column flush left, the others flush right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-
-
-def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown; a bar in a cell is escaped."""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    head, *body = ["| " + " | ".join(row) + " |" for row in cells]
-    return [head, "|" + " --- |" * len(rows[0]), *body]
 
 
 # ---- documents ---------------------------------------------------------------------------------------------------

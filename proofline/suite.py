@@ -373,6 +373,10 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
         machine_info.get("cpu", {}).pop(key, None)
 
 
+def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any]:
+    return devices.fingerprint(config.stash[_run].device)
+
+
 # ---- reporting ---------------------------------------------------------------------------------------------------
 
 

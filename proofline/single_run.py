@@ -1,0 +1,85 @@
+"""One run of pytest compared with a baseline, or stored as one: what the options of the gate do without replicates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proofline import compare, history, recording
+from proofline.plugin import Settings
+from proofline.tables import aligned
+
+OUTCOME = pytest.StashKey[list[str]]()
+COLOURS = {"SLOWER": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green", "INCONCLUSIVE": "yellow"}
+
+
+def check_baseline(config: pytest.Config, settings: Settings) -> None:
+    """Refuses, before anything runs, a baseline that is not there or is another machine's."""
+    own = recording.fingerprint(config)
+    summaries = baseline_of(settings, history.fingerprint_id(own))
+    other = summaries[-1]
+    if other.fingerprint_id == history.fingerprint_id(own) or settings.portable:
+        return
+    raise pytest.UsageError(refusal(settings, other, own))
+
+
+def refusal(settings: Settings, other: history.Summary, own: dict[str, object]) -> str:
+    """Why a baseline of another fingerprint is not compared with."""
+    theirs = history.read(other.path)["proofline"].get("fingerprint", {})
+    rows = "; ".join(history.differences(theirs, own)) or "the digest of the fingerprint"
+    return (
+        f"--gate-baseline {settings.baseline}: it was recorded under other conditions ({rows}), and times of other "
+        "machines are not compared. --gate-portable compares ratios that mean the same on both; --gate-versus runs "
+        "both sides here"
+    )
+
+
+def baseline_of(settings: Settings, own: str) -> list[history.Summary]:
+    """The records of the baseline that was named. Raises UsageError where there is none."""
+    try:
+        return history.baseline(settings.folder, str(settings.baseline), own, settings.exact)
+    except (history.UnknownBaseline, history.UnreadableRecord) as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def finish(config: pytest.Config, settings: Settings) -> None:
+    """Compares this run's record, and stores it under a name."""
+    path, content = config.stash[recording.SAVED]
+    mine = history.summary_of(content, path, settings.exact)
+    lines = config.stash[OUTCOME] = []
+    if settings.baseline:
+        then = [each for each in baseline_of(settings, mine.fingerprint_id) if each.path != path]
+        lines += compared(then, mine, settings)
+    if settings.record:
+        stored = history.store_baseline(settings.record, [path])
+        lines.append(f"baseline {settings.record}: this run ({_short(path, settings.folder)}), named in {stored}")
+
+
+def compared(then: list[history.Summary], mine: history.Summary, settings: Settings) -> list[str]:
+    """The table of a comparison, and a line that sums it up."""
+    if not then:
+        return [f"--gate-baseline {settings.baseline}: this is the first run"]
+    floors = {name: row["floor"] for name, row in _floors(settings, mine).items() if row.get("floor")}
+    rows = compare.compare(then, [mine], min_effect=settings.min_effect, floors=floors, portable=settings.portable)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in compare.counts(rows).items())
+    return [*aligned(compare.table(rows)), f"against {settings.baseline} ({len(then)} records): {counts}"]
+
+
+def _floors(settings: Settings, mine: history.Summary) -> dict[str, dict[str, float]]:
+    return history.noise_floors(settings.folder, mine.fingerprint_id)
+
+
+def _short(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+def print_summary(terminal: pytest.TerminalReporter) -> None:
+    """What became of the comparison, on the terminal."""
+    lines = terminal.config.stash.get(OUTCOME, [])
+    if not lines:
+        return
+    terminal.section("compared with the history")
+    for line in lines:
+        colour = next((COLOURS[word] for word in COLOURS if f" {word} " in f"{line} "), None)
+        terminal.write_line(line.rstrip(), **({colour: True} if colour else {}))
