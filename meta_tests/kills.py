@@ -1,0 +1,84 @@
+"""Kills writers of a history at random moments and looks for what was lost: python -m meta_tests.kills [KILLS].
+
+A writer says after each record that it is stored. Whatever happens to it, all that it said is there afterwards, every
+other file is a whole record too, and the index tells what the records tell.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from proofline import history
+
+ROOT = Path(__file__).resolve().parents[1]
+FINGERPRINT = {"name": "a"}
+# Two writers a round, each storing a record, naming it as a baseline and reading all: the three ways to write.
+WRITER = """
+import sys
+from pathlib import Path
+from proofline import history
+folder, size = Path(sys.argv[1]), int(sys.argv[2])
+stats = {"min": 1.0, "data": [1.0] * size}
+record = {"benchmarks": [{"fullname": "a", "stats": stats}], "proofline": {"fingerprint": {"name": "a"}}}
+while True:
+    path = history.append(folder, record, {"name": "a"})
+    print(path.name, flush=True)
+    history.store_baseline("main", [path])
+    history.summaries(folder, ["flops"])
+"""
+
+
+def kill_writers(folder: Path, kills: int, seed: int = 0, size: int = 20_000) -> dict[str, int]:
+    """Kills so many writers, two at work at a time, and returns what is there. Raises AssertionError for a loss."""
+    moment = random.Random(seed)
+    said: set[str] = set()
+    done = 0
+    while done < kills:
+        command = [sys.executable, "-c", WRITER, str(folder), str(size)]
+        writers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        first = [writer.stdout.readline() for writer in writers if writer.stdout]  # both are at work now
+        for writer in writers:
+            time.sleep(moment.uniform(0, 0.03))
+            writer.kill()
+            done += 1
+        for writer, line in zip(writers, first, strict=True):
+            rest = writer.communicate()[0]
+            # A last line without its end was cut short, and says nothing.
+            said |= {name for name in (line + rest).split("\n")[:-1] if name}
+    return looked_through(folder, said) | {"kills": done}
+
+
+def looked_through(folder: Path, said: set[str]) -> dict[str, int]:
+    """Reads the whole history. Raises AssertionError for what is lost, broken, or told otherwise by the index."""
+    found = dict(history.records(folder))
+    broken = [str(each) for each in found.values() if isinstance(each, history.UnreadableRecord)]
+    assert not broken, f"{len(broken)} records are broken: {broken[:3]}"
+    lost = said - {path.name for path in found}
+    assert not lost, f"{len(lost)} records were said to be stored and are gone: {sorted(lost)[:3]}"
+    inner = folder / history.fingerprint_id(FINGERPRINT)
+    indexed = history.summaries(folder, ["flops"])
+    (inner / "index.jsonl").unlink(missing_ok=True)
+    assert indexed == history.summaries(folder, ["flops"]), "the index tells other than the records"
+    (named,) = history.baseline(folder, "main", inner.name, ["flops"])
+    assert named.path.name in {path.name for path in found}
+    unfinished = len(list(inner.rglob("*.part")))
+    return {"records": len(found), "said": len(said), "unfinished": unfinished}
+
+
+def main() -> None:
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    with tempfile.TemporaryDirectory() as folder:
+        found = kill_writers(Path(folder), kills, seed=time.time_ns())
+    print(
+        f"{found['kills']} kills: {found['records']} whole records, {found['said']} of them said to be stored, "
+        f"none lost or broken; {found['unfinished']} writes were cut short"
+    )
+
+
+if __name__ == "__main__":
+    main()
