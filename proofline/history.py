@@ -140,13 +140,18 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             moment=str(record.get("datetime", "")),
             fingerprint_id=fingerprint_id(fingerprint),
             name=str(fingerprint.get("name")),
-            torch=str(fingerprint.get("torch")),
-            commit=str((record.get("commit_info") or {}).get("id") or ""),
+            torch=str(fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""),
+            commit=_commit(record.get("commit_info") or {}),
             benchmarks={bench["fullname"]: _timed(bench, exact) for bench in record["benchmarks"]},
             verdicts={row["id"]: row["verdict"] for row in ours.get("verdicts", [])},
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UnreadableRecord(f"{path}: not a record of this suite ({type(error).__name__}: {error})") from error
+
+
+def _commit(info: Mapping[str, Any]) -> str:
+    found = str(info.get("id") or "")
+    return "" if found == "unversioned" else found  # pytest-benchmark's word for "not under version control"
 
 
 def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:

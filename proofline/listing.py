@@ -21,7 +21,7 @@ def print_history(folder: Path, exact: Sequence[str], *, verbose: bool) -> int:
         contended = "  contended" if each.contended else ""
         print(
             f"  {each.path.name}  {len(each.benchmarks):3d} benchmarks  {len(each.verdicts):3d} claims"
-            f"  {each.name}, torch {each.torch}  {each.commit[:10]}{contended}".rstrip()
+            f"  {', torch '.join(filter(None, [each.name, each.torch]))}  {each.commit[:10]}{contended}".rstrip()
         )
     for name, files in history.baselines(folder).items():
         print(f"  baseline {name}: {', '.join(str(file.relative_to(folder)) for file in files)}")
