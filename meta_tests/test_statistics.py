@@ -334,6 +334,9 @@ def test_a_suspicion_stands_only_if_fresh_pairs_repeat_it() -> None:
     assert confirmed("SLOWER", slow, slow, plan) == "SLOWER", "what repeats should stand"
     assert confirmed("SLOWER", flat, slow, plan) == "INCONCLUSIVE", "what does not repeat should not alarm"
     assert confirmed("SLOWER", slight, slow, plan) == "INCONCLUSIVE", "what repeats at 2 % only should not alarm at 3 %"
+    unsure = effect_of(1.08, 0.6, 18)
+    assert unsure.p_slower > plan.confirmation_level, f"so much spread should leave it open: {unsure}"
+    assert confirmed("SLOWER", unsure, slow, plan) == "INCONCLUSIVE", "what fresh pairs leave open should not alarm"
     assert confirmed("SLOWER", flat, flat, plan) == "SAME", "what all pairs place within 3 % of 1 is the same"
     with pytest.raises(ValueError, match="suspicion should be SLOWER or FASTER, but is 'SAME'"):
         confirmed("SAME", slow, slow, plan)
