@@ -295,14 +295,21 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     if (chosen.used and not chosen.orchestrated) or is_replicate():
         if recording.SAVED not in config.stash:
             recording.save_plain(config, chosen.folder)
-        if not is_replicate():
+        if not is_replicate() and recording.SAVED in config.stash:
             from proofline import single_run
 
             single_run.finish(config, chosen)
+    if recording.UNSAVED in config.stash and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     return result
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if "proofline.recording" in sys.modules:
+        from proofline import recording
+
+        if recording.UNSAVED in terminalreporter.config.stash:
+            terminalreporter.write_line(terminalreporter.config.stash[recording.UNSAVED], red=True)
     if "proofline.single_run" in sys.modules:
         from proofline import single_run
 

@@ -25,6 +25,7 @@ SETTING_VARIABLES = (
 PACKAGES = ("torch", "numpy", "scipy", "pytest-benchmark")
 
 SAVED = pytest.StashKey[tuple[Path, dict[str, Any]]]()
+UNSAVED = pytest.StashKey[str]()
 CONTENTION = pytest.StashKey[dict[str, dict[str, Any]]]()
 SETTINGS = pytest.StashKey[dict[str, dict[str, Any]]]()
 
@@ -57,19 +58,26 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
     return content
 
 
-def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path:
-    """Puts the record where it belongs, the history or the gate's own place, and returns its path."""
+def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path | None:
+    """Puts the record where it belongs, the history or the gate's own place, and returns its path.
+
+    Where it cannot be written (a full disk, say) the run goes on to its end, says so there, and is red: None.
+    """
     target = os.environ.get(REPLICATE)
-    if target:
-        path = Path(target)
-        history.write_atomically(path, history.as_text(content))
-    else:
-        path = history.append(folder, content, content["proofline"]["fingerprint"])
+    try:
+        if target:
+            path = Path(target)
+            history.write_atomically(path, history.as_text(content))
+        else:
+            path = history.append(folder, content, content["proofline"]["fingerprint"])
+    except OSError as error:
+        config.stash[UNSAVED] = f"the record of this run could not be stored in {target or folder}: {error}"
+        return None
     config.stash[SAVED] = (path, content)
     return path
 
 
-def save_plain(config: pytest.Config, folder: Path) -> Path:
+def save_plain(config: pytest.Config, folder: Path) -> Path | None:
     """The record of a run of a repo that knows nothing of this suite."""
     content = benchmark_json(config)
     content["proofline"] = {

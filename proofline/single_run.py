@@ -11,13 +11,15 @@ from proofline.plugin import Settings
 from proofline.tables import aligned
 
 OUTCOME = pytest.StashKey[list[str]]()
+BASELINE = pytest.StashKey[list[history.Summary]]()
 COLOURS = {"SLOWER": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green", "INCONCLUSIVE": "yellow"}
 
 
 def check_baseline(config: pytest.Config, settings: Settings) -> None:
     """Refuses, before anything runs, a baseline that is not there or is another machine's."""
     own = recording.fingerprint(config)
-    summaries = baseline_of(settings, history.fingerprint_id(own))
+    # Kept: once this run's own record is stored, it is the latest.
+    summaries = config.stash[BASELINE] = baseline_of(settings, history.fingerprint_id(own))
     other = summaries[-1]
     if other.fingerprint_id == history.fingerprint_id(own) or settings.portable:
         return
@@ -49,8 +51,7 @@ def finish(config: pytest.Config, settings: Settings) -> None:
     mine = history.summary_of(content, path, settings.exact)
     lines = config.stash[OUTCOME] = []
     if settings.baseline:
-        then = [each for each in baseline_of(settings, mine.fingerprint_id) if each.path != path]
-        lines += compared(then, mine, settings)
+        lines += compared(config.stash[BASELINE], mine, settings)
     if settings.record:
         stored = history.store_baseline(settings.record, [path])
         lines.append(f"baseline {settings.record}: this run ({_short(path, settings.folder)}), named in {stored}")
@@ -58,8 +59,6 @@ def finish(config: pytest.Config, settings: Settings) -> None:
 
 def compared(then: list[history.Summary], mine: history.Summary, settings: Settings) -> list[str]:
     """The table of a comparison, and a line that sums it up."""
-    if not then:
-        return [f"--gate-baseline {settings.baseline}: this is the first run"]
     floors = {name: row["floor"] for name, row in _floors(settings, mine).items() if row.get("floor")}
     rows = compare.compare(then, [mine], min_effect=settings.min_effect, floors=floors, portable=settings.portable)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compare.counts(rows).items())
