@@ -55,7 +55,7 @@ class Watch:
             "involuntary_switches_per_s": None,
             "cpu_over_wall": round(own, 3),
         }
-        if self._switches is not None:
+        if self._switches is not None and wall >= SHORTEST_S:  # once in a millisecond is no rate
             seen["involuntary_switches_per_s"] = round(((_involuntary_switches() or 0) - self._switches) / wall, 1)
         ticks = _ticks(self._stat)
         if ticks and self._ticks and wall >= SHORTEST_S:

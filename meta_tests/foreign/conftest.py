@@ -1,0 +1,13 @@
+"""A repo that knows nothing of the gate, and has options of its own by the names that the suite uses."""
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="none")
+    parser.addoption("--model", default="small")
+
+
+@pytest.fixture
+def device(request):
+    return request.config.getoption("--device")
