@@ -66,6 +66,19 @@ def test_a_plain_run_leaves_nothing_behind(foreign: Foreign) -> None:
     assert not (foreign.root / ".proofline").exists()
 
 
+def test_a_plain_run_pays_for_two_small_modules(foreign: Foreign) -> None:
+    with open(foreign.root / "conftest.py", "a", encoding="utf-8") as conftest:
+        conftest.write(
+            "def pytest_unconfigure():\n"
+            "    import sys\n"
+            "    ours = [name for name in sys.modules if name.split('.')[0] == 'proofline']\n"
+            "    heavy = sorted({'numpy', 'scipy', 'torch', 'pynvml', 'matplotlib'} & set(sys.modules))\n"
+            "    print('loaded', sorted(ours), heavy)\n"
+        )
+    run = foreign.run()
+    assert "loaded ['proofline', 'proofline.hooks', 'proofline.plugin'] []" in run.output, run.output
+
+
 def test_a_recorded_run_is_listed_named_and_compared(foreign: Foreign) -> None:
     run = foreign.run("--gate-record", "main")
     assert run.code == 0, run.output

@@ -19,6 +19,7 @@ from proofline.tables import engineering
 
 TIME = "time"
 VERDICT = "verdict"
+MOST = 100  # records a side whose times are compared, the newest: the ranks of more take seconds and say little more
 DTYPES = "fp64 fp32 tf32 bf16 fp16 fp8_e4m3 fp8_e5m2 int8".split()
 VERDICTS = ("SLOWER", "CHANGED", "MISSING", "INCONCLUSIVE", "FASTER", "NEW", "SAME")  # the worst first
 HEAD = ["benchmark", "quantity", "before", "after", "ratio", "interval", "verdict"]
@@ -98,7 +99,7 @@ def _plan(before: Sequence[Summary], after: Sequence[Summary]) -> Plan:
         raise ValueError(f"before and after should hold records, but hold {len(before)} and {len(after)}")
     shared = set(_names(before)) & set(_names(after))
     # One look, at the records there are; a baseline is shared by all runs that are compared with it.
-    looks = (min(len(before), len(after)),)
+    looks = (min(len(before), len(after), MOST),)
     return Plan(max(1, len(shared)), looks=looks, directions=2, shared_baseline=True)
 
 
@@ -124,7 +125,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _time_rows(before: Sequence[Summary], after: Sequence[Summary], names: Sequence[str], rule: _Rule) -> list[Row]:
-    sides = {name: (_timed(before, name), _timed(after, name)) for name in names}
+    sides = {name: (_timed(before, name)[-MOST:], _timed(after, name)[-MOST:]) for name in names}
     times = {name: tuple([timed.time_s for timed in side] for side in both) for name, both in sides.items()}
     shared = [both for both in times.values() if all(both)]
     common = statistics.common_shift([both[0] for both in shared], [both[1] for both in shared])
