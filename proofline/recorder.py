@@ -32,7 +32,8 @@ class Recorder:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         wanted = None if self.task["ids"] is None else set(self.task["ids"])
-        kept, dropped = [], []
+        kept: list[pytest.Item] = []
+        dropped: list[pytest.Item] = []
         for item in items:
             chosen = wanted is None or item.nodeid in wanted
             if self.task["benchmarks_only"] and "benchmark" not in getattr(item, "fixturenames", ()):

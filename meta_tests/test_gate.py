@@ -1,0 +1,267 @@
+"""The gate on a small foreign repo that knows nothing of it, in real processes; its rules with made-up replicates."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from proofline import gate, judging, replicates, statistics
+from proofline.history import Timed
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The plan in force takes 26 pairs to confirm anything: these runs are about everything else, with six.
+QUICK = """
+import os
+if "PROOFLINE_RECORD_TO" not in os.environ:
+    from proofline import judging, statistics
+    def plan(self, benchmarks):
+        return statistics.Plan(benchmarks=1, looks=(3,), alarm_rate=0.2, confirmation_level=0.2, confirming_pairs=3,
+                               shared_baseline=not self.paired)
+    judging.Rule.plan = plan
+"""
+
+MORE = """
+import work
+
+def test_{name}(benchmark):
+    benchmark.pedantic(work.busy, args=(400,), rounds=30, iterations=4)
+
+def test_slow(benchmark):
+    benchmark.pedantic(work.busy, args=({steps},), rounds=30, iterations=4)
+
+def test_that_fails():
+    assert {steps} == 400, "the test's own failure"
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """The foreign repo under git, its one commit checked out."""
+    repo = tmp_path / "foreign"
+    shutil.copytree(ROOT / "meta_tests" / "foreign", repo, ignore=shutil.ignore_patterns("__pycache__"))
+    (repo / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
+    (repo / ".gitignore").write_text("__pycache__\n.proofline\n")
+    (repo / "test_more.py").write_text(MORE.format(name="old_name", steps=400))
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "quick_plan.py").write_text(QUICK)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True)
+    return repo
+
+
+def environment(repo: Path, **more: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PROOFLINE_", "GITHUB_"))}
+    return {**kept, "PYTHONPATH": f"{repo.parent / 'path'}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "proofline.plugin", "-p", "quick_plan", *options]
+
+
+def run(repo: Path, *options: str, **more: str) -> tuple[int, str]:
+    done = subprocess.run(
+        command(*options), cwd=repo, env=environment(repo, **more), capture_output=True, text=True, timeout=120
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def worktrees(repo: Path) -> int:
+    return subprocess.run(["git", "worktree", "list"], cwd=repo, capture_output=True, text=True).stdout.count("\n")
+
+
+def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_and_what_is_unchanged_does_not(
+    foreign: Path, tmp_path: Path
+) -> None:
+    (foreign / "test_more.py").write_text(MORE.format(name="new_name", steps=1200))
+    (foreign / "work.py").write_text((foreign / "work.py").read_text().replace("STEPS = 300", "STEPS = 301"))
+    junit, page = tmp_path / "junit.xml", tmp_path / "page.md"
+    before = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
+
+    code, said = run(
+        foreign, "--gate", "--gate-versus", "HEAD", "--gate-min-effect", "40%", "--device", "abacus",
+        f"--junitxml={junit}", GITHUB_STEP_SUMMARY=str(page),
+    )  # fmt: skip
+
+    assert code == 1, f"exit code {code}, but should be 1:\n{said}"
+    cases = {case.get("name"): case for case in ET.parse(junit).getroot().iter("testcase")}
+    verdicts = {
+        (name, row.get("name")): row.get("value") for name, case in cases.items() for row in case.iter("property")
+    }
+    assert verdicts["test_slow", "gate.time"] == "SLOWER", said
+    assert verdicts["test_busy_loop", "gate.flops"] == "CHANGED", said
+    assert verdicts["test_busy_loop", "gate.time"] in ("SAME", "INCONCLUSIVE"), said
+    assert verdicts["test_old_name", "gate.time"] == "MISSING", said
+    assert verdicts["test_new_name", "gate.time"] == "NEW", said
+    failed = {name for name, case in cases.items() if case.find("failure") is not None}
+    assert failed == {"test_slow", "test_busy_loop", "test_old_name", "test_that_fails"}, said
+    assert "the test's own failure" in said, said
+    assert "| test_more.py::test_slow | time |" in page.read_text(), page.read_text()
+    assert worktrees(foreign) == 1, "the worktree of the other revision is still there"
+    after = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
+    assert after == before, f"the user's working tree was touched: {after!r}, before {before!r}"
+
+
+def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path) -> None:
+    (foreign / "work.py").write_text("def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n")
+    parent = subprocess.Popen(
+        command("--gate", "--gate-versus", "HEAD"), cwd=foreign, env=environment(foreign),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def alive() -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = process.read_bytes().decode().split("\0")
+                if "proofline_gate_recorder" in words and str(foreign) in str((process.parent / "cwd").readlink()):
+                    found.append(process.parent.name)
+            except OSError:
+                continue
+        return found
+
+    until(lambda: worktrees(foreign) == 2 and alive(), "a worktree and a child of this side")
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    until(lambda: worktrees(foreign) == 1 and not alive(), "the worktree and the child gone")
+
+
+def until(condition: Any, what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"not seen within 30 s: {what}"
+        time.sleep(0.05)
+
+
+def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path) -> None:
+    code, said = run(foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "3")
+    assert code == 0, said
+    assert "baseline main: 3 records" in said, said
+    (foreign / "work.py").write_text((foreign / "work.py").read_text().replace("STEPS = 300", "STEPS = 1500"))
+    code, said = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
+    assert code == 1, said
+    assert "SLOWER: test_foreign.py::test_busy_loop" in said, said
+    assert "flops is 3000, but was 600" in said, said
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [("HEAD", "both sides are the same"), (".", "both sides are the same"), ("no-such", "no folder, no interpreter")],
+)
+def test_the_same_side_twice_and_an_unknown_side_are_refused(foreign: Path, other: str, why: str) -> None:
+    code, said = run(foreign, "--gate", "--gate-versus", other)
+    assert code == 4, f"exit code {code}:\n{said}"
+    assert why in said, f"exit code {code}:\n{said}"
+
+
+def test_a_crash_of_a_fresh_process_is_that_of_the_test_and_is_told(foreign: Path) -> None:
+    (foreign / "work.py").write_text("import os\nSTEPS = 1\ndef busy(steps=0):\n    os.abort()\n")
+    code, said = run(foreign, "test_foreign.py::test_busy_loop", "--gate-noise-floor")
+    assert code == 1, f"exit code {code}:\n{said}"
+    assert "SIGABRT" in said, f"exit code {code}:\n{said}"
+
+
+# ---- rules, with made-up replicates ------------------------------------------------------------------------------
+
+
+def timed(time_s: float, contended: str = "", **exact: int) -> Timed:
+    return Timed(time_s=time_s, exact=exact, portable={}, contended=contended)
+
+
+def adapted(first: Any, take: Any, minutes: float = 10) -> tuple[gate.Gate, Any]:
+    config = SimpleNamespace(
+        pluginmanager=SimpleNamespace(get_plugin=lambda _: None), get_verbosity=lambda: -1, stash={}
+    )
+    run_of = gate.Gate(config, SimpleNamespace(budget_s=60 * minutes, replicates=None))  # type: ignore[arg-type]
+    run_of.begun = time.monotonic()
+    run_of.exact_rows = lambda _: []  # type: ignore[method-assign]
+    run_of.adapt(first, {name: [] for name in first}, judging.Rule(), take)
+    return run_of, {row.name: row for row in run_of.rows}
+
+
+def test_only_benchmarks_whose_verdict_is_open_are_taken_again() -> None:
+    asked: list[list[str]] = []
+    noisy = [1.3, 0.8, 1.2, 0.7]
+
+    def take(names: list[str]) -> Any:
+        asked.append(names)
+        figures = {"slow": 1.5, "noisy": noisy[len(asked) % 4]}
+        return {name: (timed(1.0), timed(figures[name])) for name in names}
+
+    _, rows = adapted({"slow": (timed(1.0), timed(1.5)), "noisy": (timed(1.0), timed(1.2))}, take)
+    assert rows["slow"].verdict == "SLOWER", rows
+    assert rows["noisy"].verdict == "INCONCLUSIVE", rows
+    assert "replicates a side would decide" in rows["noisy"].note, rows["noisy"]
+    assert asked[0] == ["slow", "noisy"], asked
+    assert asked[-1] != ["slow", "noisy"], asked
+    assert rows["slow"].effect, rows["slow"]
+    assert rows["slow"].effect.pairs == 16 + statistics.CONFIRMING_PAIRS, rows["slow"]
+
+
+def test_a_contended_pair_is_repeated_and_where_it_stays_contended_labelled() -> None:
+    taken = 0
+
+    def quiet(names: list[str]) -> Any:
+        nonlocal taken
+        taken += 1
+        return {name: (timed(1.0), timed(1.001)) for name in names}
+
+    run_of, rows = adapted({"a": (timed(1.0), timed(4.0, "other processes"))}, quiet)
+    assert rows["a"].verdict == "SAME", rows
+    assert rows["a"].effect.ratio < 1.01, rows
+    assert taken == 8, (taken, run_of.lines)
+    assert "1 repeated" in run_of.lines[-1], (taken, run_of.lines)
+
+    busy = {"a": (timed(1.0), timed(1.001, "other processes"))}
+    _, rows = adapted(busy, lambda _: busy)
+    assert "replicates contended: other processes" in rows["a"].note, rows["a"]
+
+
+def test_a_spent_budget_leaves_open_what_is_open() -> None:
+    def never(names: list[str]) -> Any:
+        raise AssertionError(f"asked for {names} after the budget was spent")
+
+    run_of, rows = adapted({"a": (timed(1.0), timed(2.0))}, never, minutes=-1)
+    assert rows["a"].verdict == "INCONCLUSIVE", (rows, run_of.lines)
+    assert "budget" in run_of.lines[0], (rows, run_of.lines)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "direction", "strict", "stops"),
+    [
+        ("SLOWER", "slower", False, True), ("SLOWER", "faster", False, False), ("FASTER", "both", False, True),
+        ("FASTER", "slower", False, False), ("MISSING", "slower", False, True), ("CHANGED", "slower", False, True),
+        ("INCONCLUSIVE", "slower", False, False), ("INCONCLUSIVE", "slower", True, True), ("NEW", "both", True, False),
+    ],
+)  # fmt: skip
+def test_what_stops_the_gate(verdict: str, direction: str, strict: bool, stops: bool) -> None:
+    row = judging.Row("a", "time", 1.0, 2.0, verdict)
+    assert judging.fails(row, direction, strict) is stops
+
+
+def test_children_get_the_users_options_and_none_of_the_parents() -> None:
+    parser = SimpleNamespace(_option_string_actions={
+        name: SimpleNamespace(nargs=nargs)
+        for name, nargs in {"--device": None, "-k": None, "--gate": 0, "--gate-versus": None, "-x": 0, "-o": None,
+                            "--junit-xml": None}.items()
+    })  # fmt: skip
+    config = SimpleNamespace(
+        getini=lambda _: ["--strict-markers", "--gate"],
+        invocation_params=SimpleNamespace(
+            args=["tests", "-x", "--device", "cuda", "--gate-versus", "main", "-k", "a or b", "-o", "addopts=-n2",
+                  "--junit-xml", "x.xml", "--model=b"]
+        ),
+        _parser=SimpleNamespace(optparser=parser),
+    )  # fmt: skip
+    kept = replicates.passed_on(config)  # type: ignore[arg-type]
+    assert kept == ["--strict-markers", "--device", "cuda", "-k", "a or b", "--model=b"], kept

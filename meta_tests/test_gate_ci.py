@@ -1,0 +1,38 @@
+"""The commands and options that the workflow and the page about CI name exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOW, PAGE = ROOT / "docs" / "workflows" / "gate.yml", ROOT / "docs" / "ci.md"
+
+
+@pytest.fixture(scope="module")
+def options() -> set[str]:
+    """All long options of pytest with the plugin."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "proofline.plugin", "--help"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", done.stdout))
+
+
+@pytest.mark.parametrize("file", [WORKFLOW, PAGE], ids=lambda file: file.name)
+def test_each_option_that_a_document_names_exists(file: Path, options: set[str]) -> None:
+    named = set(re.findall(r"(?<![\w-])--(?:gate|junit)[a-z-]*", file.read_text(encoding="utf-8")))
+    assert named, f"{file.name} names no option"
+    assert named <= options, f"{file.name} names {sorted(named - options)}, which pytest does not know"
+
+
+def test_the_workflow_is_yaml_that_runs_the_gate_side_by_side_with_the_whole_history_there() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    assert "\t" not in text, "YAML is indented by spaces"
+    assert re.search(r"fetch-depth: 0\b", text), "without the base's commits there is nothing to run beside"
+    assert "pytest --gate --gate-versus origin/$GITHUB_BASE_REF" in text, text
+    yaml = pytest.importorskip("yaml")
+    jobs = yaml.safe_load(text)["jobs"]
+    assert all(job["steps"] for job in jobs.values()), jobs
