@@ -24,7 +24,8 @@ from pathlib import Path
 from proofline import history
 folder, size = Path(sys.argv[1]), int(sys.argv[2])
 stats = {"min": 1.0, "data": [1.0] * size}
-record = {"benchmarks": [{"fullname": "a", "stats": stats}], "proofline": {"fingerprint": {"name": "a"}}}
+record = {"benchmarks": [{"fullname": "a", "stats": stats}], "padding": "x" * 4_000_000}
+record |= {"proofline": {"fingerprint": {"name": "a"}}}
 while True:
     path = history.append(folder, record, {"name": "a"})
     print(path.name, flush=True)
