@@ -159,7 +159,7 @@ def minutes() -> str:
         wall_s = float(np.median(s.facts["wall_s"]))
         taken = np.array([run.processes for run in unchanged()[s.name]])
         slow = np.array([run.processes for run in slowed(1.05)[s.name]])
-        if len(taken):
+        if len(taken) and len(slow):
             most = 2 * most_pairs(Plan(benchmarks=len(s.kernels)))
             rows.append(
                 (
