@@ -66,6 +66,8 @@ class Gate:
                 self.measure(session)
             except ReplicateFailed as failed:
                 self.broken = str(failed)
+                self.title = self.title or "not finished"
+                self.lines.append(self.broken)
             self.emit(session)
         if self.broken:
             raise pytest.Session.Failed(self.broken.splitlines()[0])
@@ -168,6 +170,8 @@ class Gate:
                 try:
                     return self.replicates.run(other, there, theirs)
                 except ReplicateFailed as failed:
+                    if other is self.here:
+                        raise
                     raise pytest.UsageError(f"--gate-versus {settings.versus}: {failed}") from failed
 
             def after() -> Replicate:

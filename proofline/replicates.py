@@ -189,7 +189,8 @@ class Replicates:
         else:
             how = f"ended with exit code {code}"
         errors = json.loads(report.read_text(encoding="utf-8"))["errors"] if report.exists() else []
-        last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-25:]
+        last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = [line for line in last if line.startswith("Fatal")] + last[-15:]
         return f"replicate {self._count} ({side.label}: {side.python} in {side.root}) {how}. It said:\n" + "\n".join(
             errors or last
         )
