@@ -115,8 +115,8 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
 def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path) -> None:
     (foreign / "work.py").write_text("def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n")
     parent = subprocess.Popen(
-        command("test_foreign.py::test_busy_loop", "--gate", "--gate-versus", "HEAD"), cwd=foreign, env=environment(foreign),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        command("test_foreign.py::test_busy_loop", "--gate", "--gate-versus", "HEAD"),
+        cwd=foreign, env=environment(foreign), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
     def alive() -> list[str]:
