@@ -348,7 +348,7 @@ def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFEC
 
     SLOWER: the interval at the look's level lies above 1, and the estimate is beyond 1 + min_effect. `min_effect` is
     held against the estimate: held against the bound, a change must be about twice as large to be found (docs/gate.md
-    has both). A change as large as min_effect itself is therefore reported about every second time.
+    has both). A change as large as min_effect itself is therefore reported in about every third case.
     SAME: the interval at the look's miss level lies within min_effect of 1, so that a change as large is missed with a
     chance of `plan.miss_rate` at most. It isn't the absence of evidence. In history mode it says that the two groups
     agree so closely as they were taken; a change that a drift has hidden is not excluded. INCONCLUSIVE: neither, at the
