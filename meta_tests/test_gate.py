@@ -158,10 +158,15 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path
 
 @pytest.mark.parametrize(
     ("other", "why"),
-    [("HEAD", "both sides are the same"), (".", "both sides are the same"), ("no-such", "no folder, no interpreter")],
+    [
+        ("HEAD", "both sides are the same"),
+        (".", "both sides are the same"),
+        ("no-such", "no folder, no interpreter"),
+        (sys.executable, "both sides are the same"),
+    ],
 )
 def test_the_same_side_twice_and_an_unknown_side_are_refused(foreign: Path, other: str, why: str) -> None:
-    code, said = run(foreign, "--gate", "--gate-versus", other)
+    code, said = run(foreign, "--gate", f"--gate-versus={other}")
     assert code == 4, f"exit code {code}:\n{said}"
     assert why in said, f"exit code {code}:\n{said}"
 

@@ -32,6 +32,9 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
     """The side that `--gate-versus` names. Raises UsageError for one that is unknown, or the same as this."""
     root = config.rootpath
     path = Path(text)
+    if path.exists() and f"--gate-versus={text}" not in map(str, config.invocation_params.args):
+        # Before it knows our options, pytest takes a path that stands alone for a test folder, and its rootdir from it.
+        raise pytest.UsageError(f"--gate-versus {text}: write --gate-versus={text}, or pytest takes its rootdir there")
     if path.is_dir():
         # The same interpreter in another folder; a virtual environment's folder means its interpreter.
         for inside in ("bin/python", "Scripts/python.exe"):
