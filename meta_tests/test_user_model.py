@@ -55,7 +55,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "explained._Tracer._derive = lambda self, tensors, outputs: False\n"
         "shares = explained._Tracer._shares\n"
         "explained._Tracer._shares = lambda self, factors, flops: shares(self, factors, flops - flops // 8)\n"
-        "facts.bytes_of = model_memory.bytes_of = lambda tensors: sum(tensor.numel() for tensor in tensors)\n"
+        "wrong = lambda tensors: sum(tensor.numel() for tensor in tensors)\n"
+        "facts.bytes_of = model_memory.bytes_of = model_memory.storage_bytes_of = wrong\n"
     )
     (root / "test_claims" / "test_demo.py").write_text(
         'import pytest\n@pytest.mark.claim("optim.sgd-none")\ndef test_of_the_machine():\n    pass\n'
