@@ -37,6 +37,16 @@ def available() -> list[str]:
     return names
 
 
+def counts() -> dict[str, int]:
+    """How many accelerators of each kind that can have several this process sees; opens no context on any."""
+    found = {}
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind, None)
+        if module is not None and (count := module.device_count()):
+            found[kind] = count
+    return found
+
+
 def chosen(request: str | None) -> torch.device:
     """The device asked for, or the accelerator torch reports, else the CPU.
 

@@ -18,6 +18,7 @@ import proofline
 from accounting import measured
 from accounting.devices import bandwidth_bytes_per_s
 from proofline import device as devices
+from proofline import ranks
 from proofline import report as reports
 from proofline import speed as speeds
 from proofline.conditions import conditions as device_conditions
@@ -56,7 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--quick and --thorough exclude each other")
     pace = "quick" if config.option.quick else "thorough" if config.option.thorough else "default"
     try:
-        device = devices.chosen(config.option.device)
+        job = ranks.place()
+        request = config.option.device
+        device = devices.chosen(ranks.device_of(request, job, devices.counts()) if job else request)
         registry = load_registry(config.rootpath / "test_claims" / "registry")
         selected = registry.selected(config.option.claim) if config.option.claim else None
     except (ValueError, RegistryError) as error:
@@ -64,6 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
     known = known_failures(config.option.known_failures, registry)
     run = config.stash[_run] = Run(device, pace, registry, selected, known)
     config.pluginmanager.register(run, "proofline.run")
+    if job:
+        config.pluginmanager.register(ranks.Ranked(config, job), "proofline.ranks")
     if not config.getoption("hypothesis_profile", None):
         hypothesis.settings.register_profile(
             "proofline",
@@ -212,6 +217,12 @@ def _count_examples(item: pytest.Item) -> None:
 def device(pytestconfig: pytest.Config) -> torch.device:
     """The device under test."""
     return pytestconfig.stash[_run].device
+
+
+@pytest.fixture(scope="session")
+def job(pytestconfig: pytest.Config) -> ranks.Ranked | None:
+    """This process as a rank of a job of several, see `proofline.ranks`; None for a run of its own."""
+    return pytestconfig.pluginmanager.get_plugin("proofline.ranks")
 
 
 @pytest.fixture(scope="session")
@@ -374,7 +385,8 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
 
 
 def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any]:
-    return devices.fingerprint(config.stash[_run].device)
+    job = ranks.place()
+    return devices.fingerprint(config.stash[_run].device) | ({"ranks": job.size} if job else {})
 
 
 # ---- reporting ---------------------------------------------------------------------------------------------------
@@ -391,6 +403,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     run = config.stash[_run]
     if config.option.collectonly or hasattr(config, "workerinput"):
+        return
+    if not ranks.is_writer():
         return
     verdicts = run.verdicts()
     finished = config.stash[reports.KEY] = reports.finish(

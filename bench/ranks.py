@@ -1,0 +1,293 @@
+"""Measuring on several ranks at once: the job's process groups, rounds that all ranks agree on, formulas, stragglers.
+
+Two groups: the default one does what is measured (NCCL on CUDA, gloo on a CPU), and one of gloo has the barriers, the
+decisions of rank 0 and the figures, so that waiting ranks neither keep a card busy nor disturb what is measured.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from math import ceil, inf, prod
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from accounting.measured import synchronise
+from bench.measuring import Pace
+from bench.rounds import FEWEST_ROUNDS, rounds_for
+
+TIMEOUT_S = 60.0  # a rank that is silent for so long is taken for dead
+BACKENDS = {"cuda": "nccl", "xpu": "xccl"}
+# Calls back to back in one round on an accelerator, where a launch would be seen in one alone; as in nccl-tests.
+CALLS = 20
+PILOT_ROUNDS = 5
+STRAGGLER_FACTOR = 1.25
+STRAGGLER_ROUNDS = 0.75
+
+
+# ---- formulas ----------------------------------------------------------------------------------------------------
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, which is the size over the time.
+
+    The size is that of the whole array: what each rank puts in (all-reduce, reduce-scatter) or gets (all-gather).
+    Each rank must send (n − 1)/n of it, and for an all-reduce twice that, so the bus bandwidth is what the slowest link
+    carried, and does not depend on how many ranks there are.
+    Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests. Raises ValueError for another collective.
+
+    >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)
+    (1.0, 1.75, 0.875)
+    """
+    if collective not in ("all-reduce", "all-gather", "reduce-scatter"):
+        raise ValueError(f"collective must be all-reduce, all-gather or reduce-scatter, got {collective!r}")
+    return (2 if collective == "all-reduce" else 1) * (ranks - 1) / ranks
+
+
+def sharded_rows(shape: Sequence[int], ranks: int, rank: int) -> int:
+    """Elements of a tensor that FSDP keeps on a rank: ⌈rows / ranks⌉ rows each, as torch.chunk, the last ones fewer.
+
+    >>> [sharded_rows((10, 3), 4, rank) for rank in range(4)]
+    [9, 9, 9, 3]
+    """
+    rows = shape[0] if shape else 1
+    each = ceil(rows / ranks)
+    mine = max(0, min(each, rows - rank * each))
+    return mine * prod(shape[1:])
+
+
+def whole_shares(elements: Sequence[int], ranks: int) -> list[tuple[int, int]]:
+    """(elements, tensors) of each rank where whole tensors are dealt out, as ZeroRedundancyOptimizer does.
+
+    The largest first, each to the rank that has least so far.
+
+    >>> whole_shares([5, 4, 3, 3], 2)
+    [(8, 2), (7, 2)]
+    """
+    shares = [(0, 0)] * ranks
+    for size in sorted(elements, reverse=True):
+        rank = min(range(ranks), key=lambda each: shares[each][0])
+        shares[rank] = (shares[rank][0] + size, shares[rank][1] + 1)
+    return shares
+
+
+def stragglers(own_s: Sequence[Sequence[float]]) -> list[int]:
+    """The ranks whose own work, before they wait for the others, takes longer than that of the others.
+
+    `own_s[rank][round]`. A rank straggles where the median of its rounds is beyond 1.25 times the median of the others'
+    medians, and three quarters of its rounds are beyond 1.25 times the others' median of the same round. One slow round
+    names nobody.
+
+    >>> stragglers([[1.0] * 4, [1.5, 1.4, 1.5, 0.9]]), stragglers([[1.0] * 4, [1.0, 9.0, 1.0, 1.0]])
+    ([1], [])
+    """
+    found = []
+    for rank, mine in enumerate(own_s):
+        others = [times for each, times in enumerate(own_s) if each != rank]
+        if not others:
+            continue
+        usual = median(median(times) for times in others)
+        slower = [time > STRAGGLER_FACTOR * median(times[i] for times in others) for i, time in enumerate(mine)]
+        if median(mine) > STRAGGLER_FACTOR * usual and sum(slower) >= STRAGGLER_ROUNDS * len(slower):
+            found.append(rank)
+    return found
+
+
+class Disagreement(AssertionError):
+    """Raised on all ranks alike, so that the job can go on with the next test."""
+
+    on_all_ranks = True  # `proofline.ranks` ends the job for any other error
+
+
+# ---- the job -----------------------------------------------------------------------------------------------------
+
+
+class Ranks:
+    """This process as one rank of the job."""
+
+    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        self.rank, self.size, self.device = rank, size, device
+        timeout = timedelta(seconds=TIMEOUT_S)
+        if device.type in BACKENDS:
+            getattr(torch, device.type).set_device(device)
+        self._store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+        self.backend = BACKENDS.get(device.type, "gloo")
+        dist.init_process_group(
+            self.backend,
+            store=dist.PrefixStore("proofline", self._store),
+            rank=self.rank,
+            world_size=self.size,
+            timeout=timeout,
+        )
+        self._control = dist.new_group(backend="gloo", timeout=timeout)
+
+    # ---- what all ranks do together ----
+
+    def barrier(self) -> None:
+        dist.barrier(group=self._control)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank has, in order; on every rank."""
+        found = [None] * self.size
+        dist.all_gather_object(found, value, group=self._control)
+        return found
+
+    def decide(self, value: Any) -> Any:
+        """What rank 0 says."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self._control)
+        return box[0]
+
+    @contextmanager
+    def together(self, what: str) -> Iterator[None]:
+        """A block without communication; where it raises on any rank, all ranks raise, naming that one."""
+        __tracebackhide__ = True
+        error = None
+        try:
+            yield
+        except Exception as caught:  # whatever it is, the others must hear of it
+            error = caught
+        told = self.gather(None if error is None else f"{type(error).__name__}: {error}".strip())
+        wrong = [f"rank {rank}: {text}" for rank, text in enumerate(told) if text is not None]
+        if wrong:
+            raise Disagreement(f"{what}: wrong on {len(wrong)} of {self.size} ranks\n" + "\n".join(wrong)) from error
+
+    # ---- failures ----
+
+    def tell_failure(self, text: str) -> None:
+        """Leaves a word for those who wait for this rank in vain."""
+        self._store.set(f"failed/{self.rank}", text)
+
+    def failures(self) -> dict[int, str]:
+        """Which other ranks failed alone, and why."""
+        return {
+            rank: self._store.get(f"failed/{rank}").decode()
+            for rank in range(self.size)
+            if rank != self.rank and self._store.check([f"failed/{rank}"])
+        }
+
+    # ---- measuring ----
+
+    def arrivals(self, work: Callable[[], object], rounds: int) -> list[dict[str, Any]]:
+        """Per rank: the time of its own work, and by how much it came later to the barrier than the first rank.
+
+        How late it came is told by how much less it waited there, so the clocks of different hosts are not compared.
+        """
+        own, waits = [], []
+        for _ in range(rounds):
+            self.barrier()
+            began = perf_counter()
+            work()
+            synchronise(self.device)
+            done = perf_counter()
+            self.barrier()
+            own.append(done - began)
+            waits.append(perf_counter() - done)
+        every = self.gather((own, waits))
+        longest = [max(column) for column in zip(*(waits for _, waits in every), strict=True)]
+        return [
+            {
+                "own_s": median(own),
+                "late_s": median(most - wait for most, wait in zip(longest, waits, strict=True)),
+                "rounds_s": own,
+            }
+            for own, waits in every
+        ]
+
+    def alone(self, work: Callable[[], object], rounds: int) -> float:
+        """Median time of `work` on rank 0, while the other ranks wait and compute nothing."""
+        times = []
+        self.barrier()
+        if self.rank == 0:
+            for _ in range(rounds + 1):
+                began = perf_counter()
+                work()
+                synchronise(self.device)
+                times.append(perf_counter() - began)
+        self.barrier()
+        return float(self.decide(median(times[1:]) if times else inf))
+
+    def timed(
+        self,
+        benchmark: Any,
+        function: Callable[[], object],
+        pace: Pace,
+        timer: Callable[[], Any],
+        *,
+        before: Callable[[], object] = lambda: None,
+    ) -> float:
+        """Runs the same number of rounds on all ranks, and returns the median round of the slowest rank in seconds.
+
+        Rank 0 decides how many, by the pilot's rounds. On a CPU a round is one call, with `before` and a barrier ahead
+        of it; on an accelerator 20 calls back to back, with `before` ahead of them all.
+        """
+        calls = 1 if self.device.type == "cpu" else CALLS
+        before()
+        function()
+        pilot = []
+        for _ in range(PILOT_ROUNDS):
+            before()
+            synchronise(self.device)
+            self.barrier()
+            start = timer()
+            for _ in range(calls):
+                function()
+            pilot.append(max((timer() - start) / calls, 1e-9))
+        slowest = _slowest(self.gather(pilot))
+        affordable = min(max(int(pace.measure_s / (calls * median(slowest))), FEWEST_ROUNDS), pace.most_rounds)
+        rounds = self.decide(rounds_for(pace.width, slowest, affordable))
+
+        def prepare() -> None:
+            before()
+            self.barrier()
+
+        prepare()
+        benchmark.pedantic(
+            function, setup=prepare if calls == 1 else None, rounds=rounds, iterations=calls, warmup_rounds=0
+        )
+        if benchmark.stats is None:
+            pytest.skip("pytest-benchmark is switched off in this run")
+        every = self.gather([float(time) for time in benchmark.stats.stats.data])
+        seconds = median(_slowest(every))
+        benchmark.extra_info.update(
+            seconds=seconds,
+            rounds=rounds,
+            calls_per_round=calls,
+            backend=self.backend,
+            ranks=[
+                {"rank": rank, "median_s": median(times), **who}
+                for rank, (times, who) in enumerate(zip(every, self.gather(self._who()), strict=True))
+            ],
+            stragglers=[],
+        )
+        return seconds
+
+    def _who(self) -> dict[str, Any]:
+        return {"host": socket.gethostname(), "device": str(self.device), "threads": torch.get_num_threads()}
+
+    def name_stragglers(self, benchmark: Any, found: Sequence[dict[str, Any]]) -> None:
+        """Puts the arrivals of each rank into the record, and names those that the others wait for."""
+        ranks = benchmark.extra_info["ranks"]
+        for row, arrival in zip(ranks, found, strict=True):
+            row.update(own_s=arrival["own_s"], late_s=arrival["late_s"])
+        usual = median(arrival["own_s"] for arrival in found)
+        benchmark.extra_info["stragglers"] = [
+            f"rank {rank} ({ranks[rank]['host']}, {ranks[rank]['device']}) took {found[rank]['own_s']:.3g} s "
+            f"for its own work, the median rank {usual:.3g} s, and came {found[rank]['late_s']:.3g} s late"
+            for rank in stragglers([arrival["rounds_s"] for arrival in found])
+        ]
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+
+def _slowest(every: Sequence[Sequence[float]]) -> list[float]:
+    """Of each round the time of the slowest rank."""
+    return [max(row) for row in zip(*every, strict=True)]

@@ -1,0 +1,304 @@
+"""Several ranks: collectives, how far steps scale, what each rank keeps of a sharded optimizer, and who is slow.
+
+torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from accounting.measured import clock
+from accounting.memory import optimizer_state_bytes
+from accounting.models import DeepLinear
+from bench.measuring import PACES
+from bench.models import DeepLinearNet
+from bench.ranks import Ranks, bus_factor, sharded_rows, whole_shares
+
+COMMAND = "torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py"
+KIB, MIB = 2**10, 2**20
+SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB)
+MOST_BYTES = {"cpu": {"quick": 4 * MIB, "default": 16 * MIB, "thorough": 64 * MIB}}
+QUICK_SIZES = (4 * KIB, 4 * MIB, 256 * MIB)
+ARRIVALS = 12
+# torch 2.13 has new names for these two, and warns of the old ones.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+FEWEST_ARRIVALS = 8
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The net and the batch of each rank whose steps are measured: large enough that a step is not all launches."""
+
+    model: DeepLinear
+    batch: int
+
+
+SHAPES = {
+    "cpu": {
+        "quick": Shape(DeepLinear(dim=256, layers=4, outputs=10), 128),
+        "default": Shape(DeepLinear(dim=512, layers=6, outputs=10), 256),
+        "thorough": Shape(DeepLinear(dim=1024, layers=8, outputs=10), 512),
+    },
+    "accelerator": dict.fromkeys(
+        ("quick", "default", "thorough"), Shape(DeepLinear(dim=4096, layers=8, outputs=10), 4096)
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def ranks(job: Any, device: torch.device) -> Iterator[Ranks]:
+    """The job this process is a rank of; without one, its tests are skipped."""
+    if job is None:
+        pytest.skip(f"needs several ranks: {COMMAND}")
+    if job.place.size < 2:
+        pytest.skip(f"needs at least 2 ranks, this job has one: {COMMAND}")
+    if device.type == "mps":
+        pytest.skip("torch.distributed has no backend for mps")
+    ranks = Ranks(job.place.rank, job.place.size, device)
+    job.tell, job.ask = ranks.tell_failure, ranks.failures
+    yield ranks
+    if not job.failed_alone:
+        ranks.close()
+
+
+@pytest.fixture
+def timed(ranks: Ranks, benchmark: Any, device: torch.device, pace: str) -> Callable[..., float]:
+    """Measures a function on all ranks, see `Ranks.timed`."""
+    return partial(ranks.timed, benchmark, pace=PACES[pace], timer=clock(device))
+
+
+# ---- collectives -------------------------------------------------------------------------------------------------
+
+
+def integers(elements: int, device: torch.device, rank: int) -> torch.Tensor:
+    """Random integers in fp32, the same wherever they are made: their sums are exact in any order."""
+    return torch.randint(-1000, 1001, (elements,), generator=torch.Generator().manual_seed(rank)).float().to(device)
+
+
+class Collective:
+    """One collective on arrays of `size` bytes: a call to time, a refill ahead of it, a check."""
+
+    def __init__(self, name: str, size: int, ranks: Ranks) -> None:
+        self.name, self.ranks, n = name, ranks, ranks.size
+        elements = size // 4 // n * n
+        self.size = 4 * elements
+        self.part = elements // n
+        self.own = integers(elements if name != "all-gather" else self.part, ranks.device, ranks.rank)
+        self.source = self.own.clone()
+        self.target = torch.empty(
+            {"all-reduce": 0, "all-gather": elements, "reduce-scatter": self.part}[name], device=ranks.device
+        )
+        # Sums in place would outgrow fp32 when repeated without a refill; a mean is the same traffic.
+        self.repeated = dist.ReduceOp.AVG if ranks.backend == "nccl" else dist.ReduceOp.SUM
+
+    def refill(self) -> None:
+        if self.name == "all-reduce":
+            self.source.copy_(self.own)
+
+    def run(self, op: dist.ReduceOp.RedOpType | None = None) -> None:
+        op = self.repeated if op is None else op
+        if self.name == "all-reduce":
+            dist.all_reduce(self.source, op=op)
+        elif self.name == "all-gather":
+            all_gather(self.target, self.source)
+        else:
+            reduce_scatter(self.target, self.source, op=op)
+
+    def check(self) -> None:
+        """Compares one call, on all ranks, with what each computes by itself from the seeds of all."""
+        self.refill()
+        self.run(dist.ReduceOp.SUM)
+        got = self.source if self.name == "all-reduce" else self.target
+        with self.ranks.together(f"{self.name} of {self.size} bytes"):
+            every = [integers(self.own.numel(), got.device, rank) for rank in range(self.ranks.size)]
+            expected = torch.cat(every) if self.name == "all-gather" else torch.stack(every).sum(0)
+            if self.name == "reduce-scatter":
+                expected = expected[self.ranks.rank * self.part :][: self.part]
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def text_of(size: int) -> str:
+    return f"{size // MIB}MiB" if size >= MIB else f"{size // KIB}KiB"
+
+
+@pytest.mark.parametrize("size", SIZES, ids=text_of)
+@pytest.mark.parametrize("name", ["all-reduce", "all-gather", "reduce-scatter"])
+def test_collective(
+    name: str, size: int, ranks: Ranks, timed: Callable[..., float], benchmark: Any, device: torch.device, pace: str
+) -> None:
+    most = MOST_BYTES.get(device.type, {}).get(pace, SIZES[-1])
+    if size > most or (pace == "quick" and size not in QUICK_SIZES):
+        pytest.skip(f"not in the {pace} pace on {device.type}")
+    collective = Collective(name, size, ranks)
+    collective.check()
+    seconds = timed(collective.run, before=collective.refill)
+    collective.check()
+    bandwidth = collective.size / seconds
+    benchmark.extra_info.update(
+        bytes=collective.size,
+        bytes_per_s=bandwidth,
+        algbw_bytes_per_s=bandwidth,
+        busbw_bytes_per_s=bandwidth * bus_factor(name, ranks.size),
+    )
+
+
+# ---- steps -------------------------------------------------------------------------------------------------------
+
+
+class Training:
+    """A net with AdamW on this rank's batch. All ranks start from the same weights."""
+
+    def __init__(self, shape: Shape, ranks: Ranks, wrap: Callable[[nn.Module], tuple[nn.Module, Any]]) -> None:
+        self.net = plain_net(shape, ranks.device)
+        self.model, self.optimizer = wrap(self.net)
+        self.x, self.y = batch_of(shape, ranks.device, ranks.rank)
+
+    def backward(self) -> None:
+        nn.functional.mse_loss(self.model(self.x), self.y).backward()
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.backward()
+        self.optimizer.step()
+
+
+def plain_net(shape: Shape, device: torch.device) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return DeepLinearNet(shape.model).to(device)
+
+
+def batch_of(shape: Shape, device: torch.device, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(rank + 1)
+    widths = (shape.model.inputs, shape.model.outputs)
+    x, y = (torch.randn(shape.batch, width, generator=generator).to(device) for width in widths)
+    return x, y
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+
+def plain(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
+    return net, adamw(net)
+
+
+def ddp(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
+    model = DistributedDataParallel(net, device_ids=None if ranks.device.type == "cpu" else [ranks.device])
+    return model, adamw(model)
+
+
+def zero(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # its import warns of torch.jit
+
+    model = DistributedDataParallel(net, device_ids=None if ranks.device.type == "cpu" else [ranks.device])
+    return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-5)
+
+
+def fsdp(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(ranks.device.type, (ranks.size,))
+    for layer in (*net.layers, net.head):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    return net, adamw(net)
+
+
+WRAPPERS = {"ddp": ddp, "zero": zero, "fsdp": fsdp}
+
+
+def why_not(ranks: Ranks) -> str | None:
+    """Why fully_shard cannot be used by this torch on this device; None where it can."""
+    shape = Shape(DeepLinear(dim=8, layers=1), 2)
+    try:
+        Training(shape, ranks, partial(fsdp, ranks=ranks)).step()
+    except (ImportError, AttributeError, NotImplementedError, RuntimeError) as error:
+        return f"fully_shard of torch {torch.__version__} does not run on {ranks.device.type}: {error}"
+    return None
+
+
+def held_by(optimizer: Any) -> int:
+    """Bytes of the optimizer's state on this rank."""
+    own = getattr(optimizer, "optim", optimizer)  # the ZeroRedundancyOptimizer has one of its own for its share
+    tensors = [value for state in own.state.values() for value in state.values() if torch.is_tensor(value)]
+    return sum(local(tensor).nbytes for tensor in tensors)
+
+
+def local(tensor: Any) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def expected_bytes(mode: str, shapes: list[torch.Size], ranks: int) -> list[int]:
+    """What AdamW keeps on each rank, by formula."""
+    whole = [shape.numel() for shape in shapes]
+    if mode == "ddp":
+        shares = [(sum(whole), len(whole))] * ranks
+    elif mode == "zero":
+        shares = whole_shares(whole, ranks)
+    else:
+        shares = [(sum(sharded_rows(shape, ranks, rank) for shape in shapes), len(whole)) for rank in range(ranks)]
+    return [optimizer_state_bytes(elements, "adamw", tensors=tensors) for elements, tensors in shares]
+
+
+def check_gradients(training: Training, shape: Shape, ranks: Ranks) -> None:
+    """The gradient of a step on all ranks is that of one step on all of their batches."""
+    training.optimizer.zero_grad()
+    training.backward()
+    got = [parameter.grad for parameter in training.model.parameters()]
+    got = [grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in got]
+    with ranks.together("gradients"):
+        net = plain_net(shape, ranks.device)
+        xs, ys = zip(*(batch_of(shape, ranks.device, rank) for rank in range(ranks.size)), strict=True)
+        nn.functional.mse_loss(net(torch.cat(xs)), torch.cat(ys)).backward()
+        for one, parameter in zip(got, net.parameters(), strict=True):
+            largest = float(parameter.grad.abs().max())
+            torch.testing.assert_close(one, parameter.grad, rtol=1e-3, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize("mode", WRAPPERS)
+def test_step(
+    mode: str, ranks: Ranks, timed: Callable[..., float], benchmark: Any, device: torch.device, pace: str
+) -> None:
+    if mode == "fsdp" and any(reasons := ranks.gather(why_not(ranks))):
+        pytest.skip(next(filter(None, reasons)))
+    shape = SHAPES.get(device.type, SHAPES["accelerator"])[pace]
+    single = Training(shape, ranks, partial(plain, ranks=ranks))
+    shapes = [parameter.shape for parameter in single.net.parameters()]
+    training = Training(shape, ranks, partial(WRAPPERS[mode], ranks=ranks))
+    check_gradients(training, shape, ranks)
+    seconds = timed(training.step)
+    single.step()
+    # As many times alone as at once; the first call of each is in vain.
+    rounds = ranks.decide(max(FEWEST_ARRIVALS, min(ARRIVALS, int(PACES[pace].measure_s / seconds))))
+    alone_s = ranks.alone(single.step, rounds)
+    arrivals = ranks.arrivals(single.step, rounds)
+    ranks.name_stragglers(benchmark, arrivals)
+    at_once_s = max(arrival["own_s"] for arrival in arrivals)
+    held, expected = ranks.gather(held_by(training.optimizer)), expected_bytes(mode, shapes, ranks.size)
+    for row, count in zip(benchmark.extra_info["ranks"], held, strict=True):
+        row["optimizer_bytes"] = count
+    benchmark.extra_info.update(
+        alone_s=alone_s,
+        at_once_s=at_once_s,
+        efficiency=alone_s / seconds,
+        communication_share=max(0.0, 1 - at_once_s / seconds),
+        parameters=sum(shape.numel() for shape in shapes),
+        expected_optimizer_bytes=expected,
+    )
+    with ranks.together("optimizer bytes"):
+        mine = held[ranks.rank]
+        assert mine == expected[ranks.rank], (
+            f"the optimizer keeps {mine} bytes, but should keep {expected[ranks.rank]} [{mode}]"
+        )
