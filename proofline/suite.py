@@ -22,7 +22,7 @@ from proofline import ranks
 from proofline import report as reports
 from proofline import speed as speeds
 from proofline.conditions import conditions as device_conditions
-from proofline.plugin import history_folder
+from proofline.plugin import history_folder, is_replicate
 from proofline.progress import Progress
 from proofline.verdicts import Claim, Outcome, Registry, RegistryError, Verdict, load_registry, verdict_of
 
@@ -125,6 +125,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         ids = claims_of(item)
         item.extra_keyword_matches.update(ids)
+        if _only_starts_others(config):
+            continue  # what follows asks the device, and is said of each test by the process that runs it
         item.user_properties += [("claim", claim) for claim in ids]
         _mark_needs(item, run)
         _use_the_devices_clock(item, run.device)
@@ -138,6 +140,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if dropped:
             config.hook.pytest_deselected(items=dropped)
         items[:] = chosen
+
+
+def _only_starts_others(config: pytest.Config) -> bool:
+    """Whether this is the parent of a gate run: it executes no test, opens no device and has nothing to report."""
+    return bool(config.pluginmanager.hasplugin("proofline.gate.run"))
 
 
 def complain_of_unknown_claims(registry: Registry, items: list[pytest.Item]) -> None:
@@ -395,14 +402,15 @@ def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any]:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash[_run]
     origin = f"accounting and proofline from {Path(str(accounting.__file__)).parents[1]}"
-    return [*devices.headline(run.device), f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
+    head = [f"device: {run.device}"] if _only_starts_others(config) else devices.headline(run.device)
+    return [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     run = config.stash[_run]
-    if config.option.collectonly or hasattr(config, "workerinput"):
+    if config.option.collectonly or hasattr(config, "workerinput") or _only_starts_others(config):
         return
     if not ranks.is_writer():
         return
@@ -413,8 +421,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         pace=run.pace,
         registry=run.registry,
         verdicts=verdicts,
-        # A user's model has a page of its own, and leaves the report of the last validation as it is.
-        folder=None if config.getoption("model", None) and not verdicts else Path(config.option.report),
+        # A user's model has a page of its own, and leaves the report of the last validation as it is; so does a part of
+        # a gate run.
+        folder=None
+        if is_replicate() or (config.getoption("model", None) and not verdicts)
+        else Path(config.option.report),
         records=history_folder(config),
     )
     if finished.verdicts and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
