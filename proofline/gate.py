@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from proofline import compare, history, judging, sides, statistics, summary
 from proofline.history import Timed
 from proofline.progress import Progress
 from proofline.replicates import Replicate, ReplicateFailed, Replicates, Side
+from proofline.tables import engineering
 
 if TYPE_CHECKING:
     from proofline.plugin import Settings
@@ -44,6 +45,7 @@ class Gate:
         self.config, self.settings = config, settings
         self.progress = Progress(config, "gate")
         self.rows: list[compare.Row] = []
+        self.table: list[list[str]] = []  # in place of that of the rows
         self.lines: list[str] = []
         self.title = ""
         self.reports: dict[str, list[pytest.TestReport]] = {}
@@ -75,8 +77,9 @@ class Gate:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.title:
-            summary.write_terminal(terminalreporter, self.title, self.rows, self.lines)
-            summary.write_step_summary(self.title, self.rows, self.lines, self.failing())
+            rows = sorted(self.rows, key=lambda row: compare.VERDICTS.index(row.verdict))  # the worst first
+            summary.write_terminal(terminalreporter, self.title, rows, self.lines, self.table)
+            summary.write_step_summary(self.title, rows, self.lines, self.failing(), self.table)
 
     # ---- measuring -----------------------------------------------------------------------------------------------
 
@@ -89,14 +92,25 @@ class Gate:
             return
         if not timed:
             raise pytest.UsageError("the gate found no test with the fixture `benchmark` among those selected")
+        if settings.baseline:
+            from proofline import single_run
+
+            single_run.baseline_of(settings, "")  # an unknown one is refused before anything runs
+        elif settings.versus:
+            self.other = sides.other_side(settings.versus, self.config, self.replicates)
+            self.here = replace(self.here, paths=sides.import_paths(self.here.root))
         verdicts: dict[str, str] = {}
         if rest:
+            self.say(f"the {len(rest)} tests that are no benchmarks", 0, 1)
             tests = self.keep(self.replicates.run(self.here, files_of(rest), rest, benchmarks_only=False))
-            verdicts = {row["id"]: row["verdict"] for row in tests.record["proofline"].get("verdicts", [])}
+            verdicts = verdicts_of(tests)
         if settings.baseline:
             self.against_history(timed, verdicts)
         else:
             self.side_by_side(timed)
+            if verdicts and settings.versus and (there := sides.existing(files_of(rest), self.other)):
+                theirs = verdicts_of(self.replicates.run(self.other, there, rest, benchmarks_only=False))
+                self.rows += claim_rows(self.blank, theirs, verdicts)
 
     def record(self, ids: Sequence[str]) -> None:
         """N processes of everything, stored as a baseline."""
@@ -132,11 +146,14 @@ class Gate:
         for record in then:
             for name, one in record.benchmarks.items():
                 stored.setdefault(name, []).append(one)
-        selected = set(timed)
-        if not selection_is_whole(self.config):  # what this run was not asked for is not missing
-            stored = {name: group for name, group in stored.items() if name in selected}
-        told = compare._claim_rows(then, [replace(mine, verdicts=verdicts)]) if verdicts else []
-        told = [row for row in told if row.verdict == "CHANGED" and "not checked" not in (row.before, row.after)]
+        # What this run was not asked for is not missing; by what -k and -m select is not known.
+        asked = {name for name in stored if name in set(timed) or is_asked_for(name, self.config)}
+        if selects_by_expression(self.config):
+            if unknown := asked - set(timed):
+                self.lines.append(f"nothing is said of {len(unknown)} benchmarks of the baseline that are not selected")
+            asked &= set(timed)
+        stored = {name: group for name, group in stored.items() if name in asked}
+        told = claim_rows(mine, {claim: was for each in then for claim, was in each.verdicts.items()}, verdicts)
 
         def take(names: list[str]) -> dict[str, tuple[Timed | None, Timed]]:
             done = self.keep(self.replicates.run(self.here, files_of(names), names))
@@ -153,10 +170,7 @@ class Gate:
     def side_by_side(self, timed: list[str]) -> None:
         """Pairs of processes, one of each side, the order within them alternating: ABBA."""
         settings = self.settings
-        other = self.here
-        if settings.versus:
-            other = sides.other_side(str(settings.versus), self.config, self.replicates)
-            self.here = replace(self.here, paths=sides.import_paths(self.here.root))
+        other = self.other if settings.versus else self.here
         targets = sides.targets(self.config, other) if settings.versus else files_of(timed)
         took = 0
 
@@ -188,8 +202,8 @@ class Gate:
         if settings.versus:
             sides.check_origins(before, after, self.config.rootpath, str(settings.versus))
         then, now = self.summary_of(before).benchmarks, self.summary_of(after).benchmarks
-        if settings.versus and not selection_is_whole(self.config):
-            then = {name: one for name, one in then.items() if name in set(timed)}
+        if settings.versus:  # the other side ran the whole files, with the same -k and -m
+            then = {name: one for name, one in then.items() if name in set(timed) or is_asked_for(name, self.config)}
 
         def take(names: list[str]) -> dict[str, tuple[Timed | None, Timed]]:
             one, two = (self.summary_of(done).benchmarks for done in pair(names))
@@ -301,6 +315,7 @@ class Gate:
             paired=paired,
             most=self.settings.replicates,
             directions=2 if both else 1,
+            fixed=self.settings.noise_floor,
             floors=floors or {},
             markers=self.markers,
         )
@@ -310,8 +325,12 @@ class Gate:
         own = self.summary_of(last).fingerprint_id
         known = history.noise_floors(self.settings.folder, own)
         timed = [(row, row.effect) for row in self.rows if row.quantity == compare.TIME and row.effect]
-        plan = self.rule(paired=True).plan(len(timed))
-        found, rows = {}, []
+        # What can be found is that of a gate run with the plan in force, whatever this estimate took.
+        plan = replace(self.rule(paired=True), most=None, fixed=False).plan(len(timed))
+        found, self.table = (
+            {},
+            [["benchmark", "time", "pairs", "noise", "slowdowns are found from", "between sittings"]],
+        )
         for row, effect in timed:
             noise = effect.noise if math.isfinite(effect.noise) else None
             smallest = None
@@ -324,11 +343,16 @@ class Gate:
                 "smallest_effect": smallest,
                 "pairs": effect.pairs,
                 "sittings_s": sittings,
-                "floor": floor if len(sittings) >= 3 else None,
+                "floor": floor if math.isfinite(floor) else None,
             }
-            text = "unknown: too few pairs" if smallest is None else f"slowdowns from {smallest:.1%} on are found"
-            rows.append(replace(row, note=text))
-        self.rows = rows
+            self.table.append([
+                row.name,
+                engineering(row.after, "s"),
+                str(effect.pairs),
+                "unknown" if noise is None else f"{noise:.1%}",
+                "unknown: too few pairs" if smallest is None else f"{smallest:.1%}",
+                f"{floor:.1%} ({len(sittings)} sittings)" if math.isfinite(floor) else "known from 2 sittings on",
+            ])  # fmt: skip
         stored = history.store_noise_floors(self.settings.folder, own, found)
         self.lines.append(
             f"at most {plan.alarm_rate:.0%} of whole gate runs alarm without a change; stored in {stored}"
@@ -413,8 +437,40 @@ def files_of(ids: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name.partition("::")[0] for name in ids))
 
 
-def selection_is_whole(config: pytest.Config) -> bool:
-    """Whether all tests were asked for: no -k, -m, --deselect, and no path or node id."""
+def selects_by_expression(config: pytest.Config) -> bool:
+    """Whether more than paths and node ids says which tests run."""
     option = config.option
-    chosen = option.keyword or option.markexpr or getattr(option, "deselect", None) or getattr(option, "claim", None)
-    return not chosen and not option.file_or_dir
+    return bool(
+        option.keyword or option.markexpr or getattr(option, "deselect", None) or getattr(option, "claim", None)
+    )
+
+
+def is_asked_for(name: str, config: pytest.Config) -> bool:
+    """Whether the folders, files and node ids that this run was given cover a test of this name, be it there or not.
+
+    So a benchmark that vanished from a file is missing, and one of a file that this run does not concern is not.
+    """
+    file, _, inside = name.partition("::")
+    path = (config.rootpath / file).resolve()
+    for argument in config.args:
+        given, _, wanted = argument.partition("::")
+        place = (config.invocation_params.dir / given).resolve()
+        if (not wanted and (place == path or place in path.parents)) or (
+            wanted and place == path and (inside == wanted or inside.startswith((wanted + "::", wanted + "[")))
+        ):
+            return True
+    return False
+
+
+def verdicts_of(done: Replicate) -> dict[str, str]:
+    """The claims' verdicts of a process, where its suite gives any."""
+    return {row["id"]: row["verdict"] for row in done.record["proofline"].get("verdicts", [])}
+
+
+def claim_rows(blank: history.Summary, before: Mapping[str, str], after: Mapping[str, str]) -> list[compare.Row]:
+    """The claims whose verdict differs; one that was not checked on a side says nothing."""
+    sides_ = [[replace(blank, benchmarks={}, verdicts=verdicts)] for verdicts in (before, after)]
+    return [
+        row for row in compare.compare(*sides_)
+        if row.verdict == "CHANGED" and "not checked" not in (row.before, row.after)
+    ]  # fmt: skip

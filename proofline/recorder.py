@@ -108,8 +108,8 @@ def modules() -> dict[str, str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Read once and taken out of the environment: a test that starts a pytest of its own must not record to our files.
-    with open(os.environ[TASK], encoding="utf-8") as file:
+    # Taken out of the environment: what a test starts is not to be told of it.
+    with open(os.environ.pop(TASK), encoding="utf-8") as file:
         task = json.load(file)
     task["started"] = time.time()
     config.pluginmanager.register(Recorder(task), "proofline.recorder")

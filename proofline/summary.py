@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -51,22 +52,48 @@ def counts(rows: Sequence[compare.Row]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in compare.counts(rows).items()) or "nothing compared"
 
 
+def notes(rows: Sequence[compare.Row]) -> dict[str, list[str]]:
+    """Each note, and the rows that bear it: "3 of 16 replicates contended": ["t.py::test_a"].
+
+    >>> rows = [compare.Row(name, "time", 1.0, 1.0, "SAME", note="contended") for name in ("a", "b")]
+    >>> notes([*rows, compare.Row("b", "flops", 1, 2, "CHANGED")])
+    {'contended': ['a', 'b']}
+    """
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for note in filter(None, row.note.split("; ")):
+            found.setdefault(note, []).append(row.name)
+    return found
+
+
 def write_terminal(
-    terminal: pytest.TerminalReporter, title: str, rows: Sequence[compare.Row], lines: Sequence[str]
+    terminal: pytest.TerminalReporter,
+    title: str,
+    rows: Sequence[compare.Row],
+    lines: Sequence[str],
+    table: Sequence[Sequence[str]] = (),
 ) -> None:
-    """The table of the rows, and what else is to be said."""
+    """The table of the rows (or the one given), their notes below it, and what else is to be said."""
     terminal.section(f"gate: {title}")
-    if rows:
-        for line in aligned(compare.table(rows)):
+    if table or rows:
+        # The notes are longer than all other cells: below the table, once for all rows that share one.
+        for line in aligned(table or compare.table([replace(row, note="") for row in rows])):
             colour = next((COLOURS[word] for word in COLOURS if f" {word} " in f"{line} "), None)
             terminal.write_line(line.rstrip(), **({colour: True} if colour else {}))
+    if rows and not table:
         terminal.write_line(counts(rows))
+        for note, names in notes(rows).items():
+            terminal.write_line(f"{note}: {', '.join(names)}")
     for line in lines:
         terminal.write_line(line)
 
 
 def write_step_summary(
-    title: str, rows: Sequence[compare.Row], lines: Sequence[str], failing: Sequence[compare.Row]
+    title: str,
+    rows: Sequence[compare.Row],
+    lines: Sequence[str],
+    failing: Sequence[compare.Row],
+    table: Sequence[Sequence[str]] = (),
 ) -> None:
     """Appends Markdown to the file that $GITHUB_STEP_SUMMARY names; nothing where it is not set."""
     target = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -74,8 +101,8 @@ def write_step_summary(
         return
     text = [f"### Gate: {title}", ""]
     text += [f"**{len(failing)} stop the gate**", "", *(f"- {sentence(row)}" for row in failing), ""] if failing else []
-    if rows:
-        text += [f"{counts(rows)}.", "", *markdown_table(compare.table(rows)), ""]
+    if table or rows:
+        text += ["" if table else f"{counts(rows)}.", "", *markdown_table(table or compare.table(rows)), ""]
     text += [f"{line}  " for line in lines]
     try:
         with open(target, "a", encoding="utf-8") as file:
