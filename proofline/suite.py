@@ -38,7 +38,9 @@ _unmet = pytest.StashKey[str]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("proofline", "validate this machine")
-    group.addoption("--device", help="cpu, cuda, cuda:1, mps, xpu; default: the accelerator torch reports, else cpu")
+    group.addoption(
+        "--device", help="cpu, cuda, cuda:1, mps, xpu, or all (each card); default: torch's accelerator, else cpu"
+    )
     group.addoption("--quick", action="store_true", help="a fifth of the examples, short benchmarks")
     group.addoption("--thorough", action="store_true", help="ten times the examples, long benchmarks")
     group.addoption("--report", metavar="DIR", default="reports", help="folder of verdicts.json and report.md")
@@ -48,6 +50,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--claim", metavar="ID|TOPIC", action="append", default=[], help="only this claim or topic; may be repeated"
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if config.option.device != "all" or config.option.help or config.option.version:
+        return None
+    from proofline import box  # before a run is configured, which would ask the device
+
+    return box.run(config)
 
 
 @pytest.hookimpl(trylast=True)
