@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 import signal
@@ -15,8 +17,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from proofline import gate, judging, replicates, statistics
-from proofline.history import Timed
+from meta_tests.conftest import House
+from proofline import gate, judging, replicates, sides, statistics
+from proofline.history import Summary, Timed
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,7 +29,8 @@ import os
 if "PROOFLINE_RECORD_TO" not in os.environ:
     from proofline import judging, statistics
     def plan(self, benchmarks):
-        return statistics.Plan(benchmarks=1, looks=(3,), alarm_rate=0.2, confirmation_level=0.2, confirming_pairs=3,
+        looks = (self.most if self.fixed else 3,)
+        return statistics.Plan(benchmarks=1, looks=looks, alarm_rate=0.2, confirmation_level=0.2, confirming_pairs=3,
                                shared_baseline=not self.paired)
     judging.Rule.plan = plan
 """
@@ -42,6 +46,18 @@ def test_slow(benchmark):
 
 def test_that_fails():
     assert {steps} == 400, "the test's own failure"
+"""
+
+
+# What opens a device, were the parent of a gate run to call it.
+PARENT = """
+import os
+if "PROOFLINE_RECORD_TO" not in os.environ:
+    from accounting import measured
+    from proofline import device
+    def opened(*_):
+        raise AssertionError("the parent opened the device")
+    device.headline = device.fingerprint = device.unmet = measured.clock = opened
 """
 
 
@@ -149,6 +165,9 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path
     code, said = run(foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "3")
     assert code == 0, said
     assert "baseline main: 3 records" in said, said
+    code, said = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", OMP_NUM_THREADS="7")
+    assert code == 4, f"exit code {code}:\n{said}"
+    assert "environment.OMP_NUM_THREADS: None -> 7" in said, said
     (foreign / "work.py").write_text((foreign / "work.py").read_text().replace("STEPS = 300", "STEPS = 1500"))
     code, said = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
     assert code == 1, said
@@ -161,14 +180,53 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path
     [
         ("HEAD", "both sides are the same"),
         (".", "both sides are the same"),
-        ("no-such", "no folder, no interpreter"),
         (sys.executable, "both sides are the same"),
+        ("no-such", "no folder, no interpreter, and no revision of this repository"),
     ],
 )
-def test_the_same_side_twice_and_an_unknown_side_are_refused(foreign: Path, other: str, why: str) -> None:
-    code, said = run(foreign, "--gate", f"--gate-versus={other}")
+def test_the_same_side_twice_and_an_unknown_side_are_refused(
+    foreign: Path, other: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(foreign)
+    config = SimpleNamespace(rootpath=foreign, invocation_params=SimpleNamespace(args=[f"--gate-versus={other}"]))
+    with pytest.raises(pytest.UsageError, match=why):
+        sides.other_side(other, config, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [("--gate-versus=no-such", "no folder, no interpreter"), ("--gate-baseline=no-such", "no baseline of that name")],
+)
+def test_what_is_not_there_to_compare_with_is_refused_before_anything_runs(
+    foreign: Path, option: str, why: str
+) -> None:
+    (foreign / "work.py").write_text("raise SystemExit('a test ran')\n")
+    (foreign / "test_foreign.py").write_text("def test_it(benchmark):\n    import work\n")
+    code, said = run(foreign, "test_foreign.py", "--gate", option)
     assert code == 4, f"exit code {code}:\n{said}"
-    assert why in said, f"exit code {code}:\n{said}"
+    assert why in said, said
+
+
+def test_code_beside_itself_passes_says_what_can_be_found_and_stores_it(foreign: Path) -> None:
+    for sitting, pairs in ((1, 3), (2, 1)):
+        code, said = run(
+            foreign, "test_foreign.py::test_busy_loop", "--gate-noise-floor", f"--gate-replicates={pairs}", "-q"
+        )
+        assert code == 0, f"exit code {code}:\n{said}"
+        assert "1 passed" in said, said
+        assert "slowdowns are found from" in said, said
+        (stored,) = foreign.glob(".proofline/history/*/noise-floor.json")
+        row = json.loads(stored.read_text())["benchmarks"]["test_foreign.py::test_busy_loop"]
+        assert row["pairs"] == pairs, row
+        assert len(row["sittings_s"]) == sitting, row
+        assert (row["floor"] is not None) == (sitting == 2), row
+
+
+def test_a_fresh_process_that_hangs_is_ended_and_told(foreign: Path) -> None:
+    (foreign / "work.py").write_text("import time\nSTEPS = 1\ndef busy(steps=0):\n    time.sleep(60)\n")
+    code, said = run(foreign, "test_foreign.py::test_busy_loop", "--gate-noise-floor", "--gate-budget", "0.03")
+    assert code == 1, f"exit code {code}:\n{said}"
+    assert "was ended after 2 s (--gate-budget)" in said, said
 
 
 def test_a_crash_of_a_fresh_process_is_that_of_the_test_and_is_told(foreign: Path) -> None:
@@ -179,6 +237,73 @@ def test_a_crash_of_a_fresh_process_is_that_of_the_test_and_is_told(foreign: Pat
 
 
 # ---- rules, with made-up replicates ------------------------------------------------------------------------------
+
+
+def test_a_benchmark_that_vanished_is_missing_where_its_file_was_asked_for(tmp_path: Path) -> None:
+    def asked(name: str, *arguments: str) -> bool:
+        params = SimpleNamespace(dir=tmp_path / "sub")
+        config = SimpleNamespace(rootpath=tmp_path, args=list(arguments), invocation_params=params)
+        return gate.is_asked_for(name, config)  # type: ignore[arg-type]
+
+    assert asked("sub/test_a.py::test_old", "test_a.py")
+    assert asked("sub/test_a.py::test_old", str(tmp_path))
+    assert asked("sub/test_a.py::Test::test_old[3]", "test_a.py::Test::test_old")
+    assert asked("sub/test_a.py::Test::test_old[3]", "test_b.py", "test_a.py::Test")
+    assert not asked("test_a.py::test_old", "test_a.py")
+    assert not asked("sub/test_ab.py::test_old", "test_a.py")
+    assert not asked("sub/test_a.py::test_older", "test_a.py::test_old")
+
+
+@pytest.mark.parametrize(
+    ("most", "benchmarks"), [(1, 1), (4, 1), (9, 1), (12, 20), (20, 3), (20, 200), (50, 20), (70, 1)]
+)
+def test_no_more_replicates_are_taken_than_were_allowed(most: int, benchmarks: int) -> None:
+    rule = judging.Rule(most=most)
+    plan = rule.plan(benchmarks)
+    assert plan.looks[-1] <= most, plan
+    both: dict[str, Any] = {f"test_{number}": ([], []) for number in range(benchmarks)}
+    while judging.timed_rows(both, rule)[1]:
+        for before, after in both.values():
+            before.append(timed(1.0))
+            after.append(timed(1.5))
+        assert len(both["test_0"][1]) <= most, plan
+    rows, _ = judging.timed_rows(both, rule)
+    enough = most - plan.confirming_pairs >= math.log2(1 / plan.level(len(plan.looks) - 1))
+    assert {row.verdict for row in rows} == {"SLOWER" if enough else "INCONCLUSIVE"}, (plan, rows[0])
+
+
+def test_a_baseline_too_small_to_decide_anything_is_named_and_costs_one_process() -> None:
+    rule = judging.Rule(paired=False)
+    rows, wanted = judging.timed_rows({"a": ([timed(1.0)], [timed(2.0)])}, rule)
+    assert not wanted, wanted
+    assert "the baseline holds 1 processes" in rows[0].note, rows[0]
+    fewest = judging.fewest_stored(rule.plan(1))
+    both: Any = {"a": ([timed(1.0 + number / 1000) for number in range(fewest)], [])}
+    while judging.timed_rows(both, rule)[1]:
+        both["a"][1].append(timed(2.0))
+    (row,), _ = judging.timed_rows(both, rule)
+    assert row.verdict == "SLOWER", (fewest, row)
+
+
+def test_the_other_sides_claims_are_compared_where_both_were_checked() -> None:
+    blank = Summary(Path("a"), "", "x", "", "", "", {}, {})
+    before = {"a": "holds", "b": "holds", "c": "not checked", "d": "holds"}
+    rows = gate.claim_rows(blank, before, {"a": "holds", "b": "FAILS", "c": "holds", "d": "not checked"})
+    assert [(row.name, row.verdict, row.before, row.after) for row in rows] == [("b", "CHANGED", "holds", "FAILS")]
+
+
+def test_the_parent_asks_the_device_nothing_and_leaves_report_and_records_alone(house: House) -> None:
+    with open(house.root / "conftest.py", "a", encoding="utf-8") as conftest:
+        conftest.write(PARENT)
+    house.claim("demo.one")
+    house.test("@pytest.mark.claim('demo.one')\n@pytest.mark.needs('c++')\ndef test_one():\n    assert True\n")
+    house.test("def test_time(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=3)\n", "bench/test_b.py")
+    done = house.run("--gate-replicates", "2", "--quick")
+    assert done.code == 0, done.output
+    assert not (house.root / "reports").exists(), done.output
+    records = [json.loads(file.read_text()) for file in house.root.glob(".proofline/history/*/*.json")]
+    told = [(len(record["benchmarks"]), len(record["proofline"]["verdicts"])) for record in records]
+    assert told == [(1, 1), (1, 1)], f"{told}, but should be those of the two fresh processes: {done.output}"
 
 
 def timed(time_s: float, contended: str = "", **exact: int) -> Timed:
