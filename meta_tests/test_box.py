@@ -28,6 +28,9 @@ def test_sound():
     assert os.environ["CARD"] != "slow"
 """
 
+# pytest-benchmark's look at the CPU takes a second.
+CONFTEST = "def pytest_benchmark_generate_machine_info():\n    return {}\n"
+
 
 def card(name: str, sleep_s: float = 0.02) -> Card:
     return Card(name, (), {"CARD": name, "SLEEP_S": str(sleep_s)})
@@ -35,6 +38,7 @@ def card(name: str, sleep_s: float = 0.02) -> Card:
 
 def validated(tmp_path: Path, *cards: Card) -> tuple[int, str, list[Validated]]:
     (tmp_path / "test_cards.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     said: list[str] = []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "proofline.plugin"]
