@@ -98,12 +98,12 @@ def flush_bytes(device: torch.device, memory_bytes: int | None = None) -> tuple[
     if device.type != "cpu":
         return max(wanted, LEAST_HIP_FLUSH_BYTES if torch.version.hip else LEAST_FLUSH_BYTES), False
     limit = LARGEST_CPU_FLUSH_BYTES
-    if memory_bytes or (memory_bytes := _memory_bytes()):
+    if memory_bytes or (memory_bytes := host_memory_bytes()):
         limit = min(limit, int(memory_bytes * LARGEST_SHARE_OF_MEMORY))
     return min(wanted, limit), wanted > limit
 
 
-def _memory_bytes() -> int | None:
+def host_memory_bytes() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

@@ -8,12 +8,19 @@ import pytest
 import torch
 
 from bench.measuring import PACES, Ceilings, Measure
+from bench.streams import Bandwidths, memory_size
 
 
 @pytest.fixture(scope="session")
 def ceilings(device: torch.device, pace: str) -> Ceilings:
     """The best rates of this machine per dtype, measured when first asked for."""
     return Ceilings(device, PACES[pace])
+
+
+@pytest.fixture(scope="session")
+def bandwidths(device: torch.device, pace: str) -> Bandwidths:
+    """The best bandwidths of this machine's memory by the share of reads, measured when first asked for."""
+    return Bandwidths(device, PACES[pace], memory_size(device, pace))
 
 
 @pytest.fixture

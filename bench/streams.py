@@ -1,0 +1,261 @@
+"""The kernels of STREAM and BabelStream, how large their arrays are, and the bandwidths they measure.
+
+Bytes are those of STREAM (`accounting.roofline.stream_work`): each array once, without the lines that a processor reads
+only to write into them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from accounting import counted, measured
+from accounting.roofline import STREAMS, Work, bandwidth_of_mix, stream_work
+from bench.cache import UNKNOWN_CACHE_BYTES, allowed_cpus, host_memory_bytes, last_level_bytes, levels
+
+if TYPE_CHECKING:
+    from bench.measuring import Pace
+
+SCALAR = 3.0
+WANTED_MULTIPLE = 4  # of the last-level cache, by each array: STREAM's rule
+LARGEST_ARRAY_BYTES = {"quick": 2**27, "default": 2**28, "thorough": 2**31}  # on a CPU
+LARGEST_SHARE_OF_MEMORY = 1 / 32
+LEAST_DEVICE_ARRAY_BYTES = 2**29  # of an accelerator: some 100 µs and more
+LEAST_HIP_ARRAY_BYTES = 2**30  # AMD's largest have a last level of 256 MiB that torch does not tell of
+MEMORY = "memory"
+# Of numbers about 1: they are added in blocks, and so the roundings grow with the logarithm of their number.
+SUM_TOLERANCE = 256 * 2.0**-24
+WINDOWS, WINDOW = 64, 2**14  # of an array that are checked
+
+
+# ---- sizes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long the arrays of a row are, which level of memory they are meant for, and what makes that doubtful."""
+
+    elements: int
+    level: str
+    multiple: float | None  # of the last-level cache, by one array; None where nobody names the cache
+    label: str = ""
+
+    @property
+    def exceeds_caches(self) -> bool:
+        """Whether one array alone does not fit the last level."""
+        return self.multiple is not None and self.multiple > 1
+
+
+def memory_size(device: torch.device, pace: str, last_level: int | None = None, memory: int | None = None) -> Size:
+    """Arrays of four times the last-level cache each, of fp32; shorter, and labelled, where that is not to be had.
+
+    On a CPU each is at most what LARGEST_ARRAY_BYTES allows at this pace and a 32nd of the memory: the last level that
+    a container names may be that of the whole host, of which it can use only a part.
+    """
+    known = last_level or last_level_bytes(device)
+    wanted = WANTED_MULTIPLE * (known or UNKNOWN_CACHE_BYTES)
+    if device.type == "cpu":
+        limit = LARGEST_ARRAY_BYTES[pace]
+        if memory or (memory := host_memory_bytes()):
+            limit = min(limit, int(memory * LARGEST_SHARE_OF_MEMORY))
+        size = min(wanted, limit)
+    else:
+        size = max(wanted, LEAST_HIP_ARRAY_BYTES if torch.version.hip else LEAST_DEVICE_ARRAY_BYTES)
+    multiple = size / known if known else None
+    return Size(size // 4, MEMORY, multiple, _label(multiple))
+
+
+def _label(multiple: float | None) -> str:
+    """
+    >>> _label(4.0), _label(1.5), _label(0.5), _label(None)
+    ('', 'arrays of 1.5 caches', 'fits the cache: 0.5 of it', 'cache unknown')
+    """
+    if multiple is None:
+        return "cache unknown"
+    if multiple >= WANTED_MULTIPLE:
+        return ""
+    return f"arrays of {multiple:.2g} caches" if multiple > 1 else f"fits the cache: {multiple:.2g} of it"
+
+
+def cache_size(level: str, arrays: int, known: dict[str, int], cores: int) -> Size | None:
+    """Arrays that together half fill a level of cache; None where the device names no such level, or the part is tiny.
+
+    The first level is that of one core, because torch uses one for so little. A row of L1 takes less time than an
+    operator takes to be dispatched, and is labelled so by its launch share.
+
+    >>> cache_size("L2", 2, {"L1": 2**16, "L2": 2**21}, cores=2)
+    Size(elements=131072, level='L2', multiple=0.25, label='')
+    """
+    if level not in known:
+        return None
+    half = known[level] // 2 // (cores if level == "L1" else 1)
+    inner = max((known[other] for other in known if other < level), default=0)
+    if half <= inner:  # nothing tells this level from the one within it
+        return None
+    elements = half // arrays // 4
+    return Size(elements, level, 4 * elements / max(known.values()))
+
+
+def size_of(level: str, kernel: str, device: torch.device, pace: str) -> Size | None:
+    """The arrays of `kernel` for a level of cache, or for the memory."""
+    if level == MEMORY:
+        return memory_size(device, pace)
+    read, written, _ = STREAMS[kernel]
+    return cache_size(level, read + written, levels(device), len(allowed_cpus()))
+
+
+def assert_level(size: Size, arrays: int, known: int | None) -> None:
+    """Raises AssertionError for a row of memory, not labelled, whose arrays fit the last-level cache."""
+    __tracebackhide__ = True
+    if size.level != MEMORY or known is None:
+        return
+    each = 4 * size.elements
+    assert each >= WANTED_MULTIPLE * known or size.label, (
+        f"{arrays} arrays of {each} bytes are sold as memory, but each should be {WANTED_MULTIPLE} times the "
+        f"last-level cache of {known} bytes, or the row be labelled"
+    )
+
+
+# ---- kernels -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One kernel on its arrays: the call, and what it reads. The result is written where it is told to."""
+
+    kernel: str
+    run: Callable[[], Tensor]
+    a: Tensor
+    b: Tensor
+
+    @property
+    def work(self) -> Work:
+        return stream_work(self.kernel, self.a.numel(), "fp32")
+
+    @property
+    def read_share(self) -> float:
+        return read_share(self.kernel)
+
+    def expected(self, part: slice = slice(None)) -> Tensor:
+        """The result in fp64; of a reduction, always of all."""
+        if self.kernel == "sum":
+            return self.a.sum(dtype=torch.float64)
+        if self.kernel == "dot":
+            pairs = zip(self.a.split(2**22), self.b.split(2**22), strict=True)
+            return torch.stack([torch.dot(a.double(), b.double()) for a, b in pairs]).sum()
+        a, b = self.a[part].double(), self.b[part].double()
+        return {"copy": a, "scale": SCALAR * a, "add": a + b, "triad": a + SCALAR * b}[self.kernel]
+
+    def check(self, got: Tensor) -> None:
+        """Raises AssertionError where the result is not that of fp64, but for rounding; of long arrays, in 64 windows.
+
+        Every product and sum may round once: copy never, scale and add once, triad twice.
+        """
+        __tracebackhide__ = True
+        if self.kernel in ("sum", "dot"):
+            windows, tolerance = [slice(None)], SUM_TOLERANCE
+        else:
+            last = max(got.numel() - WINDOW, 0)
+            starts = sorted({last * place // (WINDOWS - 1) for place in range(WINDOWS)})
+            windows = [slice(start, start + WINDOW) for start in starts]
+            tolerance = {"copy": 0.0, "scale": 2.0**-24, "add": 2.0**-24, "triad": 2.0**-23}[self.kernel]
+        for window in windows:
+            exact = self.expected(window)
+            found = (got if got.dim() == 0 else got[window]).double()
+            error = float(((found - exact).abs() / exact.abs()).max())
+            assert error <= tolerance, (  # a NaN fails
+                f"{self.kernel} differs from fp64 by {error:.3g}, but rounding explains at most {tolerance:.3g}"
+            )
+
+
+def read_share(kernel: str) -> float:
+    """The share of a kernel's bytes that are read.
+
+    >>> read_share("copy"), read_share("dot")
+    (0.5, 1.0)
+    """
+    read, written, _ = STREAMS[kernel]
+    return read / (read + written)
+
+
+class Arrays:
+    """Three arrays of random numbers about 1, shared by the kernels of one size. Positive: no sum cancels."""
+
+    def __init__(self, elements: int, device: torch.device) -> None:
+        self.a, self.b = (torch.rand(elements, device=device) + 0.5 for _ in range(2))
+        self.out = torch.rand(elements, device=device)
+        self.one = torch.zeros((), device=device)
+
+    def stream(self, kernel: str) -> Stream:
+        a, b, out, one = self.a, self.b, self.out, self.one
+        runs: dict[str, Callable[[], Tensor]] = {
+            "copy": lambda: out.copy_(a),
+            "scale": lambda: torch.mul(a, SCALAR, out=out),
+            "add": lambda: torch.add(a, b, out=out),
+            "triad": lambda: torch.add(a, b, alpha=SCALAR, out=out),
+            "sum": lambda: torch.sum(a, dim=0, out=one),
+            "dot": lambda: torch.dot(a, b, out=one),
+        }
+        return Stream(kernel, runs[kernel], a, b)
+
+
+def assert_bytes(work: Work, function: Callable[[], object], uncounted: int = 0) -> counted.Count:
+    """Raises AssertionError where the bytes declared are not those of the tensors that `function` reads and writes.
+
+    `uncounted`: bytes of results that the formula leaves out.
+    """
+    __tracebackhide__ = True
+    with counted.flops() as seen:
+        function()
+    assert seen.moved_bytes == work.bytes + uncounted, (
+        f"{work.bytes} bytes are declared (and {uncounted} left out), but should be the {seen.moved_bytes} of the "
+        "tensors that were read and written"
+    )
+    return seen
+
+
+# ---- the machine's own bandwidths --------------------------------------------------------------------------------
+
+
+class Bandwidths:
+    """The best bandwidths of this machine's memory in this run, by the share of the traffic that is read.
+
+    The fixture `bandwidths`: the roofs of `bench/test_roofline.py`. Of kernels with the same share, the best counts.
+    """
+
+    def __init__(self, device: torch.device, pace: Pace, size: Size) -> None:
+        self.size = size
+        self._device = device
+        self._pace = pace
+        self._measured: dict[float, float] = {}
+
+    @property
+    def measured(self) -> dict[float, float]:
+        """Bytes per second by read share; measured when first asked for."""
+        if not self._measured:
+            arrays = Arrays(self.size.elements, self._device)
+            for kernel in STREAMS:
+                stream = arrays.stream(kernel)
+                rate = stream.work.bytes / self._fastest_s(stream.run)
+                self._measured[stream.read_share] = max(self._measured.get(stream.read_share, 0.0), rate)
+        return self._measured
+
+    def bytes_per_s(self, read_share: float) -> float:
+        """The roof of traffic with this share of reads."""
+        return bandwidth_of_mix(read_share, self.measured)
+
+    def raised(self, read_share: float, function: Callable[[], object], moved: int) -> float:
+        """The roof at this share after timing once more a function that exceeded it."""
+        rate = max(self.bytes_per_s(read_share), moved / self._fastest_s(function))
+        self._measured[read_share] = rate
+        return rate
+
+    def _fastest_s(self, function: Callable[[], object]) -> float:
+        once = measured.time(function, self._device, warmup=1, rounds=2).median_s
+        rounds = min(max(math.ceil(self._pace.measure_s / 2 / max(once, 1e-9)), 3), 100)
+        return min(measured.time(function, self._device, warmup=0, rounds=rounds).times_s)
