@@ -154,6 +154,23 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path) -> None:
     until(lambda: worktrees(foreign) == 1 and not alive(), "the worktree and the child gone")
 
 
+def test_worktrees_of_killed_runs_are_removed_and_those_of_others_left(foreign: Path, tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for name, owner in (("proofline-gate-a", dead.pid), ("proofline-gate-b", os.getpid()), ("mine", dead.pid)):
+        subprocess.run(
+            ["git", "worktree", "add", "-q", "--detach", tmp_path / name / "worktree"], cwd=foreign, check=True
+        )
+        (tmp_path / name / "owner").write_text(str(owner))
+    subprocess.run(["git", "worktree", "add", "-q", "--detach", tmp_path / "away"], cwd=foreign, check=True)
+    (tmp_path / "away").rename(tmp_path / "taken-off")  # a folder that is not there just now
+    assert worktrees(foreign) == 5
+    replicates.remove_leftovers(foreign)
+    assert not (tmp_path / "proofline-gate-a").exists()
+    assert (tmp_path / "proofline-gate-b" / "worktree").exists()
+    assert worktrees(foreign) == 4
+
+
 def until(condition: Any, what: str) -> None:
     deadline = time.monotonic() + 30
     while not condition():
@@ -200,11 +217,11 @@ def test_the_same_side_twice_and_an_unknown_side_are_refused(
 def test_what_is_not_there_to_compare_with_is_refused_before_anything_runs(
     foreign: Path, option: str, why: str
 ) -> None:
-    (foreign / "work.py").write_text("raise SystemExit('a test ran')\n")
-    (foreign / "test_foreign.py").write_text("def test_it(benchmark):\n    import work\n")
+    (foreign / "test_foreign.py").write_text("def test_it(benchmark):\n    open('it-ran', 'w')\n")
     code, said = run(foreign, "test_foreign.py", "--gate", option)
     assert code == 4, f"exit code {code}:\n{said}"
     assert why in said, said
+    assert not (foreign / "it-ran").exists(), said
 
 
 def test_code_beside_itself_passes_says_what_can_be_found_and_stores_it(foreign: Path) -> None:

@@ -48,6 +48,7 @@ class Gate:
         self.table: list[list[str]] = []  # in place of that of the rows
         self.lines: list[str] = []
         self.title = ""
+        self.begun = self.timing_since = time.monotonic()
         self.reports: dict[str, list[pytest.TestReport]] = {}
         self.broken = ""  # why a process of this side ended without reporting
         self.markers: dict[str, dict[str, Any]] = {}
@@ -104,6 +105,7 @@ class Gate:
             self.say(f"the {len(rest)} tests that are no benchmarks", 0, 1)
             tests = self.keep(self.replicates.run(self.here, files_of(rest), rest, benchmarks_only=False))
             verdicts = verdicts_of(tests)
+        self.timing_since = time.monotonic()
         if settings.baseline:
             self.against_history(timed, verdicts)
         else:
@@ -258,7 +260,7 @@ class Gate:
         add(first)
         taken, deadline = 1, self.begun + self.settings.budget_s
         begun = time.monotonic()
-        spent = (begun - self.begun) / 1  # the first batch, with what came before it
+        spent = begun - self.timing_since
         tried = dict.fromkeys(both, 1)
         while True:
             rows, wanting = judging.timed_rows(both, rule)

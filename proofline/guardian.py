@@ -34,7 +34,6 @@ def main() -> None:
     for repository, path in worktrees:
         subprocess.run(["git", "-C", repository, "worktree", "remove", "--force", "--force", path], capture_output=True)
         shutil.rmtree(path, ignore_errors=True)
-        subprocess.run(["git", "-C", repository, "worktree", "prune"], capture_output=True)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

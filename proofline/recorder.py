@@ -108,6 +108,7 @@ def modules() -> dict[str, str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
     # Taken out of the environment: what a test starts is not to be told of it.
     with open(os.environ.pop(TASK), encoding="utf-8") as file:
         task = json.load(file)

@@ -27,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 COPIED = {"recorder.py": "proofline_gate_recorder.py", "contention.py": "proofline_gate_contention.py"}
 RECORD = "PROOFLINE_RECORD_TO"
 TASK = "PROOFLINE_GATE_TASK"
+PREFIX, OWNER = "proofline-gate-", "owner"  # of the folder of a run, and the file in it with the run's process
 # Of the environment, what would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
 # Of the command line, what belongs to the parent: the gate, reports, selection by position, the past, saving.
@@ -86,8 +87,9 @@ class Replicates:
             text=True,
             start_new_session=True,
         )
-        self.folder = Path(tempfile.mkdtemp(prefix="proofline-gate-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._tell("folder", str(self.folder))
+        (self.folder / OWNER).write_text(str(os.getpid()), encoding="ascii")
         plugins = self.folder / "plugins"
         plugins.mkdir()
         for name, copy in COPIED.items():
@@ -109,16 +111,22 @@ class Replicates:
 
     def worktree(self, repository: Path, revision: str) -> Path:
         """A checkout of `revision` in a folder of its own. Raises UsageError where git refuses."""
+        remove_leftovers(repository)
         path = self.folder / "worktree"
         self._tell("worktree", str(repository), str(path))
-        done = subprocess.run(
+        git = subprocess.Popen(
             ["git", "-C", str(repository), "worktree", "add", "--detach", "--force", str(path), revision],
-            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        if done.returncode:
-            raise pytest.UsageError(f"--gate-versus {revision}: git worktree: {done.stderr.strip()}")
+        self._tell("group", str(git.pid))
+        said = git.communicate()[1]
+        self._tell("ended", str(git.pid))
+        if git.returncode:
+            raise pytest.UsageError(f"--gate-versus {revision}: git worktree: {said.strip()}")
         return path
 
     def run(
@@ -194,6 +202,29 @@ class Replicates:
         return f"replicate {self._count} ({side.label}: {side.python} in {side.root}) {how}. It said:\n" + "\n".join(
             errors or last
         )
+
+
+def remove_leftovers(repository: Path) -> None:
+    """Removes the worktrees of runs that were killed together with their guardian, and of no other."""
+    git = ["git", "-C", str(repository), "worktree"]
+    listed = subprocess.run([*git, "list", "--porcelain"], capture_output=True, text=True).stdout
+    for line in listed.splitlines():
+        kind, _, path = line.partition(" ")
+        folder = Path(path).parent
+        if kind == "worktree" and folder.name.startswith(PREFIX) and not _is_owned(folder):
+            subprocess.run([*git, "remove", "--force", "--force", path], capture_output=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_owned(folder: Path) -> bool:
+    """Whether the run that made this folder still goes on."""
+    try:
+        os.kill(int((folder / OWNER).read_text(encoding="ascii")), 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, ValueError):
+        return True  # another user's, or just being written: not ours to remove
+    return True
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
