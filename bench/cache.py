@@ -22,7 +22,7 @@ UNKNOWN_CACHE_BYTES = 64 * 2**20  # assumed of a CPU whose caches nobody names
 # In a container the size the system names may be that of the whole host: a flush may cost no more than this.
 LARGEST_CPU_FLUSH_BYTES = 2**30
 LARGEST_SHARE_OF_MEMORY = 1 / 16
-_SYSTEM = Path("/sys/devices/system/cpu")
+SYSTEM = Path("/sys/devices/system/cpu")
 
 
 def levels(device: torch.device) -> dict[str, int]:
@@ -36,7 +36,7 @@ def levels(device: torch.device) -> dict[str, int]:
         return {"L2": size} if size else {}
     if device.type != "cpu":
         return {}
-    return dict(_apple_caches() if sys.platform == "darwin" else linux_caches(_SYSTEM, allowed_cpus()))
+    return dict(_apple_caches() if sys.platform == "darwin" else linux_caches(SYSTEM, allowed_cpus()))
 
 
 def last_level_bytes(device: torch.device) -> int | None:

@@ -7,6 +7,7 @@ only to write into them.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +17,15 @@ from torch import Tensor
 
 from accounting import counted, measured
 from accounting.roofline import STREAMS, Work, bandwidth_of_mix, stream_work
-from bench.cache import UNKNOWN_CACHE_BYTES, allowed_cpus, host_memory_bytes, last_level_bytes, levels
+from bench.cache import (
+    SYSTEM,
+    UNKNOWN_CACHE_BYTES,
+    allowed_cpus,
+    host_memory_bytes,
+    last_level_bytes,
+    levels,
+    linux_caches,
+)
 
 if TYPE_CHECKING:
     from bench.measuring import Pace
@@ -82,18 +91,24 @@ def _label(multiple: float | None) -> str:
     return f"arrays of {multiple:.2g} caches" if multiple > 1 else f"fits the cache: {multiple:.2g} of it"
 
 
-def cache_size(level: str, arrays: int, known: dict[str, int], cores: int) -> Size | None:
+def core_levels(device: torch.device) -> dict[str, int]:
+    """Bytes of the caches by level that one core of a CPU can use; of an accelerator, that all of it can."""
+    if device.type == "cpu" and sys.platform == "linux":
+        return linux_caches(SYSTEM, {min(allowed_cpus())})
+    return levels(device)
+
+
+def cache_size(level: str, arrays: int, known: dict[str, int]) -> Size | None:
     """Arrays that together half fill a level of cache; None where the device names no such level, or the part is tiny.
 
-    The first level is that of one core, because torch uses one for so little. A row of L1 takes less time than an
-    operator takes to be dispatched, and is labelled so by its launch share.
+    A row of L1 takes less time than an operator takes to be dispatched, and is labelled so by its launch share.
 
-    >>> cache_size("L2", 2, {"L1": 2**16, "L2": 2**21}, cores=2)
+    >>> cache_size("L2", 2, {"L1": 2**16, "L2": 2**21})
     Size(elements=131072, level='L2', multiple=0.25, label='')
     """
     if level not in known:
         return None
-    half = known[level] // 2 // (cores if level == "L1" else 1)
+    half = known[level] // 2
     inner = max((known[other] for other in known if other < level), default=0)
     if half <= inner:  # nothing tells this level from the one within it
         return None
@@ -106,7 +121,7 @@ def size_of(level: str, kernel: str, device: torch.device, pace: str) -> Size | 
     if level == MEMORY:
         return memory_size(device, pace)
     read, written, _ = STREAMS[kernel]
-    return cache_size(level, read + written, levels(device), len(allowed_cpus()))
+    return cache_size(level, read + written, core_levels(device))
 
 
 def assert_level(size: Size, arrays: int, known: int | None) -> None:

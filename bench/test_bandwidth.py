@@ -1,12 +1,14 @@
 """Bandwidth of the memory and of each level of cache, by the kernels of STREAM and BabelStream.
 
 Bytes as STREAM counts them, see `accounting.roofline.stream_work`; the warm-up drops the first calls; every result is
-checked. Rows of memory have arrays of four times the last-level cache each, or a label that says why not.
+checked. Rows of memory have arrays of four times the last-level cache each, or a label that says why not. Rows of a
+cache are those of one core, on one thread: threads that wait for one another would be most of so short a time.
 """
 
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from accounting.roofline import STREAMS
 from bench.cache import last_level_bytes
 from bench.measuring import Measure
 from bench.streams import MEMORY, Arrays, assert_bytes, assert_level, size_of
+from proofline.speed import one_thread
 
 ROWS = [(MEMORY, kernel) for kernel in STREAMS]
 ROWS += [(level, kernel) for level in ("L1", "L2", "L3") for kernel in ("copy", "triad", "dot")]
@@ -48,19 +51,20 @@ def test_stream(
     assert_level(size, read + written, last_level_bytes(device))
     assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)
     exceeds = size.level == MEMORY and size.exceeds_caches
-    seconds = measure.work(
-        stream.run,
-        stream.work,
-        dtype="fp32",
-        check=stream.check,
-        counted=False,  # of its own FLOPs only the dot product's are those of a product
-        bytes_bound=bound_bytes_per_s if exceeds else None,
-        cache="as-is" if level == MEMORY else "hot",
-        memory_level=size.level,
-        array_bytes=4 * size.elements,
-        cache_multiple=size.multiple,
-        read_share=stream.read_share,
-        **({"label": size.label} if size.label else {}),
-    )
+    with nullcontext() if level == MEMORY else one_thread():
+        seconds = measure.work(
+            stream.run,
+            stream.work,
+            dtype="fp32",
+            check=stream.check,
+            counted=False,  # of its own FLOPs only the dot product's are those of a product
+            bytes_bound=bound_bytes_per_s if exceeds else None,
+            cache="as-is" if level == MEMORY else "hot",
+            memory_level=size.level,
+            array_bytes=4 * size.elements,
+            cache_multiple=size.multiple,
+            read_share=stream.read_share,
+            **({"label": size.label} if size.label else {}),
+        )
     if exceeds and bound_bytes_per_s is not None:
         measure.declare(vendor_bytes_per_s=bound_bytes_per_s, mbu=stream.work.bytes / seconds / bound_bytes_per_s)

@@ -8,17 +8,22 @@ from typing import Any
 
 
 def roofline_svg(benchmarks: Sequence[dict[str, Any]], title: str) -> str | None:
-    """The products of a run over their arithmetic intensity, each dtype under its measured ceiling; None if none ran.
+    """The products and kernels of a run over their arithmetic intensity, under the roofs measured; None if none ran.
 
-    A point far below its ceiling at high intensity is bound by something else than arithmetic or memory: launches,
-    a shape the library handles badly, or another process.
+    Roofs: each dtype's ceiling, and the bandwidths of the traffic that reads most and least. A point far below both is
+    bound by something else than arithmetic or memory: launches, a shape the library handles badly, another process.
+    Streams through the memory and the caches are not drawn: they have the bandwidths as their own figures.
     """
     points: dict[str, list[tuple[float, float]]] = {}
     ceilings: dict[str, float] = {}
+    slopes: dict[float, float] = {}
     for bench in benchmarks:
         info = bench.get("extra_info", {})
         rate = info.get("flop_per_s") or info.get("op_per_s")
-        if rate and all(info.get(key) for key in ("dtype", "flops", "bytes")):
+        if info.get("roof_bytes_per_s"):
+            reads = round(info["read_share"], 2)
+            slopes[reads] = max(slopes.get(reads, 0.0), info["roof_bytes_per_s"])
+        if rate and not info.get("memory_level") and all(info.get(key) for key in ("dtype", "flops", "bytes")):
             points.setdefault(info["dtype"], []).append((info["flops"] / info["bytes"], rate))
             ceilings[info["dtype"]] = max(ceilings.get(info["dtype"], 0.0), info.get("ceiling_flop_per_s") or 0.0)
     if not points:
@@ -34,11 +39,28 @@ def roofline_svg(benchmarks: Sequence[dict[str, Any]], title: str) -> str | None
         axes.scatter(intensities, rates, s=18, color=colour, label=dtype, zorder=3)
         if ceilings[dtype]:
             axes.axhline(ceilings[dtype], color=colour, linewidth=1, linestyle="--")
+    _draw_slopes(axes, slopes, [place for pairs in points.values() for place, _ in pairs], max(ceilings.values()))
     axes.set(xscale="log", yscale="log", title=title)
     axes.set_xlabel("arithmetic intensity, FLOPs per byte of operands and result")
     axes.set_ylabel("FLOP/s (int8: OP/s)")
     axes.grid(True, which="both", linewidth=0.3)
-    axes.legend(title="dashed: own ceiling", fontsize="small")
+    axes.legend(title="dashed: own ceilings", fontsize="small")
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()
+
+
+def _draw_slopes(axes: Any, slopes: dict[float, float], intensities: Sequence[float], ceiling: float) -> None:
+    """The measured bandwidths as roofs: those of the largest and of the smallest share of reads, up to the ceiling."""
+    left = min(intensities) / 2
+    for reads, style in zip(sorted({max(slopes), min(slopes)}) if slopes else (), ("-", "-."), strict=False):
+        bandwidth = slopes[reads]
+        right = max(ceiling / bandwidth, 2 * left) if ceiling else 2 * max(intensities)
+        axes.plot(
+            [left, right],
+            [left * bandwidth, right * bandwidth],
+            color="0.4",
+            linewidth=1,
+            linestyle=style,
+            label=f"{bandwidth / 1e9:.3g} GB/s, {reads:.0%} reads",
+        )

@@ -67,7 +67,7 @@ def finish(
         folder / "verdicts.json", json.dumps([verdict.as_dict() for verdict in verdicts], indent=1) + "\n"
     )
     history.write_atomically(folder / "report.md", markdown(finished, registry))
-    if drawing := plots.roofline_svg(finished.benchmarks, f"Matrix products on {fingerprint['name']}"):
+    if drawing := plots.roofline_svg(finished.benchmarks, f"Roofline measured on {fingerprint['name']}"):
         history.write_atomically(folder / ROOFLINE, drawing)
     return finished
 
@@ -109,8 +109,13 @@ def topic_table(verdicts: Sequence[Verdict]) -> list[list[str]]:
 
 
 def benchmark_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """One row per benchmark: what it is, its time and spread, its rate, and its share of the two ceilings."""
+    """One row per benchmark: what it is, its time and spread, its rate, and its share of the two ceilings.
+
+    Where any was measured hot or cold, bound or labelled, a last column says so. For a stream through the memory the
+    vendor's peak is that of the bandwidth.
+    """
     rows = [["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling"]]
+    told = [notes(bench.get("extra_info", {})) for bench in benchmarks]
     for bench in benchmarks:
         stats, extra = bench["stats"], bench.get("extra_info", {})
         spread = f"{stats['iqr'] / stats['median']:.1%}" if stats["median"] else "-"
@@ -119,14 +124,61 @@ def benchmark_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
             engineering(stats["median"], "s"),
             spread,
             rate(extra),
-            share(extra["mfu"], "no peak on record") if "mfu" in extra else "-",
+            share(extra["mfu"], "no peak on record") if "mfu" in extra else share(extra.get("mbu"), "-"),
             share(extra.get("share_of_ceiling"), "-"),
+        ])  # fmt: skip
+    if any(told):
+        rows = [[*row, note] for row, note in zip(rows, ["measured", *told], strict=True)]
+    return rows
+
+
+def notes(extra: dict[str, Any]) -> str:
+    """How a benchmark was measured and what is to be known of it: hot or cold, what bounds it, its labels in a word.
+
+    >>> notes({"cache": "cold", "bound": "memory", "conditions": {"labels": ["contended: load 4"]}})
+    'cold, memory-bound, contended'
+    """
+    found = [extra["cache"]] if extra.get("cache", "as-is") != "as-is" else []
+    if extra.get("bound"):
+        found.append(f"{extra['bound']}-bound")
+    if extra.get("label"):
+        found.append(extra["label"])
+    conditions = extra.get("conditions")
+    labels = conditions.get("labels", ()) if isinstance(conditions, dict) else ()
+    return ", ".join([*found, *(label.partition(":")[0] for label in labels)])
+
+
+def roofline_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """One row per kernel of the roofline: its intensity by formula and as counted, and its place under the roofs.
+
+    Only the head where no such kernel ran.
+    """
+    rows = [["kernel", "intensity, FLOP/B", "counted", "reads", "attainable", "achieved", "share", "bound",
+             "ridge measured", "on paper"]]  # fmt: skip
+    for bench in benchmarks:
+        extra = bench.get("extra_info", {})
+        if not extra.get("roofline"):
+            continue
+        paper = extra.get("paper_ridge")
+        rows.append([
+            bench["name"].removeprefix("test_"),
+            f"{extra['intensity']:.3g}",
+            f"{extra['counted_intensity']:.3g}" + (" *" if extra.get("counted_otherwise") else ""),
+            f"{extra['read_share']:.0%}",
+            engineering(extra["attainable_flop_per_s"], "FLOP/s"),
+            engineering(extra["flop_per_s"], "FLOP/s"),
+            share(extra["share_of_attainable"], "-"),
+            extra["bound"] + (f", {extra['roof_label']}" if extra.get("roof_label") else ""),
+            f"{extra['ridge']:.3g}",
+            f"{paper:.3g}" if paper else "no peak on record",
         ])  # fmt: skip
     return rows
 
 
 def rate(extra: dict[str, Any]) -> str:
-    """The rate a benchmark declared: FLOP/s or bytes/s, in engineering units."""
+    """The rate a benchmark declared: FLOP/s or bytes/s, in engineering units; of a stream always bytes/s."""
+    if extra.get("memory_level") and extra.get("bytes_per_s"):
+        return engineering(extra["bytes_per_s"], "B/s")
     for key, unit in (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s")):
         if extra.get(key):
             return engineering(extra[key], unit)
@@ -160,8 +212,17 @@ def markdown(finished: Finished, registry: Registry) -> str:
             "above 1, where the ceiling was measured too low.",
             "",
         ]
+        if len(rows := roofline_table(finished.benchmarks)) > 1:
+            lines += ["## Roofline", "", *markdown_table(rows), ""]
+            lines += [
+                "Attainable: the lower of the products' ceiling and the intensity times the bandwidth measured for the",
+                "same share of reads, both of this run. The bound is the place under these roofs: memory below the",
+                "ridge, compute above it, launch where dispatching takes half of the time. Where the share is low,",
+                "neither roof is what limits the kernel. `*`: counted by another convention, see `counted_otherwise`.",
+                "",
+            ]
         if any("ceiling_flop_per_s" in bench.get("extra_info", {}) for bench in finished.benchmarks):
-            lines += [f"![Products over their arithmetic intensity]({ROOFLINE})", ""]
+            lines += [f"![Kernels over their arithmetic intensity]({ROOFLINE})", ""]
     return "\n".join(lines)
 
 
