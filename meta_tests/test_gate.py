@@ -302,6 +302,22 @@ def test_a_baseline_too_small_to_decide_anything_is_named_and_costs_one_process(
     assert row.verdict == "SLOWER", (fewest, row)
 
 
+def test_a_noise_floor_takes_all_pairs_where_a_comparison_would_stop() -> None:
+    settings: Any = SimpleNamespace(noise_floor=True, direction="slower", min_effect=0.03, replicates=None)
+    config: Any = SimpleNamespace(
+        pluginmanager=SimpleNamespace(get_plugin=lambda _: None), get_verbosity=lambda: -1, stash={}
+    )
+    rule = gate.Gate(config, settings).rule(paired=True)
+    both: Any = {"a": ([], [])}
+    while judging.timed_rows(both, rule)[1]:
+        both["a"][0].append(timed(1.0))
+        both["a"][1].append(timed(1.001))
+    ((row,), _) = judging.timed_rows(both, rule)
+    assert row.effect, row
+    assert row.effect.pairs == len(both["a"][1]) == statistics.LOOKS[-1], row
+    assert row.verdict == "SAME", row
+
+
 def test_the_other_sides_claims_are_compared_where_both_were_checked() -> None:
     blank = Summary(Path("a"), "", "x", "", "", "", {}, {})
     before = {"a": "holds", "b": "holds", "c": "not checked", "d": "holds"}

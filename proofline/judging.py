@@ -97,15 +97,12 @@ def _decision(sides: Sides, plan: statistics.Plan, rule: Rule, name: str, common
 
 
 def fewest_stored(plan: statistics.Plan) -> int:
-    """How many processes a baseline must hold before anything can be decided against it.
+    """How many processes a baseline must hold before a regression can be found beside it, at the plan's last look.
 
-    Of the C(b + n, n) orders of b stored and n new processes the most telling one must be as rare as a level in force.
+    Of the C(b + n, n) orders of b stored and n new processes the most telling one must be as rare as the level there.
     """
-    fewest = 1
-    while not any(
-        1 / math.comb(fewest + pairs, pairs) <= max(plan.level(look), plan.miss_level(look))
-        for look, pairs in enumerate(plan.looks)
-    ):
+    fewest, last = 1, len(plan.looks) - 1
+    while 1 / math.comb(fewest + plan.looks[last], fewest) > plan.level(last):
         fewest += 1
     return fewest
 
@@ -131,7 +128,7 @@ def advice(sides: Sides, decision: statistics.Decision, plan: statistics.Plan, r
     effect, fewest = decision.effect, 0 if rule.paired else fewest_stored(plan)
     if len(sides[0]) < fewest:
         enough = f"--gate-record NAME --gate-replicates {max(fewest, ADVISED)}"
-        return f"the baseline holds {len(sides[0])} processes, and fewer than {fewest} decide nothing: {enough}"
+        return f"the baseline holds {len(sides[0])} processes, and below {fewest} no regression can be found: {enough}"
     size = abs(math.log(effect.ratio))
     if not rule.paired and math.log1p(min_effect) < size <= math.log1p(effect.floor):
         return f"within the {effect.floor:.1%} that a change of sitting may do here: --gate-versus decides it"
