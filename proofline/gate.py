@@ -113,6 +113,8 @@ class Gate:
             if verdicts and settings.versus and (there := sides.existing(files_of(rest), self.other)):
                 theirs = verdicts_of(self.replicates.run(self.other, there, rest, benchmarks_only=False))
                 self.rows += claim_rows(self.blank, theirs, verdicts)
+                if not theirs:
+                    self.lines.append("the other side tells no verdicts of claims: they are not compared")
 
     def record(self, ids: Sequence[str]) -> None:
         """N processes of everything, stored as a baseline."""

@@ -12,6 +12,7 @@ from proofline import compare
 from proofline.tables import aligned, engineering, markdown_table
 
 COLOURS = {"SLOWER": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green", "INCONCLUSIVE": "yellow"}
+SHOWN = 3  # names that bear a note, on the terminal
 EXPLAIN = "if it is meant, store a new baseline: --gate-record NAME"
 
 
@@ -83,7 +84,8 @@ def write_terminal(
     if rows and not table:
         terminal.write_line(counts(rows))
         for note, names in notes(rows).items():
-            terminal.write_line(f"{note}: {', '.join(names)}")
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            terminal.write_line(f"{note}: {', '.join(names[:SHOWN])}{more}")
     for line in lines:
         terminal.write_line(line)
 
