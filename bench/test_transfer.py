@@ -1,0 +1,74 @@
+"""Transfers between the host and an accelerator. Unrun: no accelerator has been had yet; the arithmetic is tested."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from accounting import measured
+from bench.measuring import Measure
+from bench.transfers import DIRECTIONS, Transfer, beside, cost_of_a_copy, in_parts, overlap_share, transfer
+
+ELEMENTS = {"quick": 2**22, "default": 2**24, "thorough": 2**26}  # of fp32
+PARTS = 1024
+SIDE = 4096  # of the products that run beside a copy
+
+
+@pytest.fixture(autouse=True)
+def link(device: torch.device) -> None:
+    if device.type not in ("cuda", "xpu"):
+        pytest.skip(f"{device} shares the host's memory, or is the host: there is no link to measure")
+
+
+def measured_copy(case: Transfer, device: torch.device, measure: Measure, **declared: object) -> float:
+    """Times a copy, and checks what arrived after the device was waited for."""
+
+    def check(got: torch.Tensor) -> None:
+        measured.synchronise(device)
+        case.check(got)
+
+    return measure.work(case.run, case.work, dtype="fp32", check=check, counted=False, **declared)
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "non-blocking"])
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_copy(direction: str, pinned: bool, blocking: bool, device: torch.device, pace: str, measure: Measure) -> None:
+    case = transfer(direction, ELEMENTS[pace], device, pinned=pinned, blocking=blocking)
+    measured_copy(case, device, measure, direction=direction, pinned=pinned, blocking=blocking)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_many_small(direction: str, device: torch.device, pace: str, measure: Measure) -> None:
+    """As many bytes as in the copy at once, in 1024 parts: what each copy costs beside its bytes."""
+    whole = transfer(direction, ELEMENTS[pace], device, pinned=True, blocking=False)
+    one_s = measured.time(whole.run, device, warmup=3, rounds=11).median_s
+    many_s = measured_copy(in_parts(whole, PARTS), device, measure, direction=direction, copies=PARTS)
+    measure.declare(one_copy_s=one_s, copy_overhead_s=cost_of_a_copy(one_s, many_s, PARTS), slower=many_s / one_s)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_overlap(direction: str, device: torch.device, pace: str, measure: Measure) -> None:
+    """A copy in a stream of its own beside products that take about as long: how much of the shorter is hidden."""
+    case = transfer(direction, ELEMENTS[pace], device, pinned=True, blocking=False)
+    a, b = (torch.randn(SIDE, SIDE, device=device) for _ in range(2))
+    out = torch.empty_like(a)
+    copy_s = measured.time(case.run, device, warmup=3, rounds=11).median_s
+    product_s = measured.time(lambda: torch.mm(a, b, out=out), device, warmup=3, rounds=11).median_s
+    times = max(1, round(copy_s / product_s))
+
+    def compute() -> None:
+        for _ in range(times):
+            torch.mm(a, b, out=out)
+
+    compute_s = measured.time(compute, device, warmup=2, rounds=11).median_s
+    both = beside(device, compute, case.run)
+    together_s = measure.median_s(both, dtype="fp32", bytes=case.work.bytes, direction=direction)
+    measured.synchronise(device)
+    case.check(case.target)
+    measure.declare(
+        bytes_per_s=case.work.bytes / together_s,
+        copy_s=copy_s,
+        compute_s=compute_s,
+        overlap=overlap_share(compute_s, copy_s, together_s),
+    )

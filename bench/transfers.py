@@ -1,0 +1,105 @@
+"""Copies between the host and an accelerator: their bytes, what their number costs, and how much of them is hidden.
+
+Bytes are those of the payload, once: what crosses the link. The reads and writes of the memories at its two ends, and
+the staging buffer through which a pageable copy goes, are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accounting.checks import count, positive
+from accounting.memory import element_bytes
+from accounting.roofline import Work
+
+DIRECTIONS = ("to-device", "to-host")
+
+
+def transfer_work(elements: int, dtype: str = "fp32", copies: int = 1) -> Work:
+    """No FLOPs, and the bytes of the payload of so many copies.
+
+    >>> transfer_work(1024), transfer_work(1024, "bf16", copies=3)
+    (Work(flops=0, bytes=4096), Work(flops=0, bytes=6144))
+    """
+    return Work(0, count("copies", copies) * element_bytes(elements, dtype))
+
+
+def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
+    """How much of the shorter of two activities was hidden behind the longer: 1 all of it, 0 one after the other.
+
+    Below 0 they hindered one another, above 1 the times do not belong together; neither is clipped.
+
+    >>> overlap_share(2.0, 1.0, 2.0), overlap_share(2.0, 1.0, 3.0), overlap_share(2.0, 1.0, 2.5)
+    (1.0, 0.0, 0.5)
+    """
+    times = [positive("first_s", first_s), positive("second_s", second_s)]
+    return (sum(times) - positive("together_s", together_s)) / min(times)
+
+
+def cost_of_a_copy(one_s: float, many_s: float, copies: int) -> float:
+    """What each copy costs beside its bytes, from as many bytes copied at once and in `copies` parts.
+
+    >>> cost_of_a_copy(1.0, 2.0, 101)
+    0.01
+    """
+    return (many_s - one_s) / (count("copies", copies, minimum=2) - 1)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One copy of random numbers over the link: the call, its source and its target."""
+
+    run: Callable[[], Tensor]
+    source: Tensor
+    target: Tensor
+
+    @property
+    def work(self) -> Work:
+        return transfer_work(self.source.numel())
+
+    def check(self, got: Tensor) -> None:
+        """Raises AssertionError where what arrived is not what was sent, bit by bit. The copy must be over."""
+        __tracebackhide__ = True
+        wrong = int((got.cpu() != self.source.cpu()).sum())
+        assert wrong == 0, f"{wrong} of {got.numel()} elements arrived changed"
+
+
+def transfer(direction: str, elements: int, device: torch.device, *, pinned: bool, blocking: bool) -> Transfer:
+    """A copy in one of the DIRECTIONS. Between pageable memory and a device none is really non-blocking."""
+    host = torch.randn(elements, pin_memory=pinned)
+    there = torch.randn(elements, device=device)
+    source, target = (host, there) if direction == "to-device" else (there, host)
+    return Transfer(lambda: target.copy_(source, non_blocking=not blocking), source, target)
+
+
+def in_parts(whole: Transfer, parts: int) -> Transfer:
+    """The same bytes, copied one part after the other."""
+    pairs = list(zip(whole.target.chunk(parts), whole.source.chunk(parts), strict=True))
+
+    def run() -> Tensor:
+        for target, source in pairs:
+            target.copy_(source, non_blocking=True)
+        return whole.target
+
+    return Transfer(run, whole.source, whole.target)
+
+
+def beside(device: torch.device, main: Callable[[], object], aside: Callable[[], object]) -> Callable[[], None]:
+    """Both at once: `aside` in a stream of its own, which the current one waits for. Unrun."""
+    module: Any = getattr(torch, device.type)
+    stream = module.Stream(device)
+
+    def run() -> None:
+        current = module.current_stream(device)
+        stream.wait_stream(current)
+        with module.stream(stream):
+            aside()
+        main()
+        current.wait_stream(stream)
+
+    return run
