@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from math import ceil, inf, prod
 from statistics import median
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from accounting.measured import synchronise
-from bench.measuring import Pace
+from bench.measuring import METHOD, Pace
 from bench.rounds import FEWEST_ROUNDS, rounds_for
 
 TIMEOUT_S = 60.0  # a rank that is silent for so long is taken for dead
@@ -222,6 +222,7 @@ class Ranks:
         timer: Callable[[], Any],
         *,
         before: Callable[[], object] = lambda: None,
+        conditions: Callable[[], AbstractContextManager[dict[str, Any]]] = lambda: nullcontext({}),
     ) -> float:
         """Runs the same number of rounds on all ranks, and returns the median round of the slowest rank in seconds.
 
@@ -249,28 +250,36 @@ class Ranks:
             self.barrier()
 
         prepare()
-        benchmark.pedantic(
-            function, setup=prepare if calls == 1 else None, rounds=rounds, iterations=calls, warmup_rounds=0
-        )
+        with conditions() as state:
+            benchmark.pedantic(
+                function, setup=prepare if calls == 1 else None, rounds=rounds, iterations=calls, warmup_rounds=0
+            )
         if benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
         every = self.gather([float(time) for time in benchmark.stats.stats.data])
         seconds = median(_slowest(every))
         benchmark.extra_info.update(
+            method=METHOD,
             seconds=seconds,
+            conditions=state,
             rounds=rounds,
             calls_per_round=calls,
             backend=self.backend,
             ranks=[
                 {"rank": rank, "median_s": median(times), **who}
-                for rank, (times, who) in enumerate(zip(every, self.gather(self._who()), strict=True))
+                for rank, (times, who) in enumerate(zip(every, self.gather(self._who(state)), strict=True))
             ],
             stragglers=[],
         )
         return seconds
 
-    def _who(self) -> dict[str, Any]:
-        return {"host": socket.gethostname(), "device": str(self.device), "threads": torch.get_num_threads()}
+    def _who(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "host": socket.gethostname(),
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "labels": state.get("labels", []),
+        }
 
     def name_stragglers(self, benchmark: Any, found: Sequence[dict[str, Any]]) -> None:
         """Puts the arrivals of each rank into the record, and names those that the others wait for."""

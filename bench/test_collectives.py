@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ KIB, MIB = 2**10, 2**20
 SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB)
 MOST_BYTES = {"cpu": {"quick": 4 * MIB, "default": 16 * MIB, "thorough": 64 * MIB}}
 QUICK_SIZES = (4 * KIB, 4 * MIB, 256 * MIB)
+BLOCK = 1_000_003
 ARRIVALS = 12
 # torch 2.13 has new names for these two, and warns of the old ones.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -72,17 +73,24 @@ def ranks(job: Any, device: torch.device) -> Iterator[Ranks]:
 
 
 @pytest.fixture
-def timed(ranks: Ranks, benchmark: Any, device: torch.device, pace: str) -> Callable[..., float]:
+def timed(
+    ranks: Ranks, benchmark: Any, device: torch.device, pace: str, conditions: Callable[[], Any]
+) -> Callable[..., float]:
     """Measures a function on all ranks, see `Ranks.timed`."""
-    return partial(ranks.timed, benchmark, pace=PACES[pace], timer=clock(device))
+    return partial(ranks.timed, benchmark, pace=PACES[pace], timer=clock(device), conditions=conditions)
 
 
 # ---- collectives -------------------------------------------------------------------------------------------------
 
 
 def integers(elements: int, device: torch.device, rank: int) -> torch.Tensor:
-    """Random integers in fp32, the same wherever they are made: their sums are exact in any order."""
-    return torch.randint(-1000, 1001, (elements,), generator=torch.Generator().manual_seed(rank)).float().to(device)
+    """Random integers in fp32, the same wherever they are made: their sums are exact in any order.
+
+    A block of random ones repeated: its length is prime, so a chunk that goes astray does not meet its own values.
+    """
+    generator = torch.Generator().manual_seed(rank)
+    block = torch.randint(-1000, 1001, (min(elements, BLOCK),), generator=generator).float().to(device)
+    return block.repeat(-(-elements // max(len(block), 1)))[:elements].clone()
 
 
 class Collective:
@@ -120,8 +128,8 @@ class Collective:
         self.run(dist.ReduceOp.SUM)
         got = self.source if self.name == "all-reduce" else self.target
         with self.ranks.together(f"{self.name} of {self.size} bytes"):
-            every = [integers(self.own.numel(), got.device, rank) for rank in range(self.ranks.size)]
-            expected = torch.cat(every) if self.name == "all-gather" else torch.stack(every).sum(0)
+            every = (integers(self.own.numel(), got.device, rank) for rank in range(self.ranks.size))
+            expected = torch.cat(list(every)) if self.name == "all-gather" else reduce(torch.Tensor.add_, every)
             if self.name == "reduce-scatter":
                 expected = expected[self.ranks.rank * self.part :][: self.part]
             torch.testing.assert_close(got, expected, rtol=0, atol=0)

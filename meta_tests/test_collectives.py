@@ -89,7 +89,8 @@ def job(folder: Path, planted: str, select: str, *, torchrun: bool) -> Job:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "GITHUB_", "PROOFLINE_"))}
     kept |= {"PYTHONPATH": str(folder), "PROOFLINE_HISTORY": str(folder / "history"), "OMP_NUM_THREADS": "1"}
     pytest_run = ["-m", "pytest", "bench/test_collectives.py", "--quick", "--device", "cpu", "-p", "planted",
-                  "--report", str(folder / "report"), "-o", f"cache_dir={folder / 'cache'}", "-k", select]  # fmt: skip
+                  "--report", str(folder / "report"), "-o", f"cache_dir={folder / 'cache'}", "-k", select,
+                  "--junitxml", str(folder / "junit.xml"), "--benchmark-json", str(folder / "bench.json")]  # fmt: skip
     began = time.monotonic()
     if torchrun:
         commands = [[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *pytest_run]]
@@ -135,6 +136,8 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def test_a_job_leaves_one_record_with_the_figures_of_every_rank(slow: Job) -> None:
     assert slow.codes == [0], slow.everything
     assert len(slow.records) == 1, f"{len(slow.records)} records of one job"
+    assert len(json.loads((slow.folder / "bench.json").read_text())["benchmarks"]) == len(slow.records[0]["benchmarks"])
+    assert (slow.folder / "junit.xml").read_text().count("<testsuite ") == 1
     assert slow.everything.count("test session starts") == 1, "more than rank 0 wrote to the terminal"
     record = slow.records[0]
     assert record["proofline"]["fingerprint"]["ranks"] == 2

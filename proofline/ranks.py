@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from proofline.plugin import settings
 from proofline.tables import aligned, engineering
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -86,6 +87,8 @@ class Ranked:
     """The plugin of a run that is one rank of a job."""
 
     def __init__(self, config: pytest.Config, mine: Place) -> None:
+        if settings(config).orchestrated:
+            raise pytest.UsageError("the gate starts processes of its own: run it without torchrun")
         self.place = mine
         self.tell: Callable[[str], object] = lambda text: None  # what the other ranks will be able to ask
         self.ask: Callable[[], Mapping[int, str]] = dict  # which of the others failed alone, and why
@@ -101,12 +104,12 @@ class Ranked:
         from _pytest.terminal import TerminalReporter
 
         manager = self._config.pluginmanager
-        for name in ("lfplugin", "nfplugin", "stepwiseplugin"):
+        for name in ("lfplugin", "nfplugin", "stepwiseplugin", "proofline.plugin"):
             if manager.hasplugin(name):
                 manager.unregister(name=name)
         for plugin in list(manager.get_plugins()):
             if type(plugin).__name__ == "LogXML":
-                manager.unregister(plugin)
+                plugin.logfile = os.devnull  # it unregisters itself, so it has to stay
         session = getattr(self._config, "_benchmarksession", None)
         for way in ("json", "save", "autosave"):
             if getattr(session, way, None):
