@@ -131,7 +131,7 @@ def kernel(name: str, x: Tensor, out: Tensor) -> Kernel:
                 wrong = (found.double() - part.double() @ exact).abs() / (part.double().abs() @ size)
                 error = float(wrong.max())
                 assert error <= 4 * TOLERANCE, (
-                    f"matvec differs from fp64 by {error:.3g} of the sum of magnitudes, should by <= {4 * TOLERANCE:.3g}"
+                    f"matvec differs from fp64 by {error:.3g} of the magnitudes, should by <= {4 * TOLERANCE:.3g}"
                 )
 
         return Kernel(lambda: torch.mv(matrix, vector, out=product), matvec_work(*LAYER, "fp32"), check_matvec)
