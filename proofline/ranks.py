@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,8 @@ from proofline.plugin import settings
 from proofline.tables import aligned, engineering
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-COMMAND = "torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py"
+GRACE_S = 2.0
+COMMUNICATION = ("gloo", "NCCL", "ProcessGroup", "Connection", "Timed out", "timed out")
 
 
 @dataclass(frozen=True)
@@ -126,20 +128,36 @@ class Ranked:
         if not report.failed or (call.excinfo and getattr(call.excinfo.value, "on_all_ranks", False)):
             return report
         self.failed_alone = True
-        text = f"{item.nodeid}: {call.excinfo.exconly() if call.excinfo else report.outcome}"
-        others = {}
+        text = f"{item.nodeid}: {call.excinfo.exconly() if call.excinfo else report.outcome}".splitlines()[0]
+        me = f"rank {self.place.rank} of {self.place.size}"
+        blamed = self._what_of_the_others(text, call.excinfo.value if call.excinfo else None)
+        report.sections += [("ranks", said) for said in blamed]
+        item.session.shouldfail = (
+            f"{'; '.join(blamed)}, so the job ends here [{me}, in {text}]"
+            if blamed
+            else f"{me} failed alone in {text}: the others would wait for it, so the job ends here"
+        )
+        return report
+
+    def _what_of_the_others(self, text: str, error: BaseException | None) -> list[str]:
+        """Leaves `text` as this rank's last word, and says which other ranks failed first, or left no word.
+
+        Where communication failed, all that waited for the same rank leave word at about the same time. One that has
+        not within two seconds is the one that they waited for.
+        """
         try:
             others = dict(self.ask())
-            self.tell(text.splitlines()[0])
-        except Exception as error:  # the store is gone, with the rank that kept it
-            text += f" [the other ranks could not be told: {error}]"
-        for rank, what in sorted(others.items()):
-            report.sections.append(("ranks", f"rank {rank} failed first, in {what}"))
-        why = f"rank {self.place.rank} of {self.place.size} failed alone in {text.splitlines()[0]}"
-        if others:
-            why += f"; rank {', '.join(map(str, sorted(others)))} failed first"
-        item.session.shouldfail = f"{why}: the others would wait for it, so the job ends here"
-        return report
+            self.tell(text)
+            if others or not of_communication(error):
+                return [f"rank {rank} failed first, in {what}" for rank, what in sorted(others.items())]
+            until = time.monotonic() + GRACE_S
+            while len(others) < self.place.size - 1 and time.monotonic() < until:
+                time.sleep(0.05)
+                others = dict(self.ask())
+        except Exception as lost:  # the store is gone, with the rank that kept it
+            return [f"the other ranks cannot be asked: {str(lost).splitlines()[0]}"]
+        silent = [rank for rank in range(self.place.size) if rank not in others and rank != self.place.rank]
+        return [f"rank {rank} left no word: it hangs, or was ended" for rank in silent]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
@@ -170,6 +188,18 @@ class Ranked:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self._status or 1)
+
+
+def of_communication(error: BaseException | None) -> bool:
+    """Whether an error is that of a rank that waited for others in vain: another rank's fault, as far as it can tell.
+
+    >>> of_communication(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:51"))
+    True
+    >>> of_communication(ValueError("3"))
+    False
+    """
+    found = type(error).__name__.startswith("Dist") or any(word in str(error) for word in COMMUNICATION)
+    return isinstance(error, RuntimeError) and found
 
 
 # ---- what is printed of a job --------------------------------------------------------------------------------------
