@@ -128,11 +128,14 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert after == before, f"the user's working tree was touched: {after!r}, before {before!r}"
 
 
-def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path) -> None:
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, how: str) -> None:
+    (tmp_path / "temporary").mkdir()
     (foreign / "work.py").write_text("def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n")
     parent = subprocess.Popen(
         command("test_foreign.py::test_busy_loop", "--gate", "--gate-versus", "HEAD"),
-        cwd=foreign, env=environment(foreign), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=foreign, env=environment(foreign, TMPDIR=str(tmp_path / "temporary")),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
     def alive() -> list[str]:
@@ -149,9 +152,10 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path) -> None:
     try:
         until(lambda: worktrees(foreign) == 2 and alive(), "a worktree and a child of this side")
     finally:
-        parent.send_signal(signal.SIGKILL)
+        parent.send_signal(signal.Signals[how])
         parent.wait()
     until(lambda: worktrees(foreign) == 1 and not alive(), "the worktree and the child gone")
+    until(lambda: not list((tmp_path / "temporary").glob("proofline-gate-*")), "the folder of the run gone")
 
 
 def test_worktrees_of_killed_runs_are_removed_and_those_of_others_left(foreign: Path, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from proofline.plugin import HISTORY
+
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOW, PAGE = ROOT / "docs" / "workflows" / "gate.yml", ROOT / "docs" / "ci.md"
 
@@ -39,5 +41,23 @@ def test_the_workflow_is_yaml_that_runs_the_gate_side_by_side_with_the_whole_his
     assert re.search(r"fetch-depth: 0\b", text), "without the base's commits there is nothing to run beside"
     assert "pytest --gate --gate-versus origin/$GITHUB_BASE_REF" in text, text
     import yaml
+
     jobs = yaml.safe_load(text)["jobs"]
     assert all(job["steps"] for job in jobs.values()), jobs
+
+
+def test_the_workflow_restores_the_history_that_it_saved() -> None:
+    import yaml
+
+    steps = [
+        step for job in yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"].values() for step in job["steps"]
+    ]
+    saved, restored = (
+        [step["with"] for step in steps if step.get("uses", "").startswith(f"actions/cache/{what}@")]
+        for what in ("save", "restore")
+    )
+    assert len(saved) == 1, saved
+    assert len(restored) == 2, restored
+    for each in restored:
+        assert each["path"] == saved[0]["path"] == HISTORY, each
+        assert saved[0]["key"].startswith(each["restore-keys"]), f"{each} never finds {saved[0]['key']}"

@@ -10,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
+from pathlib import Path
 
 
 def main() -> None:
@@ -35,7 +37,11 @@ def main() -> None:
         subprocess.run(["git", "-C", repository, "worktree", "remove", "--force", "--force", path], capture_output=True)
         shutil.rmtree(path, ignore_errors=True)
     for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+        # What was killed may still be writing its last file.
+        deadline = time.monotonic() + 10
+        while Path(folder).exists() and time.monotonic() < deadline:
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(0.01)
 
 
 if __name__ == "__main__":
