@@ -34,7 +34,7 @@ from bench import products
 from bench.cache import last_level_bytes
 from bench.ceilings import Ceilings
 from bench.measuring import PACES, Measure
-from bench.streams import WANTED_MULTIPLE, Bandwidths, assert_bytes
+from bench.streams import WANTED_MULTIPLE, Bandwidths, assert_bytes, dot_tolerance
 from proofline.device import accelerator
 
 ROW = 1024  # elements that softmax and layer norm work on
@@ -117,7 +117,7 @@ def kernel(name: str, x: Tensor, out: Tensor) -> Kernel:
             parts = zip(a.split(2**22), b.split(2**22), strict=True)
             exact = float(sum(torch.dot(x.double(), y.double()) for x, y in parts))
             error = abs(float(got) / exact - 1)
-            assert error <= 4 * TOLERANCE, f"dot differs from fp64 by {error:.3g}, should by <= {4 * TOLERANCE:.3g}"
+            assert error <= dot_tolerance(count), f"dot differs from fp64 by {error:.3g}, <= {dot_tolerance(count):.3g}"
 
         return Kernel(lambda: torch.dot(a, b, out=one), dot_work(count, "fp32"), check_dot)
     if name == "matvec":
