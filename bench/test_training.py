@@ -1,0 +1,250 @@
+"""Training steps: deep linear net and transformer, per dtype, eager and compiled, accumulated and checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+import pytest
+import torch
+
+from accounting import counted, measured, predicted
+from accounting.roofline import Work, hfu, mfu
+from bench.ceilings import Ceilings
+from bench.measuring import PACES, Measure
+from bench.products import Unsupported, product
+from bench.training import ON_CPU, PARTS, RECIPES, Step, Workload, smaller, workload
+
+MODELS = tuple(ON_CPU)
+STEPS_UNTIL_IT_LEARNS = 5
+PARTS_TIMED = {"quick": 5, "default": 10, "thorough": 30}
+PAIRS = {"quick": 5, "default": 11, "thorough": 31}
+MICRO_BATCHES = 4
+# What the sum of a micro-batched gradient may differ by from that of the whole batch: fp32, a thousand terms.
+ACCUMULATED_TOLERANCE = 1e-4
+COMPILED_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
+# The lecture's own example: (16384, 32768) by (32768, 8192).
+LECTURE = (16384, 32768, 8192)
+
+
+@pytest.fixture
+def skip_if_slow(ceilings: Ceilings, pace: str) -> Callable[[Workload, str], None]:
+    """Skips where the device does not multiply the dtype, or would take too long at the best rate it reached."""
+
+    def check(work: Workload, recipe: str) -> None:
+        try:
+            expected_s = work.flops().hardware / ceilings.flop_per_s(recipe)
+        except Unsupported as reason:
+            pytest.skip(str(reason))
+        if expected_s > PACES[pace].longest_call_s:
+            pytest.skip(f"a step would take {expected_s:.2g} s or more, {PACES[pace].longest_call_s} s are allowed")
+
+    return check
+
+
+def assert_it_learns(step: Step) -> float:
+    """The first loss of some steps on one batch, the last of which is below it."""
+    losses = [float(step()) for _ in range(STEPS_UNTIL_IT_LEARNS)]
+    assert losses[-1] < losses[0], f"the loss on one batch should fall, but went {losses}"
+    return losses[0]
+
+
+def counted_work(step: Step, expected_flops: int) -> Work:
+    """The FLOPs of a step by formula, which must be those counted, and the bytes its operators read and write."""
+    with counted.flops() as count:
+        step()
+    assert count.step.hardware == expected_flops, (
+        f"the formula says {expected_flops} FLOPs a step, but {count.step.hardware} were counted"
+    )
+    return Work(expected_flops, count.moved_bytes)
+
+
+def record_rates(
+    measure: Measure, work: Workload, flops: tuple[int, int], seconds: float, dtype: str, ceilings: Ceilings,
+    peak: float | None,
+) -> None:  # fmt: skip
+    """Tokens per second, MFU and HFU against the vendor's peak, and the same shares of this machine's own ceiling."""
+    model, hardware = flops
+    ceiling = ceilings.flop_per_s(dtype)
+    measure.declare(
+        tokens_per_s=work.tokens / seconds,
+        model_flops=model,
+        peak_flop_per_s=peak,
+        mfu=mfu(model, seconds, peak),
+        hfu=hfu(model, hardware - model, seconds, peak),
+        ceiling_flop_per_s=ceiling,
+        share_of_ceiling=hardware / seconds / ceiling,
+        model_share_of_ceiling=model / seconds / ceiling,
+    )
+
+
+@pytest.mark.parametrize("mode", ["eager", pytest.param("compiled", marks=pytest.mark.needs("c++"))])
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("model", MODELS)
+def test_step(
+    model: str,
+    recipe: str,
+    mode: str,
+    device: torch.device,
+    pace: str,
+    ceilings: Ceilings,
+    peak_flop_per_s: Callable[[str], float | None],
+    skip_if_slow: Callable[[Workload, str], None],
+    measure: Measure,
+) -> None:
+    if mode == "compiled" and device.type == "cpu" and pace != "thorough":
+        pytest.skip("compiling for a CPU takes longer than all other benchmarks: --thorough only")
+    work = workload(model, device)
+    skip_if_slow(work, recipe)
+    step = Step(work, recipe, device)
+    first_loss = assert_it_learns(step)
+    if mode == "compiled":
+        step, compile_s = compiled_step(work, recipe, device, first_loss)
+        measure.declare(compile_s=compile_s)
+    flops = work.flops()
+    seconds = measure.work(
+        step,
+        counted_work(Step(work, recipe, device), flops.hardware),
+        dtype=recipe,
+        check=lambda loss: assert_finite(float(loss), first_loss),
+        inputs=(step.data,),
+        counted=False,  # it was compared already, apart from what a compiled step hides
+    )
+    record_rates(measure, work, (flops.model, flops.hardware), seconds, recipe, ceilings, peak_flop_per_s(recipe))
+    parts = step.part_times_s(measured.clock(device), PARTS_TIMED[pace])
+    measure.declare(**{f"{part}_s": parts[part] for part in PARTS})
+
+
+def compiled_step(work: Workload, recipe: str, device: torch.device, eager_loss: float) -> tuple[Step, float]:
+    """A compiled step, the loss of which agrees with that of the eager one, and how long compiling took."""
+    torch.compiler.reset()
+    step = Step(work, recipe, device, compiled=True)
+    began = perf_counter()
+    loss = float(step())
+    compile_s = perf_counter() - began
+    assert loss == pytest.approx(eager_loss, rel=COMPILED_TOLERANCE[recipe]), (
+        f"compiled, the loss of the first step is {loss}, but should be {eager_loss} within rounding"
+    )
+    return step, compile_s
+
+
+def assert_finite(loss: float, first_loss: float) -> None:
+    assert loss < first_loss, f"after all rounds the loss is {loss}, but should be below the first, {first_loss}"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_accumulation(model: str, device: torch.device, pace: str, measure: Measure) -> None:
+    work = workload(model, device)
+    whole, parts = (Step(smaller(work), "fp32", device, micro_batches=n) for n in (1, 2))
+    # Of the whole gradient: a part of it, such as that of the keys' bias, is nothing but rounding.
+    one, other = (torch.cat([part.flatten() for part in step.gradients()]) for step in (whole, parts))
+    difference = float((one - other).norm() / one.norm())
+    assert difference <= ACCUMULATED_TOLERANCE, f"accumulated gradients differ by {difference:.2g} of their norm"
+    steps = [Step(work, "fp32", device, micro_batches=n) for n in (1, MICRO_BATCHES)]
+    ratio = time_ratio(steps[1], steps[0], device, PAIRS[pace])
+    seconds = measure.work(
+        steps[1],
+        counted_work(Step(work, "fp32", device, micro_batches=MICRO_BATCHES), work.flops().hardware),
+        dtype="fp32",
+        inputs=(steps[1].data,),
+        counted=False,
+    )
+    measure.declare(micro_batches=MICRO_BATCHES, time_ratio=ratio, tokens_per_s=work.tokens / seconds)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_checkpointing(
+    model: str,
+    device: torch.device,
+    pace: str,
+    ceilings: Ceilings,
+    peak_flop_per_s: Callable[[str], float | None],
+    measure: Measure,
+) -> None:
+    every = 2 if model == "deep-linear" else 1
+    work = workload(model, device)
+    plain, spared = (work.flops(every) for every in (0, every))
+    steps = {every: Step(work, "fp32", device, checkpoint_every=every) for every in (0, every)}
+    for one, other in zip(steps[0].gradients(), steps[every].gradients(), strict=True):
+        torch.testing.assert_close(one, other)
+    held = {every: held_bytes(step) for every, step in steps.items()}
+    foreseen = {every: predicted_held_bytes(step) for every, step in steps.items()}
+    assert held[every] < held[0], f"checkpointing holds {held[every]} bytes for the backward pass, without {held[0]}"
+    ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace])
+    seconds = measure.work(
+        steps[every],
+        counted_work(Step(work, "fp32", device, checkpoint_every=every), spared.hardware),
+        dtype="fp32",
+        inputs=(steps[every].data,),
+        counted=False,
+    )
+    measure.declare(
+        checkpoint_every=every,
+        time_ratio=ratio,
+        flop_ratio=spared.hardware / plain.hardware,
+        held_bytes=held[every],
+        saved_bytes=held[0] - held[every],
+        predicted_saved_bytes=foreseen[0] - foreseen[every],
+    )
+    record_rates(measure, work, (spared.model, spared.hardware), seconds, "fp32", ceilings, peak_flop_per_s("fp32"))
+
+
+def held_bytes(step: Step) -> int:
+    """What a forward pass leaves for the backward pass, as the allocator counts it."""
+    with measured.memory(step.device) as memory:
+        loss = step.forward(step.data, step.targets)
+        memory.mark("forward")
+    del loss
+    return memory.phases["forward"].live_bytes
+
+
+def predicted_held_bytes(step: Step) -> int:
+    """The same without running it, on a CPU's kernels."""
+    fake = torch.device("cpu") if step.device.type == "cpu" else step.device
+    with predicted.memory(fake) as memory:
+        module = predicted.fake_copy(step.module, fake)
+        data, targets = (torch.empty(each.shape, dtype=each.dtype, device=fake) for each in (step.data, step.targets))
+        memory.mark("built")
+        step.module, original = module, step.module
+        step.net, net = module, step.net
+        try:
+            loss = step.forward(data, targets)
+        finally:
+            step.module, step.net = original, net
+        memory.mark("forward")
+        del loss
+    return memory.phases["forward"].live_bytes - memory.phases["built"].live_bytes
+
+
+def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int) -> float:
+    """How many times as long one step takes as another: the median over pairs, their order alternating."""
+    timer = measured.clock(device)
+
+    def seconds(step: Step) -> float:
+        start = timer()
+        step()
+        return timer() - start
+
+    slow(), fast()
+    ratios = []
+    for pair in range(pairs):
+        if pair % 2:
+            first = seconds(fast)
+            ratios.append(seconds(slow) / first)
+        else:
+            first = seconds(slow)
+            ratios.append(first / seconds(fast))
+    return median(ratios)
+
+
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_lecture_product(dtype: str, device: torch.device, ceilings: Ceilings, measure: Measure) -> None:
+    m, k, n = LECTURE
+    size = 4 if dtype == "fp32" else 2
+    free, _ = torch.cuda.mem_get_info(device)
+    if (wanted := size * (m * k + k * n + m * n)) > free:
+        pytest.skip(f"needs {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+    case = product(dtype, m, k, n, device)
+    measure.product(case.multiply, dtype, case.work, ceilings, check=case.check)

@@ -1,0 +1,169 @@
+"""A training step to be measured: a model of a size for the device, a recipe of dtypes, and the parts of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from accounting import models
+from accounting.flops import StepFlops
+from accounting.models import GPT2_SMALL, DeepLinear, Transformer
+from bench.models import build, inputs, reduced
+
+RECIPES = ("fp32", "tf32", "bf16", "fp16")
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LEARNING_RATE = 1e-3
+PARTS = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model and the batch of one step."""
+
+    model: DeepLinear | Transformer
+    batch: int
+    sequence: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step; of a deep linear net, examples."""
+        return self.batch * self.sequence
+
+    def flops(self, checkpoint_every: int = 0) -> StepFlops:
+        """FLOPs of a step as torch runs it: fused attention, which computes its scores again in the backward pass."""
+        return models.step_flops(
+            self.model,
+            self.batch,
+            self.sequence,
+            convention="flash" if isinstance(self.model, Transformer) else "math",
+            checkpoint_every=checkpoint_every,
+            early_stop=True,
+        )
+
+
+# Steps of some 10 to 50 ms on two CPU cores, and of some 50 to 200 ms on an accelerator.
+ON_CPU = {
+    "deep-linear": Workload(DeepLinear(dim=512, layers=8), batch=256),
+    "transformer": Workload(reduced(GPT2_SMALL, layers=2, head_dim=64), batch=4, sequence=128),
+}
+ON_ACCELERATOR = {
+    "deep-linear": Workload(DeepLinear(dim=4096, layers=16), batch=8192),
+    "transformer": Workload(GPT2_SMALL, batch=16, sequence=1024),
+}
+
+
+def workload(name: str, device: torch.device) -> Workload:
+    """The workload of that name at a size for `device`."""
+    return (ON_CPU if device.type == "cpu" else ON_ACCELERATOR)[name]
+
+
+class Step:
+    """A whole training step on one fixed batch of random data; a call returns its loss.
+
+    AdamW as torch chooses to run it, gradients set to None after the update, a loss scaler for fp16.
+    """
+
+    def __init__(
+        self,
+        work: Workload,
+        recipe: str,
+        device: torch.device,
+        *,
+        checkpoint_every: int = 0,
+        micro_batches: int = 1,
+        compiled: bool = False,
+    ) -> None:
+        torch.manual_seed(0)
+        self.device, self.recipe, self.micro_batches = device, recipe, micro_batches
+        self.module = build(work.model, device=device, checkpoint_every=checkpoint_every)
+        self.net: Callable[[Tensor], Tensor] = torch.compile(self.module) if compiled else self.module
+        self.data = inputs(work.model, work.batch, work.sequence, device=device)
+        if isinstance(work.model, DeepLinear):
+            self.targets = torch.randn(work.batch, work.model.outputs, device=device)
+        else:
+            self.targets = torch.randint(work.model.vocab_size, self.data.shape, device=device)
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=LEARNING_RATE)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=recipe == "fp16")
+
+    def __call__(self) -> Tensor:
+        loss = None
+        for data, targets in self._micro_batches():
+            part = self.forward(data, targets)
+            self.backward(part)
+            loss = part.detach() if loss is None else loss + part.detach()
+        self.update()
+        assert loss is not None
+        return loss
+
+    def forward(self, data: Tensor, targets: Tensor) -> Tensor:
+        """The loss of one micro-batch, as a share of that of the batch."""
+        with self._precision():
+            out = self.net(data)
+            if targets.is_floating_point():
+                loss = functional.mse_loss(out.float(), targets)
+            else:
+                loss = functional.cross_entropy(out.flatten(0, 1).float(), targets.flatten())
+            return loss / self.micro_batches
+
+    def backward(self, loss: Tensor) -> None:
+        with self._tf32():
+            self.scaler.scale(loss).backward()
+
+    def update(self) -> None:
+        """The optimizer's step."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients of the whole batch, not scaled, with no update made."""
+        for data, targets in self._micro_batches():
+            self.forward(data, targets).backward()
+        found = [parameter.grad.clone() for parameter in self.module.parameters() if parameter.grad is not None]
+        self.optimizer.zero_grad(set_to_none=True)
+        return found
+
+    def part_times_s(self, timer: Callable[[], Any], steps: int) -> dict[str, float]:
+        """Median seconds of each part of a step, by a clock whose readings the device passes in turn."""
+        moments = []
+        for _ in range(steps):
+            start = timer()
+            loss = self.forward(self.data, self.targets)
+            forward = timer()
+            self.backward(loss)
+            backward = timer()
+            self.update()
+            moments.append((start, forward, backward, timer()))
+        return {part: median(row[index + 1] - row[index] for row in moments) for index, part in enumerate(PARTS)}
+
+    def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(self.data.chunk(self.micro_batches), self.targets.chunk(self.micro_batches), strict=True)
+
+    @contextmanager
+    def _precision(self) -> Iterator[None]:
+        dtype = AUTOCAST.get(self.recipe)
+        cast: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype) if dtype else nullcontext()
+        with cast, self._tf32():
+            yield
+
+    @contextmanager
+    def _tf32(self) -> Iterator[None]:
+        """Lets fp32 products round their operands to tf32, or forbids it, where there is such a thing."""
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = self.recipe == "tf32"
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def smaller(work: Workload) -> Workload:
+    """The same model with an eighth of the batch, for what is checked and not timed."""
+    return replace(work, batch=max(work.batch // 8, 2))
