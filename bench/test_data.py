@@ -1,0 +1,156 @@
+"""Loading batches of tokens from a memory-mapped file, against what a training step consumes meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import pytest
+import torch
+
+from accounting import measured
+from bench.measuring import Measure
+from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, loader, write_tokens
+from bench.training import Step, workload
+
+TOKENS = {"quick": 2**22, "default": 2**25, "thorough": 2**28}
+BATCH, SEQUENCE = 32, 1024
+STEPS = {"quick": 10, "default": 20, "thorough": 100}
+CHECKED = 3  # batches that are held against the file
+WORKERS = (0, 1, 2)
+
+
+@pytest.fixture(scope="session")
+def token_file(tmp_path_factory: pytest.TempPathFactory, pace: str) -> Callable[[str], Path]:
+    """The file of a dtype, written when first asked for. Just written, so the system has it in memory."""
+    folder = tmp_path_factory.mktemp("tokens")
+
+    def written(dtype: str) -> Path:
+        path = folder / f"{dtype}.bin"
+        if not path.exists():
+            write_tokens(path, TOKENS[pace], dtype)
+        return path
+
+    return written
+
+
+@pytest.fixture(scope="session")
+def appetite(device: torch.device, pace: str) -> float:
+    """Tokens per second that the transformer of the training benchmarks consumes when it never waits for data."""
+    work = workload("transformer", device)
+    step, timer = Step(work, "bf16", device), measured.clock(device)
+    step()
+    moments = []
+    for _ in range(STEPS[pace]):
+        start = timer()
+        step()
+        moments.append(timer() - start)
+    return work.tokens / median(moments)
+
+
+@pytest.fixture
+def stream() -> Iterator[Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]]]:
+    """Makes loaders, and ends their workers after the test."""
+    made: list[Iterator[tuple[torch.Tensor, torch.Tensor]]] = []
+
+    def make(batches: Batches, workers: int, pin_memory: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        made.append(loader(batches, workers, pin_memory=pin_memory))
+        return made[-1]
+
+    yield make
+    for each in made:
+        shut_down = getattr(each, "_shutdown_workers", None)
+        if shut_down:
+            shut_down()
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batches(
+    dtype: str,
+    order: str,
+    workers: int,
+    device: torch.device,
+    token_file: Callable[[str], Path],
+    appetite: float,
+    stream: Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]],
+    measure: Measure,
+) -> None:
+    batches = Batches(token_file(dtype), dtype, order, BATCH, SEQUENCE)
+    began = perf_counter()
+    arriving = stream(batches, workers, device.type == "cuda")
+    first = next(arriving)
+    startup_s = perf_counter() - began
+    assert_first_batches(batches, first, arriving, workers)
+    seconds = measure.median_s(lambda: next(arriving), dtype=dtype, bytes=BATCH * (SEQUENCE + 1) * itemsize(dtype))
+    rate = BATCH * SEQUENCE / seconds
+    measure.declare(
+        workers=workers,
+        startup_s=startup_s,
+        tokens_per_s=rate,
+        bytes_per_s=rate * itemsize(dtype),
+        appetite_tokens_per_s=appetite,
+        bottleneck="loader" if rate < appetite else "step",
+    )
+
+
+def itemsize(dtype: str) -> int:
+    return np.dtype(DTYPES[dtype]).itemsize
+
+
+def assert_first_batches(
+    batches: Batches,
+    first: tuple[torch.Tensor, torch.Tensor],
+    arriving: Iterator[tuple[torch.Tensor, torch.Tensor]],
+    workers: int,
+) -> None:
+    """The first batches are those of the file. A worker draws its own: of several, only the first batch is known."""
+    starts = batches.starts()
+    # A worker's random windows are seeded by its number, and the first batch is worker 0's, as without workers.
+    assert_from_file(*first, next(starts))
+    for _ in range(CHECKED - 1):
+        if workers <= 1:
+            assert_from_file(*next(arriving), next(starts))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_training_loop(
+    workers: int,
+    device: torch.device,
+    pace: str,
+    token_file: Callable[[str], Path],
+    stream: Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]],
+    measure: Measure,
+) -> None:
+    """A step that takes its batch from the loader, beside the same step on a batch that is there already."""
+    work = workload("transformer", device)
+    step, timer = Step(work, "bf16", device), measured.clock(device)
+    batches = Batches(token_file("uint16"), "uint16", "random", work.batch, work.sequence)
+    arriving = stream(batches, workers, device.type == "cuda")
+    vocabulary = step.module.head.out_features
+
+    def loaded() -> None:
+        inputs, targets = next(arriving)
+        step.data = (inputs % vocabulary).to(device, non_blocking=True)
+        step.targets = (targets % vocabulary).to(device, non_blocking=True)
+        step()
+
+    def timed(function: Callable[[], object]) -> float:
+        start = timer()
+        function()
+        return timer() - start
+
+    loaded(), step()
+    pairs = [(timed(loaded), timed(step)) for _ in range(STEPS[pace])]
+    waiting = median(max(1 - alone / fed, 0.0) for fed, alone in pairs)
+    seconds = measure.median_s(loaded)
+    measure.declare(
+        workers=workers,
+        tokens_per_s=work.tokens / seconds,
+        waiting_share=waiting,
+        bottleneck="loader" if waiting > 0.5 else "step",
+    )

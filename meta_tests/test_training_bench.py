@@ -1,0 +1,136 @@
+"""The benchmarks of training and of loading data notice what is planted in them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from accounting.models import GPT2_SMALL, DeepLinear
+from bench import test_training
+from bench.models import reduced
+from bench.test_training import assert_it_learns, counted_work, held_bytes, predicted_held_bytes
+from bench.tokens import Batches, assert_from_file, loader, text, write_tokens
+from bench.training import Step, Workload
+
+CPU = torch.device("cpu")
+WORK = {
+    "deep-linear": Workload(DeepLinear(dim=32, layers=6), batch=64),
+    "transformer": Workload(reduced(GPT2_SMALL, layers=2), batch=2, sequence=16),
+}
+
+
+@pytest.mark.parametrize("model", WORK)
+@pytest.mark.parametrize("checkpoint_every", [0, 1, 2])
+def test_the_flops_of_a_step_by_formula_are_those_counted(model: str, checkpoint_every: int) -> None:
+    work = WORK[model]
+    flops = work.flops(checkpoint_every).hardware
+    assert counted_work(Step(work, "fp32", CPU, checkpoint_every=checkpoint_every), flops).flops == flops
+
+
+@pytest.mark.parametrize("model", WORK)
+def test_a_halved_flop_count_is_noticed(model: str) -> None:
+    work = WORK[model]
+    with pytest.raises(AssertionError, match="FLOPs a step, but"):
+        counted_work(Step(work, "fp32", CPU), work.flops().hardware // 2)
+
+
+def test_recomputation_that_is_not_declared_is_noticed() -> None:
+    work = WORK["transformer"]
+    with pytest.raises(AssertionError, match="FLOPs a step, but"):
+        counted_work(Step(work, "fp32", CPU, checkpoint_every=1), work.flops().hardware)
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", WORK)
+def test_a_step_that_learns_passes(model: str, recipe: str) -> None:
+    assert assert_it_learns(Step(WORK[model], recipe, CPU)) > 0
+
+
+def test_a_step_without_its_optimizer_is_noticed() -> None:
+    step = Step(WORK["transformer"], "fp32", CPU)
+    step.update = lambda: step.optimizer.zero_grad()  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="the loss on one batch should fall"):
+        assert_it_learns(step)
+
+
+def test_a_step_without_its_backward_pass_is_noticed() -> None:
+    work = WORK["deep-linear"]
+    step = Step(work, "fp32", CPU)
+    step.backward = lambda loss: None  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="FLOPs a step, but"):
+        counted_work(step, work.flops().hardware)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_accumulated_gradients_are_those_of_the_whole_batch(micro_batches: int) -> None:
+    one, other = (
+        torch.cat([part.flatten() for part in Step(WORK["deep-linear"], "fp32", CPU, micro_batches=n).gradients()])
+        for n in (1, micro_batches)
+    )
+    assert float((one - other).norm() / one.norm()) <= test_training.ACCUMULATED_TOLERANCE
+
+
+def test_gradients_summed_over_micro_batches_without_their_share_are_noticed() -> None:
+    one, other = (Step(WORK["deep-linear"], "fp32", CPU, micro_batches=n) for n in (1, 2))
+    parts = other._micro_batches()
+    whole = one.gradients()
+    other.micro_batches = 1  # each loss is then taken in full
+    for data, targets in parts:
+        other.forward(data, targets).backward()
+    wrong = [parameter.grad for parameter in other.module.parameters()]
+    difference = sum(float((a - b).norm()) for a, b in zip(whole, wrong, strict=True) if b is not None)
+    assert difference / sum(float(a.norm()) for a in whole) > 100 * test_training.ACCUMULATED_TOLERANCE
+
+
+@pytest.mark.parametrize("model", WORK)
+def test_checkpointing_saves_what_is_predicted(model: str) -> None:
+    plain, spared = (Step(WORK[model], "fp32", CPU, checkpoint_every=every) for every in (0, 2))
+    assert held_bytes(spared) < held_bytes(plain)
+    for step in (plain, spared):
+        assert predicted_held_bytes(step) == held_bytes(step)
+
+
+def test_the_parts_of_a_step_are_timed_in_their_order() -> None:
+    step = Step(WORK["deep-linear"], "fp32", CPU)
+    readings = iter([0.0, 1.0, 3.0, 7.0] * 3)
+    assert step.part_times_s(lambda: next(readings), 3) == {"forward": 1.0, "backward": 2.0, "optimizer": 4.0}
+
+
+# ---- data --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokens") / "tokens.bin"
+    write_tokens(path, 5000, "uint16", chunk=1000)
+    return path
+
+
+def test_the_file_holds_the_tokens_of_the_formula(token_file: Path) -> None:
+    assert np.array_equal(np.fromfile(token_file, np.uint16), text(np.arange(5000)))
+    assert len(set(text(np.arange(5000)))) > 3000, "a token should say where it is from"
+
+
+@pytest.mark.parametrize("order", ["random", "sequential"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_windows_of_the_file(token_file: Path, order: str, workers: int) -> None:
+    batches = Batches(token_file, "uint16", order, batch=4, sequence=32)
+    arriving = loader(batches, workers)
+    for _, starts in zip(range(3), batches.starts(), strict=False):
+        assert_from_file(*next(arriving), starts)
+
+
+def test_windows_from_elsewhere_and_targets_that_are_not_shifted_are_noticed(token_file: Path) -> None:
+    batches = Batches(token_file, "uint16", "random", batch=4, sequence=32)
+    starts = next(batches.starts())
+    inputs, targets = batches.load(starts)
+    with pytest.raises(AssertionError, match="are not those at"):
+        assert_from_file(inputs, targets, starts + 1)
+    with pytest.raises(AssertionError, match="one token later"):
+        assert_from_file(inputs, inputs, starts)
+
+
+def test_an_unknown_order_is_refused(token_file: Path) -> None:
+    with pytest.raises(ValueError, match="order must be one of random, sequential, got 'shuffled'"):
+        Batches(token_file, "uint16", "shuffled", 4, 32)
