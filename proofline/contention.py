@@ -24,7 +24,7 @@ OTHERS_CORES = 0.25
 STEAL_SHARE = 0.05
 SWITCHES_PER_S = 100.0
 SHORTEST_S = 0.1  # the kernel counts in hundredths of a second: below ten of them nothing is said
-BUSY, IDLE = (0, 1, 2, 5, 6), (3, 4)  # columns of /proc/stat: user, nice, system, irq, softirq; idle, iowait
+BUSY = (0, 1, 2, 5, 6)  # columns of /proc/stat: user, nice, system, irq, softirq; not idle, iowait
 
 
 class Watch:
@@ -86,9 +86,29 @@ def judged(seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_s() -> float:
-    """Seconds of CPU time of this process and of its children that have ended."""
+    """Seconds of CPU time of this process and of those it started: a data loader's workers are no competitors."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return times.user + times.system + times.children_user + times.children_system + _living_children_s(os.getpid())
+
+
+def _living_children_s(process: int) -> float:
+    """Seconds of CPU time of the children that still live, and of theirs. Zero where the system does not tell."""
+    seconds = 0.0
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in _text(listed).split():
+            # After the name, which may hold anything: state is the first, utime and stime are the 12th and 13th.
+            words = _text(Path(f"/proc/{child}/stat")).rpartition(")")[2].split()
+            if len(words) > 12:
+                seconds += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+                seconds += _living_children_s(int(child))
+    return seconds
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # it ended meanwhile
+        return ""
 
 
 def _involuntary_switches() -> int | None:
