@@ -118,3 +118,37 @@ class _Float32Products:
 
     def __exit__(self, *_: object) -> None:
         torch.backends.cuda.matmul.allow_tf32 = self._before
+
+
+class Operands:
+    """Random operands of one dtype, large enough for every product up to (m, k) by (k, n), to be multiplied in part.
+
+    Allocating and filling operands takes longer than most products: a search would mostly do that.
+    """
+
+    def __init__(self, dtype: str, m: int, k: int, n: int, device: torch.device) -> None:
+        largest = product(dtype, m, k, n, device)
+        self.dtype, self.device = dtype, device
+        self._a = largest.a.flatten()
+        # Of fp8 the second operand lies column by column, and is kept so.
+        self._b = (largest.b.t() if dtype == "fp8_e4m3" else largest.b).flatten()
+        self._out = None if dtype in ("int8", "fp8_e4m3") else torch.empty(m * n, dtype=self._a.dtype, device=device)
+        self._one = torch.ones((), device=device)
+
+    def multiply(self, m: int, k: int, n: int) -> tuple[Callable[[], Tensor], int]:
+        """The call that multiplies (m, k) by (k, n), and its FLOPs."""
+        a, flops = self._a[: m * k].view(m, k), matmul_work(m, k, n, self.dtype).flops
+        if self.dtype == "fp8_e4m3":
+            b = self._b[: n * k].view(n, k).t()
+            return lambda: torch._scaled_mm(a, b, self._one, self._one, out_dtype=torch.bfloat16), flops
+        b = self._b[: k * n].view(k, n)
+        if self.dtype == "int8":
+            return lambda: torch._int_mm(a, b), flops
+        assert self._out is not None
+        out = self._out[: m * n].view(m, n)
+
+        def multiply() -> Tensor:
+            with _Float32Products(self.dtype) if self.device.type == "cuda" else nullcontext():
+                return torch.mm(a, b, out=out)
+
+        return multiply, flops

@@ -1,16 +1,22 @@
 """Guided search for the shape (m, k, n) at which a device multiplies fastest.
 
 Not a grid: the sizes of the output are ranked by how well their tiles fill whole waves of the device's units (SMs or
-cores), in both orientations, because the transposed shape is another kernel; k is then searched apart. Short timings
-choose, and only the finalists are timed again, in turn, so that the best of many noisy figures does not flatter itself.
+cores), in both orientations, because the transposed shape is another kernel; k is then searched apart, and so are the
+neighbours of the best. Short windows choose, and only the finalists are timed again, in turn and with windows that grow
+as they get fewer, so that the best of many noisy figures does not flatter itself. A window's figure is its fastest
+call: what interrupts a call only ever lengthens it.
+
+`python -m bench.search --dtype fp32` runs the guided and the exhaustive search over one small space, then times both
+winners again in turn.
 """
 
 from __future__ import annotations
 
 import math
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from statistics import median
 from time import perf_counter
 
@@ -18,15 +24,16 @@ import numpy as np
 import torch
 from scipy.stats import bootstrap
 
-from accounting import measured
-from bench.products import DTYPES, product
+from bench.products import DTYPES, Operands
 
 Shape = tuple[int, int, int]
-Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, timed for a share of a full window
+Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for so many seconds
 
-SCREEN = 0.25  # of a full window
-FINALISTS = 3
-RETIMINGS = 2
+SHARES = {"outputs": 0.3, "k": 0.45, "neighbours": 0.6}  # of the budget, at the end of each stage of the screening
+SCREENED = 100  # windows that the screening is cut into
+FINALISTS = 6
+LEAST_SHARE = 0.99  # of the exhaustive sweep's rate, and
+LARGEST_TIME_SHARE = 1 / 20  # of its time: what the guided search promises
 
 
 @dataclass(frozen=True)
@@ -41,14 +48,27 @@ class Space:
     def shapes(self) -> list[Shape]:
         return [(m, k, n) for m in self.m for k in self.k for n in self.n]
 
+    def neighbours(self, shape: Shape) -> Iterator[Shape]:
+        """The transposed shape, then those one step away in one size."""
+        m, k, n = shape
+        if n in self.m and m in self.n:
+            yield n, k, m
+        for place, sizes in enumerate((self.m, self.k, self.n)):
+            at = sizes.index(shape[place])
+            for other in sizes[max(at - 1, 0) : at + 2]:
+                if other != shape[place]:
+                    moved = list(shape)
+                    moved[place] = other
+                    yield moved[0], moved[1], moved[2]
+
 
 @dataclass(frozen=True)
 class Found:
-    """The winner of a search, its rate, and the windows that were spent on finding it."""
+    """The winner of a search, its rate, and how long it took to find it."""
 
     shape: Shape
     flop_per_s: float
-    windows: float
+    seconds: float
 
 
 def wave_efficiency(m: int, n: int, units: int, tile: tuple[int, int]) -> float:
@@ -62,111 +82,193 @@ def orientations(tiles: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return sorted({turned for tile in tiles for turned in (tile, tile[::-1])})
 
 
-def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]], each: int) -> list[tuple[int, int]]:
-    """The `each` (m, n) that fill whole waves best under each tile, larger first among equals."""
-    chosen: dict[tuple[int, int], None] = {}
-    for tile in tiles:
-        ranked = sorted(
+def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """All (m, n): the first of each tile's ranking, then the second, and so on.
+
+    A tile ranks by how well whole waves are filled, larger first among equals.
+    """
+    rankings = [
+        sorted(
             ((m, n) for m in space.m for n in space.n),
             key=lambda size, tile=tile: (-round(wave_efficiency(*size, units, tile), 2), -size[0] * size[1]),
         )
-        chosen.update(dict.fromkeys(ranked[:each]))
-    return list(chosen)
+        for tile in tiles
+    ]
+    return list(dict.fromkeys(size for places in zip(*rankings, strict=True) for size in places))
 
 
-def guided(space: Space, rate: Rate, *, units: int, tiles: Sequence[tuple[int, int]], budget: float = 1 / 20) -> Found:
-    """The best shape found within `budget` of the windows that an exhaustive sweep of `space` takes.
+def guided(
+    space: Space,
+    rate: Rate,
+    *,
+    units: int,
+    tiles: Sequence[tuple[int, int]],
+    budget_s: float,
+    clock: Callable[[], float] = perf_counter,
+) -> Found:
+    """The best shape found within `budget_s`, by the stages that the module's docstring tells.
 
-    `rate(shape, share)` times a shape for that share of a window. Raises ValueError for a budget that is too small for
-    a single screening and the final re-timings.
+    Raises ValueError for a budget that is not positive.
     """
-    allowed = budget * len(space.shapes)
-    reserve = FINALISTS * RETIMINGS
-    screenings = int((allowed - reserve) / SCREEN)
-    if screenings < 1:
-        raise ValueError(f"budget must allow {reserve + SCREEN} windows at least, got {budget} of {len(space.shapes)}")
+    if not budget_s > 0:
+        raise ValueError(f"budget_s must be above 0, got {budget_s}")
+    began = clock()
     seen: dict[Shape, float] = {}
 
-    def screen(shape: Shape) -> None:
-        if shape not in seen and len(seen) < screenings:
-            seen[shape] = rate(shape, SCREEN)
+    def screen(shapes: Iterable[Shape], until: float) -> None:
+        for shape in shapes:
+            if seen and clock() - began > until * budget_s:
+                return
+            if shape not in seen:
+                seen[shape] = rate(shape, budget_s / SCREENED)
 
-    first_k = space.k[len(space.k) // 2]
-    both = orientations(tiles)
-    for m, n in outputs(space, units, both, max(1, screenings // (2 * len(both)))):
-        screen((m, first_k, n))
-    for m, _, n in sorted(seen, key=seen.__getitem__, reverse=True)[:FINALISTS]:
-        for k in space.k:
-            screen((m, k, n))
-    finalists = sorted(seen, key=seen.__getitem__, reverse=True)[:FINALISTS]
-    again: dict[Shape, list[float]] = {shape: [] for shape in finalists}
-    for turn in range(RETIMINGS):
-        for shape in finalists if turn % 2 == 0 else finalists[::-1]:
-            again[shape].append(rate(shape, 1.0))
-    best = max(finalists, key=lambda shape: median(again[shape]))
-    return Found(best, median(again[best]), len(seen) * SCREEN + len(finalists) * RETIMINGS)
+    def best(number: int) -> list[Shape]:
+        return sorted(seen, key=seen.__getitem__, reverse=True)[:number]
+
+    middle = space.k[len(space.k) // 2]
+    screen(((m, middle, n) for m, n in outputs(space, units, orientations(tiles))), SHARES["outputs"])
+    screen(((m, k, n) for m, _, n in best(3) for k in space.k), SHARES["k"])
+    screen((near for shape in best(3) for near in space.neighbours(shape)), SHARES["neighbours"])
+    winner, flop_per_s = final(best(FINALISTS), rate, budget_s - (clock() - began))
+    return Found(winner, flop_per_s, clock() - began)
 
 
-def exhaustive(space: Space, rate: Rate) -> Found:
-    """The shape whose full window was the fastest of all."""
-    rates = {shape: rate(shape, 1.0) for shape in space.shapes}
+def final(shapes: Sequence[Shape], rate: Rate, budget_s: float) -> tuple[Shape, float]:
+    """The best of a few shapes and its rate, timed in turn, there and back; the worse half goes after every turn.
+
+    Each turn takes the same time, so windows grow as the shapes get fewer. A shape's figure is the median of its own.
+    """
+    left = list(shapes)
+    turns = max(math.ceil(math.log2(len(left))), 1)
+    again: dict[Shape, list[float]] = {shape: [] for shape in left}
+    for _ in range(turns):
+        window = max(budget_s, 0.0) / turns / (2 * len(left))
+        for shape in (*left, *reversed(left)):
+            again[shape].append(rate(shape, window))
+        left = sorted(left, key=lambda shape: median(again[shape]), reverse=True)[: max(len(left) // 2, 1)]
+    return left[0], median(again[left[0]])
+
+
+def exhaustive(space: Space, rate: Rate, window_s: float, clock: Callable[[], float] = perf_counter) -> Found:
+    """The shape that was fastest of all, each timed once for `window_s`."""
+    began = clock()
+    rates = {shape: rate(shape, window_s) for shape in space.shapes}
     best = max(rates, key=rates.__getitem__)
-    return Found(best, rates[best], float(len(rates)))
+    return Found(best, rates[best], clock() - began)
 
 
-# ---- the demonstration: python -m bench.search -------------------------------------------------------------------
+# ---- on a device -------------------------------------------------------------------------------------------------
+
+CPU_TILES = ((64, 64), (48, 32))  # of outputs that a core takes at once, roughly: what BLAS libraries block by
+GPU_TILES = ((128, 256), (128, 128))
 
 
-def _rate_on(device: torch.device, dtype: str, window_s: float) -> Rate:
-    """Times products on `device`: the median call of a share of a window."""
+def units_of(device: torch.device) -> int:
+    """What works on tiles side by side: the SMs of a GPU, the threads of a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    if device.type == "xpu":
+        return int(torch.xpu.get_device_properties(device).max_compute_units)
+    return torch.get_num_threads()
 
-    def rate(shape: Shape, share: float) -> float:
-        case = product(dtype, *shape, device)
-        case.multiply()
-        measured.synchronise(device)
-        times: list[float] = []
+
+def tiles_of(device: torch.device) -> tuple[tuple[int, int], ...]:
+    """The tiles by which outputs are ranked on a device."""
+    return CPU_TILES if device.type == "cpu" else GPU_TILES
+
+
+def space_of(device: torch.device, most_flops: float = math.inf) -> Space:
+    """Sizes that show what a device can do, and whose largest product costs at most `most_flops`."""
+    if device.type == "cpu":
+        sizes: tuple[int, ...] = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+    else:
+        sizes = tuple(1024 * each for each in (1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 14, 16))
+    while len(sizes) > 2 and 2 * sizes[-1] ** 3 > most_flops:
+        sizes = sizes[:-1]
+    return Space(sizes, sizes, sizes)
+
+
+def rate_on(operands: Operands, timer: Callable[[], float], *, idle_s: float = 0.0) -> Rate:
+    """Times products by the fastest call within a window; with `idle_s`, the device rests before each window."""
+
+    def rate(shape: Shape, window_s: float) -> float:
+        multiply, flops = operands.multiply(*shape)
+        multiply()
+        if idle_s:
+            torch.accelerator.synchronize() if operands.device.type != "cpu" else None
+            wait_until = perf_counter() + idle_s
+            while perf_counter() < wait_until:
+                pass
+        times = []
         began = perf_counter()
-        while len(times) < 2 or perf_counter() - began < window_s * share:
-            times += measured.time(case.multiply, device, warmup=0, rounds=2).times_s
-        return case.work.flops / median(times)
+        for calls in count(1):
+            start = timer()
+            multiply()
+            times.append(timer() - start)
+            if calls >= 2 and perf_counter() - began >= window_s:
+                break
+        return flops / max(min(times), 1e-9)
 
     return rate
 
 
-def compared(rate: Rate, one: Shape, other: Shape, pairs: int) -> tuple[float, float, float]:
+def compared(rate: Rate, one: Shape, other: Shape, pairs: int, window_s: float) -> tuple[float, float, float]:
     """Ratio of the rates of `one` and `other`, timed in ABBA order, with its 95 % bootstrap interval."""
     ratios = []
     for turn in range(pairs):
         order = (one, other) if turn % 2 == 0 else (other, one)
-        rates = [rate(shape, 1.0) for shape in order]
-        ratios.append(rates[0] / rates[1] if turn % 2 == 0 else rates[1] / rates[0])
+        rates = dict(zip(order, [rate(shape, window_s) for shape in order], strict=True))
+        ratios.append(rates[one] / rates[other])
+    return ratio_interval(ratios)
+
+
+def ratio_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The median of ratios, with its 95 % bootstrap interval."""
+    if len(set(ratios)) == 1:
+        return ratios[0], ratios[0], ratios[0]
     interval = bootstrap((np.log(ratios),), np.median, method="percentile").confidence_interval
     return median(ratios), math.exp(interval.low), math.exp(interval.high)
+
+
+# ---- the demonstration -------------------------------------------------------------------------------------------
+
+
+def answer(low: float, high: float, time_share: float) -> str:
+    """Whether the promise was kept: by the interval of the ratio, and the share of the time."""
+    if time_share > LARGEST_TIME_SHARE:
+        return f"NOT kept: it took {time_share:.1%} of the sweep's time, and should take {LARGEST_TIME_SHARE:.0%}"
+    if low >= LEAST_SHARE:
+        return "kept"
+    if high < LEAST_SHARE:
+        return f"NOT kept: the rate is below {LEAST_SHARE:.0%} of the sweep's"
+    return f"not known: this machine's noise is wider than {1 - LEAST_SHARE:.0%}; more --pairs would tell"
 
 
 def main() -> None:
     parser = ArgumentParser(prog="python -m bench.search", description=__doc__.splitlines()[0])
     parser.add_argument("--dtype", default="fp32", choices=DTYPES)
     parser.add_argument("--device", default="cpu", type=torch.device)
-    parser.add_argument("--window-s", type=float, default=0.04)
-    parser.add_argument("--pairs", type=int, default=16)
+    parser.add_argument("--window-s", type=float, default=0.05, help="of the sweep, for each shape")
+    parser.add_argument("--pairs", type=int, default=30)
     given = parser.parse_args()
-    gpu = given.device.type == "cuda"  # the CUDA side has not been run
-    sizes = tuple(1024 * i for i in range(2, 10)) if gpu else (64, 128, 192, 256, 384, 512, 768, 1024)
-    space = Space(sizes, sizes, sizes)
-    units = torch.cuda.get_device_properties(given.device).multi_processor_count if gpu else torch.get_num_threads()
-    rate = _rate_on(given.device, given.dtype, given.window_s)
-    began = perf_counter()
-    found = guided(space, rate, units=units, tiles=((128, 256), (128, 128)) if gpu else ((64, 64), (48, 32)))
-    guided_s, began = perf_counter() - began, perf_counter()
-    print(f"{given.dtype}: guided {found.shape} {found.flop_per_s / 1e9:.1f} GFLOP/s in {guided_s:.1f} s", flush=True)
-    swept = exhaustive(space, rate)
-    swept_s = perf_counter() - began
-    print(
-        f"exhaustive, {len(space.shapes)} shapes: {swept.shape} {swept.flop_per_s / 1e9:.1f} GFLOP/s in {swept_s:.1f} s"
-    )
-    ratio, low, high = compared(rate, found.shape, swept.shape, given.pairs)
-    print(f"timed again in turn: guided/exhaustive {ratio:.4f} [{low:.4f}, {high:.4f}]; time {guided_s / swept_s:.1%}")
+    from accounting import measured
+
+    space = space_of(given.device, 2 * 1024.0**3 if given.device.type == "cpu" else math.inf)
+    operands = Operands(given.dtype, max(space.m), max(space.k), max(space.n), given.device)
+    rate = rate_on(operands, measured.clock(given.device))
+    rate(space.shapes[-1], given.window_s)  # imports, threads, clocks
+    sweep_s = len(space.shapes) * given.window_s  # at least
+    found = guided(space, rate, units=units_of(given.device), tiles=tiles_of(given.device),
+                   budget_s=0.9 * LARGEST_TIME_SHARE * sweep_s)  # fmt: skip
+    print(f"guided      {found.shape}  {found.flop_per_s / 1e9:8.1f} GFLOP/s  in {found.seconds:5.1f} s", flush=True)
+    swept = exhaustive(space, rate, given.window_s)
+    print(f"exhaustive  {swept.shape}  {swept.flop_per_s / 1e9:8.1f} GFLOP/s  in {swept.seconds:5.1f} s, "
+          f"{len(space.shapes)} shapes", flush=True)  # fmt: skip
+    ratio, low, high = compared(rate, found.shape, swept.shape, given.pairs, 2 * given.window_s)
+    share = found.seconds / swept.seconds
+    print(f"in turn     guided/exhaustive {ratio:.4f} [{low:.4f}, {high:.4f}] at 95 %, in {share:.1%} of the time")
+    print(f"at least {LEAST_SHARE:.0%} of the rate in at most {LARGEST_TIME_SHARE:.0%} of the time: "
+          f"{answer(low, high, share)}")  # fmt: skip
 
 
 if __name__ == "__main__":
