@@ -1,52 +1,139 @@
-"""The best rates this machine was measured at, per dtype: the denominators of every share of a ceiling."""
+"""The best rates this machine was measured at, per dtype: the denominators of every share of a ceiling.
+
+Two regimes, which are never mixed. *Sustainable*: the median call of steady work, the clock settled under it first.
+*Achievable*: the median of the five fastest calls after a rest, while an idle device still boosts. A GPU that is held
+at its power limit differs between them by a tenth and more, and in the best k besides, so each is searched apart. On a
+CPU the sustainable one is all there is, unless `burst_ratio` shows a difference.
+"""
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
 
 from accounting import measured
-from bench.products import product
+from bench import search
+from bench.products import Operands, product
+from bench.rounds import is_flat
 
 if TYPE_CHECKING:
     from bench.measuring import Pace
 
+REGIMES = ("sustainable", "achievable")
+SEARCH = 6  # a search may take so many times what a benchmark's rounds may
+PROBE = {"cpu": 256, "other": 4096}  # side of the product that tells how large the others may be
+REST_S = 0.05  # the clock of an idle device is up again within some milliseconds
+FASTEST = 5
+SETTLED_S = 5.0  # at most, until steady work has a steady rate
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The fastest shape of a dtype in one regime, its rate, and how long the search for it took."""
+
+    shape: search.Shape
+    flop_per_s: float
+    search_s: float
+
 
 class Ceilings:
-    """The best rates this machine was measured at in this run, per dtype: square products, up to what time allows."""
-
-    SIDES = (256, 512, 1024, 2048, 4096, 8192)
+    """The best rates of this machine in this run, per dtype and regime, searched for when first asked for."""
 
     def __init__(self, device: torch.device, pace: Pace) -> None:
         self._device = device
         self._pace = pace
-        self._flop_per_s: dict[str, float] = {}
+        self._timer = measured.clock(device)
+        self._found: dict[tuple[str, str], Ceiling] = {}
+        self._flop_per_s: dict[str, float] = {}  # sustainable, which a benchmark may have raised since
 
     def flop_per_s(self, dtype: str) -> float:
-        """The ceiling of `dtype`. Raises Unsupported where the device does not multiply it."""
+        """The sustainable ceiling of `dtype`. Raises Unsupported where the device does not multiply it."""
         if dtype not in self._flop_per_s:
-            self._flop_per_s[dtype] = self._search(dtype)
+            self._flop_per_s[dtype] = self.found(dtype).flop_per_s
         return self._flop_per_s[dtype]
+
+    def found(self, dtype: str, regime: str = "sustainable") -> Ceiling:
+        """What the search found. Raises Unsupported, and ValueError for a regime of no such name."""
+        if regime not in REGIMES:
+            raise ValueError(f"regime must be one of {', '.join(REGIMES)}, got {regime!r}")
+        if (dtype, regime) not in self._found:
+            self._found[dtype, regime] = self._search(dtype, regime)
+        return self._found[dtype, regime]
 
     def remeasure(self, dtype: str, function: Callable[[], object], flops: int) -> float:
         """The ceiling after timing once more a function that exceeded it."""
-        self._flop_per_s[dtype] = max(self.flop_per_s(dtype), flops / self._fastest_s(function))
+        self._flop_per_s[dtype] = max(self.flop_per_s(dtype), flops / self._steady_s(function))
         return self._flop_per_s[dtype]
 
-    def _search(self, dtype: str) -> float:
-        best = 0.0
-        for side in self.SIDES:
-            candidate = product(dtype, side, side, side, self._device)
-            seconds = self._fastest_s(candidate.multiply)
-            best = max(best, candidate.work.flops / seconds)
-            if 8 * seconds > self._pace.longest_call_s:  # the next side does eight times the work
-                break
-        return best
+    def burst_ratio(self, dtype: str, pairs: int) -> tuple[float, float, float]:
+        """The achievable over the sustainable rate of the sustainable winner, in turn, with its 95 % interval."""
+        shape = self.found(dtype).shape
+        multiply, _ = Operands(dtype, *shape, self._device).multiply(*shape)
+        self._settle(multiply)
+        ratios = []
+        for turn in range(pairs):
+            if turn % 2:
+                steady = self._steady_s(multiply)
+                ratios.append(steady / self._burst_s(multiply))
+            else:
+                burst = self._burst_s(multiply)
+                ratios.append(self._steady_s(multiply) / burst)
+        return search.ratio_interval(ratios)
 
-    def _fastest_s(self, function: Callable[[], object]) -> float:
-        once = measured.time(function, self._device, warmup=1, rounds=2).median_s
-        rounds = min(max(math.ceil(self._pace.measure_s / 4 / max(once, 1e-9)), 3), 200)
-        return min(measured.time(function, self._device, warmup=0, rounds=rounds).times_s)
+    def zeros_ratio(self, dtype: str, pairs: int) -> float:
+        """How many times as fast zeros are multiplied as random numbers: above 1, power is what limits the device."""
+        shape = self.found(dtype).shape
+        random, zeros = Operands(dtype, *shape, self._device), Operands(dtype, *shape, self._device).zeroed()
+        calls = [each.multiply(*shape)[0] for each in (random, zeros)]
+        self._settle(calls[0])
+        return median(self._steady_s(calls[0]) / self._steady_s(calls[1]) for _ in range(pairs))
+
+    # ---- searching ----
+
+    def _search(self, dtype: str, regime: str) -> Ceiling:
+        began = perf_counter()
+        side = PROBE.get(self._device.type, PROBE["other"])
+        probe = product(dtype, side, side, side, self._device)
+        once = min(measured.time(probe.multiply, self._device, warmup=1, rounds=3).times_s)
+        space = search.space_of(self._device, probe.work.flops / once * self._pace.longest_call_s / 4)
+        operands = Operands(dtype, max(space.m), max(space.k), max(space.n), self._device)
+        bursts = regime == "achievable"
+        if not bursts:
+            self._settle(operands.multiply(*space.shapes[-1])[0])
+        found = search.guided(
+            space,
+            search.rate_on(operands, self._timer, idle_s=REST_S if bursts else 0.0),
+            units=search.units_of(self._device),
+            tiles=search.tiles_of(self._device),
+            budget_s=SEARCH * self._pace.measure_s,
+        )
+        multiply, flops = operands.multiply(*found.shape)
+        seconds = self._burst_s(multiply) if bursts else self._steady_s(multiply)
+        return Ceiling(found.shape, flops / seconds, perf_counter() - began)
+
+    def _settle(self, function: Callable[[], object]) -> None:
+        """Steady work until its rate is steady too. A CPU here runs at one clock, and is warm after a few calls."""
+        rounds: list[float] = []
+        began = perf_counter()
+        most = SETTLED_S if self._device.type != "cpu" else self._pace.warmup_s
+        while perf_counter() - began < most and not is_flat(rounds):
+            start = self._timer()
+            function()
+            rounds.append(self._timer() - start)
+
+    def _steady_s(self, function: Callable[[], object]) -> float:
+        """The median call of steady work."""
+        return median(search.calls_s(function, self._timer, self._pace.measure_s / 2))
+
+    def _burst_s(self, function: Callable[[], object]) -> float:
+        """The median of the fastest calls after a rest."""
+        measured.synchronise(self._device)
+        time.sleep(REST_S)
+        times = measured.time(function, self._device, warmup=0, rounds=2 * FASTEST).times_s
+        return max(median(sorted(times)[:FASTEST]), 1e-9)

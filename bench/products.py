@@ -135,6 +135,12 @@ class Operands:
         self._out = None if dtype in ("int8", "fp8_e4m3") else torch.empty(m * n, dtype=self._a.dtype, device=device)
         self._one = torch.ones((), device=device)
 
+    def zeroed(self) -> Operands:
+        """These operands, all zeros: a diagnostic of power, and no measurement."""
+        for operand in (self._a, self._b):
+            operand.copy_(torch.zeros_like(operand))
+        return self
+
     def multiply(self, m: int, k: int, n: int) -> tuple[Callable[[], Tensor], int]:
         """The call that multiplies (m, k) by (k, n), and its FLOPs."""
         a, flops = self._a[: m * k].view(m, k), matmul_work(m, k, n, self.dtype).flops

@@ -3,8 +3,8 @@
 Not a grid: the sizes of the output are ranked by how well their tiles fill whole waves of the device's units (SMs or
 cores), in both orientations, because the transposed shape is another kernel; k is then searched apart, and so are the
 neighbours of the best. Short windows choose, and only the finalists are timed again, in turn and with windows that grow
-as they get fewer, so that the best of many noisy figures does not flatter itself. A window's figure is its fastest
-call: what interrupts a call only ever lengthens it.
+as they get fewer, so that the best of many noisy figures does not flatter itself. A window's figure is the lower
+quartile of its calls: what interrupts a call only ever lengthens it.
 
 `python -m bench.search --dtype fp32` runs the guided and the exhaustive search over one small space, then times both
 winners again in turn.
@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import math
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import bootstrap
 
-from bench.products import DTYPES, Operands
+from accounting import measured
+from bench.products import DTYPES, Operands, product
 
 Shape = tuple[int, int, int]
 Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for so many seconds
@@ -129,24 +130,30 @@ def guided(
     screen(((m, middle, n) for m, n in outputs(space, units, orientations(tiles))), SHARES["outputs"])
     screen(((m, k, n) for m, _, n in best(3) for k in space.k), SHARES["k"])
     screen((near for shape in best(3) for near in space.neighbours(shape)), SHARES["neighbours"])
-    winner, flop_per_s = final(best(FINALISTS), rate, budget_s - (clock() - began))
+    winner, flop_per_s = final(best(FINALISTS), seen, rate, lambda: budget_s - (clock() - began))
     return Found(winner, flop_per_s, clock() - began)
 
 
-def final(shapes: Sequence[Shape], rate: Rate, budget_s: float) -> tuple[Shape, float]:
+def final(
+    shapes: Sequence[Shape], seen: Mapping[Shape, float], rate: Rate, left_s: Callable[[], float]
+) -> tuple[Shape, float]:
     """The best of a few shapes and its rate, timed in turn, there and back; the worse half goes after every turn.
 
     Each turn takes the same time, so windows grow as the shapes get fewer. A shape's figure is the median of its own.
+    A turn that does not fit into the time left is not begun: what was `seen` decides then.
     """
     left = list(shapes)
-    turns = max(math.ceil(math.log2(len(left))), 1)
     again: dict[Shape, list[float]] = {shape: [] for shape in left}
-    for _ in range(turns):
-        window = max(budget_s, 0.0) / turns / (2 * len(left))
+    while len(left) > 1:
+        turns = math.ceil(math.log2(len(left)))
+        window = left_s() / turns / (2 * len(left))
+        # A window makes two calls at least, the first of them in vain.
+        if sum(2 * 2 * 2 * math.prod(shape) / seen[shape] for shape in left) > left_s():
+            break
         for shape in (*left, *reversed(left)):
             again[shape].append(rate(shape, window))
-        left = sorted(left, key=lambda shape: median(again[shape]), reverse=True)[: max(len(left) // 2, 1)]
-    return left[0], median(again[left[0]])
+        left = sorted(left, key=lambda shape: median(again[shape]), reverse=True)[: math.ceil(len(left) / 2)]
+    return left[0], median(again[left[0]] or [seen[left[0]]])
 
 
 def exhaustive(space: Space, rate: Rate, window_s: float, clock: Callable[[], float] = perf_counter) -> Found:
@@ -188,28 +195,35 @@ def space_of(device: torch.device, most_flops: float = math.inf) -> Space:
     return Space(sizes, sizes, sizes)
 
 
-def rate_on(operands: Operands, timer: Callable[[], float], *, idle_s: float = 0.0) -> Rate:
-    """Times products by the fastest call within a window; with `idle_s`, the device rests before each window."""
+def rate_on(operands: Operands, timer: Callable[[], Any], *, idle_s: float = 0.0) -> Rate:
+    """Times products by the calls of a window; with `idle_s`, the device rests before each window."""
 
     def rate(shape: Shape, window_s: float) -> float:
         multiply, flops = operands.multiply(*shape)
-        multiply()
+        multiply()  # chooses its kernel
         if idle_s:
-            torch.accelerator.synchronize() if operands.device.type != "cpu" else None
-            wait_until = perf_counter() + idle_s
-            while perf_counter() < wait_until:
-                pass
-        times = []
-        began = perf_counter()
-        for calls in count(1):
-            start = timer()
-            multiply()
-            times.append(timer() - start)
-            if calls >= 2 and perf_counter() - began >= window_s:
-                break
-        return flops / max(min(times), 1e-9)
+            measured.synchronise(operands.device)
+            sleep(idle_s)
+        times = sorted(calls_s(multiply, timer, window_s))
+        return flops / times[len(times) // 4]
 
     return rate
+
+
+def calls_s(function: Callable[[], object], timer: Callable[[], Any], window_s: float) -> list[float]:
+    """Seconds of each call within a window, of one call at least.
+
+    Readings are subtracted after the window: that waits for the device, which would rest between the calls.
+    """
+    start = timer()
+    function()
+    once = max(timer() - start, 1e-9)
+    moments = []
+    for _ in range(int(window_s / once)):
+        start = timer()
+        function()
+        moments.append((start, timer()))
+    return [max(stop - start, 1e-9) for start, stop in moments] or [once]
 
 
 def compared(rate: Rate, one: Shape, other: Shape, pairs: int, window_s: float) -> tuple[float, float, float]:
@@ -251,7 +265,6 @@ def main() -> None:
     parser.add_argument("--window-s", type=float, default=0.05, help="of the sweep, for each shape")
     parser.add_argument("--pairs", type=int, default=30)
     given = parser.parse_args()
-    from accounting import measured
 
     space = space_of(given.device, 2 * 1024.0**3 if given.device.type == "cpu" else math.inf)
     operands = Operands(given.dtype, max(space.m), max(space.k), max(space.n), given.device)
@@ -259,14 +272,21 @@ def main() -> None:
     rate(space.shapes[-1], given.window_s)  # imports, threads, clocks
     sweep_s = len(space.shapes) * given.window_s  # at least
     found = guided(space, rate, units=units_of(given.device), tiles=tiles_of(given.device),
-                   budget_s=0.9 * LARGEST_TIME_SHARE * sweep_s)  # fmt: skip
+                   budget_s=0.85 * LARGEST_TIME_SHARE * sweep_s)  # fmt: skip
     print(f"guided      {found.shape}  {found.flop_per_s / 1e9:8.1f} GFLOP/s  in {found.seconds:5.1f} s", flush=True)
     swept = exhaustive(space, rate, given.window_s)
     print(f"exhaustive  {swept.shape}  {swept.flop_per_s / 1e9:8.1f} GFLOP/s  in {swept.seconds:5.1f} s, "
           f"{len(space.shapes)} shapes", flush=True)  # fmt: skip
-    ratio, low, high = compared(rate, found.shape, swept.shape, given.pairs, 2 * given.window_s)
+    for shape in {found.shape, swept.shape}:
+        case = product(given.dtype, *shape, given.device)
+        case.check(case.multiply())
     share = found.seconds / swept.seconds
-    print(f"in turn     guided/exhaustive {ratio:.4f} [{low:.4f}, {high:.4f}] at 95 %, in {share:.1%} of the time")
+    if found.shape == swept.shape:
+        print(f"both found the same shape, the guided search in {share:.1%} of the time")
+        ratio = low = high = 1.0
+    else:
+        ratio, low, high = compared(rate, found.shape, swept.shape, given.pairs, 2 * given.window_s)
+        print(f"in turn     guided/exhaustive {ratio:.4f} [{low:.4f}, {high:.4f}] at 95 %, in {share:.1%} of the time")
     print(f"at least {LEAST_SHARE:.0%} of the rate in at most {LARGEST_TIME_SHARE:.0%} of the time: "
           f"{answer(low, high, share)}")  # fmt: skip
 

@@ -1,14 +1,19 @@
-"""Throughput of matrix products per dtype: squares, and the shapes of a transformer's layers."""
+"""Throughput of matrix products per dtype: this machine's ceilings, squares, the shapes of a transformer's layers."""
+
+import time
 
 import pytest
 import torch
 
 from accounting.models import GPT2_SMALL, LLAMA3_8B, Transformer
-from bench.measuring import PACES, Ceilings, Measure
+from bench.ceilings import REST_S, Ceilings
+from bench.measuring import PACES, Measure
 from bench.products import DTYPES, Unsupported, product
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 TOKENS = 1024
+BURSTS_ON_CPU = ("fp32", "bf16")  # one whose units are the vector's, one whose may be the matrix's
+PAIRS = {"quick": 9, "default": 15, "thorough": 31}
 
 
 def layers_of(model: Transformer) -> dict[str, tuple[int, int]]:
@@ -40,3 +45,30 @@ def test_matmul(dtype: str, shape: str, device: torch.device, pace: str, ceiling
         pytest.skip(str(reason))
     case.check(case.multiply())
     measure.product(case.multiply, dtype, case.work, ceilings)
+
+
+@pytest.mark.parametrize("regime", ["sustainable", "achievable"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ceiling(
+    dtype: str, regime: str, device: torch.device, pace: str, ceilings: Ceilings, measure: Measure
+) -> None:
+    bursts = regime == "achievable"
+    if bursts and device.type == "cpu" and dtype not in BURSTS_ON_CPU:
+        pytest.skip(f"whether bursts differ from steady work is tried for {' and '.join(BURSTS_ON_CPU)} on a CPU")
+    try:
+        if bursts and device.type == "cpu":
+            ratio, low, high = ceilings.burst_ratio(dtype, PAIRS[pace])
+            if low <= 1:
+                pytest.skip(f"bursts are not faster than steady work here: {ratio:.3f} times [{low:.3f}, {high:.3f}]")
+            measure.declare(burst_ratio=[ratio, low, high])
+        found = ceilings.found(dtype, regime)
+        case = product(dtype, *found.shape, device)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    rest = (lambda: time.sleep(REST_S)) if bursts else None
+    measure.product(case.multiply, dtype, case.work, ceilings, check=case.check, setup=rest)
+    measure.declare(regime=regime, shape=list(found.shape), search_s=found.search_s)
+    if clock_mhz := measure.info["conditions"].get("after", {}).get("clock_mhz"):
+        measure.declare(flop_per_s_per_ghz=measure.info.get("flop_per_s", 0.0) / clock_mhz * 1e3)
+    if device.type == "cuda" and not bursts and dtype != "int8":
+        measure.declare(zeros_ratio=ceilings.zeros_ratio(dtype, PAIRS[pace]))

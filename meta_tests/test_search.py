@@ -1,91 +1,258 @@
-"""The guided search against simulated devices, whose best shape is known without noise."""
+"""The guided search against simulated devices, whose best shape is known, in simulated seconds."""
 
+import hashlib
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 import bench.search
-from bench.search import Space, exhaustive, guided
-
-GPU_TILES = ((128, 256), (128, 128), (256, 128))
-SIZES = tuple(1024 * i for i in range(1, 13))
-GPU = Space(SIZES, (1024, 2048, 4096, 6144, 8192, 16384), SIZES)
-CPU = Space(
-    (256, 384, 512, 768, 1024, 1536, 2048, 3072), GPU.k, (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
+from bench.products import DTYPES, Operands, Unsupported, product
+from bench.search import (
+    LARGEST_TIME_SHARE,
+    LEAST_SHARE,
+    Found,
+    Shape,
+    Space,
+    answer,
+    compared,
+    exhaustive,
+    guided,
+    space_of,
 )
+
+CPU_SIZES = (128, 192, 256, 384, 512, 768, 1024)
+GPU_SIZES = tuple(1024 * each for each in (1, 2, 3, 4, 5, 6, 8, 9, 10, 12))
+WINDOW_S = 0.05
+CALLED_IN_VAIN = 1
+SPIKES, SPIKE = 0.1, (2.0, 8.0)  # a tenth of the windows are slower, by a factor between these
+
+
+class Machine:
+    """A simulated device with a clock of its own. The time a product takes has nothing of the search's own ranking.
+
+    Efficiency grows with the product's volume over its surface, drops where the operands leave the cache, loses what
+    the last wave of its tiles leaves idle (tiles that are in no list of the search), and differs by up to 2 % from
+    shape to shape for no reason, as real kernels do.
+    """
+
+    def __init__(self, kind: "Kind", seed: int, spikes: float = SPIKES) -> None:
+        self.kind, self.now, self.spikes = kind, 0.0, spikes
+        self._draw = random.Random(seed)
+
+    def exact(self, shape: Shape) -> float:
+        m, k, n = shape
+        kind = self.kind
+        surface = m * k + k * n + m * n
+        volume = m * k * n / surface
+        efficiency = volume / (volume + kind.half_at)
+        if kind.cache and surface > kind.cache:
+            efficiency *= 0.93
+        height, width = kind.tile
+        waves = math.ceil(m / height) * math.ceil(n / width) / kind.units
+        efficiency *= waves / math.ceil(waves) if waves > 0.2 else waves
+        efficiency /= 1 + kind.k_loss * max(0.0, math.log2(k / kind.k_best)) ** 2
+        efficiency *= 1 - (kind.tall_loss if m > n else 0.0)
+        irregular = int(hashlib.sha256(repr(shape).encode()).hexdigest()[:8], 16) / 2**32
+        return kind.peak * efficiency * (1 - 0.02 * irregular)
+
+    def rate(self, shape: Shape, window_s: float) -> float:
+        exact = self.exact(shape)
+        once = 2 * math.prod(shape) / exact
+        slower = self._draw.uniform(*SPIKE) if self._draw.random() < self.spikes else 1.0
+        self.now += slower * once * (CALLED_IN_VAIN + 1 + int(window_s / (slower * once)))
+        return exact / slower * (1 + self._draw.gauss(0, 0.003))
+
+    def clock(self) -> float:
+        return self.now
 
 
 @dataclass(frozen=True)
-class Device:
-    """A cost model: wave quantisation by the better tile, start-up along k, and a loss beyond `power_k`."""
+class Kind:
+    """What a simulated device is."""
 
+    peak: float
     units: int
-    tiles: tuple[tuple[int, int], ...]  # that its kernels have, in this orientation only
-    power_k: float
-    noise: float = 0.003
-    tall_loss: float = 0.0  # of outputs at least as tall as wide: another kernel
+    tile: tuple[int, int]
+    half_at: float
+    k_best: float
+    k_loss: float = 0.01
+    tall_loss: float = 0.0
+    cache: int = 0
+    sizes: tuple[int, ...] = GPU_SIZES
+    tiles: tuple[tuple[int, int], ...] = bench.search.GPU_TILES
 
-    def exact(self, shape):
-        m, k, n = shape
-        waves = max(
-            m * n / (math.ceil(math.ceil(m / a) * math.ceil(n / b) / self.units) * self.units * a * b)
-            for a, b in self.tiles
+    @property
+    def space(self) -> Space:
+        return Space(self.sizes, self.sizes, self.sizes)
+
+
+KINDS = {
+    "h200": Kind(800e12, 132, (192, 256), 150, 6144, k_loss=0.02),
+    "h200-bursts": Kind(840e12, 132, (192, 256), 150, 32768),
+    "a100": Kind(270e12, 108, (256, 96), 120, 4096),
+    "mi300": Kind(600e12, 304, (224, 256), 250, 8192),
+    "wide-only": Kind(800e12, 132, (192, 256), 150, 6144, tall_loss=0.05),
+    **{
+        f"cpu-{cores}": Kind(
+            105e9 * cores, cores, (56, 80), 25, 512, cache=2**18 * cores, sizes=CPU_SIZES, tiles=bench.search.CPU_TILES
         )
-        loss = self.tall_loss if m >= n else 0.0
-        return (1 - loss) * waves * k / (k + 300) / (1 + max(0.0, math.log2(k / self.power_k)) * 0.02)
-
-    def rate(self, seed):
-        draw = random.Random(seed)
-        return lambda shape, share: self.exact(shape) * (1 + draw.gauss(0, self.noise / math.sqrt(share)))
-
-
-DEVICES = {
-    "h200": (GPU, Device(132, ((128, 256),), 6144)),
-    "h200-bursts": (GPU, Device(132, ((128, 256),), 32768)),
-    "a100": (GPU, Device(108, ((256, 128),), 4096)),
-    "wide-only": (GPU, Device(132, ((128, 256),), 6144, tall_loss=0.05)),
-    "mi300": (GPU, Device(304, ((256, 256),), 8192)),
-    **{f"cpu-{cores}": (CPU, Device(cores, ((64, 64),), 2048)) for cores in (2, 8, 64)},
+        for cores in (2, 8, 64)
+    },
 }
+SEEDS = 20
 
 
-@pytest.mark.parametrize("name", DEVICES)
-def test_the_guided_search_finds_99_percent_of_the_best_in_a_twentieth_of_the_time(name):
-    space, device = DEVICES[name]
-    tiles = ((128, 256), (256, 256)) if space is GPU else ((64, 64),)
-    best = max(map(device.exact, space.shapes))
-    for seed in range(20):
-        found = guided(space, device.rate(seed), units=device.units, tiles=tiles)
-        share = device.exact(found.shape) / best
-        assert share >= 0.99, f"found {share:.2%} of the best, but should find 99 % [{name=}, {seed=}, {found=}]"
-        assert found.windows <= len(space.shapes) / 20, f"spent {found.windows} windows of {len(space.shapes)}"
+def searched(kind: Kind, seed: int, **options: object) -> tuple[Machine, Found]:
+    machine = Machine(kind, seed)
+    budget_s = 0.85 * LARGEST_TIME_SHARE * len(kind.space.shapes) * WINDOW_S
+    found = guided(
+        options.pop("space", kind.space),  # type: ignore[arg-type]
+        machine.rate,
+        units=kind.units,
+        tiles=kind.tiles,
+        budget_s=budget_s,
+        clock=machine.clock,
+    )
+    return machine, found
 
 
-def test_an_exhaustive_sweep_flatters_itself():
-    space, device = DEVICES["h200"]
-    swept = exhaustive(space, device.rate(1))
-    assert swept.flop_per_s >= device.exact(swept.shape), f"got={swept}, but the best of many should read high"
+def shares(name: str, **options: object) -> list[float]:
+    """The exact rate of what was found, as a share of the best of the space, for several seeds; the worst first."""
+    kind = KINDS[name]
+    best = max(map(Machine(kind, 0).exact, kind.space.shapes))
+    found = (searched(kind, seed, **dict(options)) for seed in range(SEEDS))
+    return sorted(machine.exact(each.shape) / best for machine, each in found)
 
 
-def test_a_search_with_a_fixed_k_is_found_out():
-    space, device = DEVICES["h200"]
-    fixed = Space(space.m, space.k[:1], space.n)
-    found = guided(fixed, device.rate(0), units=device.units, tiles=((128, 256),), budget=1 / 10)
-    share = device.exact(found.shape) / max(map(device.exact, space.shapes))
-    assert share < 0.99, f"a search with k fixed at {space.k[0]} found {share:.2%}, but should miss 99 %"
+@pytest.mark.parametrize("name", KINDS)
+def test_the_guided_search_takes_a_twentieth_of_the_time_of_the_sweep(name: str) -> None:
+    kind = KINDS[name]
+    for seed in range(3):
+        _, found = searched(kind, seed)
+        machine = Machine(kind, seed)
+        swept = exhaustive(kind.space, machine.rate, WINDOW_S, machine.clock)
+        share = found.seconds / swept.seconds
+        assert share <= LARGEST_TIME_SHARE, f"on {name} the guided search took {share:.1%} of the sweep's time"
 
 
-def test_a_search_that_never_turns_its_outputs_is_found_out(monkeypatch):
-    space, device = DEVICES["wide-only"]
-    original = bench.search.outputs
-    monkeypatch.setattr(bench.search, "outputs", lambda *given: [(m, n) for m, n in original(*given) if m >= n])
-    found = guided(space, device.rate(0), units=device.units, tiles=((128, 256), (256, 256)))
-    share = device.exact(found.shape) / max(map(device.exact, space.shapes))
-    assert share < 0.99, f"a search of one orientation found {share:.2%}, but should miss 99 %"
+@pytest.mark.parametrize("name", KINDS)
+def test_the_guided_search_finds_as_much_as_the_sweep_does(name: str) -> None:
+    # Held against the very best, which one noisy sweep does not find either: half of the searches reach 99 % of it, and
+    # none of them less than 97 %, irregularities of 2 % and spikes and all.
+    worst, middle = (shares(name)[place] for place in (0, SEEDS // 2))
+    assert worst >= 0.97, f"on {name} the worst of {SEEDS} searches found {worst:.3f} of the best rate"
+    assert middle >= LEAST_SHARE, f"on {name} the median search found {middle:.3f} of the best rate"
 
 
-def test_a_budget_too_small_is_refused():
-    with pytest.raises(ValueError, match="budget must allow"):
-        guided(GPU, lambda shape, share: 1.0, units=132, tiles=((128, 256),), budget=1e-3)
+def test_a_search_that_never_turns_its_outputs_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked = bench.search.outputs
+    monkeypatch.setattr(
+        bench.search, "outputs", lambda space, units, tiles: [(m, n) for m, n in ranked(space, units, tiles) if m > n]
+    )
+    monkeypatch.setattr(bench.search.Space, "neighbours", lambda self, shape: iter(()))
+    assert max(shares("wide-only")) < LEAST_SHARE
+
+
+def test_a_search_with_a_fixed_k_is_found_out() -> None:
+    kind = KINDS["h200-bursts"]
+    fixed = Space(kind.sizes, kind.sizes[:1], kind.sizes)
+    assert max(shares("h200-bursts", space=fixed)) < LEAST_SHARE
+
+
+def test_a_search_that_believes_its_first_figures_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without timing the finalists again, a spike of luck decides: here a tenth of the windows reads too high."""
+
+    def flattering(self: Machine, shape: Shape, window_s: float) -> float:
+        plain = truth(self, shape, window_s)
+        return plain * (1.5 if self._draw.random() < 0.1 else 1.0)
+
+    truth = Machine.rate
+    monkeypatch.setattr(Machine, "rate", flattering)
+    again = shares("cpu-64")[SEEDS // 2]
+    monkeypatch.setattr(
+        bench.search, "final", lambda shapes, seen, rate, left_s: (max(shapes, key=seen.__getitem__), 0.0)
+    )
+    believed = shares("cpu-64")[SEEDS // 2]
+    assert believed < 0.95 < again
+
+
+def test_a_last_stage_that_ignores_its_budget_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = bench.search.final
+    monkeypatch.setattr(bench.search, "final", lambda shapes, seen, rate, left_s: real(shapes, seen, rate, lambda: 5.0))
+    kind = KINDS["cpu-2"]
+    _, found = searched(kind, 0)
+    machine = Machine(kind, 0)
+    assert found.seconds / exhaustive(kind.space, machine.rate, WINDOW_S, machine.clock).seconds > LARGEST_TIME_SHARE
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "share", "words"),
+    [
+        (0.995, 1.01, 0.04, "kept"),
+        (0.90, 0.98, 0.04, "NOT kept: the rate"),
+        (0.95, 1.02, 0.04, "not known"),
+        (1.0, 1.0, 0.06, "NOT kept: it took"),
+    ],
+)
+def test_the_answer_has_three_forms(low: float, high: float, share: float, words: str) -> None:
+    assert answer(low, high, share).startswith(words)
+
+
+def test_winners_are_compared_in_turn() -> None:
+    calls: list[Shape] = []
+
+    def rate(shape: Shape, window_s: float) -> float:
+        calls.append(shape)
+        return float(shape[0])
+
+    assert compared(rate, (2, 1, 1), (1, 1, 1), 4, 0.1) == (2.0, 2.0, 2.0)
+    assert calls == [(2, 1, 1), (1, 1, 1), (1, 1, 1), (2, 1, 1)] * 2
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
+def test_a_budget_that_is_none_is_refused(budget: float) -> None:
+    with pytest.raises(ValueError, match="budget_s must be above 0"):
+        guided(Space((1,), (1,), (1,)), lambda shape, window_s: 1.0, units=1, tiles=((1, 1),), budget_s=budget)
+
+
+def test_the_largest_product_of_a_space_costs_what_was_allowed() -> None:
+    cpu = torch.device("cpu")
+    assert max(space_of(cpu, 2 * 512.0**3).m) == 512
+    assert max(space_of(cpu).m) == 2048
+    assert len(space_of(cpu, 1.0).m) == 2, "a device so slow is searched among the two smallest"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_part_of_the_operands_is_multiplied_right(dtype: str) -> None:
+    cpu = torch.device("cpu")
+    try:
+        operands = Operands(dtype, 64, 96, 80, cpu)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    for m, k, n in ((64, 96, 80), (16, 32, 48), (48, 16, 16)):
+        multiply, flops = operands.multiply(m, k, n)
+        case = product(dtype, m, k, n, cpu)
+        b = operands._b[: k * n]
+        b = b.view(n, k).t() if dtype == "fp8_e4m3" else b.view(k, n)
+        type(case)(dtype, operands._a[: m * k].view(m, k), b, multiply).check(multiply())
+        assert flops == 2 * m * k * n
+
+
+def test_zeroed_operands_are_zeros() -> None:
+    multiply, _ = Operands("fp32", 8, 8, 8, torch.device("cpu")).zeroed().multiply(8, 8, 8)
+    assert not multiply().any()
+
+
+def test_calls_are_timed_for_the_window_and_once_at_least() -> None:
+    now = [0.0]
+
+    def work() -> None:
+        now[0] += 1.0
+
+    timer: Callable[[], float] = lambda: now[0]  # noqa: E731
+    assert bench.search.calls_s(work, timer, 0.1) == [1.0]
+    assert bench.search.calls_s(work, timer, 3.0) == [1.0] * 3
