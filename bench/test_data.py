@@ -13,13 +13,15 @@ import torch
 
 from accounting import measured
 from bench.measuring import Measure
-from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, loader, write_tokens
+from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, bottleneck, loader, write_tokens
 from bench.training import Step, workload
 
 TOKENS = {"quick": 2**22, "default": 2**25, "thorough": 2**28}
 BATCH, SEQUENCE = 32, 1024
-STEPS = {"quick": 10, "default": 20, "thorough": 100}
-CHECKED = 3  # batches that are held against the file
+STEPS = {"quick": 5, "default": 20, "thorough": 100}
+CHECKED = 4  # batches that are held against the file
+# Batches of a round. Two workers hand over two at a time: of single ones every other would seem to take no time.
+BLOCK = 8
 WORKERS = (0, 1, 2)
 
 
@@ -86,14 +88,20 @@ def test_batches(
     first = next(arriving)
     startup_s = perf_counter() - began
     assert_first_batches(batches, first, arriving, workers)
-    seconds = measure.median_s(lambda: next(arriving), dtype=dtype, bytes=BATCH * (SEQUENCE + 1) * itemsize(dtype))
-    rate = BATCH * SEQUENCE / seconds
+
+    def block() -> None:
+        for _ in range(BLOCK):
+            next(arriving)
+
+    seconds = measure.median_s(block, dtype=dtype, bytes=BLOCK * BATCH * (SEQUENCE + 1) * itemsize(dtype))
+    rate = BLOCK * BATCH * SEQUENCE / seconds
     measure.declare(
         workers=workers,
         startup_s=startup_s,
         tokens_per_s=rate,
         bytes_per_s=rate * itemsize(dtype),
         appetite_tokens_per_s=appetite,
+        headroom=rate / appetite,
         bottleneck="loader" if rate < appetite else "step",
     )
 
@@ -108,13 +116,10 @@ def assert_first_batches(
     arriving: Iterator[tuple[torch.Tensor, torch.Tensor]],
     workers: int,
 ) -> None:
-    """The first batches are those of the file. A worker draws its own: of several, only the first batch is known."""
-    starts = batches.starts()
-    # A worker's random windows are seeded by its number, and the first batch is worker 0's, as without workers.
-    assert_from_file(*first, next(starts))
-    for _ in range(CHECKED - 1):
-        if workers <= 1:
-            assert_from_file(*next(arriving), next(starts))
+    """The first batches are those of the file, in the order in which the workers take turns."""
+    turns = [batches.starts(worker, max(workers, 1)) for worker in range(max(workers, 1))]
+    for turn in range(CHECKED):
+        assert_from_file(*(next(arriving) if turn else first), next(turns[turn % len(turns)]))
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -133,24 +138,28 @@ def test_training_loop(
     arriving = stream(batches, workers, device.type == "cuda")
     vocabulary = step.module.head.out_features
 
-    def loaded() -> None:
+    def loaded() -> float:
+        """One step on the next batch; the host's seconds until that was there."""
+        began = perf_counter()
         inputs, targets = next(arriving)
+        waited = perf_counter() - began
         step.data = (inputs % vocabulary).to(device, non_blocking=True)
         step.targets = (targets % vocabulary).to(device, non_blocking=True)
         step()
+        return waited
 
-    def timed(function: Callable[[], object]) -> float:
+    loaded()
+    waits, loops = [], []
+    for _ in range(STEPS[pace]):
         start = timer()
-        function()
-        return timer() - start
-
-    loaded(), step()
-    pairs = [(timed(loaded), timed(step)) for _ in range(STEPS[pace])]
-    waiting = median(max(1 - alone / fed, 0.0) for fed, alone in pairs)
+        waits.append(loaded())
+        loops.append(timer() - start)
+    wait_s, loop_s = median(waits), median(loops)
     seconds = measure.median_s(loaded)
     measure.declare(
         workers=workers,
         tokens_per_s=work.tokens / seconds,
-        waiting_share=waiting,
-        bottleneck="loader" if waiting > 0.5 else "step",
+        wait_s=wait_s,
+        waiting_share=wait_s / loop_s,
+        bottleneck=bottleneck(wait_s, loop_s - wait_s, overlapped=workers > 0),
     )

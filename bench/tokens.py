@@ -14,6 +14,7 @@ VOCABULARY = 50_257
 DTYPES = {"uint16": np.uint16, "int32": np.int32}
 ORDERS = ("random", "sequential")
 MULTIPLIER, INCREMENT = 40_503, 12_289  # of the sequence that stands for text: every token says where it is from
+NOTICED = 0.1  # of a step; a worker's batch takes a moment to be handed over, however early it was made
 
 
 def text(positions: np.ndarray) -> np.ndarray:
@@ -43,13 +44,12 @@ class Batches(IterableDataset[tuple[Tensor, Tensor]]):
         self.batch, self.sequence, self.seed = batch, sequence, seed
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for starts in self.starts():
+        worker = get_worker_info()
+        for starts in self.starts(*((worker.id, worker.num_workers) if worker else ())):
             yield self.load(starts)
 
-    def starts(self) -> Iterator[np.ndarray]:
-        """Where the windows of each batch begin."""
-        worker = get_worker_info()
-        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+    def starts(self, number: int = 0, workers: int = 1) -> Iterator[np.ndarray]:
+        """Where the windows of each batch begin that worker `number` of so many makes."""
         tokens = self.path.stat().st_size // np.dtype(DTYPES[self.dtype]).itemsize
         random = np.random.default_rng((self.seed, number))
         windows = (tokens - 1) // self.sequence
@@ -87,3 +87,13 @@ def loader(batches: Batches, workers: int, *, pin_memory: bool = False) -> Itera
         batches, batch_size=None, num_workers=workers, prefetch_factor=4, persistent_workers=True, pin_memory=pin_memory
     )
     return iter(made)
+
+
+def bottleneck(wait_s: float, step_s: float, *, overlapped: bool) -> str:
+    """What a training loop goes at the pace of: "loader" or "step".
+
+    Loading and stepping in turn, it is the loader where that takes the longer of both. Where workers load meanwhile
+    (`overlapped`), waiting is only what the step does not hide: it is the loader where a step waits at all, by more
+    than a tenth of its own time.
+    """
+    return "loader" if wait_s > (NOTICED if overlapped else 1.0) * step_s else "step"

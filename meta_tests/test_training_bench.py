@@ -9,8 +9,9 @@ import torch
 from accounting.models import GPT2_SMALL, DeepLinear
 from bench import test_training
 from bench.models import reduced
+from bench.test_data import assert_first_batches
 from bench.test_training import assert_it_learns, counted_work, held_bytes, predicted_held_bytes
-from bench.tokens import Batches, assert_from_file, loader, text, write_tokens
+from bench.tokens import Batches, assert_from_file, bottleneck, loader, text, write_tokens
 from bench.training import Step, Workload
 
 CPU = torch.device("cpu")
@@ -113,12 +114,28 @@ def test_the_file_holds_the_tokens_of_the_formula(token_file: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["random", "sequential"])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, 1, 2])
 def test_batches_are_windows_of_the_file(token_file: Path, order: str, workers: int) -> None:
     batches = Batches(token_file, "uint16", order, batch=4, sequence=32)
     arriving = loader(batches, workers)
-    for _, starts in zip(range(3), batches.starts(), strict=False):
-        assert_from_file(*next(arriving), starts)
+    assert_first_batches(batches, next(arriving), arriving, workers)
+
+
+def test_a_loader_that_gives_a_batch_twice_is_noticed(token_file: Path) -> None:
+    batches = Batches(token_file, "uint16", "sequential", batch=4, sequence=32)
+    first = next(iter(batches))
+    with pytest.raises(AssertionError, match="are not those at 128"):
+        assert_first_batches(batches, first, iter(batches), workers=0)
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "step_s", "overlapped", "expected"),
+    [(0.5, 1.0, False, "step"), (2.0, 1.0, False, "loader"), (0.05, 1.0, True, "step"), (0.5, 1.0, True, "loader")],
+)
+def test_the_loader_is_the_bottleneck_when_what_is_not_hidden_of_it_lasts(
+    wait_s: float, step_s: float, overlapped: bool, expected: str
+) -> None:
+    assert bottleneck(wait_s, step_s, overlapped=overlapped) == expected
 
 
 def test_windows_from_elsewhere_and_targets_that_are_not_shifted_are_noticed(token_file: Path) -> None:
