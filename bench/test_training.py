@@ -44,7 +44,9 @@ def skip_if_slow(ceilings: Ceilings, pace: str) -> Callable[[Workload, str], Non
 
 
 def assert_it_learns(step: Step) -> float:
-    """The first loss of some steps on one batch, the last of which is below it."""
+    """The first loss of some steps on one batch, the last of which is below it; gradients must be finite."""
+    for gradient in step.gradients():
+        assert bool(gradient.isfinite().all()), f"a gradient of {tuple(gradient.shape)} should be finite, but is not"
     losses = [float(step()) for _ in range(STEPS_UNTIL_IT_LEARNS)]
     assert losses[-1] < losses[0], f"the loss on one batch should fall, but went {losses}"
     return losses[0]
@@ -98,38 +100,52 @@ def test_step(
     work = workload(model, device)
     skip_if_slow(work, recipe)
     step = Step(work, recipe, device)
+    gradients = step.gradients()
     first_loss = assert_it_learns(step)
     if mode == "compiled":
-        step, compile_s = compiled_step(work, recipe, device, first_loss)
+        step, compile_s = compiled_step(work, recipe, device, first_loss, gradients)
         measure.declare(compile_s=compile_s)
     flops = work.flops()
     seconds = measure.work(
         step,
         counted_work(Step(work, recipe, device), flops.hardware),
         dtype=recipe,
-        check=lambda loss: assert_finite(float(loss), first_loss),
+        check=lambda loss: assert_still_learnt(float(loss), first_loss),
         inputs=(step.data,),
         counted=False,  # it was compared already, apart from what a compiled step hides
     )
     record_rates(measure, work, (flops.model, flops.hardware), seconds, recipe, ceilings, peak_flop_per_s(recipe))
     parts = step.part_times_s(measured.clock(device), PARTS_TIMED[pace])
-    measure.declare(**{f"{part}_s": parts[part] for part in PARTS})
+    # Near 1: what is not in the parts is not in the step either, as long as the machine is quiet.
+    measure.declare(**{f"{part}_s": parts[part] for part in PARTS}, parts_over_step=sum(parts.values()) / seconds)
 
 
-def compiled_step(work: Workload, recipe: str, device: torch.device, eager_loss: float) -> tuple[Step, float]:
-    """A compiled step, the loss of which agrees with that of the eager one, and how long compiling took."""
+def compiled_step(
+    work: Workload, recipe: str, device: torch.device, eager_loss: float, eager_gradients: list[torch.Tensor]
+) -> tuple[Step, float]:
+    """A compiled step, of which loss and gradients agree with the eager one's, and how long compiling took."""
     torch.compiler.reset()
     step = Step(work, recipe, device, compiled=True)
     began = perf_counter()
-    loss = float(step())
+    gradients = step.gradients()  # compiles forward and backward
+    measured.synchronise(device)
     compile_s = perf_counter() - began
+    assert_close(gradients, eager_gradients, COMPILED_TOLERANCE[recipe], "compiled")
+    loss = float(step())
     assert loss == pytest.approx(eager_loss, rel=COMPILED_TOLERANCE[recipe]), (
         f"compiled, the loss of the first step is {loss}, but should be {eager_loss} within rounding"
     )
     return step, compile_s
 
 
-def assert_finite(loss: float, first_loss: float) -> None:
+def assert_close(got: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, how: str) -> None:
+    """Raises AssertionError where gradients differ, as a whole: a part may be rounding only, as is the keys' bias."""
+    one, other = (torch.cat([part.flatten().float() for part in each]) for each in (expected, got))
+    difference = float((one - other).norm() / one.norm())
+    assert difference <= tolerance, f"{how} gradients differ by {difference:.2g} of their norm, {tolerance} is allowed"
+
+
+def assert_still_learnt(loss: float, first_loss: float) -> None:
     assert loss < first_loss, f"after all rounds the loss is {loss}, but should be below the first, {first_loss}"
 
 
@@ -137,10 +153,7 @@ def assert_finite(loss: float, first_loss: float) -> None:
 def test_accumulation(model: str, device: torch.device, pace: str, measure: Measure) -> None:
     work = workload(model, device)
     whole, parts = (Step(smaller(work), "fp32", device, micro_batches=n) for n in (1, 2))
-    # Of the whole gradient: a part of it, such as that of the keys' bias, is nothing but rounding.
-    one, other = (torch.cat([part.flatten() for part in step.gradients()]) for step in (whole, parts))
-    difference = float((one - other).norm() / one.norm())
-    assert difference <= ACCUMULATED_TOLERANCE, f"accumulated gradients differ by {difference:.2g} of their norm"
+    assert_close(parts.gradients(), whole.gradients(), ACCUMULATED_TOLERANCE, "accumulated")
     steps = [Step(work, "fp32", device, micro_batches=n) for n in (1, MICRO_BATCHES)]
     ratio = time_ratio(steps[1], steps[0], device, PAIRS[pace])
     seconds = measure.work(
