@@ -55,6 +55,7 @@ class Kernel:
     more_flops: int = 0  # counted, than the formula says
     more_bytes: int = 0
     why: str = ""
+    label: str = ""  # what the time has in it besides the kernel
     dtype: str = "fp32"
 
 
@@ -108,7 +109,8 @@ def kernel(name: str, x: Tensor, out: Tensor) -> Kernel:
 
         return Kernel(lambda: normalise(x), layer_norm_work(shape, "fp32"), close_to(normalise, x),
                       more_flops=2 * shape[0], more_bytes=8 * shape[0],
-                      why="counted with each row's mean and deviation, which the formula leaves out")  # fmt: skip
+                      why="counted with each row's mean and deviation, which the formula leaves out",
+                      label="allocates its result" if device.type == "cpu" else "")  # fmt: skip
     if name == "dot":
         a, b, one = x.flatten().abs(), torch.rand_like(x).flatten(), torch.zeros((), device=device)
 
@@ -195,6 +197,7 @@ def place(
             counted_intensity=(seen.total + seen.elementwise) / seen.moved_bytes,
             read_share=reads,
             **({"counted_otherwise": kernel.why} if kernel.why else {}),
+            **({"label": kernel.label} if kernel.label else {}),
         )
         peak, roof = ceilings.flop_per_s(dtype), bandwidths.bytes_per_s(reads)
         rate, attainable = work.flops / seconds, attainable_flop_per_s(work.intensity, peak, roof)
