@@ -18,6 +18,8 @@ from meta_tests.faults import Fault
 
 ROOT = Path(__file__).resolve().parents[1]
 
+collect_ignore = ["foreign"]  # a repo of its own, whose options are not ours
+
 CLAIM = """
 [[claim]]
 id = "{id}"

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proofline_gate_contention import Watch  # type: ignore[import-not-found]  # a copy of proofline/contention.py under a name of its own
+
+try:
+    # A copy of proofline/contention.py under a name of its own.
+    from proofline_gate_contention import Watch  # type: ignore[import-not-found]
+except ImportError:  # this file is read where it lies, as a part of the package
+    from proofline.contention import Watch
 
 TASK = "PROOFLINE_GATE_TASK"
 
