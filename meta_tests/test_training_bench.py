@@ -1,6 +1,7 @@
 """The benchmarks of training and of loading data notice what is planted in them."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,14 @@ from accounting.models import GPT2_SMALL, DeepLinear
 from bench import test_training
 from bench.models import reduced
 from bench.test_data import assert_first_batches
-from bench.test_training import assert_close, assert_it_learns, counted_work, held_bytes, predicted_held_bytes
+from bench.test_training import (
+    assert_close,
+    assert_it_learns,
+    counted_work,
+    held_bytes,
+    predicted_held_bytes,
+    record_rates,
+)
 from bench.tokens import Batches, assert_from_file, bottleneck, loader, text, write_tokens
 from bench.training import Step, Workload
 
@@ -94,6 +102,16 @@ def test_checkpointing_saves_what_is_predicted(model: str) -> None:
     assert held_bytes(spared) < held_bytes(plain)
     for step in (plain, spared):
         assert predicted_held_bytes(step) == held_bytes(step)
+
+
+def test_a_step_faster_than_the_ceiling_has_it_measured_again() -> None:
+    work, found = WORK["deep-linear"], {}
+    measure = SimpleNamespace(declare=lambda **figures: found.update(figures))
+    ceilings = SimpleNamespace(flop_per_s=lambda dtype: 1.0, remeasure=lambda dtype, function, flops: 2.0 * flops)
+    flops = work.flops(checkpoint_every=2)
+    record_rates(measure, work, Step(work, "fp32", CPU), flops, 1.0, ceilings, 4.0 * flops.model)  # type: ignore[arg-type]
+    assert (found["ceiling_remeasured"], found["share_of_ceiling"]) == (True, 0.5)
+    assert found["mfu"] == 0.25 < found["hfu"] == flops.hardware / flops.model / 4
 
 
 def test_the_parts_of_a_step_are_timed_in_their_order() -> None:
