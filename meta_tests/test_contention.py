@@ -62,6 +62,24 @@ def test_a_process_that_this_one_started_is_its_own_work() -> None:
         process.wait()
 
 
+def test_what_a_child_waited_for_stays_its_work() -> None:
+    """The times of a process that has ended are its parent's: they must not vanish from the parent's sum."""
+    work = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    code = (
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {work!r}])\nprint(end='x', flush=True)\ninput()"
+    )
+    before = contention._own_s()
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.read(1)
+        spent = contention._own_s() - before
+        assert spent > 0.25, f"a child's child worked for 0.3 s and has ended, but {spent:.2f} s are told"
+    finally:
+        child.kill()
+        child.communicate()
+
+
 def test_without_proc_nothing_is_guessed(tmp_path: Path) -> None:
     seen = Watch(tmp_path / "absent").stop()
     assert (seen["steal"], seen["others_cores"]) == (None, None)

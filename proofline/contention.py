@@ -96,10 +96,11 @@ def _living_children_s(process: int) -> float:
     seconds = 0.0
     for listed in Path(f"/proc/{process}/task").glob("*/children"):
         for child in _text(listed).split():
-            # After the name, which may hold anything: state is the first, utime and stime are the 12th and 13th.
+            # After the name, which may hold anything: state is the first, the 12th to 15th are utime and stime, its own
+            # and those of the children it has waited for.
             words = _text(Path(f"/proc/{child}/stat")).rpartition(")")[2].split()
-            if len(words) > 12:
-                seconds += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+            if len(words) > 14:
+                seconds += sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
                 seconds += _living_children_s(int(child))
     return seconds
 
