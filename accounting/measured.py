@@ -420,3 +420,22 @@ def time(
         if turn >= warmup:
             moments.append((start, stop))
     return Timing(tuple(stop - start for start, stop in moments))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch works on one thread of the host within, and on as many as before afterwards.
+
+    Threads that wait for one another are most of a busy machine's noise, and kernels hold a part of their scratch per
+    thread. The operators of other libraries, and the worker processes of a data loader, are not held back.
+
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -11,7 +11,6 @@ import torch
 
 from accounting import measured
 
-BOUND_SHARE = 0.5  # from here on, most of the time is launching
 ENQUEUED = 50  # calls at most: well below the thousand launches that a CUDA stream queues before it makes the host wait
 ENQUEUED_S = 0.05  # of work for the device
 REPLAYED = 20

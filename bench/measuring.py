@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from accounting import measured
-from accounting.roofline import Work, mfu
+from accounting.roofline import LAUNCH_SHARE, Work, mfu
 from bench import launch
 from bench.cache import Flush, flush_of, witness
 from bench.ceilings import Ceilings
@@ -363,7 +363,7 @@ class Measure:
     ) -> None:
         figures = launch.figures(function, seconds, operators, self._device) if idempotent else {}
         self.info.update(figures)
-        if figures.get("launch_share", 0) >= launch.BOUND_SHARE:
+        if figures.get("launch_share", 0) >= LAUNCH_SHARE:
             self.info["bound"] = "launch"
 
     def _record_rates(self, work: Work, seconds: float, dtype: str | None) -> None:

@@ -13,11 +13,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from accounting.measured import one_thread
 from accounting.roofline import STREAMS
 from bench.cache import last_level_bytes
 from bench.measuring import Measure
 from bench.streams import MEMORY, Arrays, assert_bytes, assert_level, size_of
-from proofline.speed import one_thread
 
 ROWS = [(MEMORY, kernel) for kernel in STREAMS]
 ROWS += [(level, kernel) for level in ("L1", "L2", "L3") for kernel in ("copy", "triad", "dot")]

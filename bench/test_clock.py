@@ -108,11 +108,8 @@ def compare(benchmark: Any, conditions: Callable[..., Any], pace: str) -> Callab
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Threads that wait for one another are most of a busy machine's noise."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with measured.one_thread():
+        yield
 
 
 def assert_within(found: Agreement, name: str, why: str) -> None:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from accounting.devices import bandwidth_bytes_per_s
 from accounting.roofline import (
     Work,
     attainable_flop_per_s,
@@ -35,7 +34,6 @@ from bench.cache import last_level_bytes
 from bench.ceilings import Ceilings
 from bench.measuring import PACES, Measure
 from bench.streams import WANTED_MULTIPLE, Bandwidths, assert_bytes, dot_tolerance
-from proofline.device import accelerator
 
 ROW = 1024  # elements that softmax and layer norm work on
 LAYER = (4096, 4096)  # the attention's output projection of Llama 3 8B
@@ -176,6 +174,7 @@ def place(
     bandwidths: Bandwidths,
     measure: Measure,
     peak_flop_per_s: Callable[[str], float | None],
+    bound_bytes_per_s: float | None,
 ) -> Callable[[Kernel], None]:
     """Measures a kernel and says where it is under the roofs."""
 
@@ -208,7 +207,7 @@ def place(
             peak, remeasured = ceilings.remeasure(dtype, kernel.run, work.flops), "ceiling"
         attainable = attainable_flop_per_s(work.intensity, peak, roof)
         ridge = ridge_point(peak, roof)
-        paper, vendor = peak_flop_per_s(dtype), bandwidth_bytes_per_s(accelerator(device))
+        paper, vendor = peak_flop_per_s(dtype), bound_bytes_per_s
         measure.declare(
             roofline=True,
             ceiling_flop_per_s=peak,

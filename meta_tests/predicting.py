@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from accounting import measured, predicted
+from accounting.measured import one_thread
 from accounting.models import Transformer
 
 # Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
@@ -34,17 +35,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw foreach": partial(AdamW, foreach=True),
     "adamw fused": partial(AdamW, fused=True),
 }
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Kernels hold a part of their scratch per thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 # ---- an independent training loop ------------------------------------------------------------------------------------

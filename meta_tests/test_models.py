@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
-from accounting import models
+from accounting import measured, models
 from accounting.models import (
     GPT2_SMALL,
     GPT2_XL,
@@ -55,10 +55,8 @@ reduced_presets = pytest.mark.parametrize(
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
     """The tensors are tiny: a second thread has nothing to do, and is waited for where others use its core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with measured.one_thread():
+        yield
 
 
 @st.composite

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from accounting import memory, predicted
+from accounting.measured import one_thread
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear
 from meta_tests.predicting import (
     OPTIMIZERS,
@@ -24,7 +25,6 @@ from meta_tests.predicting import (
     fewer,
     nets,
     next_token_loss,
-    one_thread,
 )
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from _pytest.outcomes import Failed, Skipped
 
-from proofline.speed import CONFIDENCE, FEWEST_PAIRS, Speed, median_interval, one_thread
+from accounting.measured import one_thread
+from proofline.speed import CONFIDENCE, FEWEST_PAIRS, Speed, median_interval
 
 
 @pytest.fixture

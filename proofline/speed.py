@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import binom
+
+from accounting.measured import one_thread
 
 CONFIDENCE = 0.99
 FEWEST_PAIRS = 9  # from 8 on an interval of that confidence exists; with 9 one outlier on either side does no harm
@@ -134,14 +135,3 @@ class Speed:
             bounds = f"above {at_least:g}" + (f" and below {at_most:g}" if at_most < math.inf else "")
             pytest.fail(f"{claim}: the ratio of times is {ratio}, but should be {bounds}", pytrace=False)
         pytest.skip(f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {claim}: {ratio}")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch works on one thread of the host within."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

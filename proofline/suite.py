@@ -301,7 +301,7 @@ def progress(request: pytest.FixtureRequest) -> Progress:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     # The claims work on small tensors, whose operations only wait for a second thread on a busy machine; and threads
     # that wait for one another are most of the noise of a comparison of times.
-    with speeds.one_thread() if claims_of(item) else nullcontext():
+    with measured.one_thread() if claims_of(item) else nullcontext():
         return (yield)
 
 
