@@ -1,7 +1,8 @@
 """Kills writers of a history at random moments and looks for what was lost: python -m meta_tests.kills [KILLS].
 
-A writer says after each record that it is stored. Whatever happens to it, all that it said is there afterwards, every
-other file is a whole record too, and the index tells what the records tell.
+A writer says before each record that it begins, and after it that it is stored. Whatever happens to it, all that it
+said is there afterwards, every other file is a whole record too, and the index tells what the records tell. Of each two
+writers one is killed while it stores a record, the other at any moment.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from proofline import history
 
 ROOT = Path(__file__).resolve().parents[1]
 FINGERPRINT = {"name": "a"}
-# Two writers a round, each storing a record, naming it as a baseline and reading all: the three ways to write.
+BEGINS = "begins"
+# Two writers a round, each storing a record, naming it as a baseline and reading all: the three ways to write. The
+# record is mostly text, so that storing it is mostly writing.
 WRITER = """
 import sys
 from pathlib import Path
@@ -27,6 +30,7 @@ stats = {"min": 1.0, "data": [1.0] * size}
 record = {"benchmarks": [{"fullname": "a", "stats": stats}], "padding": "x" * 4_000_000}
 record |= {"proofline": {"fingerprint": {"name": "a"}}}
 while True:
+    print("begins", flush=True)
     path = history.append(folder, record, {"name": "a"})
     print(path.name, flush=True)
     history.store_baseline("main", [path])
@@ -34,7 +38,7 @@ while True:
 """
 
 
-def kill_writers(folder: Path, kills: int, seed: int = 0, size: int = 20_000) -> dict[str, int]:
+def kill_writers(folder: Path, kills: int, seed: int = 0, size: int = 2_000) -> dict[str, int]:
     """Kills so many writers, two at work at a time, and returns what is there. Raises AssertionError for a loss."""
     moment = random.Random(seed)
     said: set[str] = set()
@@ -42,16 +46,30 @@ def kill_writers(folder: Path, kills: int, seed: int = 0, size: int = 20_000) ->
     while done < kills:
         command = [sys.executable, "-c", WRITER, str(folder), str(size)]
         writers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        first = [writer.stdout.readline() for writer in writers if writer.stdout]  # both are at work now
-        for writer in writers:
-            time.sleep(moment.uniform(0, 0.03))
-            writer.kill()
-            done += 1
-        for writer, line in zip(writers, first, strict=True):
-            rest = writer.communicate()[0]
-            # A last line without its end was cut short, and says nothing.
-            said |= {name for name in (line + rest).split("\n")[:-1] if name}
+        storing, anywhere = writers
+        lines, took = until_it_stores_again(storing)
+        time.sleep(moment.uniform(0, took))
+        storing.kill()
+        time.sleep(moment.uniform(0, 3 * took))
+        anywhere.kill()
+        done += 2
+        lines += storing.communicate()[0] + "\n" + anywhere.communicate()[0]
+        # A last line without its end was cut short, and is the name of no record.
+        said |= {name for name in lines.split("\n") if name.endswith(".json")}
     return looked_through(folder, said) | {"kills": done}
+
+
+def until_it_stores_again(writer: subprocess.Popen[str]) -> tuple[str, float]:
+    """What a writer said until it began its second record, and the seconds that storing the first one took."""
+    assert writer.stdout is not None
+    lines = [writer.stdout.readline()]
+    began = time.perf_counter()
+    lines.append(writer.stdout.readline())
+    took = time.perf_counter() - began
+    while lines[-1].strip() != BEGINS:
+        lines.append(writer.stdout.readline())
+        assert lines[-1], f"a writer ended by itself after {lines}"
+    return "".join(lines), took
 
 
 def looked_through(folder: Path, said: set[str]) -> dict[str, int]:

@@ -16,6 +16,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -55,8 +56,19 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+        _keep_names(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _keep_names(folder: Path) -> None:
+    """Has the disk keep the names in `folder`: a renamed file is safe from a power cut only with its new name."""
+    with suppress(OSError):  # Windows opens no folders, and some network file systems don't sync them
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Path:
@@ -170,14 +182,16 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
 # ---- the index ---------------------------------------------------------------------------------------------------
 
 
-def summaries(folder: Path, exact: Sequence[str]) -> list[Summary | UnreadableRecord]:
+def summaries(folder: Path, exact: Sequence[str], only: str = "") -> list[Summary | UnreadableRecord]:
     """What comparing needs of every record under `folder`, oldest first, unreadable files as errors.
+
+    `only`: of this fingerprint alone, by its id.
 
     Reads the records that the index does not know as they are now, and only those: a thousand records with their rounds
     are hundreds of megabytes.
     """
     found: list[Summary | UnreadableRecord] = []
-    folders = sorted({path.parent for path in _record_files(folder)})
+    folders = sorted({path.parent for path in _record_files(folder) if only in ("", path.parent.name)})
     for inner in folders:
         found += _summaries_of(inner, list(exact))
     return sorted(found, key=lambda each: each.path.name if isinstance(each, Summary) else str(each))
