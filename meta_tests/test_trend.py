@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from proofline import trend
+from proofline import history, report, trend
 from proofline.history import Summary, Timed
 
 
@@ -94,3 +94,25 @@ def test_of_a_long_history_the_newest_records_are_looked_at() -> None:
         summaries.append(Summary(Path(f"{index:04d}.json"), f"{index:04d}", "a", "A", "2.13.0", "", benchmarks, {}))
     found = trend.trends(summaries)
     assert [len(each.records) for each in found] == [trend.LONGEST] * 20
+
+
+def test_the_report_tells_the_trend_of_its_own_benchmarks_on_its_own_machine(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    def stored(fingerprint: dict[str, str], name: str, series: list[float]) -> None:
+        for time_s in series:
+            record = {"benchmarks": [{"fullname": name, "stats": {"min": time_s}}]}
+            history.append(tmp_path, {**record, "proofline": {"fingerprint": fingerprint}}, fingerprint)
+
+    mine, other = {"name": "mine"}, {"name": "other"}
+    stored(mine, "a", times((1.0, 9), (1.3, 9)))
+    stored(mine, "few", [1.0] * (2 * trend.FEWEST - 1))
+    stored(mine, "not in this run", times((1.0, 9)))
+    stored(other, "a", times((9.0, 9)))
+    benchmarks = [{"fullname": "a"}, {"fullname": "few"}]
+    lines = report.trend_lines(pytestconfig, tmp_path, report.Finished(mine, [], [], benchmarks, None, None))
+    rows = [line for line in lines if line.startswith("| ")][2:]
+    assert lines[0] == "## Trend"
+    assert len(rows) == 1, f"{rows}, but should be the one row of the benchmark with 18 records on this machine"
+    assert rows[0].startswith("| a | 18 |")
+    assert "+3" in rows[0] or "+2" in rows[0], rows[0]

@@ -66,7 +66,8 @@ def finish(
     history.write_atomically(
         folder / "verdicts.json", json.dumps([verdict.as_dict() for verdict in verdicts], indent=1) + "\n"
     )
-    history.write_atomically(folder / "report.md", markdown(finished, registry))
+    page = [markdown(finished, registry), *trend_lines(config, records, finished)]
+    history.write_atomically(folder / "report.md", "\n".join(page))
     if drawing := plots.roofline_svg(finished.benchmarks, f"Roofline measured on {fingerprint['name']}"):
         history.write_atomically(folder / ROOFLINE, drawing)
     return finished
@@ -224,6 +225,17 @@ def markdown(finished: Finished, registry: Registry) -> str:
         if any("ceiling_flop_per_s" in bench.get("extra_info", {}) for bench in finished.benchmarks):
             lines += [f"![Kernels over their arithmetic intensity]({ROOFLINE})", ""]
     return "\n".join(lines)
+
+
+def trend_lines(config: pytest.Config, records: Path, finished: Finished) -> list[str]:
+    """How this run's benchmarks went over the records of this fingerprint, in Markdown; nothing while they are few."""
+    from proofline import plugin, trend
+
+    listed = history.summaries(
+        records, plugin.settings(config).exact, only=history.fingerprint_id(finished.fingerprint)
+    )
+    names = {bench["fullname"] for bench in finished.benchmarks}
+    return trend.markdown([each for each in listed if isinstance(each, history.Summary)], names) if names else []
 
 
 def print_summary(terminal: pytest.TerminalReporter, finished: Finished, *, known: frozenset[str]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -177,9 +177,10 @@ def tables(summaries: Sequence[Summary]) -> dict[str, list[list[str]]]:
     return {device: table(found) for device, found in devices.items()}
 
 
-def markdown(summaries: Sequence[Summary]) -> list[str]:
-    """The tables as lines of Markdown."""
-    lines = []
-    for device, rows in tables(summaries).items():
-        lines += [f"## Trend on {device}", "", *markdown_table(rows), ""]
-    return lines
+def markdown(summaries: Sequence[Summary], names: Collection[str]) -> list[str]:
+    """The benchmarks of these names that have records enough to tell a change, as lines of Markdown; none without."""
+    enough = [found for found in trends(summaries) if found.name in names and len(found.records) >= 2 * FEWEST]
+    if not enough:
+        return []
+    rows = table(sorted(enough, key=lambda trend: not trend.changes))
+    return ["## Trend", "", *markdown_table(rows), "", f"Changes of level by more than {SMALLEST:.0%}, by ranks.", ""]
