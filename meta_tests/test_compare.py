@@ -90,6 +90,26 @@ def test_a_run_without_claims_says_nothing_of_them() -> None:
     assert rows(side({}, verdicts={"x.a": "holds"}), side({})) == {}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ("holds", "not checked", "INCONCLUSIVE"),
+        ("not checked", "holds", "NEW"),
+        ("not checked", "not checked", "SAME"),
+        ("holds if", "corrected", "CHANGED"),
+    ],
+)
+def test_a_claim_that_was_not_checked_has_not_changed(before: str, after: str, verdict: str) -> None:
+    found = rows(side({}, verdicts={"x.a": before}), side({}, verdicts={"x.a": after}))
+    assert found["x.a", "verdict"].verdict == verdict, found
+
+
+def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
+    old = side({}, verdicts={"x.a": "holds"})
+    new = [*side({}, verdicts={"x.a": "not checked"}), *side({}, verdicts={"x.a": "holds"})]
+    assert rows(old, new)["x.a", "verdict"].verdict == "SAME"
+
+
 def test_another_method_of_measuring_is_not_compared() -> None:
     row = rows(side(*[{A: timed(1.0, method=3)}] * 12), side(*[{A: timed(2.0, method=4)}] * 12))[A, "time"]
     assert row.verdict == "INCONCLUSIVE"

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from proofline import statistics
@@ -19,6 +20,7 @@ from proofline.tables import engineering
 
 TIME = "time"
 VERDICT = "verdict"
+NOT_CHECKED = "not checked"  # of a claim: its tests were skipped, or the noise hid the answer
 MOST = 100  # records a side whose times are compared, the newest: the ranks of more take seconds and say little more
 DTYPES = "fp64 fp32 tf32 bf16 fp16 fp8_e4m3 fp8_e5m2 int8".split()
 VERDICTS = ("SLOWER", "CHANGED", "MISSING", "INCONCLUSIVE", "FASTER", "NEW", "SAME")  # the worst first
@@ -84,14 +86,14 @@ def compare(
     rule = _Rule(_plan(before, after), min_effect, floors or {})
     names = _ordered([*_names(after), *_names(before)])
     if portable:
-        return [*_portable_rows(before, after, rule), *_exact_rows(before, after, names)]
+        return [*_portable_rows(before, after, rule), *exact_rows(before, after, names)]
     kinds = {each.fingerprint_id: each for each in (*before, *after)}
     if len(kinds) > 1:
         told = " -> ".join(f"{each.name}, torch {each.torch} ({kind})" for kind, each in kinds.items())
         raise NotComparable(
             f"times of different fingerprints are not compared: {told}; --gate-portable compares ratios"
         )
-    return [*_time_rows(before, after, names, rule), *_exact_rows(before, after, names), *_claim_rows(before, after)]
+    return [*_time_rows(before, after, names, rule), *exact_rows(before, after, names), *_claim_rows(before, after)]
 
 
 def _plan(before: Sequence[Summary], after: Sequence[Summary]) -> Plan:
@@ -115,12 +117,6 @@ def _ordered(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 # ---- times -------------------------------------------------------------------------------------------------------
 
 
@@ -132,7 +128,7 @@ def _time_rows(before: Sequence[Summary], after: Sequence[Summary], names: Seque
     rows, level = [], rule.plan.level(0)
     for name, (first, second) in times.items():
         if not first or not second:
-            rows.append(_one_sided(name, TIME, _median(first) if first else None, _median(second) if second else None))
+            rows.append(_one_sided(name, TIME, median(first) if first else None, median(second) if second else None))
             continue
         effect = statistics.unpaired(first, second, level=level, floor=rule.floor(name), common=common)
         note, smallest = _other_method(*sides[name]), rule.smallest(sides[name][1])
@@ -141,7 +137,7 @@ def _time_rows(before: Sequence[Summary], after: Sequence[Summary], names: Seque
             note = advice(effect, rule.plan, smallest)
         label = next((f"contended: {timed.contended}" for timed in sides[name][1] if timed.contended), "")
         told = "; ".join(filter(None, [note, label]))
-        rows.append(Row(name, TIME, _median(first), _median(second), answer or "INCONCLUSIVE", effect, told))
+        rows.append(Row(name, TIME, median(first), median(second), answer or "INCONCLUSIVE", effect, told))
     return rows
 
 
@@ -181,12 +177,13 @@ def _one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
 # ---- exact quantities --------------------------------------------------------------------------------------------
 
 
-def _exact_rows(before: Sequence[Summary], after: Sequence[Summary], names: Sequence[str]) -> list[Row]:
+def exact_rows(before: Sequence[Summary], after: Sequence[Summary], names: Sequence[str]) -> list[Row]:
+    """The exact quantities of these benchmarks; none of one that only a side has: it is NEW or MISSING as a whole."""
     rows = []
     for name in names:
         sides = [_timed(side, name) for side in (before, after)]
         if not all(sides):
-            continue  # NEW or MISSING as a whole
+            continue
         for key in _ordered(key for timed in (*sides[1], *sides[0]) for key in timed.exact):
             values = [_values(timed.exact[key] for timed in side if key in timed.exact) for side in sides]
             rows.append(_exact_row(name, key, *values))
@@ -201,8 +198,19 @@ def _claim_rows(before: Sequence[Summary], after: Sequence[Summary]) -> list[Row
     rows = []
     for claim in ids:
         values = [_values(each.verdicts[claim] for each in side if claim in each.verdicts) for side in sides]
-        rows.append(_exact_row(claim, VERDICT, *values))
+        rows.append(_claim_row(claim, *values))
     return rows
+
+
+def _claim_row(claim: str, before: list[Any], after: list[Any]) -> Row:
+    """A verdict before and after. Where one of them was not reached, nothing is known to have changed."""
+    settled = [[verdict for verdict in side if verdict != NOT_CHECKED] for side in (before, after)]
+    if before and after and settled[0] and not settled[1]:
+        note = "not checked this time: the run's report says why"
+        return Row(claim, VERDICT, settled[0][0], NOT_CHECKED, "INCONCLUSIVE", note=note)
+    if before and after and settled[1] and not settled[0]:
+        return Row(claim, VERDICT, NOT_CHECKED, settled[1][0], "NEW")
+    return _exact_row(claim, VERDICT, settled[0] or before, settled[1] or after)
 
 
 def _values(given: Iterable[Any]) -> list[Any]:
@@ -236,14 +244,14 @@ def _portable_rows(before: Sequence[Summary], after: Sequence[Summary], rule: _R
     for name, key in _ordered_pairs([*second, *first]):
         old, new = first.get((name, key)), second.get((name, key))
         if not old or not new:
-            rows.append(_one_sided(name, key, _median(old) if old else None, _median(new) if new else None))
+            rows.append(_one_sided(name, key, median(old) if old else None, median(new) if new else None))
             continue
         # More is better for all of them: their reciprocals behave as times do, and a ratio above 1 is for the worse.
         level, smallest = rule.plan.level(0), rule.smallest(_timed(after, name))
         effect = statistics.unpaired([1 / value for value in old], [1 / value for value in new], level=level)
         answer = statistics.verdict(effect, rule.plan, 0, smallest) or "INCONCLUSIVE"
         note = advice(effect, rule.plan, smallest) if answer == "INCONCLUSIVE" else ""
-        rows.append(Row(name, key, _median(old), _median(new), answer, effect, note))
+        rows.append(Row(name, key, median(old), median(new), answer, effect, note))
     return rows
 
 

@@ -310,7 +310,7 @@ class Gate:
             [replace(self.blank, benchmarks={name: timed}) for name, pair in both.items() for timed in pair[index]]
             for index in (0, 1)
         )
-        return [row for row in compare._exact_rows(before, after, list(both)) if row.verdict != "SAME"]
+        return [row for row in compare.exact_rows(before, after, list(both)) if row.verdict != "SAME"]
 
     def rule(self, *, paired: bool, floors: dict[str, float] | None = None) -> judging.Rule:
         both = self.settings.direction == "both" or any(row.get("direction") == "both" for row in self.markers.values())
@@ -472,9 +472,6 @@ def verdicts_of(done: Replicate) -> dict[str, str]:
 
 
 def claim_rows(blank: history.Summary, before: Mapping[str, str], after: Mapping[str, str]) -> list[compare.Row]:
-    """The claims whose verdict differs; one that was not checked on a side says nothing."""
+    """The claims whose verdict differs; those that a side did not ask for say nothing."""
     sides_ = [[replace(blank, benchmarks={}, verdicts=verdicts)] for verdicts in (before, after)]
-    return [
-        row for row in compare.compare(*sides_)
-        if row.verdict == "CHANGED" and "not checked" not in (row.before, row.after)
-    ]  # fmt: skip
+    return [row for row in compare.compare(*sides_) if row.verdict == "CHANGED"]

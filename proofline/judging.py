@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from proofline import compare, statistics
@@ -119,7 +120,7 @@ def _row(name: str, sides: Sides, decision: statistics.Decision, plan: statistic
     labels = [timed.contended for side in sides for timed in side if timed.contended]
     if labels:
         notes.append(f"{len(labels)} of {len(sides[0]) + len(sides[1])} replicates contended: {labels[-1]}")
-    before, after = (compare._median([timed.time_s for timed in side]) for side in sides)
+    before, after = (median([timed.time_s for timed in side]) for side in sides)
     return Row(name, compare.TIME, before, after, decision.verdict or "INCONCLUSIVE", effect, "; ".join(notes))
 
 

@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     option("--gate-baseline", metavar="NAME|latest|FILE", help="compare with this baseline of the history")
     option("--gate-versus", metavar="PYTHON|DIR|REVISION", help="compare with this other side, run side by side")
     option("--gate-record", metavar="NAME", help="store this run as the baseline NAME")
-    option("--gate-replicates", metavar="N", help="fresh processes a side: how many at most (default: adaptive)")
+    option("--gate-replicates", metavar="N", help="fresh processes a side, at most, confirming ones too")
     option("--gate-min-effect", metavar="X%", help="smallest change that counts, such as 5%% or 0.05")
     option("--gate-budget", metavar="MINUTES", help=f"time for all replicates (default: {BUDGET_MIN:g})")
     option("--gate-strict", action="store_true", help="fail on INCONCLUSIVE too")
