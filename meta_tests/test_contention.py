@@ -59,7 +59,7 @@ def test_a_process_that_this_one_started_is_its_own_work() -> None:
         assert contention._own_s() - before > 0.05, "the CPU time of a living child should count as its parent's"
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_what_a_child_waited_for_stays_its_work() -> None:

@@ -33,6 +33,8 @@ def put_package(folder, name, version, source=""):
     """A package of one module without content, with the metadata by which pip and pytest find it."""
     module = folder / setup_env.IMPORT_NAMES.get(name, name.replace("-", "_"))
     module.mkdir(parents=True, exist_ok=True)
+    # A .pyc is told from its source by the second and the size, and both may be those of the version before.
+    shutil.rmtree(module / "__pycache__", ignore_errors=True)
     (module / "__init__.py").write_text(f"__version__ = {version!r}\n{source}\n")
     metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir(exist_ok=True)
