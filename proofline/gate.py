@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,13 +121,17 @@ class Gate:
         """N processes of everything, stored as a baseline."""
         wanted = self.settings.replicates or RECORDED
         files: list[Path] = []
+        taken: dict[str, list[Timed]] = {}
         for number in range(wanted):
             self.say(f"replicate {number + 1} of {wanted}", number, wanted)
             done = self.keep(self.replicates.run(self.here, files_of(ids), ids, benchmarks_only=False))
             if done.record_path is None:
                 raise pytest.UsageError("--gate-record: the plugin proofline.plugin is not active in a fresh process")
             files.append(history.append(self.settings.folder, done.record, done.record["proofline"]["fingerprint"]))
+            for name, one in self.summary_of(done).benchmarks.items():
+                taken.setdefault(name, []).append(one)
         self.title = f"{wanted} fresh processes recorded"
+        self.table = spread_table(taken)
         failed = [name for name, reports in self.reports.items() if any(report.failed for report in reports)]
         if self.settings.record and failed:
             self.lines.append(f"not stored as {self.settings.record}: {len(failed)} tests failed")
@@ -434,6 +439,17 @@ def _phases(
         )
 
     return [phase("setup", "passed", None), phase("call", "failed", why), phase("teardown", "passed", None)]
+
+
+def spread_table(taken: Mapping[str, Sequence[Timed]]) -> list[list[str]]:
+    """What the processes of one sitting measured: the median of their fastest rounds, and how far they lie apart."""
+    rows = [["benchmark", "processes", "time", "spread", "slowest", "contended"]]
+    for name, group in taken.items():
+        times = [one.time_s for one in group]
+        middle, contended = median(times), sum(bool(one.contended) for one in group)
+        row = [name, str(len(group)), engineering(middle, "s"), f"{statistics.spread(times):.1%}"]
+        rows.append([*row, f"{max(times) / middle - 1:+.1%}", str(contended or "")])
+    return rows
 
 
 def files_of(ids: Sequence[str]) -> list[str]:

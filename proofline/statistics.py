@@ -228,6 +228,19 @@ def unpaired(
     return _effect(differences, _rank_sum_null(len(a), len(b)), min(len(a), len(b)), information, level, margin, common)
 
 
+def spread(times_s: Sequence[float]) -> float:
+    """How far times lie apart: the normal distribution's relative standard deviation that has their median distance
+    from their median (MAD), on which a few outliers have no influence.
+
+    Raises ValueError for none, or a time that isn't positive.
+
+    >>> round(spread([1.00, 1.01, 0.99, 1.02, 5.00]), 4)
+    0.0148
+    """
+    logs = np.log(_times(times_s, "times_s"))
+    return float(np.median(np.abs(logs - np.median(logs))) / ndtri(0.75))
+
+
 def noise_floor(sittings: Sequence[Sequence[float]], *, level: float = 0.05) -> float:
     """What a change of sitting alone may do to unchanged code: the prediction bound of the next sitting, as a fraction.
 
