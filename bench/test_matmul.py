@@ -47,6 +47,7 @@ def test_matmul(dtype: str, shape: str, device: torch.device, pace: str, ceiling
     measure.product(case.multiply, dtype, case.work, ceilings)
 
 
+@pytest.mark.gate(ignore=True)  # each run searches anew, and finds another shape; the products above are compared
 @pytest.mark.parametrize("regime", ["sustainable", "achievable"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_ceiling(
@@ -69,6 +70,7 @@ def test_ceiling(
     measure.product(case.multiply, dtype, case.work, ceilings, check=case.check, setup=rest)
     measure.declare(regime=regime, shape=list(found.shape), search_s=found.search_s)
     if clock_mhz := measure.info["conditions"].get("after", {}).get("clock_mhz"):
-        measure.declare(flop_per_s_per_ghz=measure.info.get("flop_per_s", 0.0) / clock_mhz * 1e3)
+        rate = measure.info.get("flop_per_s") or measure.info["op_per_s"]
+        measure.declare(rate_per_ghz=rate / clock_mhz * 1e3)
     if device.type == "cuda" and not bursts and dtype != "int8":
         measure.declare(zeros_ratio=ceilings.zeros_ratio(dtype, PAIRS[pace]))

@@ -39,6 +39,13 @@ def test_each_sign_alone_is_contention_and_is_said_in_words(sign: str, value: fl
     assert judged({**QUIET, sign: value}) == {"contended": True, "why": why}
 
 
+def test_making_room_for_ones_own_children_is_no_contention() -> None:
+    busy = {**QUIET, "involuntary_switches_per_s": 2000.0}
+    assert not judged({**busy, "children_cores": 0.6})["contended"]
+    assert judged({**busy, "children_cores": 0.01})["contended"]
+    assert judged({**busy, "others_cores": 1.0, "children_cores": 0.6})["why"] == "other processes kept 1.00 cores busy"
+
+
 def test_what_others_do_meanwhile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contention, "SHORTEST_S", 0.0)
     file = stat_file(tmp_path / "stat", user=0, steal=0)
@@ -52,11 +59,11 @@ def test_what_others_do_meanwhile_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_process_that_this_one_started_is_its_own_work() -> None:
-    before = contention._own_s()
+    before, _ = contention._own_s()
     process = busy_process()
     try:
         time.sleep(0.4)
-        assert contention._own_s() - before > 0.05, "the CPU time of a living child should count as its parent's"
+        assert contention._own_s()[0] - before > 0.05, "the CPU time of a living child should count as its parent's"
     finally:
         process.kill()
         process.communicate()
@@ -68,12 +75,12 @@ def test_what_a_child_waited_for_stays_its_work() -> None:
     code = (
         f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {work!r}])\nprint(end='x', flush=True)\ninput()"
     )
-    before = contention._own_s()
+    before, _ = contention._own_s()
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
     try:
         assert child.stdout is not None
         child.stdout.read(1)
-        spent = contention._own_s() - before
+        spent = contention._own_s()[0] - before
         assert spent > 0.25, f"a child's child worked for 0.3 s and has ended, but {spent:.2f} s are told"
     finally:
         child.kill()

@@ -36,6 +36,7 @@ if "PROOFLINE_RECORD_TO" not in os.environ:
 """
 
 MORE = """
+import pytest
 import work
 
 def test_{name}(benchmark):
@@ -43,6 +44,11 @@ def test_{name}(benchmark):
 
 def test_slow(benchmark):
     benchmark.pedantic(work.busy, args=({steps},), rounds=30, iterations=4)
+
+@pytest.mark.gate(ignore=True)
+def test_searched_anew(benchmark):
+    benchmark.extra_info["flops"] = {steps}
+    benchmark.pedantic(work.busy, args=({steps},), rounds=3)
 
 def test_that_fails():
     assert {steps} == 400, "the test's own failure"
@@ -119,6 +125,8 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert verdicts["test_busy_loop", "gate.time"] in ("SAME", "INCONCLUSIVE"), said
     assert verdicts["test_old_name", "gate.time"] == "MISSING", said
     assert verdicts["test_new_name", "gate.time"] == "NEW", said
+    assert "test_searched_anew" in cases
+    assert not [key for name, key in verdicts if name == "test_searched_anew" and key.startswith("gate.")], said
     failed = {name for name, case in cases.items() if case.find("failure") is not None}
     assert failed == {"test_slow", "test_busy_loop", "test_old_name", "test_that_fails"}, said
     assert "the test's own failure" in said, said

@@ -28,6 +28,13 @@ def test_a_record_comes_back_as_it_was_written_in_order(tmp_path: Path) -> None:
     assert [record["index"] for _, record in history.records(tmp_path)] == [0, 1, 2, 3, 4]
 
 
+def test_a_benchmark_whose_marker_says_ignore_is_left_out_of_every_comparison() -> None:
+    benchmarks = [{"fullname": name, "stats": {"min": 1.0}, "extra_info": {}} for name in ("judged", "searched")]
+    benchmarks[1]["extra_info"] = {"gate": {"ignore": True}}
+    summary = history.summary_of({"benchmarks": benchmarks, "proofline": {}}, Path("a.json"), [])
+    assert list(summary.benchmarks) == ["judged"]
+
+
 def test_another_fingerprint_has_another_folder(tmp_path: Path) -> None:
     one = history.append(tmp_path, RECORD, FINGERPRINT)
     two = history.append(tmp_path, RECORD, {**FINGERPRINT, "torch": "2.14.0"})

@@ -12,7 +12,7 @@ import pytest
 
 from meta_tests.conftest import ROOT, ChildRun
 from meta_tests.kills import kill_writers
-from proofline import history
+from proofline import history, plugin
 
 EXACT = ("flops",)
 
@@ -165,6 +165,23 @@ def test_an_impossible_option_is_refused_before_anything_runs(foreign: Foreign, 
     assert run.code == pytest.ExitCode.USAGE_ERROR, run.output
     assert told in run.output, run.output
     assert "passed" not in run.output
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("0.1", "takes min_effect, direction, ignore by name, got 0.1"),
+        ("effect=0.1", "got effect=0.1"),
+        ("min_effect=3", "min_effect should be a share between"),
+        ("direction='up'", "direction should be one of slower, faster, both, got 'up'"),
+        ("ignore='no'", "ignore should be True or False, got 'no'"),
+    ],
+)
+def test_a_marker_that_says_nothing_valid_is_refused_by_the_name_of_its_test(given: str, told: str) -> None:
+    marker = eval(f"pytest.mark.gate({given})", {"pytest": pytest}).mark
+    with pytest.raises(ValueError) as refused:
+        plugin._of_marker(marker)
+    assert told in str(refused.value)
 
 
 def large_history(folder: Path, count: int, benchmarks: int, rounds: int) -> None:

@@ -23,6 +23,7 @@ STAT = Path("/proc/stat")
 OTHERS_CORES = 0.25
 STEAL_SHARE = 0.05
 SWITCHES_PER_S = 100.0
+CHILDREN_CORES = 0.05  # of the processes it started: from here on it may be them for whom it made room
 SHORTEST_S = 0.1  # the kernel counts in hundredths of a second: below ten of them nothing is said
 BUSY = (0, 1, 2, 5, 6)  # columns of /proc/stat: user, nice, system, irq, softirq; not idle, iowait
 
@@ -32,7 +33,8 @@ class Watch:
 
     load: processes that ran or wanted to, over the last minute · steal: the share of the machine's time that a
     hypervisor gave to others · others_cores: cores that other processes kept busy · involuntary_switches_per_s: how
-    often this process had to make room · cpu_over_wall: cores that this process used · contended, and why in words.
+    often this process had to make room · cpu_over_wall: cores that this process and its children used, children_cores
+    those of the children alone · contended, and why in words.
     """
 
     def __init__(self, stat: Path = STAT) -> None:
@@ -41,19 +43,21 @@ class Watch:
 
     def start(self) -> None:
         """Begins anew."""
-        self._wall, self._own, self._switches = time.perf_counter(), _own_s(), _involuntary_switches()
+        self._wall, self._switches = time.perf_counter(), _involuntary_switches()
+        self._own, self._children = _own_s()
         self._ticks = _ticks(self._stat)
 
     def stop(self) -> dict[str, Any]:
         """What happened since the start. May be called again."""
         wall = max(time.perf_counter() - self._wall, 1e-9)
-        own = (_own_s() - self._own) / wall
+        own, children = ((now - then) / wall for now, then in zip(_own_s(), (self._own, self._children), strict=True))
         seen: dict[str, Any] = {
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
             "steal": None,
             "others_cores": None,
             "involuntary_switches_per_s": None,
             "cpu_over_wall": round(own, 3),
+            "children_cores": round(children, 3),
         }
         if self._switches is not None and wall >= SHORTEST_S:  # once in a millisecond is no rate
             seen["involuntary_switches_per_s"] = round(((_involuntary_switches() or 0) - self._switches) / wall, 1)
@@ -80,15 +84,17 @@ def judged(seen: dict[str, Any]) -> dict[str, Any]:
         signs.append(f"other processes kept {others:.2f} cores busy")
     if steal > STEAL_SHARE:
         signs.append(f"the hypervisor took {steal:.0%} of the machine's time")
-    if switches > SWITCHES_PER_S:
+    if switches > SWITCHES_PER_S and seen.get("children_cores", 0) < CHILDREN_CORES:
         signs.append(f"made room for others {switches:.0f} times a second")
     return {"contended": bool(signs), "why": "; ".join(signs)}
 
 
-def _own_s() -> float:
-    """Seconds of CPU time of this process and of those it started: a data loader's workers are no competitors."""
+def _own_s() -> tuple[float, float]:
+    """Seconds of CPU time of this process and those it started together (a data loader's workers are no competitors),
+    and of those alone."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system + _living_children_s(os.getpid())
+    children = times.children_user + times.children_system + _living_children_s(os.getpid())
+    return times.user + times.system + children, children
 
 
 def _living_children_s(process: int) -> float:

@@ -156,7 +156,7 @@ class Gate:
             for name, one in record.benchmarks.items():
                 stored.setdefault(name, []).append(one)
         # What this run was not asked for is not missing; by what -k and -m select is not known.
-        asked = {name for name in stored if name in set(timed) or is_asked_for(name, self.config)}
+        asked = {name for name in stored if self.is_judged(name) and (name in timed or is_asked_for(name, self.config))}
         if selects_by_expression(self.config):
             if unknown := asked - set(timed):
                 self.lines.append(f"nothing is said of {len(unknown)} benchmarks of the baseline that are not selected")
@@ -212,7 +212,8 @@ class Gate:
             sides.check_origins(before, after, self.config.rootpath, str(settings.versus))
         then, now = self.summary_of(before).benchmarks, self.summary_of(after).benchmarks
         if settings.versus:  # the other side ran the whole files, with the same -k and -m
-            then = {name: one for name, one in then.items() if name in set(timed) or is_asked_for(name, self.config)}
+            then = {name: one for name, one in then.items() if name in timed or is_asked_for(name, self.config)}
+            then = {name: one for name, one in then.items() if self.is_judged(name)}
 
         def take(names: list[str]) -> dict[str, tuple[Timed | None, Timed]]:
             one, two = (self.summary_of(done).benchmarks for done in pair(names))
@@ -383,6 +384,10 @@ class Gate:
     def summary_of(self, done: Replicate) -> history.Summary:
         self.blank = history.summary_of(done.record, done.record_path or Path("replicate"), self.settings.exact)
         return self.blank
+
+    def is_judged(self, benchmark: str) -> bool:
+        """False where its marker says `ignore`; the other side's and stored processes may not know that yet."""
+        return not self.markers.get(benchmark, {}).get("ignore", False)
 
     def direction_of(self, benchmark: str) -> str:
         return str(self.markers.get(benchmark, {}).get("direction", self.settings.direction))

@@ -154,7 +154,9 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             name=str(fingerprint.get("name")),
             torch=str(fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""),
             commit=_commit(record.get("commit_info") or {}),
-            benchmarks={bench["fullname"]: _timed(bench, exact) for bench in record["benchmarks"]},
+            benchmarks={
+                bench["fullname"]: _timed(bench, exact) for bench in record["benchmarks"] if not _is_ignored(bench)
+            },
             verdicts={row["id"]: row["verdict"] for row in ours.get("verdicts", [])},
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -164,6 +166,11 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
 def _commit(info: Mapping[str, Any]) -> str:
     found = str(info.get("id") or "")
     return "" if found == "unversioned" else found  # pytest-benchmark's word for "not under version control"
+
+
+def _is_ignored(bench: Mapping[str, Any]) -> bool:
+    """Whether its marker `gate` says that it is not compared."""
+    return bool(((bench.get("extra_info") or {}).get("gate") or {}).get("ignore"))
 
 
 def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:

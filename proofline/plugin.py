@@ -206,7 +206,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "gate(min_effect=0.05, direction='slower'): how the gate judges this benchmark, instead of its ini"
+        "markers",
+        "gate(min_effect=0.05, direction='slower', ignore=False): how the gate judges this benchmark, instead "
+        "of its ini; ignore: not at all, as where its work differs from run to run",
     )
     if settings(config).orchestrated and not hasattr(config, "workerinput"):
         from proofline import gate
@@ -237,15 +239,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _of_marker(marker: pytest.Mark) -> dict[str, Any]:
-    valid = ("min_effect", "direction")
+    valid = ("min_effect", "direction", "ignore")
     if marker.args or not set(marker.kwargs) <= set(valid):
         wrong = [*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())]
-        raise ValueError(f"the marker gate takes {' and '.join(valid)} by name, got {', '.join(wrong)}")
+        raise ValueError(f"the marker gate takes {', '.join(valid)} by name, got {', '.join(wrong)}")
     given = dict(marker.kwargs)
     if "min_effect" in given:
         given["min_effect"] = _share("min_effect", str(given["min_effect"]))
     if "direction" in given:
         direction("direction", given["direction"])
+    if not isinstance(given.get("ignore", False), bool):
+        raise ValueError(f"ignore should be True or False, got {given['ignore']!r}")
     return given
 
 
