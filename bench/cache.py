@@ -181,21 +181,23 @@ def witness(flush: Callable[[], None], device: torch.device) -> Witness | None:
     if device.type == "cpu":
         size //= len(allowed_cpus())
     data = torch.randn(max(size, 2**14) // 4, device=device)
-    threads = torch.get_num_threads()
+    timer = measured.clock(device)
 
-    def read() -> object:
-        return data.sum()
+    def read_s(reads_before: int) -> float:
+        """Both reads follow a flush, so that an accelerator is busy while either is launched."""
+        flush()  # by all threads: a core's own caches are emptied by its own part of it
+        with measured.one_thread():  # two that wait for one another drown the difference on a busy machine
+            for _ in range(reads_before):
+                data.sum()
+            start = timer()
+            data.sum()
+            return float(timer() - start)
 
+    read_s(reads_before=2)  # what is lazy happens here
     ratios = []
     for _ in range(WITNESS_PAIRS):
-        torch.set_num_threads(1)  # two threads that wait for one another drown the difference on a busy machine
-        hot = measured.time(read, device, warmup=2, rounds=2).times_s[-1]
-        torch.set_num_threads(threads)  # a core's own caches are emptied by its own part of the flush
-        flush()
-        torch.set_num_threads(1)
-        cold = measured.time(read, device, warmup=0, rounds=2).times_s[0]
-        torch.set_num_threads(threads)
-        ratios.append(cold / hot)
+        hot, cold = read_s(reads_before=2), read_s(reads_before=0)
+        ratios.append(cold / max(hot, 1e-9))
     interval = median_interval(ratios, 0.99)
     assert interval is not None, "15 pairs have an interval of 99 %"
     least = LEAST_RATIO.get(device.type, LEAST_RATIO_OF_OTHERS)

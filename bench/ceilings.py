@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 REGIMES = ("sustainable", "achievable")
 SEARCH = 6  # a search may take so many times what a benchmark's rounds may
+RESTS = search.SCREENED  # windows of a search for bursts: the rests before them are not of its budget
 PROBE = {"cpu": 256, "other": 4096}  # side of the product that tells how large the others may be
-REST_S = 0.05  # the clock of an idle device is up again within some milliseconds
+REST_S = 0.02  # the clock of an idle device is up again within some milliseconds
 FASTEST = 5
-SETTLED_S = 5.0  # at most, until steady work has a steady rate
+SETTLED_S = (1.0, 5.0)  # on an accelerator at least and at most, until steady work has a steady rate
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,21 @@ class Ceiling:
 class Ceilings:
     """The best rates of this machine in this run, per dtype and regime, searched for when first asked for."""
 
-    def __init__(self, device: torch.device, pace: Pace) -> None:
+    def __init__(
+        self, device: torch.device, pace: Pace, progress: Callable[..., None] = lambda text, ahead_s=0.0: None
+    ) -> None:
+        self._progress = progress
         self._device = device
         self._pace = pace
         self._timer = measured.clock(device)
         self._found: dict[tuple[str, str], Ceiling] = {}
-        self._flop_per_s: dict[str, float] = {}  # sustainable, which a benchmark may have raised since
+        self._flop_per_s: dict[tuple[str, str], float] = {}  # which a benchmark may have raised since
 
-    def flop_per_s(self, dtype: str) -> float:
-        """The sustainable ceiling of `dtype`. Raises Unsupported where the device does not multiply it."""
-        if dtype not in self._flop_per_s:
-            self._flop_per_s[dtype] = self.found(dtype).flop_per_s
-        return self._flop_per_s[dtype]
+    def flop_per_s(self, dtype: str, regime: str = "sustainable") -> float:
+        """The ceiling of `dtype`. Raises Unsupported where the device does not multiply it."""
+        if (dtype, regime) not in self._flop_per_s:
+            self._flop_per_s[dtype, regime] = self.found(dtype, regime).flop_per_s
+        return self._flop_per_s[dtype, regime]
 
     def found(self, dtype: str, regime: str = "sustainable") -> Ceiling:
         """What the search found. Raises Unsupported, and ValueError for a regime of no such name."""
@@ -66,10 +70,13 @@ class Ceilings:
             self._found[dtype, regime] = self._search(dtype, regime)
         return self._found[dtype, regime]
 
-    def remeasure(self, dtype: str, function: Callable[[], object], flops: int) -> float:
-        """The ceiling after timing once more a function that exceeded it."""
-        self._flop_per_s[dtype] = max(self.flop_per_s(dtype), flops / self._steady_s(function))
-        return self._flop_per_s[dtype]
+    def remeasure(self, dtype: str, function: Callable[[], object], flops: int, regime: str = "sustainable") -> float:
+        """The ceiling after timing once more, in its own regime, a function that exceeded it."""
+        if regime == "sustainable":
+            self._settle(function)
+        seconds = self._burst_s(function) if regime == "achievable" else self._steady_s(function)
+        self._flop_per_s[dtype, regime] = max(self.flop_per_s(dtype, regime), flops / seconds)
+        return self._flop_per_s[dtype, regime]
 
     def burst_ratio(self, dtype: str, pairs: int) -> tuple[float, float, float]:
         """The achievable over the sustainable rate of the sustainable winner, in turn, with its 95 % interval."""
@@ -104,6 +111,8 @@ class Ceilings:
         space = search.space_of(self._device, probe.work.flops / once * self._pace.longest_call_s / 4)
         operands = Operands(dtype, max(space.m), max(space.k), max(space.n), self._device)
         bursts = regime == "achievable"
+        budget_s = SEARCH * self._pace.measure_s + (RESTS * REST_S if bursts else 0.0)
+        self._progress(f"searching for the {regime} one of {dtype}", budget_s)
         if not bursts:
             self._settle(operands.multiply(*space.shapes[-1])[0])
         found = search.guided(
@@ -111,21 +120,23 @@ class Ceilings:
             search.rate_on(operands, self._timer, idle_s=REST_S if bursts else 0.0),
             units=search.units_of(self._device),
             tiles=search.tiles_of(self._device),
-            budget_s=SEARCH * self._pace.measure_s,
+            budget_s=budget_s,
         )
         multiply, flops = operands.multiply(*found.shape)
         seconds = self._burst_s(multiply) if bursts else self._steady_s(multiply)
         return Ceiling(found.shape, flops / seconds, perf_counter() - began)
 
     def _settle(self, function: Callable[[], object]) -> None:
-        """Steady work until its rate is steady too. A CPU here runs at one clock, and is warm after a few calls."""
-        rounds: list[float] = []
-        began = perf_counter()
-        most = SETTLED_S if self._device.type != "cpu" else self._pace.warmup_s
-        while perf_counter() - began < most and not is_flat(rounds):
-            start = self._timer()
-            function()
-            rounds.append(self._timer() - start)
+        """Steady work, without a rest between calls, until its rate is steady too.
+
+        A GPU's power is averaged and its clock held down over a good part of a second; a CPU is warm after a few calls.
+        """
+        least, most = SETTLED_S if self._device.type != "cpu" else (0.0, self._pace.warmup_s)
+        windows: list[float] = []
+        began = elapsed = perf_counter()
+        while elapsed - began < most and not (elapsed - began >= least and is_flat(windows)):
+            windows.append(median(search.calls_s(function, self._timer, self._pace.warmup_s)))
+            elapsed = perf_counter()
 
     def _steady_s(self, function: Callable[[], object]) -> float:
         """The median call of steady work."""

@@ -12,15 +12,15 @@ from bench.streams import Bandwidths, memory_size
 
 
 @pytest.fixture(scope="session")
-def ceilings(device: torch.device, pace: str) -> Ceilings:
+def ceilings(device: torch.device, pace: str, progress_of: Callable[[str], Callable[..., None]]) -> Ceilings:
     """The best rates of this machine per dtype, measured when first asked for."""
-    return Ceilings(device, PACES[pace])
+    return Ceilings(device, PACES[pace], progress_of("ceilings"))
 
 
 @pytest.fixture(scope="session")
-def bandwidths(device: torch.device, pace: str) -> Bandwidths:
+def bandwidths(device: torch.device, pace: str, progress_of: Callable[[str], Callable[..., None]]) -> Bandwidths:
     """The best bandwidths of this machine's memory by the share of reads, measured when first asked for."""
-    return Bandwidths(device, PACES[pace], memory_size(device, pace))
+    return Bandwidths(device, PACES[pace], memory_size(device, pace), progress_of("bandwidths"))
 
 
 @pytest.fixture

@@ -99,9 +99,24 @@ def most_frequent(tensor: torch.Tensor) -> tuple[float, float]:
     flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach().flatten()
     places = torch.randint(flat.numel(), (min(SAMPLE, flat.numel()),), device=flat.device)
     # By their bits, for NaN is unequal to itself; + 0.0 makes one zero of the two.
-    bits, counts = (flat[places].double().cpu() + 0.0).view(torch.int64).unique(return_counts=True)
+    bits, counts = (flat[places].cpu().double() + 0.0).view(torch.int64).unique(return_counts=True)
     top = int(counts.argmax())
     return float(bits[top].view(torch.float64)), float(counts[top] / counts.sum())
+
+
+def overwrite(examined: Examined) -> None:
+    """Fills the tensors that a call returned, and did not read, with what no result is: NaN, or the least integer."""
+    read = {_storage(tensor) for tensor in examined.inputs}
+    for tensor in _tensors(examined.result):
+        if _storage(tensor) in read or 0 in tensor.stride() or tensor.dtype == torch.bool:
+            continue
+        with torch.no_grad():
+            tensor.fill_(float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min)
+
+
+def in_fp64(tensor: torch.Tensor) -> torch.Tensor:
+    """The values in fp64, on the host where the device has none."""
+    return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
 
 
 def assert_declared(flops: int, examined: Examined) -> None:

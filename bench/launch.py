@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from accounting import measured
+from accounting.roofline import LAUNCH_SHARE
 
 ENQUEUED = 50  # calls at most: well below the thousand launches that a CUDA stream queues before it makes the host wait
 ENQUEUED_S = 0.05  # of work for the device
@@ -22,8 +23,9 @@ def figures(
     """What launching costs a function that takes `seconds`: `launch_share`, and on CUDA `enqueue_s` and `graph_s`.
 
     A CPU: the time of as many empty operators as the function dispatches, over its own; nothing where their number is
-    not known. CUDA: the host's time for handing over one call; where that is all of the time, the device waits for the
-    host between kernels, and the time of the kernels alone is that of a replayed graph.
+    not known. CUDA: the host's time for handing over one call; where that is most of the time, the device waits for the
+    host between kernels, and the time of the kernels alone is that of a replayed graph. The function must neither wait
+    for the device nor leave it idle: of one that does, the host's time says nothing.
     """
     if device.type == "cpu":
         if not operators:
@@ -31,7 +33,7 @@ def figures(
         return {"operators": operators, "launch_share": min(operators * empty_operator_s(device) / seconds, 1.0)}
     enqueue = enqueue_s(function, device, calls=max(1, min(ENQUEUED, int(ENQUEUED_S / seconds))))
     found: dict[str, Any] = {"operators": operators, "enqueue_s": enqueue, "launch_share": min(enqueue / seconds, 1.0)}
-    if enqueue >= 0.9 * seconds and device.type == "cuda":
+    if found["launch_share"] >= LAUNCH_SHARE and device.type == "cuda":
         found |= replay(function, device)
     return found
 
@@ -66,17 +68,20 @@ def enqueue_s(function: Callable[[], object], device: torch.device, calls: int =
 
 def replay(function: Callable[[], object], device: torch.device) -> dict[str, Any]:
     """`graph_s`: time of one call when a CUDA graph of 20 of them is replayed; where that fails, why. Unrun."""
+    current = torch.cuda.current_stream(device)
     try:
         aside = torch.cuda.Stream(device)
-        aside.wait_stream(torch.cuda.current_stream(device))
+        aside.wait_stream(current)
         with torch.cuda.stream(aside):  # what is lazy must have happened before a capture, and not on the main stream
             for _ in range(3):
                 function()
-        torch.cuda.current_stream(device).wait_stream(aside)
+        current.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Other threads, such as one that pins a loader's batches, may go on as they like.
+        with torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):
             for _ in range(REPLAYED):
                 function()
     except RuntimeError as error:
+        torch.cuda.set_stream(current)  # a capture that fails leaves its own stream the current one
         return {"graph_s": None, "graph_failed": str(error).splitlines()[0]}
     return {"graph_s": measured.time(graph.replay, device, warmup=3, rounds=21).median_s / REPLAYED}

@@ -26,7 +26,7 @@ from accounting.roofline import LAUNCH_SHARE, Work, mfu
 from bench import launch
 from bench.cache import Flush, flush_of, witness
 from bench.ceilings import Ceilings
-from bench.examined import as_tensors, assert_declared, assert_random, examine
+from bench.examined import as_tensors, assert_declared, assert_random, examine, overwrite
 from bench.rounds import FEWEST_ROUNDS, is_flat, median_interval, rounds_for
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
@@ -118,7 +118,8 @@ class Measure:
         nothing is done and nothing claimed.
         `setup` is called before each round (before the flush), outside of the timed region. With it, and in cold
         rounds, a round is one call, because pytest-benchmark allows no other.
-        `operators`: how many the function dispatches, if known: says whether dispatching them is what takes the time.
+        `operators`: how many the function dispatches; None, if that is not known, or if it waits for the device itself:
+        then it is not asked whether launching is what takes the time.
         `declared` goes to the record beside what the measurement itself puts there (see docs/measuring.md).
 
         Raises AssertionError for a time that is not positive, or much shorter than the device was busy: then it was not
@@ -166,13 +167,16 @@ class Measure:
         bytes_bound: float | None = None,
         cache: str = "as-is",
         setup: Callable[[], object] | None = None,
+        launch: bool = True,
         **declared: object,
     ) -> float:
         """Median time of a function that does `work`, with its rates; everything about it is checked that can be.
 
         Outside of the timed region one call is looked at: the FLOPs declared must be those of the products that it
         dispatches (`counted=False`: not compared; None: where it dispatches any), the tensors it reads must be random
-        (`inputs`: look at these instead; `()`: at none), and after the rounds `check` is given the result of one more.
+        (`inputs`: look at these instead; `()`: at none). After the rounds the results of that call are overwritten, and
+        `check` is given those of one more: a function that has stopped working does not pass.
+        `launch=False`: the function waits for an accelerator itself, see `operators` of `median_s`.
         `flop_bound` (default: that of the device for `dtype`) and `bytes_bound` are rates that cannot be exceeded.
         """
         __tracebackhide__ = True
@@ -184,12 +188,14 @@ class Measure:
             self.info["counted_flops"] = seen.flops
         assert_random(as_tensors(inputs, seen))
         seconds = self.median_s(
-            function, cache=cache, setup=setup, operators=seen.operators,
+            function, cache=cache, setup=setup,
+            operators=seen.operators if launch or self._device.type == "cpu" else None,
             dtype=dtype, flops=work.flops, bytes=work.bytes, **declared,
         )  # fmt: skip
         if check is not None:
             if setup is not None:
                 setup()
+            overwrite(seen)
             check(function())
         bound = flop_bound
         if bound is None and dtype is not None and work.flops:
@@ -205,16 +211,18 @@ class Measure:
         dtype: str,
         work: Work,
         ceilings: Ceilings,
-        check: Callable[[Any], None] | None = None,
+        check: Callable[[Any], None],
+        regime: str = "sustainable",
         **options: Any,
     ) -> None:
-        """Measures a product, see `work`, and holds its rate against the vendor's peak and this machine's ceiling."""
+        """Measures a product, see `work`, and holds its rate against the vendor's peak and this machine's ceiling in
+        the same regime."""
         __tracebackhide__ = True
         seconds = self.work(function, work, dtype=dtype, check=check, counted=True, **options)
-        rate, peak, ceiling = work.flops / seconds, self._peak_flop_per_s(dtype), ceilings.flop_per_s(dtype)
+        rate, peak, ceiling = work.flops / seconds, self._peak_flop_per_s(dtype), ceilings.flop_per_s(dtype, regime)
         remeasured = rate > ceiling
         if remeasured:
-            ceiling = ceilings.remeasure(dtype, function, work.flops)
+            ceiling = ceilings.remeasure(dtype, function, work.flops, regime)
         self.info.update(
             peak_flop_per_s=peak,
             mfu=mfu(work.flops, seconds, peak),
@@ -258,12 +266,12 @@ class Measure:
             if setup is not None:
                 setup()
             measured.synchronise(self._device)
-            calls, seconds, began = 0, 0.0, perf_counter()
+            calls, began = 0, perf_counter()
+            start = self._timer()
             while not calls or (setup is None and perf_counter() - began < 2 * SHORTEST_ROUND_S):
-                start = self._timer()
                 function()
-                seconds += self._timer() - start
                 calls += 1
+            seconds = self._timer() - start
             measured.synchronise(self._device)
             return seconds / calls, seconds / max(perf_counter() - began, 1e-9)
 
@@ -315,7 +323,11 @@ class Measure:
         """
         if self._device.type != "cuda" or calls > 1 or once > LONGEST_LEAD_S:
             return None
-        return lambda: function() and None
+
+        def lead() -> None:  # pytest-benchmark would take what it returns for arguments
+            function()
+
+        return lead
 
     def _run(
         self,
@@ -361,7 +373,9 @@ class Measure:
     def _record_launch(
         self, function: Callable[[], object], seconds: float, operators: int | None, *, idempotent: bool
     ) -> None:
-        figures = launch.figures(function, seconds, operators, self._device) if idempotent else {}
+        if operators is None or not idempotent:
+            return
+        figures = launch.figures(function, seconds, operators, self._device)
         self.info.update(figures)
         if figures.get("launch_share", 0) >= LAUNCH_SHARE:
             self.info["bound"] = "launch"

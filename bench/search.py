@@ -188,11 +188,25 @@ def space_of(device: torch.device, most_flops: float = math.inf) -> Space:
     """Sizes that show what a device can do, and whose largest product costs at most `most_flops`."""
     if device.type == "cpu":
         sizes: tuple[int, ...] = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+        deepest = sizes
     else:
-        sizes = tuple(1024 * each for each in (1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 14, 16))
+        sizes = tuple(sorted({1024 * each for each in (1, 2, 3, 4, 6, 8, 10, 12, 16)} | whole_waves(units_of(device))))
+        deepest = tuple(1024 * each for each in (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32))
     while len(sizes) > 2 and 2 * sizes[-1] ** 3 > most_flops:
         sizes = sizes[:-1]
-    return Space(sizes, sizes, sizes)
+    deepest = tuple(k for k in deepest if 2 * sizes[-1] ** 2 * k <= most_flops) or deepest[:1]
+    return Space(sizes, deepest, sizes)
+
+
+def whole_waves(units: int) -> set[int]:
+    """Sides of the outputs whose tiles are a whole wave, a tile a unit: 11 by 12 tiles of 128 x 256 on 132 SMs.
+
+    >>> sorted(whole_waves(132))
+    [1408, 1536, 2816, 3072]
+    """
+    rows = max(each for each in range(1, math.isqrt(units) + 1) if units % each == 0)
+    columns = units // rows
+    return {tiles * side for tiles in (rows, columns) for side in GPU_TILES[0]} if columns <= 4 * rows else set()
 
 
 def rate_on(operands: Operands, timer: Callable[[], Any], *, idle_s: float = 0.0) -> Rate:

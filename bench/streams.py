@@ -26,6 +26,7 @@ from bench.cache import (
     levels,
     linux_caches,
 )
+from bench.examined import in_fp64
 
 if TYPE_CHECKING:
     from bench.measuring import Pace
@@ -161,11 +162,11 @@ class Stream:
     def expected(self, part: slice = slice(None)) -> Tensor:
         """The result in fp64; of a reduction, always of all."""
         if self.kernel == "sum":
-            return self.a.sum(dtype=torch.float64)
+            return torch.stack([in_fp64(a).sum() for a in self.a.split(2**22)]).sum()
         if self.kernel == "dot":
             pairs = zip(self.a.split(2**22), self.b.split(2**22), strict=True)
-            return torch.stack([torch.dot(a.double(), b.double()) for a, b in pairs]).sum()
-        a, b = self.a[part].double(), self.b[part].double()
+            return torch.stack([torch.dot(in_fp64(a), in_fp64(b)) for a, b in pairs]).sum()
+        a, b = in_fp64(self.a[part]), in_fp64(self.b[part])
         return {"copy": a, "scale": SCALAR * a, "add": a + b, "triad": a + SCALAR * b}[self.kernel]
 
     def check(self, got: Tensor) -> None:
@@ -185,7 +186,7 @@ class Stream:
             tolerance = {"copy": 0.0, "scale": 2.0**-24, "add": 2.0**-24, "triad": 2.0**-23}[self.kernel]
         for window in windows:
             exact = self.expected(window)
-            found = (got if got.dim() == 0 else got[window]).double()
+            found = in_fp64(got if got.dim() == 0 else got[window])
             error = float(((found - exact).abs() / exact.abs()).max())
             assert error <= tolerance, (  # a NaN fails
                 f"{self.kernel} differs from fp64 by {error:.3g}, but rounding explains at most {tolerance:.3g}"
@@ -256,8 +257,15 @@ class Bandwidths:
     The fixture `bandwidths`: the roofs of `bench/test_roofline.py`. Of kernels with the same share, the best counts.
     """
 
-    def __init__(self, device: torch.device, pace: Pace, size: Size) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        pace: Pace,
+        size: Size,
+        progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
+    ) -> None:
         self.size = size
+        self._progress = progress
         self._device = device
         self._pace = pace
         self._measured: dict[float, float] = {}
@@ -268,8 +276,9 @@ class Bandwidths:
         if not self._measured:
             arrays = Arrays(self.size.elements, self._device)
             for kernel in STREAMS:
+                self._progress(f"{kernel} through {self.size.elements} elements an array", self._pace.measure_s / 2)
                 stream = arrays.stream(kernel)
-                rate = stream.work.bytes / self._fastest_s(stream.run)
+                rate = stream.work.bytes / self._median_s(stream.run)
                 self._measured[stream.read_share] = max(self._measured.get(stream.read_share, 0.0), rate)
         return self._measured
 
@@ -279,11 +288,11 @@ class Bandwidths:
 
     def raised(self, read_share: float, function: Callable[[], object], moved: int) -> float:
         """The roof at this share after timing once more a function that exceeded it."""
-        rate = max(self.bytes_per_s(read_share), moved / self._fastest_s(function))
+        rate = max(self.bytes_per_s(read_share), moved / self._median_s(function))
         self._measured[read_share] = rate
         return rate
 
-    def _fastest_s(self, function: Callable[[], object]) -> float:
+    def _median_s(self, function: Callable[[], object]) -> float:
         once = measured.time(function, self._device, warmup=1, rounds=2).median_s
         rounds = min(max(math.ceil(self._pace.measure_s / 2 / max(once, 1e-9)), 3), 100)
-        return min(measured.time(function, self._device, warmup=0, rounds=rounds).times_s)
+        return measured.time(function, self._device, warmup=0, rounds=rounds).median_s

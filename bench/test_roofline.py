@@ -32,6 +32,7 @@ from accounting.roofline import (
 from bench import products
 from bench.cache import last_level_bytes
 from bench.ceilings import Ceilings
+from bench.examined import in_fp64
 from bench.measuring import PACES, Measure
 from bench.streams import WANTED_MULTIPLE, Bandwidths, assert_bytes, dot_tolerance
 
@@ -65,8 +66,8 @@ def close_to(exact: Callable[[Tensor], Tensor], *inputs: Tensor) -> Callable[[Te
         rows, last = got.shape[0], max(got.shape[0] - 64, 0)
         for start in {0, last // 2, last}:
             part = slice(start, min(start + 64, rows))
-            wanted = exact(*(x[part].double() for x in inputs))
-            error = float(((got[part].double() - wanted).abs() / wanted.abs().clamp_min(1.0)).max())
+            wanted = exact(*(in_fp64(x[part]) for x in inputs))
+            error = float(((in_fp64(got[part]) - wanted).abs() / wanted.abs().clamp_min(1.0)).max())
             assert error <= TOLERANCE, (  # a NaN fails
                 f"the result differs from fp64 by {error:.3g}, but rounding explains at most {TOLERANCE:.3g}"
             )
@@ -115,7 +116,7 @@ def kernel(name: str, x: Tensor, out: Tensor) -> Kernel:
         def check_dot(got: Tensor) -> None:
             __tracebackhide__ = True
             parts = zip(a.split(2**22), b.split(2**22), strict=True)
-            exact = float(sum(torch.dot(x.double(), y.double()) for x, y in parts))
+            exact = float(sum(torch.dot(in_fp64(x), in_fp64(y)) for x, y in parts))
             error = abs(float(got) / exact - 1)
             assert error <= dot_tolerance(count), f"dot differs from fp64 by {error:.3g}, <= {dot_tolerance(count):.3g}"
 
@@ -126,9 +127,10 @@ def kernel(name: str, x: Tensor, out: Tensor) -> Kernel:
 
         def check_matvec(got: Tensor) -> None:
             __tracebackhide__ = True
-            exact, size = vector.double(), vector.double().abs()
+            exact = in_fp64(vector)
+            size = exact.abs()
             for part, found in zip(matrix.split(512), got.split(512), strict=True):
-                wrong = (found.double() - part.double() @ exact).abs() / (part.double().abs() @ size)
+                wrong = (in_fp64(found) - in_fp64(part) @ exact).abs() / (in_fp64(part).abs() @ size)
                 error = float(wrong.max())
                 assert error <= 4 * TOLERANCE, (
                     f"matvec differs from fp64 by {error:.3g} of the magnitudes, should by <= {4 * TOLERANCE:.3g}"
@@ -192,6 +194,7 @@ def place(
             dtype=dtype,
             check=kernel.check,
             cache="as-is" if long else "cold",
+            bytes_bound=bound_bytes_per_s if long else None,
             counted_bytes=seen.moved_bytes,
             counted_intensity=(seen.total + seen.elementwise) / seen.moved_bytes,
             read_share=reads,

@@ -117,6 +117,7 @@ def test_step(
         dtype=recipe,
         check=lambda loss: assert_still_learnt(float(loss), first_loss),
         inputs=(step.data,),
+        launch=False,
         counted=False,  # it was compared already, apart from what a compiled step hides
     )
     record_rates(measure, work, step, flops, seconds, ceilings, peak_flop_per_s(recipe))
@@ -160,12 +161,15 @@ def test_accumulation(model: str, device: torch.device, pace: str, measure: Meas
     whole, parts = (Step(smaller(work), "fp32", device, micro_batches=n) for n in (1, 2))
     assert_close(parts.gradients(), whole.gradients(), ACCUMULATED_TOLERANCE, "accumulated")
     steps = [Step(work, "fp32", device, micro_batches=n) for n in (1, MICRO_BATCHES)]
+    first_loss = assert_it_learns(steps[1])
     ratio = time_ratio(steps[1], steps[0], device, PAIRS[pace])
     seconds = measure.work(
         steps[1],
         counted_work(Step(work, "fp32", device, micro_batches=MICRO_BATCHES), work.flops().hardware),
         dtype="fp32",
+        check=lambda loss: assert_still_learnt(float(loss), first_loss),
         inputs=(steps[1].data,),
+        launch=False,
         counted=False,
     )
     measure.declare(micro_batches=MICRO_BATCHES, time_ratio=ratio, tokens_per_s=work.tokens / seconds)
@@ -189,12 +193,15 @@ def test_checkpointing(
     held = {every: held_bytes(step) for every, step in steps.items()}
     foreseen = {every: predicted_held_bytes(step) for every, step in steps.items()}
     assert held[every] < held[0], f"checkpointing holds {held[every]} bytes for the backward pass, without {held[0]}"
+    first_loss = assert_it_learns(steps[every])
     ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace])
     seconds = measure.work(
         steps[every],
         counted_work(Step(work, "fp32", device, checkpoint_every=every), spared.hardware),
         dtype="fp32",
+        check=lambda loss: assert_still_learnt(float(loss), first_loss),
         inputs=(steps[every].data,),
+        launch=False,
         counted=False,
     )
     measure.declare(

@@ -27,7 +27,7 @@ def measured_copy(case: Transfer, device: torch.device, measure: Measure, **decl
         measured.synchronise(device)
         case.check(got)
 
-    return measure.work(case.run, case.work, dtype="fp32", check=check, counted=False, **declared)
+    return measure.work(case.run, case.work, dtype="fp32", check=check, counted=False, launch=False, **declared)
 
 
 @pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "non-blocking"])

@@ -39,8 +39,21 @@ WRONG: dict[str, Callable[[Product], torch.Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("wrong", [each for each in WRONG if each != "one term of k left out"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8_e4m3"])
+def test_a_long_sum_does_not_excuse_a_wrong_product(dtype: str, wrong: str) -> None:
+    """Roundings relative to the sum of magnitudes, not to the sum, would let half of a result pass at such a k."""
+    try:
+        case = product(dtype, 16, 32768, 64, CPU)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    case.check(case.multiply())
+    with pytest.raises(AssertionError, match=f"product of {dtype} differs from fp64"):
+        case.check(WRONG[wrong](case))
+
+
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16", "int8"])
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16", "int8", "fp8_e4m3"])
 def test_a_wrong_product_fails_its_check(dtype: str, wrong: str) -> None:
     if dtype == "int8" and wrong == "not a number":
         pytest.skip("integers have no NaN")
@@ -75,10 +88,10 @@ class FakeBenchmark:
 def run_measure(seconds: float, bound: float | None) -> dict[str, Any]:
     benchmark = FakeBenchmark(seconds)
     ceilings = Ceilings(CPU, PACES["quick"])
-    ceilings._flop_per_s["fp32"] = 1e6
+    ceilings._flop_per_s["fp32", "sustainable"] = 1e6
     case = supported("fp32")
     measure = Measure(benchmark, CPU, PACES["quick"], lambda dtype: 1e15, lambda dtype: bound)
-    measure.product(case.multiply, "fp32", case.work, ceilings)
+    measure.product(case.multiply, "fp32", case.work, ceilings, check=case.check)
     return benchmark.extra_info
 
 
@@ -102,6 +115,15 @@ def test_a_share_above_one_has_the_ceiling_measured_again() -> None:
 def test_a_benchmark_faster_than_its_units_fails() -> None:
     with pytest.raises(AssertionError, match="the FLOPs or the clock are wrong"):
         run_measure(seconds=1e-9, bound=1e12)
+
+
+def test_a_burst_is_held_against_bursts_and_leaves_the_steady_ceiling_as_it_is() -> None:
+    ceilings, case = Ceilings(CPU, PACES["quick"]), supported("fp32")
+    ceilings._flop_per_s |= {("fp32", "sustainable"): 1e6, ("fp32", "achievable"): 1e15}
+    measure = Measure(FakeBenchmark(1e-3), CPU, PACES["quick"])
+    measure.product(case.multiply, "fp32", case.work, ceilings, check=case.check, regime="achievable")
+    assert (measure.info["ceiling_flop_per_s"], measure.info["ceiling_remeasured"]) == (1e15, False)
+    assert ceilings.flop_per_s("fp32") == 1e6, "a burst became the denominator of steady work"
 
 
 def test_a_time_of_zero_is_refused() -> None:

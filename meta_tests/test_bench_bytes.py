@@ -222,7 +222,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
 
     def placed(kernel: test_roofline.Kernel, seconds: float = 1.0) -> dict[str, Any]:
         ceilings = Ceilings(CPU, PACES["quick"])
-        ceilings._flop_per_s |= {"fp32": 1e12, "bf16": 2e12}
+        ceilings._flop_per_s |= {("fp32", "sustainable"): 1e12, ("bf16", "sustainable"): 2e12}
         bandwidths = Bandwidths(CPU, PACES["quick"], Size(2**12, MEMORY, 4.0))
         bandwidths._measured |= {1.0: 4e10, 0.5: 2e10}
         measure = a_measure(seconds)

@@ -14,7 +14,7 @@ import torch
 
 from accounting import measured
 from accounting.roofline import LAUNCH_SHARE, Work, matmul_work
-from bench import cache, launch, measuring
+from bench import cache, examined, launch, measuring
 from bench.examined import assert_random, examine
 from bench.measuring import PACES, Measure, Pace
 from bench.products import DTYPES, Product, Unsupported, product
@@ -346,6 +346,30 @@ def test_a_hot_cache_sold_as_cold_is_noticed(monkeypatch: pytest.MonkeyPatch, fl
     pytest.fail("a flush that does nothing was accepted three times")
 
 
+def test_a_function_that_stops_working_after_its_first_call_is_noticed() -> None:
+    a, b, out, calls = torch.randn(64, 64), torch.randn(64, 64), torch.empty(64, 64), [0]
+    exact = a @ b
+
+    def once() -> torch.Tensor:
+        calls[0] += 1
+        return torch.mm(a, b, out=out) if calls[0] == 1 else out
+
+    def check(got: torch.Tensor) -> None:
+        torch.testing.assert_close(got, exact)
+
+    with pytest.raises(AssertionError, match="Tensor-likes are not close"):
+        measure().work(once, matmul_work(64, 64, 64, "fp32"), check=check)
+
+
+def test_what_a_call_reads_is_not_overwritten() -> None:
+    x, kept = torch.randn(64), torch.arange(64)
+    seen = examined.examine(lambda: (x.add_(1), kept, kept + 1, torch.ones(1).expand(8)))
+    examined.overwrite(seen)
+    assert x.isfinite().all()
+    assert kept.tolist() == list(range(64))
+    assert (seen.result[2] == torch.iinfo(torch.int64).min).all()
+
+
 def test_rounds_without_their_flush_are_noticed(monkeypatch: pytest.MonkeyPatch, flush: cache.Flush) -> None:
     monkeypatch.setattr(measuring, "flush_of", lambda device: flush)
     run = measure()
@@ -466,21 +490,40 @@ def test_on_cuda_a_graph_is_replayed_where_launching_takes_all_of_the_time(
     assert (found["launch_share"] >= LAUNCH_SHARE) == replayed
 
 
+@pytest.mark.parametrize("operators", [None, 3])
+def test_only_of_functions_that_do_not_wait_for_the_device_is_the_launch_asked(
+    monkeypatch: pytest.MonkeyPatch, operators: int | None
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(launch, "figures", lambda *_: asked.append(1) or {})
+    measure().median_s(lambda: sleep(1e-5), operators=operators)
+    assert len(asked) == (operators is not None)
+
+
 def test_a_function_that_no_graph_can_capture_is_recorded_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def stream(device: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
+    left: list[str] = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the stream before")
+    monkeypatch.setattr(torch.cuda, "set_stream", left.append)
     monkeypatch.setattr(torch.cuda, "Stream", stream)
     found = launch.replay(lambda: None, torch.device("cuda"))
+    assert left == ["the stream before"], "a failed capture leaves its own stream the current one"
     assert found == {"graph_s": None, "graph_failed": "operation not permitted when stream is capturing"}
 
 
 def test_on_cuda_a_call_in_vain_keeps_the_device_busy_while_the_timed_one_is_launched() -> None:
     run = Measure(Rounds(), torch.device("cuda"), SHORT, timer=perf_counter)
     calls: list[int] = []
-    lead = run._lead(lambda: calls.append(1), 1, 1e-3)
+
+    def call() -> torch.Tensor:
+        calls.append(1)
+        return torch.ones(3)
+
+    lead = run._lead(call, 1, 1e-3)
     assert lead is not None
-    lead()
+    assert lead() is None, "pytest-benchmark takes what a set-up returns for arguments"
     assert calls == [1]
     assert run._lead(lambda: None, 1, 1.0) is None, "a call of a second needs no lead"
     assert run._lead(lambda: None, 8, 1e-4) is None, "pytest-benchmark allows no set-up with several calls"

@@ -233,8 +233,11 @@ def _count_examples(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def device(pytestconfig: pytest.Config) -> torch.device:
-    """The device under test."""
-    return pytestconfig.stash[_run].device
+    """The device under test, and of its kind the current one: what names none (a graph, a pinned tensor) goes there."""
+    device = pytestconfig.stash[_run].device
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    return device
 
 
 @pytest.fixture(scope="session")
@@ -291,10 +294,16 @@ def conditions(device: torch.device) -> Callable[[], AbstractContextManager[dict
     return functools.partial(device_conditions, device)
 
 
+@pytest.fixture(scope="session")
+def progress_of(pytestconfig: pytest.Config) -> Callable[[str], Progress]:
+    """Says on the terminal what something long by that name is doing, see `proofline.progress`."""
+    return functools.partial(Progress, pytestconfig)
+
+
 @pytest.fixture
-def progress(request: pytest.FixtureRequest) -> Progress:
-    """Says on the terminal what a long test is doing, see `proofline.progress`."""
-    return Progress(request.config, request.node.name)
+def progress(request: pytest.FixtureRequest, progress_of: Callable[[str], Progress]) -> Progress:
+    """Says on the terminal what a long test is doing."""
+    return progress_of(request.node.name)
 
 
 @pytest.hookimpl(wrapper=True)
