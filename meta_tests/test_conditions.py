@@ -176,6 +176,48 @@ def test_a_gpu_without_a_driver_that_tells_is_no_error(monkeypatch: pytest.Monke
     assert not record["throttled"]
 
 
+class FakeAmdsmi:
+    """An MI300X: watts, as amdsmi gives them, and not NVML's milliwatts."""
+
+    AmdSmiClkType = SimpleNamespace(GFX=0)
+    AmdSmiTemperatureType = SimpleNamespace(JUNCTION=1)
+    AmdSmiTemperatureMetric = SimpleNamespace(CURRENT=0)
+
+    def amdsmi_get_power_info(self, handle: str) -> dict[str, Any]:
+        return {"average_socket_power": 742}
+
+    def amdsmi_get_clock_info(self, handle: str, which: int) -> dict[str, int]:
+        return {"clk": 2100}
+
+    def amdsmi_get_temp_metric(self, handle: str, sensor: int, metric: int) -> int:
+        return 61
+
+
+@pytest.fixture
+def mi300x(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below torch's own calls, so that a torch that scales what amdsmi gives is noticed."""
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    monkeypatch.setattr(torch.cuda, "_get_amdsmi_handler", lambda device: "0000:05:00.0")
+    monkeypatch.setattr(torch.cuda, "amdsmi", FakeAmdsmi(), raising=False)
+
+
+@pytest.mark.usefixtures("mi300x")
+def test_the_power_of_a_gpu_by_amdsmi_is_in_watts() -> None:
+    found = state(GPU)
+    assert found["power_w"] == 742, f"amdsmi told 742 W, the record has {found['power_w']}"
+    assert (found["clock_mhz"], found["temperature_c"]) == (2100, 61)
+
+
+@pytest.mark.usefixtures("mi300x")
+def test_reasons_that_nobody_asked_for_are_unread_and_not_none() -> None:
+    with conditions(GPU) as record:
+        pass
+    before = record["before"]
+    assert "reasons" not in before, f"an empty list would mean that nothing throttles: {before['reasons']}"
+    assert before["unread"] == "reasons: torch does not ask amdsmi for them"
+    assert not record["throttled"]
+
+
 # ---- progress ----------------------------------------------------------------------------------------------------
 
 

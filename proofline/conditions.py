@@ -77,7 +77,7 @@ def state(device: torch.device) -> dict[str, Any]:
     A CPU: `threads` of torch, `affinity` (the cores it may run on), `governor`, `clock_mhz`. A GPU: `clock_mhz`,
     `memory_clock_mhz`, `power_w` (which NVIDIA averages over up to a second), `power_limit_w`, `temperature_c`,
     `reasons` (why the clock is not higher, by name), `processes` that use it. `totals`: counters that grow while the
-    device is throttled.
+    device is throttled. `unread`: what was not asked for, and why, so that its absence is not taken for a quiet device.
     """
     found = _cpu_state(SYSTEM, CPUINFO, QUOTA)
     if device.type == "cuda":
@@ -226,13 +226,11 @@ def named_reasons(bits: int) -> list[str]:
 
 
 def _amd_state(device: torch.device) -> dict[str, Any]:
-    """By torch's own calls into amdsmi. Unrun."""
+    """By torch's own calls into amdsmi, which gives watts; only NVML, asked for the same, gives milliwatts. Unrun."""
     found: dict[str, Any] = {}
     for name, call in (("clock_mhz", "clock_rate"), ("power_w", "power_draw"), ("temperature_c", "temperature")):
         try:
             found[name] = getattr(torch.cuda, call)(device)
         except (RuntimeError, ModuleNotFoundError):
             continue
-    if "power_w" in found:  # torch gives milliwatts
-        found["power_w"] /= 1e3
-    return {**found, "reasons": []}
+    return {**found, "unread": "reasons: torch does not ask amdsmi for them"}
