@@ -1,17 +1,21 @@
 """Contention is told where there is some, and what a process started itself is none."""
 
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from meta_tests.conftest import ROOT
 from proofline import contention
 from proofline.contention import Watch, judged
 
 QUIET = {"others_cores": 0.02, "steal": 0.0, "involuntary_switches_per_s": 2.0}
 BUSY_LOOP = "import sys\nsys.stdout.write('x'); sys.stdout.flush()\nwhile True: pass"
+WORK = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 
 
 def busy_process() -> "subprocess.Popen[bytes]":
@@ -71,9 +75,8 @@ def test_a_process_that_this_one_started_is_its_own_work() -> None:
 
 def test_what_a_child_waited_for_stays_its_work() -> None:
     """The times of a process that has ended are its parent's: they must not vanish from the parent's sum."""
-    work = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     code = (
-        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {work!r}])\nprint(end='x', flush=True)\ninput()"
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {WORK!r}])\nprint(end='x', flush=True)\ninput()"
     )
     before, _ = contention._own_s()
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
@@ -85,6 +88,60 @@ def test_what_a_child_waited_for_stays_its_work() -> None:
     finally:
         child.kill()
         child.communicate()
+
+
+def told_by_a_rank(ranks: str, meanwhile: Callable[[], object], work: str = "") -> float:
+    """The seconds that a process of a job of so many on this host, started by this process, takes for its own work."""
+    code = (
+        "from proofline import contention\nbefore, _ = contention._own_s()\nprint(end='x', flush=True)\ninput()\n"
+        f"{work}\nprint(contention._own_s()[0] - before)"
+    )
+    rank = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "LOCAL_WORLD_SIZE": ranks}, text=True,
+        stdout=subprocess.PIPE, stdin=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert rank.stdout is not None
+        rank.stdout.read(1)
+        meanwhile()
+        return float(rank.communicate("\n", timeout=60)[0])
+    finally:
+        rank.kill()
+        rank.communicate()
+
+
+def test_the_other_ranks_of_a_job_are_no_rivals() -> None:
+    sibling = busy_process()
+    try:
+        in_a_job, by_itself = (told_by_a_rank(ranks, lambda: time.sleep(0.4)) for ranks in ("2", "1"))
+    finally:
+        sibling.kill()
+        sibling.communicate()
+    assert in_a_job > 0.05, f"a busy rank beside an idle one: {in_a_job:.2f} s are told as the job's"
+    assert by_itself < 0.05, f"a process that is no rank tells {by_itself:.2f} s of another's work as its own"
+
+
+def test_a_rank_that_has_ended_stays_the_jobs_work() -> None:
+    told = told_by_a_rank("2", lambda: subprocess.run([sys.executable, "-c", WORK], check=True))
+    assert told > 0.25, f"another rank worked for 0.3 s and has ended, but {told:.2f} s are told"
+
+
+def test_a_rank_counts_its_own_work_once() -> None:
+    told = told_by_a_rank("2", lambda: None, work=WORK)
+    assert 0.25 < told < 0.45, f"a rank that worked for 0.3 s tells {told:.2f} s"
+
+
+@pytest.mark.parametrize(
+    ("cores", "others_cores", "contended"),
+    [(2, 0.24, False), (2, 0.26, True), (8, 0.26, True), (128, 3.9, False), (128, 4.1, True)],
+)
+def test_what_others_may_take_grows_with_the_cores(cores: int, others_cores: float, contended: bool) -> None:
+    assert judged({**QUIET, "cores": cores, "others_cores": others_cores})["contended"] is contended
+
+
+def test_the_cores_that_this_process_may_use_are_told() -> None:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert Watch().stop().get("cores") == usable
 
 
 def test_without_proc_nothing_is_guessed(tmp_path: Path) -> None:

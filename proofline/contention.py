@@ -20,10 +20,13 @@ STAT = Path("/proc/stat")
 
 # What others may take before a measurement is called contended. On an idle machine the system itself takes 1 to 3 % of
 # a core; one other busy process takes a whole one, and a benchmark of several threads then runs up to 8 times slower.
+# From 8 cores on the limit is a share of them: what a host does beside the benchmark (a kernel thread for each core,
+# monitoring) grows with its cores, and a 32nd of them costs a benchmark that uses all 3 %, one that uses fewer less.
 OTHERS_CORES = 0.25
+OTHERS_SHARE = 1 / 32
 STEAL_SHARE = 0.05
 SWITCHES_PER_S = 100.0
-CHILDREN_CORES = 0.05  # of the processes it started: from here on it may be them for whom it made room
+CHILDREN_CORES = 0.05  # of the other processes of its own: from here on it may be them for whom it made room
 SHORTEST_S = 0.1  # the kernel counts in hundredths of a second: below ten of them nothing is said
 BUSY = (0, 1, 2, 5, 6)  # columns of /proc/stat: user, nice, system, irq, softirq; not idle, iowait
 
@@ -32,9 +35,10 @@ class Watch:
     """Watches from `start()` to `stop()`, which returns what was seen.
 
     load: processes that ran or wanted to, over the last minute · steal: the share of the machine's time that a
-    hypervisor gave to others · others_cores: cores that other processes kept busy · involuntary_switches_per_s: how
-    often this process had to make room · cpu_over_wall: cores that this process and its children used, children_cores
-    those of the children alone · contended, and why in words.
+    hypervisor gave to others · cores: that this process may use · others_cores: cores that other processes kept busy ·
+    involuntary_switches_per_s: how often this process had to make room · cpu_over_wall: cores that this process and its
+    children used, and the other ranks of its job on this host, children_cores those without this process · contended,
+    and why in words.
     """
 
     def __init__(self, stat: Path = STAT) -> None:
@@ -54,6 +58,7 @@ class Watch:
         seen: dict[str, Any] = {
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
             "steal": None,
+            "cores": _usable_cores(),
             "others_cores": None,
             "involuntary_switches_per_s": None,
             "cpu_over_wall": round(own, 3),
@@ -75,12 +80,14 @@ def judged(seen: dict[str, Any]) -> dict[str, Any]:
 
     >>> judged({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0})
     {'contended': True, 'why': 'other processes kept 1.00 cores busy'}
+    >>> judged({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0, "cores": 128})
+    {'contended': False, 'why': ''}
     >>> judged({"others_cores": None, "steal": None, "involuntary_switches_per_s": None})
     {'contended': False, 'why': ''}
     """
     others, steal, switches = (seen[key] or 0 for key in ("others_cores", "steal", "involuntary_switches_per_s"))
     signs = []
-    if others > OTHERS_CORES:
+    if others > max(OTHERS_CORES, OTHERS_SHARE * seen.get("cores", 0)):
         signs.append(f"other processes kept {others:.2f} cores busy")
     if steal > STEAL_SHARE:
         signs.append(f"the hypervisor took {steal:.0%} of the machine's time")
@@ -90,25 +97,36 @@ def judged(seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_s() -> tuple[float, float]:
-    """Seconds of CPU time of this process and those it started together (a data loader's workers are no competitors),
-    and of those alone."""
-    times = os.times()
-    children = times.children_user + times.children_system + _living_children_s(os.getpid())
-    return times.user + times.system + children, children
+    """Seconds of CPU time of this process, those it started and the other ranks of its job together, and of all these
+    without this process: neither a data loader's workers nor the other ranks are competitors."""
+    times, process = os.times(), os.getpid()
+    others = times.children_user + times.children_system + sum(map(_tree_s, _children(process)))
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") not in ("", "0", "1"):
+        # torchrun is the parent of all ranks on this host. With it, because a rank that has ended is in its times.
+        others += _tree_s(os.getppid(), without=process)
+    return times.user + times.system + others, others
 
 
-def _living_children_s(process: int) -> float:
-    """Seconds of CPU time of the children that still live, and of theirs. Zero where the system does not tell."""
-    seconds = 0.0
-    for listed in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in _text(listed).split():
-            # After the name, which may hold anything: state is the first, the 12th to 15th are utime and stime, its own
-            # and those of the children it has waited for.
-            words = _text(Path(f"/proc/{child}/stat")).rpartition(")")[2].split()
-            if len(words) > 14:
-                seconds += sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
-                seconds += _living_children_s(int(child))
-    return seconds
+def _tree_s(process: int, without: int | None = None) -> float:
+    """Seconds of CPU time of a process, the children it has waited for and those that live, and of theirs. Zero where
+    the system does not tell."""
+    # After the name, which may hold anything: state is the first, the 12th to 15th are utime and stime, its own and
+    # those of the children it has waited for.
+    words = _text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
+    if len(words) <= 14:
+        return 0.0
+    living = sum(_tree_s(child, without) for child in _children(process) if child != without)
+    return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK") + living
+
+
+def _children(process: int) -> list[int]:
+    """The children of a process that still live."""
+    listed = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for file in listed for child in _text(file).split()]
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _text(file: Path) -> str:
