@@ -56,7 +56,7 @@ def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path: Path) -> Non
     assert "gpu:0 alone: exit 1" not in said
     assert "FAILED test_cards.py::test_sound" in said
     for phase in (ALONE, AT_ONCE):
-        slow = box.compared(found, phase)["test_cards.py::test_sleep"][2]
+        slow = box.compared(box.times(found, phase))["test_cards.py::test_sleep"]["slow"]
         assert slow.outlier, f"{phase}: {slow}\n{said}"
         assert slow.share > 1, f"{phase}: {slow}\n{said}"
     named = [line for line in said.splitlines() if line.startswith("outlier: slow alone in ")]
@@ -102,6 +102,77 @@ def test_what_sharing_costs_each_card_is_its_own_time_at_once_over_alone() -> No
     assert box.outliers(found) == [
         "outlier: c at once in 1 of 1 benchmarks, most in copy: 81.8% slower than the median card"
     ]
+
+
+def without_a_record(name: str, phase: str) -> Validated:
+    return Validated(card(name), phase, 3, 1.0, None, "Killed")
+
+
+def concluded(tmp_path: Path, found: list[Validated]) -> list[str]:
+    """What is said below the tables."""
+    said: list[str] = []
+    box.conclude(found, tmp_path, said.append)
+    page = (tmp_path / "box.md").read_text()
+    lines = [line for line in said if line.startswith(("outlier", "no outlier", "not compared", "of "))]
+    assert all(f"- {line}" in page for line in lines), f"{lines} should be on the page as well:\n{page}"
+    return lines
+
+
+def test_a_card_without_a_record_leaves_the_others_compared(tmp_path: Path) -> None:
+    found = []
+    for phase in (ALONE, AT_ONCE):
+        found += [run_of(name, phase, copy=2.0 if name == "c" else 1.0, add=1.0) for name in "abcd"]
+        found.append(without_a_record("e", phase))
+    assert concluded(tmp_path, found) == [
+        "outlier: c alone in 1 of 2 benchmarks, most in copy: 100.0% slower than the median card",
+        "outlier: c at once in 1 of 2 benchmarks, most in copy: 100.0% slower than the median card",
+        "not compared alone: e: no record",
+        "not compared at once: e: no record",
+    ]
+    rows = box.tables(found)
+    copy, _, mean = rows["alone: time against the median card"][1:]
+    assert copy[2:] == ["+0.0%", "+0.0%", "+100.0% !", "+0.0%", "-"]
+    assert mean[2:] == ["+0.0%", "+0.0%", "+41.4% !", "+0.0%", "-"]
+    assert rows["at once: time against the same card alone"][1][1:] == ["1.00x"] * 4 + ["-"]
+
+
+def test_a_benchmark_that_one_card_lacks_is_compared_among_the_others(tmp_path: Path) -> None:
+    """The first card lacks it: a benchmark that only later ones have is one all the same."""
+    times = {"a": {}, "b": {"copy": 1.0}, "c": {"copy": 1.0}, "d": {"copy": 3.0}}
+    found = [run_of(name, phase, add=1.0, **more) for phase in (ALONE, AT_ONCE) for name, more in times.items()]
+    assert concluded(tmp_path, found) == [
+        "outlier: d alone in 1 of 2 benchmarks, most in copy: 200.0% slower than the median card",
+        "outlier: d at once in 1 of 2 benchmarks, most in copy: 200.0% slower than the median card",
+        "not compared alone: a in copy: no time there",
+        "not compared at once: a in copy: no time there",
+    ]
+
+
+def test_a_benchmark_on_too_few_cards_names_no_outlier_and_says_so(tmp_path: Path) -> None:
+    times = {"a": {"copy": 1.0}, "b": {"copy": 9.0, "lone": 1.0, "odd": 1.0}, "c": {}, "d": {}}
+    found = [run_of(name, phase, add=1.0, **more) for phase in (ALONE, AT_ONCE) for name, more in times.items()]
+    lines = concluded(tmp_path, found)
+    assert lines[0].startswith("no outlier alone or at once: no card is 3%"), f"add was compared: {lines}"
+    for phase in (ALONE, AT_ONCE):
+        assert f"not compared {phase}: lone, odd: a time on b only" in lines, lines
+        pair = "copy: a time on a and b only, and of two that differ none is the odd one out"
+        assert f"no outlier is named {phase}: {pair}" in lines, lines
+        assert f"not compared {phase}: c in copy: no time there" in lines, lines
+    shown = [row[0] for row in box.tables(found)["alone: time against the median card"][1:]]
+    assert shown == ["add", "copy"], f"what two cards have is shown, what one has is not: {shown}"
+
+
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_where_nothing_was_compared_no_card_is_called_sound(tmp_path: Path, names: str) -> None:
+    found = [run_of(name, ALONE, copy=1.0) for name in names] + [run_of("a", AT_ONCE, copy=1.0)]
+    found += [without_a_record(name, AT_ONCE) for name in names[1:]]
+    lines = concluded(tmp_path, found)
+    assert "not compared at once: no benchmark has a time on two cards" in lines, lines
+    assert "not compared at once: b: no record" in lines, lines
+    assert "not compared at once: copy: a time on a only" in lines, lines
+    quiet = [line for line in lines if line.startswith(("no outlier", "of 2 cards"))]
+    assert len(quiet) == 1, f"one line for what was compared alone: {lines}"
+    assert "at once" not in quiet[0], quiet
 
 
 @pytest.mark.parametrize(

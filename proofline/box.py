@@ -233,36 +233,51 @@ def deviations(values: Sequence[float]) -> list[Deviation]:
     return rows
 
 
-def compared(found: Sequence[Validated], phase: str) -> dict[str, list[Deviation]]:
-    """For each benchmark that all cards have, how each card's time deviates; the last row is their geometric mean."""
-    runs = [each.medians_s for each in found if each.phase == phase]
-    common = [name for name in runs[0] if all(name in each for each in runs)] if runs else []
-    rows = {name: deviations([each[name] for each in runs]) for name in common}
-    if len(common) > 1:
-        rows[f"all {len(common)}"] = deviations(
-            [exp(statistics.fmean(log(each[name]) for name in common)) for each in runs]
-        )
+Times = Mapping[str, Mapping[str, float]]  # of each benchmark, on each card that has one
+
+
+def times(found: Sequence[Validated], phase: str) -> Times:
+    """The times of a phase. A benchmark may have failed on one card, and the run of a card may have left no record."""
+    rows: dict[str, dict[str, float]] = {}
+    for each in found:
+        for name, median_s in each.medians_s.items() if each.phase == phase else ():
+            rows.setdefault(name, {})[each.card.name] = median_s
     return rows
+
+
+def mean(rows: Times) -> Times:
+    """The geometric mean of the benchmarks that every card has which has any, where these are several."""
+    cards = {card for row in rows.values() for card in row}
+    common = [row for row in rows.values() if row.keys() == cards]
+    if len(common) < 2:
+        return {}
+    return {f"all {len(common)}": {card: exp(statistics.fmean(log(row[card]) for row in common)) for card in common[0]}}
+
+
+def compared(rows: Times) -> dict[str, dict[str, Deviation]]:
+    """How each card's time deviates, among the cards that have one: of each benchmark that two or more have."""
+    return {
+        name: dict(zip(row, deviations(list(row.values())), strict=True)) for name, row in rows.items() if len(row) > 1
+    }
 
 
 def tables(found: Sequence[Validated]) -> dict[str, list[list[str]]]:
     """Time of each card against the median card, in both phases; and at once against the same card alone."""
     cards = [each.card.name for each in found if each.phase == ALONE]
+    before, after = (times(found, phase) for phase in (ALONE, AT_ONCE))
     result = {}
-    for phase in (ALONE, AT_ONCE):
-        runs = [each.medians_s for each in found if each.phase == phase]
+    for phase, measured in ((ALONE, before), (AT_ONCE, after)):
         rows = [["benchmark", "median card", *cards]]
-        for name, row in compared(found, phase).items():
-            middle = statistics.median(each[name] for each in runs) if name in runs[0] else None
-            cells = [f"{each.share:+.1%}" + (" !" if each.outlier else "") for each in row]
-            rows.append([short(name), "-" if middle is None else engineering(middle, "s"), *cells])
+        for name, row in compared({**measured, **mean(measured)}).items():
+            middle = engineering(statistics.median(measured[name].values()), "s") if name in measured else "-"
+            cells = {card: f"{each.share:+.1%}" + (" !" if each.outlier else "") for card, each in row.items()}
+            rows.append([short(name), middle, *(cells.get(card, "-") for card in cards)])
         result[f"{phase}: time against the median card"] = rows
-    before, after = ([each.medians_s for each in found if each.phase == phase] for phase in (ALONE, AT_ONCE))
     rows = [["benchmark", *cards]]
-    for name in before[0] if before else ():
-        if all(name in each for each in (*before, *after)):
-            pairs = zip(before, after, strict=True)
-            rows.append([short(name), *(f"{later[name] / earlier[name]:.2f}x" for earlier, later in pairs)])
+    for name, alone in before.items():
+        cells = {card: f"{late / alone[card]:.2f}x" for card, late in after.get(name, {}).items() if card in alone}
+        if cells:
+            rows.append([short(name), *(cells.get(card, "-") for card in cards)])
     result["at once: time against the same card alone"] = rows
     return result
 
@@ -275,17 +290,63 @@ def outliers(found: Sequence[Validated]) -> list[str]:
     """A line for each card that is an outlier in a benchmark, the one that is in most of them first."""
     named = []
     for phase in (ALONE, AT_ONCE):
-        rows = compared(found, phase)
-        single = {name: row for name, row in rows.items() if not name.startswith("all ")}
-        for number, each in enumerate(each for each in found if each.phase == phase):
-            far = {name: row[number] for name, row in single.items() if row[number].outlier}
+        rows = compared(times(found, phase))
+        for card in (each.card.name for each in found if each.phase == phase):
+            mine = {name: row[card] for name, row in rows.items() if card in row}
+            far = {name: each for name, each in mine.items() if each.outlier}
             if far:
                 worst = max(far, key=lambda name: abs(far[name].share))
                 share = far[worst].share
                 how = f"{abs(share):.1%} {'slower' if share > 0 else 'faster'} than the median card"
-                where = f"{len(far)} of {len(single)} benchmarks, most in {short(worst)}"
-                named.append((len(far), f"outlier: {each.card.name} {phase} in {where}: {how}"))
+                where = f"{len(far)} of {len(mine)} benchmarks, most in {short(worst)}"
+                named.append((len(far), f"outlier: {card} {phase} in {where}: {how}"))
     return [line for _, line in sorted(named, key=lambda pair: -pair[0])]
+
+
+def unnamed(found: Sequence[Validated]) -> list[str]:
+    """Why no outlier is named where none is: because there is none, or because too little was compared to tell."""
+    sound, paired, lines = [], [], []
+    for phase in (ALONE, AT_ONCE):
+        rows = compared(times(found, phase))
+        if not rows:
+            lines.append(f"not compared {phase}: no benchmark has a time on two cards")
+        elif max(map(len, rows.values())) < FEWEST_CARDS:
+            paired.append(phase)
+        elif not any(each.outlier for row in rows.values() for each in row.values()):
+            sound.append(phase)
+        lines += uncompared(found, phase)
+    if paired and _count(found) < FEWEST_CARDS:
+        lines.insert(0, f"of 2 cards that differ none is the odd one out: no outlier is named {' or '.join(paired)}")
+    if sound:
+        far = f"{LEAST_SHARE:.0%} and {LEAST_Z} robust deviations from the median card"
+        lines.insert(0, f"no outlier {' or '.join(sound)}: no card is {far}")
+    return lines
+
+
+def uncompared(found: Sequence[Validated], phase: str) -> list[str]:
+    """What is missing from the comparison of a phase: cards without a time that others have, and benchmarks on too few
+    cards."""
+    rows, lines = times(found, phase), []
+    for each in (each for each in found if each.phase == phase):
+        missing = [short(name) for name, row in rows.items() if len(row) > 1 and each.card.name not in row]
+        if each.record is None:
+            lines.append(f"not compared {phase}: {each.card.name}: no record")
+        elif missing:
+            lines.append(f"not compared {phase}: {each.card.name} in {', '.join(missing)}: no time there")
+    few: dict[tuple[str, ...], list[str]] = {}
+    for name, row in rows.items():
+        few.setdefault(tuple(row), []).append(short(name))
+    for cards, names in few.items():
+        if len(cards) == 1:
+            lines.append(f"not compared {phase}: {', '.join(names)}: a time on {cards[0]} only")
+        elif len(cards) < FEWEST_CARDS <= _count(found):
+            why = f"a time on {' and '.join(cards)} only, and of two that differ none is the odd one out"
+            lines.append(f"no outlier is named {phase}: {', '.join(names)}: {why}")
+    return lines
+
+
+def _count(found: Sequence[Validated]) -> int:
+    return sum(each.phase == ALONE for each in found)
 
 
 def failures(found: Sequence[Validated]) -> list[str]:
@@ -307,20 +368,14 @@ def failures(found: Sequence[Validated]) -> list[str]:
 
 def conclude(found: Sequence[Validated], folder: Path, say: Callable[[str], None]) -> int:
     """Prints and writes the tables; 1 if the run of any card was not green."""
-    count = sum(each.phase == ALONE for each in found)
-    page = [f"# {count} cards, each alone and all at once", ""]
+    page = [f"# {_count(found)} cards, each alone and all at once", ""]
     for title, rows in tables(found).items():
         page += [f"## {title}", "", *markdown_table(rows), ""]
         say("")
         say(title)
         for line in aligned(rows):
             say(line)
-    named = outliers(found)
-    if count < FEWEST_CARDS:
-        named.append(f"of {count} cards that differ none is the odd one out: no outlier is named")
-    elif not named:
-        named.append(f"no outlier: no card is {LEAST_SHARE:.0%} and {LEAST_Z} robust deviations from the median card")
-    for line in (*named, *failures(found)):
+    for line in (*outliers(found), *unnamed(found), *failures(found)):
         page.append(f"- {line}")
         say(line)
     history.write_atomically(folder / "box.md", "\n".join(page) + "\n")
