@@ -10,6 +10,27 @@ import torch
 from bench.measuring import PACES, Ceilings, Measure
 from bench.streams import Bandwidths, memory_size
 
+# Of the bound, beyond which a peak is not that of dense products: with sparsity the vendors state twice as much, while
+# the highest clock, for which the bound is, differs from the nominal one by a few percent.
+LARGEST_PEAK = 1.5
+
+
+@pytest.fixture(scope="session")
+def peak_flop_per_s(
+    peak_flop_per_s: Callable[[str], float | None], bound_flop_per_s: Callable[[str], float | None]
+) -> Callable[[str], float | None]:
+    """The vendor's dense peak for a dtype, see `proofline.suite`, held against what the units can do at most."""
+
+    def dense(dtype: str) -> float | None:
+        __tracebackhide__ = True
+        peak, bound = peak_flop_per_s(dtype), bound_flop_per_s(dtype)
+        assert peak is None or bound is None or peak <= LARGEST_PEAK * bound, (
+            f"a peak of {peak:.4g} FLOP/s in {dtype}, but its units do at most {bound:.4g}: is it the sparse one?"
+        )
+        return peak
+
+    return dense
+
 
 @pytest.fixture(scope="session")
 def ceilings(device: torch.device, pace: str, progress_of: Callable[[str], Callable[..., None]]) -> Ceilings:

@@ -17,7 +17,7 @@ from accounting.measured import one_thread
 from accounting.roofline import STREAMS
 from bench.cache import last_level_bytes
 from bench.measuring import Measure
-from bench.streams import MEMORY, Arrays, assert_bytes, assert_level, size_of
+from bench.streams import MEMORY, Arrays, assert_bytes, assert_level, core_levels, size_of
 
 ROWS = [(MEMORY, kernel) for kernel in STREAMS]
 ROWS += [(level, kernel) for level in ("L1", "L2", "L3") for kernel in ("copy", "triad", "dot")]
@@ -49,7 +49,14 @@ def test_stream(
     stream = arrays[size.elements].stream(kernel)
     read, written, _ = STREAMS[kernel]
     assert_level(size, read + written, last_level_bytes(device))
-    assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)
+    if level != MEMORY:
+        held, known = 4 * size.elements * (read + written), core_levels(device)[level]
+        assert held <= known, f"{held} bytes are sold as hot in {level}, but it holds {known}"
+    seen = assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)
+    counted = stream.work.flops // (2 if kernel == "triad" else 1)  # a sum with a factor is counted as one FLOP
+    assert seen.total + seen.elementwise == counted, (
+        f"{stream.work.flops} FLOPs are declared, but {seen.total + seen.elementwise} were counted"
+    )
     exceeds = size.level == MEMORY and size.exceeds_caches
     with nullcontext() if level == MEMORY else one_thread():
         seconds = measure.work(
@@ -57,7 +64,7 @@ def test_stream(
             stream.work,
             dtype="fp32",
             check=stream.check,
-            counted=False,  # of its own FLOPs only the dot product's are those of a product
+            counted=False,  # they were just now; only the dot product's are those of a product
             bytes_bound=bound_bytes_per_s if exceeds else None,
             cache="as-is" if level == MEMORY else "hot",
             memory_level=size.level,

@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from accounting.measured import clock
 from accounting.memory import optimizer_state_bytes
 from accounting.models import DeepLinear
-from bench.measuring import PACES
+from bench.examined import assert_random
+from bench.measuring import LEAST_WAITED_SHARE, PACES
 from bench.models import DeepLinearNet
 from bench.ranks import Ranks, bus_factor, sharded_rows, whole_shares
 
@@ -79,8 +80,32 @@ def ranks(job: Any, device: torch.device) -> Iterator[Ranks]:
 def timed(
     ranks: Ranks, benchmark: Any, device: torch.device, pace: str, conditions: Callable[[], Any]
 ) -> Callable[..., float]:
-    """Measures a function on all ranks, see `Ranks.timed`."""
-    return partial(ranks.timed, benchmark, pace=PACES[pace], timer=clock(device), conditions=conditions)
+    """Measures a function on all ranks, see `Ranks.timed`, by a clock that must wait for the device."""
+    run = partial(ranks.timed, benchmark, pace=PACES[pace], timer=clock(device), conditions=conditions)
+
+    def waited(function: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+        seconds = run(function, before=before)
+        assert_waited(function, before, benchmark.extra_info["calls_per_round"], seconds, ranks)
+        return seconds
+
+    return waited
+
+
+def assert_waited(
+    function: Callable[[], object], before: Callable[[], object], calls: int, seconds: float, ranks: Ranks
+) -> None:
+    """Raises AssertionError, on all ranks, for less time than half of what the host sees until the device is idle."""
+
+    def several() -> None:
+        before()
+        for _ in range(calls):
+            function()
+
+    least = min(time for arrival in ranks.arrivals(several, FEWEST_ARRIVALS) for time in arrival["rounds_s"]) / calls
+    with ranks.together("the clock"):
+        assert seconds >= LEAST_WAITED_SHARE * least, (
+            f"a call takes {seconds:.3g} s, but {least:.3g} s until the device is idle: was it waited for?"
+        )
 
 
 # ---- collectives -------------------------------------------------------------------------------------------------
@@ -128,8 +153,9 @@ class Collective:
     def check(self) -> None:
         """Compares one call, on all ranks, with what each computes by itself from the seeds of all."""
         self.refill()
+        self.target.fill_(float("nan"))  # what an earlier call left there is right as well
         self.run(dist.ReduceOp.SUM)
-        got = self.source if self.name == "all-reduce" else self.target
+        got = (self.source if self.name == "all-reduce" else self.target).clone()  # now: what is late is wrong
         with self.ranks.together(f"{self.name} of {self.size} bytes"):
             every = (integers(self.own.numel(), got.device, rank) for rank in range(self.ranks.size))
             expected = torch.cat(list(every)) if self.name == "all-gather" else reduce(torch.Tensor.add_, every)
@@ -151,6 +177,8 @@ def test_collective(
     if size > most or (pace == "quick" and size not in QUICK_SIZES):
         pytest.skip(f"not in the {pace} pace on {device.type}")
     collective = Collective(name, size, ranks)
+    with ranks.together("inputs"):
+        assert_random([collective.own])
     collective.check()
     seconds = timed(collective.run, before=collective.refill)
     collective.check()

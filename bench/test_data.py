@@ -77,6 +77,7 @@ def test_batches(
     order: str,
     workers: int,
     device: torch.device,
+    pace: str,
     token_file: Callable[[str], Path],
     appetite: float,
     stream: Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]],
@@ -87,7 +88,10 @@ def test_batches(
     arriving = stream(batches, workers, device.type == "cuda")
     first = next(arriving)
     startup_s = perf_counter() - began
+    assert first[0].shape == (BATCH, SEQUENCE), f"a batch is {tuple(first[0].shape)}, declared is {BATCH, SEQUENCE}"
     assert_first_batches(batches, first, arriving, workers)
+    size = batches.path.stat().st_size / TOKENS[pace]
+    assert size == itemsize(dtype), f"{itemsize(dtype)} bytes a token are declared, but the file has {size}"
 
     def block() -> None:
         for _ in range(BLOCK):

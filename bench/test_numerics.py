@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from accounting.formats import Format, format_of
+from accounting.memory import element_bytes
+from accounting.roofline import Work
+from bench.examined import assert_random
 from bench.measuring import Measure
+from bench.streams import assert_bytes
 
 FORMATS = ("fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
 ELEMENTS = {"quick": 2**20, "default": 2**24, "thorough": 2**26}
@@ -31,6 +35,7 @@ def test_cast(dtype: str, gradients: torch.Tensor, measure: Measure) -> None:
     form = format_of(dtype)
     assert isinstance(form, Format)
     target = getattr(torch, form.torch_name)
+    assert_random([gradients])
     size, back = gradients.abs(), gradients.to(target).float()
 
     zeros, flushed = int((back == 0).sum()), int((size <= form.least_subnormal / 2).sum())  # ties go to the even zero
@@ -46,8 +51,13 @@ def test_cast(dtype: str, gradients: torch.Tensor, measure: Measure) -> None:
     assert error <= form.eps / 2, (
         f"{dtype} rounds with a relative error of {error:.3g}, should be <= {form.eps / 2:.3g}"
     )
+    moved_by = float(torch.where(size < form.least_normal, (back - gradients).abs(), 0).max())
+    assert moved_by <= form.least_subnormal / 2, (
+        f"{dtype} rounds a subnormal number by {moved_by:.3g}, should by <= {form.least_subnormal / 2:.3g}"
+    )
 
-    moved = gradients.numel() * (gradients.element_size() + target.itemsize)
+    moved = element_bytes(gradients.numel(), "fp32") + element_bytes(gradients.numel(), dtype)
+    assert_bytes(Work(0, moved), lambda: gradients.to(target, copy=True))
     seconds = measure.median_s(lambda: gradients.to(target, copy=True), dtype=dtype, bytes=moved)
     shares = {"underflowed": zeros / len(back), "overflowed": float(over.float().mean())}
     measure.declare(bytes_per_s=moved / seconds, **shares)

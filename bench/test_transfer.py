@@ -7,6 +7,7 @@ import torch
 
 from accounting import measured
 from bench.measuring import Measure
+from bench.streams import assert_bytes
 from bench.transfers import DIRECTIONS, Transfer, beside, cost_of_a_copy, in_parts, overlap_share, transfer
 
 ELEMENTS = {"quick": 2**22, "default": 2**24, "thorough": 2**26}  # of fp32
@@ -27,6 +28,7 @@ def measured_copy(case: Transfer, device: torch.device, measure: Measure, **decl
         measured.synchronise(device)
         case.check(got)
 
+    assert_bytes(case.work, case.run, uncounted=case.work.bytes)  # read at one end, written at the other
     return measure.work(case.run, case.work, dtype="fp32", check=check, counted=False, launch=False, **declared)
 
 
@@ -64,6 +66,8 @@ def test_overlap(direction: str, device: torch.device, pace: str, measure: Measu
     compute_s = measured.time(compute, device, warmup=2, rounds=11).median_s
     both = beside(device, compute, case.run)
     together_s = measure.median_s(both, dtype="fp32", bytes=case.work.bytes, direction=direction)
+    case.target.fill_(float("nan"))
+    both()
     measured.synchronise(device)
     case.check(case.target)
     measure.declare(

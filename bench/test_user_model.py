@@ -6,7 +6,7 @@ from typing import NoReturn
 import pytest
 import torch
 
-from accounting import measured
+from accounting import counted, measured
 from bench.measuring import Ceilings, Measure, assert_within_bound
 from bench.products import DTYPES, Unsupported
 
@@ -54,6 +54,12 @@ def test_training_step(
 ) -> None:
     flops, instance = user_model.flops, user_model.fresh()
     formats = [dtype for dtype in flops.by_dtype if dtype in DTYPES]
+    instance.step()  # the first one may set the optimizer up
+    with counted.flops() as count:
+        instance.step()
+    assert count.total == flops.executed + flops.update, (
+        f"{flops.executed + flops.update} FLOPs a step are declared, but {count.total} were counted"
+    )
     seconds = measure.median_s(instance.step, flops=flops.executed, moved_bytes=flops.moved_bytes)
     step = user_model.timed(
         seconds,
