@@ -151,6 +151,12 @@ class Gate:
             raise pytest.UsageError(single_run.refusal(settings, then[-1], first.record["proofline"]["fingerprint"]))
         rows = history.noise_floors(settings.folder, mine.fingerprint_id)
         floors = {name: float(row["floor"]) for name, row in rows.items() if row.get("floor")}
+        if floorless := [name for name in mine.benchmarks if name not in floors]:
+            self.lines.append(
+                f"what a change of sitting does to {len(floorless)} benchmarks is not known, and assumed to be "
+                f"{statistics.UNKNOWN_FLOOR:.0%}: more than 1% of runs may alarm without a change; --gate-noise-floor, "
+                "in two sittings, tells it"
+            )
         stored: dict[str, list[Timed]] = {}
         for record in then:
             for name, one in record.benchmarks.items():
