@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bench.measuring import Pace
 
 REGIMES = ("sustainable", "achievable")
-SEARCH = 6  # a search may take so many times what a benchmark's rounds may
+SEARCH = 10  # a search may take so many times what a benchmark's rounds may
 RESTS = search.SCREENED  # windows of a search for bursts: the rests before them are not of its budget
 PROBE = {"cpu": 256, "other": 4096}  # side of the product that tells how large the others may be
 REST_S = 0.02  # the clock of an idle device is up again within some milliseconds

@@ -47,7 +47,7 @@ class Pace:
 
 PACES = {
     "quick": Pace(0.02, 0.06, 0.1, 0.1, width=0.04),
-    "default": Pace(0.1, 0.3, 0.4, 0.4, width=0.02),
+    "default": Pace(0.1, 0.2, 0.25, 0.2, width=0.02),
     "thorough": Pace(0.5, 5.0, 3.0, 5.0, width=0.01),
 }
 CACHES = ("as-is", "hot", "cold")
