@@ -46,7 +46,7 @@ def test_each_sign_alone_is_contention_and_is_said_in_words(sign: str, value: fl
 def test_making_room_for_ones_own_children_is_no_contention() -> None:
     busy = {**QUIET, "involuntary_switches_per_s": 2000.0}
     assert not judged({**busy, "children_cores": 0.6})["contended"]
-    assert judged({**busy, "children_cores": 0.01})["contended"]
+    assert judged({**busy, "children_cores": 0.001})["contended"]
     assert judged({**busy, "others_cores": 1.0, "children_cores": 0.6})["why"] == "other processes kept 1.00 cores busy"
 
 

@@ -26,7 +26,7 @@ OTHERS_CORES = 0.25
 OTHERS_SHARE = 1 / 32
 STEAL_SHARE = 0.05
 SWITCHES_PER_S = 100.0
-CHILDREN_CORES = 0.05  # of the other processes of its own: from here on it may be them for whom it made room
+CHILDREN_CORES = 0.01  # of the other processes of its own: from here on it may be them for whom it made room
 SHORTEST_S = 0.1  # the kernel counts in hundredths of a second: below ten of them nothing is said
 BUSY = (0, 1, 2, 5, 6)  # columns of /proc/stat: user, nice, system, irq, softirq; not idle, iowait
 
