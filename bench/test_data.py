@@ -140,6 +140,7 @@ def test_training_loop(
     step, timer = Step(work, "bf16", device), measured.clock(device)
     batches = Batches(token_file("uint16"), "uint16", "random", work.batch, work.sequence)
     arriving = stream(batches, workers, device.type == "cuda")
+    assert_first_batches(batches, next(arriving), arriving, workers)
     vocabulary = step.module.head.out_features
 
     def loaded() -> float:

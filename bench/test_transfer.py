@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from accounting import measured
+from bench.examined import assert_random
 from bench.measuring import Measure
 from bench.streams import assert_bytes
 from bench.transfers import DIRECTIONS, Transfer, beside, cost_of_a_copy, in_parts, overlap_share, transfer
@@ -55,6 +56,7 @@ def test_overlap(direction: str, device: torch.device, pace: str, measure: Measu
     case = transfer(direction, ELEMENTS[pace], device, pinned=True, blocking=False)
     a, b = (torch.randn(SIDE, SIDE, device=device) for _ in range(2))
     out = torch.empty_like(a)
+    assert_random([case.source, a, b])
     copy_s = measured.time(case.run, device, warmup=3, rounds=11).median_s
     product_s = measured.time(lambda: torch.mm(a, b, out=out), device, warmup=3, rounds=11).median_s
     times = max(1, round(copy_s / product_s))
@@ -66,10 +68,13 @@ def test_overlap(direction: str, device: torch.device, pace: str, measure: Measu
     compute_s = measured.time(compute, device, warmup=2, rounds=11).median_s
     both = beside(device, compute, case.run)
     together_s = measure.median_s(both, dtype="fp32", bytes=case.work.bytes, direction=direction)
-    case.target.fill_(float("nan"))
+    measured.synchronise(device)  # or the host would write while a copy to it goes on
+    for each in (case.target, out):
+        each.fill_(float("nan"))
     both()
     measured.synchronise(device)
     case.check(case.target)
+    assert not bool(out.isnan().any()), "the products beside the copy were not computed"
     measure.declare(
         bytes_per_s=case.work.bytes / together_s,
         copy_s=copy_s,

@@ -114,7 +114,9 @@ class Bench:
         flush = cache.Flush(torch.zeros(CACHE // 2, dtype=torch.int32), capped=False, level=CACHE)
         self.set(measuring, "flush_of", lambda device: flush)
         self.ceilings: Any = SimpleNamespace(
-            flop_per_s=lambda dtype, *_: CEILING, remeasure=lambda dtype, function, flops, *_: CEILING
+            flop_per_s=lambda dtype, *_: CEILING,
+            found=lambda dtype, *_: SimpleNamespace(shape=(64, 96, 128), flop_per_s=CEILING, search_s=0.0),
+            remeasure=lambda dtype, function, flops, *_: CEILING,
         )
         self.pair, self.core = Pair(), Core(self.device)
         self.vendor: Callable[[str], float | None] = lambda dtype: PEAK
@@ -141,15 +143,13 @@ class Bench:
 
 
 class Pair(ranks.Ranks):
-    """The first of two ranks; the other one is simulated. What is under way arrives with the next barrier."""
+    """The first of two ranks; the other one is simulated."""
 
     def __init__(self) -> None:
         self.rank, self.size, self.device, self.backend = 0, 2, CPU, "gloo"
-        self.under_way: list[Callable[[], object]] = []
 
     def barrier(self) -> None:
-        while self.under_way:
-            self.under_way.pop()()
+        pass
 
     def gather(self, value: Any) -> list[Any]:
         return [value] * self.size
@@ -213,6 +213,7 @@ def make_small(bench: Bench) -> None:
         bench.set(module, "core_levels", lambda device: {"L2": CACHE})
     for module in (test_training, test_data):
         bench.set(module, "workload", lambda name, device: TINY[name])
+    bench.set(test_roofline, "LAYER", (64, 96))
     bench.set(test_data, "BATCH", 4)
     bench.set(test_data, "SEQUENCE", 64)
     bench.set(test_data, "TOKENS", {"quick": 2**14})
@@ -251,16 +252,28 @@ def matmul(bench: Bench) -> None:
     test_matmul.test_matmul("fp32", "square-256", CPU, "quick", bench.ceilings, bench.measure())
 
 
+def ceiling(bench: Bench) -> None:
+    test_matmul.test_ceiling("fp32", "sustainable", CPU, "quick", bench.ceilings, bench.measure())
+
+
 def stream(bench: Bench, level: str = MEMORY) -> None:
     test_bandwidth.test_stream(level, "triad", CPU, "quick", {}, VENDOR_BYTES, bench.measure())
 
 
-def placed_kernel(bench: Bench, cold: bool = True) -> None:
+def place_of(bench: Bench, cold: bool) -> Callable[[test_roofline.Kernel], None]:
     bench.set(test_roofline, "last_level_bytes", lambda device: CACHE if cold else 1)
     roofs: Any = SimpleNamespace(bytes_per_s=lambda reads: VENDOR_BYTES, size=Size(2**16, MEMORY, None))
-    place = test_roofline.place.__wrapped__(CPU, bench.ceilings, roofs, bench.measure(), bench.peak, VENDOR_BYTES)
+    fixture = test_roofline.place.__wrapped__
+    return fixture(CPU, bench.ceilings, roofs, bench.measure(), bench.peak, VENDOR_BYTES)  # type: ignore[no-any-return]
+
+
+def kernel(bench: Bench, cold: bool = True) -> None:
     rows = (torch.randn(32, test_roofline.ROW), torch.rand(32, test_roofline.ROW))
-    test_roofline.test_kernel("relu", rows, place)
+    test_roofline.test_kernel("relu", rows, place_of(bench, cold))
+
+
+def layer(bench: Bench) -> None:
+    test_roofline.test_layer("fp32", 4, CPU, "quick", bench.ceilings, {}, place_of(bench, cold=False))
 
 
 def step(bench: Bench, model: str = "deep-linear", mode: str = "eager") -> None:
@@ -359,10 +372,12 @@ def user_model(bench: Bench) -> None:
 
 CASES: dict[str, Callable[[Bench], None]] = {
     "matmul": matmul,
+    "matmul, ceiling": ceiling,
     "bandwidth": stream,
     "bandwidth of a cache": partial(stream, level="L2"),
-    "roofline": partial(placed_kernel, cold=False),
-    "roofline, cold": placed_kernel,
+    "roofline": partial(kernel, cold=False),
+    "roofline, cold": kernel,
+    "roofline, layers": layer,
     "training": step,
     "training of tokens": partial(step, model="transformer"),
     "training, compiled": partial(step, mode="compiled"),
