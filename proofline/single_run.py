@@ -62,7 +62,10 @@ def compared(then: list[history.Summary], mine: history.Summary, settings: Setti
     floors = {name: row["floor"] for name, row in _floors(settings, mine).items() if row.get("floor")}
     rows = compare.compare(then, [mine], min_effect=settings.min_effect, floors=floors, portable=settings.portable)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compare.counts(rows).items())
-    return [*aligned(compare.table(rows)), f"against {settings.baseline} ({len(then)} records): {counts}"]
+    table = compare.table(rows)
+    shown = aligned(table) if len(table) > 1 else []
+    none = "" if any(row.effect for row in rows) or not settings.portable else "; no ratio that both sides have"
+    return [*shown, f"against {settings.baseline} ({len(then)} records): {counts or 'nothing to compare'}{none}"]
 
 
 def _floors(settings: Settings, mine: history.Summary) -> dict[str, dict[str, float]]:
