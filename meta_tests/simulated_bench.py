@@ -69,14 +69,13 @@ class Device(TorchDispatchMode):
         super().__init__()
         self._now = self._busy_until = 0.0
         self._cached: set[int] = set()
-        self.slower = 1.0  # the factor by which its kernels take longer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if not getattr(func, "is_view", False):
             touched = [leaf.untyped_storage() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             places = {storage._cdata for storage in touched}
-            self.work(self.slower * (KERNEL_S if places <= self._cached else 2 * KERNEL_S))
+            self.work(KERNEL_S if places <= self._cached else 2 * KERNEL_S)
             full = sum(storage.nbytes() for storage in touched) > CACHE
             self._cached = set() if full else self._cached | places
         return out
