@@ -56,9 +56,9 @@ class Validated:
 
     @property
     def medians_s(self) -> dict[str, float]:
-        """The median time of each benchmark."""
+        """The median time of each benchmark that may be compared."""
         rows = self.record["benchmarks"] if self.record else []
-        return {str(row["fullname"]): float(row["stats"]["median"]) for row in rows}
+        return {str(row["fullname"]): float(row["stats"]["median"]) for row in rows if not history.is_ignored(row)}
 
 
 def cards_of(counts: Mapping[str, int]) -> list[Card]:

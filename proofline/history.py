@@ -155,7 +155,7 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             torch=str(fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""),
             commit=_commit(record.get("commit_info") or {}),
             benchmarks={
-                bench["fullname"]: _timed(bench, exact) for bench in record["benchmarks"] if not _is_ignored(bench)
+                bench["fullname"]: _timed(bench, exact) for bench in record["benchmarks"] if not is_ignored(bench)
             },
             verdicts={row["id"]: row["verdict"] for row in ours.get("verdicts", [])},
         )
@@ -168,7 +168,7 @@ def _commit(info: Mapping[str, Any]) -> str:
     return "" if found == "unversioned" else found  # pytest-benchmark's word for "not under version control"
 
 
-def _is_ignored(bench: Mapping[str, Any]) -> bool:
+def is_ignored(bench: Mapping[str, Any]) -> bool:
     """Whether its marker `gate` says that it is not compared."""
     return bool(((bench.get("extra_info") or {}).get("gate") or {}).get("ignore"))
 
