@@ -69,6 +69,9 @@ class Recorder:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Any, None]:
+        if "hypothesis" not in sys.modules:
+            # Its plugin imports all of it for the terminal's summary: half of a small replicate's time, for nothing.
+            session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
         target = self.task["report"]
         with open(target + ".part", "w", encoding="utf-8") as file:
