@@ -10,8 +10,9 @@ from meta_tests.conftest import ROOT, ChildRun, new_house
 
 # Runs pytest once for each argument, in one process, and prints what came of it.
 RUNS = """
-import contextlib, io, json, sys, pytest
+import contextlib, gc, io, json, sys, pytest
 for line in sys.argv[1:]:
+    gc.freeze()  # pytest collects garbage five times at each end: not among all that torch has imported
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
         code = int(pytest.main(line.split()))
     print(json.dumps([line, code, out.getvalue()]))
