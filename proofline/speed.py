@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from scipy.stats import binom
 
 from accounting.measured import one_thread
 
@@ -48,6 +47,8 @@ def median_interval(values: list[float], confidence: float = CONFIDENCE) -> tupl
     >>> median_interval([float(i) for i in range(1, 12)])
     (1.0, 11.0)
     """
+    from scipy.stats import binom  # a second of every start of pytest, and most runs compare no speeds
+
     ordered = sorted(values)
     outside = int(binom.ppf((1 - confidence) / 2, len(ordered), 0.5))
     # The interval from the outside-th smallest to the outside-th largest covers with at least `confidence`.
