@@ -1,5 +1,6 @@
 # make validate   checks the claims and measures this machine; writes the run record and the report
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
+#                 (make --jobs=2 --output-sync test: two of its parts at a time)
 # make lint       lint and types alone
 # make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
 #
@@ -17,17 +18,30 @@ AGE = import sys; sys.exit(sys.version_info < (3, 10) and "proofline needs Pytho
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
 ready = "$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1))
 
-.PHONY: validate test suite lint gate-study
-.NOTPARALLEL:
+CHECKS = lint claims own faults
+
+.PHONY: validate test setup gate-study $(CHECKS)
 
 validate:
 	@$(call ready) && exec "$$python" -m pytest $(ARGS)
 
-test: lint suite
+test: $(CHECKS)
 
-suite:
-	@$(call ready,--dev) && exec "$$python" -m pytest --quick $(STRICT) \
-		--doctest-modules --doctest-glob='*.md' README.md docs accounting proofline test_claims bench meta_tests $(ARGS)
+$(CHECKS): setup
+
+setup:
+	@$(call ready,--dev)
+
+strict = $(call ready,--dev) && exec "$$python" -m pytest --quick $(STRICT) --doctest-modules --doctest-glob='*.md' $(1) $(ARGS)
+
+claims:
+	@$(call strict,README.md docs accounting proofline test_claims bench)
+
+own:
+	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py)
+
+faults:
+	@$(call strict,meta_tests/test_faults.py)
 
 lint:
 	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \
