@@ -52,6 +52,11 @@ def test_searched_anew(benchmark):
 
 def test_that_fails():
     assert {steps} == 400, "the test's own failure"
+
+def test_that_is_skipped_now(benchmark):
+    if {steps} != 400:
+        pytest.skip("one call takes too long")
+    benchmark.pedantic(work.busy, args=(400,), rounds=3)
 """
 
 
@@ -125,6 +130,8 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert verdicts["test_busy_loop", "gate.time"] in ("SAME", "INCONCLUSIVE"), said
     assert verdicts["test_old_name", "gate.time"] == "MISSING", said
     assert verdicts["test_new_name", "gate.time"] == "NEW", said
+    assert verdicts["test_that_is_skipped_now", "gate.time"] == "INCONCLUSIVE", said
+    assert "skipped this time: one call takes too long" in said, said
     assert "test_searched_anew" in cases
     assert not [key for name, key in verdicts if name == "test_searched_anew" and key.startswith("gate.")], said
     failed = {name for name, case in cases.items() if case.find("failure") is not None}
@@ -250,6 +257,16 @@ def test_code_beside_itself_passes_says_what_can_be_found_and_stores_it(foreign:
         assert row["pairs"] == pairs, row
         assert len(row["sittings_s"]) == sitting, row
         assert (row["floor"] is not None) == (sitting == 2), row
+
+
+def test_a_benchmark_that_is_skipped_stops_a_strict_gate(foreign: Path, tmp_path: Path) -> None:
+    tests = foreign / "test_foreign.py"
+    tests.write_text("import pytest\npytestmark = pytest.mark.skip('later')\n" + tests.read_text())
+    code, said = run(
+        foreign, "test_foreign.py", "--gate", "--gate-versus", "HEAD", "--gate-strict", f"--junitxml={tmp_path / 'x'}"
+    )
+    assert code == 1, f"exit code {code}:\n{said}"
+    assert "INCONCLUSIVE: test_foreign.py::test_busy_loop: time: skipped this time: later" in said, said
 
 
 def test_a_fresh_process_that_hangs_is_ended_and_told(foreign: Path) -> None:

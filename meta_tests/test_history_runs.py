@@ -97,6 +97,14 @@ def test_a_recorded_run_is_listed_named_and_compared(foreign: Foreign) -> None:
     assert "test_renamed" in listed, listed
 
 
+def test_a_benchmark_that_is_skipped_is_not_missing(foreign: Foreign) -> None:
+    assert foreign.run("--gate-record", "main").code == 0
+    (foreign.root / "conftest.py").write_text("import pytest\ndef pytest_runtest_setup(): pytest.skip('not today')\n")
+    run = foreign.run("--gate-baseline", "main")
+    assert "MISSING" not in run.output, run.output
+    assert "INCONCLUSIVE: skipped this time: not today" in run.output, run.output
+
+
 def test_the_environment_says_where_the_history_is(foreign: Foreign, tmp_path: Path) -> None:
     run = foreign.run("--gate-record", "main", PROOFLINE_HISTORY="elsewhere")
     assert run.code == 0, run.output

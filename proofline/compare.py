@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -172,6 +172,20 @@ def _one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
     missing = after is None
     note = "in the baseline, but not in this run: removed, renamed, or not selected" if missing else ""
     return Row(name, quantity, before, after, "MISSING" if missing else "NEW", note=note)
+
+
+def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
+    """The rows, with a benchmark of the baseline whose test is still there and was skipped as INCONCLUSIVE.
+
+    Not MISSING, for which a gate stops: tests skip themselves for what changes from run to run as well, such as a call
+    that takes a little longer than is allowed. `reasons`: of each skipped test.
+    """
+    return [
+        replace(row, verdict="INCONCLUSIVE", note=f"skipped this time: {reasons[row.name]}")
+        if row.verdict == "MISSING" and row.name in reasons
+        else row
+        for row in rows
+    ]
 
 
 # ---- exact quantities --------------------------------------------------------------------------------------------

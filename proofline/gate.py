@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proofline import compare, history, judging, sides, statistics, summary
+from proofline import compare, history, judging, sides, single_run, statistics, summary
 from proofline.history import Timed
 from proofline.progress import Progress
 from proofline.replicates import Replicate, ReplicateFailed, Replicates, Side
@@ -95,8 +95,6 @@ class Gate:
         if not timed:
             raise pytest.UsageError("the gate found no test with the fixture `benchmark` among those selected")
         if settings.baseline:
-            from proofline import single_run
-
             single_run.baseline_of(settings, "")  # an unknown one is refused before anything runs
         elif settings.versus:
             self.other = sides.other_side(settings.versus, self.config, self.replicates)
@@ -141,8 +139,6 @@ class Gate:
 
     def against_history(self, timed: list[str], verdicts: dict[str, str]) -> None:
         """Processes of this side, one after the other, against those that were stored."""
-        from proofline import single_run
-
         settings = self.settings
         first = self.keep(self.replicates.run(self.here, files_of(timed), timed))
         mine = self.summary_of(first)
@@ -310,7 +306,8 @@ class Gate:
             for name, (_, two) in first.items() if name not in stored
         ]  # fmt: skip
         exact = self.exact_rows(both)
-        self.rows = [*gone, *new, *exact, *rows]
+        reports = (report for reports in self.reports.values() for report in reports)
+        self.rows = [*compare.with_skips(gone, single_run.skip_reasons(reports)), *new, *exact, *rows]
         self.lines.append(
             f"{taken} {'pairs' if rule.paired else 'replicates'} in {time.monotonic() - self.begun:.0f} s, "
             f"{sum(repeats.values())} repeated because other work competed"
@@ -381,6 +378,8 @@ class Gate:
         grouped: dict[str, list[pytest.TestReport]] = {}
         for data in done.reports:
             report = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
+            if isinstance(report.longrepr, list):
+                report.longrepr = tuple(report.longrepr)  # of a skip: pytest's reports insist on a tuple, JSON has none
             grouped.setdefault(report.nodeid, []).append(report)
         for name, reports in grouped.items():
             if not any(report.failed for report in self.reports.get(name, [])):
@@ -419,7 +418,7 @@ class Gate:
             hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             for report in reports:
                 report.user_properties = [*report.user_properties, *summary.properties(by_name.get(item.nodeid, []))]
-                if why and report.when == "call" and report.passed:
+                if why and (report.skipped or (report.when == "call" and report.passed)):
                     report.outcome, report.longrepr = "failed", why
                 hook.pytest_runtest_logreport(report=report)
             hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

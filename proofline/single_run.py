@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -51,16 +52,30 @@ def finish(config: pytest.Config, settings: Settings) -> None:
     mine = history.summary_of(content, path, settings.exact)
     lines = config.stash[OUTCOME] = []
     if settings.baseline:
-        lines += compared(config.stash[BASELINE], mine, settings)
+        terminal = config.pluginmanager.get_plugin("terminalreporter")
+        skips = skip_reasons(terminal.stats.get("skipped", ()) if terminal else ())
+        lines += compared(config.stash[BASELINE], mine, settings, skips)
     if settings.record:
         stored = history.store_baseline(settings.record, [path])
         lines.append(f"baseline {settings.record}: this run ({_short(path, settings.folder)}), named in {stored}")
 
 
-def compared(then: list[history.Summary], mine: history.Summary, settings: Settings) -> list[str]:
+def skip_reasons(reports: Iterable[pytest.TestReport]) -> dict[str, str]:
+    """Why each of these tests was skipped, of those that were."""
+    return {
+        report.nodeid: report.longrepr[2].removeprefix("Skipped: ")
+        for report in reports
+        if report.skipped and isinstance(report.longrepr, tuple)
+    }
+
+
+def compared(
+    then: list[history.Summary], mine: history.Summary, settings: Settings, skips: Mapping[str, str]
+) -> list[str]:
     """The table of a comparison, and a line that sums it up."""
     floors = {name: row["floor"] for name, row in _floors(settings, mine).items() if row.get("floor")}
     rows = compare.compare(then, [mine], min_effect=settings.min_effect, floors=floors, portable=settings.portable)
+    rows = compare.with_skips(rows, skips)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compare.counts(rows).items())
     table = compare.table(rows)
     shown = aligned(table) if len(table) > 1 else []
