@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from scipy.stats import binom
+import numpy as np
+from scipy.special import bdtr  # scipy.stats would take a second to import
 
 CONFIDENCE = 0.95
 FEWEST_ROUNDS = 6  # with 5 there is no interval of 95 %
@@ -39,9 +40,8 @@ def median_interval(rounds_s: Sequence[float], confidence: float = CONFIDENCE) -
     ((2, 10), None)
     """
     ordered = sorted(rounds_s)
-    beyond = int(
-        binom.ppf((1 - confidence) / 2, len(ordered), 0.5)
-    )  # so many order statistics are left out at each end
+    at_most = bdtr(np.arange(len(ordered)), len(ordered), 0.5)  # the chance that so many are below the median
+    beyond = int(np.searchsorted(at_most, (1 - confidence) / 2))  # order statistics left out at each end
     if beyond < 1:
         return None
     return ordered[beyond - 1], ordered[len(ordered) - beyond]

@@ -20,12 +20,11 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.stats import bootstrap
 
 from accounting import measured
 from bench.products import DTYPES, Operands, product
+from bench.rounds import median_interval
 
 Shape = tuple[int, int, int]
 Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for so many seconds
@@ -241,7 +240,7 @@ def calls_s(function: Callable[[], object], timer: Callable[[], Any], window_s: 
 
 
 def compared(rate: Rate, one: Shape, other: Shape, pairs: int, window_s: float) -> tuple[float, float, float]:
-    """Ratio of the rates of `one` and `other`, timed in ABBA order, with its 95 % bootstrap interval."""
+    """Ratio of the rates of `one` and `other`, timed in ABBA order, with its 95 % interval."""
     ratios = []
     for turn in range(pairs):
         order = (one, other) if turn % 2 == 0 else (other, one)
@@ -251,11 +250,9 @@ def compared(rate: Rate, one: Shape, other: Shape, pairs: int, window_s: float) 
 
 
 def ratio_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The median of ratios, with its 95 % bootstrap interval."""
-    if len(set(ratios)) == 1:
-        return ratios[0], ratios[0], ratios[0]
-    interval = bootstrap((np.log(ratios),), np.median, method="percentile").confidence_interval
-    return median(ratios), math.exp(interval.low), math.exp(interval.high)
+    """The median of ratios, with its exact 95 % interval; without bounds for fewer than 6."""
+    low, high = median_interval(ratios) or (0.0, math.inf)
+    return median(ratios), low, high
 
 
 # ---- the demonstration -------------------------------------------------------------------------------------------

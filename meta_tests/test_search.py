@@ -209,8 +209,12 @@ def test_winners_are_compared_in_turn() -> None:
         calls.append(shape)
         return float(shape[0])
 
-    assert compared(rate, (2, 1, 1), (1, 1, 1), 4, 0.1) == (2.0, 2.0, 2.0)
-    assert calls == [(2, 1, 1), (1, 1, 1), (1, 1, 1), (2, 1, 1)] * 2
+    assert compared(rate, (2, 1, 1), (1, 1, 1), 6, 0.1) == (2.0, 2.0, 2.0)
+    assert calls == [(2, 1, 1), (1, 1, 1), (1, 1, 1), (2, 1, 1)] * 3
+
+
+def test_of_fewer_than_six_pairs_nothing_is_known() -> None:
+    assert compared(lambda shape, window_s: float(shape[0]), (2, 1, 1), (1, 1, 1), 5, 0.1) == (2.0, 0.0, math.inf)
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
