@@ -46,7 +46,7 @@ class Pace:
 
 
 PACES = {
-    "quick": Pace(0.02, 0.06, 0.1, 0.1, width=0.04),
+    "quick": Pace(0.02, 0.05, 0.08, 0.05, width=0.04),
     "default": Pace(0.1, 0.2, 0.25, 0.2, width=0.02),
     "thorough": Pace(0.5, 5.0, 3.0, 5.0, width=0.01),
 }
