@@ -53,18 +53,25 @@ def counts(rows: Sequence[compare.Row]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in compare.counts(rows).items()) or "nothing compared"
 
 
-def notes(rows: Sequence[compare.Row]) -> dict[str, list[str]]:
-    """Each note, and the rows that bear it: "3 of 16 replicates contended": ["t.py::test_a"].
+def notes(rows: Sequence[compare.Row]) -> list[str]:
+    """The notes of the rows as lines: one for each that several bear, and one for each row with all of its own.
 
     >>> rows = [compare.Row(name, "time", 1.0, 1.0, "SAME", note="contended") for name in ("a", "b")]
-    >>> notes([*rows, compare.Row("b", "flops", 1, 2, "CHANGED")])
-    {'contended': ['a', 'b']}
+    >>> notes([*rows, compare.Row("c", "time", 1.0, 1.0, "INCONCLUSIVE", note="noise 9%; 53 would decide")])
+    ['contended: a, b', 'c: noise 9%; 53 would decide']
     """
-    found: dict[str, list[str]] = {}
+    bearers: dict[str, list[str]] = {}
     for row in rows:
         for note in filter(None, row.note.split("; ")):
-            found.setdefault(note, []).append(row.name)
-    return found
+            bearers.setdefault(note, []).append(row.name)
+    lines, own = [], dict[str, list[str]]()
+    for note, names in bearers.items():
+        if len(names) == 1:
+            own.setdefault(names[0], []).append(note)
+        else:
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            lines.append(f"{note}: {', '.join(names[:SHOWN])}{more}")
+    return lines + [f"{name}: {'; '.join(told)}" for name, told in own.items()]
 
 
 def write_terminal(
@@ -83,9 +90,8 @@ def write_terminal(
             terminal.write_line(line.rstrip(), **({colour: True} if colour else {}))
     if rows and not table:
         terminal.write_line(counts(rows))
-        for note, names in notes(rows).items():
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            terminal.write_line(f"{note}: {', '.join(names[:SHOWN])}{more}")
+        for line in notes(rows):
+            terminal.write_line(line)
     for line in lines:
         terminal.write_line(line)
 
