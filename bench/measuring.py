@@ -95,7 +95,7 @@ class Measure:
         self._bound_flop_per_s = bound_flop_per_s
         self._timer = timer or measured.clock(device)
         self._conditions = conditions or (lambda: nullcontext({}))
-        self._progress = progress
+        self.progress = progress
         self.info: dict[str, Any] = benchmark.extra_info
 
     def declare(self, **figures: object) -> None:
@@ -133,7 +133,7 @@ class Measure:
         once, waited_share = self._first_calls(function, setup)
         single = before_round is not None
         calls = 1 if single else max(1, math.ceil(self._shortest_round_s() / once))
-        self._progress("warming up", self._pace.longest_warmup_s)
+        self.progress("warming up", self._pace.longest_warmup_s)
         warm = self._warm_up(function, calls, before_round)
         once = median(warm.pilot)
         lead = self._lead(function, calls, once) if before_round is None else None
@@ -142,7 +142,7 @@ class Measure:
             declared, method=METHOD, cache=cache, calls_per_round=calls, warmup_s=warm.seconds, flat=warm.flat,
             waited_share=waited_share,
         )  # fmt: skip
-        self._progress(f"{rounds} rounds of {calls * once:.2g} s", rounds * calls * once)
+        self.progress(f"{rounds} rounds of {calls * once:.2g} s", rounds * calls * once)
         with self._conditions() as conditions:
             self._run(function, rounds, calls, before_round or lead, flush)
         self.info["conditions"] = conditions

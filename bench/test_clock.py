@@ -64,6 +64,7 @@ def interleaved(
     theirs: Callable[[], float],
     rounds: int,
     lead: Callable[[], object],
+    progress: Callable[..., None],
 ) -> tuple[list[float], list[float]]:
     """Seconds of pytest-benchmark's rounds of `ours`, and of as many by the other clock: A BB A A BB A ...
 
@@ -76,6 +77,7 @@ def interleaved(
         nonlocal turn
         if turn % 2:
             other.extend((theirs(), theirs()))
+        progress(f"round {turn + 1} of {rounds} by each clock")
         lead()
         turn += 1
 
@@ -88,14 +90,16 @@ def interleaved(
 
 
 @pytest.fixture
-def compare(benchmark: Any, conditions: Callable[..., Any], pace: str) -> Callable[..., Agreement]:
+def compare(
+    benchmark: Any, conditions: Callable[..., Any], pace: str, progress: Callable[..., None]
+) -> Callable[..., Agreement]:
     """Times a function by both clocks, puts their ratio into the record, and says whether they agree."""
 
     def compared(
         name: str, ours: Callable[[], object], theirs: Callable[[], float], lead: Callable[[], object], share: float = 1
     ) -> Agreement:
         with conditions() as record:
-            own, other = interleaved(benchmark, ours, theirs, int(share * ROUNDS[pace]) // 2 * 2, lead)
+            own, other = interleaved(benchmark, ours, theirs, int(share * ROUNDS[pace]) // 2 * 2, lead, progress)
         found = agreement(own, other, TOLERANCE)
         benchmark.extra_info.update(
             asdict(found), method=METHOD, rounds=len(own), other_clock=name, other_median_s=median(other)

@@ -57,7 +57,10 @@ def test_counting(workload: str, pace: str, measure: Measure) -> None:
     step()  # torch imports its compiler at the first one, and may try out operators as it does
     flops = ours()
     assert flops == theirs(), f"counted {flops} FLOPs, but torch's counter says {theirs()} of the same products"
-    pairs = [(seconds(ours), seconds(theirs)) for _ in range(PAIRS[pace])]
+    pairs = []
+    for pair in range(PAIRS[pace]):
+        measure.progress(f"pair {pair + 1} of {PAIRS[pace]} with torch's counter")
+        pairs.append((seconds(ours), seconds(theirs)))
     ratio = median(our / their for our, their in pairs)
     uncounted_s = median(seconds(step) for _ in range(PAIRS[pace]))
     measure.median_s(

@@ -40,13 +40,15 @@ def token_file(tmp_path_factory: pytest.TempPathFactory, pace: str) -> Callable[
 
 
 @pytest.fixture(scope="session")
-def appetite(device: torch.device, pace: str) -> float:
+def appetite(device: torch.device, pace: str, progress_of: Callable[[str], Callable[..., None]]) -> float:
     """Tokens per second that the transformer of the training benchmarks consumes when it never waits for data."""
     work = workload("transformer", device)
     step, timer = Step(work, "bf16", device), measured.clock(device)
     step()
     moments = []
-    for _ in range(STEPS[pace]):
+    progress = progress_of("appetite")
+    for turn in range(STEPS[pace]):
+        progress(f"step {turn + 1} of {STEPS[pace]}")
         start = timer()
         step()
         moments.append(timer() - start)
@@ -155,7 +157,8 @@ def test_training_loop(
 
     loaded()
     waits, loops = [], []
-    for _ in range(STEPS[pace]):
+    for turn in range(STEPS[pace]):
+        measure.progress(f"step {turn + 1} of {STEPS[pace]}")
         start = timer()
         waits.append(loaded())
         loops.append(timer() - start)

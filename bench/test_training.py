@@ -162,7 +162,7 @@ def test_accumulation(model: str, device: torch.device, pace: str, measure: Meas
     assert_close(parts.gradients(), whole.gradients(), ACCUMULATED_TOLERANCE, "accumulated")
     steps = [Step(work, "fp32", device, micro_batches=n) for n in (1, MICRO_BATCHES)]
     first_loss = assert_it_learns(steps[1])
-    ratio = time_ratio(steps[1], steps[0], device, PAIRS[pace])
+    ratio = time_ratio(steps[1], steps[0], device, PAIRS[pace], measure.progress)
     seconds = measure.work(
         steps[1],
         counted_work(Step(work, "fp32", device, micro_batches=MICRO_BATCHES), work.flops().hardware),
@@ -194,7 +194,7 @@ def test_checkpointing(
     foreseen = {every: predicted_held_bytes(step) for every, step in steps.items()}
     assert held[every] < held[0], f"checkpointing holds {held[every]} bytes for the backward pass, without {held[0]}"
     first_loss = assert_it_learns(steps[every])
-    ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace])
+    ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace], measure.progress)
     seconds = measure.work(
         steps[every],
         counted_work(Step(work, "fp32", device, checkpoint_every=every), spared.hardware),
@@ -242,7 +242,7 @@ def predicted_held_bytes(step: Step) -> int:
     return memory.phases["forward"].live_bytes - memory.phases["built"].live_bytes
 
 
-def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int) -> float:
+def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, progress: Callable[..., None]) -> float:
     """How many times as long one step takes as another: the median over pairs, their order alternating."""
     timer = measured.clock(device)
 
@@ -254,6 +254,7 @@ def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int) -> floa
     slow(), fast()
     ratios = []
     for pair in range(pairs):
+        progress(f"pair {pair + 1} of {pairs} with the plain step")
         if pair % 2:
             first = seconds(fast)
             ratios.append(seconds(slow) / first)

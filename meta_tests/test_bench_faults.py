@@ -176,7 +176,12 @@ def truncated_subnormals(x: Tensor) -> Tensor:
 
 
 def one_after_the_other(
-    benchmark: Any, ours: Callable[[], object], theirs: Callable[[], float], rounds: int, lead: Callable[[], object]
+    benchmark: Any,
+    ours: Callable[[], object],
+    theirs: Callable[[], float],
+    rounds: int,
+    lead: Callable[[], object],
+    progress: Callable[..., None],
 ) -> tuple[list[float], list[float]]:
     benchmark.pedantic(ours, setup=lead, rounds=rounds, iterations=1)
     return list(benchmark.kept), [theirs() for _ in range(rounds)]
@@ -184,7 +189,7 @@ def one_after_the_other(
 
 def no_lead(bench: Bench) -> None:
     right = test_clock.interleaved
-    bench.set(test_clock, "interleaved", lambda *arguments: right(*arguments[:-1], lambda: None))
+    bench.set(test_clock, "interleaved", lambda *arguments: right(*arguments[:4], lambda: None, arguments[5]))
 
 
 def threads_by_default(bench: Bench) -> None:
