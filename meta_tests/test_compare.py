@@ -64,6 +64,11 @@ def test_an_exact_quantity_is_compared_by_equality(before: object, after: object
     assert (row.verdict, row.before, row.after) == (verdict, before, after)
 
 
+def test_a_figure_that_is_no_number_is_equal_to_itself() -> None:
+    row = rows(side({A: timed(flops=float("nan"))}), side({A: timed(flops=float("nan"))}))[A, "flops"]
+    assert row.verdict == "SAME"
+
+
 def test_an_exact_quantity_that_differs_between_runs_of_one_side_is_said_to_be_none() -> None:
     row = rows(side({A: timed(peak_bytes=1)}, {A: timed(peak_bytes=2)}), side({A: timed(peak_bytes=2)}))[
         A, "peak_bytes"

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from meta_tests.conftest import ROOT
@@ -33,6 +34,15 @@ def test_a_benchmark_whose_marker_says_ignore_is_left_out_of_every_comparison() 
     benchmarks[1]["extra_info"] = {"gate": {"ignore": True}}
     summary = history.summary_of({"benchmarks": benchmarks, "proofline": {}}, Path("a.json"), [])
     assert list(summary.benchmarks) == ["judged"]
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [(np.int64(7), 7), (np.float32(0.5), 0.5), (np.bool_(True), True), (np.longdouble(2), "2.0"), (Path("a"), "a")],
+    ids=str,
+)
+def test_a_figure_of_numpy_is_written_as_the_number_that_it_is(given: object, written: object) -> None:
+    assert json.loads(history.as_text({"flops": given})) == {"flops": written}
 
 
 def test_another_fingerprint_has_another_folder(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Foreign:
             f"def {name}(benchmark, request):\n"
             "    assert request.config.getoption('--device') == 'tpu'\n"
             f"    benchmark.extra_info['flops'] = {flops}\n"
+            "    benchmark.extra_info['bytes'] = (1, 2)\n"  # a list in JSON: unchanged all the same
             "    benchmark.pedantic(sum, args=([1, 2],), rounds=5, iterations=10)\n"
         )
 

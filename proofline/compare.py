@@ -228,12 +228,18 @@ def _claim_row(claim: str, before: list[Any], after: list[Any]) -> Row:
 
 
 def _values(given: Iterable[Any]) -> list[Any]:
-    """The different values, in order; 1 and 1.0 are one, True and 1 are not."""
+    """The different values, in order; 1 and 1.0 are one, True and 1 are not, NaN is like any other NaN."""
     found: list[Any] = []
     for value in given:
-        if not any(value == known and isinstance(value, bool) == isinstance(known, bool) for known in found):
+        if not any(_same(value, known) for known in found):
             found.append(value)
     return found
+
+
+def _same(value: Any, known: Any) -> bool:
+    if isinstance(value, float) and isinstance(known, float) and math.isnan(value) and math.isnan(known):
+        return True
+    return bool(value == known) and isinstance(value, bool) == isinstance(known, bool)
 
 
 def _exact_row(name: str, key: str, before: list[Any], after: list[Any]) -> Row:

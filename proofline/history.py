@@ -81,7 +81,9 @@ def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, An
 
 def as_text(record: Mapping[str, Any]) -> str:
     """A record as it is written: JSON, one line a value, so that a difference of two can be read."""
-    return json.dumps(record, indent=1, default=str) + "\n"
+    from proofline.recorder import plain_figure  # imports pytest, which reading a history does without
+
+    return json.dumps(record, indent=1, default=plain_figure) + "\n"
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------

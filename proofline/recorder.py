@@ -75,7 +75,7 @@ class Recorder:
         yield
         target = self.task["report"]
         with open(target + ".part", "w", encoding="utf-8") as file:
-            json.dump(self.facts(session.config, int(exitstatus)), file, default=str)
+            json.dump(self.facts(session.config, int(exitstatus)), file, default=plain_figure)
         os.replace(target + ".part", target)
 
     def facts(self, config: pytest.Config, status: int) -> dict[str, Any]:
@@ -100,6 +100,15 @@ class Recorder:
             extra = {**bench.extra_info, "contention": self.contention.get(bench.fullname, {})}
             found.append({"fullname": bench.fullname, "stats": {"min": bench.stats.min}, "extra_info": extra})
         return found
+
+
+def plain_figure(value: object) -> object:
+    """For JSON: a scalar of numpy or torch as the number it is, anything else in words."""
+    try:
+        figure = value.item()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several elements
+        return str(value)
+    return figure if isinstance(figure, (bool, int, float, str)) else str(value)
 
 
 def modules() -> dict[str, str]:
