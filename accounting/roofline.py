@@ -72,20 +72,25 @@ def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
 # Operations
 
 
-def matmul_work(m: int, k: int, n: int, dtype: str = "bf16", batch: int = 1) -> Work:
+def matmul_work(m: int, k: int, n: int, dtype: str = "bf16", batch: int = 1, result: str | None = None) -> Work:
     """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n): 2·m·k·n against m·k + k·n + m·n elements.
+
+    `result` is the dtype of the product where it is not that of the operands: int32 of int8, bf16 of fp8.
 
     Square matrices of size n reach n/3 FLOPs per byte in a 16-bit format: the larger, the more reuse. A product with a
     skinny side of size B reaches about B, however large the other two are.
-    Ignored: tiles read more than once because caches are finite; a result kept in a wider format than `dtype`.
+    Ignored: tiles read more than once because caches are finite; the scales of operands below 16 bits.
 
     Raises ValueError for a negative size or an unknown dtype.
 
     >>> matmul_work(1024, 1024, 1024).intensity
     341.3333333333333
+    >>> matmul_work(1024, 1024, 1024, "int8", result="int32").bytes / 2**20
+    6.0
     """
-    elements = count("batch", batch) * (m * k + k * n + m * n)
-    return Work(matmul_flops(m, k, n, batch), element_bytes(elements, dtype))
+    flops = matmul_flops(m, k, n, batch)
+    operands, products = batch * (m * k + k * n), batch * m * n
+    return Work(flops, element_bytes(operands, dtype) + element_bytes(products, result or dtype))
 
 
 def matvec_work(m: int, k: int, dtype: str = "bf16") -> Work:

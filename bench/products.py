@@ -12,6 +12,8 @@ from torch import Tensor
 from accounting.formats import format_of
 from accounting.roofline import Work, matmul_work
 
+# Of the products whose result is wider than their operands.
+RESULTS = {"int8": "int32", "fp8_e4m3": "bf16"}
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
 
 
@@ -31,7 +33,7 @@ class Product:
     @property
     def work(self) -> Work:
         (m, k), n = self.a.shape, self.b.shape[1]
-        return matmul_work(m, k, n, self.dtype)
+        return matmul_work(m, k, n, self.dtype, result=RESULTS.get(self.dtype))
 
     def check(self, result: Tensor) -> None:
         """Raises AssertionError where a sample of `result` differs from fp64 by more than rounding can explain.
