@@ -447,16 +447,17 @@ def test_what_stops_the_gate(verdict: str, direction: str, strict: bool, stops: 
 def test_children_get_the_users_options_and_none_of_the_parents() -> None:
     parser = SimpleNamespace(_option_string_actions={
         name: SimpleNamespace(nargs=nargs)
-        for name, nargs in {"--device": None, "-k": None, "--gate": 0, "--gate-versus": None, "-x": 0, "-o": None,
-                            "--junit-xml": None}.items()
+        for name, nargs in {"--device": None, "-k": None, "--gate": 0, "--gate-versus": None, "-x": 0, "-v": 0,
+                            "-o": None, "--junit-xml": None, "--cache-size": None}.items()
     })  # fmt: skip
     config = SimpleNamespace(
         getini=lambda _: ["--strict-markers", "--gate"],
         invocation_params=SimpleNamespace(
             args=["tests", "-x", "--device", "cuda", "--gate-versus", "main", "-k", "a or b", "-o", "addopts=-n2",
-                  "--junit-xml", "x.xml", "--model=b"]
+                  "--junit-xml", "x.xml", "--model=b", "-xvk", "c", "--cache-size", "3"]
         ),
         _parser=SimpleNamespace(optparser=parser),
     )  # fmt: skip
     kept = replicates.passed_on(config)  # type: ignore[arg-type]
-    assert kept == ["--strict-markers", "--device", "cuda", "-k", "a or b", "--model=b"], kept
+    assert kept == ["--strict-markers", "--device", "cuda", "-k", "a or b", "--model=b", "-k", "c",
+                    "--cache-size", "3"], kept  # fmt: skip

@@ -31,11 +31,16 @@ PREFIX, OWNER = "proofline-gate-", "owner"  # of the folder of a run, and the fi
 # Of the environment, what would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
 # Of the command line, what belongs to the parent: the gate, reports, selection by position, the past, saving.
+# By their whole names, and --gate-…: a conftest may have options that begin like these, such as --cache-size.
 PARENTS = (
-    "--gate", "--junit", "--last-failed", "--lf", "--failed-first", "--ff", "--new-first", "--nf", "--cache", "--sw",
-    "--stepwise", "--exitfirst", "--maxfail", "--benchmark-autosave", "--benchmark-save", "--benchmark-compare",
-    "--benchmark-json", "--benchmark-histogram", "--benchmark-storage", "--pdb", "--trace", "--report-log", "--html",
-    "--verbose", "--quiet", "--verbosity", "--rootdir", "--config-file", "--durations", "--inifile",
+    "--gate", "--junitxml", "--junit-xml", "--junitprefix", "--junit-prefix", "--last-failed", "--lf", "--failed-first",
+    "--ff", "--new-first", "--nf", "--last-failed-no-failures", "--lfnf", "--cache-show", "--cache-clear", "--sw",
+    "--stepwise", "--sw-skip", "--stepwise-skip", "--sw-reset", "--stepwise-reset", "--exitfirst", "--maxfail",
+    "--benchmark-autosave", "--benchmark-save", "--benchmark-save-data", "--benchmark-compare",
+    "--benchmark-compare-fail", "--benchmark-json", "--benchmark-histogram", "--benchmark-storage", "--pdb", "--pdbcls",
+    "--trace", "--trace-config", "--report-log", "--report-log-exclude-logs-on-passed-tests", "--html",
+    "--self-contained-html", "--verbose", "--quiet", "--verbosity", "--rootdir", "--config-file", "--durations",
+    "--durations-min", "--inifile",
 )  # fmt: skip
 PARENTS_SHORT = ("-v", "-q", "-x", "-c", "-s", "-n", "-r")
 
@@ -264,13 +269,16 @@ def passed_on(config: pytest.Config) -> list[str]:
             continue
         name, equals, _ = word.partition("=")
         long = name.startswith("--")
+        if not long and len(word) > 2 and getattr(known.get(word[:2]), "nargs", None) == 0:
+            words.insert(index, "-" + word[2:])  # several options in one word, as in -vk "a or b"
+            word = name = word[:2]
         action = known.get(name) or (None if long else known.get(word[:2]))
         takes = action is not None and action.nargs is None and not equals and (long or len(word) == 2)
         value = words[index : index + 1] if takes else []
         index += len(value)
         if name in ("-o", "--override-ini") and (value or [word])[0].startswith("addopts"):
             continue
-        if (long and name.startswith(PARENTS)) or (not long and word.startswith(PARENTS_SHORT)):
+        if name in PARENTS or name.startswith("--gate-") or (not long and word.startswith(PARENTS_SHORT)):
             continue
         kept += [word, *value]
     return kept
