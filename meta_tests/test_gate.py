@@ -287,15 +287,19 @@ def test_a_crash_of_a_fresh_process_is_that_of_the_test_and_is_told(foreign: Pat
 
 
 def test_a_benchmark_that_vanished_is_missing_where_its_file_was_asked_for(tmp_path: Path) -> None:
-    def asked(name: str, *arguments: str) -> bool:
+    def asked(name: str, *arguments: str, **option: bool) -> bool:
         params = SimpleNamespace(dir=tmp_path / "sub")
-        config = SimpleNamespace(rootpath=tmp_path, args=list(arguments), invocation_params=params)
+        config = SimpleNamespace(
+            rootpath=tmp_path, args=list(arguments), invocation_params=params, option=SimpleNamespace(**option)
+        )
         return gate.is_asked_for(name, config)  # type: ignore[arg-type]
 
     assert asked("sub/test_a.py::test_old", "test_a.py")
     assert asked("sub/test_a.py::test_old", str(tmp_path))
     assert asked("sub/test_a.py::Test::test_old[3]", "test_a.py::Test::test_old")
     assert asked("sub/test_a.py::Test::test_old[3]", "test_b.py", "test_a.py::Test")
+    assert not asked("sub/test_a.py::test_old", "test_a.py", lf=True)
+    assert not asked("sub/test_a.py::test_old", "test_a.py", stepwise=True)
     assert not asked("test_a.py::test_old", "test_a.py")
     assert not asked("sub/test_ab.py::test_old", "test_a.py")
     assert not asked("sub/test_a.py::test_older", "test_a.py::test_old")

@@ -478,8 +478,11 @@ def selects_by_expression(config: pytest.Config) -> bool:
 def is_asked_for(name: str, config: pytest.Config) -> bool:
     """Whether the folders, files and node ids that this run was given cover a test of this name, be it there or not.
 
-    So a benchmark that vanished from a file is missing, and one of a file that this run does not concern is not.
+    So a benchmark that vanished from a file is missing, and one of a file that this run does not concern is not. Where
+    the last run says which tests are run (--lf, --sw), nothing else was asked for: the other side has no such past.
     """
+    if getattr(config.option, "lf", False) or getattr(config.option, "stepwise", False):
+        return False
     file, _, inside = name.partition("::")
     path = (config.rootpath / file).resolve()
     for argument in config.args:
