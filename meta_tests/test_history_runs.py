@@ -98,6 +98,14 @@ def test_a_recorded_run_is_listed_named_and_compared(foreign: Foreign) -> None:
     assert "test_renamed" in listed, listed
 
 
+def test_a_run_that_did_not_succeed_is_no_baseline(foreign: Foreign) -> None:
+    (foreign.root / "test_last.py").write_text("def test_last():\n    assert False\n")
+    for options, code, told in (([], 1, "tests failed"), (["-k", "nothing"], 5, "no test ran")):
+        run = foreign.run("--gate-record", "main", *options)
+        assert (run.code, f"not stored as main: {told}" in run.output) == (code, True), run.output
+    assert not history.baselines(foreign.root / ".proofline" / "history")
+
+
 def test_a_benchmark_that_is_skipped_is_not_missing(foreign: Foreign) -> None:
     assert foreign.run("--gate-record", "main").code == 0
     (foreign.root / "conftest.py").write_text("import pytest\ndef pytest_runtest_setup(): pytest.skip('not today')\n")

@@ -117,6 +117,8 @@ class Gate:
 
     def record(self, ids: Sequence[str]) -> None:
         """N processes of everything, stored as a baseline."""
+        if not ids:
+            raise pytest.UsageError("--gate-record: no test is selected, and a baseline of none lets everything pass")
         wanted = self.settings.replicates or RECORDED
         files: list[Path] = []
         taken: dict[str, list[Timed]] = {}

@@ -302,7 +302,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         if not is_replicate() and recording.SAVED in config.stash:
             from proofline import single_run
 
-            single_run.finish(config, chosen)
+            single_run.finish(config, chosen, session.exitstatus)
     if recording.UNSAVED in config.stash and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     return result

@@ -14,6 +14,11 @@ from proofline.tables import aligned
 OUTCOME = pytest.StashKey[list[str]]()
 BASELINE = pytest.StashKey[list[history.Summary]]()
 COLOURS = {"SLOWER": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green", "INCONCLUSIVE": "yellow"}
+UNFINISHED: Mapping[int, str] = {
+    pytest.ExitCode.TESTS_FAILED: "tests failed",
+    pytest.ExitCode.INTERRUPTED: "the run was interrupted",
+    pytest.ExitCode.NO_TESTS_COLLECTED: "no test ran",
+}
 
 
 def check_baseline(config: pytest.Config, settings: Settings) -> None:
@@ -46,8 +51,11 @@ def baseline_of(settings: Settings, own: str) -> list[history.Summary]:
         raise pytest.UsageError(str(error)) from error
 
 
-def finish(config: pytest.Config, settings: Settings) -> None:
-    """Compares this run's record, and stores it under a name."""
+def finish(config: pytest.Config, settings: Settings, status: int) -> None:
+    """Compares this run's record, and stores it under a name if the run's exit `status` is 0.
+
+    A baseline in which benchmarks are lacking would let them pass as NEW from then on.
+    """
     path, content = config.stash[recording.SAVED]
     mine = history.summary_of(content, path, settings.exact)
     lines = config.stash[OUTCOME] = []
@@ -55,7 +63,10 @@ def finish(config: pytest.Config, settings: Settings) -> None:
         terminal = config.pluginmanager.get_plugin("terminalreporter")
         skips = skip_reasons(terminal.stats.get("skipped", ()) if terminal else ())
         lines += compared(config.stash[BASELINE], mine, settings, skips)
-    if settings.record:
+    if settings.record and status != pytest.ExitCode.OK:
+        why = UNFINISHED.get(status, f"the run ended with exit code {int(status)}")
+        lines.append(f"not stored as {settings.record}: {why}")
+    elif settings.record:
         stored = history.store_baseline(settings.record, [path])
         lines.append(f"baseline {settings.record}: this run ({_short(path, settings.folder)}), named in {stored}")
 
