@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from meta_tests.conftest import House
-from proofline import gate, judging, replicates, sides, statistics
+from proofline import gate, judging, plugin, replicates, sides, statistics
 from proofline.history import Summary, Timed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -228,6 +228,24 @@ def test_the_same_side_twice_and_an_unknown_side_are_refused(
     config = SimpleNamespace(rootpath=foreign, invocation_params=SimpleNamespace(args=[f"--gate-versus={other}"]))
     with pytest.raises(pytest.UsageError, match=why):
         sides.other_side(other, config, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments", "alone"),
+    [
+        ("", ["--gate-versus", "../b"], True),
+        ("", ["--gate-versus=../b"], False),
+        ("--gate-versus ../b", [], True),
+        ("-q --gate-versus=../b", ["--gate"], False),
+        ("", [], False),  # of `addopts` in the ini, which has been found by then
+    ],
+)
+def test_a_path_that_stands_alone_moves_the_rootdir_wherever_it_was_given(
+    variable: str, arguments: list[str], alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", variable)
+    config = SimpleNamespace(invocation_params=SimpleNamespace(args=arguments))
+    assert plugin.stands_alone("--gate-versus", "../b", config) is alone  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,8 @@ def test_what_killed_writers_had_stored_is_all_there(tmp_path: Path) -> None:
         (["--gate-record", "a/b"], "letters, digits"),
         (["--gate-baseline", "nowhere"], "no baseline of that name"),
         (["--gate-strict"], "--gate"),
+        (["--gate-baseline", __file__], "write --gate-baseline="),
+        (["--gate-record", "a", "--benchmark-skip"], "--benchmark-skip leaves nothing"),
     ],
 )
 def test_an_impossible_option_is_refused_before_anything_runs(foreign: Foreign, options: list[str], told: str) -> None:

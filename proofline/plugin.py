@@ -6,7 +6,9 @@ does nothing unless one of its options is given.
 
 from __future__ import annotations
 
+import itertools
 import os
+import shlex
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -122,6 +124,9 @@ def _checked(config: pytest.Config) -> Settings:
         from proofline import history
 
         history.check_name(found.record)
+    file = Path(found.baseline) if found.baseline and stands_alone("--gate-baseline", found.baseline, config) else None
+    if file and file.is_file() and not file.resolve().is_relative_to(config.invocation_params.dir.resolve()):
+        raise ValueError(f"--gate-baseline {file}: write --gate-baseline={file}, or pytest takes its rootdir there")
     for one, other in (("baseline", "versus"), ("noise_floor", "baseline"), ("noise_floor", "versus")):
         if getattr(found, one) and getattr(found, other):
             raise ValueError(
@@ -139,13 +144,25 @@ def _checked(config: pytest.Config) -> Settings:
             raise ValueError(f"{_flag(name)} says something about {_flag(needs)}, which is not given")
     if found.portable and found.orchestrated:
         raise ValueError("--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates")
-    if found.used and config.getoption("benchmark_disable", False):
+    if found.used and option("benchmark_disable", False) and not option("benchmark_enable", False):
         raise ValueError("--benchmark-disable leaves nothing to compare: drop it, or the options of the gate")
+    if found.used and option("benchmark_skip", False):
+        raise ValueError("--benchmark-skip leaves nothing to compare: drop it, or the options of the gate")
     if found.used and config.pluginmanager.hasplugin("dsession"):
         raise ValueError("benchmarks are not measured under xdist (-n): drop it, or the options of the gate")
-    if found.used and not config.pluginmanager.hasplugin("benchmark"):
+    # By its options, not by its name: that depends on how it was loaded.
+    if found.used and option("benchmark_disable", None) is None:
         raise ValueError("the gate compares what pytest-benchmark measures, and that plugin is not active")
     return found
+
+
+def stands_alone(name: str, text: str, config: pytest.Config) -> bool:
+    """Whether an option's value was given as a word of its own.
+
+    Before it knows our options, pytest takes one that is a path for a place of tests, and its rootdir from it.
+    """
+    words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
+    return (name, text) in itertools.pairwise(words)
 
 
 def _flag(name: str) -> str:

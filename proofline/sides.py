@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from proofline.plugin import stands_alone
 from proofline.replicates import Replicate, Replicates, Side
 
 
@@ -32,8 +33,7 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
     """The side that `--gate-versus` names. Raises UsageError for one that is unknown, or the same as this."""
     root = config.rootpath
     path = Path(text)
-    if path.exists() and f"--gate-versus={text}" not in map(str, config.invocation_params.args):
-        # Before it knows our options, pytest takes a path that stands alone for a test folder, and its rootdir from it.
+    if path.exists() and stands_alone("--gate-versus", text, config):
         raise pytest.UsageError(f"--gate-versus {text}: write --gate-versus={text}, or pytest takes its rootdir there")
     if path.is_dir():
         # The same interpreter in another folder; a virtual environment's folder means its interpreter.
