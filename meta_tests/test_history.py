@@ -45,6 +45,20 @@ def test_a_figure_of_numpy_is_written_as_the_number_that_it_is(given: object, wr
     assert json.loads(history.as_text({"flops": given})) == {"flops": written}
 
 
+def test_a_time_that_has_no_ratio_is_left_out_of_every_comparison() -> None:
+    times = {"good": 1.0, "none": 0.0, "unknown": float("nan")}
+    benchmarks = [{"fullname": name, "stats": {"min": time_s}} for name, time_s in times.items()]
+    summary = history.summary_of({"benchmarks": benchmarks, "proofline": {}}, Path("a.json"), [])
+    assert list(summary.benchmarks) == ["good"]
+
+
+def test_a_baseline_of_no_records_is_said_to_be_one(tmp_path: Path) -> None:
+    stored = history.store_baseline("main", [history.append(tmp_path, RECORD, FINGERPRINT)])
+    stored.write_text('{"records": []}')
+    with pytest.raises(history.UnreadableRecord, match="no records"):
+        history.baseline(tmp_path, "main", "", [])
+
+
 def test_another_fingerprint_has_another_folder(tmp_path: Path) -> None:
     one = history.append(tmp_path, RECORD, FINGERPRINT)
     two = history.append(tmp_path, RECORD, {**FINGERPRINT, "torch": "2.14.0"})
@@ -97,7 +111,11 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize("text", ["", '{"benchmarks": [', "[1, 2]", '{"benchmarks": []}', "\x00\xff"])
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"benchmarks": [', "[1, 2]", '{"benchmarks": []}', "\x00\xff", "9" * 5000],
+    ids=["empty", "cut off", "a list", "pytest-benchmark's", "no text", "a number that Python refuses"],
+)
 def test_a_truncated_or_foreign_file_is_reported_by_name_and_left_alone(tmp_path: Path, text: str) -> None:
     good = history.append(tmp_path, RECORD, FINGERPRINT)
     bad = good.parent / "0-foreign.json"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import uuid
@@ -93,7 +94,7 @@ def read(path: Path) -> dict[str, Any]:
     """The record in `path`. Raises UnreadableRecord for a truncated or foreign file."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, no UTF-8, or a number beyond Python's
         raise UnreadableRecord(f"{path}: {error}") from error
     if not isinstance(record, dict) or "benchmarks" not in record or "proofline" not in record:
         raise UnreadableRecord(f"{path}: not a record of this suite (no 'benchmarks' or no 'proofline' in it)")
@@ -157,7 +158,11 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             torch=str(fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""),
             commit=_commit(record.get("commit_info") or {}),
             benchmarks={
-                bench["fullname"]: _timed(bench, exact) for bench in record["benchmarks"] if not is_ignored(bench)
+                bench["fullname"]: timed
+                for bench in record["benchmarks"]
+                if not is_ignored(bench)
+                # A round that took no time by a coarse clock, or no number, has no ratio to another.
+                and 0 < (timed := _timed(bench, exact)).time_s < math.inf
             },
             verdicts={row["id"]: row["verdict"] for row in ours.get("verdicts", [])},
         )
@@ -241,7 +246,7 @@ def _index(file: Path, exact: list[str]) -> tuple[dict[str, Summary], int]:
             row = json.loads(line)
             if row["stamp"][3] == exact:
                 known[json.dumps(row["stamp"])] = _summary(row["summary"], file.parent)
-        except (ValueError, KeyError, TypeError, IndexError):
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
             continue
     return known, len(lines)
 
@@ -334,6 +339,8 @@ def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
         raise UnreadableRecord(f"{file}: not a baseline ({type(error).__name__}: {error})") from error
     folder = file.parent.parent
     by_name = {each.path.name: each for each in _summaries_of(folder, list(exact)) if isinstance(each, Summary)}
+    if not names:
+        raise UnreadableRecord(f"{file}: a baseline of no records")
     if missing := [name for name in names if name not in by_name]:
         raise UnreadableRecord(f"{file}: its records {', '.join(missing)} are missing or unreadable in {folder}")
     return [by_name[name] for name in names]
