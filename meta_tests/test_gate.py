@@ -262,6 +262,17 @@ def test_what_is_not_there_to_compare_with_is_refused_before_anything_runs(
     assert not (foreign / "it-ran").exists(), said
 
 
+def test_a_history_that_cannot_be_written_is_told_and_the_processes_reported(foreign: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, said = run(
+        foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "2",
+        PROOFLINE_HISTORY=str(tmp_path / "file"),
+    )  # fmt: skip
+    assert code == 1, f"exit code {code}:\n{said}"
+    assert "could not be written" in said, said
+    assert " passed" in said, said
+
+
 def test_code_beside_itself_passes_says_what_can_be_found_and_stores_it(foreign: Path) -> None:
     for sitting, pairs in ((1, 3), (2, 1)):
         code, said = run(

@@ -175,6 +175,7 @@ def test_what_killed_writers_had_stored_is_all_there(tmp_path: Path) -> None:
         (["--gate-record", "a/b"], "letters, digits"),
         (["--gate-baseline", "nowhere"], "no baseline of that name"),
         (["--gate-strict"], "--gate"),
+        (["--gate-record", "a", "--gate-baseline", "b", "--gate-replicates", "2"], "compares with nothing"),
         (["--gate-baseline", __file__], "write --gate-baseline="),
         (["--gate-record", "a", "--benchmark-skip"], "--benchmark-skip leaves nothing"),
     ],

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -127,17 +128,31 @@ class Gate:
             done = self.keep(self.replicates.run(self.here, files_of(ids), ids, benchmarks_only=False))
             if done.record_path is None:
                 raise pytest.UsageError("--gate-record: the plugin proofline.plugin is not active in a fresh process")
-            files.append(history.append(self.settings.folder, done.record, done.record["proofline"]["fingerprint"]))
+            with self.storing():
+                files.append(history.append(self.settings.folder, done.record, done.record["proofline"]["fingerprint"]))
             for name, one in self.summary_of(done).benchmarks.items():
                 taken.setdefault(name, []).append(one)
-        self.title = f"{wanted} fresh processes recorded"
+            if len(files) <= number:
+                break  # the next could not be stored either
+        self.title = f"{len(files)} fresh processes recorded"
         self.table = spread_table(taken)
         failed = [name for name, reports in self.reports.items() if any(report.failed for report in reports)]
         if self.settings.record and failed:
             self.lines.append(f"not stored as {self.settings.record}: {len(failed)} tests failed")
-        elif self.settings.record:
-            stored = history.store_baseline(self.settings.record, files)
-            self.lines.append(f"baseline {self.settings.record}: {wanted} records, named in {stored}")
+        elif self.settings.record and len(files) == wanted:
+            with self.storing():
+                stored = history.store_baseline(self.settings.record, files)
+                self.lines.append(f"baseline {self.settings.record}: {wanted} records, named in {stored}")
+
+    @contextmanager
+    def storing(self) -> Generator[None, None, None]:
+        """Where the history cannot be written (a full disk, say), the run goes on, says so at its end, and is red."""
+        from proofline import recording
+
+        try:
+            yield
+        except OSError as error:
+            self.config.stash[recording.UNSAVED] = f"{self.settings.folder} could not be written: {error}"
 
     def against_history(self, timed: list[str], verdicts: dict[str, str]) -> None:
         """Processes of this side, one after the other, against those that were stored."""
@@ -368,10 +383,9 @@ class Gate:
                 "unknown: too few pairs" if smallest is None else f"{smallest:.1%}",
                 f"{floor:.1%} ({len(sittings)} sittings)" if math.isfinite(floor) else "known from 2 sittings on",
             ])  # fmt: skip
-        stored = history.store_noise_floors(self.settings.folder, own, found)
-        self.lines.append(
-            f"at most {plan.alarm_rate:.0%} of whole gate runs alarm without a change; stored in {stored}"
-        )
+        self.lines.append(f"at most {plan.alarm_rate:.0%} of whole gate runs alarm without a change")
+        with self.storing():
+            self.lines.append(f"stored in {history.store_noise_floors(self.settings.folder, own, found)}")
 
     # ---- reporting -----------------------------------------------------------------------------------------------
 

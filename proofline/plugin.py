@@ -139,6 +139,8 @@ def _checked(config: pytest.Config) -> Settings:
     if found.record and (found.versus or found.noise_floor or found.gate):
         raise ValueError("--gate-record stores a baseline and decides nothing: run it without --gate, --gate-versus "
                          "and --gate-noise-floor")  # fmt: skip
+    if found.record and found.baseline and found.orchestrated:
+        raise ValueError("--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline")
     for name, needs in (("strict", "gate"), ("portable", "baseline")):
         if getattr(found, name) and not getattr(found, needs):
             raise ValueError(f"{_flag(name)} says something about {_flag(needs)}, which is not given")

@@ -67,8 +67,11 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
         why = UNFINISHED.get(status, f"the run ended with exit code {int(status)}")
         lines.append(f"not stored as {settings.record}: {why}")
     elif settings.record:
-        stored = history.store_baseline(settings.record, [path])
-        lines.append(f"baseline {settings.record}: this run ({_short(path, settings.folder)}), named in {stored}")
+        try:
+            stored = history.store_baseline(settings.record, [path])
+            lines.append(f"baseline {settings.record}: this run ({_short(path, settings.folder)}), named in {stored}")
+        except OSError as error:
+            config.stash[recording.UNSAVED] = f"the baseline {settings.record} could not be stored: {error}"
 
 
 def skip_reasons(reports: Iterable[pytest.TestReport]) -> dict[str, str]:
