@@ -190,6 +190,17 @@ def test_worktrees_of_killed_runs_are_removed_and_those_of_others_left(foreign: 
     assert worktrees(foreign) == 4
 
 
+def test_a_run_in_a_hook_of_git_leaves_what_is_staged(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (foreign / "work.py").write_text("STEPS = 1\n")
+    subprocess.run(["git", "add", "work.py"], cwd=foreign, check=True)
+    monkeypatch.setenv("GIT_INDEX_FILE", str(foreign / ".git" / "index"))
+    config = SimpleNamespace(getini=lambda _: [], invocation_params=SimpleNamespace(args=[]))
+    with replicates.Replicates(config, limit_s=1.0) as processes:  # type: ignore[arg-type]
+        assert "STEPS = 300" in (processes.worktree(foreign, "HEAD") / "work.py").read_text()
+    staged = subprocess.run(["git", "diff", "--cached", "--name-only"], cwd=foreign, capture_output=True, text=True)
+    assert staged.stdout == "work.py\n"
+
+
 def until(condition: Any, what: str) -> None:
     deadline = time.monotonic() + 30
     while not condition():

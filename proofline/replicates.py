@@ -121,6 +121,8 @@ class Replicates:
         self._tell("worktree", str(repository), str(path))
         git = subprocess.Popen(
             ["git", "-C", str(repository), "worktree", "add", "--detach", "--force", str(path), revision],
+            # A hook of git's has its index there, and what is staged would be lost in the checkout.
+            env={key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
