@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ SETTING_VARIABLES = (
 )
 PACKAGES = ("torch", "numpy", "scipy", "pytest-benchmark")
 
-SAVED = pytest.StashKey[tuple[Path, dict[str, Any]]]()
+SAVED = pytest.StashKey[Path]()
 UNSAVED = pytest.StashKey[str]()
 CONTENTION = pytest.StashKey[dict[str, dict[str, Any]]]()
 SETTINGS = pytest.StashKey[dict[str, dict[str, Any]]]()
@@ -65,18 +64,16 @@ def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path |
     Where it cannot be written (a full disk, say) the run goes on to its end, says so there, and is red: None.
     """
     target = os.environ.get(REPLICATE)
-    text = history.as_text(content)
     try:
         if target:
             path = Path(target)
-            history.write_atomically(path, text)
+            history.write_atomically(path, history.as_text(content))
         else:
             path = history.append(folder, content, content["proofline"]["fingerprint"])
     except OSError as error:
         config.stash[UNSAVED] = f"the record of this run could not be stored in {target or folder}: {error}"
         return None
-    # As it will be read: a tuple becomes a list in JSON, and a run is to be compared with what was stored of another.
-    config.stash[SAVED] = (path, json.loads(text))
+    config.stash[SAVED] = path
     return path
 
 

@@ -56,8 +56,9 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
 
     A baseline in which benchmarks are lacking would let them pass as NEW from then on.
     """
-    path, content = config.stash[recording.SAVED]
-    mine = history.summary_of(content, path, settings.exact)
+    path = config.stash[recording.SAVED]
+    # As it was stored: JSON makes a list of a tuple, and this run is compared with what was stored of others.
+    mine = history.summary_of(history.read(path), path, settings.exact)
     lines = config.stash[OUTCOME] = []
     if settings.baseline:
         terminal = config.pluginmanager.get_plugin("terminalreporter")
