@@ -14,18 +14,15 @@ from accounting import counted
 
 SAMPLE = 4096  # elements of an input that are looked at
 FEWEST_ELEMENTS = 64  # of an input that can be judged
-LARGEST_SCALES_BYTES = 64  # of the operands of a product: numbers, which no formula mentions
 LARGEST_SHARE = 0.25  # of a sample that one value may make up; of fp8 numbers drawn from a normal it is 4 %
 
 
 @dataclass(frozen=True)
 class Examined:
-    """One call, looked at: its result, the FLOPs of its products, what its operators read and wrote, how many they are,
-    and the tensors it read."""
+    """One call, looked at: its result, the FLOPs of its products, its operators, and the tensors it read."""
 
     result: object
     flops: int
-    moved_bytes: int
     operators: int
     inputs: tuple[torch.Tensor, ...]
 
@@ -77,7 +74,7 @@ def examine(function: Callable[[], object]) -> Examined:
     reads = _Reads()
     with counted.flops() as count, reads:
         result = function()
-    return Examined(result, count.total, count.moved_bytes, reads.operators, tuple(reads.read.values()))
+    return Examined(result, count.total, reads.operators, tuple(reads.read.values()))
 
 
 def assert_random(tensors: Iterable[torch.Tensor]) -> None:
@@ -127,14 +124,6 @@ def assert_declared(flops: int, examined: Examined) -> None:
     __tracebackhide__ = True
     assert flops == examined.flops, (
         f"{flops} FLOPs are declared, but should be the {examined.flops} of the products that were dispatched"
-    )
-
-
-def assert_moved(declared: int, examined: Examined) -> None:
-    """Raises AssertionError where the bytes declared are not those of the operators' tensors, but for a few scales."""
-    __tracebackhide__ = True
-    assert 0 <= examined.moved_bytes - declared <= LARGEST_SCALES_BYTES, (
-        f"{declared} bytes are declared, but should be the {examined.moved_bytes} that the operators read and wrote"
     )
 
 

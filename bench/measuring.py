@@ -26,7 +26,7 @@ from accounting.roofline import LAUNCH_SHARE, Work, mfu
 from bench import launch
 from bench.cache import Flush, flush_of, witness
 from bench.ceilings import Ceilings
-from bench.examined import as_tensors, assert_declared, assert_moved, assert_random, examine, overwrite
+from bench.examined import as_tensors, assert_declared, assert_random, examine, overwrite
 from bench.rounds import FEWEST_ROUNDS, is_flat, median_interval, rounds_for
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
@@ -163,7 +163,6 @@ class Measure:
         check: Callable[[Any], None] | None = None,
         inputs: Sequence[torch.Tensor] | None = None,
         counted: bool | None = None,
-        moved: bool = False,
         flop_bound: float | None = None,
         bytes_bound: float | None = None,
         cache: str = "as-is",
@@ -174,10 +173,9 @@ class Measure:
         """Median time of a function that does `work`, with its rates; everything about it is checked that can be.
 
         Outside of the timed region one call is looked at: the FLOPs declared must be those of the products that it
-        dispatches (`counted=False`: not compared; None: where it dispatches any), the bytes those of its operators
-        (where `moved`), and the tensors it reads must be random (`inputs`: look at these instead; `()`: at none). After
-        the rounds the results of that call are overwritten, and `check` is given those of one more: a function that has
-        stopped working does not pass.
+        dispatches (`counted=False`: not compared; None: where it dispatches any), the tensors it reads must be random
+        (`inputs`: look at these instead; `()`: at none). After the rounds the results of that call are overwritten, and
+        `check` is given those of one more: a function that has stopped working does not pass.
         `launch=False`: the function waits for an accelerator itself, see `operators` of `median_s`.
         `flop_bound` (default: that of the device for `dtype`) and `bytes_bound` are rates that cannot be exceeded.
         """
@@ -188,8 +186,6 @@ class Measure:
         if counted or (counted is None and seen.flops):
             assert_declared(work.flops, seen)
             self.info["counted_flops"] = seen.flops
-        if moved:
-            assert_moved(work.bytes, seen)
         assert_random(as_tensors(inputs, seen))
         seconds = self.median_s(
             function, cache=cache, setup=setup,
@@ -222,7 +218,7 @@ class Measure:
         """Measures a product, see `work`, and holds its rate against the vendor's peak and this machine's ceiling in
         the same regime."""
         __tracebackhide__ = True
-        seconds = self.work(function, work, dtype=dtype, check=check, counted=True, moved=True, **options)
+        seconds = self.work(function, work, dtype=dtype, check=check, counted=True, **options)
         rate, peak, ceiling = work.flops / seconds, self._peak_flop_per_s(dtype), ceilings.flop_per_s(dtype, regime)
         remeasured = rate > ceiling
         if remeasured:

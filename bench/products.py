@@ -14,6 +14,7 @@ from accounting.roofline import Work, matmul_work
 
 # Of the products whose result is wider than their operands.
 RESULTS = {"int8": "int32", "fp8_e4m3": "bf16"}
+SCALES_BYTES = {"fp8_e4m3": 2 * 4}  # one of fp32 for each operand, which no formula mentions
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
 
 

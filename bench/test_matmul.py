@@ -9,7 +9,8 @@ from accounting import measured
 from accounting.models import GPT2_SMALL, LLAMA3_8B, Transformer
 from bench.ceilings import REST_S, Ceilings
 from bench.measuring import PACES, Measure, Pace
-from bench.products import DTYPES, Unsupported, product
+from bench.products import DTYPES, SCALES_BYTES, Unsupported, product
+from bench.streams import assert_bytes
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 TOKENS = 1024
@@ -52,6 +53,7 @@ def test_matmul(dtype: str, shape: str, device: torch.device, pace: str, ceiling
     start = timer()
     case.multiply()
     skip_if_longer(timer() - start, PACES[pace])  # a kernel may be much slower at this shape than at the ceiling's
+    assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
     measure.product(case.multiply, dtype, case.work, ceilings, check=case.check)
 
 
@@ -75,6 +77,7 @@ def test_ceiling(
     except Unsupported as reason:
         pytest.skip(str(reason))
     rest = (lambda: time.sleep(REST_S)) if bursts else None
+    assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
     measure.product(case.multiply, dtype, case.work, ceilings, check=case.check, regime=regime, setup=rest)
     measure.declare(regime=regime, shape=list(found.shape), found_flop_per_s=found.flop_per_s, search_s=found.search_s)
     if device.type == "cuda" and not bursts and dtype != "int8":
