@@ -181,7 +181,7 @@ def one_after_the_other(
     theirs: Callable[[], float],
     rounds: int,
     lead: Callable[[], object],
-    progress: Callable[..., None],
+    *_: object,
 ) -> tuple[list[float], list[float]]:
     benchmark.pedantic(ours, setup=lead, rounds=rounds, iterations=1)
     return list(benchmark.kept), [theirs() for _ in range(rounds)]
