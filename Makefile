@@ -14,7 +14,7 @@ ARGS ?=
 STRICT = -W error -W default::pytest_benchmark.logger.PytestBenchmarkWarning
 
 # An older Python cannot even read setup_env.py, so its age is told here.
-AGE = import sys; sys.exit(sys.version_info < (3, 10) and "proofline needs Python 3.10 or later, but " \
+AGE = import sys; sys.exit(sys.version_info < (3, 10) and "prooflops needs Python 3.10 or later, but " \
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
 ready = "$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1))
 
@@ -35,7 +35,7 @@ setup:
 strict = $(call ready,--dev) && exec "$$python" -m pytest --quick $(STRICT) --doctest-modules --doctest-glob='*.md' $(1) $(ARGS)
 
 claims:
-	@$(call strict,README.md docs accounting proofline test_claims bench)
+	@$(call strict,README.md docs accounting prooflops test_claims bench)
 
 own:
 	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py)
@@ -48,4 +48,4 @@ lint:
 		&& "$$python" -m mypy
 
 gate-study:
-	@$(call ready) && exec "$$python" -m study $(ARGS)
+	@$(call ready) && exec "$$python" -m meta_tests.gate_study $(ARGS)

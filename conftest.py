@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["proofline.plugin", "proofline.suite", "proofline.model_plugin"]
+pytest_plugins = ["prooflops.plugin", "prooflops.suite.plugin", "prooflops.model.plugin"]
 
 
 @pytest.fixture(scope="session")

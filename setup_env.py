@@ -78,7 +78,7 @@ def _release(version: str) -> tuple[int, ...]:
 def requirements(extra: str = "", repository: Path = REPOSITORY) -> list[Requirement]:
     """The dependencies in pyproject.toml that apply here, with those of one extra.
 
-    Read line by line, as Python 3.10 has no TOML reader; meta_tests/test_setup.py holds this against a real one.
+    Read line by line, as Python 3.10 has no TOML reader; meta_tests/test_setup_env.py holds this against a real one.
     """
     found, current = [], ""
     form = re.compile(r""" +"([\w.-]+)>=([\d.]+)(?:; python_version < '([\d.]+)')?",""")

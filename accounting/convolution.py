@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from accounting.checks import count, counts
-from accounting.flops import (
-    INPUT_GRADIENT_PRODUCTS,
-    MULTIPLY_ADD_FLOPS,
-    WEIGHT_GRADIENT_PRODUCTS,
-)
+from accounting.flops import INPUT_GRADIENT_PRODUCTS, MULTIPLY_ADD_FLOPS, WEIGHT_GRADIENT_PRODUCTS
 
 Shape = Sequence[int]
 

@@ -19,7 +19,7 @@ LARGEST_PEAK = 1.5
 def peak_flop_per_s(
     peak_flop_per_s: Callable[[str], float | None], bound_flop_per_s: Callable[[str], float | None]
 ) -> Callable[[str], float | None]:
-    """The vendor's dense peak for a dtype, see `proofline.suite`, held against what the units can do at most."""
+    """The vendor's dense peak for a dtype, see `prooflops.suite.plugin`, held against what the units can do at most."""
 
     def dense(dtype: str) -> float | None:
         __tracebackhide__ = True

@@ -103,7 +103,7 @@ def stragglers(own_s: Sequence[Sequence[float]]) -> list[int]:
 class Disagreement(AssertionError):
     """Raised on all ranks alike, so that the job can go on with the next test."""
 
-    on_all_ranks = True  # `proofline.ranks` ends the job for any other error
+    on_all_ranks = True  # `prooflops.suite.ranks` ends the job for any other error
 
 
 # ---- the job -----------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Ranks:
         self.backend = BACKENDS.get(device.type, "gloo")
         dist.init_process_group(
             self.backend,
-            store=dist.PrefixStore("proofline", self._store),
+            store=dist.PrefixStore("prooflops", self._store),
             rank=self.rank,
             world_size=self.size,
             timeout=timeout,

@@ -78,7 +78,7 @@ class House:
 
 def new_house(root: Path) -> House:
     """The suite copied to `root`, with a registry of one source and no claim."""
-    for package in ("accounting", "proofline"):
+    for package in ("accounting", "prooflops"):
         shutil.copytree(ROOT / package, root / package)  # compiled modules too: each child would rewrite its asserts
     for file in ("conftest.py", "pytest.ini"):
         shutil.copy(ROOT / file, root)

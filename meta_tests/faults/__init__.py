@@ -43,10 +43,10 @@ def fault(*turns_red: str) -> Callable[[Callable[[pytest.MonkeyPatch], None]], C
 
 
 def replace(patch: pytest.MonkeyPatch, original: object, replacement: Any) -> None:
-    """Puts `replacement` wherever a loaded module of accounting, bench or proofline holds `original`."""
+    """Puts `replacement` wherever a loaded module of accounting, bench or prooflops holds `original`."""
     found = False
     for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] not in ("accounting", "bench", "proofline"):
+        if module_name.partition(".")[0] not in ("accounting", "bench", "prooflops"):
             continue
         for name, value in list(vars(module).items()):
             if value is original:

@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 
 from meta_tests.faults import FAULTS, Fault
-from proofline.suite import EXAMPLES
+from prooflops.suite.plugin import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIES = 3  # for a fault that a claim about speed must notice: on a busy machine noise can hide it

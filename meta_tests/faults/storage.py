@@ -10,7 +10,7 @@ import torch
 import accounting.layout
 from accounting.layout import Layout
 from meta_tests.faults import fault, replace
-from proofline.speed import Ratio, Speed
+from prooflops.suite.speed import Ratio, Speed
 
 
 @fault("storage.stride-4x4", "storage.arange-3x4")

@@ -2,7 +2,7 @@
 
 from accounting.models import Transformer, backward_flops, forward_flops, parameter_count
 from meta_tests.user_models import gpt, own
-from proofline import explained
+from prooflops.model import flop_difference as explained
 
 GPT = Transformer(
     vocab_size=gpt.VOCABULARY,

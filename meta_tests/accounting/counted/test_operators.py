@@ -1,0 +1,290 @@
+"""What one operator costs: the counter against definitions that count their own operations, and the page about it."""
+
+import re
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from accounting import counted
+from accounting.counted import operators
+from meta_tests.accounting.counted import operator_definitions as define
+from meta_tests.accounting.counted.operator_cases import CASES, Case
+from meta_tests.accounting.counted.operator_table import PAGE, count_of, page, version
+
+
+def flops_of(act: Callable[[], object]) -> counted.Count:
+    with counted.flops() as count:
+        act()
+    return count
+
+
+def counted_if_there_is(case: Case) -> counted.Count:
+    """The count of a call, unless this torch has no such operator or no kernel for it."""
+    try:
+        return count_of(case)
+    except (AttributeError, RuntimeError) as error:
+        if "has no attribute" in str(error) or "No available kernel" in str(error):
+            pytest.skip(f"torch {torch.__version__}: {error}")
+        raise
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_operator_costs_what_its_definition_does(case: Case) -> None:
+    count, right = counted_if_there_is(case), case.definition()
+    got = count.total if case.products else count.elementwise
+    assert got == right, f"counted {count}, but should be {right} [{case.name}]"
+    assert case.products or not count.total, f"{count.by_operator()} should be no products [{case.name}]"
+    assert not count.unknown, f"{count.unknown} should be known [{case.name}]"
+
+
+NAMED = """
+mv, dot, addmv, int8 mm, bilinear, LSTM, GRU, embedding, elementwise, reduction, softmax, norm, optimizer,
+attention (CPU), convolution, transposed convolution, complex mm, grouped mm
+"""
+
+
+def test_every_operator_that_torch_misses_or_gets_wrong_has_a_case() -> None:
+    named = {name.strip() for name in NAMED.replace("\n", " ").split(",")}
+    missing = named - {case.operator for case in CASES}
+    assert not missing, f"no case for {missing}"
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_operators_is_what_the_installed_torch_says() -> None:
+    written = PAGE.read_text(encoding="utf-8")
+    of = re.search(r"FlopCounterMode` of torch ([\d.]+) reports", written.replace("\n", " "))
+    assert of, "the page should name the version of torch"
+    if of[1] != version():
+        pytest.skip(f"the page is of torch {of[1]}, this is {version()}")
+    fresh = page()
+    differing = [line for line in fresh.splitlines() if line not in written.splitlines()]
+    assert written == fresh, f"python -m meta_tests.accounting.counted.operator_table --write would change {differing}"
+
+
+def test_every_row_of_the_page_has_ours_right_and_torch_marked_where_it_is_wrong() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if len(row) == 5 and row[3].isdigit()]
+    assert len(rows) == len(CASES), f"the page has {len(rows)} rows, but should have {len(CASES)}"
+    for operator, call, theirs, ours, right in rows:
+        assert ours == right, f"the page says {ours}, but should say {right} [{operator}: {call}]"
+        assert ("✗" in theirs) == (theirs.split()[0] != right), f"{theirs} is marked wrongly [{operator}: {call}]"
+
+
+# --- convolution ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)], ids=["both", "input", "weight"])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.ConvTranspose1d])
+def test_each_gradient_of_a_convolution_costs_what_its_forward_does(
+    kind: type[nn.Conv1d], groups: int, wanted: tuple[bool, bool]
+) -> None:
+    layer = kind(4, 8, 3, stride=2, padding=1, groups=groups)
+    nn.init.constant_(layer.weight, 2.0).requires_grad_(wanted[1])
+    x = torch.randint(-3, 4, (2, 4, 5)).float().requires_grad_(wanted[0])
+    grad = torch.randint_like(layer(x), -3, 4)
+    count = flops_of(lambda: layer(x).backward(grad))
+    out, forward = define.convolution(layer, x.detach())
+    input_gradient, weight_gradient, right = define.convolution_gradients(layer, x.detach(), grad, wanted)
+    plain = layer(x) - (0 if layer.bias is None else layer.bias[:, None])
+    assert torch.allclose(plain, out, atol=1e-5), "the definition should give torch's result"
+    assert x.grad is None or torch.equal(x.grad, input_gradient), "the definition should give torch's gradient"
+    assert layer.weight.grad is None or torch.equal(layer.weight.grad, weight_gradient), "of the weight as well"
+    assert count.forward == forward, f"{count}, but should be {forward} forward [{groups=}]"
+    assert count.backward == right, f"counted {count}, but should be {right} [{groups=}]"
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:
+    with sdpa_kernel(backend), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the reasons why there is no kernel
+        return F.scaled_dot_product_attention(*operands, is_causal=True)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (7, 7), (1, 1)])
+@pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
+def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend: SDPBackend, queries: int, keys: int) -> None:
+    leaves = [torch.randn(1, 4, n, 4, requires_grad=True) for n in (queries, keys, keys)]
+    rescoring = 2 * 4 * 4 * keys * queries
+    for pairs in ("full", "causal"):
+        forward, backward = define.attention(*(each[0] for each in leaves), causal=pairs == "causal")
+        rescoring = (backward - 2 * forward) * (backend == SDPBackend.FLASH_ATTENTION)
+        with counted.flops(pairs=pairs) as count:
+            attend(leaves, backend).sum().backward()
+        got = (count.forward, count.backward, count.recomputed)
+        should = (forward, 2 * forward + rescoring, rescoring)
+        assert got == should, f"forward, backward, recomputed are {got}, but should be {should} [{pairs}, {backend}]"
+
+
+@pytest.mark.parametrize(("queries", "keys", "at_end"), [(3, 5, False), (3, 5, True), (5, 3, False), (4, 4, True)])
+def test_the_pairs_of_a_causal_mask_are_those_of_the_mask(queries: int, keys: int, at_end: bool) -> None:
+    mask = torch.ones(queries, keys).tril(keys - queries if at_end else 0)
+    got = operators.causal_pairs(queries, keys, at_end)
+    assert got == int(mask.sum()), f"causal_pairs={got}, but the mask leaves {int(mask.sum())} [{queries=}, {keys=}]"
+
+
+def test_causal_attention_within_a_module_and_its_recomputation_are_recognised() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True, bias=False)
+    mask, data = nn.Transformer.generate_square_subsequent_mask(5), torch.randn(1, 5, 8, requires_grad=True)
+
+    def attended(x: Tensor) -> Tensor:
+        return layer(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
+
+    figures = {}
+    for pairs in ("full", "causal"):
+        with sdpa_kernel(SDPBackend.MATH), counted.flops(pairs=pairs) as count:
+            checkpoint(attended, data, use_reentrant=True).sum().backward()
+        figures[pairs] = count.step
+    one = 2 * 2 * 4  # FLOPs of one product per pair, of both heads
+    spared = [getattr(figures["full"], each) - getattr(figures["causal"], each) for each in ("forward", "backward")]
+    assert spared == [2 * one * 10, 4 * one * 10], f"{spared} FLOPs are spared, but 10 of 25 pairs are masked"
+    again = figures["full"].recomputation - figures["causal"].recomputation
+    assert again == 2 * one * 10, f"{again} FLOPs are spared when recomputed"
+
+
+def test_more_keys_than_queries_are_masked_from_the_first_key_on_as_torch_does() -> None:
+    operands = [torch.randn(1, 1, n, 4) for n in (3, 5, 5)]
+    with counted.flops(pairs="causal") as count:
+        out = attend(operands, SDPBackend.MATH)
+    assert torch.allclose(out[0, 0, 0], operands[2][0, 0, 0], atol=1e-6), "torch's first query should see one key"
+    assert count.total == 2 * 2 * 4 * (1 + 2 + 3), f"{count}, but 6 pairs are left"
+
+
+KERNELS = sorted(name for name in operators.ATTENTION if not name.endswith("backward"))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_of_attention_for_accelerators_are_described_by_their_schema(name: str) -> None:
+    """Without such a device only shapes: the arguments as their schema names them."""
+    heads_first = name.startswith("_scaled")
+    shape = (2, 4, 6, 8) if heads_first else (2, 6, 4, 8)
+    packet, backward = (
+        getattr(torch.ops.aten, each, None) for each in (name, name.removesuffix("_forward") + "_backward")
+    )
+    if packet is None or backward is None:
+        pytest.skip(f"torch {torch.__version__} has no {name}")
+    one = 2 * 2 * 4 * 6 * 6 * 8
+    for operator, products in ((packet, 2), (backward, 5)):
+        names = {each.name for each in operator.default._schema.arguments}
+        assert {"query", "key", "value"} <= names, f"{operator} should name its operands, but has {names}"
+        given = {each: torch.empty(shape, device="meta") for each in ("query", "key", "value")}
+        found = operators.attention(str(operator).removeprefix("aten."), given)
+        got = found.forward() if products == 2 else found.backward()
+        assert got == products * one, f"{got}, but {products} products cost {products * one} [{operator}]"
+        assert names & {"is_causal", "custom_mask_type"}, f"{operator} should say whether it is causal: {names}"
+
+
+def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
+    query = torch.empty(9, 2, 4)
+    bounds = torch.tensor([0, 2, 9], dtype=torch.int32)
+    arguments = {"query": query, "key": query, "value": query, "is_causal": True}
+    arguments |= {"cum_seq_q": bounds, "cum_seq_k": bounds, "max_q": 7, "max_k": 7}
+    shape = operators.attention("_flash_attention_forward", arguments)
+    alone = [define.attention(*[torch.ones(2, n, 4)] * 3, causal=causal)[0] for causal in (False, True) for n in (2, 7)]
+    got = shape.forward("full"), shape.forward("causal")
+    should = alone[0] + alone[1], alone[2] + alone[3]
+    assert got == should, f"full, causal cost {got}, but should be {should}"
+    unreadable = arguments | {"cum_seq_q": bounds.to("meta"), "cum_seq_k": bounds.to("meta")}
+    shape = operators.attention("_flash_attention_forward", unreadable)
+    assert shape.forward() == 2 * alone[1], "where bounds cannot be read, each sequence should count as the longest"
+
+
+def test_an_unknown_convention_of_pairs_is_refused() -> None:
+    with pytest.raises(ValueError, match="pairs must be one of full, causal, got 'half'"), counted.flops(pairs="half"):
+        pass
+
+
+# --- recurrent layers on cuDNN ----------------------------------------------------------------------------------------
+
+
+def test_the_biases_of_a_recurrent_layer_are_ignored() -> None:
+    layer = nn.LSTM(3, 5, num_layers=2)
+    weights = list(layer.parameters())  # cuDNN is handed all of them, biases included
+    token, state = torch.randn(1, 3), torch.randn(1, 5)
+    per_token = define.multiply_adds(token, layer.weight_ih_l0.T) + 3 * define.multiply_adds(
+        state, layer.weight_hh_l0.T
+    )
+    figure = operators.PRODUCTS["_cudnn_rnn"](None, torch.empty(4, 2, 3), weights)
+    assert figure == 8 * per_token, f"{figure}, but should be {8 * per_token}"
+
+
+# --- elementwise operations and reductions, more of them --------------------------------------------------------------
+
+wide = torch.randn(6, 10)
+ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
+    "in place, untagged": (lambda: wide.clone().masked_fill_(wide > 0, 0), 60 + 60),
+    "the result of a broadcast": (lambda: torch.ones(6, 1) + torch.ones(10), 60),
+    "a mean of everything": (lambda: torch.mean(wide), 60),
+    "a maximum with places": (lambda: wide.max(1), 60),
+    "a norm": (lambda: torch.linalg.vector_norm(wide), 60),
+    "a running sum": (lambda: wide.cumsum(0), 60),
+    "a list of tensors": (lambda: torch._foreach_mul([wide, wide], 2.0), 120),
+    "an outer product": (lambda: torch.outer(wide[0], wide[1]), 100),
+    "a bag of an embedding adds its rows": (
+        lambda: F.embedding_bag(torch.tensor([[0, 1, 5]]), wide, mode="sum"),
+        30,
+    ),
+    "added at indices": (lambda: wide.clone().index_add_(0, torch.tensor([1, 1]), wide[:2]), 20),
+    "put at indices": (lambda: wide.clone().index_put_((torch.tensor([1]),), wide[:1]), 0),
+    "max pooling reads every window": (lambda: F.max_pool2d(wide[None, :, :], 2), 3 * 5 * 4),
+    "average pooling reads every window": (lambda: F.avg_pool2d(wide[None, :, :], (2, 5)), 3 * 2 * 10),
+    "a window given by one size": (lambda: torch.ops.aten.avg_pool2d(wide[None, :, :], [2]), 3 * 5 * 4),
+    "whole numbers": (lambda: torch.arange(10) * 2 + 1, 0),
+    "views": (lambda: wide.t().reshape(3, 20)[1:].unsqueeze(0).expand(4, -1, -1).clone().unsqueeze_(0), 0),
+    "copies and casts": (lambda: torch.cat([wide, wide]).to(torch.bfloat16).contiguous(), 0),
+    "random numbers": (lambda: torch.randn(10).uniform_(), 0),
+    "a gather": (lambda: wide[torch.tensor([0, 2])], 0),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise_work_is_one_flop_per_element_and_no_product(name: str) -> None:
+    act, right = ELEMENTWISE[name]
+    count = flops_of(act)
+    assert count.elementwise == right, f"{count.by_operator()}, but should be {right} [{name}]"
+    assert count.total == 0, f"{count.by_operator()} should be no products [{name}]"
+    assert not count.unknown, f"{count.unknown} should be known [{name}]"
+
+
+def test_a_fused_rms_norms_backward_costs_what_it_fuses() -> None:
+    if not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
+        pytest.skip(f"torch {torch.__version__} has no fused RMS norm")
+    grad, x, rstd, weight = (torch.empty(shape, device="meta") for shape in ((6, 10), (6, 10), (6, 1), (10,)))
+    count = flops_of(lambda: torch.ops.aten._fused_rms_norm_backward(grad, x, [10], rstd, weight, [True, True]))
+    calls = define.Calls()
+    define.rms_norm_backward(calls, *(torch.ones(each.shape).numpy() for each in (grad, x, rstd, weight)))
+    assert count.elementwise == calls.flops, f"{count}, but should be {calls.flops}"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.Adam, {"weight_decay": 0.1, "maximize": True}),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        (torch.optim.Adagrad, {"weight_decay": 0.1}),
+    ],
+)
+def test_a_fused_optimizer_costs_what_its_loop_over_tensors_does(
+    optimizer: type[torch.optim.Optimizer], options: dict[str, float]
+) -> None:
+    figures = []
+    for how in ({"fused": True}, {"foreach": False}):
+        parameters = [torch.randn(5, 7, requires_grad=True), torch.randn(3, requires_grad=True)]
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        stepping = optimizer(parameters, lr=0.1, **options, **how)  # type: ignore[call-arg, arg-type]
+        stepping.step()  # creates the state
+        figures.append(flops_of(stepping.step).elementwise)
+    assert len(set(figures)) == 1, f"fused and loop cost {figures}, but should agree [{optimizer}, {options}]"
+    assert figures[0] >= 38, f"a step costs {figures[0]}, but should touch each of 38 elements"

@@ -1,0 +1,167 @@
+"""Prediction for a CUDA device where there is none, held against what does not depend on the device, and formulas."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from accounting import memory, predicted
+from accounting.activations import activation_bytes
+from accounting.models import GPT2_SMALL, LLAMA3_8B
+from accounting.predicted import ledger
+from meta_tests.accounting.predicted.predicting import OPTIMIZERS, built, few, nets
+
+pytestmark = pytest.mark.skipif(ledger.can_fake_cuda(), reason="there is a CUDA device, or this torch fakes one itself")
+
+# Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on the CPU always.
+ALIKE = ["linear", "wide", "layernorm", "gelu", "silu", "tanh", "relu", "softmax"]
+
+
+@few
+@given(
+    net=nets(ALIKE),
+    optimizer=st.sampled_from(["sgd", "momentum foreach", "adamw foreach", "adamw fused"]),
+    micro_batches=st.integers(1, 3),
+)
+def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(net, optimizer, micro_batches):
+    given = {
+        "loss": torch.mean,
+        "optimizer": OPTIMIZERS[optimizer],
+        "micro_batches": micro_batches,
+    }
+    guess = predicted.training_step(net.build, net.batch(), device="cuda", **given)
+    held = predicted.measured_training_step(net.build, net.batch(), **given)
+    tensors = len(list(net.build().parameters()))
+    checkpoints = len(net.layers) // 2 if net.checkpointed else 0
+    stepped = False
+    for name, real in held.phases.items():
+        stepped = stepped or name == "step"
+        # On CUDA foreach keeps the step counts on the CPU, where random states are always.
+        elsewhere = 4 * tensors if stepped and optimizer == "adamw foreach" else 0
+        elsewhere += 5056 * checkpoints if "forward" in name else 0
+        got = guess.phases[name].live_bytes
+        should = real.live_bytes - elsewhere
+        assert got == should, f"{name}: {got} bytes on CUDA, but should be {should} [{net=}, {optimizer=}]"
+        low, high = guess.phases[name].charged_live_bytes
+        assert got <= low <= high, f"{name}: {got=} {low=} {high=}"
+
+
+@pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
+def test_activations_in_bf16_on_cuda_differ_from_the_cpu_where_the_kernels_do(workloads, preset):
+    if preset is LLAMA3_8B and not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
+        pytest.skip("this torch has no fused RMSNorm")
+    small, batch, sequence = workloads.reduced(preset), 2, 24
+    norms, tokens = 2 * small.layers + 1, batch * sequence
+    model = workloads.build(small, device="meta", dtype=torch.bfloat16)
+    with predicted.memory("cuda") as held:
+        net = predicted.fake_copy(model, "cuda")
+        ids = torch.empty(batch, sequence, dtype=torch.long, device="cuda")
+        held.mark("built")
+        logits = net(ids)
+        held.mark("forward")
+    got = held.phases["forward"].live_bytes - held.phases["built"].live_bytes - logits.nbytes
+    should = activation_bytes(small, batch, sequence, "bf16")
+    should += small.layers * RANDOM_STATE_BYTES_OF_FLASH
+    if preset is GPT2_SMALL:  # mean and deviation in fp32
+        should += norms * tokens * 2 * 2
+    else:  # on the CPU two copies in fp32, on CUDA the input itself
+        should -= norms * tokens * small.dim * (4 + 4 - 2)
+    assert got == should, f"{got} bytes are kept on CUDA, but should be {should}"
+
+
+RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
+
+
+def step(build, batch, **given):
+    return predicted.training_step(build, batch, loss=given.pop("loss", torch.mean), device="cuda", **given)
+
+
+def test_an_optimizer_left_to_itself_takes_foreach_on_cuda():
+    net = partial(nn.Linear, 200, 100)
+    peaks = {
+        name: step(net, torch.empty(4, 200), optimizer=chosen).phases["second step"].peak_bytes
+        for name, chosen in {"itself": torch.optim.AdamW, **OPTIMIZERS}.items()
+        if name == "itself" or name.startswith("adamw")
+    }
+    assert peaks["itself"] == peaks["adamw foreach"] != peaks["adamw for-loop"], f"{peaks}"
+    inputs, counts = 4 * 200 * 4, 8  # two step counts, which are on the CPU
+    formula = memory.optimizer_step_peak_bytes([20_000, 100], "foreach") + inputs - counts
+    assert peaks["itself"] == formula, f"the peak is {peaks['itself']}, but should be {formula}"
+
+
+def operators_of_attention(dtype, kv_heads=4, mask=None):
+    with predicted.memory("cuda") as held:
+        query = torch.empty(2, 4, 10, 16, dtype=dtype, device="cuda", requires_grad=True)
+        key = torch.empty(2, kv_heads, 10, 16, dtype=dtype, device="cuda")
+        mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
+        out = functional.scaled_dot_product_attention(query, key, key, mask, enable_gqa=kv_heads != 4)
+        out.sum().backward()
+    return " ".join(held.unknown)
+
+
+def test_attention_is_flash_in_16_bits_and_memory_efficient_in_32():
+    assert "_scaled_dot_product_flash_attention_backward" in operators_of_attention(torch.bfloat16)
+    assert "_scaled_dot_product_flash_attention_backward" in operators_of_attention(torch.bfloat16, kv_heads=2)
+    assert "_scaled_dot_product_efficient_attention_backward" in operators_of_attention(torch.float32)
+    assert "bmm" in operators_of_attention(torch.float64)
+
+
+def test_attention_whose_kernel_depends_on_the_release_is_refused_unless_chosen():
+    for kind in ({"kv_heads": 2}, {"mask": torch.bool}):
+        with pytest.raises(RuntimeError, match="runs otherwise in each release: take is_causal"):
+            operators_of_attention(torch.float32, **kind)
+        with sdpa_kernel(SDPBackend.MATH):
+            assert "bmm" in operators_of_attention(torch.float32, **kind)
+
+
+def test_dropout_keeps_a_mask_of_bools():
+    with predicted.memory("cuda") as held:
+        x = torch.empty(100, 10, device="cuda", requires_grad=True)
+        held.mark("x")
+        out = functional.dropout(x, 0.1)
+        held.mark("out")
+    assert held.phases["out"].live_bytes == 4000 + out.nbytes + 1000
+
+
+def test_what_is_modelled_is_named_and_peaks_are_lower_bounds(workloads):
+    build = partial(built, workloads, workloads.reduced(LLAMA3_8B), 1, torch.bfloat16)
+    tokens = torch.empty(2, 16, dtype=torch.long)
+    guess = step(build, tokens, optimizer=torch.optim.AdamW, compute_capability=(9, 0))
+    assert "modelled without a GPU" in repr(guess), f"{guess}"
+    assert "peak_bytes=≥" in repr(guess), f"{guess}"
+    assert set(guess.choices) >= {"scaled_dot_product_attention", "dropout", "rms_norm", "optimizer"}
+    assert guess.cublas_workspace_bytes == 32 * 2**20
+    assert guess.phases["second step"].peak_bytes_with_scratch is None
+    with predicted.memory("cpu") as on_cpu:
+        torch.ones(3)
+    assert on_cpu.choices == {}
+    assert "modelled" not in repr(on_cpu)
+
+
+class First(nn.LSTM):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[0]
+
+
+def test_what_cannot_be_modelled_is_refused():
+    with pytest.raises(RuntimeError, match=r"lstm.input on CUDA keeps what only cuDNN knows"):
+        step(partial(First, 4, 4), torch.empty(3, 2, 4))
+    with pytest.raises(RuntimeError, match="autocast is predicted on CUDA only where there is a GPU"):
+        step(partial(nn.Linear, 4, 4), torch.empty(3, 4), autocast=torch.bfloat16)
+    with pytest.raises(RuntimeError, match="scratch=True measures kernels on 'cuda', and there is none"):
+        step(partial(nn.Linear, 4, 4), torch.empty(3, 4), scratch=True)
+
+
+def test_the_choices_of_cuda_end_with_the_block():
+    with predicted.memory("cuda"):
+        torch.empty(3, device="cuda")
+    with predicted.memory("cpu") as held:
+        functional.dropout(torch.empty(8, requires_grad=True), 0.5)
+    assert not any("native_dropout" in name for name in held.unknown)

@@ -1,0 +1,107 @@
+"""Full-size models predicted without their memory, beside the formulas."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import perf_counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from accounting import memory, predicted
+from accounting.activations import RANDOM_STATE_BYTES, deep_linear_peak_bytes
+from accounting.models import GPT2_SMALL, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B, DeepLinear, parameter_count
+from meta_tests.accounting.older_torch import activation_bytes_here
+from meta_tests.accounting.predicted.predicting import OPTIMIZERS, built, few, step_of
+
+# ---- formulas --------------------------------------------------------------------------------------------------------
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("preset", "dtype", "every"),
+    [
+        (GPT2_SMALL, "fp32", 0),
+        (GPT2_SMALL, "bf16", 3),
+        (LLAMA3_8B, "bf16", 0),
+        (LLAMA3_8B, "fp32", 2),
+        (LLAMA3_70B, "bf16", 0),
+        (MIXTRAL_8X7B, "bf16", 0),
+    ],
+)
+def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype, every):
+    with torch.device("meta"):
+        model = built(workloads, preset, every, DTYPES[dtype])
+    with predicted.memory() as held:
+        net = predicted.fake_copy(model, "cpu")
+        held.mark("built")
+        tokens = torch.empty(2, 1024, dtype=torch.long)
+        held.mark("tokens")
+        logits = net(tokens)
+        held.mark("forward")
+    live = {name: phase.live_bytes for name, phase in held.phases.items()}
+    assert live["built"] == memory.element_bytes(parameter_count(preset), dtype), f"{live}"
+    states = -(-preset.layers // every) * RANDOM_STATE_BYTES if every else 0
+    got = live["forward"] - live["tokens"] - logits.nbytes - states
+    formula = activation_bytes_here(preset, 2, 1024, dtype, checkpoint_every=every)
+    assert formula == got, f"activation_bytes={formula}, but should be {got}"
+
+
+@few
+@given(dim=st.integers(8, 64), layers=st.integers(1, 6), rows=st.integers(8, 128))
+def test_the_peak_of_a_deep_linear_net_is_that_of_the_formula(workloads, dim, layers, rows):
+    model = DeepLinear(dim=dim, layers=layers)
+    inputs = torch.empty(rows, dim)
+    step = predicted.training_step(
+        partial(built, workloads, model), inputs, loss=lambda out: functional.mse_loss(out, out.detach() * 0)
+    )
+    got = max(step.phases[name].peak_bytes for name in ("forward", "backward"))
+    formula = deep_linear_peak_bytes(model, rows)
+    assert abs(formula - got) <= 5 * rows * 4, f"deep_linear_peak_bytes={formula}, but should be {got}"
+
+
+@pytest.mark.parametrize("implementation", memory.IMPLEMENTATIONS)
+def test_the_peak_of_an_optimizer_step_is_that_of_the_formula(implementation):
+    net = nn.Sequential(nn.Linear(100, 200), nn.Linear(200, 50))
+    step = predicted.training_step(
+        net, torch.empty(0, 100), loss=torch.sum, optimizer=OPTIMIZERS[f"adamw {implementation}"]
+    )
+    got = step.phases["second step"].peak_bytes
+    formula = memory.optimizer_step_peak_bytes([tensor.numel() for tensor in net.parameters()], implementation)
+    assert 0 <= got - formula <= 12, f"optimizer_step_peak_bytes={formula}, but should be {got}"
+
+
+def test_a_step_of_mixtral_is_predicted_at_full_size(workloads):
+    start = perf_counter()
+    step = step_of(workloads, MIXTRAL_8X7B, 4096)
+    seconds = perf_counter() - start
+    count, tensors = parameter_count(MIXTRAL_8X7B), 995
+    classes = step.phases["second step"].live_by_class
+    assert classes["parameters"] == classes["gradients"] == 2 * count, f"{classes}"
+    assert classes["optimizer state"] == 2 * 2 * count + 4 * tensors, f"{classes}"
+    assert seconds < 60, f"{seconds:.0f} s"
+
+
+def main() -> None:
+    from bench import models as workloads
+
+    for name, preset in PRINTED.items():
+        start = perf_counter()
+        step = step_of(workloads, preset, sequence := 8192)
+        seconds = perf_counter() - start
+        for phase_name, phase in step.phases.items():
+            parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in phase.peak_by_class.items())
+            levels = f"live {phase.live_bytes / 1e9:8.2f} GB, peak {phase.peak_bytes / 1e9:8.2f} GB"
+            print(f"{phase_name:16} {levels}: {parts}")
+        print(f"{name}, one sequence of {sequence} in bf16: predicted in {seconds:.1f} s")
+
+
+PRINTED = {"Llama-3-70B": LLAMA3_70B, "Mixtral-8x7B": MIXTRAL_8X7B}
+
+if __name__ == "__main__":
+    main()

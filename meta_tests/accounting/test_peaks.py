@@ -1,0 +1,418 @@
+"""The peak table is right: physics, the vendors' own ratios and a second transcription, each able to fail.
+
+Each check is a function from a row to its violations, so that it can also be run over a table with one cell perturbed.
+"""
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from accounting import devices
+from accounting.devices import ACCELERATORS, device_named, nominal_clock_mhz
+from accounting.peaks import CPU_PATHS, FLOP_PER_CLOCK, ROWS, SOURCES, Accelerator, Figure
+
+# Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed, and by how much.
+RE_DERIVATION_EXCEPTIONS = {
+    ("V100 PCIe", "fp16"): (0.010, "the clock is secondary"),
+    ("V100 PCIe", "fp16_acc16"): (0.010, "the clock is secondary"),
+    ("V100S PCIe", "fp16"): (0.007, "the clock is secondary"),
+    ("V100S PCIe", "fp16_acc16"): (0.007, "the clock is secondary"),
+    ("V100 SXM2", "int8"): (0.011, "secondary, rounded down"),
+    ("L4", "fp64"): (0.036, "secondary"),
+    ("L4", "tf32"): (0.010, "half of a rounded 120"),
+    ("L40S", "tf32"): (0.012, "at 2520 MHz, as its fp8; the 16-bit formats are at 2490"),
+    ("L40S", "fp8"): (0.013, "at 2520 MHz"),
+    ("L40S", "int8"): (0.013, "at 2520 MHz"),
+    ("B200", "fp32"): (0.008, "rounded up to 75"),
+    ("B200", "tf32"): (0.023, "2.2 PF sparse is rounded: 1.1, where half of bf16 is 1.125"),
+    ("B300 SXM6", "tf32"): (0.023, "2.2 PF sparse is rounded"),
+    ("B300 SXM6", "fp4"): (0.037, "14 PF printed, 108 PF for eight"),
+    ("Gaudi 3", "fp32"): (0.094, "secondary, at the 1750 MHz of an earlier paper"),
+    ("Gaudi 3", "tf32"): (0.095, "secondary, at 1750 MHz"),
+    ("Gaudi 3", "fp16"): (0.095, "secondary, at 1750 MHz"),
+}
+SPARSE_PER_DENSE = {  # where it is not 2
+    ("L40S", "fp16"): (733 / 362.05, "the sparse figure is at 2520 MHz, the dense one at 2490"),
+    ("L40S", "bf16"): (733 / 362.05, "as fp16"),
+    ("B300 SXM6", "fp4"): (18 / 14, "both printed, in PF"),
+    ("GB300", "fp4"): (20 / 15, "both printed, in PF"),
+}
+BANDWIDTH_RANGE = {  # GB/s that boards with this memory have had
+    "GDDR6": (250, 1000),
+    "GDDR6X": (750, 1100),
+    "GDDR7": (1300, 1800),
+    "HBM2": (850, 1600),
+    "HBM2e": (1600, 3800),
+    "HBM3": (3000, 5400),
+    "HBM3e": (4700, 8100),
+}
+
+
+def slowest_to_fastest(figures: dict[str, Figure]) -> Iterator[tuple[str, str]]:
+    """Pairs of columns of which the first is never above the second."""
+    ladder = ["fp64", "fp32", "tf32", "bf16", "fp8", "fp4"]
+    present = [column for column in ladder if column in figures]
+    yield from pairwise(present)
+    for narrow, wide in [
+        ("fp64", "fp64_tensor"),
+        ("fp64_tensor", "fp32_tensor" if "fp32_tensor" in figures else "fp32"),
+        ("fp32", "fp32_tensor"),
+        ("fp16", "fp16_acc16"),
+        ("fp8", "fp8_acc16"),
+        ("bf16", "fp8_fnuz"),
+    ]:
+        if narrow in figures and wide in figures:
+            yield narrow, wide
+
+
+def rounding(figure: Figure) -> float:
+    """Half a unit in the last printed digit."""
+    decimals = len(str(figure.printed).partition(".")[2]) if isinstance(figure.printed, float) else 0
+    return 0.5 / 10**decimals / figure.divisor
+
+
+def flop_per_clock(row: Accelerator, column: str) -> int | None:
+    """What one unit of the row's die does per clock; the 16-bit formats share a rate unless the die says otherwise."""
+    rates = FLOP_PER_CLOCK[row.die]
+    for name in (column, column.removesuffix("_acc16"), "bf16" if column.startswith("fp16") else column):
+        if name in rates:
+            return rates[name]
+    return None
+
+
+def re_derived(row: Accelerator, column: str) -> float | None:
+    """TFLOP/s from units · FLOP per clock · clock, or None where one of them is not known."""
+    clock_mhz, rate = nominal_clock_mhz(row, column), flop_per_clock(row, column)
+    if row.units is None or clock_mhz is None or rate is None:
+        return None
+    return row.units * rate * clock_mhz / 1e6
+
+
+def re_derivation_violations(row: Accelerator) -> list[str]:
+    """Figures that units · FLOP per clock · clock does not give."""
+    found = []
+    for column, figure in row.peaks.items():
+        expected = re_derived(row, column)
+        if expected is None:
+            continue
+        share = RE_DERIVATION_EXCEPTIONS.get((row.label, column), (0.005, ""))[0]
+        if abs(figure.value - expected) > max(share * figure.value, rounding(figure)):
+            found.append(f"{row.label} {column} is {figure.value:g}, but units x rate x clock gives {expected:.5g}")
+    return found
+
+
+def ratio_violations(row: Accelerator) -> list[str]:
+    """Formats whose ratio to the 16-bit one is not that of the die; holds without knowing units or clock."""
+    base, base_rate = row.peaks.get("bf16", row.peaks.get("fp16")), flop_per_clock(row, "bf16")
+    found = []
+    for column, figure in row.peaks.items():
+        rate = flop_per_clock(row, column)
+        vector = devices._AT_VECTOR_CLOCK.intersection({column})
+        if base is None or base_rate is None or rate is None or vector:
+            continue
+        share = 0.005 + RE_DERIVATION_EXCEPTIONS.get((row.label, column), (0.0, ""))[0]
+        expected = base.value * rate / base_rate
+        if abs(figure.value - expected) > max(share * expected, 2 * rounding(figure)):
+            found.append(f"{row.label} {column} is {figure.value:g}, but {rate / base_rate:g} x 16-bit is {expected:g}")
+    return found
+
+
+def sparsity_violations(row: Accelerator) -> list[str]:
+    """Dense figures that are not half of the sparse one printed beside them."""
+    found = []
+    for column, figure in row.peaks.items():
+        factor = SPARSE_PER_DENSE.get((row.label, column), (2, ""))[0]
+        if figure.sparse is None:
+            continue
+        if abs(figure.sparse / factor - figure.value) > max(0.005 * figure.value, rounding(figure)):
+            found.append(f"{row.label} {column}: {figure.sparse:g} sparse is not {factor:g} x {figure.value:g} dense")
+    return found
+
+
+def order_violations(row: Accelerator) -> list[str]:
+    """Narrower formats that are slower than wider ones, and integers far faster than the 16-bit floats."""
+    found = [
+        f"{row.label}: {slower} {row.peaks[slower].value:g} is above {faster} {row.peaks[faster].value:g}"
+        for slower, faster in slowest_to_fastest(row.peaks)
+        if row.peaks[slower].value > row.peaks[faster].value
+    ]
+    if {"int8", "bf16"} <= set(row.peaks) and row.peaks["int8"].value > 4.01 * row.peaks["bf16"].value:
+        found.append(f"{row.label}: int8 {row.peaks['int8'].value:g} is above 4 x bf16 {row.peaks['bf16'].value:g}")
+    return found
+
+
+def range_violations(row: Accelerator) -> list[str]:
+    """Figures that no such board has: bandwidth, clock, FLOPs per byte of bandwidth."""
+    found = []
+    if row.bandwidth is not None and row.memory is not None:
+        kind = row.memory.replace("HBM2E", "HBM2e").replace("HBM3E", "HBM3e").split(" GB ")[1].split()[0]
+        low, high = BANDWIDTH_RANGE[kind]
+        if not low <= row.bandwidth.printed <= high:
+            found.append(f"{row.label}: {row.bandwidth.printed:g} GB/s is no bandwidth of {kind} ({low} to {high})")
+    if row.bandwidth is not None:
+        sixteen_bit = row.peaks.get("bf16") or row.peaks["fp16"]
+        ridge = sixteen_bit.value * 1e3 / row.bandwidth.value
+        if not 30 <= ridge <= 700:
+            found.append(f"{row.label}: a ridge point of {ridge:.0f} FLOP per byte")
+    found += [f"{row.label}: a clock of {c} MHz" for c in row.clocks_mhz if c is not None and not 1200 <= c <= 2800]
+    return found
+
+
+def printed_figures(row: Accelerator) -> dict[str, tuple[float, str]]:
+    """The row as the second transcription has it: what is printed, and as what."""
+    figures = {column: (figure.printed, figure.kind) for column, figure in row.peaks.items()}
+    if row.bandwidth is not None:
+        figures["bandwidth"] = (row.bandwidth.printed, row.bandwidth.kind)
+    numbers = {"units": row.units, "vector_clock_mhz": row.clocks_mhz[0], "matrix_clock_mhz": row.clocks_mhz[1]}
+    return figures | {name: (number, "") for name, number in numbers.items() if number is not None}
+
+
+def transcription() -> dict[str, dict[str, tuple[float, str]]]:
+    """meta_tests/recorded/peaks.csv: the vendors' figures written down a second time, apart from the table."""
+    found: dict[str, dict[str, tuple[float, str]]] = {}
+    with (Path(__file__).parents[1] / "recorded" / "peaks.csv").open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            found.setdefault(line["device"], {})[line["quantity"]] = (float(line["printed"]), line["as"])
+    return found
+
+
+TRANSCRIPTION = transcription()
+
+
+def transcription_violations(row: Accelerator) -> list[str]:
+    """Cells that differ from the second transcription; each peak and bandwidth must be in both."""
+    table, second = printed_figures(row), dict(TRANSCRIPTION.get(row.label, {}))
+    if "vector_clock_mhz" not in second and row.clocks_mhz[0] is not None:
+        second["vector_clock_mhz"] = second["matrix_clock_mhz"]  # written down twice only where there are two
+    found = [
+        f"{row.label} {quantity} is {table.get(quantity)}, but the second transcription has {cell}"
+        for quantity, cell in second.items()
+        if table.get(quantity) != cell
+    ]
+    unprotected = set(table) - set(second)
+    return found + [f"{row.label} {quantity} is missing from the second transcription" for quantity in unprotected]
+
+
+PHYSICAL = (re_derivation_violations, ratio_violations, sparsity_violations, order_violations, range_violations)
+CHECKS = (*PHYSICAL, transcription_violations)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removesuffix("_violations"))
+def test_no_row_of_the_table_violates(check):
+    violations = [violation for row in ROWS for violation in check(row)]
+    assert not violations, "\n".join(violations)
+
+
+def test_each_stated_exception_is_one():
+    idle = [
+        f"{label} {column} ({reason})"
+        for (label, column), (_, reason) in RE_DERIVATION_EXCEPTIONS.items()
+        if abs((figure := ACCELERATORS[label].peaks[column]).value - re_derived(ACCELERATORS[label], column))
+        <= max(0.005 * figure.value, rounding(figure))
+    ]
+    idle += [
+        f"{label} {column} ({reason})"
+        for (label, column), reason in SPARSE_PER_DENSE.items()
+        if abs((figure := ACCELERATORS[label].peaks[column]).sparse / 2 / figure.value - 1) <= 0.005
+    ]
+    assert not idle, f"these figures obey the rule and need no exception: {', '.join(idle)}"
+
+
+def test_the_transcription_names_only_rows_of_the_table():
+    strangers = set(TRANSCRIPTION) - set(ACCELERATORS)
+    assert not strangers, f"recorded/peaks.csv has devices that the table lacks: {sorted(strangers)}"
+
+
+# Can the checks fail?
+
+FACTORS = (1.01, 0.99, 2, 0.5, 1000)
+
+
+def perturbed_cells(row: Accelerator, factor: float) -> Iterator[tuple[str, Accelerator]]:
+    """The row once for each of its numbers, with that number multiplied by `factor`."""
+    for column, figure in row.peaks.items():
+        for cell in ("printed", "sparse"):
+            value = getattr(figure, cell)
+            if value is not None:
+                changed = {**row.peaks, column: figure._replace(**{cell: value * factor})}
+                yield f"{row.label} {column} {cell} x {factor}", row._replace(peaks=changed)
+    if row.bandwidth is not None:
+        bandwidth = row.bandwidth._replace(printed=row.bandwidth.printed * factor)
+        yield f"{row.label} bandwidth x {factor}", row._replace(bandwidth=bandwidth)
+    if row.units is not None:
+        yield f"{row.label} units x {factor}", row._replace(units=row.units * factor)
+    for place, clock in enumerate(row.clocks_mhz):
+        if clock is not None:
+            clocks = tuple(c if i != place else clock * factor for i, c in enumerate(row.clocks_mhz))
+            yield f"{row.label} clocks_mhz[{place}] x {factor}", row._replace(clocks_mhz=clocks)
+
+
+def with_printed(row: Accelerator, column: str, printed: float) -> Accelerator:
+    """The row with another printed figure in one column."""
+    return row._replace(peaks={**row.peaks, column: row.peaks[column]._replace(printed=printed)})
+
+
+def uncaught(factor: float, checks) -> list[str]:
+    """The perturbed cells that no check notices."""
+    return [
+        cell
+        for row in ROWS
+        for cell, changed in perturbed_cells(row, factor)
+        if not any(check(changed) for check in checks)
+    ]
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_every_perturbed_cell_of_the_table_is_caught(factor):
+    survivors = uncaught(factor, CHECKS)
+    assert not survivors, f"{len(survivors)} perturbed cells pass every check: {survivors}"
+
+
+def test_a_unit_slip_of_1000_is_caught_without_the_transcription():
+    survivors = uncaught(1000, PHYSICAL)
+    assert not survivors, f"{len(survivors)} cells could be 1000 times too high: {survivors}"
+
+
+def test_physics_alone_catches_a_doubled_peak_of_every_row_with_units_and_clock():
+    survivors = [
+        f"{row.label} {column}"
+        for row in ROWS
+        for column, figure in row.peaks.items()
+        if re_derived(row, column) is not None
+        and not re_derivation_violations(
+            row._replace(peaks={**row.peaks, column: figure._replace(printed=figure.printed * 2)})
+        )
+    ]
+    assert not survivors, f"the re-derivation does not notice these doubled: {survivors}"
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200", "NVIDIA GeForce RTX 4090"])
+def test_a_sparse_figure_in_the_place_of_the_dense_one_is_caught(name):
+    row = device_named(name)
+    figure = row.peaks["bf16"]
+    sparse = Figure(figure.sparse or figure.printed)
+    changed = row._replace(peaks={**row.peaks, "bf16": sparse})
+    for check in (re_derivation_violations, ratio_violations, transcription_violations):
+        assert check(changed), f"{check.__name__} accepts {sparse.value:g} as the dense bf16 peak of {name}"
+
+
+@pytest.mark.parametrize("factor", [2, 0.5])
+def test_every_perturbed_rate_of_a_die_is_caught(factor, monkeypatch):
+    survivors = []
+    for die, rates in FLOP_PER_CLOCK.items():
+        for column, rate in rates.items():
+            with monkeypatch.context() as patch:
+                patch.setitem(rates, column, rate * factor)
+                if not any(re_derivation_violations(row) or ratio_violations(row) for row in ROWS):
+                    survivors.append(f"{die} {column}")
+    assert not survivors, f"a wrong rate of these dies passes: {survivors}"
+
+
+# The ladder of the architectures
+
+
+def test_tensor_rates_per_clock_obey_the_ladder_of_the_architectures():
+    sixteen_bit = {die: rates.get("bf16", rates.get("fp16")) for die, rates in FLOP_PER_CLOCK.items()}
+    ladder = {
+        "GV100": 1024, "TU104": 1024, "GA100": 2048, "GH100": 4096, "GB100": 8192, "GB110": 8192,
+        "GA102": 1024, "AD102": 1024, "GB202": 1024,
+        "GA102 GeForce": 512, "AD102 GeForce": 512, "GB202 GeForce": 512,
+        "CDNA2": 1024, "CDNA3": 2048, "CDNA4": 4096, "Gaudi 2": 131072, "Gaudi 3": 131072, "Xe-HPC": 512,
+    }  # fmt: skip
+    assert sixteen_bit == ladder
+
+
+def test_every_row_has_the_architecture_of_its_die():
+    architectures = {
+        "GV100": "7.0", "TU104": "7.5", "GA100": "8.0", "GA102": "8.6", "AD102": "8.9", "GH100": "9.0", "GB100": "10.0",
+        "GB110": "10.3", "GB202": "12.0", "CDNA2": "gfx90a", "CDNA3": "gfx942", "CDNA4": "gfx950", "Gaudi 2": "Gaudi 2",
+        "Gaudi 3": "Gaudi 3", "Xe-HPC": "Xe-HPC",
+    }  # fmt: skip
+    wrong = [row.label for row in ROWS if row.arch != architectures[row.die.removesuffix(" GeForce")]]
+    assert not wrong, f"rows whose compute capability is not that of their die: {wrong}"
+
+
+@pytest.mark.parametrize("die", ["GA102", "AD102", "GB202"])
+def test_geforce_halves_only_what_accumulates_in_fp32(die):
+    professional, geforce = FLOP_PER_CLOCK[die], FLOP_PER_CLOCK[f"{die} GeForce"]
+    halved = {column for column in geforce if column in professional and 2 * geforce[column] == professional[column]}
+    equal = {column for column in geforce if geforce[column] == professional.get(column)}
+    assert halved == {"tf32", "bf16", "fp8"} & set(geforce), f"halved on GeForce: {sorted(halved)}"
+    assert equal == {"fp32", "int8", "fp4"} & set(geforce), f"not halved on GeForce: {sorted(equal)}"
+
+
+# Labels and sources
+
+
+def test_labels_are_unique():
+    repeated = [label for label, times in Counter(row.label for row in ROWS).items() if times > 1]
+    assert not repeated, f"labels that stand on two rows: {repeated}"
+
+
+def test_every_row_states_sources_that_exist_and_every_source_is_used():
+    stated = {key for row in ROWS for key in row.sources}
+    assert all(row.sources for row in ROWS)
+    assert stated == set(SOURCES), f"unknown {sorted(stated - set(SOURCES))}, unused {sorted(set(SOURCES) - stated)}"
+    assert {row.source_class for row in ROWS} == {"P1", "P2", "S"}
+
+
+# CPUs
+
+# Units · bits per unit, and the bits of an element: FLOPs per cycle are units · bits / element bits · 2.
+SIMD_BITS = {
+    "AVX2 + FMA": 2 * 256,
+    "AVX-512, two units": 2 * 512,
+    "AVX-512, one unit or double-pumped": 512,
+    "AVX512_FP16": 2 * 512,
+    "Neoverse N1, N2": 2 * 128,
+    "Neoverse V2": 4 * 128,
+    "Apple M4 performance core": 4 * 128,
+}
+MATRIX_AND_DOT = {  # what no width of a vector gives: multiply-adds per cycle, times 2
+    ("AVX-VNNI", "int8"): 2 * 8 * 4,  # units · 32-bit lanes · products summed in a lane
+    ("AVX-512 VNNI, two units", "int8"): 2 * 16 * 4,
+    ("AVX-512 VNNI, one unit", "int8"): 16 * 4,
+    ("AVX512_BF16, two units", "bf16"): 2 * 16 * 2,
+    ("AVX512_BF16, one unit", "bf16"): 16 * 2,
+    ("AMX-BF16", "bf16"): 16 * 16 * 32 // 16,  # a tile product of 16 x 32 by 32 x 16 in 16 cycles
+    ("AMX-INT8", "int8"): 16 * 16 * 64 // 16,
+    ("Neoverse V1", "bf16"): 32,  # measured, as the next
+    ("Neoverse V1", "fp16"): 16,
+    ("Neoverse V1", "int8"): 64,
+    ("Apple M4 SME", "fp32"): 16 * 16,  # an outer product of two 512-bit vectors per cycle
+    ("Apple M4 SME", "fp64"): 8 * 8,
+}
+BITS = {"fp64": 64, "fp32": 32, "fp16": 16}
+
+
+def cpu_violations(paths) -> list[str]:
+    """CPU figures that the width and number of the units do not give."""
+    found = []
+    for path in paths:
+        for dtype, flops in path.flops_per_cycle.items():
+            if flops is None:
+                continue
+            if (path.label, dtype) in MATRIX_AND_DOT:
+                expected = 2 * MATRIX_AND_DOT[path.label, dtype]
+            else:
+                expected = 2 * SIMD_BITS[path.label] // BITS[dtype]
+            if flops != expected:
+                found.append(f"{path.label} {dtype} is {flops}, but the units give {expected}")
+    return found
+
+
+def test_flops_per_cycle_of_a_core_follow_from_its_units():
+    assert not cpu_violations(CPU_PATHS), "\n".join(cpu_violations(CPU_PATHS))
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_every_perturbed_rate_of_a_cpu_is_caught(factor):
+    for path in CPU_PATHS:
+        for dtype, flops in path.flops_per_cycle.items():
+            if flops is not None:
+                changed = path._replace(flops_per_cycle={**path.flops_per_cycle, dtype: flops * factor})
+                assert cpu_violations([changed]), f"{path.label} {dtype} x {factor} passes"

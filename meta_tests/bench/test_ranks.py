@@ -1,0 +1,328 @@
+"""Jobs of two ranks: what their record has, who is named, how they end; and the formulas against hand counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from accounting.memory import optimizer_state_bytes
+from bench.ranks import bus_factor, sharded_rows, stragglers, whole_shares
+from meta_tests.conftest import ROOT
+from prooflops.suite.ranks import Place, Ranked, device_of, place
+
+needs_gloo = pytest.mark.skipif(
+    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="torch has no gloo here"
+)
+
+SLOW_RANK = """
+import os, time
+import torch
+
+usual = torch.nn.Linear.forward
+
+def forward(self, x):
+    time.sleep(0.04 if self.out_features == 10 else 0)  # once a step
+    return usual(self, x)
+
+if os.environ["RANK"] == "1":
+    torch.nn.Linear.forward = forward
+"""
+
+# The result of an all-reduce is wrong on rank 1, and after that an all-gather fails there.
+WRONG_RANK = """
+import os
+import torch.distributed as dist
+
+usual = dist.all_reduce
+
+def all_reduce(tensor, **options):
+    usual(tensor, **options)
+    tensor[0] += 1
+
+def all_gather(*arguments, **options):
+    raise RuntimeError("planted")
+
+if os.environ["RANK"] == "1":
+    dist.all_reduce = all_reduce
+    dist.all_gather_into_tensor = dist.all_gather_single = all_gather
+"""
+
+# pytest-benchmark's look at the CPU takes a second.
+NO_MACHINE_INFO = """
+def pytest_benchmark_generate_machine_info():
+    return {}
+"""
+
+
+@dataclass
+class Job:
+    """What a job of two ranks said and left."""
+
+    codes: list[int]
+    said: list[str]
+    seconds: float
+    folder: Path
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        files = (self.folder / "history").rglob("*.json")
+        return [json.loads(file.read_text()) for file in files if file.parent.name != "baselines"]
+
+    @property
+    def everything(self) -> str:
+        return "\n".join(self.said)
+
+
+def job(folder: Path, planted: str, select: str, *, torchrun: bool) -> Job:
+    """Two ranks of bench/test_collectives.py on CPUs: by torchrun, or by setting its variables as a scheduler would."""
+    (folder / "planted.py").write_text(planted + NO_MACHINE_INFO)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "GITHUB_", "PROOFLOPS_"))}
+    kept |= {"PYTHONPATH": str(folder), "PROOFLOPS_HISTORY": str(folder / "history"), "OMP_NUM_THREADS": "1"}
+    pytest_run = ["-m", "pytest", "bench/test_collectives.py", "--quick", "--device", "cpu", "-p", "planted",
+                  "--report", str(folder / "report"), "-o", f"cache_dir={folder / 'cache'}", "-k", select,
+                  "--junitxml", str(folder / "junit.xml"), "--benchmark-json", str(folder / "bench.json")]  # fmt: skip
+    began = time.monotonic()
+    if torchrun:
+        commands = [[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *pytest_run]]
+        environments = [kept]
+    else:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        commands = [[sys.executable, *pytest_run]] * 2
+        environments = [
+            kept
+            | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            for rank in "01"
+        ]
+    started = [
+        subprocess.Popen(command, cwd=ROOT, env=each, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command, each in zip(commands, environments, strict=True)
+    ]
+    try:
+        said = [each.communicate(timeout=120)[0] for each in started]
+    finally:
+        for each in started:
+            each.kill()
+    return Job([each.returncode for each in started], said, time.monotonic() - began, folder)
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job of torchrun in which rank 1 is slow at its own work."""
+    return job(tmp_path_factory.mktemp("slow"), SLOW_RANK, "4KiB or step", torchrun=True)
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job without torchrun in which rank 1 first gets a wrong result, and then fails alone."""
+    return job(tmp_path_factory.mktemp("wrong"), WRONG_RANK, "4KiB", torchrun=False)
+
+
+# ---- a job -------------------------------------------------------------------------------------------------------
+
+
+@needs_gloo
+def test_a_job_leaves_one_record_with_the_figures_of_every_rank(slow: Job) -> None:
+    assert slow.codes == [0], slow.everything
+    assert len(slow.records) == 1, f"{len(slow.records)} records of one job"
+    assert len(json.loads((slow.folder / "bench.json").read_text())["benchmarks"]) == len(slow.records[0]["benchmarks"])
+    assert (slow.folder / "junit.xml").read_text().count("<testsuite ") == 1
+    assert slow.everything.count("test session starts") == 1, "more than rank 0 wrote to the terminal"
+    record = slow.records[0]
+    assert record["prooflops"]["fingerprint"]["ranks"] == 2
+    extras = {bench["name"]: bench["extra_info"] for bench in record["benchmarks"]}
+    assert {name.partition("-4KiB")[0] for name in extras} >= {
+        "test_collective[all-reduce", "test_collective[all-gather", "test_collective[reduce-scatter",
+        "test_step[ddp]", "test_step[zero]",
+    }  # fmt: skip
+    for name, extra in extras.items():
+        assert [rank["rank"] for rank in extra["ranks"]] == [0, 1], name
+        assert extra["seconds"] >= max(rank["median_s"] for rank in extra["ranks"]) * 0.999, name
+        assert extra["rounds"] >= 6
+        assert extra["backend"] == "gloo"
+    reduced = extras["test_collective[all-reduce-4KiB]"]
+    assert reduced["bytes"] == 4096
+    assert reduced["algbw_bytes_per_s"] == 4096 / reduced["seconds"]
+    assert reduced["busbw_bytes_per_s"] == reduced["algbw_bytes_per_s"]
+    gathered = extras["test_collective[all-gather-4KiB]"]
+    assert gathered["busbw_bytes_per_s"] == gathered["algbw_bytes_per_s"] / 2
+
+
+@needs_gloo
+def test_a_slow_rank_is_named_in_the_record_and_on_the_terminal(slow: Job) -> None:
+    steps = [bench for bench in slow.records[0]["benchmarks"] if bench["name"].startswith("test_step")]
+    for bench in steps:
+        extra = bench["extra_info"]
+        assert len(extra["stragglers"]) == 1, extra
+        assert extra["stragglers"][0].startswith("rank 1 ("), extra
+        assert extra["ranks"][1]["own_s"] > 0.04, extra
+        assert extra["ranks"][1]["late_s"] > max(0.02, extra["ranks"][0]["late_s"]), extra
+        assert extra["efficiency"] < 1, extra
+    assert "straggler: rank 1 (" in slow.everything
+    assert "straggler: rank 0 (" not in slow.everything
+
+
+@needs_gloo
+def test_each_rank_keeps_the_share_of_the_optimizer_that_the_formulas_say(slow: Job) -> None:
+    held = {
+        bench["name"]: [rank["optimizer_bytes"] for rank in bench["extra_info"]["ranks"]]
+        for bench in slow.records[0]["benchmarks"]
+        if bench["name"].startswith("test_step")
+    }
+    square, head = 256 * 256, 10 * 256  # 4 square layers and a head, AdamW: two buffers and a step count per tensor
+    assert held["test_step[ddp]"] == [8 * (4 * square + head) + 4 * 5] * 2
+    assert sum(held["test_step[zero]"]) == 8 * (4 * square + head) + 4 * 5
+    assert held["test_step[zero]"] == [8 * (2 * square + head) + 4 * 3, 8 * 2 * square + 4 * 2]
+    if "test_step[fsdp]" in held:  # torch 2.6 has no fully_shard on CPUs
+        assert held["test_step[fsdp]"] == [8 * (4 * square + head) // 2 + 4 * 5] * 2
+
+
+@needs_gloo
+def test_a_wrong_result_on_one_rank_is_a_failure_of_all_that_names_it(wrong: Job) -> None:
+    for said in wrong.said:
+        assert "all-reduce of 4096 bytes: wrong on 1 of 2 ranks" in said, wrong.everything
+        assert "rank 1: AssertionError: Tensor-likes are not equal" in said, wrong.everything
+
+
+@needs_gloo
+def test_a_rank_that_fails_alone_ends_the_job_and_is_named(wrong: Job) -> None:
+    assert 0 not in wrong.codes, wrong.everything
+    assert wrong.seconds < 45, "the others waited for the timeout"
+    assert "[rank 1]" in wrong.said[1]
+    assert "rank 1 of 2 failed alone in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[1]
+    assert "rank 1 failed first, in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[0]
+    assert "[reduce-scatter-4KiB]" not in wrong.everything, "the job went on after a rank had failed alone"
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "expected"),
+    [
+        (RuntimeError("gloo: Connection closed by peer"), {}, ["rank 1 left no word: it hangs, or was ended"]),
+        (RuntimeError("gloo: Timed out"), {1: "a test: ValueError"}, ["rank 1 failed first, in a test: ValueError"]),
+        (ValueError("of its own"), {}, []),
+    ],
+)
+def test_a_rank_that_left_no_word_is_named_by_those_who_waited_for_it(
+    error: Exception, words: dict[int, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prooflops.suite.ranks.GRACE_S", 0.1)
+    ranked = object.__new__(Ranked)
+    ranked.place = Place(0, 3, 0)
+    told: list[str] = []
+    ranked.tell = told.append
+    # Rank 2 waits for the same one, and leaves word just after.
+    ranked.ask = lambda: words | ({2: "Timed out"} if told and not words else {})
+    assert ranked._what_of_the_others("my error", error) == expected
+    assert told == ["my error"]
+
+
+# ---- who and where -----------------------------------------------------------------------------------------------
+
+
+def test_a_variable_that_is_no_rank_is_refused() -> None:
+    variables = {"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for wrong in ("2", "-1", "x"):
+        with pytest.raises(ValueError, match=f"a rank below WORLD_SIZE, and a local rank, got RANK={wrong}"):
+            place(variables | {"RANK": wrong})
+
+
+@pytest.mark.parametrize(
+    ("request_", "counts", "message"),
+    [
+        ("cuda:1", {"cuda": 2}, "each rank takes the card of its local rank; say --device cuda, or nothing"),
+        (None, {"cuda": 2}, "local rank 2, but this machine has 2 cuda devices: start at most 2 ranks"),
+    ],
+)
+def test_a_card_that_ranks_would_share_is_refused(request_: str | None, counts: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        device_of(request_, Place(2, 4, 2), counts)
+
+
+# ---- formulas ----------------------------------------------------------------------------------------------------
+
+
+class Ring:
+    """A ring of ranks that pass chunks on; counts what each one sends."""
+
+    def __init__(self, arrays: torch.Tensor) -> None:
+        self.n = len(arrays)
+        self.chunks = arrays.reshape(self.n, self.n, -1).clone()  # [rank, chunk, element]
+        self.sent = [0] * self.n
+
+    def pass_on(self, step: int, shift: int, *, add: bool) -> None:
+        moving = [(rank, (rank + shift - step) % self.n) for rank in range(self.n)]
+        values = [self.chunks[rank, chunk].clone() for rank, chunk in moving]
+        for (rank, chunk), value in zip(moving, values, strict=True):
+            to = (rank + 1) % self.n
+            self.sent[rank] += value.nbytes
+            self.chunks[to, chunk] = self.chunks[to, chunk] + value if add else value
+
+    def reduce_scatter(self) -> None:
+        for step in range(self.n - 1):
+            self.pass_on(step, 0, add=True)
+
+    def all_gather(self) -> None:
+        for step in range(self.n - 1):
+            self.pass_on(step, 1, add=False)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7])
+def test_the_bus_factors_are_the_bytes_that_each_rank_of_a_ring_sends_over_the_size(n: int) -> None:
+    arrays = torch.randint(-9, 10, (n, 4 * n)).float()
+    size, total = arrays[0].nbytes, arrays.sum(0)
+    ring = Ring(arrays)
+    ring.reduce_scatter()
+    for rank in range(n):
+        own = (rank + 1) % n
+        assert torch.equal(ring.chunks[rank, own], total.reshape(n, -1)[own])
+    assert ring.sent == [pytest.approx(size * bus_factor("reduce-scatter", n))] * n
+    half = list(ring.sent)
+    ring.all_gather()
+    assert torch.equal(ring.chunks.reshape(n, -1), total.expand(n, -1))
+    gathered = [both - first for both, first in zip(ring.sent, half, strict=True)]
+    assert gathered == [pytest.approx(size * bus_factor("all-gather", n))] * n
+    assert ring.sent == [pytest.approx(size * bus_factor("all-reduce", n))] * n
+
+
+def test_an_unknown_collective_has_no_factor() -> None:
+    with pytest.raises(ValueError, match="all-reduce, all-gather or reduce-scatter, got 'broadcast'"):
+        bus_factor("broadcast", 2)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_shards_are_those_of_torch_chunk_and_add_up(ranks: int) -> None:
+    shapes = [(10, 3), (1, 4), (7,), (16, 2)]
+    for shape in shapes:
+        chunks = [chunk.numel() for chunk in torch.zeros(shape).chunk(ranks)]
+        chunks += [0] * (ranks - len(chunks))
+        assert [sharded_rows(shape, ranks, rank) for rank in range(ranks)] == chunks
+    elements = [torch.zeros(shape).numel() for shape in shapes]
+    shares = whole_shares(elements, ranks)
+    held = sum(optimizer_state_bytes(share, "adamw", tensors=tensors) for share, tensors in shares)
+    assert held == optimizer_state_bytes(sum(elements), "adamw", tensors=len(elements))
+
+
+@pytest.mark.parametrize(
+    ("own_s", "expected"),
+    [
+        ([[1.0] * 8, [1.2] * 8], []),  # not slow enough
+        ([[1.0] * 8, [1.3] * 8], [1]),
+        ([[1.0, 1.0, 1.0, 1.0], [9.0, 9.0, 1.0, 1.0]], []),  # half of the rounds
+        ([[1.0] * 8, [1.0] * 8, [1.0] * 8, [2.0] * 8], [3]),
+        ([[1.0] * 8, [1.1] * 8, [2.0] * 8, [2.0] * 8], [2, 3]),
+        ([[1.0] * 8], []),
+    ],
+)
+def test_a_straggler_is_slow_in_most_rounds(own_s: list[list[float]], expected: list[int]) -> None:
+    assert stragglers(own_s) == expected

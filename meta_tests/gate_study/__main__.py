@@ -1,0 +1,93 @@
+"""Writes the tables of docs/gate.md from the committed runs: `python -m study`, or `make gate-study`.
+
+python -m study                the tables of docs/gate.md, from meta_tests/gate_study/data/runs.csv.gz; measures nothing
+python -m study --check        the same, compared with docs/gate.md instead of written
+python -m study --pack         first add the collector's lines (meta_tests/gate_study/data/*.jsonl) to runs.csv.gz
+python -m study --collect      first take new sittings on this machine, in place of the committed ones (an hour)
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from meta_tests.gate_study import runs
+from meta_tests.gate_study.tables import TABLES
+
+GUIDE = Path(__file__).parents[2] / "docs" / "gate.md"
+SITTINGS = (  # the loads last: what competes may outlive its sitting by some seconds
+    ("quiet", ()),
+    ("planted", ("--planted", "--quads", "40")),
+    ("third", ("--load", "third")),
+    ("loaded", ("--load", "half")),
+)
+
+
+def markers(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: written by `make gate-study` -->", f"<!-- end of {name} -->"
+
+
+def with_table(text: str, name: str, table: str) -> str:
+    """The guide with one of its tables replaced. Raises ValueError where its markers are missing."""
+    begin, end = markers(name)
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise ValueError(f"docs/gate.md should hold the markers {begin!r} and {end!r} once each")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end)[1]}"
+
+
+def table_of(text: str, name: str) -> str:
+    """The table that the guide holds."""
+    begin, end = markers(name)
+    return text.split(begin)[1].split(end, maxsplit=1)[0].strip()
+
+
+def collect(processes: int) -> None:
+    """New sittings, one after another."""
+    for name, options in SITTINGS:
+        command = [
+            sys.executable,
+            "-m",
+            "meta_tests.gate_study.collect",
+            "--sitting",
+            name,
+            "--processes",
+            str(processes),
+            *options,
+        ]
+        subprocess.run(command, check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with docs/gate.md instead of writing it")
+    parser.add_argument("--pack", action="store_true", help="first add the collector's lines to runs.csv.gz")
+    parser.add_argument("--collect", action="store_true", help="first take new sittings in place of the committed ones")
+    parser.add_argument("--processes", type=int, default=200, help="of each new sitting (default: %(default)s)")
+    options = parser.parse_args()
+    if options.collect:
+        collect(options.processes)
+        runs.RUNS.unlink(missing_ok=True)
+    if options.pack or options.collect:
+        runs.pack()
+    text, wrong = GUIDE.read_text(), []
+    for name, table in TABLES.items():
+        start = time.perf_counter()
+        new = table()
+        if table_of(text, name) != new:
+            wrong.append(name)
+        text = with_table(text, name, new)
+        print(f"## {name} ({time.perf_counter() - start:.0f} s)\n\n{new}\n", flush=True)
+    if options.check:
+        print(f"docs/gate.md differs in: {', '.join(wrong)}" if wrong else "docs/gate.md holds these tables")
+        return bool(wrong)
+    GUIDE.write_text(text)
+    print("written to docs/gate.md" + (f"; changed: {', '.join(wrong)}" if wrong else "; nothing changed"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

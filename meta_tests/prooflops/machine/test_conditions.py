@@ -1,0 +1,300 @@
+"""The state of the device around a measurement, by stand-ins, and the line that tells of a long one."""
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from meta_tests.conftest import House
+from prooflops.console.progress import LONG_S, Progress
+from prooflops.machine import conditions as states
+from prooflops.machine.conditions import conditions, judged, state
+
+QUIET: dict[str, Any] = {"contended": False, "why": ""}
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def test_the_state_of_a_cpu_names_threads_cores_governor_and_clock() -> None:
+    found = state(CPU)
+    assert found["threads"] == torch.get_num_threads()
+    assert found["affinity"], "no core is named"
+    assert found.keys() >= {"governor", "clock_mhz", "totals"}
+
+
+def furnished(root: Path) -> Path:
+    for core, (clock, hot) in enumerate(((3000000, 5), (2000000, 7))):
+        for name, text in (
+            ("cpufreq/scaling_governor", "powersave"),
+            ("cpufreq/scaling_cur_freq", str(clock)),
+            ("thermal_throttle/core_throttle_count", str(hot)),
+        ):
+            file = root / f"cpu{core}" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text + "\n")
+    (root / "cpu.stat").write_text("usage_usec 17\nnr_throttled 2\nthrottled_usec 4200\n")
+    (root / "cpuinfo").write_text("processor\t: 0\ncpu MHz\t\t: 2596.1\nprocessor\t: 1\ncpu MHz\t\t: 2000.1\n")
+    return root
+
+
+def test_what_the_system_tells_of_its_cores_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = furnished(tmp_path)
+    monkeypatch.setattr(states, "_allowed", lambda: [0, 1])
+    found = states._cpu_state(root, root / "cpuinfo", root / "cpu.stat")
+    assert (found["affinity"], found["governor"], found["clock_mhz"]) == ("0-1", "powersave", 2500.0)
+    assert found["totals"] == {"temperature": 12, "quota of the container": 4200}
+    monkeypatch.setattr(states, "_allowed", lambda: [1])
+    bare = states._cpu_state(root / "none", root / "cpuinfo", root)
+    assert bare["clock_mhz"] == 2000.1, "the clock of another core than the allowed one"
+    assert bare["totals"] == {}
+
+
+def test_a_quiet_measurement_has_no_label() -> None:
+    moment = {"reasons": ["idle", "application clocks"], "totals": {"temperature": 3}, "processes": 1}
+    assert judged(moment, moment, QUIET) == {"throttled": False, "contended": False, "labels": []}
+
+
+def test_a_total_that_was_not_read_before_says_nothing() -> None:
+    assert not judged({}, {"totals": {"temperature": 12}}, QUIET)["throttled"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "label"),
+    [
+        ({}, {"reasons": ["power cap"]}, "throttled: power cap"),
+        ({"reasons": ["temperature (hardware)"]}, {"reasons": ["idle"]}, "throttled: temperature (hardware)"),
+        ({"totals": {"temperature": 3}}, {"totals": {"temperature": 4}}, "throttled: temperature"),
+        (
+            {"totals": {"quota of the container": 0}},
+            {"totals": {"quota of the container": 9}},
+            "throttled: quota of the container",
+        ),
+    ],
+)
+def test_a_throttled_measurement_is_labelled_with_the_reason(
+    before: dict[str, Any], after: dict[str, Any], label: str
+) -> None:
+    found = judged(before, after, QUIET)
+    assert found["throttled"]
+    assert found["labels"] == [label]
+
+
+def test_a_contended_measurement_is_labelled_with_what_was_seen() -> None:
+    found = judged({"processes": 1}, {"processes": 3}, {"contended": True, "why": "steal 12 %"})
+    assert found["contended"]
+    assert found["labels"] == ["contended: steal 12 %, 2 other processes on the GPU"]
+
+
+def test_the_contention_of_a_block_is_in_its_record_and_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {"load": 9.0, "steal": 0.3, "contended": True, "why": "the hypervisor took 30% of the machine's time"}
+    monkeypatch.setattr(states, "Watch", lambda: SimpleNamespace(stop=lambda: seen))
+    with conditions(CPU) as record:
+        pass
+    assert record["contention"] == seen
+    assert record["contended"]
+    assert "contended: the hypervisor took 30% of the machine's time" in record["labels"]
+
+
+class FakeNvml:
+    """An H100 that is slowed by its power cap more and more, and has no thermal account."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        self.violation_ns = 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        assert uuid == "GPU-7f"
+        return uuid
+
+    def nvmlDeviceGetClockInfo(self, handle: str, which: int) -> int:  # noqa: N802
+        return {1: 1410, 2: 2619}[which]
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        return 698_500
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: str) -> int:  # noqa: N802
+        return 700_000
+
+    def nvmlDeviceGetTemperature(self, handle: str, which: int) -> int:  # noqa: N802
+        raise self.NVMLError
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:  # noqa: N802
+        return 0x4 if self.violation_ns > 1 else 0x1
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[int]:  # noqa: N802
+        return [4711]
+
+    def nvmlDeviceGetViolationStatus(self, handle: str, policy: int) -> SimpleNamespace:  # noqa: N802
+        if policy:
+            raise self.NVMLError
+        self.violation_ns += 1
+        return SimpleNamespace(violationTime=self.violation_ns)
+
+
+@pytest.fixture
+def h100(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    nvml = FakeNvml()
+    monkeypatch.setattr(states, "_nvml", lambda: nvml)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="7f"))
+    monkeypatch.setattr(torch.version, "hip", None)
+    return nvml
+
+
+@pytest.mark.usefixtures("h100")
+def test_the_state_of_a_gpu_is_what_its_driver_tells() -> None:
+    found = state(GPU)
+    assert (found["clock_mhz"], found["memory_clock_mhz"]) == (1410, 2619)
+    assert (found["power_w"], found["power_limit_w"]) == (698.5, 700.0)
+    assert found["reasons"] == ["idle"]
+    assert found["totals"]["power cap"] == 1
+    assert "temperature_c" not in found, "what the driver refuses is left out"
+    assert found["threads"], "the host's state belongs to it"
+
+
+@pytest.mark.usefixtures("h100")
+def test_a_gpu_that_its_power_cap_slows_is_labelled_once() -> None:
+    with conditions(GPU) as record:
+        assert "after" not in record
+    assert record["throttled"]
+    assert record["labels"][0] == "throttled: power cap", f"{record['labels']}"
+
+
+def test_a_gpu_without_a_driver_that_tells_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "_nvml", lambda: None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    with conditions(GPU) as record:
+        pass
+    assert record["before"]["unread"] == "no NVML"
+    assert not record["throttled"]
+
+
+class FakeAmdsmi:
+    """An MI300X: watts, as amdsmi gives them, and not NVML's milliwatts."""
+
+    AmdSmiClkType = SimpleNamespace(GFX=0)
+    AmdSmiTemperatureType = SimpleNamespace(JUNCTION=1)
+    AmdSmiTemperatureMetric = SimpleNamespace(CURRENT=0)
+
+    def amdsmi_get_power_info(self, handle: str) -> dict[str, Any]:
+        return {"average_socket_power": 742}
+
+    def amdsmi_get_clock_info(self, handle: str, which: int) -> dict[str, int]:
+        return {"clk": 2100}
+
+    def amdsmi_get_temp_metric(self, handle: str, sensor: int, metric: int) -> int:
+        return 61
+
+
+@pytest.fixture
+def mi300x(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below torch's own calls, so that a torch that scales what amdsmi gives is noticed."""
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    monkeypatch.setattr(torch.cuda, "_get_amdsmi_handler", lambda device: "0000:05:00.0")
+    monkeypatch.setattr(torch.cuda, "amdsmi", FakeAmdsmi(), raising=False)
+
+
+@pytest.mark.usefixtures("mi300x")
+def test_the_power_of_a_gpu_by_amdsmi_is_in_watts() -> None:
+    found = state(GPU)
+    assert found["power_w"] == 742, f"amdsmi told 742 W, the record has {found['power_w']}"
+    assert (found["clock_mhz"], found["temperature_c"]) == (2100, 61)
+
+
+@pytest.mark.usefixtures("mi300x")
+def test_reasons_that_nobody_asked_for_are_unread_and_not_none() -> None:
+    with conditions(GPU) as record:
+        pass
+    before = record["before"]
+    assert "reasons" not in before, f"an empty list would mean that nothing throttles: {before['reasons']}"
+    assert before["unread"] == "reasons: torch does not ask amdsmi for them"
+    assert not record["throttled"]
+
+
+# ---- progress ----------------------------------------------------------------------------------------------------
+
+
+class FakeConfig:
+    """A terminal, and a capture that has to be off while it is written to."""
+
+    def __init__(self, verbosity: int = 0) -> None:
+        self.lines: list[str] = []
+        self.capturing, self._verbosity = True, verbosity
+        self.pluginmanager = SimpleNamespace(get_plugin=lambda name: self)
+
+    def get_verbosity(self) -> int:
+        return self._verbosity
+
+    @contextmanager
+    def global_and_fixture_disabled(self) -> Any:
+        self.capturing = False
+        yield
+        self.capturing = True
+
+    def ensure_newline(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def write_line(self, line: str, **_: bool) -> None:
+        assert not self.capturing, "the line would land in the captured output of the test"
+        self.lines.append(line)
+
+
+def test_nothing_is_said_for_three_seconds_nor_more_often() -> None:
+    config, now = FakeConfig(), [0.0]
+    progress = Progress(config, "test_it", lambda: now[0])  # type: ignore[arg-type]
+    for second in range(10):
+        now[0] = second + 0.5
+        progress(f"second {second}")
+    assert config.lines == ["  test_it: second 3", "  test_it: second 6", "  test_it: second 9"], f"{config.lines}"
+
+
+def test_what_will_be_silent_for_long_is_told_of_beforehand() -> None:
+    config = FakeConfig()
+    progress = Progress(config, "test_it", lambda: 0.0)  # type: ignore[arg-type]
+    progress("short", LONG_S / 2)
+    progress("long", 2 * LONG_S)
+    assert config.lines == ["  test_it: long, about 6 s"], f"{config.lines}"
+
+
+def test_nothing_is_said_under_q() -> None:
+    config = FakeConfig(verbosity=-1)
+    Progress(config, "test_it", lambda: 0.0)("long", 60.0)  # type: ignore[arg-type]
+    assert config.lines == []
+
+
+def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house: House) -> None:
+    house.test(
+        "def test_long(progress):\n"
+        "    print('captured before')\n"
+        "    progress('searching', 60)\n"
+        "    print('captured after')\n"
+        "    assert False\n\n"
+        "def test_short(progress):\n    progress('not to be seen')\n",
+        file="bench/test_demo.py",
+    )
+    child = house.run("bench", "-p", "no:randomly")
+    lines = child.output.splitlines()
+    assert "  test_long: searching, about 60 s" in lines, child.output
+    assert "not to be seen" not in child.output
+    captured = lines.index("captured before")
+    assert lines[captured : captured + 2] == ["captured before", "captured after"], child.output
+    dots = lines.index("  test_long: searching, about 60 s") + 1
+    assert lines[dots] == "F", child.output
+    assert lines[dots + 1].startswith("bench/test_demo.py ."), child.output
+
+
+def test_the_cores_that_are_named_are_those_allowed() -> None:
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("this system has no affinity")
+    named = state(CPU)["affinity"]
+    assert named == states.ranges(sorted(os.sched_getaffinity(0)))

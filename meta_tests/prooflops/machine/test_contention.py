@@ -1,0 +1,149 @@
+"""Contention is told where there is some, and what a process started itself is none."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from meta_tests.conftest import ROOT
+from prooflops.machine import contention
+from prooflops.machine.contention import Watch, judged
+
+QUIET = {"others_cores": 0.02, "steal": 0.0, "involuntary_switches_per_s": 2.0}
+BUSY_LOOP = "import sys\nsys.stdout.write('x'); sys.stdout.flush()\nwhile True: pass"
+WORK = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+
+
+def busy_process() -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen([sys.executable, "-c", BUSY_LOOP], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    return process
+
+
+def stat_file(path: Path, user: int, steal: int) -> Path:
+    path.write_text(f"cpu  {user} 0 0 1000 0 0 0 {steal} 0 0\ncpu0 0 0\n", encoding="ascii")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("sign", "value", "why"),
+    [
+        ("others_cores", 1.0, "other processes kept 1.00 cores busy"),
+        ("steal", 0.2, "the hypervisor took 20% of the machine's time"),
+        ("involuntary_switches_per_s", 500.0, "made room for others 500 times a second"),
+    ],
+)
+def test_each_sign_alone_is_contention_and_is_said_in_words(sign: str, value: float, why: str) -> None:
+    assert judged(QUIET) == {"contended": False, "why": ""}
+    assert judged({**QUIET, sign: value}) == {"contended": True, "why": why}
+
+
+def test_making_room_for_ones_own_children_is_no_contention() -> None:
+    busy = {**QUIET, "involuntary_switches_per_s": 2000.0}
+    assert not judged({**busy, "children_cores": 0.6})["contended"]
+    assert judged({**busy, "children_cores": 0.001})["contended"]
+    assert judged({**busy, "others_cores": 1.0, "children_cores": 0.6})["why"] == "other processes kept 1.00 cores busy"
+
+
+def test_what_others_do_meanwhile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "SHORTEST_S", 0.0)
+    file = stat_file(tmp_path / "stat", user=0, steal=0)
+    watch = Watch(file)
+    time.sleep(0.2)
+    stat_file(file, user=40, steal=10)  # 0.4 s of work in 0.2 s
+    seen = watch.stop()
+    assert seen["contended"]
+    assert 0.3 < seen["others_cores"] <= 2.0, f"others kept {seen['others_cores']} cores busy, should 2 or less"
+    assert seen["steal"] == 0.2
+
+
+def test_a_process_that_this_one_started_is_its_own_work() -> None:
+    before, _ = contention._own_s()
+    process = busy_process()
+    try:
+        time.sleep(0.4)
+        assert contention._own_s()[0] - before > 0.05, "the CPU time of a living child should count as its parent's"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_a_child_waited_for_stays_its_work() -> None:
+    """The times of a process that has ended are its parent's: they must not vanish from the parent's sum."""
+    code = (
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {WORK!r}])\nprint(end='x', flush=True)\ninput()"
+    )
+    before, _ = contention._own_s()
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.read(1)
+        spent = contention._own_s()[0] - before
+        assert spent > 0.25, f"a child's child worked for 0.3 s and has ended, but {spent:.2f} s are told"
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def told_by_a_rank(ranks: str, meanwhile: Callable[[], object], work: str = "") -> float:
+    """The seconds that a process of a job of so many on this host, started by this process, takes for its own work."""
+    code = (
+        "from prooflops import contention\nbefore, _ = contention._own_s()\nprint(end='x', flush=True)\ninput()\n"
+        f"{work}\nprint(contention._own_s()[0] - before)"
+    )
+    rank = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "LOCAL_WORLD_SIZE": ranks}, text=True,
+        stdout=subprocess.PIPE, stdin=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert rank.stdout is not None
+        rank.stdout.read(1)
+        meanwhile()
+        return float(rank.communicate("\n", timeout=60)[0])
+    finally:
+        rank.kill()
+        rank.communicate()
+
+
+def test_the_other_ranks_of_a_job_are_no_rivals() -> None:
+    sibling = busy_process()
+    try:
+        in_a_job, by_itself = (told_by_a_rank(ranks, lambda: time.sleep(0.4)) for ranks in ("2", "1"))
+    finally:
+        sibling.kill()
+        sibling.communicate()
+    assert in_a_job > 0.05, f"a busy rank beside an idle one: {in_a_job:.2f} s are told as the job's"
+    assert by_itself < 0.05, f"a process that is no rank tells {by_itself:.2f} s of another's work as its own"
+
+
+def test_a_rank_that_has_ended_stays_the_jobs_work() -> None:
+    told = told_by_a_rank("2", lambda: subprocess.run([sys.executable, "-c", WORK], check=True))
+    assert told > 0.25, f"another rank worked for 0.3 s and has ended, but {told:.2f} s are told"
+
+
+def test_a_rank_counts_its_own_work_once() -> None:
+    told = told_by_a_rank("2", lambda: None, work=WORK)
+    assert 0.25 < told < 0.45, f"a rank that worked for 0.3 s tells {told:.2f} s"
+
+
+@pytest.mark.parametrize(
+    ("cores", "others_cores", "contended"),
+    [(2, 0.24, False), (2, 0.26, True), (8, 0.26, True), (128, 3.9, False), (128, 4.1, True)],
+)
+def test_what_others_may_take_grows_with_the_cores(cores: int, others_cores: float, contended: bool) -> None:
+    assert judged({**QUIET, "cores": cores, "others_cores": others_cores})["contended"] is contended
+
+
+def test_the_cores_that_this_process_may_use_are_told() -> None:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert Watch().stop().get("cores") == usable
+
+
+def test_without_proc_nothing_is_guessed(tmp_path: Path) -> None:
+    seen = Watch(tmp_path / "absent").stop()
+    assert (seen["steal"], seen["others_cores"]) == (None, None)

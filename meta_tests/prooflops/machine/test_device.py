@@ -1,0 +1,104 @@
+"""Which device is chosen, what a need means, and what bounds its rates; GPUs by stand-ins."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from prooflops.machine import device as devices
+
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with one H200, as torch describes it."""
+    facts = SimpleNamespace(
+        name="NVIDIA H200",
+        major=9,
+        minor=0,
+        multi_processor_count=132,
+        total_memory=150_754_820_096,
+        uuid="0f0f0f0f-0000-0000-0000-000000000000",
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: facts.name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (facts.major, facts.minor))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: facts)
+    monkeypatch.setattr(devices, "highest_clock_hz", lambda device: 1980e6)
+    devices.name.cache_clear()
+
+
+@pytest.mark.usefixtures("h200")
+def test_the_accelerator_is_chosen_where_there_is_one() -> None:
+    assert devices.available()[:3] == ["cpu", "cuda", "cuda:0"]
+    assert devices.chosen(None) == devices.chosen("cuda") == GPU
+    assert devices.chosen("cpu") == CPU
+
+
+@pytest.mark.parametrize("request_", ["tpu", "cuda:7", "", "cpu:3", "CUDA"])
+def test_a_device_that_is_not_here_is_refused_with_the_valid_ones(request_: str) -> None:
+    with pytest.raises(ValueError, match=r"--device .*valid here: cpu"):
+        devices.chosen(request_)
+
+
+@pytest.mark.usefixtures("h200")
+def test_needs_are_met_by_what_the_device_has() -> None:
+    assert devices.unmet("cuda", GPU) is None
+    assert devices.unmet("sm>=8.9", GPU) is None
+    assert devices.unmet("sm>=10.0", GPU) == "needs sm>=10.0, this device has 9"
+    assert devices.unmet("gpus>=2", GPU) == "needs gpus>=2, this device has 1"
+    assert devices.unmet("sm>=8.9", CPU) == "needs a CUDA device of compute capability >= 8.9"
+    assert devices.unmet("torch", CPU) is None
+    assert devices.unmet("no_such_package", CPU) == "needs the package no_such_package"
+
+
+@pytest.mark.parametrize("need", ["sm>8", "GPU", "gpus>=two", "cuda>=12", ""])
+def test_a_need_of_no_known_form_is_refused(need: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown need .*valid: cuda, sm>=X\.Y"):
+        devices.unmet(need, CPU)
+
+
+@pytest.mark.usefixtures("h200")
+def test_the_peak_is_that_of_the_very_device_and_the_bound_that_of_its_highest_clock() -> None:
+    peak, bound = devices.peak_flop_per_s(GPU, "bf16"), devices.bound_flop_per_s(GPU, "bf16")
+    assert peak == pytest.approx(989.5e12, rel=1e-3)
+    assert bound == pytest.approx(989.5e12 * 1980 / 1830, rel=1e-3)
+
+
+@pytest.mark.usefixtures("h200")
+def test_a_device_that_is_not_on_record_has_neither_peak_nor_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA H200 MIG 1g.18gb")
+    devices.name.cache_clear()
+    assert devices.peak_flop_per_s(GPU, "bf16") is None
+    assert devices.bound_flop_per_s(GPU, "bf16") is None
+    devices.name.cache_clear()
+
+
+def test_the_cpu_has_no_vendor_peak_and_a_wide_bound() -> None:
+    assert devices.peak_flop_per_s(CPU, "fp32") is None
+    bound = devices.bound_flop_per_s(CPU, "fp32")
+    assert bound is None or bound > 1e9
+
+
+def test_the_features_of_an_older_torch_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    lines = {"flags": "fpu fma avx2 avx512f amx_bf16", "Features": ""}
+    monkeypatch.setattr(devices, "_cpuinfo", lambda key: lines.get(key, ""))
+    assert devices.isa(CPU) == ["avx2", "amx_bf16", "fma3", "avx512_f"]
+    monkeypatch.setattr(devices, "_cpuinfo", lambda key: "")
+    assert devices.isa(CPU) == [torch.backends.cpu.get_cpu_capability()]
+    assert devices.bound_flop_per_s(CPU, "fp32") is None
+
+
+def test_equal_machines_have_equal_fingerprints_and_another_thread_count_another_one() -> None:
+    before = devices.fingerprint(CPU)
+    assert before == devices.fingerprint(CPU)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert devices.fingerprint(CPU) != before
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,82 @@
+"""What is no model is refused with exit code 4, before anything runs, by a message that says what is valid."""
+
+from pathlib import Path
+
+import pytest
+
+from meta_tests.conftest import ChildRun, House
+from meta_tests.prooflops.model.model_runs import furnished_house, runs_of_pytest
+
+VALID = "(module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss)"
+REFUSED: dict[str, tuple[str, ...]] = {
+    "zoo/gpt.py": ("must be module:factory",),
+    "zoo.gpt": ("must be module:factory",),
+    "zoo.gpd:factory": ("no module named zoo.gpd", "broken", "gpt"),
+    "zooo.gpt:factory": ("no module named zooo", "has", "zoo"),
+    "zoo.gpt:factor": ("must be one of ModelOutput, Block, LMHeadModel, factory", "did you mean 'factory'"),
+    "zoo.own:Factories.factor": ("did you mean 'factory'",),
+    "zoo.failing:factory": (
+        "importing zoo.failing raised RuntimeError: this module cannot be imported",
+        "failing.py:1",
+    ),
+    "zoo.lacking:factory": ("importing zoo.lacking raised ModuleNotFoundError", "a_package_that_nobody_has"),
+    "zoo.unfinished:factory": ("importing zoo.unfinished raised SyntaxError",),
+    "zoo.broken:number": ("must be callable, got 3 of type int",),
+    "zoo.broken:module": ("got a Linear itself", VALID),
+    "zoo.broken:raises": ("the factory raised ZeroDivisionError: nothing to divide", "broken.py:"),
+    "zoo.broken:leaves": ("the factory raised SystemExit: 2",),
+    "zoo.broken:needs_a_size": ("the factory raised TypeError", "missing 1 required positional argument: 'size'"),
+    "zoo.broken:alone": ("returned a Linear alone", VALID),
+    "zoo.broken:nonsense": ("got a int", VALID),
+    "zoo.broken:too_many": ("got a tuple of 5", VALID),
+    "zoo.broken:function_for_a_module": ("module must be a torch.nn.Module, got a builtin_function_or_method",),
+    "zoo.broken:no_tensor": ("inputs must be a tensor", "got a tuple without any"),
+    "zoo.broken:text_for_inputs": ("inputs must be a tensor", "got a str"),
+    "zoo.broken:lazy": ("parameters without a shape yet: weight, bias",),
+    "zoo.broken:frozen": ("none of the 2 parameters of the Linear requires a gradient",),
+    "zoo.broken:on_meta": ("parameters on the meta device hold no values: weight",),
+    "zoo.broken:optimizer_by_name": ("optimizer must be a torch.optim.Optimizer or None, got a str",),
+    "zoo.broken:foreign_optimizer": ("2 of its tensors are not among them",),
+    "zoo.broken:always_the_same": ("returned the same parameters twice",),
+    "zoo.broken:wrong_shape": ("forward pass with these inputs of the Linear raised RuntimeError", "shapes"),
+    "zoo.broken:loss_of_a_vector": ("loss must return a scalar tensor, got a tensor of shape (1, 2)",),
+    "zoo.broken:loss_by_name": ("loss must be a function of the module's output, got 'mse'",),
+    "zoo.broken:detached_loss": ("the loss does not depend on any parameter",),
+    "zoo.broken:no_output": ("the forward pass returned a str without any tensor",),
+    "zoo.broken:breaking_step": ("the training step of the Linear raised OverflowError: the optimizer stumbled",),
+    "zoo.gpt:factory --claim demo.holds": ("--model and --claim exclude each other",),
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
+    """What each of them got; in one process, which must not import a test module."""
+    root = furnished_house(tmp_path_factory.mktemp("house"), registry=False)
+    House(root).claim("demo.holds")
+    for file in ("test_claims/test_user_model.py", "bench/test_user_model.py"):
+        (root / file).write_text('raise SystemExit("a test module was imported before the refusal")')
+    (root / "zoo" / "failing.py").write_text('raise RuntimeError("this module cannot be imported")\n')
+    (root / "zoo" / "lacking.py").write_text("import a_package_that_nobody_has\n")
+    (root / "zoo" / "unfinished.py").write_text("def factory(:\n")
+    done = runs_of_pytest(root, [f"--device cpu --model {spec}" for spec in REFUSED])
+    assert not (root / "reports").exists()
+    return {line.partition("--model ")[2]: run for line, run in done.items()}
+
+
+@pytest.mark.parametrize("spec", REFUSED)
+def test_what_is_no_model_is_refused_before_anything_runs(refusals: dict[str, ChildRun], spec: str) -> None:
+    run = refusals[spec]
+    assert run.code == 4, run.output
+    assert all(text in run.output for text in REFUSED[spec]), run.output
+    assert "Traceback" not in run.output
+
+
+def test_without_the_option_nobody_hears_of_the_tests_and_an_unknown_claim_is_refused(tmp_path: Path) -> None:
+    lines = {"without": "--device=cpu --collect-only -q", "with": "--device=cpu --collect-only --model=zoo.gpt:factory"}
+    done = runs_of_pytest(furnished_house(tmp_path, registry=False), list(lines.values()))
+    without, unknown = (done[line] for line in lines.values())
+    assert without.code == 5, without.output
+    assert "no tests collected" in without.output
+    assert "user_model" not in without.output
+    assert unknown.code == 4, unknown.output
+    assert "markers name claims that test_claims/registry does not have: 'tensor.nbytes-formula'" in unknown.output

@@ -1,0 +1,241 @@
+"""Child runs of the suite over demonstration claims: verdicts, exit codes, refusals, what is written."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meta_tests.conftest import ROOT, ChildRun, House, new_house
+from prooflops.history import records as history
+
+HOLDING = """
+@pytest.mark.claim("demo.holds")
+def test_it_is_so():
+    assert True
+"""
+
+
+EVERY_KIND = """
+from hypothesis import given, strategies
+@pytest.mark.claim("demo.if")
+@given(x=strategies.integers())
+def test_property(x, device):
+    assert x == x
+
+@pytest.mark.claim("demo.wrong")
+def test_wrong(figure):
+    figure("7.0x")
+
+@pytest.mark.claim("demo.wrong")
+@pytest.mark.needs("gpus>=64")
+def test_wrong_on_many_gpus(): ...
+
+@pytest.mark.claim("demo.fails")
+def test_fails():
+    assert 1 == 2, "one is not two"
+
+@pytest.mark.claim("demo.gpu")
+def test_gpu():
+    raise RuntimeError("must not run without CUDA")
+
+@pytest.mark.claim("demo.skipped")
+def test_passes(): ...
+
+@pytest.mark.claim("demo.skipped")
+def test_skips():
+    pytest.skip("nobody knows")
+"""
+
+
+@pytest.fixture(scope="module")
+def whole_house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    """A claim of each kind and a benchmark."""
+    house = new_house(tmp_path_factory.mktemp("house"))
+    house.claim("demo.holds")
+    house.claim("demo.if", written="holds-if", condition="the moon is full")
+    house.claim("demo.wrong", written="wrong", correction="it is otherwise")
+    house.claim("demo.fails", statement="One is two.")
+    house.claim("demo.gpu", needs='["cuda"]')
+    house.claim("demo.skipped")
+    house.test(HOLDING + EVERY_KIND)
+    house.test("def test_sum(benchmark):\n    assert benchmark(sum, range(100)) == 4950", "bench/test_demo.py")
+    return house
+
+
+@pytest.fixture(scope="module")
+def whole_run(whole_house: House) -> ChildRun:
+    """One run over all of it."""
+    return whole_house.run("--device", "cpu", "-v")
+
+
+@pytest.fixture(scope="module")
+def whole_record(whole_house: House, whole_run: ChildRun) -> tuple[Path, dict[str, Any]]:
+    """The one record that this run left, and where."""
+    ((path, record),) = history.records(whole_house.root / ".prooflops" / "history")
+    assert isinstance(record, dict), record
+    return path, record
+
+
+def test_it_is_red_because_of_the_claim_that_fails(whole_run: ChildRun) -> None:
+    assert whole_run.code == 1, whole_run.output
+
+
+def test_each_kind_of_claim_gets_its_verdict(whole_run: ChildRun) -> None:
+    assert {claim: row["verdict"] for claim, row in whole_run.verdicts.items()} == {
+        "demo.holds": "holds",
+        "demo.if": "holds if",
+        "demo.wrong": "corrected",
+        "demo.fails": "FAILS",
+        "demo.gpu": "not checked",
+        "demo.skipped": "not checked",
+    }
+
+
+def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run: ChildRun) -> None:
+    assert whole_run.verdicts["demo.if"]["cases"] == 100, "every example of a property is a case"
+    assert whole_run.verdicts["demo.skipped"]["reason"] == "nobody knows"
+    assert whole_run.verdicts["demo.gpu"]["reason"] == "needs a CUDA device"
+    assert "1 of 2 tests not run here" in whole_run.verdicts["demo.wrong"]["reason"]
+    assert whole_run.verdicts["demo.wrong"]["figures"] == ["7.0x"]
+
+
+@pytest.mark.parametrize("text", ["demo.fails: One is two.", "source: A lecture, minute 3", "holds if the moon is"])
+def test_a_failure_names_the_claim_and_its_source(whole_run: ChildRun, text: str) -> None:
+    assert text in whole_run.output, f"{text!r} is missing from the output"
+
+
+def test_the_report_has_every_claim(whole_house: House, whole_run: ChildRun) -> None:
+    report = (whole_house.root / "reports" / "report.md").read_text()
+    assert "| `demo.fails` | One is two. | FAILS: " in report
+    assert all(f"| `{claim}` |" in report for claim in whole_run.verdicts)
+
+
+def test_the_record_has_benchmarks_verdicts_and_fingerprint(whole_record: tuple[Path, dict[str, Any]]) -> None:
+    _, content = whole_record
+    assert [bench["name"] for bench in content["benchmarks"]] == ["test_sum"]
+    assert len(content["prooflops"]["verdicts"]) == 6
+    assert content["prooflops"]["fingerprint"]["device"] == "cpu"
+    assert "hz_actual" not in content["machine_info"]["cpu"], "the clock at one moment is no property of a machine"
+
+
+def test_pytest_benchmark_reads_the_record(whole_record: tuple[Path, dict[str, Any]]) -> None:
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", str(whole_record[0])]
+    compared = subprocess.run(command, capture_output=True, text=True)
+    assert compared.returncode == 0, compared.stderr
+    assert "test_sum" in compared.stdout + compared.stderr
+
+
+def test_a_known_failure_does_not_redden_the_run_and_one_that_now_holds_is_reported(house: House) -> None:
+    house.claim("demo.holds")
+    house.claim("demo.fails")
+    house.test(HOLDING)
+    house.test('@pytest.mark.claim("demo.fails")\ndef test_fails():\n    assert 1 == 2')
+    listed = house.root / "known.txt"
+    listed.write_text("demo.fails  # this card cannot\n\ndemo.holds\n")
+    run = house.run("--known-failures", "known.txt")
+    assert run.code == 0, run.output
+    assert run.verdicts["demo.fails"]["verdict"] == "FAILS"
+    assert run.verdicts["demo.fails"]["known"]
+    assert run.verdicts["demo.holds"]["verdict"] == "holds"
+    assert "demo.holds is listed in --known-failures but now holds" in run.output
+
+
+WRONG_USAGE: dict[str, tuple[str, ...]] = {
+    "--device abacus": ("--device abacus", "valid here: cpu"),
+    "--device cuda:99": ("--device cuda:99: this machine has no such device", "valid here: cpu"),
+    "--claim demo.hold": ("--claim", "demo.holds", "did you mean"),
+    "--quick --thorough": ("exclude each other",),
+    "--known-failures absent.txt": ("absent.txt", "No such file"),
+    "--known-failures known.txt": ("no claim is named demo.typo", "demo.holds"),
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
+    """What each wrong usage got; all in one process, which must not import a test module."""
+    house = new_house(tmp_path_factory.mktemp("house"))
+    house.claim("demo.holds")
+    house.test('raise SystemExit("a test module was imported before the refusal")')
+    (house.root / "known.txt").write_text("demo.typo\n")
+    code = (
+        "import contextlib, io, json, sys, pytest\n"
+        "for line in sys.argv[1:]:\n"
+        "    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):\n"
+        "        code = int(pytest.main(line.split()))\n"
+        "    print(json.dumps([line, code, out.getvalue()]))\n"
+    )
+    command = [sys.executable, "-c", code, *WRONG_USAGE]
+    done = subprocess.run(command, cwd=house.root, capture_output=True, text=True, check=True)
+    assert not (house.root / "reports").exists()
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line: ChildRun(code, output) for line, code, output in rows}
+
+
+@pytest.mark.parametrize("usage", WRONG_USAGE)
+def test_wrong_usage_is_refused_before_anything_runs(refusals: dict[str, ChildRun], usage: str) -> None:
+    run = refusals[usage]
+    assert run.code == 4, run.output
+    assert all(text in run.output for text in WRONG_USAGE[usage]), run.output
+
+
+def test_a_marker_without_a_claim_stops_the_run(house: House) -> None:
+    house.claim("demo.holds")
+    house.test(HOLDING.replace("demo.holds", "demo.typo"))
+    run = house.run()
+    assert run.code == 4
+    assert "'demo.typo' (test_claims/test_demo.py::test_it_is_so)" in run.output
+    assert "passed" not in run.output
+
+
+def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house: House) -> None:
+    house.claim("demo.holds")
+    house.claim("demo.forgotten")
+    house.test(HOLDING)
+    run = house.run()
+    assert run.code == 4
+    assert "no test settles: demo.forgotten" in run.output
+    partial = house.run("-k", "demo.holds")
+    assert partial.code == 0, partial.output
+    assert set(partial.verdicts) == {"demo.holds"}
+
+
+def test_only_the_selected_claims_run(house: House) -> None:
+    house.claim("demo.holds")
+    house.claim("demo.other")
+    house.test(HOLDING)
+    house.test('@pytest.mark.claim("demo.other")\ndef test_other():\n    assert False')
+    run = house.run("--claim", "demo.holds")
+    assert run.code == 0, run.output
+    assert set(run.verdicts) == {"demo.holds"}
+
+
+def test_a_clone_with_another_copy_installed_is_refused(house: House, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("installed")
+    for package in ("accounting", "prooflops"):
+        shutil.copytree(ROOT / package, elsewhere / package, ignore=shutil.ignore_patterns("__pycache__"))
+    house.claim("demo.holds")
+    house.test(HOLDING)
+    # An installed copy is imported by its entry point, before the clone's conftest; `-p` does the same here.
+    code = f"import sys; sys.path[0] = {str(elsewhere)!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-p", "prooflops.plugin"], cwd=house.root, capture_output=True, text=True
+    )
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert f"was imported from {elsewhere}" in done.stderr, done.stderr
+
+
+def test_an_interrupted_run_leaves_the_history_readable(house: House) -> None:
+    house.claim("demo.holds")
+    house.test(HOLDING)
+    house.run()
+    house.test("def test_interrupted():\n    raise KeyboardInterrupt")
+    run = house.run()
+    assert run.code == 2, run.output
+    records = [record for _, record in history.records(house.root / ".prooflops" / "history")]
+    assert len(records) == 2
+    assert all(isinstance(record, dict) for record in records)
+    json.loads((house.root / "reports" / "verdicts.json").read_text())

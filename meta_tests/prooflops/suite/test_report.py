@@ -1,0 +1,100 @@
+"""The tables and the plot say what the records hold."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from prooflops.suite import plots, report
+from prooflops.suite.verdicts import Verdict
+
+
+def bench(name: str, median: float = 1e-3, **extra: object) -> dict:
+    return {"name": name, "stats": {"median": median, "iqr": median / 10}, "extra_info": extra}
+
+
+PRODUCT = bench(
+    "test_matmul[bf16-square-1024]",
+    dtype="bf16",
+    flops=2 * 1024**3,
+    bytes=6 * 1024**2,
+    flop_per_s=2.1e12,
+    mfu=None,
+    share_of_ceiling=1.03,
+    ceiling_flop_per_s=2.04e12,
+)
+
+
+def test_a_benchmark_row_has_time_spread_rate_and_both_shares() -> None:
+    assert report.benchmark_table([PRODUCT])[1] == [
+        "matmul[bf16-square-1024]",
+        "1.00 ms",
+        "10.0%",
+        "2.10 TFLOP/s",
+        "no peak on record",
+        "103.0% !",
+    ]
+
+
+def test_a_benchmark_that_multiplies_nothing_has_no_mfu_to_lack() -> None:
+    assert report.benchmark_table([bench("test_cast", bytes_per_s=1.5e10)])[1][3:] == ["15.0 GB/s", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5e-9, "0.5 ns"),
+        (999.96e-6, "1.00 ms"),
+        (1.0, "1.00 s"),
+        (99.96, "100 s"),
+        (12.34e15, "12.3 Ps"),
+        (1234.0, "1.23 ks"),
+    ],
+)
+def test_figures_have_three_digits_and_a_prefix(value: float, text: str) -> None:
+    assert report.engineering(value, "s") == text
+
+
+def test_topics_are_counted_by_verdict_and_their_cases_added() -> None:
+    verdicts = [
+        Verdict("a.x", "holds", "", 100, 1.0),
+        Verdict("a.y", "FAILS", "no", 3, 1.0),
+        Verdict("b.z", "on record", "so it is", 0, 0.0),
+    ]
+    head, *rows = report.topic_table(verdicts)
+    assert [dict(zip(head, row, strict=True)) for row in rows] == [
+        {
+            "topic": "a",
+            "claims": "2",
+            "cases": "103",
+            **dict.fromkeys(report.VERDICTS, "·"),
+            "holds": "1",
+            "FAILS": "1",
+        },
+        {"topic": "b", "claims": "1", "cases": "0", **dict.fromkeys(report.VERDICTS, "·"), "on record": "1"},
+        {
+            "topic": "all",
+            "claims": "3",
+            "cases": "103",
+            **dict.fromkeys(report.VERDICTS, "·"),
+            "holds": "1",
+            "FAILS": "1",
+            "on record": "1",
+        },
+    ]
+
+
+def test_a_bar_in_a_cell_does_not_break_the_markdown_table() -> None:
+    assert report.markdown_table([["a", "b"], ["|x| < 1", "y"]])[2] == "| \\|x\\| < 1 | y |"
+
+
+def test_the_plot_shows_each_dtype_and_its_ceiling_and_is_the_same_every_time() -> None:
+    drawing = plots.roofline_svg([PRODUCT, bench("test_cast", bytes_per_s=1.0)], "Products on a machine")
+    assert drawing is not None
+    ET.fromstring(drawing)
+    assert "bf16" in drawing
+    assert "Products on a machine" in drawing
+    assert "<dc:date>" not in drawing, "a date would make equal plots differ"
+
+
+def test_nothing_is_drawn_where_no_product_ran() -> None:
+    assert plots.roofline_svg([bench("test_cast", bytes_per_s=1.0)], "nothing") is None

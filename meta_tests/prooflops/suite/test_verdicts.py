@@ -1,0 +1,132 @@
+"""How outcomes become a verdict, and what a registry file must say."""
+
+from pathlib import Path
+
+import pytest
+
+from prooflops.suite.verdicts import Claim, Outcome, RegistryError, load_registry, verdict_of
+
+STATUSES = ("passed", "failed", "unmet", "skipped", "known")
+
+
+def claim(written: str = "holds", **rest: object) -> Claim:
+    fields = {"condition": "", "correction": "", "needs": (), "kind": "number", **rest}
+    return Claim(id="demo.it", statement="It is.", sources=("s",), written=written, **fields)  # type: ignore[arg-type]
+
+
+def outcomes(*statuses: str) -> list[Outcome]:
+    return [Outcome(f"test_{index}", status, reason=f"why {status}") for index, status in enumerate(statuses)]
+
+
+@pytest.mark.parametrize(
+    ("written", "rest", "verdict"),
+    [
+        ("holds", {}, "holds"),
+        ("holds-if", {"condition": "it rains"}, "holds if"),
+        ("wrong", {"correction": "it is not"}, "corrected"),
+        ("holds", {"on_record": True}, "on record"),
+    ],
+)
+def test_passed_tests_give_the_verdict_of_how_the_claim_is_written(written: str, rest: dict, verdict: str) -> None:
+    assert verdict_of(claim(written, **rest), outcomes("passed", "passed")).verdict == verdict
+
+
+@pytest.mark.parametrize("other", STATUSES)
+@pytest.mark.parametrize("on_record", [False, True])
+def test_one_failure_decides_against_everything_else(other: str, on_record: bool) -> None:
+    verdict = verdict_of(claim(on_record=on_record), outcomes(other, "failed"))
+    assert verdict.verdict == "FAILS"
+    assert "why failed" in verdict.reason
+    assert not verdict.known, "a failure beside a known one is not known"
+
+
+@pytest.mark.parametrize("others", [(), ("passed",), ("unmet",), ("passed", "unmet")])
+@pytest.mark.parametrize("on_record", [False, True])
+def test_a_skipped_test_never_counts_as_holding(others: tuple[str, ...], on_record: bool) -> None:
+    verdict = verdict_of(claim(on_record=on_record), outcomes(*others, "skipped"))
+    assert verdict.verdict == "not checked"
+    assert verdict.reason == "why skipped"
+
+
+def test_a_claim_whose_every_test_lacks_hardware_is_not_checked() -> None:
+    assert verdict_of(claim(), outcomes("unmet", "unmet")).verdict == "not checked"
+
+
+def test_a_test_that_lacks_hardware_is_named_beside_those_that_passed() -> None:
+    verdict = verdict_of(claim(), outcomes("passed", "unmet"))
+    assert verdict.verdict == "holds"
+    assert verdict.reason == "1 of 2 tests not run here: why unmet"
+
+
+def test_no_outcome_is_not_checked_unless_the_claim_is_a_sourced_fact() -> None:
+    assert verdict_of(claim(), []).verdict == "not checked"
+    assert verdict_of(claim(on_record=True), []).verdict == "on record"
+
+
+def test_cases_figures_and_durations_add_up() -> None:
+    parts = [
+        Outcome("a", "passed", cases=100, duration=1.0, figures=("x",)),
+        Outcome("b", "passed", cases=3, duration=0.5),
+    ]
+    verdict = verdict_of(claim(), [*parts, Outcome("c", "unmet")])
+    assert (verdict.cases, verdict.duration, verdict.figures) == (103, 1.5, ("x",))
+
+
+GOOD = {
+    "id": '"demo.it"',
+    "statement": '"It is."',
+    "sources": '["s"]',
+    "written": '"holds"',
+    "condition": '""',
+    "correction": '""',
+    "needs": "[]",
+    "kind": '"number"',
+}
+SOURCE = '[[source]]\nkey = "s"\ntitle = "A source"\n'
+
+
+def registry_file(folder: Path, **changes: str) -> Path:
+    rows = {**GOOD, **changes}
+    lines = "\n".join(f"{key} = {value}" for key, value in rows.items() if value)
+    (folder / "demo.toml").write_text(f"{SOURCE}[[claim]]\n{lines}\n")
+    return folder
+
+
+def test_a_registry_is_read_with_its_sources(tmp_path: Path) -> None:
+    registry = load_registry(registry_file(tmp_path))
+    assert list(registry.claims) == ["demo.it"]
+    assert registry.describe("demo.it") == "demo.it: It is.\nsource: A source"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"statement": ""}, "lacks statement"),
+        ({"colour": '"red"'}, "unknown keys ['colour']"),
+        ({"id": '"other.it"'}, "id must begin with the file's topic, demo."),
+        ({"written": '"maybe"'}, "written must be one of holds, holds-if, wrong, got 'maybe'"),
+        ({"kind": '"rumour"'}, "kind must be one of formula"),
+        ({"written": '"holds-if"'}, "a holds-if claim, and no other, states its condition"),
+        ({"condition": '"it rains"'}, "a holds-if claim, and no other, states its condition"),
+        ({"written": '"wrong"'}, "a wrong claim, and no other, states its correction"),
+        ({"sources": '["t"]'}, "unknown source 't'; known: s"),
+        ({"sources": "[]"}, "it has no source"),
+        ({"statement": '" "'}, "it has no statement"),
+        ({"kind": "number"}, "demo.toml"),  # no TOML
+    ],
+)
+def test_a_bad_registry_row_is_refused_by_file_and_reason(tmp_path: Path, changes: dict[str, str], said: str) -> None:
+    with pytest.raises(RegistryError) as error:
+        load_registry(registry_file(tmp_path, **changes))
+    assert said in str(error.value)
+
+
+def test_a_claim_or_source_may_stand_only_once(tmp_path: Path) -> None:
+    file = registry_file(tmp_path) / "demo.toml"
+    text = file.read_text()
+    file.write_text(text + text.removeprefix(SOURCE))
+    with pytest.raises(RegistryError, match=r"claim 'demo.it' is there twice"):
+        load_registry(tmp_path)
+    file.write_text(SOURCE + text)
+    with pytest.raises(RegistryError, match=r"source 's' is there twice"):
+        load_registry(tmp_path)

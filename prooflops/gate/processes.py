@@ -1,0 +1,295 @@
+"""Fresh processes of pytest, of this checkout or another side, and what they report.
+
+Nothing of them outlives the run: they, their files and the worktree of another revision are cleaned up by a
+process of its own (`prooflops.gate.cleanup_process`), after success, an error, ^C or a kill alike. The user's working
+tree is never touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE.parent
+COPIED = {
+    HERE / "child_plugin.py": "prooflops_gate_child_plugin.py",
+    PACKAGE / "machine" / "contention.py": "prooflops_gate_contention.py",
+}
+RECORD = "PROOFLOPS_RECORD_TO"
+TASK = "PROOFLOPS_GATE_TASK"
+PREFIX, OWNER = "prooflops-gate-", "owner"  # of the folder of a run, and the file in it with the run's process
+# Of the environment, what would change or disturb the child's run.
+DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
+# Of the command line, what belongs to the parent: the gate, reports, selection by position, the past, saving.
+# By their whole names, and --gate-…: a conftest may have options that begin like these, such as --cache-size.
+PARENTS = (
+    "--gate", "--junitxml", "--junit-xml", "--junitprefix", "--junit-prefix", "--last-failed", "--lf", "--failed-first",
+    "--ff", "--new-first", "--nf", "--last-failed-no-failures", "--lfnf", "--cache-show", "--cache-clear", "--sw",
+    "--stepwise", "--sw-skip", "--stepwise-skip", "--sw-reset", "--stepwise-reset", "--exitfirst", "--maxfail",
+    "--benchmark-autosave", "--benchmark-save", "--benchmark-save-data", "--benchmark-compare",
+    "--benchmark-compare-fail", "--benchmark-json", "--benchmark-histogram", "--benchmark-storage", "--pdb", "--pdbcls",
+    "--trace", "--trace-config", "--report-log", "--report-log-exclude-logs-on-passed-tests", "--html",
+    "--self-contained-html", "--verbose", "--quiet", "--verbosity", "--rootdir", "--config-file", "--durations",
+    "--durations-min", "--inifile",
+)  # fmt: skip
+PARENTS_SHORT = ("-v", "-q", "-x", "-c", "-s", "-n", "-r")
+
+
+class ReplicateFailed(RuntimeError):
+    """A process that ended without reporting: the message says which, how, and what it said last."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two things compared: which interpreter runs which checkout."""
+
+    label: str
+    python: str
+    root: Path
+    paths: tuple[str, ...] = ()  # goes before everything on PYTHONPATH
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """What one process reported."""
+
+    side: Side
+    wall_s: float
+    facts: dict[str, Any]
+    record: dict[str, Any]  # as the plugin there wrote it, or the part of it that the recorder knows
+    record_path: Path | None  # where the plugin there left it
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        return list(self.facts["reports"])
+
+
+class Replicates:
+    """Starts processes one after the other; a context, at whose end nothing of them is left."""
+
+    def __init__(self, config: pytest.Config, limit_s: float) -> None:
+        self._config = config
+        self._arguments = passed_on(config)
+        self._limit_s = limit_s
+        self._count = 0
+
+    def __enter__(self) -> Replicates:
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(HERE / "cleanup_process.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._tell("folder", str(self.folder))
+        (self.folder / OWNER).write_text(str(os.getpid()), encoding="ascii")
+        plugins = self.folder / "plugins"
+        plugins.mkdir()
+        for file, copy in COPIED.items():
+            shutil.copy(file, plugins / copy)
+        self._plugins = plugins
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._watcher.stdin
+        self._watcher.stdin.close()
+        self._watcher.wait()
+
+    def _tell(self, *words: str) -> None:
+        assert self._watcher.stdin
+        self._watcher.stdin.write("\t".join(words) + "\n")
+        self._watcher.stdin.flush()
+
+    def worktree(self, repository: Path, revision: str) -> Path:
+        """A checkout of `revision` in a folder of its own. Raises UsageError where git refuses."""
+        remove_leftovers(repository)
+        path = self.folder / "worktree"
+        self._tell("worktree", str(repository), str(path))
+        git = subprocess.Popen(
+            ["git", "-C", str(repository), "worktree", "add", "--detach", "--force", str(path), revision],
+            # A hook of git's has its index there, and what is staged would be lost in the checkout.
+            env={key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._tell("group", str(git.pid))
+        said = git.communicate()[1]
+        self._tell("ended", str(git.pid))
+        if git.returncode:
+            raise pytest.UsageError(f"--gate-versus {revision}: git worktree: {said.strip()}")
+        return path
+
+    def run(
+        self, side: Side, targets: Sequence[str], ids: Sequence[str] | None, benchmarks_only: bool = True
+    ) -> Replicate:
+        """One process of `side` over the files `targets`, of which it runs `ids` (None: all).
+
+        Raises ReplicateFailed for one that crashed, took too long, or could not collect.
+        """
+        self._count += 1
+        stem = self.folder / f"{self._count:04d}"
+        report, record, output = (stem.with_suffix(end) for end in (".report", ".json", ".txt"))
+        task = stem.with_suffix(".task")
+        task.write_text(
+            json.dumps({"ids": None if ids is None else list(ids), "benchmarks_only": benchmarks_only,
+                        "report": str(report)}), encoding="utf-8",
+        )  # fmt: skip
+        begun = time.monotonic()
+        code = self._process(side, targets, task, record, output)
+        wall = time.monotonic() - begun
+        if not report.exists() or code not in (0, 1, 5):
+            raise ReplicateFailed(self._why(side, code, output, report))
+        facts = json.loads(report.read_text(encoding="utf-8"))
+        content = json.loads(record.read_text(encoding="utf-8")) if record.exists() else _record_of(facts)
+        return Replicate(side, wall, facts, content, record if record.exists() else None)
+
+    def _process(self, side: Side, targets: Sequence[str], task: Path, record: Path, output: Path) -> int | None:
+        """The exit code; None where it took too long."""
+        command = [side.python, "-m", "pytest", "-p", "prooflops_gate_child_plugin", "-o", "addopts="]
+        command.append(f"--rootdir={side.root}")
+        if self._config.pluginmanager.hasplugin("cacheprovider"):
+            command += ["-o", f"cache_dir={self.folder / 'cache'}"]
+        inifile = self._config.inipath
+        if inifile and inifile.is_relative_to(self._config.rootpath):
+            theirs = side.root / inifile.relative_to(self._config.rootpath)
+            command += ["-c", str(theirs)] if theirs.exists() else []
+        environment = {key: value for key, value in os.environ.items() if key not in DROPPED}
+        inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        moved = [_moved(path, self._config.rootpath, side.root) for path in inherited]
+        environment["PYTHONPATH"] = os.pathsep.join([str(self._plugins), *side.paths, *moved])
+        environment[TASK] = str(task)
+        environment[RECORD] = str(record)
+        with open(output, "wb") as said:
+            child = subprocess.Popen(
+                [*command, *self._arguments, *targets],
+                cwd=side.root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._tell("group", str(child.pid))
+            try:
+                return child.wait(self._limit_s)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                if child.poll() is None:
+                    _kill(child)
+                self._tell("ended", str(child.pid))
+
+    def _why(self, side: Side, code: int | None, output: Path, report: Path) -> str:
+        if code is None:
+            how = f"was ended after {self._limit_s:.0f} s (--gate-budget)"
+        elif code < 0:
+            how = f"crashed with {signal.Signals(-code).name}"
+        else:
+            how = f"ended with exit code {code}"
+        errors = json.loads(report.read_text(encoding="utf-8"))["errors"] if report.exists() else []
+        last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = [line for line in last if line.startswith("Fatal")] + last[-15:]
+        return f"replicate {self._count} ({side.label}: {side.python} in {side.root}) {how}. It said:\n" + "\n".join(
+            errors or last
+        )
+
+
+def remove_leftovers(repository: Path) -> None:
+    """Removes the worktrees of runs that were killed together with their guardian, and of no other."""
+    git = ["git", "-C", str(repository), "worktree"]
+    listed = subprocess.run([*git, "list", "--porcelain"], capture_output=True, text=True).stdout
+    for line in listed.splitlines():
+        kind, _, path = line.partition(" ")
+        folder = Path(path).parent
+        if kind == "worktree" and folder.name.startswith(PREFIX) and not _is_owned(folder):
+            subprocess.run([*git, "remove", "--force", "--force", path], capture_output=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_owned(folder: Path) -> bool:
+    """Whether the run that made this folder still goes on."""
+    try:
+        os.kill(int((folder / OWNER).read_text(encoding="ascii")), 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, ValueError):
+        return True  # another user's, or just being written: not ours to remove
+    return True
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except OSError:
+        child.kill()
+    child.wait()
+
+
+def _moved(path: str, old: Path, new: Path) -> str:
+    """`path`, where it lies under `old`, at the same place under `new`."""
+    real = Path(path).resolve()
+    return str(new / real.relative_to(old)) if real.is_relative_to(old) else path
+
+
+def _record_of(facts: dict[str, Any]) -> dict[str, Any]:
+    return {"benchmarks": facts["benchmarks"], "prooflops": {"fingerprint": {}, "verdicts": []}}
+
+
+def passed_on(config: pytest.Config) -> list[str]:
+    """The options of this run that its children must have as well: the user's own, and those of other plugins.
+
+    From the ini setting `addopts`, the environment and the command line; without what belongs to the parent, and
+    without files and node ids, which each child is told by itself.
+    """
+    words = _words(config.getini("addopts")) + shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    words += [str(word) for word in config.invocation_params.args]
+    actions = getattr(getattr(config, "_parser", None), "optparser", None)
+    known = getattr(actions, "_option_string_actions", {})
+    kept: list[str] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if not word.startswith("-") or word == "-":
+            continue
+        name, equals, _ = word.partition("=")
+        long = name.startswith("--")
+        if not long and len(word) > 2 and getattr(known.get(word[:2]), "nargs", None) == 0:
+            words.insert(index, "-" + word[2:])  # several options in one word, as in -vk "a or b"
+            word = name = word[:2]
+        action = known.get(name) or (None if long else known.get(word[:2]))
+        takes = action is not None and action.nargs is None and not equals and (long or len(word) == 2)
+        value = words[index : index + 1] if takes else []
+        index += len(value)
+        if name in ("-o", "--override-ini") and (value or [word])[0].startswith("addopts"):
+            continue
+        if name in PARENTS or name.startswith("--gate-") or (not long and word.startswith(PARENTS_SHORT)):
+            continue
+        kept += [word, *value]
+    return kept
+
+
+def _words(setting: object) -> list[str]:
+    return shlex.split(setting) if isinstance(setting, str) else [str(word) for word in setting]  # type: ignore[attr-defined]

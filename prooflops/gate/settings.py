@@ -1,0 +1,220 @@
+"""The gate's options and ini settings: declared, read and checked before anything runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HISTORY = ".prooflops/history"
+EXACT = "flops bytes peak_bytes live_bytes parameters"
+MIN_EFFECT = "3%"
+BUDGET_MIN = 10.0
+DIRECTIONS = ("slower", "faster", "both")
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declares the options and ini settings of the gate."""
+    parser.addini(
+        "gate_history",
+        f"folder of the run records, relative to the rootdir (default: {HISTORY}); the environment variable "
+        "PROOFLOPS_HISTORY goes before it",
+        default=HISTORY,
+    )
+    parser.addini(
+        "gate_exact",
+        f"keys of a benchmark's extra_info that are compared by equality (default: {EXACT})",
+        default=EXACT,
+    )
+    parser.addini("gate_min_effect", f"smallest change that counts (default: {MIN_EFFECT})", default=MIN_EFFECT)
+    parser.addini("gate_direction", f"which changes fail: {', '.join(DIRECTIONS)} (default: slower)", default="slower")
+    group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
+    option = group.addoption
+    option("--gate", action="store_true", help="fail on a confirmed regression, or on a change of an exact quantity")
+    option("--gate-baseline", metavar="NAME|latest|FILE", help="compare with this baseline of the history")
+    option("--gate-versus", metavar="PYTHON|DIR|REVISION", help="compare with this other side, run side by side")
+    option("--gate-record", metavar="NAME", help="store this run as the baseline NAME")
+    option("--gate-replicates", metavar="N", help="fresh processes a side, at most, confirming ones too")
+    option("--gate-min-effect", metavar="X%", help="smallest change that counts, such as 5%% or 0.05")
+    option("--gate-budget", metavar="MINUTES", help=f"time for all replicates (default: {BUDGET_MIN:g})")
+    option("--gate-strict", action="store_true", help="fail on INCONCLUSIVE too")
+    option("--gate-portable", action="store_true", help="compare with another machine, by portable ratios only")
+    option("--gate-noise-floor", action="store_true", help="compare this code with itself: what can be detected here")
+    option("--gate-history", action="store_true", help="list records and baselines, oldest first, and exit")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the gate, checked."""
+
+    gate: bool
+    baseline: str | None
+    versus: str | None
+    record: str | None
+    replicates: int | None
+    min_effect: float
+    budget_s: float
+    strict: bool
+    portable: bool
+    noise_floor: bool
+    direction: str
+    exact: tuple[str, ...]
+    folder: Path
+
+    @property
+    def orchestrated(self) -> bool:
+        """Whether fresh processes do the measuring, and this one only starts them."""
+        return self.gate or bool(self.versus) or self.noise_floor or (self.replicates or 1) > 1
+
+    @property
+    def used(self) -> bool:
+        """Whether any of it was asked for."""
+        return self.orchestrated or bool(self.baseline) or bool(self.record)
+
+
+_settings = pytest.StashKey[Settings]()
+
+
+def settings(config: pytest.Config) -> Settings:
+    """The options of the gate. Raises UsageError for those that are impossible, naming value and valid ones."""
+    if _settings not in config.stash:
+        try:
+            config.stash[_settings] = _checked(config)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+    return config.stash[_settings]
+
+
+def _checked(config: pytest.Config) -> Settings:
+    option = config.getoption
+    found = Settings(
+        gate=option("gate"),
+        baseline=option("gate_baseline"),
+        versus=option("gate_versus"),
+        record=option("gate_record"),
+        replicates=None
+        if option("gate_replicates") is None
+        else _count("--gate-replicates", option("gate_replicates")),
+        min_effect=_share("--gate-min-effect", option("gate_min_effect"))
+        if option("gate_min_effect") is not None
+        else _share("gate_min_effect", str(config.getini("gate_min_effect"))),
+        budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
+        strict=option("gate_strict"),
+        portable=option("gate_portable"),
+        noise_floor=option("gate_noise_floor"),
+        direction=direction("gate_direction", config.getini("gate_direction")),
+        exact=tuple(str(config.getini("gate_exact")).split()),
+        folder=history_folder(config),
+    )
+    if found.record is not None:
+        from prooflops.history import records as history
+
+        history.check_name(found.record)
+    file = Path(found.baseline) if found.baseline and stands_alone("--gate-baseline", found.baseline, config) else None
+    if file and file.is_file() and not file.resolve().is_relative_to(config.invocation_params.dir.resolve()):
+        raise ValueError(f"--gate-baseline {file}: write --gate-baseline={file}, or pytest takes its rootdir there")
+    for one, other in (("baseline", "versus"), ("noise_floor", "baseline"), ("noise_floor", "versus")):
+        if getattr(found, one) and getattr(found, other):
+            raise ValueError(
+                f"{_flag(one)} and {_flag(other)} exclude each other: they name two things to compare with"
+            )
+    if found.gate and not (found.baseline or found.versus):
+        raise ValueError(
+            "--gate needs something to compare with: --gate-baseline NAME|latest|FILE or --gate-versus SIDE"
+        )
+    if found.record and (found.versus or found.noise_floor or found.gate):
+        raise ValueError("--gate-record stores a baseline and decides nothing: run it without --gate, --gate-versus "
+                         "and --gate-noise-floor")  # fmt: skip
+    if found.record and found.baseline and found.orchestrated:
+        raise ValueError("--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline")
+    for name, needs in (("strict", "gate"), ("portable", "baseline")):
+        if getattr(found, name) and not getattr(found, needs):
+            raise ValueError(f"{_flag(name)} says something about {_flag(needs)}, which is not given")
+    if found.portable and found.orchestrated:
+        raise ValueError("--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates")
+    if found.used and option("benchmark_disable", False) and not option("benchmark_enable", False):
+        raise ValueError("--benchmark-disable leaves nothing to compare: drop it, or the options of the gate")
+    if found.used and option("benchmark_skip", False):
+        raise ValueError("--benchmark-skip leaves nothing to compare: drop it, or the options of the gate")
+    if found.used and config.pluginmanager.hasplugin("dsession"):
+        raise ValueError("benchmarks are not measured under xdist (-n): drop it, or the options of the gate")
+    # By its options, not by its name: that depends on how it was loaded.
+    if found.used and option("benchmark_disable", None) is None:
+        raise ValueError("the gate compares what pytest-benchmark measures, and that plugin is not active")
+    return found
+
+
+def stands_alone(name: str, text: str, config: pytest.Config) -> bool:
+    """Whether an option's value was given as a word of its own.
+
+    Before it knows our options, pytest takes one that is a path for a place of tests, and its rootdir from it.
+    """
+    words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
+    return (name, text) in itertools.pairwise(words)
+
+
+def _flag(name: str) -> str:
+    return "--gate-" + name.replace("_", "-") if name != "gate" else "--gate"
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{name} should be a whole number of 1 or more, got {text!r}")
+    return int(text)
+
+
+def _positive(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} should be a positive number, got {text!r}")
+    return value
+
+
+def _share(name: str, text: str) -> float:
+    """A share written as 5% or 0.05.
+
+    >>> _share("x", "5%"), _share("x", "0.05")
+    (0.05, 0.05)
+    """
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise ValueError(f"{name} should be a share between 0 and 100 %, such as 5% or 0.05, got {text!r}")
+    return value
+
+
+def direction(name: str, text: object) -> str:
+    """Which changes fail. Raises ValueError, naming the valid ones."""
+    if text not in DIRECTIONS:
+        raise ValueError(f"{name} should be one of {', '.join(DIRECTIONS)}, got {text!r}")
+    return str(text)
+
+
+def history_folder(config: pytest.Config) -> Path:
+    """Where records go: PROOFLOPS_HISTORY, or the ini setting `gate_history`, relative to the rootdir."""
+    return config.rootpath / (os.environ.get("PROOFLOPS_HISTORY") or str(config.getini("gate_history")))
+
+
+def marker_settings(marker: pytest.Mark) -> dict[str, Any]:
+    valid = ("min_effect", "direction", "ignore")
+    if marker.args or not set(marker.kwargs) <= set(valid):
+        wrong = [*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())]
+        raise ValueError(f"the marker gate takes {', '.join(valid)} by name, got {', '.join(wrong)}")
+    given = dict(marker.kwargs)
+    if "min_effect" in given:
+        given["min_effect"] = _share("min_effect", str(given["min_effect"]))
+    if "direction" in given:
+        direction("direction", given["direction"])
+    if not isinstance(given.get("ignore", False), bool):
+        raise ValueError(f"ignore should be True or False, got {given['ignore']!r}")
+    return given

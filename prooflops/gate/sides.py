@@ -1,0 +1,135 @@
+"""The other side of a side-by-side comparison: another interpreter, another checkout, or a git revision.
+
+Its processes must import *its* code. They start in its folder, with it (and its `src`) first on the path, before an
+installed or editable copy; what they imported is then checked, and the run refused where it was this side's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from prooflops.gate.processes import Replicate, Replicates, Side
+from prooflops.gate.settings import stands_alone
+
+
+def python_here() -> str:
+    """The interpreter of this process, not resolved: a virtual environment is known by the path it is called by."""
+    return sys.executable
+
+
+def import_paths(root: Path) -> tuple[str, ...]:
+    """What goes first on the path of a side's processes, on both sides alike."""
+    return tuple(str(path) for path in (root / "src", root) if path.is_dir())
+
+
+def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side:
+    """The side that `--gate-versus` names. Raises UsageError for one that is unknown, or the same as this."""
+    root = config.rootpath
+    path = Path(text)
+    if path.exists() and stands_alone("--gate-versus", text, config):
+        raise pytest.UsageError(f"--gate-versus {text}: write --gate-versus={text}, or pytest takes its rootdir there")
+    if path.is_dir():
+        # The same interpreter in another folder; a virtual environment's folder means its interpreter.
+        for inside in ("bin/python", "Scripts/python.exe"):
+            if (path / "pyvenv.cfg").is_file() and (path / inside).exists():
+                return _interpreter(path / inside, root, text)
+        if path.resolve() == root.resolve():
+            raise _same(text)
+        return Side(f"checkout {text}", python_here(), path.resolve(), import_paths(path.resolve()))
+    found = shutil.which(text) if os.sep in text or text.startswith(("python", "pypy")) else None
+    if found:
+        return _interpreter(Path(found).absolute(), root, text)
+    return _revision(text, config, replicates)
+
+
+def _same(text: str) -> pytest.UsageError:
+    return pytest.UsageError(f"--gate-versus {text}: both sides are the same (--gate-noise-floor is for that)")
+
+
+def _interpreter(python: Path, root: Path, text: str) -> Side:
+    question = "import sys, pytest, pytest_benchmark; print(sys.prefix)"
+    done = subprocess.run([str(python), "-c", question], capture_output=True, text=True, cwd=root)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise pytest.UsageError(f"--gate-versus {text}: that interpreter needs pytest and pytest-benchmark: {last}")
+    if done.stdout.strip() == sys.prefix:
+        raise _same(text)
+    return Side(f"interpreter {text}", str(python), root, import_paths(root))
+
+
+def _git(root: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _revision(text: str, config: pytest.Config, replicates: Replicates) -> Side:
+    root = config.rootpath
+    top = _git(root, "rev-parse", "--show-toplevel")
+    commit = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}") if top else None
+    if top is None or not commit:
+        where = "no git repository" if top is None else "no revision of this repository (a shallow clone lacks some)"
+        raise pytest.UsageError(
+            f"--gate-versus {text}: no folder, no interpreter, and {where}; valid: an interpreter or a virtual "
+            "environment, the folder of another checkout, or a git revision"
+        )
+    if commit == _git(root, "rev-parse", "HEAD") and not _git(root, "status", "--porcelain", "--untracked-files=no"):
+        raise _same(text)
+    tree = replicates.worktree(Path(top), commit)
+    inside = tree / root.resolve().relative_to(Path(top).resolve())
+    if not inside.is_dir():
+        raise pytest.UsageError(f"--gate-versus {text}: that revision has no folder {inside.relative_to(tree)}")
+    return Side(f"revision {text} ({commit[:9]})", python_here(), inside, import_paths(inside))
+
+
+def targets(config: pytest.Config, other: Side) -> list[str]:
+    """What the other side collects at first: what this run was asked for, as far as it is there."""
+    base = config.invocation_params.dir
+    found = []
+    for argument in config.args:
+        file = argument.partition("::")[0]
+        path = (base / file).resolve()
+        if path.is_relative_to(config.rootpath.resolve()):
+            found.append(str(path.relative_to(config.rootpath.resolve())))
+    there = existing(found, other)
+    if not there:
+        raise pytest.UsageError(f"{other.label} has none of {', '.join(found)}: there is nothing to compare with")
+    return there
+
+
+def existing(files: Sequence[str], side: Side) -> list[str]:
+    """Those files that this side has."""
+    return [file for file in dict.fromkeys(files) if (side.root / file).exists()]
+
+
+def check_origins(before: Replicate, after: Replicate, root: Path, text: str) -> None:
+    """Refuses a comparison in which the other side ran this side's code, or either ran an installed copy of it."""
+    if before.side.root == after.side.root:
+        if before.facts["prefix"] == after.facts["prefix"]:
+            raise _same(text)
+        return
+    for done, foreign in ((before, after.side.root), (after, before.side.root)):
+        wrong = {
+            name: file
+            for name, file in done.facts["modules"].items()
+            if Path(file).is_relative_to(foreign.resolve())
+            and not Path(file).is_relative_to(done.side.root.resolve())
+            and not Path(file).is_relative_to(done.facts["prefix"])
+        }
+        if wrong:
+            name, file = next(iter(wrong.items()))
+            raise pytest.UsageError(
+                f"--gate-versus {text}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
+                "which is the other side's: both would run the same code; see PYTHONPATH"
+            )
+    if not before.facts["modules"] and not after.facts["modules"]:
+        raise pytest.UsageError(f"--gate-versus {text}: neither side imported anything from {root}")

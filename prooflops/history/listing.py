@@ -1,0 +1,35 @@
+"""The history on the terminal: records, baselines, and how each benchmark went over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from prooflops.console.tables import aligned
+from prooflops.history import records as history
+
+
+def print_history(folder: Path, exact: Sequence[str], *, verbose: bool) -> int:
+    """Lists every record, oldest first, what cannot be read, and the baselines; with `verbose` the trend of each
+    benchmark as well. Returns the exit code."""
+    listed = history.summaries(folder, exact)
+    print(f"{len(listed)} records in {folder}")
+    for each in listed:
+        if isinstance(each, history.UnreadableRecord):
+            print(f"  unreadable, skipped: {each}")
+            continue
+        contended = "  contended" if each.contended else ""
+        print(
+            f"  {each.path.name}  {len(each.benchmarks):3d} benchmarks  {len(each.verdicts):3d} claims"
+            f"  {', torch '.join(filter(None, [each.name, each.torch]))}  {each.commit[:10]}{contended}".rstrip()
+        )
+    for name, files in history.baselines(folder).items():
+        print(f"  baseline {name}: {', '.join(str(file.relative_to(folder)) for file in files)}")
+    if verbose:
+        from prooflops.history import trend
+
+        for identity, rows in trend.tables([each for each in listed if isinstance(each, history.Summary)]).items():
+            print(f"\ntrend on {identity}")
+            for line in aligned(rows):
+                print(f"  {line.rstrip()}")
+    return 0

@@ -1,0 +1,152 @@
+"""What a run of pytest becomes in the history: pytest-benchmark's JSON, the machine's fingerprint, where it is kept."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prooflops import __version__
+from prooflops.history import records as history
+from prooflops.run_state import CONTENTION, MARKERS, RECORD_PATH, REPLICATE, STORAGE_ERROR
+
+SETTING_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "PYTHONHASHSEED",
+)
+PACKAGES = ("torch", "numpy", "scipy", "pytest-benchmark")
+
+
+def benchmark_json(config: pytest.Config) -> dict[str, Any]:
+    """The run in pytest-benchmark's own JSON form, made by its own hooks; no benchmarks where it is switched off."""
+    # The session is the one thing of pytest-benchmark that no hook hands out.
+    session = getattr(config, "_benchmarksession", None)
+    if session is None:
+        return {"benchmarks": [], "machine_info": {}, "commit_info": {}}
+    hook = config.hook
+    machine = hook.pytest_benchmark_generate_machine_info(config=config)
+    hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine)
+    commit = hook.pytest_benchmark_generate_commit_info(config=config)
+    hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
+    content: dict[str, Any] = hook.pytest_benchmark_generate_json(
+        config=config,
+        benchmarks=[bench for bench in session.benchmarks if bench],
+        include_data=True,
+        machine_info=machine,
+        commit_info=commit,
+    )
+    contention, settings = config.stash.get(CONTENTION, {}), config.stash.get(MARKERS, {})
+    for bench in content["benchmarks"]:
+        extra = bench.setdefault("extra_info", {})
+        if bench["fullname"] in contention:
+            extra["contention"] = contention[bench["fullname"]]
+        if bench["fullname"] in settings:
+            extra["gate"] = settings[bench["fullname"]]
+    return content
+
+
+def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path | None:
+    """Puts the record where it belongs, the history or the gate's own place, and returns its path.
+
+    Where it cannot be written (a full disk, say) the run goes on to its end, says so there, and is red: None.
+    """
+    target = os.environ.get(REPLICATE)
+    try:
+        if target:
+            path = Path(target)
+            history.write_atomically(path, history.as_text(content))
+        else:
+            path = history.append(folder, content, content["prooflops"]["fingerprint"])
+    except OSError as error:
+        config.stash[STORAGE_ERROR] = f"the record of this run could not be stored in {target or folder}: {error}"
+        return None
+    config.stash[RECORD_PATH] = path
+    return path
+
+
+def save_plain(config: pytest.Config, folder: Path) -> Path | None:
+    """The record of a run of a repo that knows nothing of this suite."""
+    content = benchmark_json(config)
+    content["prooflops"] = {
+        "schema": history.SCHEMA,
+        "version": __version__,
+        "arguments": list(config.invocation_params.args),
+        "fingerprint": fingerprint(config),
+        "verdicts": [],
+    }
+    return save(config, content, folder)
+
+
+def fingerprint(config: pytest.Config) -> dict[str, Any]:
+    """Everything that must be equal for two runs' timings to be comparable; plugins and conftests may add to it."""
+    facts: dict[str, Any] = dict(config.hook.pytest_gate_fingerprint(config=config) or plain_fingerprint())
+    config.hook.pytest_gate_update_fingerprint(config=config, fingerprint=facts)
+    return facts
+
+
+@cache
+def _plain_fingerprint() -> dict[str, Any]:
+    return {
+        "name": _cpu_name(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": f"{platform.system()} {platform.machine()}",
+        "accelerators": _accelerators(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "environment": {name: os.environ[name] for name in SETTING_VARIABLES if name in os.environ},
+    }
+
+
+def plain_fingerprint() -> dict[str, Any]:
+    """What can be told of machine and software without importing torch or waking a GPU."""
+    return dict(_plain_fingerprint())
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            found = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        found = ""
+    return found or platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _accelerators() -> list[str]:
+    """Driver and names of the NVIDIA GPUs, by NVML, which opens no context on them."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no package, no library, no driver, no permission: each has an error of its own
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [str(pynvml.nvmlSystemGetDriverVersion()), *(str(pynvml.nvmlDeviceGetName(each)) for each in handles)]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def facts_of(fingerprint: Mapping[str, Any]) -> str:
+    """A fingerprint in a few words."""
+    packages = fingerprint.get("packages") or {}
+    torch = fingerprint.get("torch") or packages.get("torch")
+    return str(fingerprint.get("name")) + (f", torch {torch}" if torch else "")

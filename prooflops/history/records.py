@@ -1,0 +1,376 @@
+"""Run records: pytest-benchmark's JSON with the claims' verdicts and the machine's fingerprint beside it.
+
+    <history>/<fingerprint>/<moment>-<unique>.json     one run; appended, written atomically, never edited
+    <history>/<fingerprint>/baselines/<name>.json      which of these records a name stands for
+    <history>/<fingerprint>/noise-floor.json           what A against A showed on this machine
+    <history>/<fingerprint>/index.jsonl                what comparing needs of each record: a cache, never trusted
+
+No torch, numpy or scipy here: reading a history must be cheap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+PORTABLE = ("mfu", "hfu", "share_of_ceiling")  # figures that mean the same on another machine
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
+
+
+class UnreadableRecord(ValueError):
+    """A file of the history that is no complete record: the message names it and says why."""
+
+
+class UnknownBaseline(ValueError):
+    """No such baseline: the message names the ones there are."""
+
+
+# ---- writing -----------------------------------------------------------------------------------------------------
+
+
+def fingerprint_id(fingerprint: Mapping[str, Any]) -> str:
+    """A folder name for one fingerprint: the device's name, then a digest of everything in it."""
+    digest = hashlib.sha256(json.dumps(fingerprint, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", str(fingerprint.get("name", "unknown"))).strip("-")[:40]
+    return f"{slug}-{digest}"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes `text` so that a reader sees the old file or the whole new one, never a part, whatever happens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The name is unique to this writer: two of them may aim at one path. It does not end in .json: no reader takes it.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
+    try:
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        _keep_names(path.parent)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _keep_names(folder: Path) -> None:
+    """Has the disk keep the names in `folder`: a renamed file is safe from a power cut only with its new name."""
+    with suppress(OSError):  # Windows opens no folders, and some network file systems don't sync them
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Path:
+    """Adds one record under the folder of its fingerprint and returns its path; no record is ever overwritten."""
+    moment = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+    path = folder / fingerprint_id(fingerprint) / f"{moment}-{uuid.uuid4().hex[:8]}.json"
+    write_atomically(path, as_text(record))
+    return path
+
+
+def as_text(record: Mapping[str, Any]) -> str:
+    """A record as it is written: JSON, one line a value, so that a difference of two can be read."""
+    from prooflops.gate.child_plugin import plain_figure  # imports pytest, which reading a history does without
+
+    return json.dumps(record, indent=1, default=plain_figure) + "\n"
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The record in `path`. Raises UnreadableRecord for a truncated or foreign file."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, no UTF-8, or a number beyond Python's
+        raise UnreadableRecord(f"{path}: {error}") from error
+    if not isinstance(record, dict) or "benchmarks" not in record or "prooflops" not in record:
+        raise UnreadableRecord(f"{path}: not a record of this suite (no 'benchmarks' or no 'prooflops' in it)")
+    return record
+
+
+def records(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | UnreadableRecord]]:
+    """Every record under `folder`, oldest first; an unreadable file comes as the error that names it."""
+    for path in _record_files(folder):
+        try:
+            yield path, read(path)
+        except UnreadableRecord as error:
+            yield path, error
+
+
+def _record_files(folder: Path) -> list[Path]:
+    files = (path for path in folder.glob("*/*.json") if path.name != "noise-floor.json")
+    return sorted(files, key=lambda path: path.name)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What comparing needs of one benchmark in one record."""
+
+    time_s: float  # the fastest round: the figure a process contributes, see prooflops.statistics.effects.location
+    exact: Mapping[str, Any]
+    portable: Mapping[str, float]
+    method: Any = None
+    contended: str = ""  # what competed with it, in words
+    settings: Mapping[str, Any] | None = None  # the arguments of its marker `gate`
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What comparing needs of one record."""
+
+    path: Path
+    moment: str
+    fingerprint_id: str
+    name: str  # of the device
+    torch: str
+    commit: str
+    benchmarks: Mapping[str, Timed]
+    verdicts: Mapping[str, str]
+
+    @property
+    def contended(self) -> bool:
+        return any(timed.contended for timed in self.benchmarks.values())
+
+
+def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> Summary:
+    """The part of a record that comparing needs. Raises UnreadableRecord where it is not what it should be."""
+    try:
+        ours = record["prooflops"]
+        fingerprint = ours.get("fingerprint", {})
+        return Summary(
+            path=path,
+            moment=str(record.get("datetime", "")),
+            fingerprint_id=fingerprint_id(fingerprint),
+            name=str(fingerprint.get("name")),
+            torch=str(fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""),
+            commit=_commit(record.get("commit_info") or {}),
+            benchmarks={
+                bench["fullname"]: timed
+                for bench in record["benchmarks"]
+                if not is_ignored(bench)
+                # A round that took no time by a coarse clock, or no number, has no ratio to another.
+                and 0 < (timed := _timed(bench, exact)).time_s < math.inf
+            },
+            verdicts={row["id"]: row["verdict"] for row in ours.get("verdicts", [])},
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UnreadableRecord(f"{path}: not a record of this suite ({type(error).__name__}: {error})") from error
+
+
+def _commit(info: Mapping[str, Any]) -> str:
+    found = str(info.get("id") or "")
+    return "" if found == "unversioned" else found  # pytest-benchmark's word for "not under version control"
+
+
+def is_ignored(bench: Mapping[str, Any]) -> bool:
+    """Whether its marker `gate` says that it is not compared."""
+    return bool(((bench.get("extra_info") or {}).get("gate") or {}).get("ignore"))
+
+
+def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
+    extra = bench.get("extra_info") or {}
+    contention = extra.get("contention") or {}
+    return Timed(
+        time_s=float(bench["stats"]["min"]),
+        exact={key: extra[key] for key in exact if key in extra},
+        portable={key: float(extra[key]) for key in PORTABLE if isinstance(extra.get(key), (int, float))},
+        method=extra.get("method"),
+        contended=str(contention.get("why") or "other work") if contention.get("contended") else "",
+        settings=extra.get("gate"),
+    )
+
+
+# ---- the index ---------------------------------------------------------------------------------------------------
+
+
+def summaries(folder: Path, exact: Sequence[str], only: str = "") -> list[Summary | UnreadableRecord]:
+    """What comparing needs of every record under `folder`, oldest first, unreadable files as errors.
+
+    `only`: of this fingerprint alone, by its id.
+
+    Reads the records that the index does not know as they are now, and only those: a thousand records with their rounds
+    are hundreds of megabytes.
+    """
+    found: list[Summary | UnreadableRecord] = []
+    folders = sorted({path.parent for path in _record_files(folder) if only in ("", path.parent.name)})
+    for inner in folders:
+        found += _summaries_of(inner, list(exact))
+    return sorted(found, key=lambda each: each.path.name if isinstance(each, Summary) else str(each))
+
+
+def _summaries_of(folder: Path, exact: list[str]) -> list[Summary | UnreadableRecord]:
+    known, lines = _index(folder / "index.jsonl", exact)
+    found: list[Summary | UnreadableRecord] = []
+    fresh = []
+    files = [path for path in folder.glob("*.json") if path.name != "noise-floor.json"]
+    for path in files:
+        try:
+            facts = path.stat()
+            stamp = [path.name, facts.st_size, facts.st_mtime_ns, exact]
+            summary = known.get(json.dumps(stamp))
+            if summary is None:
+                summary = summary_of(read(path), path, exact)
+                fresh.append(json.dumps({"stamp": stamp, "summary": _plain(summary)}))
+            found.append(summary)
+        except UnreadableRecord as error:
+            found.append(error)
+        except OSError as error:
+            found.append(UnreadableRecord(f"{path}: {error}"))
+    if fresh:
+        _extend_index(folder / "index.jsonl", fresh, stale=lines > 2 * len(files))
+    return found
+
+
+def _index(file: Path, exact: list[str]) -> tuple[dict[str, Summary], int]:
+    """The index by stamp, and how many lines it has. A line that is no whole entry is passed over."""
+    known: dict[str, Summary] = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return known, 0
+    for line in lines:
+        try:
+            row = json.loads(line)
+            if row["stamp"][3] == exact:
+                known[json.dumps(row["stamp"])] = _summary(row["summary"], file.parent)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+            continue
+    return known, len(lines)
+
+
+def _extend_index(file: Path, lines: Iterable[str], *, stale: bool) -> None:
+    text = "".join(line + "\n" for line in lines)
+    try:
+        if stale:
+            file.unlink(missing_ok=True)
+        with open(file, "a", encoding="utf-8") as index:
+            index.write(text)
+    except OSError:
+        pass  # a history that cannot be written to is read without an index
+
+
+def _plain(summary: Summary) -> dict[str, Any]:
+    row = {**vars(summary), "benchmarks": {name: vars(timed) for name, timed in summary.benchmarks.items()}}
+    del row["path"]
+    return {"file": summary.path.name, **row}
+
+
+def _summary(row: dict[str, Any], folder: Path) -> Summary:
+    benchmarks = {name: Timed(**timed) for name, timed in row.pop("benchmarks").items()}
+    return Summary(path=folder / row.pop("file"), benchmarks=benchmarks, **row)
+
+
+# ---- baselines ---------------------------------------------------------------------------------------------------
+
+
+def check_name(name: str) -> str:
+    """`name` where a baseline may bear it. Raises ValueError otherwise."""
+    if not _NAME.fullmatch(name) or name == "latest" or name.endswith(".json"):
+        raise ValueError(
+            f"a baseline's name is letters, digits and . _ + - (up to 80, not 'latest', no '.json'), got {name!r}"
+        )
+    return name
+
+
+def store_baseline(name: str, files: Sequence[Path]) -> Path:
+    """Has `name` stand for these records, which lie in the folder of one fingerprint; a name's old records stay."""
+    check_name(name)
+    folders = {file.parent for file in files}
+    if len(folders) != 1:
+        raise ValueError(f"the records of a baseline should lie in one folder, got {sorted(map(str, folders))}")
+    path = folders.pop() / "baselines" / f"{name}.json"
+    row = {"name": name, "stored": datetime.now(timezone.utc).isoformat(), "records": [file.name for file in files]}
+    write_atomically(path, json.dumps(row, indent=1) + "\n")
+    return path
+
+
+def baselines(folder: Path) -> dict[str, list[Path]]:
+    """The named baselines under `folder`: for each name, its files, one for each fingerprint that has it."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*/baselines/*.json")):
+        found.setdefault(path.stem, []).append(path)
+    return found
+
+
+def baseline(folder: Path, wanted: str, own: str, exact: Sequence[str]) -> list[Summary]:
+    """The records that `wanted` stands for: a name, "latest" (this fingerprint's newest) or a record's file.
+
+    `own` is the fingerprint in force; where it has no baseline of that name, that of another fingerprint is returned,
+    for the caller to refuse. Raises UnknownBaseline, naming those there are, and UnreadableRecord.
+    """
+    if wanted == "latest":
+        # The newest by this fingerprint, else by any: what differs is then told.
+        listed = [each for each in summaries(folder, exact) if isinstance(each, Summary)]
+        mine = [each for each in listed if each.fingerprint_id == own]
+        if not listed:
+            raise UnknownBaseline(f"--gate-baseline latest: there is no record in {folder} yet")
+        return [(mine or listed)[-1]]
+    named = {path.parent.parent.name: path for path in baselines(folder).get(wanted, [])}
+    if named:
+        path = named.get(own) or max(named.values(), key=lambda each: each.stat().st_mtime)
+        return _records_of(path, exact)
+    if Path(wanted).is_file():
+        file = Path(wanted)
+        return [summary_of(read(file), file, exact)]
+    there = ", ".join(baselines(folder)) or "none"
+    raise UnknownBaseline(
+        f"--gate-baseline {wanted}: no baseline of that name in {folder}, and no file; "
+        f"valid: latest, the file of a record, or a stored name ({there}); --gate-record NAME stores one"
+    )
+
+
+def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
+    try:
+        names = [str(name) for name in json.loads(file.read_text(encoding="utf-8"))["records"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnreadableRecord(f"{file}: not a baseline ({type(error).__name__}: {error})") from error
+    folder = file.parent.parent
+    by_name = {each.path.name: each for each in _summaries_of(folder, list(exact)) if isinstance(each, Summary)}
+    if not names:
+        raise UnreadableRecord(f"{file}: a baseline of no records")
+    if missing := [name for name in names if name not in by_name]:
+        raise UnreadableRecord(f"{file}: its records {', '.join(missing)} are missing or unreadable in {folder}")
+    return [by_name[name] for name in names]
+
+
+def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
+    """What `--gate-noise-floor` stored for this fingerprint, per benchmark; empty where it never ran."""
+    try:
+        rows = json.loads((folder / own / "noise-floor.json").read_text(encoding="utf-8"))["benchmarks"]
+        return {str(name): dict(row) for name, row in rows.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def store_noise_floors(folder: Path, own: str, benchmarks: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Stores what A against A showed: per benchmark a dictionary of plain figures. Benchmarks not named keep theirs."""
+    path = folder / own / "noise-floor.json"
+    rows = {**noise_floors(folder, own), **{name: dict(row) for name, row in benchmarks.items()}}
+    stored = datetime.now(timezone.utc).isoformat()
+    write_atomically(path, json.dumps({"stored": stored, "benchmarks": rows}, indent=1) + "\n")
+    return path
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Where two fingerprints differ, in words: "torch: 2.12.0 -> 2.13.0"."""
+    rows = []
+    for key in sorted({*first, *second}):
+        before, after = first.get(key), second.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            rows += [f"{key}.{row}" for row in differences(before, after)]
+        elif before != after:
+            rows.append(f"{key}: {before} -> {after}")
+    return rows

@@ -1,0 +1,62 @@
+"""What the registry's claims say of any model, answered for the user's own.
+
+A test of a user's model bears `@pytest.mark.claim_of_model(id)`, not `claim`: what holds of one model is no verdict on
+the machine, and the two are never mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from prooflops.suite.verdicts import Claim, Outcome, Registry
+
+MARKER = "claim_of_model"
+DOES_NOT_APPLY = "does not apply"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one claim for the user's model."""
+
+    claim: str
+    statement: str
+    verdict: str  # holds | corrected | FAILS | does not apply | not checked
+    reason: str  # why it fails, does not apply, or was not checked; the correction of a wrong claim
+    figures: tuple[str, ...]
+
+
+def claims_of_model(item: pytest.Item) -> tuple[str, ...]:
+    """The claim ids that the markers of a test name."""
+    return tuple(dict.fromkeys(claim for marker in item.iter_markers(MARKER) for claim in marker.args))
+
+
+def complain_of_unknown_claims(registry: Registry, items: Iterable[pytest.Item]) -> None:
+    """Stops the run where a test names a claim that is not in the registry."""
+    unknown = {claim: item.nodeid for item in items for claim in claims_of_model(item) if claim not in registry.claims}
+    if unknown:
+        rows = ", ".join(f"{claim!r} ({node})" for claim, node in unknown.items())
+        raise pytest.UsageError(f"markers name claims that test_claims/registry does not have: {rows}")
+
+
+def answer_of(claim: Claim, outcomes: Sequence[Outcome]) -> Answer:
+    """One answer from all tests of a claim: a failure decides, then what was not checked, then what does not apply."""
+
+    def reasons(those: Iterable[Outcome]) -> str:
+        return "; ".join(dict.fromkeys(outcome.reason.removeprefix(f"{DOES_NOT_APPLY}: ") for outcome in those))
+
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    beside = [outcome for outcome in outcomes if outcome.reason.startswith(DOES_NOT_APPLY)]
+    unchecked = [outcome for outcome in outcomes if outcome.status != "passed" and outcome not in (*failed, *beside)]
+    if failed:
+        verdict, reason = "FAILS", reasons(failed)
+    elif unchecked:
+        verdict, reason = "not checked", reasons(unchecked)
+    elif beside:
+        verdict, reason = DOES_NOT_APPLY, reasons(beside)
+    else:
+        verdict, reason = ("corrected", claim.correction) if claim.written == "wrong" else ("holds", "")
+    figures = tuple(figure for outcome in outcomes for figure in outcome.figures)
+    return Answer(claim.id, claim.statement, verdict, reason, figures)

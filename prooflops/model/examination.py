@@ -1,0 +1,209 @@
+"""What a run with `--model` finds out about a user's model: its bytes, its FLOPs, its memory, its time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from accounting.roofline import hfu, mfu, ridge_point
+from prooflops.model.claims import Answer
+from prooflops.model.flop_difference import Flops, flops_of
+from prooflops.model.memory import Memory, bytes_of, memory_of
+from prooflops.model.user_model import Instance, UserModel
+
+# ---- bytes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The tensors of one role and dtype."""
+
+    role: str  # trained, frozen, buffer
+    dtype: str
+    tensors: int
+    elements: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a module holds: each tensor once, under whatever names."""
+
+    holdings: tuple[Holding, ...]
+    tied: tuple[str, ...]  # further names of parameters that are counted already
+    storage_bytes: int  # of the storages that the tensors live in; more where a tensor is a part of a larger one
+
+    @property
+    def parameters(self) -> int:
+        return sum(each.elements for each in self.holdings if each.role != "buffer")
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.holdings)
+
+
+def inventory_of(module: torch.nn.Module) -> Inventory:
+    """Parameters and buffers by role and dtype."""
+    found: defaultdict[tuple[str, str], list[Tensor]] = defaultdict(list)
+    storages: dict[int, int] = {}
+    roles: list[tuple[str, Tensor]]
+    roles = [("trained" if each.requires_grad else "frozen", each) for each in module.parameters()]
+    roles += [("buffer", each) for each in module.buffers()]
+    for role, tensor in roles:
+        found[role, str(tensor.dtype).removeprefix("torch.")].append(tensor)
+        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+    first = {name for name, _ in module.named_parameters()}
+    return Inventory(
+        holdings=tuple(
+            Holding(role, dtype, len(tensors), sum(each.numel() for each in tensors), bytes_of(tensors))
+            for (role, dtype), tensors in found.items()
+        ),
+        tied=tuple(name for name, _ in module.named_parameters(remove_duplicate=False) if name not in first),
+        storage_bytes=sum(storages.values()),
+    )
+
+
+# ---- time --------------------------------------------------------------------------------------------------------
+
+
+OVERHEAD = "overhead"
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the device was measured at in this run, and what its vendor states; rates per dtype of the products."""
+
+    peak_flop_per_s: Mapping[str, float | None]
+    ceiling_flop_per_s: Mapping[str, float | None]
+    bytes_per_s: float
+    overhead_s: float  # of one operator on a handful of elements, autograd included
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step by the device's clock, beside what its FLOPs, its bytes and its operators take at least."""
+
+    seconds: float
+    spread: float  # the middle half of the rounds, as a share of the median
+    rounds: int
+    flops: Flops
+    reach: Reach
+
+    @property
+    def per_s(self) -> float:
+        """Tokens or examples per second."""
+        return self.flops.tokens / self.seconds
+
+    @property
+    def mfu(self) -> float | None:
+        """The FLOPs that the mathematics needs, against the vendor's peak; None where none is on record."""
+        return mfu(self.flops.model, self.seconds, self._rate(self.reach.peak_flop_per_s))
+
+    @property
+    def hfu(self) -> float | None:
+        """All FLOPs that were executed, against the vendor's peak."""
+        return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.reach.peak_flop_per_s))
+
+    @property
+    def mfu_of_ceiling(self) -> float | None:
+        """The FLOPs that the mathematics needs, against this machine's own best measured rate."""
+        return mfu(self.flops.model, self.seconds, self._rate(self.reach.ceiling_flop_per_s))
+
+    @property
+    def share_of_ceiling(self) -> float | None:
+        """All FLOPs that were executed, against this machine's own best measured rate: the HFU of that rate."""
+        rate = self._rate(self.reach.ceiling_flop_per_s)
+        return hfu(self.flops.model, self.flops.recomputed, self.seconds, rate)
+
+    def _rate(self, per_dtype: Mapping[str, float | None]) -> float | None:
+        """The rate of products of several dtypes one after the other: the FLOPs over the sum of their times."""
+        times = []
+        for dtype, flops in self.flops.by_dtype.items():
+            rate = per_dtype.get(dtype)
+            if rate is None:
+                return None
+            times.append(flops / rate)
+        return self.flops.executed / sum(times) if sum(times) else None
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte, every tensor read and written by every operator: as if nothing were fused or cached."""
+        return self.flops.executed / max(self.flops.moved_bytes, 1)
+
+    @property
+    def ridge(self) -> float | None:
+        """The intensity at which this machine's own two ceilings meet."""
+        rate = self._rate(self.reach.ceiling_flop_per_s)
+        return None if rate is None else ridge_point(rate, self.reach.bytes_per_s)
+
+    @property
+    def least_times_s(self) -> dict[str, float]:
+        """What arithmetic, memory traffic and launching would each take alone."""
+        rate = self._rate(self.reach.ceiling_flop_per_s)
+        times = {"compute": self.flops.executed / rate} if rate else {}
+        return {
+            **times,
+            "memory": self.flops.moved_bytes / self.reach.bytes_per_s,
+            "launch": self.flops.operators * self.reach.overhead_s,
+        }
+
+    @property
+    def bound(self) -> str:
+        """The one of the three that takes longest; OVERHEAD where it explains less than half of the step."""
+        name, longest = max(self.least_times_s.items(), key=lambda item: item[1])
+        return name if longest >= self.seconds / 2 else OVERHEAD
+
+
+# ---- all of it ---------------------------------------------------------------------------------------------------
+
+
+class Examination:
+    """The fixture `user_model`: fresh instances, and every fact about the model, found out when first asked for."""
+
+    def __init__(self, user_model: UserModel) -> None:
+        self.user_model = user_model
+        self.step: Step | None = None
+        self.answers: list[Answer] = []
+
+    def fresh(self) -> Instance:
+        """A model that no check has touched yet."""
+        return self.user_model.fresh()
+
+    @cached_property
+    def about(self) -> dict[str, str]:
+        """What the page says at its top."""
+        instance = self.fresh()
+        tokens, unit = instance.tokens
+        name, tensor = instance.main_input
+        module, optimizer = type(instance.module).__name__, type(instance.optimizer).__name__
+        return {
+            "model": f"{self.user_model.spec} = {module} with {optimizer}, on {self.user_model.device}",
+            "D": f"{tokens:,} {unit} ({name}: {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)})",
+            "notes": "; ".join(instance.notes),
+        }
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        return inventory_of(self.fresh().module)
+
+    @cached_property
+    def flops(self) -> Flops:
+        return flops_of(self.fresh())
+
+    @cached_property
+    def memory(self) -> Memory:
+        return memory_of(self.user_model)
+
+    def found(self, name: str) -> bool:
+        """Whether a fact is known already."""
+        return name in vars(self)
+
+    def timed(self, seconds: float, spread: float, rounds: int, **reach: object) -> Step:
+        """Takes down the measured time of a step, with what the device can reach (see `Reach`)."""
+        self.step = Step(seconds, spread, rounds, self.flops, Reach(**reach))  # type: ignore[arg-type]
+        return self.step

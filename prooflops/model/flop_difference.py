@@ -1,0 +1,339 @@
+"""Why a model's counted FLOPs differ from 2ND, 4ND and 6ND: the difference in parts that bear names.
+
+Every product that the step dispatches belongs to the parameter it multiplies with, or to none (attention). The rules
+give each parameter 2·D FLOPs forward and 4·D backward; what it really got is the reason for its part.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from accounting import counted
+from accounting.counted import operators
+from accounting.formats import FORMATS
+from accounting.models import RULES, rule_flops
+from prooflops.model.user_model import Instance
+
+LOOK_UPS = frozenset({"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather"})
+CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"})
+
+LOOKED_UP = "embeddings, looked up and not multiplied"
+ELEMENTWISE = "norms, biases and other elementwise parameters"
+NOT_MET = "parameters not used in this step"
+CONVOLVED = "convolution weights, used at every position"
+SHARED = "shared parameters, used several times"
+PARTLY_MET = "weights that only some of the tokens meet (experts, pooled heads)"
+OFTEN_MET = "weights that each token meets more than once"
+INPUT_GRADIENT = "input gradients that nothing needs (first layer)"
+FROZEN = "frozen weights, whose gradient nothing needs"
+HIGHER = "gradients beyond one per factor"
+ACTIVATIONS = "products without a parameter (attention)"
+FUSED_RECOMPUTED = "recomputed inside fused attention kernels"
+CHECKPOINTED = "recomputed by activation checkpointing"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One reason for the difference: rule less counted, so what the rule leaves out is negative."""
+
+    name: str
+    forward: int
+    backward: int
+
+    @property
+    def step(self) -> int:
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True)
+class Flops:
+    """The FLOPs of one training step of a model, counted, and the parts of their difference from 2ND, 4ND and 6ND."""
+
+    parameters: int
+    tokens: int
+    unit: str  # of `tokens`
+    forward: int
+    backward: int
+    update: int  # products in the optimizer's step, which no rule covers
+    recomputed: int  # of `backward`: what the mathematics does not need
+    parts: tuple[Part, ...]
+    by_dtype: dict[str, int]  # of the executed products of forward and backward
+    moved_bytes: int  # of the whole step, the update included
+    elementwise: int  # of the whole step; in no other figure
+    operators: int  # dispatched in the whole step, views not counted
+    unknown: dict[str, int]  # calls of operators without a formula
+
+    @property
+    def executed(self) -> int:
+        """FLOPs of forward and backward as they ran: what HFU counts."""
+        return self.forward + self.backward
+
+    @property
+    def model(self) -> int:
+        """FLOPs of forward and backward that the mathematics needs: what MFU counts."""
+        return self.executed - self.recomputed
+
+    def rule(self, phase: str) -> int:
+        """2ND, 4ND or 6ND; phase: forward, backward, step."""
+        return rule_flops(phase, self.parameters, self.tokens)
+
+    def counted(self, phase: str) -> int:
+        """FLOPs of the products that ran; phase: forward, backward, step."""
+        return {"forward": self.forward, "backward": self.backward, "step": self.executed}[phase]
+
+    def difference(self, phase: str) -> int:
+        """Rule less counted."""
+        return self.rule(phase) - self.counted(phase)
+
+    def unexplained(self, phase: str) -> int:
+        """What the parts leave of the difference: 0, or the explanation is wrong."""
+        explained: int = sum(getattr(part, phase) for part in self.parts)
+        return self.difference(phase) - explained
+
+
+def flops_of(instance: Instance) -> Flops:
+    """Runs two training steps, of which the second is counted: an optimizer may set itself up in its first."""
+    instance.step()
+    instance.optimizer.zero_grad(set_to_none=True)
+    with counted.flops() as passes, _Tracer(instance, passes) as tracer:
+        instance.forward().backward()  # type: ignore[no-untyped-call]
+    with counted.flops() as update, _Tracer(instance, update) as updating:
+        instance.optimizer.step()
+    tokens, unit = instance.tokens
+    return Flops(
+        parameters=sum(each.numel() for each in tracer.parameters),
+        tokens=tokens,
+        unit=unit,
+        forward=passes.forward,
+        backward=passes.backward,
+        update=update.total,
+        recomputed=passes.recomputed,
+        parts=tuple(tracer.parts(tokens)),
+        by_dtype=dict(tracer.by_dtype),
+        moved_bytes=passes.moved_bytes + update.moved_bytes,
+        elementwise=passes.elementwise + update.elementwise,
+        operators=tracer.operators + updating.operators,
+        unknown={
+            name: passes.unknown.get(name, 0) + update.unknown.get(name, 0)
+            for name in sorted({*passes.unknown, *update.unknown})
+        },
+    )
+
+
+# ---- which product belongs to which parameter --------------------------------------------------------------------
+
+
+@dataclass
+class _Met:
+    """What became of one parameter in the step."""
+
+    forward: int = 0
+    backward: int = 0
+    products: int = 0
+    convolved: bool = False
+    looked_up: bool = False
+    elementwise: bool = False
+
+
+class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Assigns every product to the parameter that is one of its factors; works beneath autograd, above the counter.
+
+    A tensor is recognised as a parameter, or as made of nothing but parameters (a cast, a transposed copy), by its
+    storage. A gradient belongs to the product whose autograd node is running.
+    """
+
+    def __init__(self, instance: Instance, count: counted.Count) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.parameters = list(instance.parameters.values())
+        self.by_dtype: defaultdict[str, int] = defaultdict(int)
+        self.checkpointed = self.fused_recomputed = self.operators = 0
+        self._count = count
+        self._met = [_Met() for _ in self.parameters]
+        self._without_parameter = {"forward": 0, "backward": 0}
+        self._of_node: defaultdict[int, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+        self._spans: defaultdict[int, list[tuple[int, int, frozenset[int]]]] = defaultdict(list)
+        self._kept: list[Any] = []  # storages that must live, lest their address be given to another tensor
+        for index, parameter in enumerate(self.parameters):
+            self._is_made_of(parameter, frozenset({index}))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._overloadpacket.__name__.removesuffix("_")
+        if _is_no_product(func):
+            out, flops = func(*args, **(kwargs or {})), 0
+        else:
+            before = self._count.total
+            out = func(*args, **(kwargs or {}))
+            flops = self._count.total - before
+        tensors = _tensors((args, kwargs))
+        self.operators += not func.is_view
+        if flops:
+            self.by_dtype[_dtype_of(name, tensors)] += flops
+        node = torch._C._current_autograd_node()
+        if node is None:
+            self._forward(name, tensors, _tensors(out), flops)
+        elif flops and torch.is_grad_enabled():  # a gradient runs without; so this is the forward pass once more
+            self.checkpointed += flops
+            self._of_node[_sequence()].append((self._factors(tensors), flops))
+        elif flops:
+            self._backward(node, tensors, _tensors(out), flops)
+        elif torch.is_grad_enabled():
+            self._derive(tensors, _tensors(out))
+        return out
+
+    def _forward(self, name: str, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
+        if flops:
+            factors = self._factors(tensors)
+            self._of_node[_sequence()].append((factors, flops))
+            for index, share in self._shares(factors, flops):
+                met = self._met[index]
+                met.forward += share
+                met.products += 1
+                met.convolved |= name in CONVOLUTIONS
+            self._without_parameter["forward"] += 0 if factors else flops
+            for index in {each for tensor in tensors for each in self._made_of(tensor)} - {*factors}:
+                self._met[index].elementwise = True  # a bias, or the scale of a weight
+        elif not self._derive(tensors, outputs) and any(out.numel() for out in outputs):  # an idle expert has no rows
+            for tensor in tensors:
+                for index in self._made_of(tensor):
+                    self._met[index].looked_up |= name in LOOK_UPS
+                    self._met[index].elementwise |= name not in LOOK_UPS
+
+    def _backward(self, node: Any, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
+        of_node = self._of_node.get(node._sequence_nr(), [])
+        factors = self._factors(tensors) or self._whose_gradient(of_node, outputs)
+        for index, share in self._shares(factors, flops):
+            self._met[index].backward += share
+        if not factors:
+            # Two gradients for two factors; a fused kernel does more because it has not kept the scores.
+            needed = min(flops, 2 * sum(forward for _, forward in of_node)) if of_node else flops
+            self._without_parameter["backward"] += needed
+            self.fused_recomputed += flops - needed
+
+    def _whose_gradient(self, of_node: list[tuple[tuple[int, ...], int]], outputs: list[Tensor]) -> tuple[int, ...]:
+        """The factors of that product of the node whose parameter has the shape of this gradient; else of the first."""
+        with_parameter = [factors for factors, _ in of_node if factors]
+        for factors in with_parameter:
+            if any(sorted(out.shape) == sorted(self.parameters[index].shape) for index in factors for out in outputs):
+                return factors
+        return with_parameter[0] if with_parameter else ()
+
+    def _factors(self, tensors: list[Tensor]) -> tuple[int, ...]:
+        """The parameters that are factors of a product: one of each operand, the largest; a vector only if alone."""
+        largest = [
+            max(made_of, key=lambda index: self.parameters[index].numel())
+            for tensor in tensors
+            if (made_of := self._made_of(tensor))
+        ]
+        matrices = [index for index in largest if self.parameters[index].dim() >= 2]
+        return tuple(dict.fromkeys(matrices or largest))
+
+    def _shares(self, factors: tuple[int, ...], flops: int) -> Iterator[tuple[int, int]]:
+        """The FLOPs of a product by its parameters, in proportion to their elements; nothing is lost to rounding."""
+        elements = [self.parameters[index].numel() for index in factors]
+        for place, index in enumerate(factors):
+            share = flops * elements[place] // sum(elements[place:])
+            yield index, share
+            flops -= share
+
+    # A tensor that is a parameter, part of one, or made of parameters alone.
+
+    def _is_made_of(self, tensor: Tensor, indices: frozenset[int]) -> None:
+        start = int(tensor.storage_offset()) * tensor.element_size()
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        storage = tensor.untyped_storage()
+        self._spans[storage._cdata].append((start, start + (int(last) + 1) * tensor.element_size(), indices))
+        self._kept.append(storage)
+
+    def _made_of(self, tensor: Tensor) -> frozenset[int]:
+        start = int(tensor.storage_offset()) * tensor.element_size()
+        spans = self._spans.get(tensor.untyped_storage()._cdata, ())
+        return next((indices for low, high, indices in spans if low <= start < high), frozenset())
+
+    def _derive(self, tensors: list[Tensor], outputs: list[Tensor]) -> bool:
+        """Whether an operator had parameters alone to work on; then its results are made of them."""
+        origins = [self._made_of(tensor) for tensor in tensors]
+        if not origins or not all(origins):
+            return False
+        for out in outputs:
+            if not self._made_of(out):
+                self._is_made_of(out, frozenset().union(*origins))
+        return True
+
+    # The difference in parts.
+
+    def parts(self, tokens: int) -> Iterator[Part]:
+        """Rule less counted, by reason, the largest first; without those that are 0."""
+        forward: defaultdict[str, int] = defaultdict(int)
+        backward: defaultdict[str, int] = defaultdict(int)
+        for parameter, met in zip(self.parameters, self._met, strict=True):
+            once = RULES["forward"] * tokens * parameter.numel()
+            reason = _reason(met, once)
+            forward[reason] += once - met.forward
+            backward[reason] += 2 * (once - met.forward)
+            missing = 2 * met.forward - met.backward
+            frozen = 0 if parameter.requires_grad else min(missing, met.forward)
+            backward[FROZEN] += frozen
+            backward[INPUT_GRADIENT if missing >= 0 else HIGHER] += missing - frozen
+        forward[ACTIVATIONS] -= self._without_parameter["forward"]
+        backward[ACTIVATIONS] -= self._without_parameter["backward"]
+        backward[FUSED_RECOMPUTED] -= self.fused_recomputed
+        backward[CHECKPOINTED] -= self.checkpointed
+        found = [Part(name, forward[name], backward[name]) for name in {*forward, *backward}]
+        yield from sorted((part for part in found if part.forward or part.backward), key=lambda part: -abs(part.step))
+
+
+def _reason(met: _Met, once: int) -> str:
+    """Why a parameter did not get one product with every token."""
+    if not met.forward:
+        return LOOKED_UP if met.looked_up else ELEMENTWISE if met.elementwise else NOT_MET
+    if met.convolved:
+        return CONVOLVED
+    if met.products > 1 and met.forward == met.products * once:
+        return SHARED
+    return PARTLY_MET if met.forward < once else OFTEN_MET
+
+
+@cache
+def _is_no_product(func: Any) -> bool:
+    """Whether an operator is known to have no products, so that the count need not be read before and after it."""
+    name = func._overloadpacket.__name__.removesuffix("_").removeprefix("_foreach_")
+    known = operators.REDUCTIONS | operators.POINTWISE | operators.DATA_MOVEMENT | operators.FUSED_ELEMENTWISE.keys()
+    return func.is_view or torch.Tag.pointwise in func.tags or name in known
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+# Without these two private calls no product of a backward pass could be told from another.
+if not hasattr(torch._C, "_current_autograd_node") or not hasattr(torch._C._autograd, "_get_sequence_nr"):
+    raise ImportError(
+        f"prooflops.model.flop_difference does not know torch {torch.__version__}: its autograd names no node"
+    )
+
+
+def _sequence() -> int:
+    """The sequence number of the autograd node that the operator being dispatched has, if it has one."""
+    return int(torch._C._autograd._get_sequence_nr()) - 1
+
+
+_NAMES = {each.torch_name: name for name, each in FORMATS.items() if each.torch_name and name != "tf32"}
+
+
+def _dtype_of(name: str, tensors: list[Tensor]) -> str:
+    """The format in which a product's factors are multiplied."""
+    first = tensors[0]
+    torch_name = str(first.dtype).removeprefix("torch.")
+    flags = torch.backends.cudnn if name in CONVOLUTIONS else torch.backends.cuda.matmul
+    if first.device.type == "cuda" and first.dtype == torch.float32 and flags.allow_tf32:
+        return "tf32"
+    return _NAMES.get(torch_name, torch_name)

@@ -1,0 +1,116 @@
+"""The installed pytest plugin: history and gate for anybody's pytest-benchmark tests.
+
+Loaded by every run of pytest where the package is installed, so it imports nothing at start that pytest has not, and
+does nothing unless one of its options is given.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+
+import pytest
+
+from prooflops import run_state
+from prooflops.gate.settings import add_options, history_folder, marker_settings, settings
+from prooflops.run_state import is_replicate
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from prooflops import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "gate(min_effect=0.05, direction='slower', ignore=False): how the gate judges this benchmark, instead "
+        "of its ini; ignore: not at all, as where its work differs from run to run",
+    )
+    if settings(config).orchestrated and not hasattr(config, "workerinput"):
+        from prooflops.gate import run as gate
+
+        gate.configure(config, settings(config))
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not config.getoption("gate_history"):
+        return None
+    from prooflops.history import listing
+
+    return listing.print_history(history_folder(config), settings(config).exact, verbose=config.option.verbose > 0)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not _records(config):
+        return
+    found = config.stash[run_state.MARKERS] = {}
+    for item in items:
+        for marker in reversed(list(item.iter_markers("gate"))):
+            try:
+                found.setdefault(item.nodeid, {}).update(marker_settings(marker))
+            except ValueError as error:
+                raise pytest.UsageError(f"{item.nodeid}: {error}") from error
+
+
+def _records(config: pytest.Config) -> bool:
+    """Whether this run is kept: it was asked to be, or another plugin (this suite's own) keeps all of its runs."""
+    return settings(config).used or is_replicate() or config.pluginmanager.hasplugin("prooflops.run")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    if "benchmark" not in getattr(item, "fixturenames", ()) or not _records(item.config):
+        return (yield)
+    from prooflops.machine.contention import Watch
+
+    watch = Watch()
+    try:
+        return (yield)
+    finally:
+        item.config.stash.setdefault(run_state.CONTENTION, {})[item.nodeid] = watch.stop()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if settings(config).baseline and not settings(config).orchestrated and not hasattr(config, "workerinput"):
+        from prooflops.gate import single_run
+
+        single_run.check_baseline(config, settings(config))
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    # After every other plugin's own (the suite writes its record there), and before the terminal's summary.
+    result = yield
+    config = session.config
+    if run_state.MARKERS not in config.stash or hasattr(config, "workerinput") or config.option.collectonly:
+        return result
+    chosen = settings(config)
+    if (chosen.used and not chosen.orchestrated) or is_replicate():
+        if run_state.RECORD_PATH not in config.stash:
+            from prooflops.history import record
+
+            record.save_plain(config, chosen.folder)
+        if not is_replicate() and run_state.RECORD_PATH in config.stash:
+            from prooflops.gate import single_run
+
+            single_run.finish(config, chosen, session.exitstatus)
+    if run_state.STORAGE_ERROR in config.stash and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if run_state.STORAGE_ERROR in terminalreporter.config.stash:
+        terminalreporter.write_line(terminalreporter.config.stash[run_state.STORAGE_ERROR], red=True)
+    if "prooflops.gate.single_run" in sys.modules:
+        from prooflops.gate import single_run
+
+        single_run.print_summary(terminalreporter)

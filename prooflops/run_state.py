@@ -1,0 +1,21 @@
+"""What the parts of one pytest run share: the keys of config.stash, and whether this process is a replicate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPLICATE = "PROOFLOPS_RECORD_TO"  # a process that the gate started writes its record to this path, and nowhere else
+
+RECORD_PATH = pytest.StashKey[Path]()  # where the record of this run was written
+STORAGE_ERROR = pytest.StashKey[str]()  # why the record or a baseline could not be written
+CONTENTION = pytest.StashKey[dict[str, dict[str, Any]]]()  # per benchmark, see machine.contention
+MARKERS = pytest.StashKey[dict[str, dict[str, Any]]]()  # per benchmark, the arguments of its marker `gate`
+
+
+def is_replicate() -> bool:
+    """Whether this process is one of those that the gate compares."""
+    return bool(os.environ.get(REPLICATE))

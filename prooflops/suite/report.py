@@ -1,0 +1,279 @@
+"""What a run leaves behind: the verdict and benchmark tables on the terminal, verdicts.json, report.md, the record."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from prooflops import __version__
+from prooflops.console.tables import aligned, engineering, markdown_table
+from prooflops.history import record as recording
+from prooflops.history import records as history
+from prooflops.machine import device as devices
+from prooflops.suite import plots
+from prooflops.suite.verdicts import VERDICTS, Registry, Verdict
+
+COLOURS = {"FAILS": "red", "not checked": "yellow", "corrected": "cyan"}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One finished run: what was found and where it was written."""
+
+    fingerprint: dict[str, Any]
+    headline: list[str]
+    verdicts: list[Verdict]
+    benchmarks: list[dict[str, Any]]
+    folder: Path | None
+    record: Path | None
+
+
+KEY = pytest.StashKey[Finished]()
+ROOFLINE = "roofline.svg"
+
+
+def finish(
+    config: pytest.Config,
+    *,
+    device: torch.device,
+    pace: str,
+    registry: Registry,
+    verdicts: list[Verdict],
+    folder: Path | None,
+    records: Path,
+) -> Finished:
+    """Writes the record of a run that had a claim or a benchmark, and with a folder verdicts.json and report.md."""
+    fingerprint, headline = recording.fingerprint(config), devices.headline(device)
+    content = recording.benchmark_json(config)
+    if not verdicts and not content["benchmarks"]:
+        return Finished(fingerprint, headline, [], [], None, None)
+    content["prooflops"] = {
+        "schema": history.SCHEMA,
+        "version": __version__,
+        "pace": pace,
+        "arguments": list(config.invocation_params.args),
+        "fingerprint": fingerprint,
+        "verdicts": [verdict.as_dict() for verdict in verdicts],
+    }
+    record = recording.save(config, content, records)
+    finished = Finished(fingerprint, headline, verdicts, content["benchmarks"], folder, record)
+    if folder is None:
+        return finished
+    history.write_atomically(
+        folder / "verdicts.json", json.dumps([verdict.as_dict() for verdict in verdicts], indent=1) + "\n"
+    )
+    page = [markdown(finished, registry), *trend_lines(config, records, finished)]
+    history.write_atomically(folder / "report.md", "\n".join(page))
+    if drawing := plots.roofline_svg(finished.benchmarks, f"Roofline measured on {fingerprint['name']}"):
+        history.write_atomically(folder / ROOFLINE, drawing)
+    return finished
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """The verdict as printed: a holds-if claim always with its condition, the others with their reason."""
+    known = " (known)" if verdict.known else ""
+    if verdict.verdict == "holds if":
+        return f"holds if {verdict.reason}"
+    return f"{verdict.verdict}{known}" + (f": {verdict.reason}" if verdict.reason else "")
+
+
+def counts_by_topic(verdicts: Iterable[Verdict]) -> dict[str, Counter[str]]:
+    """How many claims of each topic got which verdict."""
+    counts: dict[str, Counter[str]] = {}
+    for verdict in verdicts:
+        counts.setdefault(verdict.topic, Counter())[verdict.verdict] += 1
+    return counts
+
+
+def topic_table(verdicts: Sequence[Verdict]) -> list[list[str]]:
+    """One row per topic: its claims by verdict, and how many cases were tried."""
+    rows = [["topic", "claims", *VERDICTS, "cases"]]
+    counts = counts_by_topic(verdicts)
+    cases: Counter[str] = Counter()
+    for verdict in verdicts:
+        cases[verdict.topic] += verdict.cases
+    for topic, count in counts.items():
+        rows.append([topic, str(sum(count.values()))])
+        rows[-1] += [str(count[word] or "·") for word in VERDICTS] + [f"{cases[topic]:,}"]
+    every = Counter(verdict.verdict for verdict in verdicts)
+    rows.append(
+        ["all", str(len(verdicts)), *(str(every[word] or "·") for word in VERDICTS), f"{sum(cases.values()):,}"]
+    )
+    return rows
+
+
+def benchmark_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """One row per benchmark: what it is, its time and spread, its rate, and its share of the two ceilings.
+
+    Where any was measured hot or cold, bound or labelled, a last column says so. For a stream through the memory the
+    vendor's peak is that of the bandwidth.
+    """
+    rows = [["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling"]]
+    told = [notes(bench.get("extra_info", {})) for bench in benchmarks]
+    for bench in benchmarks:
+        stats, extra = bench["stats"], bench.get("extra_info", {})
+        spread = f"{stats['iqr'] / stats['median']:.1%}" if stats["median"] else "-"
+        rows.append([
+            bench["name"].removeprefix("test_"),
+            engineering(stats["median"], "s"),
+            spread,
+            rate(extra),
+            share(extra["mfu"], "no peak on record") if "mfu" in extra else share(extra.get("mbu"), "-"),
+            share(extra.get("share_of_ceiling"), "-"),
+        ])  # fmt: skip
+    if any(told):
+        rows = [[*row, note] for row, note in zip(rows, ["measured", *told], strict=True)]
+    return rows
+
+
+def notes(extra: dict[str, Any]) -> str:
+    """How a benchmark was measured and what is to be known of it: hot or cold, what bounds it, its labels in a word.
+
+    >>> notes({"cache": "cold", "bound": "memory", "conditions": {"labels": ["contended: load 4"]}})
+    'cold, memory-bound, contended'
+    """
+    found = [extra["cache"]] if extra.get("cache", "as-is") != "as-is" else []
+    if extra.get("bound"):
+        found.append(f"{extra['bound']}-bound")
+    if extra.get("label"):
+        found.append(extra["label"])
+    conditions = extra.get("conditions")
+    labels = conditions.get("labels", ()) if isinstance(conditions, dict) else ()
+    return ", ".join([*found, *(label.partition(":")[0] for label in labels)])
+
+
+def roofline_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """One row per kernel of the roofline: its intensity by formula and as counted, and its place under the roofs.
+
+    Only the head where no such kernel ran.
+    """
+    rows = [["kernel", "intensity, FLOP/B", "counted", "reads", "attainable", "achieved", "share", "bound",
+             "ridge measured", "on paper"]]  # fmt: skip
+    for bench in benchmarks:
+        extra = bench.get("extra_info", {})
+        if not extra.get("roofline"):
+            continue
+        paper = extra.get("paper_ridge")
+        rows.append([
+            bench["name"].removeprefix("test_"),
+            f"{extra['intensity']:.3g}",
+            f"{extra['counted_intensity']:.3g}" + (" *" if extra.get("counted_otherwise") else ""),
+            f"{extra['read_share']:.0%}",
+            engineering(extra["attainable_flop_per_s"], "FLOP/s"),
+            engineering(extra["flop_per_s"], "FLOP/s"),
+            share(extra["share_of_attainable"], "-"),
+            extra["bound"] + (f", {extra['roof_label']}" if extra.get("roof_label") else ""),
+            f"{extra['ridge']:.3g}",
+            f"{paper:.3g}" if paper else "no peak on record",
+        ])  # fmt: skip
+    return rows
+
+
+def rate(extra: dict[str, Any]) -> str:
+    """The rate a benchmark declared: FLOP/s or bytes/s, in engineering units; of a stream always bytes/s."""
+    if extra.get("memory_level") and extra.get("bytes_per_s"):
+        return engineering(extra["bytes_per_s"], "B/s")
+    for key, unit in (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s")):
+        if extra.get(key):
+            return engineering(extra[key], unit)
+    return "-"
+
+
+def share(value: float | None, absent: str) -> str:
+    return absent if value is None else f"{value:.1%}" + (" !" if value > 1 else "")
+
+
+# ---- documents ---------------------------------------------------------------------------------------------------
+
+
+def markdown(finished: Finished, registry: Registry) -> str:
+    """The run as one page: the machine, the verdicts by topic and one by one, the benchmarks."""
+    lines = ["# What is true on this machine", "", *(f"- {line}" for line in finished.headline), ""]
+    if finished.verdicts:
+        lines += ["## Verdicts", "", *markdown_table(topic_table(finished.verdicts)), ""]
+        for topic in counts_by_topic(finished.verdicts):
+            rows = [["claim", "statement", "verdict", "cases", "measured"]]
+            for verdict in finished.verdicts:
+                if verdict.topic == topic:
+                    statement = registry.claims[verdict.id].statement
+                    measured = "; ".join(verdict.figures)
+                    rows.append([f"`{verdict.id}`", statement, verdict_line(verdict), f"{verdict.cases:,}", measured])
+            lines += [f"### {topic}", "", *markdown_table(rows), ""]
+    if finished.benchmarks:
+        lines += ["## Benchmarks", "", *markdown_table(benchmark_table(finished.benchmarks)), ""]
+        lines += [
+            "Of own ceiling: against the best rate of this machine for that dtype in this run. `!` marks a share",
+            "above 1, where the ceiling was measured too low.",
+            "",
+        ]
+        if len(rows := roofline_table(finished.benchmarks)) > 1:
+            lines += ["## Roofline", "", *markdown_table(rows), ""]
+            lines += [
+                "Attainable: the lower of the products' ceiling and the intensity times the bandwidth measured for the",
+                "same share of reads, both of this run. The bound is the place under these roofs: memory below the",
+                "ridge, compute above it, launch where dispatching takes half of the time. Where the share is low,",
+                "neither roof is what limits the kernel. `*`: counted by another convention, see `counted_otherwise`.",
+                "",
+            ]
+        if any("ceiling_flop_per_s" in bench.get("extra_info", {}) for bench in finished.benchmarks):
+            lines += [f"![Kernels over their arithmetic intensity]({ROOFLINE})", ""]
+    return "\n".join(lines)
+
+
+def trend_lines(config: pytest.Config, records: Path, finished: Finished) -> list[str]:
+    """How this run's benchmarks went over the records of this fingerprint, in Markdown; nothing while they are few."""
+    from prooflops.gate.settings import settings
+    from prooflops.history import trend
+
+    listed = history.summaries(records, settings(config).exact, only=history.fingerprint_id(finished.fingerprint))
+    names = {bench["fullname"] for bench in finished.benchmarks}
+    return trend.markdown([each for each in listed if isinstance(each, history.Summary)], names) if names else []
+
+
+def print_summary(terminal: pytest.TerminalReporter, finished: Finished, *, known: frozenset[str]) -> None:
+    """The tables at the end of a run on the terminal: per topic, and in full with -v."""
+    verdicts = finished.verdicts
+    if finished.benchmarks:
+        terminal.section("benchmarks")
+        for line in aligned(benchmark_table(finished.benchmarks)):
+            terminal.write_line(line)
+    if verdicts:
+        terminal.section("verdicts")
+        for line in aligned(topic_table(verdicts)):
+            terminal.write_line(line)
+        verbose = terminal.config.get_verbosity() > 0
+        told = [verdict for verdict in verdicts if verbose or verdict.verdict == "FAILS"]
+        width = max((len(verdict.id) for verdict in told), default=0)
+        for verdict in told:
+            colour = COLOURS.get(verdict.verdict, "green")
+            terminal.write_line(f"{verdict.id:<{width}}  {verdict_line(verdict)}", **{colour: True})
+        if not verbose:
+            _print_unchecked(terminal, verdicts)
+        for claim in sorted(known):
+            if any(verdict.id == claim and verdict.verdict not in ("FAILS", "not checked") for verdict in verdicts):
+                terminal.write_line(
+                    f"{claim} is listed in --known-failures but now holds: remove it there", yellow=True
+                )
+    if finished.folder:
+        terminal.write_line(f"report: {finished.folder}/report.md  verdicts: {finished.folder}/verdicts.json")
+    if finished.record:
+        terminal.write_line(f"record: {finished.record}")
+
+
+def _print_unchecked(terminal: pytest.TerminalReporter, verdicts: Sequence[Verdict]) -> None:
+    reasons: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.verdict == "not checked":
+            reasons.setdefault(verdict.reason, []).append(verdict.id)
+    for reason, ids in reasons.items():
+        terminal.write_line(f"not checked, {reason}: {', '.join(ids)}", yellow=True)
