@@ -6,8 +6,8 @@ refers to it any more, which Python's and autograd's own references decide, as t
 parameters is predicted on a laptop. (The meta device would not do: there, attention takes another path.)
 
 What fake tensors cannot see is what a kernel takes for itself. `accounting.predicted.scratch` knows the operators that
-take nothing; that of all others is measured with `scratch=True`, one call of each on the device itself, and is a line of its
-own: `Memory.scratch`. Without, `Memory.unknown` names them, and peaks are lower bounds.
+take nothing; that of all others is measured with `scratch=True`, one call of each on the device itself, and is a
+line of its own: `Memory.scratch`. Without, `Memory.unknown` names them, and peaks are lower bounds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Writes the tables of docs/gate.md from the committed runs: `python -m study`, or `make gate-study`.
+"""Writes the tables of docs/gate.md from the committed runs: `python -m meta_tests.gate_study`, or `make gate-study`.
 
-python -m study                the tables of docs/gate.md, from meta_tests/gate_study/data/runs.csv.gz; measures nothing
-python -m study --check        the same, compared with docs/gate.md instead of written
-python -m study --pack         first add the collector's lines (meta_tests/gate_study/data/*.jsonl) to runs.csv.gz
-python -m study --collect      first take new sittings on this machine, in place of the committed ones (an hour)
+python -m meta_tests.gate_study                the tables of docs/gate.md, from data/runs.csv.gz; measures nothing
+python -m meta_tests.gate_study --check        the same, compared with docs/gate.md instead of written
+python -m meta_tests.gate_study --pack         first add the collector's lines (data/*.jsonl) to runs.csv.gz
+python -m meta_tests.gate_study --collect      first take new sittings here, in place of the committed ones (an hour)
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
     python -m meta_tests.gate_study.collect --sitting planted --quads 12 --planted
         ABBA: 5 % and 10 % more work
 
-A line is written after its process has ended, so a kill at any moment loses at most that process. `python -m study
---pack` packs the lines into meta_tests/gate_study/data/runs.csv.gz, which is what is committed.
+A line is written after its process has ended, so a kill at any moment loses at most that process. `python -m
+meta_tests.gate_study --pack` packs the lines into data/runs.csv.gz, which is what is committed.
 """
 
 from __future__ import annotations

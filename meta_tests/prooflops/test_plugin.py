@@ -70,22 +70,6 @@ def test_a_plain_run_leaves_nothing_behind(foreign: Foreign) -> None:
 LOADED = ["prooflops", *(f"prooflops.{name}" for name in ("gate", "gate.settings", "hookspecs", "plugin", "run_state"))]
 
 
-def test_a_plain_run_leaves_nothing_behind(foreign: Foreign) -> None:
-    run = foreign.run()
-    assert run.code == 0, run.output
-    assert not (foreign.root / ".prooflops").exists()
-
-
-LOADED = [
-    "prooflops",
-    "prooflops.gate",
-    "prooflops.gate.settings",
-    "prooflops.hookspecs",
-    "prooflops.plugin",
-    "prooflops.run_state",
-]
-
-
 def test_a_plain_run_pays_for_a_few_small_modules(foreign: Foreign) -> None:
     with open(foreign.root / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(

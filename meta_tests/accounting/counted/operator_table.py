@@ -25,8 +25,8 @@ HEAD = """\
 `accounting.counted.flops()` applies a formula to each operator that a program dispatches. Here each formula is held
 against the operator's definition carried out number by number, every multiplication, addition and call of a function
 counted (`meta_tests/accounting/counted/operator_definitions.py`), on the small call that the second column names.
-Beside it stands what `torch.utils.flop_counter.FlopCounterMode` of torch {version} reports. **✗** marks where that is wrong: 0 where the
-operator is not known to it, or another figure.
+Beside it stands what `torch.utils.flop_counter.FlopCounterMode` of torch {version} reports. **✗** marks where that is
+wrong: 0 where the operator is not known to it, or another figure.
 
 Products are counted in FLOPs, a multiply-add as 2. Elementwise work and reductions, in the second table, are counted as
 one FLOP per element and function; torch's counter leaves them out on purpose, and we report them apart. An optimizer's
