@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["prooflops.plugin", "prooflops.suite.plugin", "prooflops.model.plugin"]
+# pytester: what meta_tests run child pytests with; pytest loads plugins for the root conftest alone.
+pytest_plugins = ["prooflops.plugin", "prooflops.suite.plugin", "prooflops.model.plugin", "pytester"]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,8 @@
-"""A small house of demonstration claims in a temporary folder, and child runs of pytest in it."""
+"""Child runs of pytest, the house of demonstration claims in which they run, and the planted faults' process.
+
+A test that runs pytest for itself alone takes pytest's own fixture `pytester`. `run_pytest` is for runs that the tests
+of a module share, which `pytester` cannot serve: its folder and environment last for one test.
+"""
 
 import json
 import os
@@ -7,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,11 +39,50 @@ kind = "behaviour"
 
 @dataclass
 class ChildRun:
-    """What a child run of pytest said and left."""
+    """The exit code and output of a child run of pytest, and the verdicts it reported."""
 
     code: int
     output: str
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def child_environment(path: Path | str = "", **variables: str) -> dict[str, str]:
+    """This run's environment without settings of pytest, of this project or of a CI service; imports from `path`."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PROOFLOPS_", "GITHUB_"))}
+    return {**kept, "PYTHONPATH": str(path), **variables}
+
+
+def run_pytest(folder: Path, *arguments: str, path: Path | str = "", **variables: str) -> ChildRun:
+    """One run of pytest in `folder`, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        env=child_environment(path, **variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    print(done.stdout)  # pytest shows it below a test that fails
+    return ChildRun(done.returncode, done.stdout)
+
+
+SEVERAL_RUNS = """
+import contextlib, gc, io, json, sys, pytest
+for line in sys.argv[1:]:
+    gc.freeze()  # pytest collects garbage five times at each end: not among all that torch has imported
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        code = int(pytest.main(line.split()))
+    print(json.dumps([line, code, out.getvalue()]))
+"""
+
+
+def run_pytest_for_each(folder: Path, lines: Collection[str]) -> dict[str, ChildRun]:
+    """One run of pytest in `folder` for each line of arguments, all in one process: torch is imported once."""
+    command = [sys.executable, "-c", SEVERAL_RUNS, *lines]
+    done = subprocess.run(command, cwd=folder, env=child_environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line: ChildRun(code, output) for line, code, output in map(json.loads, done.stdout.splitlines())}
 
 
 @dataclass
@@ -60,20 +103,11 @@ class House:
         with open(path, "a", encoding="utf-8") as tests:
             tests.write(header + code + "\n")
 
-    def run(self, *arguments: str, path: Path | None = None) -> ChildRun:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-        environment["PYTHONPATH"] = str(path) if path else ""
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-            cwd=self.root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+    def run(self, *arguments: str) -> ChildRun:
+        run = run_pytest(self.root, *arguments)
         file = self.root / "reports" / "verdicts.json"
-        rows = json.loads(file.read_text()) if file.exists() else []
-        return ChildRun(done.returncode, done.stdout + done.stderr, {row["id"]: row for row in rows})
+        run.verdicts = {row["id"]: row for row in json.loads(file.read_text())} if file.exists() else {}
+        return run
 
 
 def new_house(root: Path) -> House:
