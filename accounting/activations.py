@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from accounting.checks import choice, count
+from accounting.checks import validated_choice, validated_int
 from accounting.formats import element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Model, Transformer
@@ -61,14 +61,14 @@ def saved_tensors(
     >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
     layers output 8 fp32 2 64
     """
-    count("batch", batch, minimum=1)
-    choice("dtype", dtype, DTYPES)
+    validated_int("batch", batch, minimum=1)
+    validated_choice("dtype", dtype, DTYPES)
     if isinstance(model, DeepLinear):
         return tuple(_of_deep_linear(model, batch, dtype, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
-    tokens = batch * count("sequence", sequence, minimum=1)
-    choice("attention", attention, ATTENTION)
+    tokens = batch * validated_int("sequence", sequence, minimum=1)
+    validated_choice("attention", attention, ATTENTION)
     block = [*_of_attention(model, tokens, sequence, dtype, attention), *_of_mlp(model, tokens, dtype)]
     positions = [SavedTensor("embedding", "positions", sequence, "int64")] if model.learned_positions else []
     return (
@@ -102,8 +102,8 @@ def activation_bytes(
     >>> activation_bytes(net, batch=2, micro_batches=2)
     64
     """
-    part = -(-count("batch", batch, minimum=1) // count("micro_batches", micro_batches, minimum=1))
-    if not count("checkpoint_every", checkpoint_every):
+    part = -(-validated_int("batch", batch, minimum=1) // validated_int("micro_batches", micro_batches, minimum=1))
+    if not validated_int("checkpoint_every", checkpoint_every):
         return sum(tensor.bytes for tensor in saved_tensors(model, part, sequence, dtype, attention, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
@@ -128,7 +128,7 @@ def recomputed_bytes(
     >>> recomputed_bytes(DeepLinear(dim=4, layers=4), batch=2, checkpoint_every=2)
     32
     """
-    layers = min(count("checkpoint_every", checkpoint_every, minimum=1), model.layers)
+    layers = min(validated_int("checkpoint_every", checkpoint_every, minimum=1), model.layers)
     segment = replace(model, layers=layers)
     if isinstance(model, DeepLinear):
         # Without the first layer's input, which is kept; the last layer's output belongs to what comes after.
@@ -158,8 +158,8 @@ def deep_linear_peak_bytes(
     """
     if model.bias:
         raise ValueError(f"model must have no bias, got {model}")
-    size = element_bits(choice("dtype", dtype, DTYPES)) // 8
-    n, rows = model.layers, count("batch", batch, minimum=1)
+    size = element_bits(validated_choice("dtype", dtype, DTYPES)) // 8
+    n, rows = model.layers, validated_int("batch", batch, minimum=1)
     activation, output, head = rows * model.dim, rows * model.outputs, model.dim * model.outputs
     weight, first = model.dim**2, model.inputs * model.dim
     moments = [n * activation + 5 * output, (n + 1) * activation + output + head]
@@ -172,7 +172,7 @@ def deep_linear_peak_bytes(
 
 def _of_deep_linear(model: DeepLinear, batch: int, dtype: str, autocast: str | None) -> Iterator[SavedTensor]:
     """The input of each linear map, the first excepted: that is the batch."""
-    if autocast is not None and choice("autocast", autocast, DTYPES) != dtype:
+    if autocast is not None and validated_choice("autocast", autocast, DTYPES) != dtype:
         yield SavedTensor("layers", "cast input", batch * model.inputs, autocast)
         yield SavedTensor("layers", "cast weight", model.dim**2, autocast, copies=model.layers - 1)
         yield SavedTensor("head", "cast weight", model.dim * model.outputs, autocast)

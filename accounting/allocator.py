@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from accounting.checks import count
+from accounting.checks import validated_int
 
 BLOCK_BYTES = 512  # every block is a multiple of this (kMinBlockSize)
 SMALL_REQUEST_BYTES = 2**20  # up to here a request is served by the small pool (kSmallSize)
@@ -38,7 +38,7 @@ def rounded_bytes(request: int) -> int:
     >>> rounded_bytes(4), rounded_bytes(512), rounded_bytes(513), rounded_bytes(0)
     (512, 512, 1024, 0)
     """
-    return -(-count("request", request) // BLOCK_BYTES) * BLOCK_BYTES
+    return -(-validated_int("request", request) // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def segment_bytes(request: int) -> int:
@@ -75,7 +75,7 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
     (512, 4)
     """
     rounded = rounded_bytes(request)
-    free = segment_bytes(request) if block is None else count("block", block)
+    free = segment_bytes(request) if block is None else validated_int("block", block)
     if free < rounded or free % BLOCK_BYTES:
         raise ValueError(f"block must be a multiple of {BLOCK_BYTES} of at least {rounded} bytes, got {free}")
     remainder = free - rounded
@@ -114,7 +114,7 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | No
     >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0)), cublas_workspace_bytes((8, 0), ":4096:8")
     (33554432, 8519680, 33554432)
     """
-    major, _ = (count("compute_capability", part) for part in compute_capability)
+    major, _ = (validated_int("compute_capability", part) for part in compute_capability)
     if config is None:
         return CUBLAS_WORKSPACE_BYTES_HOPPER_ON if major in (9, 10, 12) else CUBLAS_WORKSPACE_BYTES
     if not re.fullmatch(r"(:\d+:\d+)+", config):

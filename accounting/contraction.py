@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
-from accounting.checks import choice, count, counts
+from accounting.checks import validated_choice, validated_int, validated_ints
 
 T = TypeVar("T")
 Indices = frozenset[str]
@@ -80,14 +80,14 @@ class Contraction:
         """`order` as pairs of positions: each pair leaves the list of operands, its result is appended."""
         number = len(self.operands)
         if isinstance(order, str):
-            if choice("order", order, ["best", "left"]) == "best":
+            if validated_choice("order", order, ["best", "left"]) == "best":
                 return self.best_pairs()
             return [(0, 1) if present == number else (0, present - 1) for present in range(number, 1, -1)]
         pairs = [tuple(pair) for pair in order]
         if len(pairs) != number - 1:
             raise ValueError(f"order must have {number - 1} pairs for {number} operands, got {pairs}")
         for present, pair in zip(range(number, 1, -1), pairs, strict=True):
-            if len(pair) != 2 or pair[0] == pair[1] or not all(count("order", at) < present for at in pair):
+            if len(pair) != 2 or pair[0] == pair[1] or not all(validated_int("order", at) < present for at in pair):
                 raise ValueError(f"order must name two of the positions 0..{present - 1}, got {pair} in {pairs}")
         return [(pair[0], pair[1]) for pair in pairs]
 
@@ -209,7 +209,7 @@ def _sides(equation: str) -> tuple[list[str], str | None]:
 
 def _labels(equation: str, term: str, position: int, shape: Sequence[int]) -> list[tuple[str, int]]:
     """(index, size) of each dimension; the dimensions of an ellipsis are '.1', '.2', ... counted from its right."""
-    sizes = counts(f"shapes[{position}]", shape)
+    sizes = validated_ints(f"shapes[{position}]", shape)
     before, ellipsis, after = term.partition("...")
     width = len(sizes) - len(before) - len(after)
     if width < 0 or (width and not ellipsis):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from accounting.checks import count, counts
+from accounting.checks import validated_int, validated_ints
 from accounting.flops import INPUT_GRADIENT_PRODUCTS, MULTIPLY_ADD_FLOPS, WEIGHT_GRADIENT_PRODUCTS
 
 Shape = Sequence[int]
@@ -105,8 +105,8 @@ def _convolution_sizes(
 ) -> tuple[int, int]:
     """Output elements, and the terms of the inner product behind each."""
     size, kernel = (
-        counts("input_size", input_size),
-        counts("kernel_size", kernel_size, minimum=1),
+        validated_ints("input_size", input_size),
+        validated_ints("kernel_size", kernel_size, minimum=1),
     )
     dimensions = len(size)
     if len(kernel) != dimensions:
@@ -118,7 +118,7 @@ def _convolution_sizes(
         ("in_channels", in_channels),
         ("out_channels", out_channels),
     ):
-        if count(name, channels) % count("groups", groups, minimum=1):
+        if validated_int(name, channels) % validated_int("groups", groups, minimum=1):
             raise ValueError(f"{name} must be a multiple of groups, got {name}={channels} and groups={groups}")
     extents = [gap * (width - 1) + 1 for gap, width in zip(gaps, kernel, strict=True)]
     positions = [
@@ -127,13 +127,13 @@ def _convolution_sizes(
     ]
     if any(position < 1 for position in positions):
         raise ValueError(f"the kernel, {tuple(extents)} with its dilation, must fit into the padded input, got {size}")
-    return count("batch", batch) * out_channels * prod(positions), in_channels // groups * prod(kernel)
+    return validated_int("batch", batch) * out_channels * prod(positions), in_channels // groups * prod(kernel)
 
 
 def _per_dimension(name: str, value: int | Shape, dimensions: int, minimum: int = 0) -> tuple[int, ...]:
     if not isinstance(value, Sequence):
-        return (count(name, value, minimum),) * dimensions
-    sizes = counts(name, value, minimum)
+        return (validated_int(name, value, minimum),) * dimensions
+    sizes = validated_ints(name, value, minimum)
     if len(sizes) != dimensions:
         raise ValueError(f"{name} must be one number or {dimensions}, got {sizes}")
     return sizes

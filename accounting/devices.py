@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from accounting.checks import choice, count, positive
+from accounting.checks import validated_choice, validated_int, validated_positive
 from accounting.formats import element_bits
 from accounting.peaks import CPU_PATHS, ROWS, Accelerator, Figure
 
@@ -114,7 +114,7 @@ def clock_scaled_peak_flop_per_s(
     >>> round(clock_scaled_peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16", 1980e6) / 1e12, 1)
     1070.5
     """
-    clock_hz = positive("clock_hz", clock_hz)
+    clock_hz = validated_positive("clock_hz", clock_hz)
     row = device_of(device)
     column = _column(row, dtype, path, accumulate)
     nominal = None if row is None or column is None else nominal_clock_mhz(row, column[0])
@@ -151,8 +151,8 @@ def flop_per_s(figure: Figure) -> float:
 def _column(row: Accelerator | None, dtype: str, path: str, accumulate: str) -> tuple[str, Figure] | None:
     """The first column on record for this dtype, with its figure."""
     element_bits(dtype)  # raises for a name that is no format
-    choice("path", path, ("matrix", "vector"))
-    choice("accumulate", accumulate, ("fp32", "fp16"))
+    validated_choice("path", path, ("matrix", "vector"))
+    validated_choice("accumulate", accumulate, ("fp32", "fp16"))
     if row is None:
         return None
     if path == "vector":
@@ -180,7 +180,7 @@ def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_unit
     >>> cpu_flops_per_cycle({"avx512_f": True, "amx_bf16": True, "amx_int8": False})
     {'fp32': 64, 'fp64': 32, 'bf16': 1024}
     """
-    choice("fma_units_512", fma_units_512, (1, 2))
+    validated_choice("fma_units_512", fma_units_512, (1, 2))
     if isinstance(features, str):
         raise TypeError(f"features must be a mapping or a collection of names, got {features!r}")
     present = {name for name in features if not isinstance(features, Mapping) or features[name]}
@@ -214,6 +214,6 @@ def cpu_peak_flop_per_s(
     141.06624
     """
     element_bits(dtype)
-    rate = count("cores", cores, minimum=1) * positive("clock_hz", clock_hz)
+    rate = validated_int("cores", cores, minimum=1) * validated_positive("clock_hz", clock_hz)
     flops = cpu_flops_per_cycle(features, fma_units_512).get(dtype)
     return None if flops is None else rate * flops

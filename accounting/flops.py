@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from accounting import contraction
-from accounting.checks import choice, count, counts
+from accounting.checks import validated_choice, validated_int, validated_ints
 from accounting.contraction import Order
 from accounting.layout import broadcast_shape
 
@@ -84,7 +84,13 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     >>> matmul_flops(1024, 512, 256)
     268435456
     """
-    return MULTIPLY_ADD_FLOPS * count("batch", batch) * count("m", m) * count("k", k) * count("n", n)
+    return (
+        MULTIPLY_ADD_FLOPS
+        * validated_int("batch", batch)
+        * validated_int("m", m)
+        * validated_int("k", k)
+        * validated_int("n", n)
+    )
 
 
 def matmul_backward_flops(
@@ -122,7 +128,7 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     >>> broadcast_matmul_flops((4, 8, 16, 32), (32, 2)), broadcast_matmul_flops((4, 8, 16, 32), (4, 8, 32, 64))
     (65536, 2097152)
     """
-    a, b = counts("a_shape", a_shape), counts("b_shape", b_shape)
+    a, b = validated_ints("a_shape", a_shape), validated_ints("b_shape", b_shape)
     if not a or not b:
         raise ValueError(f"a_shape and b_shape must have at least one dimension, got {a} and {b}")
     a = a if len(a) > 1 else (1, *a)
@@ -186,7 +192,10 @@ def einsum_backward_flops(
     """
     einsum = contraction.parsed(equation, shapes)
     positions = range(len(einsum.operands))
-    wanted = [choice("gradients", position, positions) for position in (positions if gradients is None else gradients)]
+    wanted = [
+        validated_choice("gradients", position, positions)
+        for position in (positions if gradients is None else gradients)
+    ]
     needed = [position in wanted for position in positions]
     flops = 0
     for step in einsum.steps(order):
@@ -225,9 +234,9 @@ def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = F
     (16384, 524288, 526336)
     """
     product = matmul_flops(
-        count("batch", batch),
-        count("in_features", in_features),
-        count("out_features", out_features),
+        validated_int("batch", batch),
+        validated_int("in_features", in_features),
+        validated_int("out_features", out_features),
     )
     return product + bool(bias) * batch * out_features
 
@@ -292,7 +301,7 @@ def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
     >>> elementwise_flops((1024, 512), (1024, 512))
     524288
     """
-    return count("flops_per_element", flops_per_element) * prod(broadcast_shape(*shapes))
+    return validated_int("flops_per_element", flops_per_element) * prod(broadcast_shape(*shapes))
 
 
 def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
@@ -306,7 +315,7 @@ def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
     >>> reduction_flops((1024, 512))
     524288
     """
-    return count("flops_per_element", flops_per_element) * prod(counts("shape", shape))
+    return validated_int("flops_per_element", flops_per_element) * prod(validated_ints("shape", shape))
 
 
 # Attention
@@ -323,9 +332,9 @@ def attention_pairs(query_length: int, key_length: int | None = None, pairs: str
     >>> attention_pairs(4), attention_pairs(4, pairs="causal"), attention_pairs(1, 100, pairs="causal")
     (16, 10, 100)
     """
-    queries = count("query_length", query_length)
-    keys = queries if key_length is None else count("key_length", key_length)
-    if choice("pairs", pairs, ["full", "causal"]) == "full":
+    queries = validated_int("query_length", query_length)
+    keys = queries if key_length is None else validated_int("key_length", key_length)
+    if validated_choice("pairs", pairs, ["full", "causal"]) == "full":
         return queries * keys
     if keys < queries:
         raise ValueError(f"key_length must be at least query_length ({queries}) for causal pairs, got {keys}")
@@ -346,16 +355,16 @@ class _Attention:
     pairs: str
 
     def flops(self, part: str) -> int:
-        heads = count("heads", self.heads)
-        shared = heads if self.kv_heads is None else count("kv_heads", self.kv_heads)
+        heads = validated_int("heads", self.heads)
+        shared = heads if self.kv_heads is None else validated_int("kv_heads", self.kv_heads)
         if heads and (not shared or heads % shared):
             raise ValueError(f"heads must be a multiple of kv_heads, got heads={heads} and kv_heads={shared}")
-        key_width = count("head_dim", self.head_dim)
-        value_width = key_width if self.value_dim is None else count("value_dim", self.value_dim)
+        key_width = validated_int("head_dim", self.head_dim)
+        value_width = key_width if self.value_dim is None else validated_int("value_dim", self.value_dim)
         key_products, value_products = ATTENTION_PRODUCTS[part]
         scored = attention_pairs(self.query_length, self.key_length, self.pairs)
         width = key_products * key_width + value_products * value_width
-        return MULTIPLY_ADD_FLOPS * count("batch", self.batch) * heads * scored * width
+        return MULTIPLY_ADD_FLOPS * validated_int("batch", self.batch) * heads * scored * width
 
 
 def attention_flops(
@@ -415,7 +424,7 @@ def attention_backward_flops(
     [2.0, 2.5]
     """
     attention = _Attention(batch, heads, query_length, head_dim, key_length, kv_heads, value_dim, pairs)
-    return attention.flops(choice("convention", convention, ["math", "flash"]))
+    return attention.flops(validated_choice("convention", convention, ["math", "flash"]))
 
 
 def attention_step(
@@ -439,7 +448,7 @@ def attention_step(
     >>> step.backward / step.forward, step.recomputation / step.forward
     (2.0, 0.5)
     """
-    choice("convention", convention, ["math", "flash"])
+    validated_choice("convention", convention, ["math", "flash"])
     attention = _Attention(batch, heads, query_length, head_dim, key_length, kv_heads, value_dim, pairs)
     forward, math, ran = (attention.flops(part) for part in ("forward", "math", convention))
     return StepFlops(forward, math, ran - math + bool(recomputed) * RECOMPUTED_PRODUCTS * forward)

@@ -11,21 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 
-from accounting.checks import choice, count
+from accounting.checks import validated_choice, validated_int, validated_real
 
 # What the patterns at the top of the magnitude range mean.
 IEEE = "ieee"  # exponent all ones: infinity if the fraction is zero, NaN otherwise
 FN = "fn"  # "finite": only exponent and fraction all ones is NaN; no infinity
 FNUZ = "fnuz"  # "finite, unsigned zero": NaN sits where -0 would be; no infinity
 ALL_FINITE = "all_finite"  # every pattern is a number
-
-
-def _real(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a real number, got {value!r} of type {type(value).__name__}")
-    return float(value)
 
 
 @dataclass(frozen=True)
@@ -113,7 +106,7 @@ class Format:
         >>> format_of("bf16").decode(0x3FC0)
         1.5
         """
-        if count("pattern", pattern) >> self.bits:
+        if validated_int("pattern", pattern) >> self.bits:
             raise ValueError(f"pattern must be below 2**{self.bits} for {self.name}, got {pattern}")
         magnitude = pattern & ((1 << (self.exponent_bits + self.fraction_bits)) - 1)
         negative = magnitude != pattern
@@ -150,7 +143,7 @@ class Format:
         ('0x7bff', '0x7c00')
         """
         policy = self._overflow_policy(overflow)
-        value = _real("value", value)
+        value = validated_real("value", value)
         if math.isnan(value):
             return self._nan_pattern(value)
         if value < 0 and not self.signed:
@@ -237,7 +230,7 @@ class IntegerFormat:
         >>> format_of("int8").decode(0xFF)
         -1
         """
-        if count("pattern", pattern) >> self.bits:
+        if validated_int("pattern", pattern) >> self.bits:
             raise ValueError(f"pattern must be below 2**{self.bits} for {self.name}, got {pattern}")
         return pattern if pattern <= self.max else pattern - (1 << self.bits)
 
@@ -273,7 +266,7 @@ FORMATS: dict[str, Format | IntegerFormat] = {row.name: row for row in _TABLE}
 
 def format_of(name: str) -> Format | IntegerFormat:
     """The row of the format table that bears `name`. Raises ValueError for an unknown name, listing the valid ones."""
-    return FORMATS[choice("dtype", name, FORMATS)]
+    return FORMATS[validated_choice("dtype", name, FORMATS)]
 
 
 def element_bits(name: str) -> int:
@@ -338,7 +331,7 @@ class BlockFormat:
         >>> block_format_of("nvfp4").storage_bits(1024)
         4640
         """
-        blocks = -(-count("elements", elements) // self.block_size)
+        blocks = -(-validated_int("elements", elements) // self.block_size)
         tensor_bits = self.tensor_scale.storage_bits if self.tensor_scale else 0
         return elements * self.element.storage_bits + blocks * self.scale.storage_bits + tensor_bits
 
@@ -356,7 +349,7 @@ class BlockFormat:
         >>> block_format_of("mxfp4").quantised([1.0, 5.0, -0.2, 48.0]).values
         [0.0, 4.0, -0.0, 48.0]
         """
-        values = [_real("values", value) for value in values]
+        values = [validated_real("values", value) for value in values]
         if infinite := [value for value in values if not math.isfinite(value)]:
             raise ValueError(f"values must be finite, got {infinite[0]!r}")
         tensor_scale = self._scale_of_tensor(values)
@@ -413,4 +406,4 @@ BLOCK_FORMATS: dict[str, BlockFormat] = {
 
 def block_format_of(name: str) -> BlockFormat:
     """The block format that bears `name`. Raises ValueError for an unknown name, listing the valid ones."""
-    return BLOCK_FORMATS[choice("block format", name, BLOCK_FORMATS)]
+    return BLOCK_FORMATS[validated_choice("block format", name, BLOCK_FORMATS)]

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
 
-from accounting.checks import count, counts
+from accounting.checks import validated_int, validated_ints
 
 
 def _strides_of(shape: tuple[int, ...], strides: Iterable[object]) -> tuple[int, ...]:
-    checked = counts("strides", strides)
+    checked = validated_ints("strides", strides)
     if len(checked) != len(shape):
         raise ValueError(f"strides must have one entry per dimension of shape {shape}, got {checked}")
     return checked
@@ -50,7 +50,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     >>> contiguous_strides((2, 3, 4))
     (12, 4, 1)
     """
-    inner = [max(size, 1) for size in counts("shape", shape)[1:]]
+    inner = [max(size, 1) for size in validated_ints("shape", shape)[1:]]
     outward = itertools.accumulate(reversed(inner), int.__mul__, initial=1)
     return tuple(reversed(list(outward))) if len(shape) else ()
 
@@ -69,10 +69,10 @@ def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0
     >>> storage_offset((1,), (4,), offset=1)    # element 1 of x[:, 1] in a (3, 4) matrix
     5
     """
-    steps, widths = counts("index", index), counts("strides", strides)
+    steps, widths = validated_ints("index", index), validated_ints("strides", strides)
     if len(steps) != len(widths):
         raise ValueError(f"index must have one entry per stride of {widths}, got {steps}")
-    return count("offset", offset) + sum(step * width for step, width in zip(steps, widths, strict=True))
+    return validated_int("offset", offset) + sum(step * width for step, width in zip(steps, widths, strict=True))
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -88,7 +88,7 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     >>> is_contiguous((3, 1), (1, 3))    # a transposed row: the stride 3 is never used
     True
     """
-    sizes = counts("shape", shape)
+    sizes = validated_ints("shape", shape)
     used = zip(sizes, _strides_of(sizes, strides), contiguous_strides(sizes), strict=True)
     return 0 in sizes or all(stride == dense for size, stride, dense in used if size != 1)
 
@@ -105,7 +105,7 @@ def storage_extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     >>> storage_extent((3, 4), (4, 1)), storage_extent((1000,), (0,)), storage_extent((3,), (4,))
     (12, 1, 9)
     """
-    sizes = counts("shape", shape)
+    sizes = validated_ints("shape", shape)
     widths = _strides_of(sizes, strides)
     return 0 if 0 in sizes else 1 + sum((size - 1) * width for size, width in zip(sizes, widths, strict=True))
 
@@ -122,7 +122,7 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     >>> broadcast_shape((8, 1, 6), (7, 1))
     (8, 7, 6)
     """
-    checked = [counts("shapes", shape) for shape in shapes]
+    checked = [validated_ints("shapes", shape) for shape in shapes]
     result: list[int] = []
     for sizes in itertools.zip_longest(*(shape[::-1] for shape in checked), fillvalue=1):
         repeated = set(sizes) - {1}
@@ -146,10 +146,10 @@ def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int,
     >>> inferred_shape((2, 3, 4), (6, -1))
     (6, 4)
     """
-    sizes = counts("shape", shape)
+    sizes = validated_ints("shape", shape)
     wanted = tuple(new_shape)
     unknown = [position for position, size in enumerate(wanted) if _is_minus_one(size)]
-    known = counts(
+    known = validated_ints(
         "new_shape",
         (size for position, size in enumerate(wanted) if position not in unknown),
     )
@@ -197,7 +197,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequen
     >>> view_strides((3, 2), (1, 3), (3, 1, 2))         # not contiguous either, yet a view
     (1, 6, 3)
     """
-    sizes = counts("shape", shape)
+    sizes = validated_ints("shape", shape)
     widths = _strides_of(sizes, strides)
     remaining = list(inferred_shape(sizes, new_shape))
     if 0 in sizes:
@@ -237,10 +237,10 @@ class Layout:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        shape = counts("shape", self.shape)
+        shape = validated_ints("shape", self.shape)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "strides", _strides_of(shape, self.strides))
-        object.__setattr__(self, "offset", count("offset", self.offset))
+        object.__setattr__(self, "offset", validated_int("offset", self.offset))
 
     @property
     def numel(self) -> int:
@@ -285,7 +285,7 @@ class Layout:
         """Every step-th entry from start up to end: the offset grows by start·stride, the stride times step."""
         dim = _wrapped("dim", dim, len(self.shape))
         # Python's own clamping of a slice is torch's, up to the sign of the step.
-        first, past, step = slice(start, end, count("step", step, minimum=1)).indices(self.shape[dim])
+        first, past, step = slice(start, end, validated_int("step", step, minimum=1)).indices(self.shape[dim])
         size = len(range(first, past, step))
         return self._with(dim, size, self.strides[dim] * step, self.offset + first * self.strides[dim])
 
@@ -319,7 +319,7 @@ class Layout:
             exists = bool(own)
             # A new dimension of size 1 repeats nothing, and torch gives it the stride of the block inside it.
             have, stride = own.pop() if exists else (1, math.prod(expanded[-1]) if expanded else 0)
-            size = have if exists and _is_minus_one(wanted) else count("shape", wanted)
+            size = have if exists and _is_minus_one(wanted) else validated_int("shape", wanted)
             if have not in (1, size):
                 raise ValueError(f"shape must keep the sizes other than 1 of {self.shape}, got {shape}")
             expanded.append((size, stride if size == have else 0))

@@ -20,7 +20,7 @@ from torch.autograd import profiler
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from accounting.checks import choice, count
+from accounting.checks import validated_choice, validated_int
 from accounting.phases import Phases
 
 # --- bytes --------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def _meter_of(device: torch.device) -> _CpuMeter | _CachingAllocatorMeter:
         raise ValueError(
             "device must hold bytes, got 'meta', whose tensors have shapes only; accounting.memory predicts their bytes"
         )
-    choice("device", device.type, MEASURED_DEVICES)
+    validated_choice("device", device.type, MEASURED_DEVICES)
     return _CpuMeter() if device.type == "cpu" else _CachingAllocatorMeter(device)
 
 
@@ -361,7 +361,7 @@ def synchronise(device: str | torch.device) -> None:
 
 
 def _timed_api(device: torch.device) -> Any:
-    choice("device", device.type, ("cpu", "cuda", "xpu", "mps"))
+    validated_choice("device", device.type, ("cpu", "cuda", "xpu", "mps"))
     api = getattr(torch, device.type)
     present = torch.backends.mps.is_available() if device.type == "mps" else api.is_available()
     if not present:
@@ -407,8 +407,8 @@ def time(
     >>> time(lambda: sum(range(1000)), warmup=1, rounds=5).median_s > 0
     True
     """
-    count("warmup", warmup)
-    count("rounds", rounds, minimum=2)
+    validated_int("warmup", warmup)
+    validated_int("rounds", rounds, minimum=2)
     timer = clock(device)
     moments = []
     for turn in range(warmup + rounds):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from accounting.checks import choice, count, counts
+from accounting.checks import validated_choice, validated_int, validated_ints
 from accounting.formats import element_bits
 from accounting.layout import Layout
 
@@ -81,7 +81,7 @@ def optimizer_of(name: str) -> Optimizer:
     >>> optimizer_of("adamw").buffers
     ('exp_avg', 'exp_avg_sq')
     """
-    return OPTIMIZERS[choice("optimizer", name, OPTIMIZERS)]
+    return OPTIMIZERS[validated_choice("optimizer", name, OPTIMIZERS)]
 
 
 def recipe_of(recipe: str | Recipe) -> Recipe:
@@ -90,7 +90,7 @@ def recipe_of(recipe: str | Recipe) -> Recipe:
     >>> recipe_of("bf16-fp32-master").state
     'fp32'
     """
-    return recipe if isinstance(recipe, Recipe) else RECIPES[choice("recipe", recipe, RECIPES)]
+    return recipe if isinstance(recipe, Recipe) else RECIPES[validated_choice("recipe", recipe, RECIPES)]
 
 
 def element_bytes(elements: int, dtype: str = "fp32") -> int:
@@ -103,7 +103,7 @@ def element_bytes(elements: int, dtype: str = "fp32") -> int:
     >>> element_bytes(1000, "bf16"), element_bytes(3, "fp4_e2m1")
     (2000, 2)
     """
-    return -(-count("elements", elements) * element_bits(dtype) // 8)
+    return -(-validated_int("elements", elements) * element_bits(dtype) // 8)
 
 
 def tensor_bytes(shape: Sequence[int], dtype: str = "fp32") -> int:
@@ -116,7 +116,7 @@ def tensor_bytes(shape: Sequence[int], dtype: str = "fp32") -> int:
     >>> tensor_bytes((4, 8)), tensor_bytes((12288, 49152)), tensor_bytes((4, 8), "fp8_e4m3")
     (128, 2415919104, 32)
     """
-    return element_bytes(prod(counts("shape", shape)), dtype)
+    return element_bytes(prod(validated_ints("shape", shape)), dtype)
 
 
 def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: str = "fp32", offset: int = 0) -> int:
@@ -151,9 +151,9 @@ def optimizer_state_bytes(
     156
     """
     kept = optimizer_of(optimizer)
-    buffers = len(kept.buffers) * element_bytes(count("parameters", parameters), dtype)
-    step_counts = STEP_BYTES * count("tensors", tensors) * kept.step
-    return buffers + step_counts if count("steps", steps) or kept.eager else 0
+    buffers = len(kept.buffers) * element_bytes(validated_int("parameters", parameters), dtype)
+    step_counts = STEP_BYTES * validated_int("tensors", tensors) * kept.step
+    return buffers + step_counts if validated_int("steps", steps) or kept.eager else 0
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def model_state(
     ModelState(parameters=2000, gradients=2000, state=8000, master=4000)
     """
     dtypes = recipe_of(recipe)
-    count("parameters", parameters)
+    validated_int("parameters", parameters)
     return ModelState(
         parameters=element_bytes(parameters, dtypes.parameters),
         gradients=element_bytes(parameters, dtypes.gradients),
@@ -226,7 +226,7 @@ def training_bytes(
     >>> training_bytes(36, 4 * 16, "adagrad"), training_bytes(36, 4 * 16, "adam")
     (496, 640)
     """
-    return model_state(parameters, optimizer, recipe, tensors).total + count("activations", activations)
+    return model_state(parameters, optimizer, recipe, tensors).total + validated_int("activations", activations)
 
 
 def training_phases(
@@ -256,7 +256,7 @@ def training_phases(
     rested = after_step.total - (after_step.gradients if set_to_none else 0)
     return {
         "built": built,
-        "forward": built + count("activations", activations),
+        "forward": built + validated_int("activations", activations),
         "backward": built + after_step.gradients,
         "step": after_step.total,
         "zero_grad": rested,
@@ -282,12 +282,12 @@ def optimizer_step_peak_bytes(
     >>> [optimizer_step_peak_bytes([1000], implementation) for implementation in ("fused", "foreach", "for-loop")]
     [16004, 20004, 24004]
     """
-    elements = [count("sizes", size) for size in sizes]
+    elements = [validated_int("sizes", size) for size in sizes]
     scratch = {
         "fused": 0,
         "foreach": sum(elements),
         "for-loop": max((before + 2 * size for before, size in pairwise([0, *elements])), default=0),
-    }[choice("implementation", implementation, IMPLEMENTATIONS)]
+    }[validated_choice("implementation", implementation, IMPLEMENTATIONS)]
     optimizer = "adamw-amsgrad" if amsgrad else "adamw"
     held = model_state(sum(elements), optimizer, Recipe(dtype, dtype, dtype), tensors=len(elements)).total
     return held + element_bytes(scratch, dtype)
@@ -310,4 +310,4 @@ def kv_cache_bytes(layers: int, batch: int, tokens: int, kv_heads: int, head_dim
         "kv_heads": kv_heads,
         "head_dim": head_dim,
     }
-    return element_bytes(2 * prod(count(name, size) for name, size in sizes.items()), dtype)
+    return element_bytes(2 * prod(validated_int(name, size) for name, size in sizes.items()), dtype)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from accounting.checks import choice, count
+from accounting.checks import validated_choice, validated_int
 from accounting.flops import (
     FORWARD_PRODUCTS,
     INPUT_GRADIENT_PRODUCTS,
@@ -74,8 +74,8 @@ class DeepLinear:
 
     def __post_init__(self) -> None:
         for name in ("dim", "layers", "outputs"):
-            count(name, getattr(self, name), minimum=1)
-        object.__setattr__(self, "inputs", count("inputs", self.inputs) or self.dim)
+            validated_int(name, getattr(self, name), minimum=1)
+        object.__setattr__(self, "inputs", validated_int("inputs", self.inputs) or self.dim)
 
     @property
     def linear_maps(self) -> tuple[LinearMaps, ...]:
@@ -124,10 +124,10 @@ class Transformer:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "layers", "dim", "heads", "hidden", "experts", "active_experts"):
-            count(name, getattr(self, name), minimum=1)
-        count("learned_positions", self.learned_positions)
-        kv_heads = count("kv_heads", self.kv_heads) or self.heads
-        head_dim = count("head_dim", self.head_dim) or self.dim // self.heads
+            validated_int(name, getattr(self, name), minimum=1)
+        validated_int("learned_positions", self.learned_positions)
+        kv_heads = validated_int("kv_heads", self.kv_heads) or self.heads
+        head_dim = validated_int("head_dim", self.head_dim) or self.dim // self.heads
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(
                 f"heads must divide dim where head_dim is not given, got heads={self.heads}, dim={self.dim}"
@@ -136,7 +136,7 @@ class Transformer:
             raise ValueError(f"kv_heads must divide heads, got kv_heads={kv_heads}, heads={self.heads}")
         if self.active_experts > self.experts:
             raise ValueError(f"active_experts must be at most experts={self.experts}, got {self.active_experts}")
-        if choice("norm", self.norm, NORMS) == "rmsnorm" and self.norm_bias:
+        if validated_choice("norm", self.norm, NORMS) == "rmsnorm" and self.norm_bias:
             raise ValueError("norm_bias must be False for norm='rmsnorm', got True")
         if head_dim % 2 and not self.learned_positions:
             raise ValueError(f"head_dim must be even for rotary positions (learned_positions=0), got {head_dim}")
@@ -324,7 +324,7 @@ def recompute_flops(
     """
     tokens, segments = (
         _tokens(model, batch, sequence),
-        -(-model.layers // count("every", every, minimum=1)),
+        -(-model.layers // validated_int("every", every, minimum=1)),
     )
     head = model.linear_maps[-1]
     again = forward_flops(model, batch, sequence, pairs=pairs)
@@ -365,13 +365,13 @@ def step_flops(
         for each in ("math", convention)
     )
     again = ran - backward
-    if count("checkpoint_every", checkpoint_every):
+    if validated_int("checkpoint_every", checkpoint_every):
         again += recompute_flops(model, batch, sequence, every=checkpoint_every, early_stop=early_stop, pairs=pairs)
     return StepFlops(forward, backward, again)
 
 
 def _tokens(model: Model, batch: int, sequence: int) -> int:
-    tokens = count("batch", batch) * count("sequence", sequence)
+    tokens = validated_int("batch", batch) * validated_int("sequence", sequence)
     if isinstance(model, Transformer) and 0 < model.learned_positions < sequence:
         raise ValueError(f"sequence must be at most learned_positions={model.learned_positions}, got {sequence}")
     return tokens
@@ -394,8 +394,8 @@ def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     >>> f"{rule_flops('step', 70 * 10**9, 15 * 10**12):.1e}"
     '6.3e+24'
     """
-    factor = RULES[choice("rule", rule, RULES)]
-    return factor * count("parameters", parameters) * count("tokens", tokens)
+    factor = RULES[validated_choice("rule", rule, RULES)]
+    return factor * validated_int("parameters", parameters) * validated_int("tokens", tokens)
 
 
 def rule_errors(

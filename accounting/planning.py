@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from accounting.checks import choice, count, positive
+from accounting.checks import validated_choice, validated_int, validated_positive
 from accounting.memory import ModelState, Recipe, model_state
 from accounting.models import rule_flops
 
@@ -41,9 +41,9 @@ def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0)
     >>> f"{sustained_flop_per_s(1024, 1979e12 / 2, mfu=0.5):.3e}"
     '5.066e+17'
     """
-    if positive("mfu", mfu) > 1:
+    if validated_positive("mfu", mfu) > 1:
         raise ValueError(f"mfu must be at most 1, got {mfu!r}")
-    return count("devices", devices, minimum=1) * positive("peak_flop_per_s", peak_flop_per_s) * mfu
+    return validated_int("devices", devices, minimum=1) * validated_positive("peak_flop_per_s", peak_flop_per_s) * mfu
 
 
 def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
@@ -56,7 +56,7 @@ def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: flo
     >>> [f"{affordable_flops(7 * weeks, 8, 1979e12 / 2):.2e}" for weeks in (1, 2)]
     ['4.79e+21', '9.58e+21']
     """
-    return sustained_flop_per_s(devices, peak_flop_per_s, mfu) * SECONDS_PER_DAY * positive("days", days)
+    return sustained_flop_per_s(devices, peak_flop_per_s, mfu) * SECONDS_PER_DAY * validated_positive("days", days)
 
 
 def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
@@ -67,7 +67,7 @@ def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> 
     >>> round(training_s(10**15, 1, 1979e12 / 2, mfu=0.5), 3)
     2.021
     """
-    return count("flops", flops) / sustained_flop_per_s(devices, peak_flop_per_s, mfu)
+    return validated_int("flops", flops) / sustained_flop_per_s(devices, peak_flop_per_s, mfu)
 
 
 def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
@@ -96,7 +96,7 @@ def tokens_per_s(parameters: int, devices: int, peak_flop_per_s: float, mfu: flo
     >>> round(tokens_per_s(70 * 10**9, 1024, 1979e12 / 2, mfu=0.5))
     1206248
     """
-    per_token = rule_flops("step", count("parameters", parameters, minimum=1), 1)
+    per_token = rule_flops("step", validated_int("parameters", parameters, minimum=1), 1)
     return sustained_flop_per_s(devices, peak_flop_per_s, mfu) / per_token
 
 
@@ -108,8 +108,12 @@ def training_cost(days: float, devices: int, price_per_device_hour: float) -> fl
     >>> f"{training_cost(144, 1024, price_per_device_hour=2.0):,.0f}"
     '7,077,888'
     """
-    hours = positive("days", days) * 24
-    return hours * count("devices", devices, minimum=1) * positive("price_per_device_hour", price_per_device_hour)
+    hours = validated_positive("days", days) * 24
+    return (
+        hours
+        * validated_int("devices", devices, minimum=1)
+        * validated_positive("price_per_device_hour", price_per_device_hour)
+    )
 
 
 # Memory
@@ -138,10 +142,10 @@ def device_state(
     16.6
     1.9
     """
-    sharded = ZERO_SHARDS[choice("zero_stage", zero_stage, ZERO_SHARDS)]
-    elements = count("parameters", parameters)
+    sharded = ZERO_SHARDS[validated_choice("zero_stage", zero_stage, ZERO_SHARDS)]
+    elements = validated_int("parameters", parameters)
     whole = model_state(elements, optimizer, recipe)
-    shard = model_state(-(-elements // count("devices", devices, minimum=1)), optimizer, recipe)
+    shard = model_state(-(-elements // validated_int("devices", devices, minimum=1)), optimizer, recipe)
     parts = ("parameters", "gradients", "state", "master")
     return ModelState(**{part: getattr(shard if part in sharded else whole, part) for part in parts})
 
@@ -166,11 +170,11 @@ def largest_model_parameters(
     >>> largest_model_parameters(80 * 10**9), largest_model_parameters(80 * 10**9, devices=8, zero_stage=0)
     (5000000000, 5000000000)
     """
-    memory = count("memory_bytes", memory_bytes)
+    memory = validated_int("memory_bytes", memory_bytes)
 
     def state_bytes(parameters: int) -> int:
         return device_state(parameters, devices, zero_stage, optimizer, recipe).total
 
     # Every recipe has parameters of at least 4 bits, so no more than two a byte of all devices fit.
-    most = 2 * memory * count("devices", devices, minimum=1)
+    most = 2 * memory * validated_int("devices", devices, minimum=1)
     return bisect_right(range(most + 1), memory, key=state_bytes) - 1

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from accounting.checks import choice, count, counts, positive
+from accounting.checks import validated_choice, validated_int, validated_ints, validated_positive
 from accounting.flops import matmul_flops
 from accounting.memory import element_bytes
 
@@ -66,7 +66,7 @@ def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
     >>> arithmetic_intensity(2 * 1024**3, 3 * 2 * 1024**2)
     341.3333333333333
     """
-    return count("flops", flops) / count("moved_bytes", moved_bytes, minimum=1)
+    return validated_int("flops", flops) / validated_int("moved_bytes", moved_bytes, minimum=1)
 
 
 # Operations
@@ -126,9 +126,9 @@ def elementwise_work(shape: Sequence[int], function: str = "relu", dtype: str = 
     >>> elementwise_work((1024,), "relu").intensity, elementwise_work((1024,), "relu", "fp32").intensity
     (0.25, 0.125)
     """
-    elements = prod(counts("shape", shape))
-    per_element = FLOPS_PER_ELEMENT[choice("function", function, FLOPS_PER_ELEMENT)]
-    moved = (count("operands", operands, minimum=1) + 1) * elements
+    elements = prod(validated_ints("shape", shape))
+    per_element = FLOPS_PER_ELEMENT[validated_choice("function", function, FLOPS_PER_ELEMENT)]
+    moved = (validated_int("operands", operands, minimum=1) + 1) * elements
     return Work(per_element * elements, element_bytes(moved, dtype))
 
 
@@ -145,8 +145,8 @@ def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
     >>> stream_work("triad", 10**6), stream_work("copy", 10**6, "bf16")
     (Work(flops=2000000, bytes=12000000), Work(flops=0, bytes=4000000))
     """
-    read, written, flops = STREAMS[choice("kernel", kernel, STREAMS)]
-    return Work(flops * count("elements", elements), element_bytes((read + written) * elements, dtype))
+    read, written, flops = STREAMS[validated_choice("kernel", kernel, STREAMS)]
+    return Work(flops * validated_int("elements", elements), element_bytes((read + written) * elements, dtype))
 
 
 def composed_gelu_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
@@ -158,7 +158,7 @@ def composed_gelu_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
     >>> composed_gelu_work((1024,)).bytes / elementwise_work((1024,), "gelu").bytes
     5.5
     """
-    elements = prod(counts("shape", shape))
+    elements = prod(validated_ints("shape", shape))
     return Work(FLOPS_PER_ELEMENT["gelu"] * elements, element_bytes(11 * elements, dtype))
 
 
@@ -170,7 +170,7 @@ def softmax_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
     >>> softmax_work((8, 1024)).intensity
     1.25
     """
-    elements = prod(counts("shape", shape))
+    elements = prod(validated_ints("shape", shape))
     return Work(SOFTMAX_FLOPS * elements, element_bytes(2 * elements, dtype))
 
 
@@ -182,7 +182,7 @@ def layer_norm_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
     >>> layer_norm_work((1024, 4096)).intensity
     1.7482926829268293
     """
-    elements = prod(counts("shape", shape))
+    elements = prod(validated_ints("shape", shape))
     features = shape[-1] if len(shape) else 1
     return Work(LAYER_NORM_FLOPS * elements, element_bytes(2 * elements + 2 * features, dtype))
 
@@ -214,7 +214,7 @@ def attention_work(
     >>> round(attention_work(1, 32, 1, 4096, 128).intensity, 2)
     1.01
     """
-    kv_heads = heads if kv_heads is None else count("kv_heads", kv_heads, minimum=1)
+    kv_heads = heads if kv_heads is None else validated_int("kv_heads", kv_heads, minimum=1)
     if heads % kv_heads:
         raise ValueError(f"kv_heads must divide heads, got kv_heads={kv_heads} and heads={heads}")
     products = matmul_flops(queries, head_size, keys, batch * heads) + matmul_flops(
@@ -240,7 +240,9 @@ def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     >>> round(ridge_point(989.4e12, 3350e9), 1)
     295.3
     """
-    return positive("peak_flop_per_s", peak_flop_per_s) / positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s)
+    return validated_positive("peak_flop_per_s", peak_flop_per_s) / validated_positive(
+        "bandwidth_bytes_per_s", bandwidth_bytes_per_s
+    )
 
 
 def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
@@ -255,9 +257,9 @@ def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_by
     0.8375
     """
     if intensity != 0:  # no arithmetic at all, a copy: attains 0 FLOP/s
-        positive("intensity", intensity)
-    peak = positive("peak_flop_per_s", peak_flop_per_s)
-    return min(peak, intensity * positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
+        validated_positive("intensity", intensity)
+    peak = validated_positive("peak_flop_per_s", peak_flop_per_s)
+    return min(peak, intensity * validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
 
 
 def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
@@ -266,8 +268,8 @@ def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: floa
     >>> least_time_s(Work(flops=0, bytes=3350), 989.4e12, 3350e9)
     1e-09
     """
-    arithmetic = work.flops / positive("peak_flop_per_s", peak_flop_per_s)
-    return max(arithmetic, work.bytes / positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
+    arithmetic = work.flops / validated_positive("peak_flop_per_s", peak_flop_per_s)
+    return max(arithmetic, work.bytes / validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
 
 
 def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> float:
@@ -289,7 +291,7 @@ def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> floa
         raise ValueError("measured must have at least one bandwidth, got none")
     shares = sorted(measured)
     for share in shares:
-        positive(f"the bandwidth at {share}", measured[share])
+        validated_positive(f"the bandwidth at {share}", measured[share])
     below = max((share for share in shares if share <= read_share), default=shares[0])
     above = min((share for share in shares if share >= read_share), default=shares[-1])
     if above <= below:
@@ -310,8 +312,8 @@ def bound_of(intensity: float, ridge: float, launch_share: float = 0.0) -> str:
     ('memory', 'compute', 'launch')
     """
     if intensity != 0:
-        positive("intensity", intensity)
-    positive("ridge", ridge)
+        validated_positive("intensity", intensity)
+    validated_positive("ridge", ridge)
     if launch_share >= LAUNCH_SHARE:
         return "launch"
     return "memory" if intensity < ridge else "compute"
@@ -333,8 +335,12 @@ def mfu(model_flops: int, seconds: float, peak_flop_per_s: float | None, devices
     >>> round(mfu(2 * 16384 * 32768 * 8192, 0.16, 66.9e12), 3), mfu(10**12, 1.0, None)
     (0.822, None)
     """
-    rate = count("model_flops", model_flops) / positive("seconds", seconds) / count("devices", devices, minimum=1)
-    return None if peak_flop_per_s is None else rate / positive("peak_flop_per_s", peak_flop_per_s)
+    rate = (
+        validated_int("model_flops", model_flops)
+        / validated_positive("seconds", seconds)
+        / validated_int("devices", devices, minimum=1)
+    )
+    return None if peak_flop_per_s is None else rate / validated_positive("peak_flop_per_s", peak_flop_per_s)
 
 
 def hfu(
@@ -350,4 +356,4 @@ def hfu(
     >>> hfu(6, 2, 1.0, 16.0), mfu(6, 1.0, 16.0)
     (0.5, 0.375)
     """
-    return mfu(model_flops + count("recomputed_flops", recomputed_flops), seconds, peak_flop_per_s, devices)
+    return mfu(model_flops + validated_int("recomputed_flops", recomputed_flops), seconds, peak_flop_per_s, devices)

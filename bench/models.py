@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from accounting.checks import count
+from accounting.checks import validated_int
 from accounting.models import DeepLinear, Transformer
 
 ROTARY_BASE = 10_000.0
@@ -209,7 +209,7 @@ def build(
     """
     net = DeepLinearNet if isinstance(model, DeepLinear) else TransformerNet
     with torch.device(device):
-        return net(model, count("checkpoint_every", checkpoint_every)).to(dtype)
+        return net(model, validated_int("checkpoint_every", checkpoint_every)).to(dtype)
 
 
 def inputs(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accounting.checks import count, positive
+from accounting.checks import validated_int, validated_positive
 from accounting.memory import element_bytes
 from accounting.roofline import Work
 
@@ -26,7 +26,7 @@ def transfer_work(elements: int, dtype: str = "fp32", copies: int = 1) -> Work:
     >>> transfer_work(1024), transfer_work(1024, "bf16", copies=3)
     (Work(flops=0, bytes=4096), Work(flops=0, bytes=6144))
     """
-    return Work(0, count("copies", copies) * element_bytes(elements, dtype))
+    return Work(0, validated_int("copies", copies) * element_bytes(elements, dtype))
 
 
 def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
@@ -37,8 +37,8 @@ def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
     >>> overlap_share(2.0, 1.0, 2.0), overlap_share(2.0, 1.0, 3.0), overlap_share(2.0, 1.0, 2.5)
     (1.0, 0.0, 0.5)
     """
-    times = [positive("first_s", first_s), positive("second_s", second_s)]
-    return (sum(times) - positive("together_s", together_s)) / min(times)
+    times = [validated_positive("first_s", first_s), validated_positive("second_s", second_s)]
+    return (sum(times) - validated_positive("together_s", together_s)) / min(times)
 
 
 def cost_of_a_copy(one_s: float, many_s: float, copies: int) -> float:
@@ -47,7 +47,7 @@ def cost_of_a_copy(one_s: float, many_s: float, copies: int) -> float:
     >>> cost_of_a_copy(1.0, 2.0, 101)
     0.01
     """
-    return (many_s - one_s) / (count("copies", copies, minimum=2) - 1)
+    return (many_s - one_s) / (validated_int("copies", copies, minimum=2) - 1)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
-from accounting.checks import choice
+from accounting.checks import validated_choice
 from accounting.counted import operators
 from accounting.counted.result import (
     BACKWARD,
@@ -90,7 +90,7 @@ def flops(pairs: str = "full") -> Iterator[Count]:
     (48, 48, Figures(products=96, elementwise=0, read_bytes=100, written_bytes=80))
     """
     modules = _Modules()
-    counter = _Counter(modules, choice("pairs", pairs, PAIRS))
+    counter = _Counter(modules, validated_choice("pairs", pairs, PAIRS))
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # imported by torch.compile; it takes a second
             stack.enter_context(torch.compiler.set_stance("force_eager"))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from accounting.checks import choice
+from accounting.checks import validated_choice
 from accounting.flops import StepFlops
 from accounting.roofline import arithmetic_intensity
 
@@ -82,7 +82,7 @@ class Count:
 
     def _sums(self, phase: str, names: Callable[[frozenset[str], str], Any]) -> dict[str, list[int]]:
         """The figures summed under every name that the open modules and the operator have."""
-        phases = PHASES[choice("phase", phase, PHASES)]
+        phases = PHASES[validated_choice("phase", phase, PHASES)]
         sums: dict[str, list[int]] = {}
         for modules, tally in list(self._table.items()):
             for (operator, when), numbers in list(tally.items()):

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from accounting import measured
 from accounting.allocator import cublas_workspace_bytes
-from accounting.checks import choice, count
+from accounting.checks import validated_choice, validated_int
 from accounting.phases import Phases
 from accounting.predicted.fake_cuda import CHOICES, FakeCudaMode, choices_of_cuda, foreach_takes_fake_tensors
 from accounting.predicted.ledger import Bytes, Ledger, Tracker, can_fake_cuda, replay
@@ -185,7 +185,7 @@ def _target(device: str | torch.device) -> torch.device:
     device = torch.device(device)
     if device.type == "meta":
         raise ValueError("device must be the one that is meant, got 'meta', whose kernels are others: 'cpu' or 'cuda'")
-    choice("device", device.type, PREDICTED_DEVICES)
+    validated_choice("device", device.type, PREDICTED_DEVICES)
     if any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack()):
         raise RuntimeError("a FakeTensorMode is active: predicted.memory brings its own, and modes do not mix")
     return device
@@ -417,7 +417,7 @@ def _train(
 
 def _parts(batch: Any, micro_batches: int) -> list[Any]:
     """The batch in `micro_batches` parts along the first dimension of each of its tensors, as views."""
-    count("micro_batches", micro_batches, minimum=1)
+    validated_int("micro_batches", micro_batches, minimum=1)
     leaves, structure = tree_flatten(batch)
     sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves if isinstance(leaf, Tensor)}
     if micro_batches > 1 and (len(sizes) != 1 or min(sizes) < micro_batches):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from accounting.checks import choice
+from accounting.checks import validated_choice
 
 SEED = 0
 TORCH = Path(torch.__file__).parent
@@ -153,7 +153,7 @@ def factory_named(spec: str, folder: Path) -> Callable[[], Any]:
             own = {each: getattr(found, each) for each in vars(found) if not each.startswith("_")}
             valid = [each for each, value in own.items() if callable(value) and _is_at_home(value, module_name)]
             try:
-                choice(f"--model {spec}: the factory", name, valid)
+                validated_choice(f"--model {spec}: the factory", name, valid)
             except ValueError as error:
                 raise ModelError(str(error)) from error
         found = getattr(found, name)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accounting.checks import choice
+from accounting.checks import validated_choice
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -75,7 +75,7 @@ class Registry:
         """The claim ids that `words` name: each word is an id or a topic; any other is refused."""
         ids: set[str] = set()
         for word in words:
-            choice("--claim", word, [*self.topics, *self.claims])
+            validated_choice("--claim", word, [*self.topics, *self.claims])
             ids.update(claim.id for claim in self.claims.values() if word in (claim.id, claim.topic))
         return frozenset(ids)
 
