@@ -77,14 +77,14 @@ def test_training_step(
 
 @pytest.mark.claim_of_model("mfu.hfu")
 def test_what_is_recomputed_counts_for_hfu_alone(
-    user_model, figure: Callable[[str], None], does_not_apply: Callable[[str], NoReturn]
+    user_model, record_figure: Callable[[str], None], does_not_apply: Callable[[str], NoReturn]
 ) -> None:
     step = user_model.step
     if step is None or step.mfu_of_ceiling is None:
         pytest.skip("the step has no rate on this machine")
     if not step.flops.recomputed:
         does_not_apply("nothing is recomputed")
-    figure(f"MFU {step.mfu_of_ceiling:.1%}, HFU {step.share_of_ceiling:.1%} of own ceiling")
+    record_figure(f"MFU {step.mfu_of_ceiling:.1%}, HFU {step.share_of_ceiling:.1%} of own ceiling")
     assert step.share_of_ceiling > step.mfu_of_ceiling, (
         f"HFU={step.share_of_ceiling}, but should be above MFU={step.mfu_of_ceiling} "
         f"[{step.flops.recomputed} of {step.flops.executed} FLOPs are recomputed]"
@@ -92,9 +92,9 @@ def test_what_is_recomputed_counts_for_hfu_alone(
 
 
 @pytest.mark.claim_of_model("mfu.never-near-one")
-def test_a_training_step_stays_below_an_mfu_of_nine_tenths(user_model, figure: Callable[[str], None]) -> None:
+def test_a_training_step_stays_below_an_mfu_of_nine_tenths(user_model, record_figure: Callable[[str], None]) -> None:
     step = user_model.step
     if step is None or step.mfu is None:
         pytest.skip("the vendor's peak for its products is not on record")
-    figure(f"MFU {step.mfu:.1%}")
+    record_figure(f"MFU {step.mfu:.1%}")
     assert step.mfu < 0.9, f"the step has an MFU of {step.mfu:.3f}, but should be below 0.9"

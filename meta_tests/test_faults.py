@@ -8,7 +8,7 @@ import pytest
 
 from meta_tests.conftest import ROOT, TOPICS_WITH_FAULTS
 from meta_tests.faults import FAULTS, Fault
-from prooflops.suite.verdicts import load_registry
+from prooflops.suite.registry import load_registry
 
 for topic in TOPICS_WITH_FAULTS:
     importlib.import_module(f"meta_tests.faults.{topic}")

@@ -1,4 +1,4 @@
-"""What several topics need: the device under test as something whose bytes are accounted for."""
+"""What several topics need: the device under test, where torch counts the bytes that tensors hold on it."""
 
 import pytest
 import torch
@@ -7,10 +7,10 @@ from accounting import measured
 
 
 @pytest.fixture
-def allocator(device: torch.device) -> torch.device:
-    """The device under test, where torch keeps account of its bytes; warmed up, as cuBLAS takes a workspace."""
+def memory_device(device: torch.device) -> torch.device:
+    """The device under test, where torch counts the bytes on it; warmed up, because cuBLAS takes a workspace."""
     if device.type not in measured.MEASURED_DEVICES:
-        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
+        pytest.skip(f"torch does not count the bytes that tensors hold on {device.type}")
     x = torch.ones(64, 8, device=device, requires_grad=True)
     (x @ torch.ones(8, 8, device=device)).sum().backward()
     return device

@@ -76,21 +76,21 @@ def test_uneven_micro_batches_are_weighted_by_their_examples(device, parts, seed
 
 
 @pytest.mark.claim("accum.equivalent")
-def test_uneven_micro_batches_weighted_alike_are_off_by_much(device, figure):
+def test_uneven_micro_batches_weighted_alike_are_off_by_much(device, record_figure):
     parts = [4, 8, 20]
     net, x, labels = net_and_batch(device, sum(parts))
     whole = accumulated(net, x, labels, [len(x)], [1])
     error = relative_error(accumulated(net, x, labels, parts, [1 / 3] * 3), whole)
-    figure(f"4 + 8 + 20 weighted alike: off by {error:.0%}")
+    record_figure(f"4 + 8 + 20 weighted alike: off by {error:.0%}")
     assert error > 0.05, f"weighted alike the gradient is off by {error:.2g}, but should by more than 5 %"
 
 
 @pytest.mark.claim("accum.equivalent")
-def test_batch_norm_sees_the_micro_batch_instead_of_the_batch(device, figure):
+def test_batch_norm_sees_the_micro_batch_instead_of_the_batch(device, record_figure):
     net, x, labels = net_and_batch(device, 32, nn.BatchNorm1d)
     whole = accumulated(net, x, labels, [32], [1])
     error = relative_error(accumulated(net, x, labels, [8] * 4, [1 / 4] * 4), whole)
-    figure(f"with BatchNorm: off by {error:.0%}")
+    record_figure(f"with BatchNorm: off by {error:.0%}")
     assert error > 0.05, f"with BatchNorm the gradient is off by {error:.2g}, but should by more than 5 %"
     net.eval()
     whole = accumulated(net, x, labels, [32], [1])
@@ -114,12 +114,12 @@ def test_training_with_accumulation_is_training_with_the_batch(device, optimizer
 
 
 @pytest.mark.claim("accum.equivalent")
-def test_in_fp32_the_gradients_are_equal_to_rounding_only(device, figure):
+def test_in_fp32_the_gradients_are_equal_to_rounding_only(device, record_figure):
     net, x, labels = net_and_batch(device, 64)
     net, x = net.float(), x.float()
     whole = accumulated(net, x, labels, [64], [1])
     error = relative_error(accumulated(net, x, labels, [4] * 16, [1 / 16] * 16), whole)
-    figure(f"fp32, 16 micro-batches: off by {error:.1g}")
+    record_figure(f"fp32, 16 micro-batches: off by {error:.1g}")
     assert error < 1e-5, f"in fp32 the gradient is off by {error:.2g}, but should by rounding"
 
 
@@ -188,9 +188,9 @@ def test_the_peak_is_that_of_one_micro_batch_and_the_gradients_held(step_bytes, 
 
 
 @pytest.mark.claim("accum.memory")
-def test_the_peak_falls_with_every_doubling_of_the_micro_batches(step_bytes, figure):
+def test_the_peak_falls_with_every_doubling_of_the_micro_batches(step_bytes, record_figure):
     peaks = {micro_batches: peak for micro_batches, (peak, _) in step_bytes.items()}
-    figure(", ".join(f"{n} micro-batches {peak / peaks[1]:.0%}" for n, peak in peaks.items()))
+    record_figure(", ".join(f"{n} micro-batches {peak / peaks[1]:.0%}" for n, peak in peaks.items()))
     falling = list(peaks.values())
     assert falling == sorted(falling, reverse=True), f"the peaks are {peaks}, but should fall"
     assert peaks[4] < 0.4 * peaks[1], (

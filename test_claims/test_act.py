@@ -78,7 +78,7 @@ def test_a_function_that_keeps_its_input_doubles_it(device, name, batch, width, 
 @pytest.mark.claim("act.BDL")
 @pytest.mark.parametrize("fused", [False, True], ids=["math", "fused"])
 @pytest.mark.parametrize("tokens", [32, 64, 128])
-def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(device, figure, fused, tokens):
+def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(device, record_figure, fused, tokens):
     batch, heads, width = 2, 3, 16
     query, key, value = (torch.randn(batch, heads, tokens, width, device=device).requires_grad_() for _ in range(3))
     backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if fused else [SDPBackend.MATH]
@@ -89,7 +89,7 @@ def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(device, figure, 
 
     got = tensors.saved_bytes(attend, [query, key, value])
     rows, output = 4 * batch * heads * tokens, query.nbytes
-    figure(f"{tokens} tokens, {'fused' if fused else 'math'}: {got} bytes")
+    record_figure(f"{tokens} tokens, {'fused' if fused else 'math'}: {got} bytes")
     if not fused:
         should = rows * tokens + 2 * output
         assert got == should, f"it keeps {got} bytes, but should keep {should}: the pairs, scaled queries and keys"
@@ -176,12 +176,12 @@ def test_nothing_is_kept_where_no_gradient_will_be_asked_for(device, name):
 
 
 @pytest.mark.claim("act.can-dominate")
-def test_activations_grow_with_the_batch_until_they_dominate(workloads, allocator, figure):
+def test_activations_grow_with_the_batch_until_they_dominate(workloads, memory_device, record_figure):
     model, batches = DeepLinear(dim=32, layers=8), [64, 128, 512, 2048]
-    net = workloads.build(model, device=allocator)
-    x = workloads.inputs(model, batches[-1], device=allocator)
+    net = workloads.build(model, device=memory_device)
+    x = workloads.inputs(model, batches[-1], device=memory_device)
     net(x)
-    with measured.memory(allocator) as held:
+    with measured.memory(memory_device) as held:
         for batch in batches:
             y = net(x[:batch])
             held.mark(str(batch))
@@ -193,21 +193,21 @@ def test_activations_grow_with_the_batch_until_they_dominate(workloads, allocato
         assert formula == got, f"activation_bytes={formula}, but should be {got} [{batch=}]"
     state = memory.model_state(parameter_count(model)).total
     shares = [got / (got + state) for got in kept.values()]
-    figure(", ".join(f"B={batch}: {share:.0%}" for batch, share in zip(batches, shares, strict=True)))
+    record_figure(", ".join(f"B={batch}: {share:.0%}" for batch, share in zip(batches, shares, strict=True)))
     assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"activations are {shares} of all, but should come to dominate"
 
 
 @pytest.mark.claim("act.can-dominate")
 @pytest.mark.parametrize(("backend", "growth"), [("fused", (1.95, 2.05)), ("math", (3, 4))])
 def test_activations_grow_with_the_sequence_and_its_square_without_fused_attention(
-    workloads, device, figure, backend, growth
+    workloads, device, record_figure, backend, growth
 ):
     backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if backend == "fused" else SDPBackend.MATH
     net = workloads.build(SMALL, device=device)
     with sdpa_kernel(backends):
         kept = [kept_by(net, workloads.inputs(SMALL, 1, tokens, device=device)) for tokens in (256, 512)]
     ratio = kept[1] / kept[0]
-    figure(f"{backend}: {ratio:.2f} times for twice the tokens")
+    record_figure(f"{backend}: {ratio:.2f} times for twice the tokens")
     least, most = growth
     assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, but should {least} to {most} times"
 
@@ -323,19 +323,19 @@ def test_what_is_recomputed_is_what_the_formula_says(workloads, device, model, b
 
 
 @pytest.mark.claim("act.ckpt-cost")
-def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, allocator):
+def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, memory_device):
     model, batch = DeepLinear(dim=16, layers=8), 256
-    x = workloads.inputs(model, batch, device=allocator)
+    x = workloads.inputs(model, batch, device=memory_device)
     spacings = [0, 1, 2, 4, 8]
-    nets = {every: workloads.build(model, device=allocator, checkpoint_every=every) for every in spacings}
-    with measured.memory(allocator) as held:
+    nets = {every: workloads.build(model, device=memory_device, checkpoint_every=every) for every in spacings}
+    with measured.memory(memory_device) as held:
         for every in spacings:
             y = nets[every](x)
             held.mark(str(every))
             del y
     for every in spacings:
         segments = -(-model.layers // every) if every else 0
-        random_state = segments * RANDOM_STATE_BYTES if allocator.type == "cpu" else 0
+        random_state = segments * RANDOM_STATE_BYTES if memory_device.type == "cpu" else 0
         got = held.phases[str(every)].live_bytes - 4 * batch - random_state
         formula, should = (
             activation_bytes(model, batch, checkpoint_every=every),
@@ -358,19 +358,19 @@ class Linear(nn.Module):
 
 @pytest.mark.claim("act.sqrt-L")
 @pytest.mark.parametrize("number", [16, 64])
-def test_the_peak_is_least_near_the_root_of_the_number_of_layers(allocator, figure, number):
+def test_the_peak_is_least_near_the_root_of_the_number_of_layers(memory_device, record_figure, number):
     """Every number of segments is run: matrices for 16 layers, and for 64, to spare time, functions alone."""
     width, batch = 8, 128
-    layers = [Linear(width, allocator) if number == 16 else nn.SiLU() for _ in range(number)]
+    layers = [Linear(width, memory_device) if number == 16 else nn.SiLU() for _ in range(number)]
     weight = sum(4 * parameter.numel() for parameter in layers[0].parameters())
     activation, root = 4 * batch * width, isqrt(number)
-    x = torch.randn(batch, width, device=allocator, requires_grad=True)
+    x = torch.randn(batch, width, device=memory_device, requires_grad=True)
     peaks = checkpoints.measured_peaks(layers, x, range(1, number + 1))
     for segments, peak in peaks.items():
         formula = checkpoints.peak_bytes(number, segments, activation, weight)
         assert peak == formula, f"the peak is {peak} bytes, but should be {formula} [{segments=} of {number} layers]"
     least = min(peaks, key=peaks.__getitem__)
-    figure(
+    record_figure(
         f"{number} layers: least {peaks[least] / activation:.1f} B·D at {least} segments, "
         f"{peaks[1] / activation:.1f} at 1 and {peaks[number] / activation:.1f} at {number}"
     )

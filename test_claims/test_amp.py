@@ -83,11 +83,11 @@ def loss_after_training(device, layer, dtype=None, scale=1.0, steps=60):
 
 @pytest.mark.claim("amp.recipe-fp32-params")
 @pytest.mark.parametrize("compute", ["bf16", "fp8"])
-def test_training_with_fp32_parameters_and_low_products_follows_fp32(device, figure, compute):
+def test_training_with_fp32_parameters_and_low_products_follows_fp32(device, record_figure, compute):
     first, should = loss_after_training(device, nn.Linear)
     layer, dtype = (nn.Linear, torch.bfloat16) if compute == "bf16" else (precision.Fp8Linear, None)
     _, got = loss_after_training(device, layer, dtype)
-    figure(f"loss {first:.3f} to {should:.3f} in fp32, {got:.3f} with {compute} products")
+    record_figure(f"loss {first:.3f} to {should:.3f} in fp32, {got:.3f} with {compute} products")
     assert should < 0.9 * first, f"the fp32 run did not learn: {first} to {should}"
     assert abs(got - should) < 0.2 * (first - should), f"with {compute} the loss is {got}, but should be near {should}"
 
@@ -97,12 +97,12 @@ class UnscaledFp8Linear(precision.Fp8Linear):
 
 
 @pytest.mark.claim("amp.fp8-training")
-def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, figure):
+def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, record_figure):
     """Gradients a millionth of the usual: beneath e5m2's least value, unless scaled."""
     first, scaled = loss_after_training(device, precision.Fp8Linear, scale=1e-6)
     _, fp32 = loss_after_training(device, nn.Linear, scale=1e-6)
     unscaled_first, unscaled = loss_after_training(device, UnscaledFp8Linear, scale=1e-6)
-    figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled")
+    record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled")
     assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, but should near {fp32}"
     # The biases alone, which are in no product, still learn a little.
     gained = (unscaled_first - unscaled) / (first - fp32)
@@ -156,14 +156,14 @@ def test_an_update_below_half_a_spacing_is_lost_in_bf16_and_kept_by_either_repai
 
 
 @pytest.mark.claim("amp.recipe-bf16-params")
-def test_a_training_run_with_bf16_weights_stands_still_without_a_repair(device, figure):
+def test_a_training_run_with_bf16_weights_stands_still_without_a_repair(device, record_figure):
     torch.manual_seed(0)
     ends = {
         repair: precision.bf16_weights_trained(device, repair, start=1.0, target=1.25, steps=220).float()
         for repair in ("none", "master copy", "stochastic rounding")
     }
     off = {repair: (1.25 - weights).square().mean().sqrt().item() for repair, weights in ends.items()}
-    figure(", ".join(f"{repair}: {error:.3f} of 0.25 left" for repair, error in off.items()))
+    record_figure(", ".join(f"{repair}: {error:.3f} of 0.25 left" for repair, error in off.items()))
     assert torch.all(ends["none"] == 1.0), f"without a repair the weights moved from 1 to {ends['none'].unique()}"
     for repair in ("master copy", "stochastic rounding"):
         assert off[repair] < 0.15, f"with {repair} {off[repair]:.3f} of the way of 0.25 is left, but should be little"
@@ -292,7 +292,7 @@ def test_a_small_gradient_is_zero_in_fp16_and_arrives_scaled_or_in_bf16(device, 
 
 
 @pytest.mark.claim("amp.gradscaler")
-def test_a_large_share_of_small_gradients_is_lost_in_fp16_alone(device, figure):
+def test_a_large_share_of_small_gradients_is_lost_in_fp16_alone(device, record_figure):
     generator = torch.Generator().manual_seed(0)
     gradients = torch.exp(3 * torch.randn(10_000, generator=generator)).mul(1e-7).to(device)
     lost = {
@@ -303,7 +303,7 @@ def test_a_large_share_of_small_gradients_is_lost_in_fp16_alone(device, figure):
             ("bf16", torch.bfloat16, 1),
         ]
     }
-    figure(", ".join(f"{name} {share:.1%} zero" for name, share in lost.items()))
+    record_figure(", ".join(f"{name} {share:.1%} zero" for name, share in lost.items()))
     # ln(2^-25 / 1e-7) / 3 = -0.40 deviations below the median: 34 % of a log-normal.
     assert 0.3 < lost["fp16"] < 0.4, f"fp16 loses {lost['fp16']:.1%} of them, but should 34 %"
     assert lost["fp16 scaled"] < 1e-3, f"scaled fp16 loses {lost['fp16 scaled']:.1%}"
@@ -457,13 +457,15 @@ def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(device, di
 
 
 @pytest.mark.claim("amp.ex-bf16-linear-32")
-def test_a_large_layer_is_faster_in_bf16_where_the_device_multiplies_it_faster(device, speed, figure, bound_flop_per_s):
+def test_a_large_layer_is_faster_in_bf16_where_the_device_multiplies_it_faster(
+    device, speed, record_figure, bound_flop_per_s
+):
     dim = 1024 if device.type == "cpu" else 8192
     x, weight = torch.randn(32, dim, device=device), torch.randn(dim, dim, device=device)
     low = x.bfloat16(), weight.bfloat16()
     rates = bound_flop_per_s("bf16"), bound_flop_per_s("fp32")
     if None in rates or rates[0] <= rates[1]:
-        figure(f"no bf16 unit is known here: {speed.ratio(lambda: x @ weight, lambda: low[0] @ low[1])}")
+        record_figure(f"no bf16 unit is known here: {speed.ratio(lambda: x @ weight, lambda: low[0] @ low[1])}")
     else:
         speed.assert_slower(lambda: x @ weight, lambda: low[0] @ low[1], f"batch 32, width {dim}, fp32 against bf16")
 
@@ -490,20 +492,20 @@ def test_for_small_layers_mixed_precision_is_slower_than_fp32(device, speed):
 
 
 @pytest.mark.claim("amp.half-epoch-time")
-def test_for_large_layers_mixed_precision_gains_where_products_in_bf16_are_faster(device, speed, figure):
+def test_for_large_layers_mixed_precision_gains_where_products_in_bf16_are_faster(device, speed, record_figure):
     dim, batch = (512, 256) if device.type == "cpu" else (8192, 4096)
     fp32, mixed = epochs(device, dim, batch)
     x, weight = torch.randn(batch, dim, device=device), torch.randn(dim, dim, device=device)
     low = x.bfloat16(), weight.bfloat16()
     product = speed.ratio(lambda: x @ weight, lambda: low[0] @ low[1])
-    figure(f"a product alone, fp32 against bf16: {product}")
+    record_figure(f"a product alone, fp32 against bf16: {product}")
     what = f"two layers of width {dim}"
     if product.low > 2:
         speed.assert_slower(fp32, mixed, f"{what}, fp32 against mixed precision")
     elif product.high < 1:
         speed.assert_slower(mixed, fp32, f"{what}, mixed precision against fp32")
     else:
-        figure(f"{what}: {speed.ratio(fp32, mixed)}")
+        record_figure(f"{what}: {speed.ratio(fp32, mixed)}")
 
 
 # ---- a recipe ----------------------------------------------------------------------------------------------------

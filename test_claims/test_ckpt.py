@@ -60,11 +60,11 @@ def difference(device, kinds, kept, cut=CUT, optimizer=torch.optim.AdamW):
 
 @pytest.mark.claim("ckpt.model-plus-optimizer")
 @pytest.mark.parametrize("kind", KINDS)
-def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(device, figure, kind):
+def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(device, record_figure, kind):
     kinds = (kind,) if device.type == "cpu" or kind != "torch" else (kind, "accelerator")
     without = difference(device, kinds, MODEL_AND_OPTIMIZER)
     with_it = difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds))
-    figure(f"without {kind} off by {without:.2g}")
+    record_figure(f"without {kind} off by {without:.2g}")
     assert without > 0, f"resumed from model and optimizer alone exactly, although {kind} was lost"
     assert with_it == 0, f"resumed off by {with_it:.2g}, but should resume exactly with {kind} restored too"
 
@@ -91,10 +91,10 @@ def test_all_parts_resume_a_run_that_has_every_kind_of_state(device):
 
 @pytest.mark.claim("ckpt.full")
 @pytest.mark.parametrize("lost", [*MODEL_AND_OPTIMIZER, *KINDS])
-def test_without_any_one_part_the_run_goes_another_way(device, figure, lost):
+def test_without_any_one_part_the_run_goes_another_way(device, record_figure, lost):
     kinds = kinds_on(device)
     off = difference(device, kinds, [part for part in (*MODEL_AND_OPTIMIZER, *kinds) if part != lost])
-    figure(f"without {lost} off by {off:.2g}")
+    record_figure(f"without {lost} off by {off:.2g}")
     assert off > 0, f"resumed exactly although {lost} was not restored"
 
 
@@ -123,11 +123,11 @@ def test_one_generator_restored_does_not_restore_the_other_two():
 
 @pytest.mark.claim("ckpt.optimizer-matters")
 @pytest.mark.parametrize("name", sorted(set(tensors.OPTIMIZERS) - {"sgd"}))
-def test_dropping_the_state_of_an_optimizer_changes_training(device, figure, name):
+def test_dropping_the_state_of_an_optimizer_changes_training(device, record_figure, name):
     optimizer = tensors.OPTIMIZERS[name]
     dropped = difference(device, (), ("model",), CUT, optimizer)
     kept = difference(device, (), MODEL_AND_OPTIMIZER, CUT, optimizer)
-    figure(f"{name} off by {dropped:.2g}")
+    record_figure(f"{name} off by {dropped:.2g}")
     assert kept == 0, f"{name} resumed off by {kept:.2g}, but should resume exactly with its state"
     assert dropped > 0, f"{name} resumed exactly without its state"
 
@@ -326,7 +326,7 @@ def test_a_checkpoint_takes_four_bytes_per_parameter_and_twelve_with_adamw(workl
 
 
 @pytest.mark.claim("ckpt.size")
-def test_the_header_is_small_beside_a_model_worth_saving(device, figure):
+def test_the_header_is_small_beside_a_model_worth_saving(device, record_figure):
     net = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4))).to(device)
     stepper = torch.optim.AdamW(net.parameters())
     tensors.train(net, stepper, torch.ones(1, 256, device=device))
@@ -335,7 +335,7 @@ def test_the_header_is_small_beside_a_model_worth_saving(device, figure):
         len(saved(thing).getbuffer()) / n
         for thing in (net.state_dict(), {"model": net.state_dict(), "optimizer": stepper.state_dict()})
     ]
-    figure(f"{each[0]:.2f} and {each[1]:.2f} bytes per parameter of {n}")
+    record_figure(f"{each[0]:.2f} and {each[1]:.2f} bytes per parameter of {n}")
     assert 4 < each[0] < 4.1, f"the model's file takes {each[0]:.3f} bytes per parameter, but should take just over 4"
     assert 12 < each[1] < 12.2, f"with AdamW it takes {each[1]:.3f}, but should take just over 12"
 

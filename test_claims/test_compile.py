@@ -189,11 +189,11 @@ def test_what_else_changes_compiles_once_more_and_is_then_reused_too(device, oth
 
 
 @pytest.mark.claim("compile.once-then-reuse")
-def test_beyond_a_limit_of_compilations_calls_run_uncompiled(device, figure):
+def test_beyond_a_limit_of_compilations_calls_run_uncompiled(device, record_figure):
     from torch._dynamo import config
 
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name before 2.7
-    figure(f"at most {getattr(config, limit)} compilations of a function")
+    record_figure(f"at most {getattr(config, limit)} compilations of a function")
     with config.patch({limit: 3}):
         counts = graphs_after_each(range(2, 8), device, dynamic=False)
     assert counts == [1, 2, 3, 3, 3, 3], f"graphs after each call={counts}, but should stay at the limit of 3"
@@ -201,12 +201,12 @@ def test_beyond_a_limit_of_compilations_calls_run_uncompiled(device, figure):
 
 @pytest.mark.claim("compile.once-then-reuse")
 @pytest.mark.needs("c++")
-def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(compiled_gelu, x, speed, figure):
+def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(compiled_gelu, x, speed, record_figure):
     later_s = statistics.median(speed.seconds(lambda: compiled_gelu(x)) for _ in range(5))
     assert compiled_gelu.first_call_s > 10 * later_s, (
         f"the first call took {compiled_gelu.first_call_s:.3f} s, a later one {later_s:.4f} s: not 10 times it"
     )
-    figure(f"first call {compiled_gelu.first_call_s:.1f} s, later ones {1e3 * later_s:.1f} ms")
+    record_figure(f"first call {compiled_gelu.first_call_s:.1f} s, later ones {1e3 * later_s:.1f} ms")
 
 
 # ---- what it gains -----------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def compiled_anew(function, *arguments):
 
 
 @pytest.mark.claim("compile.best-order")
-def test_a_compiled_einsum_runs_in_the_order_in_which_torch_runs_it_uncompiled(matrices, figure):
+def test_a_compiled_einsum_runs_in_the_order_in_which_torch_runs_it_uncompiled(matrices, record_figure):
     function = compiled_anew(einsum_chain, *matrices)
     flops, eager = product_flops(function, *matrices), product_flops(einsum_chain, *matrices)
     installed = torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled
@@ -264,7 +264,7 @@ def test_a_compiled_einsum_runs_in_the_order_in_which_torch_runs_it_uncompiled(m
     assert flops == eager == should, (
         f"FLOPs compiled={flops}, uncompiled={eager}, but should be {should} [{installed=}]"
     )
-    figure(f"{flops / flops_of(matrices, 'best'):.1f} times the FLOPs of the best order")
+    record_figure(f"{flops / flops_of(matrices, 'best'):.1f} times the FLOPs of the best order")
 
 
 @pytest.mark.claim("compile.best-order")
@@ -313,7 +313,7 @@ def test_autocast_lowers_the_precision_compiled_and_uncompiled(device):
 
 
 @pytest.mark.claim("compile.same-values")
-def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(compiled_gelu, x, figure):
+def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(compiled_gelu, x, record_figure):
     """On random bit patterns: every exponent, subnormals, infinities and NaNs are among them."""
     bits = torch.randint(-(2**31), 2**31, x.shape, generator=torch.Generator().manual_seed(0)).to(torch.int32)
     patterns = bits.view(torch.float32).to(x.device)
@@ -330,11 +330,13 @@ def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(comp
         worst = argument[valid][off.argmax()].item()
         assert off.max() <= 1, f"gelu({worst}) {name} is {off.max():.1f} times as far from fp64 as 8 roundings"
     same = (fused == eager)[valid].double().mean().item()
-    figure(f"{1 - same:.2%} of a million results differ in some bit")
+    record_figure(f"{1 - same:.2%} of a million results differ in some bit")
 
 
 @pytest.mark.claim("compile.same-values")
-def test_bf16_results_differ_since_fused_operations_keep_fp32_between_them(device, compiled_gelu_and_dropout, figure):
+def test_bf16_results_differ_since_fused_operations_keep_fp32_between_them(
+    device, compiled_gelu_and_dropout, record_figure
+):
     argument, ones = bf16_and_ones(device)
     fused, eager, exact = compiled_gelu_and_dropout(argument, ones)[0], gelu(argument), gelu(argument.float())
     assert fused.dtype == eager.dtype == torch.bfloat16, f"dtypes={fused.dtype} and {eager.dtype}"
@@ -343,7 +345,7 @@ def test_bf16_results_differ_since_fused_operations_keep_fp32_between_them(devic
     assert differ > 0.01, f"{differ:.1%} of the bf16 results differ, so they need not be compared to rounding"
     assert errors[0] < errors[1], f"mean errors compiled and uncompiled={errors}, but the first should be smaller"
     torch.testing.assert_close(fused, eager, rtol=2**-6, atol=2**-6)
-    figure(f"{differ:.0%} of the bf16 results differ; mean errors {errors[0]:.1e} compiled, {errors[1]:.1e} not")
+    record_figure(f"{differ:.0%} of the bf16 results differ; mean errors {errors[0]:.1e} compiled, {errors[1]:.1e} not")
 
 
 def after_seed(function, *arguments):

@@ -101,7 +101,7 @@ def large_file(folder: Path) -> Iterator[tuple[Path, dict[int, int]]]:
 
 @pytest.mark.claim("data.memmap-lazy")
 @pytest.mark.needs("resource")  # not on Windows, which has no sparse file without being asked for it
-def test_reading_64_tokens_of_a_file_larger_than_memory_leaves_as_many_pages_there(large_file, figure):
+def test_reading_64_tokens_of_a_file_larger_than_memory_leaves_as_many_pages_there(large_file, record_figure):
     path, marks = large_file
     tokens = np.memmap(path, dtype=np.int32, mode="r")
     quarter = tokens[len(tokens) // 4 : len(tokens) // 2]
@@ -109,7 +109,7 @@ def test_reading_64_tokens_of_a_file_larger_than_memory_leaves_as_many_pages_the
     got = {index: int(tokens[index]) for index in marks}
     touched = resident_bytes(tokens)
     nbytes = path.stat().st_size
-    figure(f"of {nbytes / 2**30:.0f} GiB, {touched / 2**20:.1f} MiB are in memory after reading 64 tokens")
+    record_figure(f"of {nbytes / 2**30:.0f} GiB, {touched / 2**20:.1f} MiB are in memory after reading 64 tokens")
     assert tokens.nbytes == nbytes, f"the mapped array has {tokens.nbytes} bytes, but should have {nbytes}"
     assert got == marks, f"the tokens at the marked places are {got}, but should be {marks}"
     assert abs(quarter.nbytes - nbytes / 4) < 8, f"the slice of a quarter has {quarter.nbytes} bytes of {nbytes}"
@@ -166,14 +166,14 @@ def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
 
 
 @pytest.mark.claim("data.memmap-npy")
-def test_a_thousand_int32_tokens_come_out_as_1032(folder, figure):
+def test_a_thousand_int32_tokens_come_out_as_1032(folder, record_figure):
     tokens = np.arange(1000, dtype=np.int32)
     saved, written = folder / "saved.npy", folder / "written.npy"
     np.save(saved, tokens)
     tokens.tofile(written)
     got, raw = (np.memmap(path, dtype=np.int32, mode="r") for path in (saved, written))
     first = int.from_bytes(b"\x93NUM", sys.byteorder)
-    figure(f"{len(got)} values of 1000, the first {got[0]}")
+    record_figure(f"{len(got)} values of 1000, the first {got[0]}")
     assert (len(got), got[0]) == (1032, first), f"{len(got)} values from {got[0]} on, but should be 1032 from {first}"
     assert raw.tolist() == tokens.tolist(), "a .npy file from tofile, without a header, is not read as it was written"
 
@@ -323,7 +323,7 @@ def takes(function, dtype):
 
 
 @pytest.mark.claim("data.astype-int64")
-def test_embedding_takes_int32_and_int64_and_targets_int64_so_that_int64_serves_both(device, figure):
+def test_embedding_takes_int32_and_int64_and_targets_int64_so_that_int64_serves_both(device, record_figure):
     table, logits = torch.zeros(4, 2, device=device), torch.zeros(3, 4, device=device)
     types = (torch.uint8, torch.int16, torch.uint16, torch.int32, torch.int64)
 
@@ -334,7 +334,7 @@ def test_embedding_takes_int32_and_int64_and_targets_int64_so_that_int64_serves_
         return nn.functional.cross_entropy(logits, torch.zeros(3, dtype=dtype, device=device))
 
     embedded, scored = ([dtype for dtype in types if takes(function, dtype)] for function in (embeds, scores))
-    figure(f"embedding takes {embedded}, cross_entropy {scored}".replace("torch.", ""))
+    record_figure(f"embedding takes {embedded}, cross_entropy {scored}".replace("torch.", ""))
     assert embedded == [torch.int32, torch.int64], f"embedding takes {embedded}, but should take int32 and int64"
     both = [dtype for dtype in embedded if dtype in scored]
     assert both == [torch.int64], f"both take {both}, but should take int64 alone"
@@ -464,13 +464,13 @@ def share_that_holds_the_host(target, source):
 @pytest.mark.claim("data.pin-memory-flag")
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("pin_memory", [True, False])
-def test_batches_are_pinned_by_the_flag_and_then_copied_while_the_host_goes_on(device, figure, pin_memory):
+def test_batches_are_pinned_by_the_flag_and_then_copied_while_the_host_goes_on(device, record_figure, pin_memory):
     with torch.cuda.device(device):
         target = torch.empty(2, BATCH_FLOATS // 2, device=device)
         for (rows,) in large_batches(pin_memory):
             assert rows.is_pinned() == pin_memory, f"with {pin_memory=} a batch is pinned: {rows.is_pinned()}"
         shares = sorted(share_that_holds_the_host(target, rows) for _ in range(5))
-        figure(f"{pin_memory=}: the host is held for {shares[2]:.0%} of the copy")
+        record_figure(f"{pin_memory=}: the host is held for {shares[2]:.0%} of the copy")
         assert (shares[2] < 0.5) == pin_memory, f"the host was held for {shares[2]:.0%} of the copy [{pin_memory=}]"
         assert target.min() == target.max() == 1, "the batch did not arrive"
 
@@ -519,7 +519,7 @@ class Delayed(torch.utils.data.IterableDataset):
 
 
 @pytest.mark.claim("data.pipeline-bottleneck")
-def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads, device, speed, figure):
+def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads, device, speed, record_figure):
     model = DeepLinear(dim=256, layers=4)
     net = workloads.build(model, device=device)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
@@ -542,4 +542,4 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads,
     ratio = speed.assert_slower(
         lambda: step(slow), lambda: step(prompt), f"a step of {step_s * 1e3:.1f} ms behind a loader", at_least=2
     )
-    figure(f"with a delay of {delay_s * 1e3:.1f} ms the model is idle {1 - 1 / ratio.value:.0%} of the time")
+    record_figure(f"with a delay of {delay_s * 1e3:.1f} ms the model is idle {1 - 1 / ratio.value:.0%} of the time")

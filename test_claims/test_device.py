@@ -428,13 +428,13 @@ def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float
 
 
 @pytest.mark.claim("device.nonblocking-overlap")
-def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, figure):
+def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_figure):
     pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
     pinned = pageable.pin_memory()
     for source in (pinned, pageable):
         timed_copy(target, source)  # warm
     returned_s, copied_s, still_running = timed_copy(target, pinned)
-    figure(f"host free after {returned_s * 1e6:.0f} us of a copy of {copied_s * 1e3:.1f} ms")
+    record_figure(f"host free after {returned_s * 1e6:.0f} us of a copy of {copied_s * 1e3:.1f} ms")
     assert still_running, f"a copy of {copied_s:.4f} s from pinned memory was over when the call returned"
     assert returned_s < copied_s / 2, f"the host was held {returned_s:.4f} s of the {copied_s:.4f} s of a pinned copy"
     returned_s, copied_s, _ = timed_copy(target, pageable)
@@ -480,7 +480,7 @@ def test_a_copy_to_the_host_must_be_waited_for_before_it_is_read(cuda):
 
 
 @pytest.mark.claim("device.not-magic")
-def test_pinning_gains_less_the_more_computation_there_is_per_copy(cuda, speed, figure):
+def test_pinning_gains_less_the_more_computation_there_is_per_copy(cuda, speed, record_figure):
     floats = 2**24
     pageable, target = torch.ones(floats), torch.empty(floats, device=cuda)
     pinned = pageable.pin_memory()
@@ -497,7 +497,7 @@ def test_pinning_gains_less_the_more_computation_there_is_per_copy(cuda, speed, 
     light = speed.assert_slower(lambda: step(pageable, 0), lambda: step(pinned, 0), "copy and one light kernel")
     many = max(1, round(20 * copy_s / product_s))
     heavy = speed.ratio(lambda: step(pageable, many), lambda: step(pinned, many))
-    figure(f"with 20 times the copy's time of products: {heavy}")
+    record_figure(f"with 20 times the copy's time of products: {heavy}")
     half_of_the_gain = 1 + (light.value - 1) / 2
     assert heavy.low <= half_of_the_gain, f"pinning gains {heavy} beside heavy computation, {light} beside none"
 

@@ -173,7 +173,7 @@ def test_finfo_does_not_tell_where_underflow_begins(device):
 
 
 @pytest.mark.claim("dtype.fp8-tradeoff")
-def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, figure):
+def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, record_figure):
     values = 1 + torch.rand(10_000, generator=torch.Generator().manual_seed(0))
     errors = [((cast(values, d, device) - values) / values).abs().max().item() for d in (E4M3, E5M2)]
     octaves = []
@@ -181,7 +181,9 @@ def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, f
         table = values_of_patterns(dtype, None, device)
         table = table[(table > 0) & table.isfinite()]
         octaves.append(math.log2(table.max() / table.min()))
-    figure(f"largest relative error {errors[0]:.4f} v {errors[1]:.4f}, octaves {octaves[0]:.1f} v {octaves[1]:.1f}")
+    record_figure(
+        f"largest relative error {errors[0]:.4f} v {errors[1]:.4f}, octaves {octaves[0]:.1f} v {octaves[1]:.1f}"
+    )
     for name, error in zip(FP8, errors, strict=True):
         eps = format_of(name).eps
         # A tie at 1 + eps/2 is the worst that can happen: eps/2 / (1 + eps/2).
@@ -210,9 +212,9 @@ def test_a_cast_to_fp8_finds_the_nearest_of_its_few_values(dtype, device):
 @pytest.mark.parametrize(
     ("dtype", "last", "policies"), [(E4M3, 464.0, {"saturate", "nan"}), (E5M2, 61439.996, {"inf", "saturate"})], ids=FP8
 )
-def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(dtype, last, policies, device, figure):
+def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(dtype, last, policies, device, record_figure):
     policy, row = numbers.overflow_policy(dtype, device), format_of("fp8_e4m3" if dtype == E4M3 else "fp8_e5m2")
-    figure(f"{row.name} overflow: {policy}, infinity: {cast_of(math.inf, dtype, device)}")
+    record_figure(f"{row.name} overflow: {policy}, infinity: {cast_of(math.inf, dtype, device)}")
     assert policy in policies, f"{row.name} overflows to {policy}, but should to one of {policies}"
     inside = cast(torch.tensor([row.max + 1, last, -last]), dtype, device).tolist()
     assert inside == [row.max, row.max, -row.max], f"casts below half a spacing past the maximum gave {inside}"
@@ -336,14 +338,14 @@ def test_fp64_is_2_to_the_29_times_finer_than_fp32_and_counts_where_fp32_stops()
 
 
 @pytest.mark.claim("dtype.lower-is-less-accurate")
-def test_the_error_of_a_linear_layer_is_a_third_of_eps_in_every_format(device, figure):
+def test_the_error_of_a_linear_layer_is_a_third_of_eps_in_every_format(device, record_figure):
     x, w = seeded(128, 512), seeded(512, 128, seed=1) / math.sqrt(512)
     exact = x.double() @ w.double()
     errors = {}
     for name in ("fp32", "fp16", "bf16", *FP8):
         product = cast(x, dtype_of(name), device) @ cast(w, dtype_of(name), device)
         errors[name] = ((product - exact).norm() / exact.norm()).item()
-    figure("relative errors " + ", ".join(f"{name} {error:.2g}" for name, error in errors.items()))
+    record_figure("relative errors " + ", ".join(f"{name} {error:.2g}" for name, error in errors.items()))
     assert sorted(errors, key=errors.__getitem__) == list(errors), f"the errors are not in the order of eps: {errors}"
     for name in list(errors)[1:]:  # fp32 is given as such: its cast errs by nothing
         # Two factors, each off by a uniform ±eps/2 at the low end of a binade and half of that at its high end.
@@ -404,10 +406,10 @@ def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa):
 
 
 @pytest.mark.claim("dtype.bf16-sweet-spot")
-def test_fp16_flushes_a_quarter_of_gradients_of_1e_7_and_bf16_none(device, figure):
+def test_fp16_flushes_a_quarter_of_gradients_of_1e_7_and_bf16_none(device, record_figure):
     gradients = seeded(100_000) * 1e-7
     zeros = {d: (cast(gradients, d, device) == 0).double().mean().item() for d in (torch.float16, torch.bfloat16)}
-    figure(f"flushed: fp16 {zeros[torch.float16]:.1%}, bf16 {zeros[torch.bfloat16]:.1%}")
+    record_figure(f"flushed: fp16 {zeros[torch.float16]:.1%}, bf16 {zeros[torch.bfloat16]:.1%}")
     expected = math.erf(2**-25 / 1e-7 / math.sqrt(2))  # the share of a normal distribution within ±2^-25
     assert zeros[torch.float16] == pytest.approx(expected, abs=0.006), (
         f"fp16 flushes {zeros[torch.float16]:.3f} of the gradients, but should {expected:.3f}"
@@ -517,7 +519,7 @@ def test_fp8_is_not_added_without_a_cast_and_flushes_small_values_without_a_scal
 
 
 @pytest.mark.claim("dtype.fp8-special-handling")
-def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, figure):
+def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, record_figure):
     numbers_1_to_16 = torch.arange(1.0, 17.0, device=device).reshape(4, 4)
     moved = torch.cat([numbers_1_to_16.to(E4M3).t()[1:], numbers_1_to_16.to(E4M3)[:1]]).float()
     should = torch.cat([numbers_1_to_16.t()[1:], numbers_1_to_16[:1]])
@@ -525,9 +527,9 @@ def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, figure):
     try:
         product = (torch.ones(16, 16).to(E4M3) @ torch.ones(16, 16).to(E4M3)).float()
     except (NotImplementedError, RuntimeError):
-        figure("`@` on a CPU rejects fp8")
+        record_figure("`@` on a CPU rejects fp8")
     else:
-        figure("`@` on a CPU takes fp8")
+        record_figure("`@` on a CPU takes fp8")
         assert (product == 16).all(), f"the plain fp8 product on a CPU is {product[0, 0]}, but should be 16"
 
 
@@ -577,7 +579,7 @@ def kept_by(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.claim("dtype.fp4-block-scale-range")
-def test_over_six_decades_one_scale_per_tensor_loses_most_blocks_and_one_per_block_keeps_them(figure):
+def test_over_six_decades_one_scale_per_tensor_loses_most_blocks_and_one_per_block_keeps_them(record_figure):
     x = blocks_over(decades=6)
     one_scale = x.abs().max() / 6
     single = numbers.nearest_even(x / one_scale, torch.tensor(numbers.E2M1_GRID, dtype=torch.float64)) * one_scale
@@ -585,7 +587,7 @@ def test_over_six_decades_one_scale_per_tensor_loses_most_blocks_and_one_per_blo
     errors = {name: block_errors(kept_by(name, x), x) for name in ("mxfp4", "nvfp4")}
     error = block_errors(single, x)
     blocked = ", ".join(f"{name} {of_blocks:.3f}" for name, of_blocks in errors.items())
-    figure(f"mean error of a block: one scale {error:.3f} ({zeros:.0%} zeros), {blocked}")
+    record_figure(f"mean error of a block: one scale {error:.3f} ({zeros:.0%} zeros), {blocked}")
     assert min(error, zeros) > 0.7, f"one scale: {error=:.3f}, {zeros:.0%} zeros, but should lose most of the tensor"
     assert max(errors.values()) < 0.2, f"mean relative error of a block: {errors}, but should be below 0.2"
 
@@ -604,7 +606,7 @@ def test_nvfp4_loses_blocks_further_below_the_largest_than_its_scale_reaches_and
 
 
 @pytest.mark.claim("dtype.fp4-in-torch")
-def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, figure):
+def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, record_figure):
     dtype = getattr(torch, "float4_e2m1fn_x2", None)
     if dtype is None:
         pytest.skip("this torch has no fp4 dtype (it came with 2.8)")
@@ -617,7 +619,7 @@ def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, figure
     try:
         values = packed.float()
     except (NotImplementedError, RuntimeError):
-        figure("no cast from fp4")
+        record_figure("no cast from fp4")
     else:
-        figure(f"fp4 casts to {list(values.shape)}")
+        record_figure(f"fp4 casts to {list(values.shape)}")
         assert values.numel() == logical, f"a cast of {logical} fp4 values gives {values.numel()}"

@@ -286,14 +286,14 @@ def test_a_forward_pass_of_linear_layers_costs_2_per_token_and_parameter(device,
 
 
 @pytest.mark.claim("flops.forward-2BN")
-def test_an_embedding_is_looked_up_at_no_flops(figure):
+def test_an_embedding_is_looked_up_at_no_flops(record_figure):
     net = torch.nn.Sequential(torch.nn.Embedding(50_000, 64), torch.nn.Linear(64, 1562, bias=False)).to("meta")
     tokens = torch.zeros(7, dtype=torch.int64, device="meta")
     dispatched, parameters = product_flops(lambda: net(tokens)), sum(p.numel() for p in net.parameters())
     assert dispatched == 2 * 7 * (parameters - 50_000 * 64), f"the embedding cost {dispatched} FLOPs"
     overstated = 2 * 7 * parameters / dispatched
     assert overstated > 30, f"2BN overstates a net that is mostly embedding {overstated:.1f} times, not more than 30"
-    figure(f"2BN overstates a net with a 50,000-word embedding {overstated:.0f} times")
+    record_figure(f"2BN overstates a net with a 50,000-word embedding {overstated:.0f} times")
 
 
 @pytest.mark.claim("flops.forward-2BN")
@@ -381,7 +381,7 @@ def test_attention_adds_a_sixth_of_length_over_width_to_a_transformer_block(work
 
 
 @pytest.mark.claim("flops.dominates")
-def test_matrix_products_have_nearly_all_flops_of_a_wide_transformer_and_not_of_a_narrow_one(workloads, figure):
+def test_matrix_products_have_nearly_all_flops_of_a_wide_transformer_and_not_of_a_narrow_one(workloads, record_figure):
     def share(dim):
         model = Transformer(vocab_size=2, layers=2, dim=dim, heads=2, hidden=4 * dim, learned_positions=16)
         net = workloads.build(model, device="meta")
@@ -391,7 +391,7 @@ def test_matrix_products_have_nearly_all_flops_of_a_wide_transformer_and_not_of_
         return count.total / (count.total + count.elementwise)
 
     shares = {dim: share(dim) for dim in (2, 32, 256, 2048)}
-    figure("share of products by width: " + ", ".join(f"{dim}: {100 * of:.1f} %" for dim, of in shares.items()))
+    record_figure("share of products by width: " + ", ".join(f"{dim}: {100 * of:.1f} %" for dim, of in shares.items()))
     assert list(shares.values()) == sorted(shares.values()), f"the share does not grow with the width: {shares}"
     assert shares[2048] > 0.99, f"at width 2048 matrix products have {shares[2048]:.1%} of the FLOPs, not over 99 %"
     assert shares[2] < 2 / 3, f"at width 2 matrix products have {shares[2]:.1%} of the FLOPs, not under two thirds"

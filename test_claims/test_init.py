@@ -63,7 +63,7 @@ def test_outputs_under_unit_weights_have_the_root_of_fan_in_as_deviation(device,
 
 
 @pytest.mark.claim("init.sqrt-growth")
-def test_the_deviation_grows_with_the_power_one_half_of_fan_in(device, figure):
+def test_the_deviation_grows_with_the_power_one_half_of_fan_in(device, record_figure):
     fan_out = 1024
     got = [root_mean_square(output_of_a_layer(device, fan_in, fan_in, fan_out)) for fan_in in SWEEP]
     logs = [math.log(fan_in) for fan_in in SWEEP]
@@ -71,7 +71,7 @@ def test_the_deviation_grows_with_the_power_one_half_of_fan_in(device, figure):
     slope = sum(c * math.log(size) for c, size in zip(centred, got, strict=True)) / sum(c * c for c in centred)
     # The logarithm of each deviation has a variance of 1/(2 · fan_out).
     spread = 6 * math.sqrt(1 / (2 * fan_out) / sum(c * c for c in centred))
-    figure(", ".join(f"{size:.1f} at {fan_in}" for fan_in, size in zip(SWEEP, got, strict=True)))
+    record_figure(", ".join(f"{size:.1f} at {fan_in}" for fan_in, size in zip(SWEEP, got, strict=True)))
     assert_within(slope, (0.5 - spread, 0.5 + spread), f"the slope of log deviation over log fan_in, from {got},")
 
 
@@ -96,9 +96,9 @@ def test_divided_by_the_root_of_fan_in_outputs_are_of_unit_size(device, seed, fa
 
 
 @pytest.mark.claim("init.rescale")
-def test_outputs_are_of_unit_size_from_narrow_to_wide(device, figure):
+def test_outputs_are_of_unit_size_from_narrow_to_wide(device, record_figure):
     got = {n: root_mean_square(output_of_a_layer(device, n, n, 1024, 1 / math.sqrt(n))) for n in SWEEP}
-    figure(", ".join(f"{size:.3f} at {fan_in}" for fan_in, size in got.items()))
+    record_figure(", ".join(f"{size:.3f} at {fan_in}" for fan_in, size in got.items()))
     for fan_in, size in got.items():
         assert_within(size, deviation_bounds(1.0, 1024), f"the outputs' deviation [{fan_in=}]")
 
@@ -125,12 +125,12 @@ def test_xaviers_deviation_is_that_rescale_times_a_factor_of_the_shape(device, x
 
 
 @pytest.mark.claim("init.xavier-constant")
-def test_the_factor_is_one_for_square_layers_and_no_constant_for_others(device, figure):
+def test_the_factor_is_one_for_square_layers_and_no_constant_for_others(device, record_figure):
     factors = {}
     for fan_in, fan_out in ((256, 256), (1024, 64), (64, 1024)):
         weights = initialised(device, (fan_out, fan_in), nn.init.xavier_normal_, seed=0)
         factors[fan_in, fan_out] = root_mean_square(weights) * math.sqrt(fan_in)
-    figure(", ".join(f"{factor:.2f} for {fan_in} to {out}" for (fan_in, out), factor in factors.items()))
+    record_figure(", ".join(f"{factor:.2f} for {fan_in} to {out}" for (fan_in, out), factor in factors.items()))
     assert_within(factors[256, 256], deviation_bounds(1.0, 256 * 256), "Xavier's factor for a square layer")
     assert factors[1024, 64] > 3 * factors[64, 1024], f"the factors are {factors}, as good as a constant"
 
@@ -165,9 +165,9 @@ def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, s
 
 
 @pytest.mark.claim("init.explodes-with-depth")
-def test_eight_layers_of_width_256_multiply_by_four_billion_and_rescaled_by_one(device, figure):
+def test_eight_layers_of_width_256_multiply_by_four_billion_and_rescaled_by_one(device, record_figure):
     naive, rescaled = growth(device, 0, 256, 8), growth(device, 0, 256, 8, 1 / 16)
-    figure(f"{naive:.3g} after 8 layers of width 256, rescaled {rescaled:.3f}")
+    record_figure(f"{naive:.3g} after 8 layers of width 256, rescaled {rescaled:.3f}")
     assert_within(naive / 256**4, growth_bounds(256, 8, 1 / 16), "the growth through 8 layers, over 256⁴,")
     assert_within(rescaled, growth_bounds(256, 8, 1 / 16), "the growth through 8 rescaled layers")
 
@@ -214,15 +214,15 @@ def test_bounds_of_three_truncate_nothing_of_weights_with_a_small_deviation(devi
 
 
 @pytest.mark.claim("init.trunc-3")
-def test_the_largest_weight_of_a_4096_wide_layer_with_both_kinds_of_bounds(device, figure):
+def test_the_largest_weight_of_a_4096_wide_layer_with_both_kinds_of_bounds(device, record_figure):
     absolute, relative = (truncated(device, 0, 1 / 64, bound, 2**22).abs().max().item() for bound in (3.0, 3 / 64))
-    figure(f"largest of 4 million weights: {absolute:.1f} deviations with a=-3, b=3; {relative:.3f} with ±3·std")
+    record_figure(f"largest of 4 million weights: {absolute:.1f} deviations with a=-3, b=3; {relative:.3f} with ±3·std")
     assert absolute > 4, f"bounds of -3 and 3 cut weights at {absolute} deviations"
     assert 2.99 < relative < 3.00001, f"bounds of 3 deviations cut weights at {relative}"
 
 
 @pytest.mark.claim("init.trunc-shrinks-std")
-def test_a_normal_truncated_at_three_keeps_0_98658_of_its_deviation(device, figure):
+def test_a_normal_truncated_at_three_keeps_0_98658_of_its_deviation(device, record_figure):
     """Formula: 1 − 6φ(3)/erf(3/√2), its root. Independent: the integral, and four million values."""
     density = math.exp(-9 / 2) / math.sqrt(2 * math.pi)
     formula = math.sqrt(1 - 6 * density / math.erf(3 / math.sqrt(2)))
@@ -230,7 +230,7 @@ def test_a_normal_truncated_at_three_keeps_0_98658_of_its_deviation(device, figu
     assert formula == pytest.approx(integral, rel=1e-9), f"{formula=}, but should be {integral}"
     assert round(formula, 5) == 0.98658, f"{formula=}, but should be 0.98658"
     got = root_mean_square(truncated(device, 0, 0.02, 0.06, 2**22))
-    figure(f"{got:.4f} of the deviation is left")
+    record_figure(f"{got:.4f} of the deviation is left")
     assert_within(got, truncated_deviation_bounds(3.0, 2**22), "the deviation that is left")
 
 
@@ -266,12 +266,12 @@ def test_outputs_of_a_002_layer_have_002_times_the_root_of_fan_in_as_deviation(d
 
 @pytest.mark.claim("init.0.02")
 @pytest.mark.parametrize(("width", "size"), [(2500, "unit"), (256, "vanishing"), (8192, "exploding")])
-def test_outputs_are_of_unit_size_only_near_fan_in_2500(device, figure, width, size):
+def test_outputs_are_of_unit_size_only_near_fan_in_2500(device, record_figure, width, size):
     torch.manual_seed(0)
     with torch.no_grad():
         one = root_mean_square(linear_of_002(device, width, 512)(unit_features(device, 1, width).float()))
     of_eight = one**8
-    figure(f"width {width}: {one:.2f} after one layer, {of_eight:.2g} after eight")
+    record_figure(f"width {width}: {one:.2f} after one layer, {of_eight:.2g} after eight")
     assert_within(one, deviation_bounds(math.sqrt(width / 2500), 512), "the deviation after one layer")
     unit, vanishing, exploding = 0.2 < of_eight < 5, of_eight < 1e-3, of_eight > 50
     found = {"unit": unit, "vanishing": vanishing, "exploding": exploding}[size]
@@ -322,7 +322,7 @@ def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device,
 
 
 @pytest.mark.claim("init.stability")
-def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, figure):
+def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, record_figure):
     """The largest power of ten at which the loss falls at all over 30 steps."""
     largest, left = {}, {}
     for layers in (2, 4, 8):
@@ -332,7 +332,9 @@ def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, f
                 largest[layers], left[layers] = 10.0**-exponent, losses[-1]
                 break
     good = trained_losses(device, 8, 64, 1 / 8, rate=0.1)[-1]
-    figure("largest stable rate from N(0, 1): " + ", ".join(f"{r:.0e} of {n} layers" for n, r in largest.items()))
+    record_figure(
+        "largest stable rate from N(0, 1): " + ", ".join(f"{r:.0e} of {n} layers" for n, r in largest.items())
+    )
     assert sorted(largest) == [2, 4, 8], f"from N(0, 1) only these depths learn at any rate: {largest}"
     assert largest[4] <= 1e-3 * largest[2], f"4 layers learn at {largest[4]}, nearly as 2 at {largest[2]}"
     assert largest[8] <= 1e-6 * largest[4], f"8 layers learn at {largest[8]}, nearly as 4 at {largest[4]}"

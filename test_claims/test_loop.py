@@ -89,13 +89,13 @@ def test_batch_forward_loss_backward_step_is_gradient_descent(device, seed, exam
 
 
 @pytest.mark.claim("loop.order")
-def test_a_regression_in_that_order_comes_down_to_the_least_squares_solution(device, figure):
+def test_a_regression_in_that_order_comes_down_to_the_least_squares_solution(device, record_figure):
     task = Regression(device, seed=0)
     losses = task.run(ORDER, 300)
     x, y, got = task.numbers()
     solution, *_ = np.linalg.lstsq(x, y, rcond=None)
     least = float(np.mean((x @ solution - y) ** 2))
-    figure(f"loss {losses[0]:.0f} to {losses[-1]:.4f} in 300 steps")
+    record_figure(f"loss {losses[0]:.0f} to {losses[-1]:.4f} in 300 steps")
     assert losses[0] > 100 * least
     assert losses[-1] == pytest.approx(least, rel=1e-6), f"the loss ends at {losses[-1]}, but should at {least}"
     assert_close(got, solution, "the loop's weights against least squares", 1e-6)
@@ -239,9 +239,9 @@ def two_layer_loop(device, dtype, *, scaler, steps=60, loss_factor=1.0):
 
 @pytest.mark.claim("loop.mixed-two-layer")
 @pytest.mark.parametrize(("dtype", "scaler"), [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, True)])
-def test_a_minimal_mixed_precision_loop_learns(device, figure, dtype, scaler):
+def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, scaler):
     net, losses = two_layer_loop(device, dtype, scaler=scaler)
-    figure(f"{dtype}: loss {losses[0]:.1f} to {losses[-1]:.3f} in 60 steps")
+    record_figure(f"{dtype}: loss {losses[0]:.1f} to {losses[-1]:.3f} in 60 steps")
     assert losses[-1] < losses[0] / 20, f"the loss fell only from {losses[0]} to {losses[-1]} in {dtype}"
     where = {tensor.device for p in net.parameters() for tensor in (p, p.grad)}
     assert where == {torch.empty(0, device=device).device}, f"parameters and gradients are on {where}, not {device}"
@@ -297,10 +297,10 @@ def trained_losses(net, device, steps=30):
 
 @pytest.mark.claim("loop.naive-init-fails")
 @pytest.mark.parametrize("seed", range(4))
-def test_training_blows_up_from_unit_weights_and_converges_from_rescaled_ones(workloads, device, figure, seed):
+def test_training_blows_up_from_unit_weights_and_converges_from_rescaled_ones(workloads, device, record_figure, seed):
     naive = trained_losses(deep_net(workloads, device, seed, 1.0), device)
     rescaled = trained_losses(deep_net(workloads, device, seed, 1 / math.sqrt(64)), device)
-    figure(f"after 30 steps {naive[-1]:.3g} naively, {rescaled[0]:.3g} to {rescaled[-1]:.3g} rescaled")
+    record_figure(f"after 30 steps {naive[-1]:.3g} naively, {rescaled[0]:.3g} to {rescaled[-1]:.3g} rescaled")
     assert not math.isfinite(naive[-1]), f"from N(0, 1) the loss is {naive[-1]}, but should have overflowed [{seed=}]"
     assert rescaled[-1] < 0.95 * rescaled[0], f"rescaled, the loss went from {rescaled[0]} to {rescaled[-1]} [{seed=}]"
     assert rescaled[0] < 10, f"rescaled, the first loss is {rescaled[0]}, but should be near 2"

@@ -264,7 +264,7 @@ def test_with_opt_einsum_three_operands_are_contracted_in_the_cheapest_order(dev
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
-def test_the_order_of_three_operands_decides_between_34_million_flops_and_one(device, figure):
+def test_the_order_of_three_operands_decides_between_34_million_flops_and_one(device, record_figure):
     equation, *shapes_ = CHAIN
     a, b, c = (integers(*shape, device=device) for shape in shapes_)
     with torch.backends.opt_einsum.flags(enabled=False):
@@ -277,7 +277,9 @@ def test_the_order_of_three_operands_decides_between_34_million_flops_and_one(de
     default, installed = product_flops(torch.einsum, equation, a, b, c), torch.backends.opt_einsum.is_available()
     should = by_hand if installed and torch.backends.opt_einsum.enabled else left
     assert default == should, f"as torch stands it dispatches {default}, but should {should} [{installed=}]"
-    figure(f"{default / by_hand:.1f} times the FLOPs of the best order, opt_einsum {'' if installed else 'not '}there")
+    record_figure(
+        f"{default / by_hand:.1f} times the FLOPs of the best order, opt_einsum {'' if installed else 'not '}there"
+    )
 
 
 # ---- tensor cores ------------------------------------------------------------------------------------------------
@@ -361,14 +363,14 @@ def forward_share(workloads, model, sequence):
 
 
 @pytest.mark.claim("matmul.bread-and-butter")
-def test_products_are_nearly_all_of_gpt2s_flops(workloads, figure):
+def test_products_are_nearly_all_of_gpt2s_flops(workloads, record_figure):
     share = forward_share(workloads, GPT2_SMALL, 1024)
     assert share > 0.99, f"products are {share:.2%} of GPT-2 small's forward FLOPs, but should be above 99 %"
-    figure(f"products are {share:.1%} of the forward FLOPs of GPT-2 small at 1024 tokens")
+    record_figure(f"products are {share:.1%} of the forward FLOPs of GPT-2 small at 1024 tokens")
 
 
 @pytest.mark.claim("matmul.bread-and-butter")
-def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_narrowest_net(workloads, figure):
+def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_narrowest_net(workloads, record_figure):
     shares = []
     for head_dim in (1, 2, 4, 16, 64):
         model = Transformer(
@@ -378,4 +380,4 @@ def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_nar
     said = ", ".join(f"{share:.0%}" for share in shares)
     assert shares == sorted(shares), f"shares={said} at heads 1, 2, 4, 16, 64 wide, but should grow"
     assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"shares={said}, but should go from below half to above 90 %"
-    figure(f"products are {said} of the forward FLOPs with heads 1, 2, 4, 16, 64 wide")
+    record_figure(f"products are {said} of the forward FLOPs with heads 1, 2, 4, 16, 64 wide")

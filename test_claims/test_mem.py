@@ -231,15 +231,15 @@ PEAK_NETS = [
 @pytest.mark.claim("mem.total-formula")
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("optimizer", memory.OPTIMIZERS)
-def test_each_class_counts_while_it_is_alive(workloads, allocator, optimizer, set_to_none):
+def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer, set_to_none):
     model, batch = DeepLinear(dim=16, layers=3, outputs=2, inputs=8), 5
-    phases, net = train_two_steps(workloads, allocator, model, batch, optimizer, set_to_none)
+    phases, net = train_two_steps(workloads, memory_device, model, batch, optimizer, set_to_none)
     output_and_loss = memory.tensor_bytes((batch, model.outputs)) + memory.tensor_bytes(())
     formula = memory.training_phases(
         parameter_count(model),
         activation_bytes(model, batch) + output_and_loss,
         optimizer,
-        tensors=step_counts(allocator, net),
+        tensors=step_counts(memory_device, net),
         set_to_none=set_to_none,
     )
     data = memory.tensor_bytes((batch, model.inputs))
@@ -252,16 +252,16 @@ def test_each_class_counts_while_it_is_alive(workloads, allocator, optimizer, se
 
 @pytest.mark.claim("mem.total-formula")
 @pytest.mark.parametrize(("model", "batch"), PEAK_NETS)
-def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, allocator, figure, model, batch):
-    phases, net = train_two_steps(workloads, allocator, model, batch, "adagrad")
+def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, memory_device, record_figure, model, batch):
+    phases, net = train_two_steps(workloads, memory_device, model, batch, "adagrad")
     peak = max(phases["second forward"].peak_bytes, phases["second backward"].peak_bytes)
     n, activations = parameter_count(model), activation_bytes(model, batch)
-    state = memory.optimizer_state_bytes(n, "adagrad", tensors=step_counts(allocator, net))
+    state = memory.optimizer_state_bytes(n, "adagrad", tensors=step_counts(memory_device, net))
     formula = deep_linear_peak_bytes(model, batch, model_state_bytes=4 * n + state)
     assert peak == formula, f"the peak is {peak} bytes, but should be {formula} [{model}, {batch=}]"
 
     total = memory.training_bytes(n, activations, "adagrad")
-    figure(f"sum {total / peak:.2f} of the peak at batch {batch}, width {model.dim}, {model.layers} layers")
+    record_figure(f"sum {total / peak:.2f} of the peak at batch {batch}, width {model.dim}, {model.layers} layers")
     output, layer, data = (memory.tensor_bytes((batch, width)) for width in (model.outputs, model.dim, model.inputs))
     scalars = state - memory.optimizer_state_bytes(n, "adagrad") + 2 * memory.tensor_bytes(())
     least = total - min(4 * n, activations)
@@ -270,10 +270,10 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, allocator
 
 
 @pytest.mark.claim("mem.total-formula")
-def test_the_sum_can_be_above_the_peak_and_below_it(workloads, allocator):
+def test_the_sum_can_be_above_the_peak_and_below_it(workloads, memory_device):
     ratios = []
     for model, batch in PEAK_NETS[:2]:
-        phases, _ = train_two_steps(workloads, allocator, model, batch, "adagrad")
+        phases, _ = train_two_steps(workloads, memory_device, model, batch, "adagrad")
         peak = max(phase.peak_bytes for moment, phase in phases.items() if "ward" in moment)
         ratios.append(memory.training_bytes(parameter_count(model), activation_bytes(model, batch), "adagrad") / peak)
     few_examples, many = ratios[1], ratios[0]
@@ -282,11 +282,11 @@ def test_the_sum_can_be_above_the_peak_and_below_it(workloads, allocator):
 
 @pytest.mark.claim("mem.omits-activations")
 @pytest.mark.parametrize(("model", "batch"), PEAK_NETS[:2])
-def test_activations_come_on_top_of_sixteen_bytes_per_parameter(workloads, allocator, model, batch):
-    phases, net = train_two_steps(workloads, allocator, model, batch, "adamw", set_to_none=False)
+def test_activations_come_on_top_of_sixteen_bytes_per_parameter(workloads, memory_device, model, batch):
+    phases, net = train_two_steps(workloads, memory_device, model, batch, "adamw", set_to_none=False)
     beyond = phases["second forward"].live_bytes - 16 * parameter_count(model)
     activations = activation_bytes(model, batch)
-    others = memory.tensor_bytes((batch, model.inputs + model.outputs)) + 4 + 4 * step_counts(allocator, net)
+    others = memory.tensor_bytes((batch, model.inputs + model.outputs)) + 4 + 4 * step_counts(memory_device, net)
     assert activations > 0, f"activations take {activations} bytes, but should take some"
     assert beyond == activations + others, (
         f"{beyond} bytes are held beyond 16 per parameter, but should be {activations} of activations and {others} of "
@@ -297,10 +297,10 @@ def test_activations_come_on_top_of_sixteen_bytes_per_parameter(workloads, alloc
 @pytest.mark.claim("mem.omits-activations")
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("implementation", ["foreach", "for-loop"])
-def test_the_step_of_adamw_needs_scratch_beyond_its_state(allocator, implementation, amsgrad):
+def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, implementation, amsgrad):
     sizes_of_tensors = (700, 10_000, 2_000, 30)
-    with measured.memory(allocator) as held:
-        parameters = [torch.nn.Parameter(torch.ones(size, device=allocator)) for size in sizes_of_tensors]
+    with measured.memory(memory_device) as held:
+        parameters = [torch.nn.Parameter(torch.ones(size, device=memory_device)) for size in sizes_of_tensors]
         stepper = torch.optim.AdamW(parameters, foreach=implementation == "foreach", amsgrad=amsgrad)
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
@@ -309,7 +309,7 @@ def test_the_step_of_adamw_needs_scratch_beyond_its_state(allocator, implementat
         stepper.step()
         held.mark("second step")
     formula = memory.optimizer_step_peak_bytes(sizes_of_tensors, implementation, amsgrad=amsgrad)
-    if allocator.type != "cpu":
+    if memory_device.type != "cpu":
         formula -= memory.STEP_BYTES * len(sizes_of_tensors)
     got = held.phases["second step"].peak_bytes
     # The CPU boxes the 1 that is added to a step count, as an integer and as a float.
@@ -318,11 +318,11 @@ def test_the_step_of_adamw_needs_scratch_beyond_its_state(allocator, implementat
 
 @pytest.mark.claim("mem.omits-activations")
 @pytest.mark.needs("cuda")
-def test_blocks_of_the_caching_allocator_come_on_top_too(workloads, allocator):
+def test_blocks_of_the_caching_allocator_come_on_top_too(workloads, memory_device):
     model = DeepLinear(dim=300, layers=3)
-    with measured.memory(allocator) as held:
-        net = workloads.build(model, device=allocator)
-        tensors.train(net, torch.optim.AdamW(net.parameters()), workloads.inputs(model, 8, device=allocator))
+    with measured.memory(memory_device) as held:
+        net = workloads.build(model, device=memory_device)
+        tensors.train(net, torch.optim.AdamW(net.parameters()), workloads.inputs(model, 8, device=memory_device))
     requested = held.live_bytes
     assert held.charged_live_bytes > requested == 16 * parameter_count(model), (
         f"{held.charged_live_bytes} bytes are charged for {requested} requested, but should exceed them"

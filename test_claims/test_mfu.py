@@ -72,7 +72,7 @@ def test_without_the_time_the_quotient_is_seconds_not_a_share():
 
 
 @pytest.mark.claim("mfu.definition")
-def test_a_product_here_has_a_utilisation_above_0_and_up_to_1(device, bound_flop_per_s, figure):
+def test_a_product_here_has_a_utilisation_above_0_and_up_to_1(device, bound_flop_per_s, record_figure):
     side = 256 if device.type == "cpu" else 4096
     with without_tf32(), counted.flops() as dispatched:
         multiply = product(device, "fp32", side)
@@ -81,9 +81,9 @@ def test_a_product_here_has_a_utilisation_above_0_and_up_to_1(device, bound_flop
     formula = mfu(dispatched.total, seconds, bound_flop_per_s("fp32"))
     assert dispatched.total == matmul_flops(side, side, side)
     if formula is None:
-        figure("no bound of this device is known")
+        record_figure("no bound of this device is known")
     else:
-        figure(f"{formula:.3f} of what the units could do at their highest clock")
+        record_figure(f"{formula:.3f} of what the units could do at their highest clock")
         assert 0 < formula <= 1, f"mfu={formula:.3f}, but should be above 0 and at most 1"
 
 
@@ -152,11 +152,11 @@ def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_tra
 
 
 @pytest.mark.claim("mfu.target")
-def test_half_the_peak_is_reached_by_the_best_published_runs_and_a_twentieth_by_all(figure):
+def test_half_the_peak_is_reached_by_the_best_published_runs_and_a_twentieth_by_all(record_figure):
     large = [percent for percent, _ in published.LARGE_RUNS.values()]
     everything = [*large, *(run.mfu for run in published.RUNS)]
     good = sum(percent >= 50 for percent in everything)
-    figure(f"published: {min(everything)} to {max(everything)} %, {good} of {len(everything)} reach 50 %")
+    record_figure(f"published: {min(everything)} to {max(everything)} %, {good} of {len(everything)} reach 50 %")
     assert min(everything) > 5, f"the least published MFU is {min(everything)} %, but should be far above 5 %"
     assert 0 < good < len(everything), f"{good} of {len(everything)} published runs reach 50 %, but should some"
     assert median(large) < 50, f"the median of large runs is {median(large)} %: 50 % should be better than typical"
@@ -188,15 +188,17 @@ def test_a_tiny_product_stays_below_a_twentieth_whatever_the_peak_is(device, spe
 
 @pytest.mark.claim("mfu.target")
 @pytest.mark.needs("cuda")
-def test_a_large_product_is_far_from_really_bad_here(device, peak_flop_per_s, figure):
+def test_a_large_product_is_far_from_really_bad_here(device, peak_flop_per_s, record_figure):
     peak = peak_flop_per_s("fp16")
     share = flop_per_s(device, "fp16", 8192) / peak if peak else None
-    figure(f"fp16 product of side 8192: {share:.2f} of the peak" if share else "this device has no peak on record")
+    record_figure(
+        f"fp16 product of side 8192: {share:.2f} of the peak" if share else "this device has no peak on record"
+    )
     assert share is None or share > 0.3, f"a large fp16 product reaches {share:.2f} of the peak, but should above 0.3"
 
 
 @pytest.mark.claim("mfu.never-near-one")
-def test_no_published_training_run_comes_near_one_and_some_single_products_do(figure):
+def test_no_published_training_run_comes_near_one_and_some_single_products_do(record_figure):
     runs = [percent / 100 for percent, _ in published.LARGE_RUNS.values()]
     runs += [run.mfu / 100 for run in published.RUNS] + [run.hfu / 100 for run in published.RUNS]
     shares = {
@@ -206,7 +208,7 @@ def test_no_published_training_run_comes_near_one_and_some_single_products_do(fi
         if (peak := peak_flop_per_s(ACCELERATORS[card.card], dtype))
     }
     near = {f"{card} {dtype}": round(share, 2) for (card, dtype), share in shares.items() if share > 0.9}
-    figure(f"training up to {max(runs):.2f}; products above 0.9: {near}")
+    record_figure(f"training up to {max(runs):.2f}; products above 0.9: {near}")
     assert max(runs) < 0.9, f"the highest published utilisation of training is {max(runs)}, but should be below 0.9"
     assert {"A100 SXM4 80GB fp32", "H20 bf16"} <= near.keys(), f"products above 0.9 of the peak are {near}"
     assert shares["H100 SXM5 80GB", "bf16"] < 0.9, "an H100's product in bf16 should stay below 0.9"
@@ -249,42 +251,42 @@ def example_flops():
 
 
 @pytest.mark.claim("mfu.fp32-example")
-def test_the_product_in_0_16_s_is_0_8_of_the_fp32_peak(example_flops, figure):
+def test_the_product_in_0_16_s_is_0_8_of_the_fp32_peak(example_flops, record_figure):
     formula = mfu(example_flops, FP32_S, peak_flop_per_s(H100, "fp32"))
-    figure(f"{example_flops / FP32_S:.2e} FLOP/s, {formula:.3f}")
+    record_figure(f"{example_flops / FP32_S:.2e} FLOP/s, {formula:.3f}")
     assert example_flops == matmul_flops(*EXAMPLE) == EXAMPLE_FLOPS, f"{example_flops} FLOPs are dispatched"
     assert round(example_flops / 5.4e13, 2) == FP32_S, "5.4e13 FLOP/s should take 0.16 s, rounded"
     assert round(formula, 1) == round(5.4e13 / 67e12, 1) == 0.8, f"mfu={formula:.3f}, but should round to 0.8"
 
 
 @pytest.mark.claim("mfu.bf16-example")
-def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops, figure):
+def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops, record_figure):
     fp32, bf16 = (
         mfu(example_flops, seconds, peak_flop_per_s(H100, dtype))
         for seconds, dtype in ((FP32_S, "fp32"), (BF16_S, "bf16"))
     )
-    figure(f"{example_flops / BF16_S:.2e} FLOP/s, {bf16:.3f} of the dense peak")
+    record_figure(f"{example_flops / BF16_S:.2e} FLOP/s, {bf16:.3f} of the dense peak")
     assert example_flops / BF16_S > 5 * example_flops / FP32_S, "bf16 should have more than five times the rate of fp32"
     assert round(bf16, 3) == 0.296 < fp32, f"mfu={bf16:.3f} in bf16, but should be 0.296, below {fp32:.2f}"
 
 
 @pytest.mark.claim("mfu.bf16-example")
-def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(figure):
+def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(record_figure):
     card = next(card for card in published.PRODUCTS if card.card == H100.label)
     fp32, bf16 = (getattr(card, dtype) * 1e12 / peak_flop_per_s(H100, dtype) for dtype in ("fp32", "bf16"))
-    figure(f"measured on another H100: {fp32:.2f} in fp32, {bf16:.2f} in bf16")
+    record_figure(f"measured on another H100: {fp32:.2f} in fp32, {bf16:.2f} in bf16")
     assert bf16 > fp32, f"bf16 reaches {bf16:.3f} of its peak there, but should reach more than fp32's {fp32:.3f}"
 
 
 @pytest.mark.claim("mfu.fp32-example", "mfu.bf16-example")
 @pytest.mark.needs("cuda", "sm>=8.0")
-def test_the_example_runs_faster_in_bf16_here(device, peak_flop_per_s, figure):
+def test_the_example_runs_faster_in_bf16_here(device, peak_flop_per_s, record_figure):
     rates = {}
     with without_tf32():
         for dtype in ("fp32", "bf16"):
             rates[dtype], peak = flop_per_s(device, dtype, *EXAMPLE), peak_flop_per_s(dtype)
             share = f", {rates[dtype] / peak:.2f} of the peak" if peak else ""
-            figure(f"{dtype}: {EXAMPLE_FLOPS / rates[dtype]:.3f} s, {rates[dtype]:.2e} FLOP/s{share}")
+            record_figure(f"{dtype}: {EXAMPLE_FLOPS / rates[dtype]:.3f} s, {rates[dtype]:.2e} FLOP/s{share}")
     assert rates["bf16"] > rates["fp32"], f"the rates are {rates}, but bf16's should be the higher"
 
 
@@ -376,7 +378,7 @@ def test_the_same_flops_in_another_shape_take_far_longer(device, speed):
 
 
 @pytest.mark.claim("mfu.benchmark-yourself")
-def test_no_share_of_the_peak_holds_for_all_cards_and_dtypes(figure):
+def test_no_share_of_the_peak_holds_for_all_cards_and_dtypes(record_figure):
     shares = {
         f"{card.card} {dtype}": getattr(card, dtype) * 1e12 / peak
         for card in published.PRODUCTS
@@ -384,7 +386,7 @@ def test_no_share_of_the_peak_holds_for_all_cards_and_dtypes(figure):
         if (peak := peak_flop_per_s(ACCELERATORS[card.card], dtype))
     }
     low, high = min(shares, key=shares.get), max(shares, key=shares.get)
-    figure(f"measured by others: {low} {shares[low]:.2f} to {high} {shares[high]:.2f} of the peak")
+    record_figure(f"measured by others: {low} {shares[low]:.2f} to {high} {shares[high]:.2f} of the peak")
     assert shares[high] > 1.5 * shares[low], f"the shares of {shares} are too near one another to need a benchmark"
 
 
@@ -405,14 +407,14 @@ def standin(monkeypatch):
 
 
 @pytest.mark.claim("mfu.recipe")
-def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(standin, figure):
+def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(standin, record_figure):
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
         standin.launch(lambda: time.sleep(KERNEL_S))
         seconds.append(time.perf_counter() - start)
     share = mfu(KERNEL_FLOPS, min(seconds), STANDIN_PEAK)
-    figure(f"launch timed on a stand-in device: {share:.0f} times the peak")
+    record_figure(f"launch timed on a stand-in device: {share:.0f} times the peak")
     assert share > 1, f"mfu={share:.2f} from a timer that does not wait, but should be impossible, above 1"
 
 
@@ -441,14 +443,14 @@ def test_a_first_call_that_prepares_itself_is_left_to_the_warm_up(standin):
 
 @pytest.mark.claim("mfu.recipe")
 @pytest.mark.needs("cuda")
-def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(device, bound_flop_per_s, figure):
+def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(device, bound_flop_per_s, record_figure):
     multiply, flops = product(device, "fp32", 8192), matmul_flops(8192, 8192, 8192)
     true = min(measured.time(multiply, device, warmup=2, rounds=5).times_s)
     start = time.perf_counter()
     multiply()
     launch = time.perf_counter() - start
     torch.cuda.synchronize(device)
-    figure(f"launch {launch * 1e6:.0f} us, product {true * 1e6:.0f} us")
+    record_figure(f"launch {launch * 1e6:.0f} us, product {true * 1e6:.0f} us")
     assert launch < true / 2, f"launching took {launch} s, but should be far below the {true} s of the product"
     bound = bound_flop_per_s("tf32") or bound_flop_per_s("fp32")
     if bound is not None:

@@ -42,10 +42,10 @@ def simulated_days(parameters, tokens, device_count, peak, mfu, stalled_s_per_da
 
 @pytest.mark.claim("napkin.144-days")
 @pytest.mark.parametrize("peak", [DENSE_PEAK, devices.peak_flop_per_s(H100, "bf16")], ids=["1979/2", "peak table"])
-def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(figure, peak):
+def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(record_figure, peak):
     simulated = simulated_days(PARAMETERS, TOKENS, DEVICES, Fraction(peak), MFU)
     formula = planning.training_days(PARAMETERS, TOKENS, DEVICES, float(peak), float(MFU))
-    figure(f"{formula:.2f} days")
+    record_figure(f"{formula:.2f} days")
     assert formula == pytest.approx(float(simulated)), f"training_days={formula}, but should be {float(simulated)}"
     assert round(formula) == 144, f"training_days={formula}, but should round to 144 [{peak=}]"
 
@@ -104,12 +104,12 @@ def test_the_estimate_says_what_it_ignores(ignored):
 
 
 @pytest.mark.claim("napkin.8h100-2weeks")
-def test_eight_h100s_give_4_79e21_flops_in_one_week_and_9_58e21_in_two(figure):
+def test_eight_h100s_give_4_79e21_flops_in_one_week_and_9_58e21_in_two(record_figure):
     literal = 8 * (60 * 60 * 24 * 7) * DENSE_PEAK
     for weeks, printed in ((1, "4.79e+21"), (2, "9.58e+21")):
         exact = 8 * int(timedelta(weeks=weeks).total_seconds()) * DENSE_PEAK
         formula = planning.affordable_flops(7 * weeks, 8, float(DENSE_PEAK))
-        figure(f"{weeks} week(s): {formula:.3e} FLOPs")
+        record_figure(f"{weeks} week(s): {formula:.3e} FLOPs")
         assert formula == pytest.approx(float(exact)), f"affordable_flops={formula}, but should be {float(exact)}"
         assert f"{formula:.2e}" == printed, f"affordable_flops={formula}, but should be {printed} [{weeks=}]"
         assert (literal == exact) == (weeks == 1), f"8·(60·60·24·7)·peak should be one week only [{weeks=}]"
@@ -157,7 +157,7 @@ def test_six_n_d_is_the_products_of_a_whole_run(workloads, device, net, batches)
 
 @pytest.mark.claim("napkin.six-across-run")
 @pytest.mark.parametrize("beyond", ["optimizer", "attention", "recomputation"])
-def test_six_n_d_leaves_out(workloads, device, figure, beyond):
+def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     net, batch, sequence = (ATTENDING, 1, 6 * ATTENDING.dim) if beyond == "attention" else (ONLY_PRODUCTS, 8, 1)
     model = workloads.build(net, device=device, checkpoint_every=2 if beyond == "recomputation" else 0)
     x = workloads.inputs(net, batch, sequence, device=device)
@@ -168,7 +168,7 @@ def test_six_n_d_leaves_out(workloads, device, figure, beyond):
         torch.optim.AdamW(model.parameters(), foreach=False).step()
     used = count.total + (step.elementwise if beyond == "optimizer" else 0)
     rule = planning.rule_flops("step", parameter_count(net), batch * sequence)
-    figure(f"with {beyond}: {used / rule:.2f} x 6ND")
+    record_figure(f"with {beyond}: {used / rule:.2f} x 6ND")
     assert used > rule, f"{used} FLOPs were counted with {beyond}, but should exceed 6ND={rule}"
 
 

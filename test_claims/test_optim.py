@@ -64,10 +64,10 @@ def test_the_state_is_so_many_copies_of_the_parameters(device, optimizer, buffer
 
 
 @pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
-def test_the_allocator_sees_the_state_appear(allocator, optimizer, buffers):
+def test_the_allocator_sees_the_state_appear(memory_device, optimizer, buffers):
     elements, tensor_shapes = 360, [(20, 10), (10, 16)]
-    with measured.memory(allocator) as held:
-        parameters = [torch.nn.Parameter(torch.ones(shape, device=allocator)) for shape in tensor_shapes]
+    with measured.memory(memory_device) as held:
+        parameters = [torch.nn.Parameter(torch.ones(shape, device=memory_device)) for shape in tensor_shapes]
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         held.mark("before")
@@ -77,7 +77,7 @@ def test_the_allocator_sees_the_state_appear(allocator, optimizer, buffers):
         held.mark("first step")
         stepper.step()
         held.mark("second step")
-    step_counts = len(parameters) if allocator.type == "cpu" else 0
+    step_counts = len(parameters) if memory_device.type == "cpu" else 0
     for steps, moment in enumerate(["constructor", "first step", "second step"]):
         got = held.phases[moment].live_bytes - held.phases["before"].live_bytes
         formula = memory.optimizer_state_bytes(elements, optimizer, tensors=step_counts, steps=steps)
@@ -104,12 +104,12 @@ def test_adam_doubles_parameters_and_gradients_and_triples_parameters_alone(devi
 
 @pytest.mark.claim("optim.state-ON")
 @pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adamw"])
-def test_the_state_grows_linearly_with_the_parameters(device, figure, optimizer):
+def test_the_state_grows_linearly_with_the_parameters(device, record_figure, optimizer):
     widths = np.array([8, 16, 32, 64, 128])
     kept = [tensors.state_bytes(stepped(tensors.OPTIMIZERS[optimizer], [(n, n), (n,)], device)[1]) for n in widths]
     slope, intercept = np.polyfit(widths**2 + widths, kept, 1)
     should = 4 * len(memory.OPTIMIZERS[optimizer].buffers)
-    figure(f"{optimizer}: {slope:.6g} bytes per parameter")
+    record_figure(f"{optimizer}: {slope:.6g} bytes per parameter")
     assert abs(slope - should) < 1e-9, f"{optimizer} keeps {slope} bytes per parameter, but should keep {should}"
     assert abs(intercept) < 1e-6, f"{optimizer} keeps {intercept} bytes of no parameter, but should keep 0"
 
@@ -142,12 +142,12 @@ LINEAR_1024_PARAMETERS, LINEAR_1024_BYTES = 1_049_600, 16_793_600
 
 
 @pytest.fixture
-def linear_1024(allocator):
+def linear_1024(memory_device):
     """Bytes that the device holds for Linear(1024, 1024) trained by AdamW for a step, after the warm-up of cuBLAS."""
-    x = torch.ones(1, 1024, device=allocator)
-    (x @ torch.ones(1024, 8, device=allocator)).sum()
-    with measured.memory(allocator) as held:
-        net = torch.nn.Linear(1024, 1024, device=allocator)
+    x = torch.ones(1, 1024, device=memory_device)
+    (x @ torch.ones(1024, 8, device=memory_device)).sum()
+    with measured.memory(memory_device) as held:
+        net = torch.nn.Linear(1024, 1024, device=memory_device)
         stepper = torch.optim.AdamW(net.parameters())
         tensors.train(net, stepper, x)
         held.mark("trained")
@@ -187,11 +187,11 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
 
 
 @pytest.mark.claim("optim.linear-1024")
-def test_the_sum_leaves_out_the_pass_itself(allocator):
-    with measured.memory(allocator) as held:
-        net = torch.nn.Linear(1024, 1024, device=allocator)
+def test_the_sum_leaves_out_the_pass_itself(memory_device):
+    with measured.memory(memory_device) as held:
+        net = torch.nn.Linear(1024, 1024, device=memory_device)
         stepper = torch.optim.AdamW(net.parameters())
-        tensors.train(net, stepper, torch.ones(64, 1024, device=allocator), steps=2)
+        tensors.train(net, stepper, torch.ones(64, 1024, device=memory_device), steps=2)
     got = held.peak_bytes
     assert got > 1.2 * LINEAR_1024_BYTES, f"the peak is {got} bytes, but should exceed 16,793,600 by a fifth and more"
 
@@ -299,7 +299,7 @@ def test_plain_sgd_subtracts_the_gradient_and_remembers_nothing(device, task, lr
 
 @pytest.mark.claim("optim.momentum-average")
 @pytest.mark.parametrize("momentum", [0.5, 0.9, 0.99])
-def test_a_constant_gradient_of_1_fills_the_buffer_up_to_a_geometric_sum(device, figure, momentum):
+def test_a_constant_gradient_of_1_fills_the_buffer_up_to_a_geometric_sum(device, record_figure, momentum):
     ends = {}
     for dampening in (0.0, momentum):
         parameter = torch.nn.Parameter(torch.zeros(1, device=device, dtype=torch.float64))
@@ -308,7 +308,7 @@ def test_a_constant_gradient_of_1_fills_the_buffer_up_to_a_geometric_sum(device,
         for _ in range(4000):
             stepper.step()
         ends[dampening] = stepper.state[parameter]["momentum_buffer"].item()
-    figure(f"momentum {momentum}: {ends[0.0]:.6g}")
+    record_figure(f"momentum {momentum}: {ends[0.0]:.6g}")
     sums = 1 / (1 - momentum)
     assert ends[0.0] == pytest.approx(sums), f"the buffer ends at {ends[0.0]}, but should at 1/(1 - {momentum})"
     assert ends[momentum] == pytest.approx(1), f"the dampened buffer ends at {ends[momentum]}, but should at 1"
@@ -402,7 +402,7 @@ def test_adamw_decays_the_weights_apart_from_the_gradients(device, task, options
 
 
 @pytest.mark.claim("optim.adam-combo")
-def test_momentum_and_rmsprop_without_the_correction_take_a_first_step_three_times_too_large(device, figure):
+def test_momentum_and_rmsprop_without_the_correction_take_a_first_step_three_times_too_large(device, record_figure):
     task = papers.Task(shapes=((50,),), steps=1, scale=1.0, seed=0)
     options = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
     start = task.arrays()[0][0]
@@ -411,7 +411,7 @@ def test_momentum_and_rmsprop_without_the_correction_take_a_first_step_three_tim
         "uncorrected": task.reference(papers.adam, bias_correction=False, **options)[0][0] - start,
     }
     ratio = float(np.median(step["uncorrected"] / step["Adam"]))
-    figure(f"first step {ratio:.2f} times as large without bias correction")
+    record_figure(f"first step {ratio:.2f} times as large without bias correction")
     should = (1 - 0.9) / sqrt(1 - 0.999)
     assert ratio == pytest.approx(should, rel=1e-4), f"the first step is {ratio:.3f} as large, but should {should:.3f}"
 
@@ -508,10 +508,10 @@ def test_an_own_subclass_trains_a_net_by_groups_and_resumes(device):
 
 @pytest.mark.claim("optim.zero-grad-none")
 @pytest.mark.parametrize(("options", "kept"), [({"set_to_none": True}, 0), ({}, 0), ({"set_to_none": False}, 1)])
-def test_zero_grad_frees_the_gradients_unless_told_to_keep_them(allocator, options, kept):
+def test_zero_grad_frees_the_gradients_unless_told_to_keep_them(memory_device, options, kept):
     elements = 4000
-    with measured.memory(allocator) as held:
-        parameter = torch.nn.Parameter(torch.ones(elements, device=allocator))
+    with measured.memory(memory_device) as held:
+        parameter = torch.nn.Parameter(torch.ones(elements, device=memory_device))
         stepper = torch.optim.SGD([parameter], lr=0.1)
         held.mark("built")
         parameter.grad = torch.ones_like(parameter)
@@ -581,10 +581,10 @@ REPAIRS = ["bf16, fp32 master", "bf16, stochastic rounding"]
 
 
 @pytest.mark.claim("optim.fp32-state-needed")
-def test_a_bf16_weight_stalls_under_small_updates_and_fp32_does_not(device, figure):
+def test_a_bf16_weight_stalls_under_small_updates_and_fp32_does_not(device, record_figure):
     one = torch.ones(1, device=device)
     bf16, fp32 = (papers.descended(one, torch.ones_like, keeping).item() for keeping in ("bf16", "fp32"))
-    figure(f"1.0 less 100 times 0.001: bf16 {bf16}, fp32 {fp32:.4f}")
+    record_figure(f"1.0 less 100 times 0.001: bf16 {bf16}, fp32 {fp32:.4f}")
     assert bf16 == 1.0, f"100 steps of 0.001 bring the bf16 weight to {bf16}, but should leave it at 1.0"
     assert fp32 == pytest.approx(0.9, abs=1e-5), (
         f"100 steps of 0.001 bring the fp32 weight to {fp32}, but should to 0.9"
@@ -601,7 +601,7 @@ def test_a_master_copy_or_stochastic_rounding_repairs_bf16(device, keeping):
 
 
 @pytest.mark.claim("optim.fp32-state-needed")
-def test_least_squares_in_bf16_learns_nothing_unless_repaired(device, figure):
+def test_least_squares_in_bf16_learns_nothing_unless_repaired(device, record_figure):
     torch.manual_seed(0)
     x, solution = torch.randn(256, 16).to(device), torch.linspace(1.02, 1.15, 16).to(device)
     losses = {}
@@ -615,7 +615,7 @@ def test_least_squares_in_bf16_learns_nothing_unless_repaired(device, figure):
         )
         losses[keeping] = (x @ (weights - solution)).pow(2).mean().item()
     start = (x @ (1 - solution)).pow(2).mean().item()
-    figure(f"loss from {start:.2g}: " + ", ".join(f"{keeping} {loss:.1g}" for keeping, loss in losses.items()))
+    record_figure(f"loss from {start:.2g}: " + ", ".join(f"{keeping} {loss:.1g}" for keeping, loss in losses.items()))
     assert losses["bf16"] > start / 2, (
         f"in bf16 the loss falls from {start:.2g} to {losses['bf16']:.2g}, but should not"
     )

@@ -71,11 +71,11 @@ LOSSES[2] = ((0.75, 0.9), (0.9, 1.0))
 
 @pytest.mark.claim("quant.minimal-loss")
 @pytest.mark.parametrize("bits", LOSSES)
-def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(device, figure, bits):
+def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(device, record_figure, bits):
     weight, x = gaussian(0, 256, 512, device=device), gaussian(1, 64, 512, device=device)
     for granularity, (least, most) in zip((PER_CHANNEL, PER_TENSOR), LOSSES[bits], strict=True):
         got = relative_error(x @ quantised(weight, bits, granularity).T, x @ weight.T)
-        figure(f"{bits} bits {granularity}: {got:.2%}")
+        record_figure(f"{bits} bits {granularity}: {got:.2%}")
         assert least < got < most, f"{bits} bits {granularity} err by {got:.2%}, not by {least:.1%} to {most:.1%}"
 
 
@@ -99,11 +99,11 @@ def trained(device, bits=32, master=True):
 
 
 @pytest.mark.claim("quant.minimal-loss")
-def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, figure):
+def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, record_figure):
     net = trained(device)
     exact, untrained = fresh_loss(net), fresh_loss(quantisation.fitted(device, steps=0))
     loss = {bits: fresh_loss(quantisation.with_bits(net, bits)) for bits in (8, 4, 3, 2)}
-    figure(f"loss {exact:.4f}; " + ", ".join(f"{bits} bits {of:.4f}" for bits, of in loss.items()))
+    record_figure(f"loss {exact:.4f}; " + ", ".join(f"{bits} bits {of:.4f}" for bits, of in loss.items()))
     assert exact < untrained / 10, f"the net did not learn: {untrained} to {exact}"
     assert loss[8] < 1.1 * exact, f"8 bits raise the loss from {exact} to {loss[8]}, but should hardly"
     assert loss[3] > 2 * exact, f"3 bits raise the loss from {exact} only to {loss[3]}"
@@ -142,14 +142,14 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(devic
 
 
 @pytest.mark.claim("quant.smaller")
-def test_the_file_of_an_int8_model_is_a_quarter_of_its_fp32_file(figure):
+def test_the_file_of_an_int8_model_is_a_quarter_of_its_fp32_file(record_figure):
     weight = gaussian(0, 512, 1024)
     scales = quantisation.scales_of(weight, 8, PER_CHANNEL)
     files = io.BytesIO(), io.BytesIO()
     torch.save(weight, files[0])
     torch.save([(weight / scales[:, None]).round().to(torch.int8), scales], files[1])
     ratio = len(files[0].getbuffer()) / len(files[1].getbuffer())
-    figure(f"fp32 file {ratio:.2f} times the int8 file")
+    record_figure(f"fp32 file {ratio:.2f} times the int8 file")
     assert 3.9 < ratio < 4, f"the fp32 file is {ratio:.3f} times the int8 file, but should be just under 4"
 
 
@@ -216,7 +216,7 @@ def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_onl
 
 
 @pytest.mark.claim("quant.faster")
-def test_a_large_batch_gains_less_than_one_token(weight_only, speed, figure):
+def test_a_large_batch_gains_less_than_one_token(weight_only, speed, record_figure):
     def gain(batch):
         wide, x = weight_only.inputs(batch)
         return speed.ratio(lambda: wide @ weight_only.wide.T, lambda: weight_only.product(x))
@@ -226,7 +226,7 @@ def test_a_large_batch_gains_less_than_one_token(weight_only, speed, figure):
         apart = one.low > many.high or one.high < many.low
         if apart:
             break
-    figure(f"fp32 takes {one} for one row, {many} for 64")
+    record_figure(f"fp32 takes {one} for one row, {many} for 64")
     if not apart:
         pytest.skip(f"this machine's noise exceeds the effect: gain {one} for one row, {many} for 64")
     assert one.low > many.high, f"quantised weights gain {many} for 64 rows, but should gain less than {one} for one"
@@ -237,20 +237,20 @@ def test_a_large_batch_gains_less_than_one_token(weight_only, speed, figure):
 
 @pytest.mark.claim("quant.easier-than-training")
 @pytest.mark.parametrize("bits", [8, 6, 4])
-def test_quantising_after_training_loses_less_than_training_with_nothing_wider(device, figure, bits):
+def test_quantising_after_training_loses_less_than_training_with_nothing_wider(device, record_figure, bits):
     after = fresh_loss(quantisation.with_bits(trained(device), bits))
     within = fresh_loss(trained(device, bits, master=False))
-    figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained in them")
+    record_figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained in them")
     assert after < 0.8 * within, f"{bits} bits give {after} after training, not clearly less than {within} in it"
 
 
 @pytest.mark.claim("quant.easier-than-training")
 @pytest.mark.parametrize("bits", [3, 2])
-def test_training_with_a_wide_copy_behind_few_bits_beats_quantising_afterwards(device, figure, bits):
+def test_training_with_a_wide_copy_behind_few_bits_beats_quantising_afterwards(device, record_figure, bits):
     after = fresh_loss(quantisation.with_bits(trained(device), bits))
     aware = quantisation.with_bits(trained(device, bits), bits)
     within = fresh_loss(aware)
-    figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy")
+    record_figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy")
     levels = max(len(row.unique()) for layer in aware if hasattr(layer, "weight") for row in layer.weight)
     assert levels <= 2**bits - 1, f"a row of weights has {levels} values, but {bits} bits should have {2**bits - 1}"
     assert within < 0.8 * after, (

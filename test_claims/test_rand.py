@@ -307,7 +307,7 @@ PRODUCTS = [(rows, inner) for rows in (2, 7, 32, 256) for inner in (16, 100, 102
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")
-def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, figure):
+def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, record_figure):
     differing, furthest = [], 0.0
     for rows, inner in PRODUCTS:
         generator = torch.Generator().manual_seed(rows * inner)
@@ -321,7 +321,7 @@ def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, figur
         bound = inner * torch.finfo(a.dtype).eps * (a[:1].abs() @ w.abs()).max().item()
         assert off <= bound, f"the results are {off} apart, but rounding explains only {bound} [{rows=}, {inner=}]"
         furthest = max(furthest, off)
-    figure(f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to {furthest:.1e}")
+    record_figure(f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to {furthest:.1e}")
     assert differing, "no product depended on its batch: not a bit of difference in any shape"
 
 
@@ -348,11 +348,13 @@ def sums_by_index(device, runs=20):
 
 @pytest.mark.claim("rand.as-well-as-you-can")
 @pytest.mark.needs("cuda")
-def test_atomic_additions_are_the_same_from_run_to_run_in_deterministic_mode(device, deterministic, figure):
+def test_atomic_additions_are_the_same_from_run_to_run_in_deterministic_mode(device, deterministic, record_figure):
     fixed = sums_by_index(device)
     torch.use_deterministic_algorithms(False)
     free = sums_by_index(device)
-    figure(f"{len({tuple(of) for of in free})} results in {len(free)} runs of index_add_, 1 in deterministic mode")
+    record_figure(
+        f"{len({tuple(of) for of in free})} results in {len(free)} runs of index_add_, 1 in deterministic mode"
+    )
     assert all(of == fixed[0] for of in fixed), "in deterministic mode the same sums differ from run to run"
     close = np.allclose(free, [fixed[0]] * len(free), rtol=1e-3, atol=0.1)
     assert close, "outside of it they differ by more than roundings"

@@ -211,12 +211,12 @@ def test_a_product_stays_below_the_roof_of_the_best_product(device, speed):
 
 
 @pytest.mark.claim("roof.model")
-def test_operands_in_a_cache_beat_the_roof_of_memory(memory, speed, figure):
+def test_operands_in_a_cache_beat_the_roof_of_memory(memory, speed, record_figure):
     """The counter-example: the bandwidth of memory bounds nothing that does not come from memory."""
     if memory.x.device.type == "cpu":
         assert_memory_bound(speed, memory, "add")
     else:
-        figure("not timed on a GPU: what fits its cache is over before the next kernel is launched")
+        record_figure("not timed on a GPU: what fits its cache is over before the next kernel is launched")
 
 
 # ---- the lecture's operations ------------------------------------------------------------------------------------
@@ -298,9 +298,9 @@ def test_a_fused_gelu_moves_the_bytes_of_a_relu_and_one_by_hand_many_times_as_ma
 
 
 @pytest.mark.claim("roof.gelu")
-def test_a_gelu_written_as_five_operations_is_slower_than_a_fused_one(memory, speed, figure):
+def test_a_gelu_written_as_five_operations_is_slower_than_a_fused_one(memory, speed, record_figure):
     gelu, relu = (lambda name=name: OPERATIONS[name](memory) for name in ("gelu", "relu"))
-    figure(f"fused GELU against ReLU: {speed.ratio(gelu, relu, **FEW_PAIRS)}")
+    record_figure(f"fused GELU against ReLU: {speed.ratio(gelu, relu, **FEW_PAIRS)}")
     speed.assert_slower(
         lambda: gelu_by_hand(memory), gelu, "GELU by hand against a fused one", at_least=1.2, **FEW_PAIRS
     )

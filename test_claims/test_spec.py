@@ -100,10 +100,10 @@ def test_like_for_like_an_h100_does_three_times_an_a100_not_six():
 
 
 @pytest.mark.claim("spec.mixed-comparison")
-def test_measured_products_agree_with_the_comparison_of_like_with_like(figure):
+def test_measured_products_agree_with_the_comparison_of_like_with_like(record_figure):
     h100, a100 = (next(card for card in published.PRODUCTS if card.card == row.label) for row in (H100, A100))
     ratio = h100.bf16 / a100.bf16
-    figure(f"measured elsewhere: {ratio:.2f}x")
+    record_figure(f"measured elsewhere: {ratio:.2f}x")
     assert abs(ratio - 3.17) < abs(ratio - 6.34), f"the measured ratio is {ratio:.2f}, but should be near 3.2, not 6.3"
 
 
@@ -141,19 +141,19 @@ def test_67_teraflop_per_s_are_the_vector_units_of_the_sxm_board():
 
 
 @pytest.mark.claim("spec.fp32-orders-worse")
-def test_on_paper_fp32_is_one_order_of_magnitude_below_fp16_not_several(figure):
+def test_on_paper_fp32_is_one_order_of_magnitude_below_fp16_not_several(record_figure):
     dense = tera(H100, "fp16") / tera(H100, "fp32")
     sparse = printed_sparse(H100.peaks["fp16"]) / tera(H100, "fp32")
-    figure(f"{dense:.1f}x dense, {sparse:.1f}x against the figure with sparsity")
+    record_figure(f"{dense:.1f}x dense, {sparse:.1f}x against the figure with sparsity")
     assert dense < sparse < 100, f"the ratios are {dense:.1f} and {sparse:.1f}: orders of magnitude start at 100"
     assert round(dense, 1) == 14.8, f"the ratio is {dense:.2f}, but should be 14.8"
 
 
 @pytest.mark.claim("spec.fp32-orders-worse", "spec.fp32-slower")
-def test_measured_elsewhere_fp32_is_about_as_far_behind_as_on_paper(figure):
+def test_measured_elsewhere_fp32_is_about_as_far_behind_as_on_paper(record_figure):
     card = next(card for card in published.PRODUCTS if card.card == H100.label)
     ratio = card.bf16 / card.fp32
-    figure(f"measured elsewhere: {ratio:.1f}x")
+    record_figure(f"measured elsewhere: {ratio:.1f}x")
     assert 10 < ratio < 20, f"bf16 was measured {ratio:.1f} times as fast as fp32, but should be about 15 times"
 
 
@@ -180,20 +180,20 @@ def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits_and_jumps_from_
 
 
 @pytest.mark.claim("spec.fp8-faster")
-def test_on_paper_fp8_doubles_fp16_on_the_h100(figure):
+def test_on_paper_fp8_doubles_fp16_on_the_h100(record_figure):
     ratio = tera(H100, "fp8_e4m3") / tera(H100, "fp16")
     units = rederived(132 * 4, 1024, 1830)
-    figure(f"{ratio:.2f}x on paper")
+    record_figure(f"{ratio:.2f}x on paper")
     assert ratio == pytest.approx(2, rel=1e-3), f"fp8 has {ratio:.3f} times the peak of fp16, but should have twice"
     assert tera(H100, "fp8_e4m3") == pytest.approx(units, rel=1e-3), f"its units give {units:.0f} TFLOP/s"
 
 
 @pytest.mark.claim("spec.fp8-faster")
-def test_a_published_training_run_is_faster_in_fp8_but_not_twice_as_fast(figure):
+def test_a_published_training_run_is_faster_in_fp8_but_not_twice_as_fast(record_figure):
     bf16, fp8 = (run for run in published.RUNS if (run.model, run.sequence) == ("3b", 512))
     assert (bf16.dtype, fp8.dtype, bf16.card) == ("bf16", "fp8_e4m3", fp8.card)
     ratio = fp8.tokens_per_s / bf16.tokens_per_s
-    figure(f"a whole run elsewhere: {ratio:.2f}x")
+    record_figure(f"a whole run elsewhere: {ratio:.2f}x")
     assert 1 < ratio < 2, f"fp8 trains {ratio:.2f} times as fast as bf16, but should between once and twice"
 
 
@@ -224,10 +224,10 @@ def test_an_h100_has_80_gb_unless_it_is_the_nvl_and_an_h200_has_more():
 
 @pytest.mark.claim("spec.h100-80gb")
 @pytest.mark.needs("cuda")
-def test_this_device_has_the_memory_that_its_label_says(device, figure):
+def test_this_device_has_the_memory_that_its_label_says(device, record_figure):
     facts = torch.cuda.get_device_properties(device)
     row = device_named(facts.name, f"{facts.major}.{facts.minor}", facts.multi_processor_count)
-    figure(f"{facts.name}: {facts.total_memory / 2**30:.1f} GiB")
+    record_figure(f"{facts.name}: {facts.total_memory / 2**30:.1f} GiB")
     if row is not None and row.memory is not None:
         labels = [int(label) for label in re.findall(r"\d+", row.memory.partition("GB")[0])]
         shares = [facts.total_memory / (label * 2**30) for label in labels]
@@ -298,12 +298,12 @@ def test_published_utilisation_is_held_against_the_dense_peak(run):
 
 @pytest.mark.claim("spec.peak-is-bound")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_no_product_here_exceeds_what_the_units_can_do(device, bound_flop_per_s, peak_flop_per_s, figure, dtype):
+def test_no_product_here_exceeds_what_the_units_can_do(device, bound_flop_per_s, peak_flop_per_s, record_figure, dtype):
     side = 256 if device.type == "cpu" else LARGE // 2
     bound, peak = bound_flop_per_s(dtype), peak_flop_per_s(dtype)
     with without_tf32():
         rate = flop_per_s(device, dtype, side)
-    figure(f"{dtype}: {rate / 1e12:.3g} TFLOP/s" + (f", {rate / peak:.2f} of the peak" if peak else ""))
+    record_figure(f"{dtype}: {rate / 1e12:.3g} TFLOP/s" + (f", {rate / peak:.2f} of the peak" if peak else ""))
     assert bound is None or rate <= bound, f"a product of {dtype} ran at {rate:.3g} FLOP/s, above the bound {bound:.3g}"
 
 
@@ -359,9 +359,9 @@ def test_a_product_outruns_elementwise_arithmetic_here(device, speed):
 
 @pytest.mark.claim("spec.tensor-core")
 @pytest.mark.needs("cuda", "sm>=8.0")
-def test_a_product_of_bf16_does_more_than_the_vector_units_could(device, peak_flop_per_s, figure):
+def test_a_product_of_bf16_does_more_than_the_vector_units_could(device, peak_flop_per_s, record_figure):
     rate, vector = flop_per_s(device, "bf16", LARGE), peak_flop_per_s("fp32")
-    figure(f"bf16 product: {rate / 1e12:.0f} TFLOP/s")
+    record_figure(f"bf16 product: {rate / 1e12:.0f} TFLOP/s")
     if vector is not None:
         assert rate > vector, (
             f"a bf16 product ran at {rate:.3g} FLOP/s, but should exceed the vector units' {vector:.3g}"

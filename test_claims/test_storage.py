@@ -386,10 +386,10 @@ def test_making_views_allocates_nothing(device):
 
 
 @pytest.mark.claim("storage.views-free")
-def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, speed, figure):
+def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, speed, record_figure):
     small, large = torch.zeros(2**3, device=device), torch.zeros(2**23, device=device)
     ratio = speed.ratio(lambda: chained_views(large), lambda: chained_views(small))
-    figure(f"views of 2^20 times the elements: {ratio}")
+    record_figure(f"views of 2^20 times the elements: {ratio}")
     assert ratio.low < 2, f"views of 2^20 times the elements took {ratio}, but should take as long"
     if ratio.high > 2**10:  # then even a time that grows with the root of the size could hide in it
         pytest.skip(f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {ratio}")

@@ -56,11 +56,11 @@ def state_bytes(user_model, stepped):
 
 
 @pytest.mark.claim_of_model("tensor.nbytes-formula")
-def test_parameters_and_buffers_have_the_bytes_that_copies_of_them_take(user_model, allocator, figure):
+def test_parameters_and_buffers_have_the_bytes_that_copies_of_them_take(user_model, memory_device, record_figure):
     tensors = registered(user_model.fresh().module)
-    with measured.memory(allocator) as held:
+    with measured.memory(memory_device) as held:
         copies = [tensor.detach().clone() for tensor in tensors]
-    figure(f"{held.live_bytes:,} B")
+    record_figure(f"{held.live_bytes:,} B")
     assert user_model.inventory.bytes == held.live_bytes, (
         f"parameters and buffers are counted as {user_model.inventory.bytes} B, but should be {held.live_bytes} B "
         f"[{len(copies)} tensors]"
@@ -68,31 +68,33 @@ def test_parameters_and_buffers_have_the_bytes_that_copies_of_them_take(user_mod
 
 
 @pytest.mark.claim_of_model("grad.same-shape")
-def test_a_gradient_has_the_shape_and_the_dtype_of_its_parameter(stepped, figure):
+def test_a_gradient_has_the_shape_and_the_dtype_of_its_parameter(stepped, record_figure):
     trained = {name: each for name, each in stepped.parameters.items() if each.grad is not None}
-    figure(f"{len(trained):,} gradients")
+    record_figure(f"{len(trained):,} gradients")
     for name, parameter in trained.items():
         got, wanted = (parameter.grad.shape, parameter.grad.dtype), (parameter.shape, parameter.dtype)
         assert got == wanted, f"the gradient of {name} is {got}, but should be {wanted}"
 
 
 @pytest.mark.claim_of_model("mem.grads-equal-params")
-def test_gradients_take_as_much_as_the_parameters(user_model, stepped, untrained, allocator, figure, does_not_apply):
+def test_gradients_take_as_much_as_the_parameters(
+    user_model, stepped, untrained, memory_device, record_figure, does_not_apply
+):
     if untrained:
         does_not_apply(f"{len(untrained)} of {len(stepped.parameters)} parameters get no gradient")
     gradients = [each.grad for each in stepped.parameters.values()]
     if storage_bytes_of(gradients) > bytes_of(gradients):
         does_not_apply("gradients are parts of larger tensors, which they keep")
     got, wanted = user_model.memory.row("gradients").measured_bytes, bytes_of(stepped.parameters.values())
-    figure(f"{got:,} B")
+    record_figure(f"{got:,} B")
     assert got == wanted, f"gradients take {got} B, but should take the {wanted} B of the parameters"
 
 
 @pytest.mark.claim_of_model("optim.zero-grad-none")
-def test_dropping_the_gradients_frees_what_zeroing_them_keeps(user_model, allocator, figure):
+def test_dropping_the_gradients_frees_what_zeroing_them_keeps(user_model, memory_device, record_figure):
     instance = user_model.fresh()
     groups = instance.optimizer.param_groups
-    with measured.memory(allocator) as held:
+    with measured.memory(memory_device) as held:
         instance.forward().backward()
         gradients = storage_bytes_of(
             [each.grad for group in groups for each in group["params"] if each.grad is not None]
@@ -102,7 +104,7 @@ def test_dropping_the_gradients_frees_what_zeroing_them_keeps(user_model, alloca
         instance.optimizer.zero_grad(set_to_none=True)
         held.mark("dropped")
     freed = held.phases["zeroed"].live_bytes - held.phases["dropped"].live_bytes
-    figure(f"{freed:,} B")
+    record_figure(f"{freed:,} B")
     assert freed == gradients, f"set_to_none=True frees {freed} B, but should free the {gradients} B of the gradients"
 
 
@@ -134,7 +136,7 @@ BUFFERS = {
 
 @pytest.mark.parametrize("claim", [pytest.param(each, marks=pytest.mark.claim_of_model(each)) for each in BUFFERS])
 def test_the_optimizer_keeps_so_many_buffers_per_parameter(
-    user_model, stepped, allocator, figure, does_not_apply, claim
+    user_model, stepped, memory_device, record_figure, does_not_apply, claim
 ):
     kind, buffers, is_this_kind = BUFFERS[claim]
     if not is_this_kind(stepped.optimizer):
@@ -143,19 +145,19 @@ def test_the_optimizer_keeps_so_many_buffers_per_parameter(
     if not buffers:
         trained = 1  # there must be nothing at all
     got = state_bytes(user_model, stepped)
-    figure(f"{got:,} B")
+    record_figure(f"{got:,} B")
     assert got == buffers * trained, f"{kind}: the state takes {got} B, but should take {buffers} times {trained} B"
 
 
 @pytest.mark.claim_of_model("optim.state-same-dtype")
-def test_each_of_adams_buffers_is_like_its_parameter(stepped, figure, does_not_apply):
+def test_each_of_adams_buffers_is_like_its_parameter(stepped, record_figure, does_not_apply):
     if type(stepped.optimizer) not in (Adam, AdamW):
         does_not_apply(f"the optimizer is {described(stepped.optimizer)}")
     for parameter, state in stepped.optimizer.state.items():
         for name in state.keys() - {"step"}:
             got, wanted = (state[name].shape, state[name].dtype), (parameter.shape, parameter.dtype)
             assert got == wanted, f"{name} is {got}, but should be {wanted}"
-    figure(f"{len(stepped.optimizer.state):,} parameters")
+    record_figure(f"{len(stepped.optimizer.state):,} parameters")
 
 
 @pytest.mark.claim_of_model("optim.state-keyed")
@@ -194,18 +196,20 @@ def bytes_per_parameter(user_model, stepped, untrained, claim, does_not_apply):
     ],
 )
 def test_training_in_fp32_holds_so_many_bytes_per_parameter(
-    user_model, stepped, untrained, allocator, figure, does_not_apply, claim, optimizer, wanted
+    user_model, stepped, untrained, memory_device, record_figure, does_not_apply, claim, optimizer, wanted
 ):
     got = bytes_per_parameter(user_model, stepped, untrained, optimizer, does_not_apply)
-    figure(f"{got:g} B per parameter")
+    record_figure(f"{got:g} B per parameter")
     assert got == wanted, f"training holds {got} bytes per parameter, but should hold {wanted}"
 
 
 @pytest.mark.claim_of_model("mem.omits-activations")
-def test_the_peak_is_beyond_the_bytes_per_parameter(user_model, stepped, untrained, allocator, figure, does_not_apply):
+def test_the_peak_is_beyond_the_bytes_per_parameter(
+    user_model, stepped, untrained, memory_device, record_figure, does_not_apply
+):
     held = bytes_per_parameter(user_model, stepped, untrained, "optim.adam-2", does_not_apply)
     peak = user_model.memory.row("peak of a step").measured_bytes / user_model.inventory.parameters
-    figure(f"{peak:.1f} B per parameter at the peak")
+    record_figure(f"{peak:.1f} B per parameter at the peak")
     assert peak > held, f"the peak of a step is {peak} bytes per parameter, but should be above {held}"
 
 
@@ -221,7 +225,7 @@ RULES = {
 @pytest.mark.parametrize(
     "phase", [pytest.param(phase, marks=pytest.mark.claim_of_model(claim)) for phase, (_, claim) in RULES.items()]
 )
-def test_every_flop_off_the_rule_has_a_reason(user_model, figure, does_not_apply, phase):
+def test_every_flop_off_the_rule_has_a_reason(user_model, record_figure, does_not_apply, phase):
     flops = user_model.flops
     explained = sum(getattr(part, phase) for part in flops.parts)
     assert explained == flops.rule(phase) - flops.counted(phase), (
@@ -233,16 +237,16 @@ def test_every_flop_off_the_rule_has_a_reason(user_model, figure, does_not_apply
     if abs(flops.rule(phase) - needed) > NAPKIN * needed:
         parts = [part for part in flops.parts if not part.name.startswith("recomputed")]
         does_not_apply(f"{text}, most of all by {max(parts, key=lambda part: abs(getattr(part, phase))).name}")
-    figure(text)
+    record_figure(text)
 
 
 @pytest.mark.claim_of_model("grad.quadruples")
-def test_the_backward_pass_costs_twice_the_forward_not_four_times(user_model, figure, does_not_apply):
+def test_the_backward_pass_costs_twice_the_forward_not_four_times(user_model, record_figure, does_not_apply):
     flops = user_model.flops
     if not flops.forward:
         does_not_apply("no product was counted")
     times = (flops.model - flops.forward) / flops.forward  # what is recomputed is the forward pass once more
-    figure(f"{times:.3g} times")
+    record_figure(f"{times:.3g} times")
     assert times <= 2 * (1 + NAPKIN), f"the backward pass costs {times} times the forward, but should cost at most 2"
     if times < 2 * (1 - NAPKIN):
         does_not_apply(f"the backward pass costs {times:.3g} times the forward, as some factors need no gradient")
@@ -258,7 +262,7 @@ def test_all_that_is_recomputed_has_a_reason(user_model):
 
 
 @pytest.mark.parametrize("what", ["gradients", "optimizer state"])
-def test_memory_is_what_its_tensors_say(user_model, allocator, what):
+def test_memory_is_what_its_tensors_say(user_model, memory_device, what):
     row = user_model.memory.row(what)
     assert row.measured_bytes == row.predicted_bytes, (
         f"{what}: the allocator was asked for {row.measured_bytes} B, but should have been for {row.predicted_bytes} B"
@@ -266,12 +270,12 @@ def test_memory_is_what_its_tensors_say(user_model, allocator, what):
 
 
 @pytest.mark.parametrize("what", ["held for the backward pass", "peak of a step"])
-def test_memory_is_predicted_to_within_a_percent(user_model, allocator, what):
+def test_memory_is_predicted_to_within_a_percent(user_model, memory_device, what):
     memory = user_model.memory
     row = memory.row(what)
     if row.predicted_bytes is None:
         pytest.skip("; ".join(memory.remarks))
-    if allocator.type != "cpu" or memory.is_lower_bound:
+    if memory_device.type != "cpu" or memory.is_lower_bound:
         pytest.skip("scratch inside kernels is not known for all of these operators: the page shows both figures")
     assert row.measured_bytes == pytest.approx(row.predicted_bytes, rel=0.01), (
         f"{what}: predicted {row.predicted_bytes} B, but measured {row.measured_bytes} B, more than 1 % apart"

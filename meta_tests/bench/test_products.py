@@ -149,7 +149,7 @@ def test_the_layers_of_llama3_8b_are_those_of_its_published_checkpoint() -> None
 
 
 def test_the_timer_of_every_benchmark_is_the_devices_clock() -> None:
-    from prooflops.suite import plugin as suite
+    from prooflops.suite.collection import use_device_clock
 
     markers: list[Any] = []
     item = SimpleNamespace(
@@ -157,6 +157,6 @@ def test_the_timer_of_every_benchmark_is_the_devices_clock() -> None:
         get_closest_marker=lambda name: pytest.mark.benchmark(group="x").mark,
         add_marker=lambda marker, append: markers.append(marker),
     )
-    suite._use_the_devices_clock(item, CPU)  # type: ignore[arg-type]
+    use_device_clock(item, CPU)  # type: ignore[arg-type]
     assert markers[0].kwargs["group"] == "x"
     assert callable(markers[0].kwargs["timer"])

@@ -20,7 +20,9 @@ import hypothesis
 import pytest
 
 from meta_tests.faults import FAULTS, Fault
+from prooflops.suite.collection import claims_of
 from prooflops.suite.plugin import EXAMPLES
+from prooflops.suite.run import evidence_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIES = 3  # for a fault that a claim about speed must notice: on a busy machine noise can hide it
@@ -32,14 +34,14 @@ class OneFailureAClaim:
     """A pytest plugin: once each claim of a test is red, there is no more to find out, and the test is skipped."""
 
     def __init__(self) -> None:
-        self.red: set[object] = set()
+        self.red: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.red.update(value for key, value in report.user_properties if key == "claim")
+            self.red.update(evidence_of(report).claims)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        claims = {value for key, value in item.user_properties if key == "claim"}
+        claims = set(claims_of(item))
         if claims and claims <= self.red:
             pytest.skip("each claim of this test is red already")
 

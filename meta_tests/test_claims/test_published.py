@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from prooflops.suite.verdicts import load_registry
+from prooflops.suite.registry import load_registry
 from test_claims.oracles import published
 
 REGISTRY = load_registry(Path(__file__).resolve().parents[2] / "test_claims" / "registry")

@@ -7,7 +7,7 @@ import torch
 
 from meta_tests.conftest import ROOT
 from prooflops.machine import device as devices
-from prooflops.suite.verdicts import Claim, load_registry
+from prooflops.suite.registry import Claim, load_registry
 
 REGISTRY = load_registry(ROOT / "test_claims" / "registry")
 PUBLISHED = (ROOT / "meta_tests" / "recorded" / "claims.txt").read_text().split()

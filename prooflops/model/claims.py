@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import pytest
-
-from prooflops.suite.verdicts import Claim, Outcome, Registry
+from prooflops.suite.registry import Claim
+from prooflops.suite.verdicts import Outcome
 
 MARKER = "claim_of_model"
 DOES_NOT_APPLY = "does not apply"
@@ -26,19 +25,6 @@ class Answer:
     verdict: str  # holds | corrected | FAILS | does not apply | not checked
     reason: str  # why it fails, does not apply, or was not checked; the correction of a wrong claim
     figures: tuple[str, ...]
-
-
-def claims_of_model(item: pytest.Item) -> tuple[str, ...]:
-    """The claim ids that the markers of a test name."""
-    return tuple(dict.fromkeys(claim for marker in item.iter_markers(MARKER) for claim in marker.args))
-
-
-def complain_of_unknown_claims(registry: Registry, items: Iterable[pytest.Item]) -> None:
-    """Stops the run where a test names a claim that is not in the registry."""
-    unknown = {claim: item.nodeid for item in items for claim in claims_of_model(item) if claim not in registry.claims}
-    if unknown:
-        rows = ", ".join(f"{claim!r} ({node})" for claim, node in unknown.items())
-        raise pytest.UsageError(f"markers name claims that test_claims/registry does not have: {rows}")
 
 
 def answer_of(claim: Claim, outcomes: Sequence[Outcome]) -> Answer:

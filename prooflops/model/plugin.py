@@ -11,11 +11,13 @@ import pytest
 
 from prooflops.machine import device as devices
 from prooflops.model import report as page
-from prooflops.model.claims import DOES_NOT_APPLY, MARKER, answer_of, claims_of_model, complain_of_unknown_claims
+from prooflops.model.claims import DOES_NOT_APPLY, MARKER, answer_of
 from prooflops.model.examination import Examination
 from prooflops.model.user_model import ModelError, loaded
-from prooflops.suite.plugin import reason_of
-from prooflops.suite.verdicts import Outcome, Registry, RegistryError, load_registry
+from prooflops.suite.collection import check_claims_exist, claims_of
+from prooflops.suite.registry import Registry, RegistryError, load_registry
+from prooflops.suite.run import outcome_of
+from prooflops.suite.verdicts import Outcome
 
 TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
 
@@ -70,37 +72,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Answers:
-    """What became of the claims of the registry for the user's model. A plugin, so that it hears of each test."""
+    """The plugin that collects, for the user's model, the outcomes of the tests of the registry's claims."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self._outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        complain_of_unknown_claims(self.registry, items)
-        for item in items:
-            item.user_properties += [(MARKER, claim) for claim in claims_of_model(item)]
+        check_claims_exist(self.registry, items, MARKER)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        outcome = yield
-        if outcome.failed and (ids := claims_of_model(item)):
-            text = "\n\n".join(self.registry.describe(claim) for claim in ids)
-            outcome.sections.append(("claimed of any model", text))
-        return outcome
+        report = yield
+        report.claims_of_model = claims = claims_of(item, MARKER)  # type: ignore[attr-defined]
+        if report.failed and claims:
+            text = "\n\n".join(self.registry.describe(claim) for claim in claims)
+            report.sections.append(("claimed of any model", text))
+        return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when != "call" and report.outcome == "passed":
-            return
-        outcome = Outcome(
-            test=report.nodeid,
-            status=report.outcome,
-            reason=reason_of(report),
-            figures=tuple(str(value) for key, value in report.user_properties if key == "figure"),
-        )
-        for key, value in report.user_properties:
-            if key == MARKER:
-                self._outcomes[str(value)].append(outcome)
+        if outcome := outcome_of(report):
+            for claim in getattr(report, "claims_of_model", ()):
+                self._outcomes[claim].append(outcome)
 
     def tell(self, examination: Examination) -> None:
         """Takes the answers down among the facts, in the order of the registry."""

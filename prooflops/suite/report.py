@@ -18,7 +18,8 @@ from prooflops.history import record as recording
 from prooflops.history import records as history
 from prooflops.machine import device as devices
 from prooflops.suite import plots
-from prooflops.suite.verdicts import VERDICTS, Registry, Verdict
+from prooflops.suite.registry import Registry
+from prooflops.suite.verdicts import VERDICTS, Verdict
 
 COLOURS = {"FAILS": "red", "not checked": "yellow", "corrected": "cyan"}
 

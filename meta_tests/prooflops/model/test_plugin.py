@@ -24,7 +24,8 @@ from meta_tests.user_models.worked import (
 from prooflops.model import user_model as model
 from prooflops.model.claims import answer_of
 from prooflops.model.memory import memory_of
-from prooflops.suite.verdicts import Claim, Outcome
+from prooflops.suite.registry import Claim
+from prooflops.suite.verdicts import Outcome
 
 CPU = torch.device("cpu")
 

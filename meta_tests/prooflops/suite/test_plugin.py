@@ -27,8 +27,8 @@ def test_property(x, device):
     assert x == x
 
 @pytest.mark.claim("demo.wrong")
-def test_wrong(figure):
-    figure("7.0x")
+def test_wrong(record_figure):
+    record_figure("7.0x")
 
 @pytest.mark.claim("demo.wrong")
 @pytest.mark.needs("gpus>=64")

@@ -1,0 +1,95 @@
+"""Collected tests: which claims they settle, what hardware they need, how they are timed and their examples counted."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+
+from accounting import measured
+from prooflops.machine import device as machine
+from prooflops.suite.registry import Registry
+from prooflops.suite.run import EVIDENCE, Run
+
+EXAMPLE_COUNTER = pytest.StashKey[list[int]]()
+
+
+def claims_of(item: pytest.Item, marker: str = "claim") -> list[str]:
+    """The claim ids that the markers of a test name, each once."""
+    return list(dict.fromkeys(claim for each in item.iter_markers(marker) for claim in each.args))
+
+
+def check_claims_exist(registry: Registry, items: Iterable[pytest.Item], marker: str = "claim") -> None:
+    """Stops the run where a marker names a claim that is not in the registry."""
+    unknown = {
+        claim: item.nodeid for item in items for claim in claims_of(item, marker) if claim not in registry.claims
+    }
+    if unknown:
+        rows = ", ".join(f"{claim!r} ({node})" for claim, node in unknown.items())
+        raise pytest.UsageError(f"markers name claims that test_claims/registry does not have: {rows}")
+
+
+def check_claims_have_tests(config: pytest.Config, registry: Registry, items: Iterable[pytest.Item]) -> None:
+    """Stops a run of all tests of test_claims where a claim has none."""
+    if not _runs_all_claims(config):
+        return
+    tested = {claim for item in items for claim in claims_of(item)}
+    missing = [claim.id for claim in registry.claims.values() if claim.id not in tested and not claim.on_record]
+    if missing:
+        raise pytest.UsageError(f"claims of test_claims/registry that no test settles: {', '.join(missing)}")
+
+
+def _runs_all_claims(config: pytest.Config) -> bool:
+    wanted = config.rootpath / "test_claims"
+    given = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    narrowed = (
+        config.option.keyword or config.option.markexpr or config.getoption("deselect", None) or config.option.ignore
+    )
+    return not narrowed and any(path == wanted or path in wanted.parents for path in given)
+
+
+def skip_without_hardware(item: pytest.Item, run: Run) -> None:
+    """Skips a test that lacks what its own marker `needs` names, or what all of its claims need."""
+    needs_of_claims = [set(run.registry.claims[claim].needs) for claim in claims_of(item)]
+    shared = set.intersection(*needs_of_claims) if needs_of_claims else set()
+    own = {need for marker in item.iter_markers("needs") for need in marker.args}
+    for need in sorted(own.union(*needs_of_claims)):
+        try:
+            why = machine.unmet(need, run.device)
+        except ValueError as error:
+            raise pytest.UsageError(f"{item.nodeid}: {error}") from error
+        if why and need in own | shared:
+            item.stash[EVIDENCE].unmet = why
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+def use_device_clock(item: pytest.Item, device: torch.device) -> None:
+    """Has pytest-benchmark time a benchmark by the device's own clock."""
+    if "benchmark" not in getattr(item, "fixturenames", ()):
+        return
+    own = item.get_closest_marker("benchmark")
+    options = {"timer": measured.clock(device), **(own.kwargs if own else {})}
+    item.add_marker(pytest.mark.benchmark(**options), append=False)  # pytest-benchmark reads the closest marker only
+
+
+def count_examples(item: pytest.Item) -> None:
+    """Has hypothesis's own entry for wrappers (`inner_test`) count the examples that ran to their end."""
+    handle = getattr(getattr(item, "obj", None), "hypothesis", None)
+    if handle is None or not isinstance(item, pytest.Function):
+        return
+    counter = getattr(handle.inner_test, "_examples", None)
+    if counter is None:
+        inner, counter = handle.inner_test, [0]
+
+        @functools.wraps(inner)
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            result = inner(*args, **kwargs)
+            counter[0] += 1
+            return result
+
+        counting._examples = counter  # type: ignore[attr-defined]
+        handle.inner_test = counting
+    item.stash[EXAMPLE_COUNTER] = counter

@@ -1,0 +1,95 @@
+"""The fixtures that claims and benchmarks use: the device under test, what is known of it, figures, speed, progress."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+
+from accounting.devices import bandwidth_bytes_per_s
+from prooflops.console.progress import Progress
+from prooflops.machine import device as machine
+from prooflops.machine.conditions import conditions as device_conditions
+from prooflops.suite.ranks import Ranked
+from prooflops.suite.run import EVIDENCE, RUN
+from prooflops.suite.speed import Speed
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> torch.device:
+    """The device under test, and of its kind the current one: what names none (a graph, a pinned tensor) goes there."""
+    device = pytestconfig.stash[RUN].device
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    return device
+
+
+@pytest.fixture(scope="session")
+def job(pytestconfig: pytest.Config) -> Ranked | None:
+    """This process as a rank of a job of several, see `prooflops.suite.ranks`; None for a run of its own."""
+    return pytestconfig.pluginmanager.get_plugin("prooflops.suite.ranks")
+
+
+@pytest.fixture(scope="session")
+def pace(pytestconfig: pytest.Config) -> str:
+    """quick, default or thorough."""
+    return pytestconfig.stash[RUN].pace
+
+
+@pytest.fixture(scope="session")
+def isa(device: torch.device) -> list[str]:
+    """The features of the device under test that decide its rates, as the header prints them."""
+    return machine.isa(device)
+
+
+@pytest.fixture(scope="session")
+def peak_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
+    """The vendor's dense peak of the device under test for a dtype; None where none is on record."""
+    return functools.partial(machine.peak_flop_per_s, device)
+
+
+@pytest.fixture(scope="session")
+def bound_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
+    """What no rate measured on the device under test can exceed, for a dtype; None where nothing is known."""
+    return functools.partial(machine.bound_flop_per_s, device)
+
+
+@pytest.fixture(scope="session")
+def bound_bytes_per_s(device: torch.device) -> float | None:
+    """What no stream from or to the memory of the device under test can exceed; None where nothing is on record."""
+    return bandwidth_bytes_per_s(machine.accelerator(device))
+
+
+@pytest.fixture
+def record_figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Records a measured figure with the claim: `record_figure("1.62x slower")`."""
+    evidence = request.node.stash[EVIDENCE]
+    return lambda text: evidence.figures.append(text)
+
+
+@pytest.fixture
+def speed(device: torch.device, record_figure: Callable[[str], None]) -> Speed:
+    """Compares the times of two functions, see `prooflops.suite.speed`."""
+    return Speed(device, record_figure)
+
+
+@pytest.fixture(scope="session")
+def conditions(device: torch.device) -> Callable[[], AbstractContextManager[dict[str, Any]]]:
+    """`with conditions() as record:` the device's state before and after, see `prooflops.machine.conditions`."""
+    return functools.partial(device_conditions, device)
+
+
+@pytest.fixture(scope="session")
+def progress_of(pytestconfig: pytest.Config) -> Callable[[str], Progress]:
+    """Reports on the terminal what a long piece of work of that name is doing, see `prooflops.console.progress`."""
+    return functools.partial(Progress, pytestconfig)
+
+
+@pytest.fixture
+def progress(request: pytest.FixtureRequest, progress_of: Callable[[str], Progress]) -> Progress:
+    """Reports on the terminal what a long test is doing."""
+    return progress_of(request.node.name)
