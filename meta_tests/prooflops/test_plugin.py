@@ -151,7 +151,7 @@ def test_a_full_disk_is_said_in_words_and_the_history_stays(foreign: Foreign) ->
 
 def test_a_file_too_large_for_the_disk_leaves_nothing_of_itself(tmp_path: Path) -> None:
     code = (
-        "import resource, signal, sys; from pathlib import Path; from prooflops import history\n"
+        "import resource, signal, sys; from pathlib import Path; from prooflops.history import records as history\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))\n"
         "history.append(Path(sys.argv[1]), {'padding': 'x' * 200_000}, {'name': 'a'})\n"

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-try:
-    # A copy of prooflops/machine/contention.py under a name of its own.
+try:  # copies of the files below, under names of their own
     from prooflops_gate_contention import Watch  # type: ignore[import-not-found]
-except ImportError:  # this file is read where it lies, as a part of the package
+    from prooflops_gate_plain import plain_figure  # type: ignore[import-not-found]
+except ImportError:  # imported as a part of the package
+    from prooflops.history.plain import plain_figure
     from prooflops.machine.contention import Watch
 
 TASK = "PROOFLOPS_GATE_TASK"
@@ -100,15 +101,6 @@ class Recorder:
             extra = {**bench.extra_info, "contention": self.contention.get(bench.fullname, {})}
             found.append({"fullname": bench.fullname, "stats": {"min": bench.stats.min}, "extra_info": extra})
         return found
-
-
-def plain_figure(value: object) -> object:
-    """For JSON: a scalar of numpy or torch as the number it is, anything else in words."""
-    try:
-        figure = value.item()  # type: ignore[attr-defined]
-    except (AttributeError, TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several elements
-        return str(value)
-    return figure if isinstance(figure, (bool, int, float, str)) else str(value)
 
 
 def modules() -> dict[str, str]:

@@ -29,6 +29,7 @@ PACKAGE = HERE.parent
 COPIED = {
     HERE / "child_plugin.py": "prooflops_gate_child_plugin.py",
     PACKAGE / "machine" / "contention.py": "prooflops_gate_contention.py",
+    PACKAGE / "history" / "plain.py": "prooflops_gate_plain.py",
 }
 RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"

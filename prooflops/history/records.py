@@ -23,6 +23,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from prooflops.history.plain import plain_figure
+
 SCHEMA = 1
 PORTABLE = ("mfu", "hfu", "share_of_ceiling")  # figures that mean the same on another machine
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
@@ -82,8 +84,6 @@ def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, An
 
 def as_text(record: Mapping[str, Any]) -> str:
     """A record as it is written: JSON, one line a value, so that a difference of two can be read."""
-    from prooflops.gate.child_plugin import plain_figure  # imports pytest, which reading a history does without
-
     return json.dumps(record, indent=1, default=plain_figure) + "\n"
 
 

@@ -31,12 +31,13 @@ ROOT = Path(__file__).resolve().parents[3]
 QUICK = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
-    from prooflops import judging, statistics
+    from prooflops.gate import decisions
+    from prooflops.statistics import effects as statistics
     def plan(self, benchmarks):
         looks = (self.most if self.fixed else 3,)
         return statistics.Plan(benchmarks=1, looks=looks, alarm_rate=0.2, confirmation_level=0.2, confirming_pairs=3,
                                shared_baseline=not self.paired)
-    judging.Rule.plan = plan
+    decisions.Rule.plan = plan
 """
 
 MORE = """
@@ -69,7 +70,7 @@ PARENT = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
     from accounting import measured
-    from prooflops import device
+    from prooflops.machine import device
     def opened(*_):
         raise AssertionError("the parent opened the device")
     device.headline = device.fingerprint = device.unmet = measured.clock = opened

@@ -26,7 +26,7 @@ BEGINS = "begins"
 WRITER = """
 import sys
 from pathlib import Path
-from prooflops import history
+from prooflops.history import records as history
 folder, size = Path(sys.argv[1]), int(sys.argv[2])
 stats = {"min": 1.0, "data": [1.0] * size}
 record = {"benchmarks": [{"fullname": "a", "stats": stats}], "padding": "x" * 4_000_000}

@@ -79,7 +79,7 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
 
 def test_a_kill_while_writing_leaves_only_whole_records(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from prooflops import history\n"
+        "import sys; from pathlib import Path; from prooflops.history import records as history\n"
         "big = {'benchmarks': [], 'prooflops': {}, 'padding': 'x' * 2_000_000}\n"
         "while True: history.append(Path(sys.argv[1]), big, {'name': 'a'})"
     )
