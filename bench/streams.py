@@ -233,7 +233,7 @@ class Arrays:
         return Stream(kernel, runs[kernel], a, b)
 
 
-def assert_bytes(work: Work, function: Callable[[], object], uncounted: int = 0) -> counted.Count:
+def assert_bytes(work: Work, function: Callable[[], object], uncounted: int = 0) -> counted.CountedWork:
     """Raises AssertionError where the bytes declared are not those of the tensors that `function` reads and writes.
 
     `uncounted`: bytes of results that the formula leaves out.

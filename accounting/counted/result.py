@@ -25,7 +25,7 @@ PHASES = {
 Tally = dict[tuple[str, int], list[int]]  # (operator, when) -> figures
 
 
-class Figures(NamedTuple):
+class Totals(NamedTuple):
     """What one operator, one module or all of them did."""
 
     products: int = 0  # FLOPs of sums of multiply-adds
@@ -49,7 +49,7 @@ class Figures(NamedTuple):
         return arithmetic_intensity(self.flops, self.moved_bytes)
 
 
-class Count:
+class CountedWork:
     """The FLOPs and bytes of a block of code; grows while the block runs, and may be read at any time.
 
     The plain figures (`total`, `forward`, `backward`, `recomputed`, `model`) are the FLOPs of products alone, sums of
@@ -62,23 +62,23 @@ class Count:
         self._table = table
         self._products = products  # of each phase
 
-    def by_operator(self, phase: str = "all", module: str = "Global") -> dict[str, Figures]:
+    def by_operator(self, phase: str = "all", module: str = "Global") -> dict[str, Totals]:
         """The figures per operator, such as {"aten.mm": …}, of one phase and within one module.
 
         `phase` is "forward", "backward" (recomputation included), "recomputed" or "all"; "Global" is every module.
         """
         sums = self._sums(phase, lambda modules, operator: (operator,) * (module in modules))
-        return {name: _figures(numbers) for name, numbers in sums.items()}
+        return {name: _totals(numbers) for name, numbers in sums.items()}
 
-    def by_module(self, phase: str = "all") -> dict[str, Figures]:
+    def by_module(self, phase: str = "all") -> dict[str, Totals]:
         """The figures per module, each with those of its submodules; "Global" is everything."""
         return {
-            name: _figures(numbers) for name, numbers in self._sums(phase, lambda modules, operator: modules).items()
+            name: _totals(numbers) for name, numbers in self._sums(phase, lambda modules, operator: modules).items()
         }
 
-    def figures(self, phase: str = "all") -> Figures:
+    def totals(self, phase: str = "all") -> Totals:
         """The figures of all operators together."""
-        return self.by_module(phase).get("Global", Figures())
+        return self.by_module(phase).get("Global", Totals())
 
     def _sums(self, phase: str, names: Callable[[frozenset[str], str], Any]) -> dict[str, list[int]]:
         """The figures summed under every name that the open modules and the operator have."""
@@ -124,25 +124,25 @@ class Count:
     @property
     def elementwise(self) -> int:
         """FLOPs of elementwise operations and reductions, one per element; in none of the plain figures."""
-        return self.figures().elementwise
+        return self.totals().elementwise
 
     @property
     def read_bytes(self) -> int:
-        return self.figures().read_bytes
+        return self.totals().read_bytes
 
     @property
     def written_bytes(self) -> int:
-        return self.figures().written_bytes
+        return self.totals().written_bytes
 
     @property
     def moved_bytes(self) -> int:
         """Bytes that the operators read and write, each tensor once."""
-        return self.figures().moved_bytes
+        return self.totals().moved_bytes
 
     @property
     def intensity(self) -> float:
         """FLOPs (products and elementwise) per byte moved. Raises ValueError where no byte is moved."""
-        return self.figures().intensity
+        return self.totals().intensity
 
     @property
     def unknown(self) -> dict[str, int]:
@@ -157,7 +157,7 @@ class Count:
         recomputed = f" ({self.recomputed} of it recomputed)" if self.recomputed else ""
         unknown = f", unknown={self.unknown}" if self.unknown else ""
         return (
-            f"Count(forward={self.forward}, backward={self.backward}{recomputed}, "
+            f"CountedWork(forward={self.forward}, backward={self.backward}{recomputed}, "
             f"elementwise={self.elementwise}{unknown})"
         )
 
@@ -165,5 +165,5 @@ class Count:
 _NOTHING = [0] * 5
 
 
-def _figures(numbers: list[int]) -> Figures:
-    return Figures(numbers[PRODUCTS], numbers[ELEMENTWISE], numbers[READ], numbers[WRITTEN])
+def _totals(numbers: list[int]) -> Totals:
+    return Totals(numbers[PRODUCTS], numbers[ELEMENTWISE], numbers[READ], numbers[WRITTEN])

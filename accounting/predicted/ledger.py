@@ -256,8 +256,8 @@ def can_fake_cuda() -> bool:
 
 
 @dataclass(frozen=True)
-class Bytes:
-    """Bytes of one phase; levels are relative to the start of the block, as in `accounting.measured`.
+class PredictedBytes:
+    """PredictedBytes of one phase; levels are relative to the start of the block, as in `accounting.measured`.
 
     A class of storages is what left them behind: those that outlive the phase that allocated them bear its name (a
     training step's: see `CLASSES`); of the rest, "recomputed" are those that a checkpointed segment allocates as it
@@ -276,7 +276,7 @@ class Bytes:
     charged_peak_bytes: tuple[int, int] | None = None
 
 
-def replay(ledger: Ledger, classes: Mapping[str, str]) -> list[Bytes]:
+def replay(ledger: Ledger, classes: Mapping[str, str]) -> list[PredictedBytes]:
     """The bytes of each phase, from the order in which storages were born and died."""
     first, last, inherited = _successions(ledger)
     born_in: dict[int, int] = {}
@@ -371,8 +371,8 @@ class _Books:
     def hold(self, scratch: int) -> None:
         self._peak_with_scratch = max(self._peak_with_scratch, self._live + scratch)
 
-    def bytes(self, knows_scratch: bool) -> Bytes:
-        return Bytes(
+    def bytes(self, knows_scratch: bool) -> PredictedBytes:
+        return PredictedBytes(
             allocated_bytes=self._allocated,
             freed_bytes=self._freed,
             live_bytes=self._live,

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import profile
 
 from accounting import measured
-from accounting.measured import Bytes
+from accounting.measured import MeasuredBytes, allocations, timing
 
 # --- exact figures on the CPU -----------------------------------------------------------------------------------------
 
@@ -28,7 +28,7 @@ LAYERS, WIDTH, BATCH = 4, 512, 128
 PARAMETERS = LAYERS * WIDTH * WIDTH
 
 
-def training_steps() -> measured.Memory:
+def training_steps() -> measured.MeasuredMemory:
     """Forward, backward and two optimizer steps of a linear net, a phase each."""
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -76,11 +76,11 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at() -> None:
         held.mark("nothing")
         kept = torch.empty(3000)
     expected = {
-        "one": Bytes(allocated_bytes=4000, freed_bytes=0, live_bytes=4000, peak_bytes=4000),
-        "other": Bytes(allocated_bytes=2000, freed_bytes=4000, live_bytes=2000, peak_bytes=6000),
-        "passing": Bytes(allocated_bytes=400, freed_bytes=400, live_bytes=2000, peak_bytes=2400),
-        "only freed": Bytes(allocated_bytes=0, freed_bytes=2000, live_bytes=0, peak_bytes=2000),
-        "nothing": Bytes(allocated_bytes=0, freed_bytes=0, live_bytes=0, peak_bytes=0),
+        "one": MeasuredBytes(allocated_bytes=4000, freed_bytes=0, live_bytes=4000, peak_bytes=4000),
+        "other": MeasuredBytes(allocated_bytes=2000, freed_bytes=4000, live_bytes=2000, peak_bytes=6000),
+        "passing": MeasuredBytes(allocated_bytes=400, freed_bytes=400, live_bytes=2000, peak_bytes=2400),
+        "only freed": MeasuredBytes(allocated_bytes=0, freed_bytes=2000, live_bytes=0, peak_bytes=2000),
+        "nothing": MeasuredBytes(allocated_bytes=0, freed_bytes=0, live_bytes=0, peak_bytes=0),
     }
     assert held.phases == expected, f"{held.phases}, but should be {expected}"
     whole = (held.allocated_bytes, held.freed_bytes, held.live_bytes, held.peak_bytes)
@@ -156,8 +156,8 @@ def test_a_profiler_inside_a_measurement_is_noticed_at_the_end() -> None:
 
 
 def test_a_session_that_lost_a_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = measured._split_at_marks
-    monkeypatch.setattr(measured, "_split_at_marks", lambda trace: split(trace)[1:])
+    split = allocations._split_at_marks
+    monkeypatch.setattr(allocations, "_split_at_marks", lambda trace: split(trace)[1:])
     with pytest.raises(RuntimeError, match="another profiler ran inside"), measured.memory():
         pass
 
@@ -251,9 +251,9 @@ def test_a_cycle_counts_as_held_until_it_is_collected() -> None:
 
 
 def test_an_address_given_out_twice_was_freed_unseen() -> None:
-    events = [[measured._Event(64, 100), measured._Event(64, 30), measured._Event(64, -30)]]
-    (figures,) = measured._bytes_of(events)
-    expected = Bytes(allocated_bytes=130, freed_bytes=130, live_bytes=0, peak_bytes=100)
+    events = [[allocations._Event(64, 100), allocations._Event(64, 30), allocations._Event(64, -30)]]
+    (figures,) = allocations._bytes_of(events)
+    expected = MeasuredBytes(allocated_bytes=130, freed_bytes=130, live_bytes=0, peak_bytes=100)
     assert figures == expected, f"{figures}, but should be {expected}"
 
 
@@ -263,7 +263,7 @@ def test_reports_are_put_in_the_order_of_time_and_those_of_other_devices_left_ou
         return {"name": "[memory]", "ts": Decimal(ts), "args": arguments}
 
     def mark(ts: str) -> dict[str, Any]:
-        return {"name": f"{measured._MARK}0", "ts": Decimal(ts)}
+        return {"name": f"{allocations._MARK}0", "ts": Decimal(ts)}
 
     # A nanosecond apart, where a float of this size steps by 250.
     trace = [
@@ -275,7 +275,7 @@ def test_reports_are_put_in_the_order_of_time_and_those_of_other_devices_left_ou
         mark("1763685000000000.004"),
         report("1763685000000000.005", 9),
     ]
-    segments = measured._split_at_marks(trace)
+    segments = allocations._split_at_marks(trace)
     assert segments == [[(8, 8)], [(8, -8)]], f"{segments}"
 
 
@@ -331,8 +331,8 @@ def test_on_cuda_requests_and_charges_are_read_between_phases(books: Books) -> N
         books.book(10)
         held.mark("backward")
     expected = {
-        "forward": Bytes(1600, 600, 1000, 1600, charged_live_bytes=1024, charged_peak_bytes=2048),
-        "backward": Bytes(10, 0, 1010, 1010, charged_live_bytes=1536, charged_peak_bytes=1536),
+        "forward": MeasuredBytes(1600, 600, 1000, 1600, charged_live_bytes=1024, charged_peak_bytes=2048),
+        "backward": MeasuredBytes(10, 0, 1010, 1010, charged_live_bytes=1536, charged_peak_bytes=1536),
     }
     assert held.phases == expected, f"{held.phases}, but should be {expected}"
     assert (held.live_bytes, held.peak_bytes) == (1010, 1600), f"{held.live_bytes}, {held.peak_bytes}"
@@ -459,7 +459,7 @@ def host_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], No
     """A clock of the host that stands still but for what is passed to `wait`."""
     now = [0.0]
     with monkeypatch.context() as patch:
-        patch.setattr(measured, "perf_counter", lambda: now[0])
+        patch.setattr(timing, "perf_counter", lambda: now[0])
         yield lambda seconds: now.__setitem__(0, now[0] + seconds)
 
 

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 import bench.conftest
 from accounting import measured
+from accounting.measured import timing
 from accounting.models import GPT2_SMALL, DeepLinear
 from bench import (
     cache,
@@ -103,7 +104,8 @@ class Bench:
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.patch, self.folder, self.device = patch, folder, Device()
-        self.set(measured, "clock", lambda device="cpu": self.device.clock)
+        for module in (measured, timing):
+            self.set(module, "clock", lambda device="cpu": self.device.clock)
         self.set(measured, "synchronise", self.device.wait)
         for module in (measuring, launch, test_training, test_data, test_counting):
             self.set(module, "perf_counter", self.device.host)

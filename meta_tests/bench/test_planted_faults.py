@@ -17,6 +17,7 @@ from torch import Tensor
 
 import bench.conftest
 from accounting import counted, measured, models
+from accounting.measured import timing
 from bench import (
     cache,
     products,
@@ -38,7 +39,8 @@ from prooflops.model import examination
 
 
 def unsynchronised(bench: Bench) -> None:
-    bench.set(measured, "clock", lambda device="cpu": bench.device.host)
+    for module in (measured, timing):
+        bench.set(module, "clock", lambda device="cpu": bench.device.host)
 
 
 def zeros(bench: Bench) -> None:
@@ -286,7 +288,7 @@ FAULTS: list[tuple[str, str, Callable[[Bench], None], str]] = [
     ("clock", "not interleaved", instead(test_clock, "interleaved", one_after_the_other), "our clock over Timer"),
     ("clock", "no lead", no_lead, "our clock over Timer: 1.09"),
     ("clock", "other threads", threads_by_default, "our clock over Timer: 0.5"),
-    ("counting", "halved FLOPs", instead(counted.Count, "total", property(lambda self: self.forward)),
+    ("counting", "halved FLOPs", instead(counted.CountedWork, "total", property(lambda self: self.forward)),
      "counted .* FLOPs, but torch's counter says"),
     ("counting", "slow", slow_counter, "times as long as torch's counter"),
     ("numerics", "flushes subnormals", casts(without_subnormals), "values became 0 in fp16"),

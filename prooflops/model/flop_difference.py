@@ -151,7 +151,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     storage. A gradient belongs to the product whose autograd node is running.
     """
 
-    def __init__(self, instance: Instance, count: counted.Count) -> None:
+    def __init__(self, instance: Instance, count: counted.CountedWork) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.parameters = list(instance.parameters.values())
         self.by_dtype: defaultdict[str, int] = defaultdict(int)

@@ -94,7 +94,7 @@ def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> 
     return instance
 
 
-def predicted_memory(user_model: UserModel) -> tuple[predicted.Memory | None, str]:
+def predicted_memory(user_model: UserModel) -> tuple[predicted.PredictedMemory | None, str]:
     """The prediction, or None and why there is none: a model that looks at values cannot run without them."""
     try:
         with (
@@ -109,13 +109,13 @@ def predicted_memory(user_model: UserModel) -> tuple[predicted.Memory | None, st
     return held, ""
 
 
-def _held_bytes(prediction: predicted.Memory | None) -> int | None:
+def _held_bytes(prediction: predicted.PredictedMemory | None) -> int | None:
     if prediction is None:
         return None
     return prediction.phases["forward"].live_bytes - prediction.phases["cleared"].live_bytes
 
 
-def _peak_bytes(prediction: predicted.Memory | None) -> int | None:
+def _peak_bytes(prediction: predicted.PredictedMemory | None) -> int | None:
     if prediction is None:
         return None
     phases = [prediction.phases[name] for name in STEP]

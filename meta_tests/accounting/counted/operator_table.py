@@ -54,7 +54,7 @@ class Row:
         )
 
 
-def count_of(case: Case) -> counted.Count:
+def count_of(case: Case) -> counted.CountedWork:
     act = case.prepare()
     with counted.flops() as count:
         act()

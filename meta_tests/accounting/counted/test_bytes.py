@@ -11,7 +11,7 @@ from accounting import counted, roofline
 from test_claims.oracles import scalars
 
 
-def flops_of(act: Callable[[], object]) -> counted.Count:
+def flops_of(act: Callable[[], object]) -> counted.CountedWork:
     with counted.flops() as count:
         act()
     return count
@@ -106,7 +106,7 @@ def test_what_moves_nothing_has_no_intensity() -> None:
 
 
 def test_the_meta_device_moves_the_bytes_that_real_tensors_would() -> None:
-    def step(device: str) -> counted.Count:
+    def step(device: str) -> counted.CountedWork:
         layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0).to(device).train()
         data = torch.ones(2, 5, 16, device=device)
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):

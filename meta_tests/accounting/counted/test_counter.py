@@ -15,18 +15,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting import counted
-from accounting.counted import operators
+from accounting.counted import counter, operators
 from accounting.flops import linear_flops, matmul_flops
 from test_claims.oracles import scalars
 
 
-def flops_of(act: Callable[[], object]) -> counted.Count:
+def flops_of(act: Callable[[], object]) -> counted.CountedWork:
     with counted.flops() as count:
         act()
     return count
 
 
-def products(figures: dict[str, counted.Figures]) -> dict[str, int]:
+def products(figures: dict[str, counted.Totals]) -> dict[str, int]:
     """The FLOPs of products alone, where there are any."""
     return {name: each.products for name, each in figures.items() if each.products}
 
@@ -65,8 +65,8 @@ def test_flops_are_told_apart_by_module_pass_and_operator() -> None:
     assert forward["Sequential.2"] == forward["Sequential.2.0"] == 80, f"{forward}"
     assert backward["Sequential.2.0"] == 160, f"{backward}"
     assert backward["Sequential.0"] == 48, f"{backward}"
-    assert count.by_module()["Global"] == count.figures(), f"{count.by_module()}"
-    assert count.figures().products == count.total == count.forward + count.backward, f"{count}"
+    assert count.by_module()["Global"] == count.totals(), f"{count.by_module()}"
+    assert count.totals().products == count.total == count.forward + count.backward, f"{count}"
     assert count.by_module()["Sequential.1"].elementwise == 8 + 8, f"{count.by_module()}"
 
 
@@ -74,9 +74,9 @@ def test_the_figures_of_the_operators_add_up_in_each_phase() -> None:
     count = flops_of(lambda: checkpoint(net(), torch.randn(2, 3), use_reentrant=False).sum().backward())
     for phase in ("all", "forward", "backward", "recomputed"):
         operator_sums = [sum(column) for column in zip(*count.by_operator(phase).values(), strict=True)]
-        assert operator_sums == [*count.figures(phase)], f"operators add up to {operator_sums} [{phase}]"
-    both = [sum(pair) for pair in zip(count.figures("forward"), count.figures("backward"), strict=True)]
-    assert both == [*count.figures()], f"forward and backward add up to {both}, but should be {count.figures()}"
+        assert operator_sums == [*count.totals(phase)], f"operators add up to {operator_sums} [{phase}]"
+    both = [sum(pair) for pair in zip(count.totals("forward"), count.totals("backward"), strict=True)]
+    assert both == [*count.totals()], f"forward and backward add up to {both}, but should be {count.totals()}"
 
 
 def test_a_module_whose_input_is_a_leaf_can_be_differentiated_by_it() -> None:
@@ -379,7 +379,7 @@ def test_work_inside_a_fused_product_is_not_elementwise() -> None:
 
 
 def test_a_wrong_operator_formula_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted, "_PLANS", {})
+    monkeypatch.setattr(counter, "_PLANS", {})
     monkeypatch.setitem(operators.PRODUCTS, "mv", lambda out, a, x: 7)
     count = flops_of(lambda: a @ a[0])
     assert count.total == 7, f"{count}, but the formula of an operator is not checked by counting"

@@ -58,7 +58,7 @@ def sizes_of(model: Model, batch: int, sequence: int) -> tuple[int, int]:
 
 def count_of(
     model: Model, batch: int, sequence: int, *, pairs: str = "full", checkpoint_every: int = 0, device: str = "meta"
-) -> counted.Count:
+) -> counted.CountedWork:
     """Forward and backward pass from a gradient of ones, so that no loss is counted."""
     net = build(model, device=device, checkpoint_every=checkpoint_every)
     data = inputs(model, batch, sequence, device=device)

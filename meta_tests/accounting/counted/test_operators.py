@@ -18,13 +18,13 @@ from meta_tests.accounting.counted.operator_cases import CASES, Case
 from meta_tests.accounting.counted.operator_table import PAGE, count_of, page, version
 
 
-def flops_of(act: Callable[[], object]) -> counted.Count:
+def flops_of(act: Callable[[], object]) -> counted.CountedWork:
     with counted.flops() as count:
         act()
     return count
 
 
-def counted_if_there_is(case: Case) -> counted.Count:
+def counted_if_there_is(case: Case) -> counted.CountedWork:
     """The count of a call, unless this torch has no such operator or no kernel for it."""
     try:
         return count_of(case)

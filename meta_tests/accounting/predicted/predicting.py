@@ -17,8 +17,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from accounting import measured, predicted
-from accounting.measured import one_thread
+from accounting.measured import MeasuredMemory, one_thread
 from accounting.models import Transformer
+from accounting.predicted import PredictedMemory
 
 # Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
 few = settings(
@@ -144,7 +145,7 @@ def both(
     micro_batches: int = 1,
     autocast: torch.dtype | None = None,
     scratch: bool = True,
-) -> tuple[predicted.Memory, measured.Memory]:
+) -> tuple[PredictedMemory, MeasuredMemory]:
     """The same two steps predicted, and run and measured."""
     chosen = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
     guess = predicted.training_step(
@@ -165,7 +166,7 @@ def both(
     return guess, held
 
 
-def assert_alike(guess: predicted.Memory, held: measured.Memory, *, without_scratch: bool, given: str = "") -> None:
+def assert_alike(guess: PredictedMemory, held: MeasuredMemory, *, without_scratch: bool, given: str = "") -> None:
     """Live bytes to the byte and peaks to 1 %, at every phase."""
     assert list(guess.phases) == list(held.phases)
     for name, real in held.phases.items():
@@ -270,7 +271,7 @@ def built(workloads: ModuleType, model: Any, checkpoint_every: int = 0, dtype: t
     return workloads.build(model, device=torch.empty(0).device, dtype=dtype, checkpoint_every=checkpoint_every)
 
 
-def step_of(workloads: ModuleType, preset: Transformer, sequence: int, checkpoint_every: int = 1) -> predicted.Memory:
+def step_of(workloads: ModuleType, preset: Transformer, sequence: int, checkpoint_every: int = 1) -> PredictedMemory:
     """One sequence through a full-size model in bf16."""
     tokens = torch.empty(1, sequence, dtype=torch.long, device="meta")
     return predicted.training_step(

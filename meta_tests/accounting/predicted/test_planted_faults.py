@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from accounting import predicted
-from accounting.predicted import ledger
+from accounting.predicted import ledger, prediction
 from meta_tests.accounting.predicted.predicting import RECIPES, Net, assert_alike, both
 
 NET = Net(("linear", "gelu", "layernorm", "scaled", "linear"), 48, 96, False, True, torch.float32)
@@ -105,19 +104,19 @@ def gradients_are_taken_for_bf16(patch: pytest.MonkeyPatch) -> None:
 
 @fault(WITH_MASTER)
 def the_master_copy_is_taken_for_bf16(patch: pytest.MonkeyPatch) -> None:
-    train = predicted._train
+    train = prediction._train
 
     def narrow(*args: Any) -> None:
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(Tensor, "float", lambda tensor: tensor.clone())
             train(*args)
 
-    patch.setattr(predicted, "_train", narrow)
+    patch.setattr(prediction, "_train", narrow)
 
 
 @fault(ACCUMULATED)
 def the_whole_batch_goes_through_in_each_micro_batch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(predicted, "_parts", lambda batch, micro_batches: [batch] * micro_batches)
+    patch.setattr(prediction, "_parts", lambda batch, micro_batches: [batch] * micro_batches)
 
 
 @fault(ACCUMULATED)
@@ -130,7 +129,7 @@ def gradients_of_each_micro_batch_are_kept_apart(patch: pytest.MonkeyPatch) -> N
         kept.extend(tensor.grad.clone() for tensor in parameters if tensor.grad is not None)
 
     parameters: list[Tensor] = []
-    train = predicted._train
+    train = prediction._train
 
     def train_apart(mark: Any, model: nn.Module, *rest: Any) -> None:
         parameters[:] = model.parameters()
@@ -139,12 +138,12 @@ def gradients_of_each_micro_batch_are_kept_apart(patch: pytest.MonkeyPatch) -> N
             train(mark, model, *rest)
         kept.clear()
 
-    patch.setattr(predicted, "_train", train_apart)
+    patch.setattr(prediction, "_train", train_apart)
 
 
 @fault(ACCUMULATED)
 def gradients_are_freed_after_each_micro_batch(patch: pytest.MonkeyPatch) -> None:
-    train = predicted._train
+    train = prediction._train
 
     def train_freeing(mark: Any, model: nn.Module, *rest: Any) -> None:
         def mark_and_free(name: str) -> None:
@@ -154,24 +153,24 @@ def gradients_are_freed_after_each_micro_batch(patch: pytest.MonkeyPatch) -> Non
 
         train(mark_and_free, model, *rest)
 
-    patch.setattr(predicted, "_train", train_freeing)
+    patch.setattr(prediction, "_train", train_freeing)
 
 
 @fault(TIED)
 def a_tied_weight_is_copied_twice(patch: pytest.MonkeyPatch) -> None:
-    fake_copy = predicted.fake_copy
+    fake_copy = prediction.fake_copy
 
     def untied(module: nn.Module, device: str) -> nn.Module:
         copy = fake_copy(module, device)
         copy[1].weight = nn.Parameter(torch.empty_like(copy[1].weight))
         return copy
 
-    patch.setattr(predicted, "fake_copy", untied)
+    patch.setattr(prediction, "fake_copy", untied)
 
 
 @fault(PLAIN)
 def the_random_state_of_a_checkpoint_is_not_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(predicted, "_random_states_seen", lambda ledger: nullcontext())
+    patch.setattr(prediction, "_random_states_seen", lambda ledger: nullcontext())
 
 
 @fault(PLAIN)

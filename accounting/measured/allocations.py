@@ -1,18 +1,16 @@
-"""Bytes that the allocator really holds, and time by the device's own clock."""
+"""MeasuredBytes that a block of code asks of torch's allocator: exact, phase by phase."""
 
 from __future__ import annotations
 
 import gc
 import json
 import os
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -20,18 +18,16 @@ from torch.autograd import profiler
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from accounting.checks import validated_choice, validated_int
+from accounting.checks import validated_choice
 from accounting.phases import Phases
-
-# --- bytes --------------------------------------------------------------------------------------------------
 
 MEASURED_DEVICES = ("cpu", "cuda", "xpu")
 _MARK = "accounting.measured: "
 
 
 @dataclass(frozen=True)
-class Bytes:
-    """Bytes of one phase of a block of code; levels are relative to the start of the *block*.
+class MeasuredBytes:
+    """MeasuredBytes of one phase of a block of code; levels are relative to the start of the *block*.
 
     `requested` is what tensors asked for. `charged` is what the caching allocator set aside for it (whole blocks: what
     torch.cuda.memory_allocated reports); None on the CPU, whose allocator keeps no such account.
@@ -46,7 +42,7 @@ class Bytes:
     charged_peak_bytes: int | None = None
 
 
-class Memory(Phases[Bytes]):
+class MeasuredMemory(Phases[MeasuredBytes]):
     """The bytes of a block of code and of its phases; to be read after the block."""
 
     def __init__(self, meter: _CpuMeter | _CachingAllocatorMeter) -> None:
@@ -80,7 +76,7 @@ _measuring: list[str] = []  # the device of the block that is being measured: th
 
 
 @contextmanager
-def memory(device: str | torch.device = "cpu") -> Iterator[Memory]:
+def memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemory]:
     """The bytes that a block of code allocates, frees, holds and peaks at on `device`, exactly.
 
     CPU: torch's profiler reports every request to torch's allocator with its address; a free is matched with the
@@ -119,7 +115,7 @@ def memory(device: str | torch.device = "cpu") -> Iterator[Memory]:
     try:
         gc.disable()
         meter.start()
-        measured = Memory(meter)
+        measured = MeasuredMemory(meter)
         try:
             yield measured
         except BaseException:
@@ -181,7 +177,7 @@ class _CpuMeter:
         if _profiler_is_on():
             self._session.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def stop(self) -> list[Bytes]:
+    def stop(self) -> list[MeasuredBytes]:
         self.mark()  # the end; a session that ended before would not show it
         self._session.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         with TemporaryDirectory() as folder:
@@ -217,8 +213,8 @@ def _split_at_marks(trace: Iterable[dict[str, Any]]) -> list[list[_Event]]:
     return segments[:-1]  # nothing after the last mark belongs to the block
 
 
-def _bytes_of(segments: Sequence[Sequence[_Event]]) -> list[Bytes]:
-    """Bytes of each segment, each free matched with the allocation at its address."""
+def _bytes_of(segments: Sequence[Sequence[_Event]]) -> list[MeasuredBytes]:
+    """MeasuredBytes of each segment, each free matched with the allocation at its address."""
     blocks: dict[int, int] = {}
     live = 0
     figures = []
@@ -237,7 +233,7 @@ def _bytes_of(segments: Sequence[Sequence[_Event]]) -> list[Bytes]:
                 allocated += size
             live += max(size, 0) - gone
             peak = max(peak, live)
-        figures.append(Bytes(allocated, freed, live, peak, earlier_freed_bytes=earlier))
+        figures.append(MeasuredBytes(allocated, freed, live, peak, earlier_freed_bytes=earlier))
     return figures
 
 
@@ -274,7 +270,7 @@ class _CachingAllocatorMeter:
         self._readings.append(figures)
         self._api.reset_peak_memory_stats(self._device)
 
-    def stop(self) -> list[Bytes]:
+    def stop(self) -> list[MeasuredBytes]:
         self.mark()
         start = self._readings[0]
 
@@ -282,7 +278,7 @@ class _CachingAllocatorMeter:
             return int(end[name] - begin[name])
 
         return [
-            Bytes(
+            MeasuredBytes(
                 allocated_bytes=since("requested_bytes.all.allocated", end, begin),
                 freed_bytes=since("requested_bytes.all.freed", end, begin),
                 live_bytes=since("requested_bytes.all.current", end, start),
@@ -292,150 +288,3 @@ class _CachingAllocatorMeter:
             )
             for begin, end in zip(self._readings, self._readings[1:], strict=False)
         ]
-
-
-# --- time ---------------------------------------------------------------------------------------------------
-
-
-class _DeviceMoment:
-    """A moment on a device's own time line. `later - earlier` waits until the device has reached both: seconds."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self, event: Any) -> None:
-        self._event = event
-
-    def __sub__(self, earlier: _DeviceMoment) -> float:
-        self._event.synchronize()
-        return float(earlier._event.elapsed_time(self._event)) / 1e3
-
-
-def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
-    """A timer of `device`: the difference of two of its readings is the time between them in seconds.
-
-    CUDA and XPU run behind the host, so their readings are events recorded in the current stream: they cost the device
-    next to nothing, and only the subtraction waits. MPS is waited for before the host's clock is read. Fits
-    pytest-benchmark's `timer` option. Resolution: about 0.5 µs for events, below 0.1 µs on the host.
-
-    Domain of validity: work of the current stream; work that the block leaves to other streams is not waited for. A
-    device that is idle at the first reading also waits for the launch of what follows (some 5 µs on CUDA): have it do
-    something meanwhile, or time several calls at once.
-
-    Raises ValueError for a device without a clock (meta) or that torch does not see.
-
-    >>> timer = clock("cpu")
-    >>> start = timer()
-    >>> timer() - start < 1
-    True
-    """
-    device = torch.device(device)
-    if device.type == "cpu":
-        return perf_counter
-    api = _timed_api(device)
-
-    def event() -> _DeviceMoment:
-        event = api.Event(enable_timing=True)
-        event.record(api.current_stream(device))
-        return _DeviceMoment(event)
-
-    def synchronised_perf_counter() -> float:
-        api.synchronize()
-        return perf_counter()
-
-    # torch.mps has events, but no current stream to record them in.
-    return synchronised_perf_counter if device.type == "mps" else event
-
-
-def synchronise(device: str | torch.device) -> None:
-    """Waits until `device` has done all that it was given, in whatever stream; a CPU has, when its calls return.
-
-    Raises ValueError for a device without a clock (meta) or that torch does not see.
-
-    >>> synchronise("cpu")
-    """
-    device = torch.device(device)
-    if device.type == "mps":
-        _timed_api(device).synchronize()
-    elif device.type != "cpu":
-        _timed_api(device).synchronize(device)
-
-
-def _timed_api(device: torch.device) -> Any:
-    validated_choice("device", device.type, ("cpu", "cuda", "xpu", "mps"))
-    api = getattr(torch, device.type)
-    present = torch.backends.mps.is_available() if device.type == "mps" else api.is_available()
-    if not present:
-        raise ValueError(f"device must be present, got {str(device)!r}, and torch sees no {device.type} device")
-    return api
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of each round, in order."""
-
-    times_s: tuple[float, ...]
-
-    @property
-    def median_s(self) -> float:
-        return statistics.median(self.times_s)
-
-    @property
-    def spread(self) -> float:
-        """The range of the middle half of the rounds, as a share of the median."""
-        low, _, high = statistics.quantiles(self.times_s, n=4, method="inclusive")
-        return (high - low) / self.median_s
-
-
-def time(
-    fn: Callable[[], object],
-    device: str | torch.device = "cpu",
-    *,
-    warmup: int,
-    rounds: int,
-    setup: Callable[[], object] | None = None,
-) -> Timing:
-    """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not timed.
-
-    `setup()` runs before each call, warm-up included, and outside of the timed span (a cache flush, say). On CUDA it
-    shares the stream, so nothing waits between the two, and the host may run ahead of all rounds.
-
-    Domain of validity: see `clock`. A call shorter than the resolution (or, on CUDA, than the time to launch it) is
-    not resolved: let `fn` do more.
-
-    Raises ValueError for fewer than 2 rounds: one has no spread.
-
-    >>> time(lambda: sum(range(1000)), warmup=1, rounds=5).median_s > 0
-    True
-    """
-    validated_int("warmup", warmup)
-    validated_int("rounds", rounds, minimum=2)
-    timer = clock(device)
-    moments = []
-    for turn in range(warmup + rounds):
-        if setup is not None:
-            setup()
-        start = timer()
-        fn()
-        stop = timer()
-        if turn >= warmup:
-            moments.append((start, stop))
-    return Timing(tuple(stop - start for start, stop in moments))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch works on one thread of the host within, and on as many as before afterwards.
-
-    Threads that wait for one another are most of a busy machine's noise, and kernels hold a part of their scratch per
-    thread. The operators of other libraries, and the worker processes of a data loader, are not held back.
-
-    >>> with one_thread():
-    ...     torch.get_num_threads()
-    1
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
