@@ -75,8 +75,8 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def requirements(extra: str = "", repository: Path = REPOSITORY) -> list[Requirement]:
-    """The dependencies in pyproject.toml that apply here, with those of one extra.
+def requirements(*extras: str, repository: Path = REPOSITORY) -> list[Requirement]:
+    """The core dependencies in pyproject.toml that apply here, with those of some extras.
 
     Read line by line, as Python 3.10 has no TOML reader; meta_tests/test_setup_env.py holds this against a real one.
     """
@@ -87,7 +87,7 @@ def requirements(extra: str = "", repository: Path = REPOSITORY) -> list[Require
             current = start[1]
         elif line == "]":
             current = ""
-        elif current and current in ("dependencies", extra) and not line.lstrip().startswith("#"):
+        elif current in ("dependencies", *extras) and not line.lstrip().startswith("#"):
             match = form.match(line)
             if match is None:
                 raise SetupError(f'pyproject.toml: {line.strip()} should be of the form "name>=version"')
@@ -100,9 +100,10 @@ def has_nvidia_driver() -> bool:
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
-def needs_on_this_machine(needs: list[Requirement]) -> list[Requirement]:
-    """`needs` without the reader of NVIDIA's clocks and power where there is no NVIDIA driver."""
-    return [need for need in needs if need.name != "nvidia-ml-py" or has_nvidia_driver()]
+def needs_of_a_run(*extras: str, repository: Path = REPOSITORY) -> list[Requirement]:
+    """What the suite needs on this machine: core, suite, extras, and `nvidia` where there is an NVIDIA driver."""
+    nvidia = ["nvidia"] if has_nvidia_driver() else []
+    return requirements("suite", *nvidia, *extras, repository=repository)
 
 
 def _self_portrait(names: list[str]) -> Interpreter:
@@ -245,9 +246,9 @@ def _key(given: Interpreter, needs: list[Requirement], constraints: Path) -> str
     return hashlib.sha256(json.dumps(parts).encode() + constraints.read_bytes()).hexdigest()
 
 
-def ready_python(python: str, extra: str = "", repository: Path = REPOSITORY) -> str:
+def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> str:
     """The Python to run with, made ready where it is not."""
-    needs = needs_on_this_machine(requirements(extra, repository))
+    needs = needs_of_a_run(*extras, repository=repository)
     names = [need.name for need in needs]
     constraints = repository / "constraints.txt"
     venv = Venv(repository / ".venv")
@@ -261,7 +262,7 @@ def ready_python(python: str, extra: str = "", repository: Path = REPOSITORY) ->
         _say(f"{given.executable} has all packages that are needed, so nothing is installed")
         return given.executable
 
-    key = _key(given, requirements(repository=repository), constraints)
+    key = _key(given, requirements("suite", "nvidia", repository=repository), constraints)
     if stamp.get("key") != key:
         _say(f"making {venv.folder} from {given.executable}" + (", whose torch it uses" if way.site_folders else ""))
         venv.create(given, way.site_folders)
@@ -278,14 +279,14 @@ def ready_python(python: str, extra: str = "", repository: Path = REPOSITORY) ->
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dev", action="store_const", const="dev", default="", help="with the tools of `make lint`")
+    parser.add_argument("--dev", action="store_true", help="with the tools of `make lint`")
     parser.add_argument("--probe", nargs="*", metavar="PACKAGE", help="print what this Python has, as JSON")
     options = parser.parse_args(arguments)
     if options.probe is not None:
         print(json.dumps(asdict(_self_portrait(options.probe))))
         return 0
     try:
-        print(ready_python(sys.executable, options.dev))
+        print(ready_python(sys.executable, *(["dev"] if options.dev else [])))
     except SetupError as error:
         _say(str(error))
         return 1

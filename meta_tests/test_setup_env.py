@@ -1,17 +1,15 @@
-"""The set-up that `make` does: which Python is run, what is installed where, and what the wheel holds.
+"""The set-up that `make` does: which Python is run, and what is installed where.
 
 No network and no real package: the given Pythons are empty virtual environments with stubs in them, and pip is a
 stand-in that puts stubs where pip would put packages.
 """
 
 import importlib.metadata
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,7 @@ else:
     import tomli as tomllib
 
 REPOSITORY = Path(setup_env.__file__).parent
-ALL = {need.name: need.minimum for need in requirements()}
+ALL = {need.name: need.minimum for need in requirements("suite", "nvidia")}  # where there is an NVIDIA driver
 
 
 def put_package(folder, name, version, source=""):
@@ -264,7 +262,7 @@ class TestWhenTheVenvIsMadeAnew:
 class TestWhatPipIsTold:
     def test_where_it_fails_the_error_says_what_to_do_without_a_network(self, given, repository, monkeypatch):
         python = setup_env.interpreter(given(), [])
-        einops = [need for need in requirements() if need.name == "einops"]
+        einops = [need for need in requirements("suite") if need.name == "einops"]
         monkeypatch.setattr(setup_env, "_run", lambda command, quiet=False: int("install" in command))
         with pytest.raises(SetupError, match=r"(?s)could not install einops>=.*Without a network.*PIP_NO_INDEX=1"):
             Venv(repository / ".venv").install(python, einops, None)
@@ -289,7 +287,7 @@ class TestWhatPipIsTold:
         assert pins[0].marker is None, "a torch without a pin drags in gigabytes of CUDA"
         for pin in pins:
             assert re.fullmatch(r"==[\d.]+", str(pin.specifier)), f"{pin} is not one version"
-        asked = {need.name for need in [*requirements(), *requirements("dev")]} - {"tomli"}
+        asked = {need.name for need in requirements("suite", "nvidia", "dev")} - {"tomli"}
         assert asked <= {pin.name for pin in pins}, "tested versions are not said for all that is asked for"
 
     @pytest.mark.parametrize("name", ["Makefile", "pyproject.toml", "constraints.txt", "setup_env.py", ".ci/run"])
@@ -299,20 +297,23 @@ class TestWhatPipIsTold:
 
 
 class TestDependencies:
-    @pytest.mark.parametrize("extra", ["", "dev"])
-    def test_they_are_read_as_a_toml_reader_reads_them(self, extra):
+    @pytest.mark.parametrize("extras", [(), ("suite",), ("suite", "nvidia", "dev")])
+    def test_they_are_read_as_a_toml_reader_reads_them(self, extras):
         project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-        listed = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
+        listed = sum((project["optional-dependencies"][extra] for extra in extras), project["dependencies"])
         applicable = [Requirement(line) for line in listed]
         expected = [
             f"{need.name}{need.specifier}" for need in applicable if need.marker is None or need.marker.evaluate()
         ]
-        assert [str(need) for need in requirements(extra)] == expected
+        assert [str(need) for need in requirements(*extras)] == expected
+
+    def test_the_core_is_what_the_gate_needs(self):
+        assert {need.name for need in requirements()} == {"pytest", "pytest-benchmark", "numpy", "scipy"}
 
     def test_a_line_of_another_form_is_refused(self, repository):
         text = (repository / "pyproject.toml").read_text()
-        (repository / "pyproject.toml").write_text(text.replace("einops>=", "einops~="))
-        with pytest.raises(SetupError, match=r'"einops~=.* should be of the form'):
+        (repository / "pyproject.toml").write_text(text.replace("numpy>=", "numpy~="))
+        with pytest.raises(SetupError, match=r'"numpy~=.* should be of the form'):
             requirements(repository=repository)
 
 
@@ -335,7 +336,7 @@ class TestMake:
         assert "is 2.7.18; name another" in answer.stderr
 
     def test_a_python_that_has_all_packages_runs_pytest(self):
-        needs = setup_env.needs_on_this_machine(requirements())
+        needs = setup_env.needs_of_a_run()
         if lacking := [need for need in needs if not need.is_met_by(version_or_none(need.name))]:
             pytest.skip(f"this Python lacks {lacking}, which would be installed")
         answer = self.make("validate", f"PYTHON={sys.executable}", "ARGS=--version")
@@ -347,52 +348,3 @@ class TestMake:
         assert "-W error" in self.make("--dry-run", "test", f"PYTHON={sys.executable}").stdout
         assert "-W" not in self.make("--dry-run", "validate", f"PYTHON={sys.executable}").stdout
         assert "filterwarnings" not in (REPOSITORY / "pytest.ini").read_text()
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    if not setup_env.Requirement("setuptools", "77").is_met_by(version_or_none("setuptools")):
-        pytest.skip("needs setuptools 77 or later")
-    clone = tmp_path_factory.mktemp("clone")
-    for name in ("accounting", "prooflops", "bench", "test_claims", "meta_tests"):
-        shutil.copytree(REPOSITORY / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in REPOSITORY.glob("*.*"):
-        if path.is_file():
-            shutil.copy(path, clone)
-    shutil.copy(REPOSITORY / "LICENSE", clone)
-    build = "import setuptools.build_meta as backend; backend.build_wheel('.')"
-    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, capture_output=True)
-    (file,) = clone.glob("*.whl")
-    with zipfile.ZipFile(file) as archive:
-        archive.extractall(clone / "unpacked")
-    return clone / "unpacked"
-
-
-class TestWheel:
-    def test_it_holds_accounting_and_prooflops_and_nothing_else(self, wheel):
-        folders = {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"}
-        assert folders == {"accounting", "prooflops"}
-
-    @pytest.mark.parametrize("package", ["accounting", "prooflops"])
-    def test_it_holds_every_file_of_the_package(self, wheel, package):
-        def files(root):
-            return {path.relative_to(root) for path in (root / package).rglob("*") if path.is_file()}
-
-        missing = {path for path in files(REPOSITORY) - files(wheel) if "__pycache__" not in path.parts}
-        assert not missing, f"the wheel lacks {sorted(map(str, missing))}"
-        assert (wheel / package / "py.typed").exists()
-
-    def test_its_plugin_is_named_like_its_module_and_starts_without_torch(self, wheel):
-        code = (
-            "import importlib.metadata, json, sys; "
-            "(plugin,) = importlib.metadata.distribution('prooflops').entry_points.select(group='pytest11'); "
-            "file = plugin.load().__file__; "
-            "print(json.dumps([plugin.name, plugin.value, file, 'torch' in sys.modules]))"
-        )
-        answer = subprocess.run(
-            [sys.executable, "-c", code], cwd=wheel, capture_output=True, text=True, check=True
-        ).stdout
-        name, value, file, torch_is_loaded = json.loads(answer)
-        assert name == value == "prooflops.plugin", "else pytest takes the one that conftest.py loads for another"
-        assert Path(file).is_relative_to(wheel)
-        assert not torch_is_loaded

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,8 @@ def _checked(config: pytest.Config) -> Settings:
         exact=tuple(str(config.getini("gate_exact")).split()),
         folder=history_folder(config),
     )
+    if found.used or option("gate_history"):
+        _check_packages()
     if found.record is not None:
         from prooflops.history import records as history
 
@@ -147,6 +151,15 @@ def _checked(config: pytest.Config) -> Settings:
     if found.used and option("benchmark_disable", None) is None:
         raise ValueError("the gate compares what pytest-benchmark measures, and that plugin is not active")
     return found
+
+
+def _check_packages() -> None:
+    """Raises ValueError where what the statistics are computed with is not installed."""
+    missing = [package for package in ("numpy", "scipy") if find_spec(package) is None]
+    if missing:
+        needed = " and ".join(missing)
+        raise ValueError(f"the gate and the history need {needed}, which {sys.executable} lacks: "
+                         f"{sys.executable} -m pip install {' '.join(missing)}")  # fmt: skip
 
 
 def stands_alone(name: str, text: str, config: pytest.Config) -> bool:
