@@ -20,7 +20,8 @@ def test_a_planted_fault_turns_the_claims_it_names_red(
 ) -> None:
     result = result_of_fault(planted)
     if result["hidden"]:
-        pytest.skip(f"this machine's noise hid {planted.name} from {', '.join(result['unnoticed'])}")
+        why = result.get("lacking") or "this machine's noise hid it"
+        pytest.skip(f"{planted.name} cannot turn {', '.join(result['unnoticed'])} red here: {why}")
     assert not result["unnoticed"], f"{planted.name} went unnoticed by {result['unnoticed']}:\n{result['output']}"
     assert result["exit"] == 1, result["output"]
 

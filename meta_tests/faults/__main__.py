@@ -27,6 +27,7 @@ from prooflops.suite.run import evidence_of
 ROOT = Path(__file__).resolve().parents[2]
 TRIES = 3  # for a fault that a claim about speed must notice: on a busy machine noise can hide it
 NOISE = "noise"
+NO_FAULT = Fault(topic="", name="nothing is planted", turns_red=(), plant=lambda patch: None)
 TOPICS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
@@ -68,6 +69,16 @@ def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> d
     return {"exit": int(code), "rows": {row["id"]: row for row in rows}, "output": output.getvalue()}
 
 
+def lacking_here(run: dict[str, Any], unnoticed: list[str]) -> str:
+    """Why none of these claims can be checked here, with or without the fault; empty where a healthy run checks one."""
+    if any(run["rows"].get(claim, {}).get("verdict") != "not checked" for claim in unnoticed):
+        return ""
+    healthy = verdicts_under(NO_FAULT, tuple(unnoticed), "line")["rows"]
+    reasons = {claim: run["rows"][claim]["reason"] for claim in unnoticed}
+    same = all(healthy.get(claim, {}).get("reason") == reason for claim, reason in reasons.items())
+    return "; ".join(dict.fromkeys(reasons.values())) if same else ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m meta_tests.faults", description=__doc__)
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(TOPICS)}; default: all")
@@ -96,8 +107,11 @@ def main() -> int:
             hidden = unnoticed and all(NOISE in run["rows"].get(claim, {}).get("reason", "") for claim in unnoticed)
             if not hidden:
                 break
+        if unnoticed and not hidden and (lacking := lacking_here(run, unnoticed)):
+            hidden, run["lacking"] = True, lacking
         unnoticed_in_all += [] if hidden else unnoticed
-        word = "noticed" if not unnoticed else "hidden by noise" if hidden else "UNNOTICED"
+        why = "lacking here" if run.get("lacking") else "hidden by noise"
+        word = "noticed" if not unnoticed else why if hidden else "UNNOTICED"
         print(f"{word:<15} {planted.topic}: {planted.name} {unnoticed or ''}", flush=True)
         if options.v or (unnoticed and not hidden):
             print(run["output"])
