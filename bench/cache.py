@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
 import torch
 
 from accounting import measured
-from bench.rounds import median_interval
+from accounting.measured import alternating, median_interval
 
 LEAST_FLUSH_BYTES = 256 * 2**20  # of an accelerator
 LEAST_HIP_FLUSH_BYTES = 512 * 2**20  # AMD's largest have a last level of 256 MiB that torch does not tell of
@@ -141,8 +142,8 @@ def flush_of(device: torch.device) -> Flush:
 
 # ---- is it cold? -------------------------------------------------------------------------------------------------
 
-WITNESS_BYTES = 256 * 2**10  # read on a CPU whose second level nobody names
-WITNESS_PAIRS = 15
+CHECKED_BYTES = 256 * 2**10  # read on a CPU whose second level nobody names
+CHECKED_PAIRS = 15
 # How many times longer the read takes from memory at least. A CPU's second level is several times as fast as that,
 # and noise reaches 1.4; a GPU's last level about twice as fast, less the launch.
 LEAST_RATIO = {"cpu": 1.5}
@@ -150,7 +151,7 @@ LEAST_RATIO_OF_OTHERS = 1.05
 
 
 @dataclass(frozen=True)
-class Witness:
+class FlushCheck:
     """Time of a read after the flush over that of the same read from a warm cache: median, and its 99 % interval."""
 
     ratio: float
@@ -169,7 +170,7 @@ class Witness:
 
 
 @cache
-def witness(flush: Callable[[], None], device: torch.device) -> Witness | None:
+def check_flush_worked(flush: Callable[[], None], device: torch.device) -> FlushCheck | None:
     """Reads what half fills a cache, warm and after the flush, in pairs; None where the device names no cache.
 
     A CPU: half of one core's second level, on one thread. A GPU: half of its last level.
@@ -177,7 +178,7 @@ def witness(flush: Callable[[], None], device: torch.device) -> Witness | None:
     known = levels(device)
     if not known:
         return None
-    size = known["L2"] // 2 if "L2" in known else WITNESS_BYTES
+    size = known["L2"] // 2 if "L2" in known else CHECKED_BYTES
     if device.type == "cpu":
         size //= len(allowed_cpus())
     data = torch.randn(max(size, 2**14) // 4, device=device)
@@ -194,11 +195,9 @@ def witness(flush: Callable[[], None], device: torch.device) -> Witness | None:
             return float(timer() - start)
 
     read_s(reads_before=2)  # what is lazy happens here
-    ratios = []
-    for _ in range(WITNESS_PAIRS):
-        hot, cold = read_s(reads_before=2), read_s(reads_before=0)
-        ratios.append(cold / max(hot, 1e-9))
+    pairs = islice(alternating(lambda: read_s(reads_before=2), lambda: read_s(reads_before=0)), CHECKED_PAIRS)
+    ratios = [cold / max(hot, 1e-9) for hot, cold in pairs]
     interval = median_interval(ratios, 0.99)
     assert interval is not None, "15 pairs have an interval of 99 %"
     least = LEAST_RATIO.get(device.type, LEAST_RATIO_OF_OTHERS)
-    return Witness(median(ratios), *interval, read_bytes=data.nbytes, least=least)
+    return FlushCheck(median(ratios), *interval, read_bytes=data.nbytes, least=least)

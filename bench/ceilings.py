@@ -11,19 +11,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import torch
 
 from accounting import measured
+from accounting.measured import alternating
 from bench import search
+from bench.pace import Pace
 from bench.products import Operands, product
 from bench.rounds import is_flat
-
-if TYPE_CHECKING:
-    from bench.measuring import Pace
 
 REGIMES = ("sustainable", "achievable")
 SEARCH = 10  # a search may take so many times what a benchmark's rounds may
@@ -83,23 +82,17 @@ class Ceilings:
         shape = self.found(dtype).shape
         multiply, _ = Operands(dtype, *shape, self._device).multiply(*shape)
         self._settle(multiply)
-        ratios = []
-        for turn in range(pairs):
-            if turn % 2:
-                steady = self._steady_s(multiply)
-                ratios.append(steady / self._burst_s(multiply))
-            else:
-                burst = self._burst_s(multiply)
-                ratios.append(self._steady_s(multiply) / burst)
-        return search.ratio_interval(ratios)
+        times = islice(alternating(lambda: self._burst_s(multiply), lambda: self._steady_s(multiply)), pairs)
+        return search.ratio_interval([steady / burst for burst, steady in times])
 
     def zeros_ratio(self, dtype: str, pairs: int) -> float:
         """How many times as fast zeros are multiplied as random numbers: above 1, power is what limits the device."""
         shape = self.found(dtype).shape
         random, zeros = Operands(dtype, *shape, self._device), Operands(dtype, *shape, self._device).zeroed()
-        calls = [each.multiply(*shape)[0] for each in (random, zeros)]
-        self._settle(calls[0])
-        return median(self._steady_s(calls[0]) / self._steady_s(calls[1]) for _ in range(pairs))
+        of_random, of_zeros = (each.multiply(*shape)[0] for each in (random, zeros))
+        self._settle(of_random)
+        times = alternating(lambda: self._steady_s(of_random), lambda: self._steady_s(of_zeros))
+        return median(random_s / zeros_s for random_s, zeros_s in islice(times, pairs))
 
     # ---- searching ----
 

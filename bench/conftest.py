@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from bench.measuring import PACES, Ceilings, Measure
+from bench.ceilings import Ceilings
+from bench.measuring import Measure
+from bench.pace import PACES
 from bench.streams import Bandwidths, memory_size
 
 # Of the bound, beyond which a peak is not that of dense products: with sparsity the vendors state twice as much, while

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from accounting import measured
-from accounting.roofline import LAUNCH_SHARE
+from bench.work import LAUNCH_SHARE
 
 ENQUEUED = 50  # calls at most: well below the thousand launches that a CUDA stream queues before it makes the host wait
 ENQUEUED_S = 0.05  # of work for the device

@@ -22,34 +22,19 @@ import pytest
 import torch
 
 from accounting import measured
-from accounting.roofline import LAUNCH_SHARE, Work, mfu
+from accounting.measured import median_interval
+from accounting.roofline import Work, mfu
 from bench import launch
-from bench.cache import Flush, flush_of, witness
+from bench.cache import Flush, check_flush_worked, flush_of
+from bench.call_inspection import as_tensors, assert_declared, assert_random, examine, overwrite
 from bench.ceilings import Ceilings
-from bench.examined import as_tensors, assert_declared, assert_random, examine, overwrite
-from bench.rounds import FEWEST_ROUNDS, is_flat, median_interval, rounds_for
+from bench.pace import Pace
+from bench.rounds import FEWEST_ROUNDS, is_flat, rounds_for
+from bench.work import LAUNCH_SHARE
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
 METHOD = 2
 
-
-@dataclass(frozen=True)
-class Pace:
-    """How long one benchmark may take, and how narrow the interval of its median should be."""
-
-    warmup_s: float  # at least
-    longest_warmup_s: float
-    measure_s: float  # at most, in rounds
-    longest_call_s: float
-    width: float  # of the interval of the median, as a share of it
-    most_rounds: int = 1000
-
-
-PACES = {
-    "quick": Pace(0.02, 0.05, 0.08, 0.05, width=0.04),
-    "default": Pace(0.1, 0.2, 0.25, 0.2, width=0.02),
-    "thorough": Pace(0.5, 5.0, 3.0, 5.0, width=0.01),
-}
 CACHES = ("as-is", "hot", "cold")
 SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
 SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
@@ -237,12 +222,12 @@ class Measure:
         """The flush of the device, tried out. Raises AssertionError where a read takes no longer after it."""
         __tracebackhide__ = True
         flush = flush_of(self._device)
-        seen = witness(flush, self._device)
+        seen = check_flush_worked(flush, self._device)
         self.info.update(
             flush_bytes=flush.bytes,
             flush_capped=flush.capped,
             last_level_cache_bytes=flush.level,
-            cold_witness=asdict(seen) if seen else None,
+            flush_check=asdict(seen) if seen else None,
         )
         assert seen is None or not seen.still_hot, (
             f"a cold benchmark flushes {flush.bytes} bytes, but after that a read takes {seen} as long as from a warm "

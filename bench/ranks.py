@@ -20,7 +20,8 @@ import torch
 import torch.distributed as dist
 
 from accounting.measured import synchronise
-from bench.measuring import METHOD, Pace
+from bench.measuring import METHOD
+from bench.pace import Pace
 from bench.rounds import FEWEST_ROUNDS, rounds_for
 
 TIMEOUT_S = 60.0  # a rank that is silent for so long is taken for dead

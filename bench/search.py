@@ -16,6 +16,7 @@ import math
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any
@@ -23,8 +24,8 @@ from typing import Any
 import torch
 
 from accounting import measured
+from accounting.measured import alternating, median_interval
 from bench.products import DTYPES, Operands, product
-from bench.rounds import median_interval
 
 Shape = tuple[int, int, int]
 Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for so many seconds
@@ -241,12 +242,8 @@ def calls_s(function: Callable[[], object], timer: Callable[[], Any], window_s: 
 
 def compared(rate: Rate, one: Shape, other: Shape, pairs: int, window_s: float) -> tuple[float, float, float]:
     """Ratio of the rates of `one` and `other`, timed in ABBA order, with its 95 % interval."""
-    ratios = []
-    for turn in range(pairs):
-        order = (one, other) if turn % 2 == 0 else (other, one)
-        rates = dict(zip(order, [rate(shape, window_s) for shape in order], strict=True))
-        ratios.append(rates[one] / rates[other])
-    return ratio_interval(ratios)
+    rates = islice(alternating(lambda: rate(one, window_s), lambda: rate(other, window_s)), pairs)
+    return ratio_interval([first / second for first, second in rates])
 
 
 def ratio_interval(ratios: Sequence[float]) -> tuple[float, float, float]:

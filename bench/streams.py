@@ -1,6 +1,6 @@
 """The kernels of STREAM and BabelStream, how large their arrays are, and the bandwidths they measure.
 
-Bytes are those of STREAM (`accounting.roofline.stream_work`): each array once, without the lines that a processor reads
+Bytes are those of STREAM (`bench.work.stream_work`): each array once, without the lines that a processor reads
 only to write into them.
 """
 
@@ -10,13 +10,12 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from accounting import counted, measured
-from accounting.roofline import STREAMS, Work, bandwidth_of_mix, stream_work
+from accounting.roofline import Work
 from bench.cache import (
     SYSTEM,
     UNKNOWN_CACHE_BYTES,
@@ -26,10 +25,9 @@ from bench.cache import (
     levels,
     linux_caches,
 )
-from bench.examined import in_fp64
-
-if TYPE_CHECKING:
-    from bench.measuring import Pace
+from bench.call_inspection import in_fp64
+from bench.pace import Pace
+from bench.work import STREAMS, bandwidth_of_mix, stream_work
 
 SCALAR = 3.0
 WANTED_MULTIPLE = 4  # of the last-level cache, by each array: STREAM's rule

@@ -19,9 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from accounting.measured import clock
 from accounting.memory import optimizer_state_bytes
 from accounting.models import DeepLinear
-from bench.examined import assert_random
-from bench.measuring import LEAST_WAITED_SHARE, PACES
+from bench.call_inspection import assert_random
+from bench.measuring import LEAST_WAITED_SHARE
 from bench.models import DeepLinearNet
+from bench.pace import PACES
 from bench.ranks import Ranks, bus_factor, sharded_rows, whole_shares
 
 if not dist.is_available():

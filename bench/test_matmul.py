@@ -8,7 +8,8 @@ import torch
 from accounting import measured
 from accounting.models import GPT2_SMALL, LLAMA3_8B, Transformer
 from bench.ceilings import REST_S, Ceilings
-from bench.measuring import PACES, Measure, Pace
+from bench.measuring import Measure
+from bench.pace import PACES
 from bench.products import DTYPES, SCALES_BYTES, Unsupported, product
 from bench.streams import assert_bytes
 
@@ -34,17 +35,12 @@ for _name, _model in (("gpt2-small", GPT2_SMALL), ("llama3-8b", LLAMA3_8B)):
     SHAPES |= {f"{_name}-{layer}": (TOKENS, k, n) for layer, (k, n) in layers_of(_model).items()}
 
 
-def skip_if_longer(seconds: float, pace: Pace) -> None:
-    if seconds > pace.longest_call_s:
-        pytest.skip(f"one call takes about {seconds:.2g} s, {pace.longest_call_s} s are allowed")
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matmul(dtype: str, shape: str, device: torch.device, pace: str, ceilings: Ceilings, measure: Measure) -> None:
     m, k, n = SHAPES[shape]
     try:
-        skip_if_longer(2 * m * k * n / ceilings.flop_per_s(dtype), PACES[pace])
+        PACES[pace].skip_if_longer(2 * m * k * n / ceilings.flop_per_s(dtype))
         case = product(dtype, m, k, n, device)
     except Unsupported as reason:
         pytest.skip(str(reason))
@@ -52,7 +48,7 @@ def test_matmul(dtype: str, shape: str, device: torch.device, pace: str, ceiling
     timer = measured.clock(device)
     start = timer()
     case.multiply()
-    skip_if_longer(timer() - start, PACES[pace])  # a kernel may be much slower at this shape than at the ceiling's
+    PACES[pace].skip_if_longer(timer() - start)  # a kernel may be much slower at this shape than at the ceiling's
     assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
     measure.product(case.multiply, dtype, case.work, ceilings, check=case.check)
 

@@ -20,8 +20,6 @@ from torch.nn import functional
 from accounting.roofline import (
     Work,
     attainable_flop_per_s,
-    bound_of,
-    composed_gelu_work,
     dot_work,
     elementwise_work,
     layer_norm_work,
@@ -31,10 +29,12 @@ from accounting.roofline import (
 )
 from bench import products
 from bench.cache import last_level_bytes
+from bench.call_inspection import in_fp64
 from bench.ceilings import Ceilings
-from bench.examined import in_fp64
-from bench.measuring import PACES, Measure
+from bench.measuring import Measure
+from bench.pace import PACES
 from bench.streams import WANTED_MULTIPLE, Bandwidths, assert_bytes, dot_tolerance
+from bench.work import bound_of, composed_gelu_work
 
 ROW = 1024  # elements that softmax and layer norm work on
 LAYER = (4096, 4096)  # the attention's output projection of Llama 3 8B
@@ -255,9 +255,7 @@ def test_layer(
 ) -> None:
     """(batch, 4096) by (4096, 4096), a layer of Llama 3 8B, from one token to many."""
     try:
-        expected_s = 2 * batch * math.prod(LAYER) / ceilings.flop_per_s(dtype)
-        if expected_s > PACES[pace].longest_call_s:
-            pytest.skip(f"one call would take about {expected_s:.2g} s, {PACES[pace].longest_call_s} s are allowed")
+        PACES[pace].skip_if_longer(2 * batch * math.prod(LAYER) / ceilings.flop_per_s(dtype))
         if dtype not in weights:
             weights[dtype] = products.product(dtype, 1, *LAYER, device)
     except products.Unsupported as reason:

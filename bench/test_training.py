@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from statistics import median
 from time import perf_counter
 
@@ -11,9 +12,11 @@ import torch
 
 from accounting import counted, measured, predicted
 from accounting.flops import StepFlops
+from accounting.measured import alternating
 from accounting.roofline import Work, hfu, mfu
 from bench.ceilings import Ceilings
-from bench.measuring import PACES, Measure
+from bench.measuring import Measure
+from bench.pace import PACES
 from bench.products import Unsupported, product
 from bench.training import ON_CPU, PARTS, RECIPES, Step, Workload, smaller, workload
 
@@ -35,11 +38,9 @@ def skip_if_slow(ceilings: Ceilings, pace: str) -> Callable[[Workload, str], Non
 
     def check(work: Workload, recipe: str) -> None:
         try:
-            expected_s = work.flops().hardware / ceilings.flop_per_s(recipe)
+            PACES[pace].skip_if_longer(work.flops().hardware / ceilings.flop_per_s(recipe))
         except Unsupported as reason:
             pytest.skip(str(reason))
-        if expected_s > PACES[pace].longest_call_s:
-            pytest.skip(f"a step would take {expected_s:.2g} s or more, {PACES[pace].longest_call_s} s are allowed")
 
     return check
 
@@ -253,14 +254,9 @@ def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, progres
 
     slow(), fast()
     ratios = []
-    for pair in range(pairs):
-        progress(f"pair {pair + 1} of {pairs} with the plain step")
-        if pair % 2:
-            first = seconds(fast)
-            ratios.append(seconds(slow) / first)
-        else:
-            first = seconds(slow)
-            ratios.append(first / seconds(fast))
+    for slow_s, fast_s in islice(alternating(lambda: seconds(slow), lambda: seconds(fast)), pairs):
+        ratios.append(slow_s / fast_s)
+        progress(f"{len(ratios)} of {pairs} pairs with the plain step")
     return median(ratios)
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from accounting import counted, measured
-from bench.measuring import Ceilings, Measure, assert_within_bound
+from bench.ceilings import Ceilings
+from bench.measuring import Measure, assert_within_bound
 from bench.products import DTYPES, Unsupported
 
 COPIED_BYTES = 2**28  # beyond most caches

@@ -31,9 +31,7 @@ from bench import (
     ranks,
     streams,
     test_bandwidth,
-    test_clock,
     test_collectives,
-    test_counting,
     test_data,
     test_matmul,
     test_numerics,
@@ -48,6 +46,8 @@ from bench.measuring import Measure
 from bench.models import reduced
 from bench.streams import MEMORY, Size
 from bench.training import Workload
+from meta_tests.accounting import test_clock_agreement
+from meta_tests.accounting.counted import test_counting_time
 from meta_tests.bench.test_measuring import SHORT, Rounds
 from prooflops.model.examination import Examination
 from prooflops.model.user_model import UserModel
@@ -107,11 +107,11 @@ class Bench:
         for module in (measured, timing):
             self.set(module, "clock", lambda device="cpu": self.device.clock)
         self.set(measured, "synchronise", self.device.wait)
-        for module in (measuring, launch, test_training, test_data, test_counting):
+        for module in (measuring, launch, test_training, test_data, test_counting_time):
             self.set(module, "perf_counter", self.device.host)
         self.set(launch, "figures", lambda *_: {})
         self.set(cache, "levels", lambda device: {"L2": CACHE})
-        self.set(measuring, "witness", cache.witness.__wrapped__)
+        self.set(measuring, "check_flush_worked", cache.check_flush_worked.__wrapped__)
         flush = cache.Flush(torch.zeros(CACHE // 2, dtype=torch.int32), capped=False, level=CACHE)
         self.set(measuring, "flush_of", lambda device: flush)
         self.ceilings: Any = SimpleNamespace(
@@ -189,20 +189,10 @@ class Core:
 
         return SimpleNamespace(timeit=timeit)
 
-
-class RoundsAmongOthers(Rounds):
-    """Rounds before each of which something else runs."""
-
-    def __init__(self, timer: Callable[[], Any], core: Core) -> None:
-        super().__init__(timer)
-        self._core = core
-
-    def pedantic(self, function: Any, setup: Any, rounds: int, iterations: int, **options: Any) -> None:
-        def among_others() -> None:
-            self._core.warm = False
-            setup()
-
-        super().pedantic(function, among_others, rounds, iterations, **options)
+    def interrupted(self, right: Callable[..., float], *arguments: Any) -> float:
+        """A figure of our clock before which something else ran."""
+        self.warm = False
+        return right(*arguments)
 
 
 def make_small(bench: Bench) -> None:
@@ -224,7 +214,7 @@ def make_small(bench: Bench) -> None:
     bench.set(test_transfer, "transfer", partial(unpinned, transfers.transfer))
     bench.set(test_transfer, "beside", lambda device, main, aside: lambda: (aside(), main()))
     bench.set(torch, "compile", lambda module: module)
-    bench.set(test_counting, "PAIRS", {"quick": 3})
+    bench.set(test_counting_time, "PAIRS", {"quick": 3})
     bench.set(test_numerics, "ELEMENTS", {"quick": 2**14})
     bench.set(test_user_model, "COPIED_BYTES", 2**12)
     bench.set(test_collectives, "SHAPES", {"cpu": {"quick": PAIRED}, "accelerator": {}})
@@ -234,9 +224,10 @@ def make_small(bench: Bench) -> None:
     bench.set(ranks, "perf_counter", bench.device.host)
     bench.set(dist, "all_reduce", bench.pair.all_reduce)
     bench.set(test_collectives, "all_gather", bench.pair.all_gather)
-    bench.set(test_clock, "ROUNDS", {"quick": 32})
-    bench.set(test_clock, "kernels", lambda device: {"matmul": bench.core.kernel})
-    bench.set(test_clock, "Timer", bench.core.timer)
+    bench.set(test_clock_agreement, "ROUNDS", {"quick": 32})
+    bench.set(test_clock_agreement, "kernels", lambda device: {"matmul": bench.core.kernel})
+    bench.set(test_clock_agreement, "Timer", bench.core.timer)
+    bench.set(test_clock_agreement, "our_seconds", partial(bench.core.interrupted, test_clock_agreement.our_seconds))
 
 
 def unpinned(transfer: Any, *arguments: Any, pinned: bool, blocking: bool) -> Any:
@@ -346,15 +337,12 @@ def sharded_step(bench: Bench) -> None:
 
 def two_clocks(bench: Bench) -> None:
     bench.set(torch, "get_num_threads", lambda: bench.core.threads)
-    benchmark = RoundsAmongOthers(measured.clock(CPU), bench.core)
-    compare = test_clock.compare.__wrapped__(
-        benchmark, lambda: nullcontext({}), "quick", lambda text, ahead_s=0.0: None
-    )
-    test_clock.test_timer("matmul", CPU, compare)
+    compare = test_clock_agreement.compare.__wrapped__(CPU, "quick", lambda name, value: None)
+    test_clock_agreement.test_timer("matmul", CPU, compare)
 
 
 def counting(bench: Bench) -> None:
-    test_counting.test_counting("deep-linear", "quick", bench.measure())
+    test_counting_time.test_counting_takes_at_most_half_as_long_again_as_torchs_counter("deep-linear", "quick")
 
 
 def cast(bench: Bench) -> None:

@@ -1,6 +1,5 @@
 """The benchmarks' clock: rounds and intervals, caches, launches, and the faults that it has to notice."""
 
-import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,15 @@ import pytest
 import torch
 
 from accounting import measured
-from accounting.roofline import LAUNCH_SHARE, Work, matmul_work
-from bench import cache, examined, launch, measuring
-from bench.examined import assert_random, examine
-from bench.measuring import PACES, Measure, Pace
+from accounting.measured import median_interval
+from accounting.roofline import Work, matmul_work
+from bench import cache, call_inspection, launch, measuring
+from bench.call_inspection import assert_random, examine
+from bench.measuring import Measure
+from bench.pace import PACES, Pace
 from bench.products import DTYPES, Product, Unsupported, product
-from bench.rounds import CONFIDENCE, FEWEST_ROUNDS, agreement, is_flat, median_interval, rounds_for
+from bench.rounds import FEWEST_ROUNDS, is_flat, rounds_for
+from bench.work import LAUNCH_SHARE
 
 CPU = torch.device("cpu")
 SHORT = Pace(0.001, 0.003, 0.005, 1.0, width=0.05)
@@ -56,25 +58,6 @@ def measure(timer: Callable[[], Any] = perf_counter, pace: Pace = SHORT, **optio
 
 
 # ---- rounds ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [FEWEST_ROUNDS, 9, 20, 101])
-def test_the_interval_covers_the_median_as_often_as_it_says(size: int) -> None:
-    """Of 4000 intervals of a skewed distribution at most 5 % and four standard errors may miss."""
-    generator, missed = random.Random(size), 0
-    for _ in range(4000):
-        interval = median_interval([generator.expovariate(1.0) for _ in range(size)])
-        assert interval is not None
-        missed += not interval[0] <= math.log(2) <= interval[1]
-    allowed = (1 - CONFIDENCE) + 4 * ((1 - CONFIDENCE) * CONFIDENCE / 4000) ** 0.5
-    assert missed / 4000 <= allowed, (
-        f"{missed / 4000:.3f} of the intervals miss the median, but at most {allowed:.3f} may"
-    )
-
-
-def test_too_few_rounds_have_no_interval() -> None:
-    assert median_interval([1.0] * (FEWEST_ROUNDS - 1)) is None
-    assert median_interval([1.0] * FEWEST_ROUNDS) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.05, 0.2])
@@ -336,7 +319,7 @@ def test_a_hot_cache_sold_as_cold_is_noticed(monkeypatch: pytest.MonkeyPatch, fl
     """Three tries: a very busy machine can hide that the caches are warm, but not make a right flush look like none."""
     monkeypatch.setattr(cache.Flush, "__call__", lambda self: None)
     monkeypatch.setattr(measuring, "flush_of", lambda device: flush)
-    monkeypatch.setattr(measuring, "witness", cache.witness.__wrapped__)
+    monkeypatch.setattr(measuring, "check_flush_worked", cache.check_flush_worked.__wrapped__)
     for _ in range(3):
         try:
             measure().median_s(lambda: None, cache="cold")
@@ -363,8 +346,8 @@ def test_a_function_that_stops_working_after_its_first_call_is_noticed() -> None
 
 def test_what_a_call_reads_is_not_overwritten() -> None:
     x, kept = torch.randn(64), torch.arange(64)
-    seen = examined.examine(lambda: (x.add_(1), kept, kept + 1, torch.ones(1).expand(8)))
-    examined.overwrite(seen)
+    seen = call_inspection.examine(lambda: (x.add_(1), kept, kept + 1, torch.ones(1).expand(8)))
+    call_inspection.overwrite(seen)
     assert x.isfinite().all()
     assert kept.tolist() == list(range(64))
     assert (seen.result[2] == torch.iinfo(torch.int64).min).all()
@@ -403,7 +386,7 @@ def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_
             self.calls += 1
 
     monkeypatch.setattr(measuring, "flush_of", lambda device: Flush(torch.zeros(1), capped=False))
-    monkeypatch.setattr(measuring, "witness", lambda flush, device: None)
+    monkeypatch.setattr(measuring, "check_flush_worked", lambda flush, device: None)
     monkeypatch.setattr(measured, "synchronise", lambda device: log.append("wait"))
     monkeypatch.setattr(launch, "figures", lambda *_: {})
 
@@ -534,31 +517,6 @@ def test_on_cuda_a_call_in_vain_keeps_the_device_busy_while_the_timed_one_is_lau
     assert run._lead(lambda: None, 1, 1.0) is None, "a call of a second needs no lead"
     assert run._lead(lambda: None, 8, 1e-4) is None, "pytest-benchmark allows no set-up with several calls"
     assert measure()._lead(lambda: None, 1, 1e-3) is None, "the CPU's clock needs no lead"
-
-
-# ---- two clocks --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ratio", "noise", "verdict"),
-    [
-        (1.0, 0.01, "within"),
-        (1.05, 0.01, "contradicted"),
-        (0.95, 0.01, "contradicted"),
-        (1.0, 0.3, "noise"),
-        (1.0, 0.07, "noise"),
-    ],
-)
-def test_two_clocks_agree_differ_or_are_drowned_in_noise(ratio: float, noise: float, verdict: str) -> None:
-    generator = random.Random(5)
-    own = [ratio * generator.lognormvariate(0, noise) for _ in range(96)]
-    found = agreement(own, [1.0] * 96, 0.02)
-    assert found.verdict == verdict, f"{found}"
-
-
-def test_one_distorted_half_does_not_make_two_clocks_differ() -> None:
-    found = agreement([1.0] * 48 + [1.3] * 48, [1.0] * 96, 0.02)
-    assert found.verdict == "noise", f"{found} was called {found.verdict}"
 
 
 def test_every_pace_has_time_for_an_interval() -> None:

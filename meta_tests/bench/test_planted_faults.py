@@ -23,7 +23,6 @@ from bench import (
     products,
     streams,
     test_bandwidth,
-    test_clock,
     test_collectives,
     test_data,
     test_numerics,
@@ -34,6 +33,7 @@ from bench import (
     transfers,
 )
 from bench.streams import Size
+from meta_tests.accounting import test_clock_agreement as clocks
 from meta_tests.bench.simulated_bench import CACHE, CASES, KERNEL_S, PEAK, Bench, run
 from prooflops.model import examination
 
@@ -177,25 +177,18 @@ def truncated_subnormals(x: Tensor) -> Tensor:
     return torch.where(subnormal, (x / LEAST_SUBNORMAL).trunc() * LEAST_SUBNORMAL, x)
 
 
-def one_after_the_other(
-    benchmark: Any,
-    ours: Callable[[], object],
-    theirs: Callable[[], float],
-    rounds: int,
-    lead: Callable[[], object],
-    *_: object,
-) -> tuple[list[float], list[float]]:
-    benchmark.pedantic(ours, setup=lead, rounds=rounds, iterations=1)
-    return list(benchmark.kept), [theirs() for _ in range(rounds)]
+def one_after_the_other(one: Callable[[], float], other: Callable[[], float]) -> Iterator[tuple[float, float]]:
+    firsts = [one() for _ in range(clocks.ROUNDS["quick"])]
+    return ((first, other()) for first in firsts)
 
 
 def no_lead(bench: Bench) -> None:
-    right = test_clock.interleaved
-    bench.set(test_clock, "interleaved", lambda *arguments: right(*arguments[:4], lambda: None, arguments[5]))
+    right = clocks.our_seconds
+    bench.set(clocks, "our_seconds", lambda function, lead, timer: right(function, lambda: None, timer))
 
 
 def threads_by_default(bench: Bench) -> None:
-    bench.set(test_clock, "Timer", lambda statement, num_threads, **rest: bench.core.timer(statement, **rest))
+    bench.set(clocks, "Timer", lambda statement, num_threads, **rest: bench.core.timer(statement, **rest))
 
 
 def right_once(module: Any) -> Callable[[Tensor], Tensor]:
@@ -285,7 +278,7 @@ FAULTS: list[tuple[str, str, Callable[[Bench], None], str]] = [
     ("collectives, steps", "more state", instead(test_collectives, "adamw",
      lambda model: torch.optim.AdamW(model.parameters(), amsgrad=True)), "the optimizer keeps"),
     ("clock", "unsynchronised", unsynchronised, "our clock over Timer"),
-    ("clock", "not interleaved", instead(test_clock, "interleaved", one_after_the_other), "our clock over Timer"),
+    ("clock", "not interleaved", instead(clocks, "alternating", one_after_the_other), "our clock over Timer"),
     ("clock", "no lead", no_lead, "our clock over Timer: 1.09"),
     ("clock", "other threads", threads_by_default, "our clock over Timer: 0.5"),
     ("counting", "halved FLOPs", instead(counted.CountedWork, "total", property(lambda self: self.forward)),

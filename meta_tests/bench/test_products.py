@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from accounting.formats import format_of
-from bench.measuring import METHOD, PACES, Ceilings, Measure, assert_within_bound
+from bench.ceilings import Ceilings
+from bench.measuring import METHOD, Measure, assert_within_bound
+from bench.pace import PACES
 from bench.products import DTYPES, Product, Unsupported, product
 from bench.test_matmul import SHAPES
 from bench.test_numerics import overflow_threshold

@@ -12,9 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.roofline import STREAMS, Work, bandwidth_of_mix, bound_of, elementwise_work, stream_work
+from accounting.roofline import Work, elementwise_work
 from bench import streams, test_bandwidth, test_roofline, transfers
-from bench.measuring import PACES, Ceilings, Measure
+from bench.ceilings import Ceilings
+from bench.measuring import Measure
+from bench.pace import PACES
 from bench.streams import (
     MEMORY,
     Arrays,
@@ -26,6 +28,7 @@ from bench.streams import (
     cache_size,
     memory_size,
 )
+from bench.work import STREAMS, bandwidth_of_mix, bound_of, stream_work
 from meta_tests.bench.test_products import FakeBenchmark
 from prooflops.suite import plots, report
 

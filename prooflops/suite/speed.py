@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from scipy.special import bdtr  # scipy.stats would take a second to import
 
-from accounting.measured import one_thread
+from accounting.measured import alternating, median_interval, one_thread, synchronise
 
 CONFIDENCE = 0.99
 FEWEST_PAIRS = 9  # from 8 on an interval of that confidence exists; with 9 one outlier on either side does no harm
@@ -43,20 +41,6 @@ class Ratio:
         return f"{self.value:.2f}x ({self.low:.2f} to {self.high:.2f} at {CONFIDENCE:.0%}, {self.pairs} pairs)"
 
 
-def median_interval(values: list[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The order-statistics confidence interval of the median (Conover, Practical Nonparametric Statistics, 3.2).
-
-    >>> median_interval([float(i) for i in range(1, 12)])
-    (1.0, 11.0)
-    """
-    ordered = sorted(values)
-    at_most = bdtr(np.arange(len(ordered)), len(ordered), 0.5)  # the chance that so many are below the median
-    outside = int(np.searchsorted(at_most, (1 - confidence) / 2))
-    # The interval from the outside-th smallest to the outside-th largest covers with at least `confidence`.
-    rank = max(outside - 1, 0)
-    return ordered[rank], ordered[len(ordered) - 1 - rank]
-
-
 class Speed:
     """The fixture `speed`: judged comparisons of two functions on the device under test, on one thread of the host.
 
@@ -68,17 +52,13 @@ class Speed:
         self._device = device
         self._record = record
 
-    def _synchronise(self) -> None:
-        if self._device.type != "cpu":
-            getattr(torch, self._device.type).synchronize()
-
     def seconds(self, function: Callable[[], Any], calls: int = 1) -> float:
         """Wall time of `calls` calls, from an idle device to an idle device, per call."""
-        self._synchronise()
+        synchronise(self._device)
         start = time.perf_counter()
         for _ in range(calls):
             function()
-        self._synchronise()
+        synchronise(self._device)
         return (time.perf_counter() - start) / calls
 
     def ratio(
@@ -102,13 +82,11 @@ class Speed:
                 calls.append(max(1, math.ceil(block_s / max(self.seconds(function), 1e-7))))
             ratios: list[float] = []
             start = time.perf_counter()
+            blocks = alternating(lambda: self.seconds(slow, calls[0]), lambda: self.seconds(fast, calls[1]))
             while len(ratios) < pairs and (len(ratios) < FEWEST_PAIRS or time.perf_counter() - start < budget_s):
-                if len(ratios) % 2:  # ABBA: neither side always comes first
-                    fast_s, slow_s = self.seconds(fast, calls[1]), self.seconds(slow, calls[0])
-                else:
-                    slow_s, fast_s = self.seconds(slow, calls[0]), self.seconds(fast, calls[1])
+                slow_s, fast_s = next(blocks)
                 ratios.append(slow_s / fast_s)
-        low, high = median_interval(ratios)
+        low, high = median_interval(ratios, CONFIDENCE) or (0.0, math.inf)
         return Ratio(median(ratios), low, high, len(ratios))
 
     def assert_slower(
