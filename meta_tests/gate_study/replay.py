@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, ttest_ind_from_stats
 
 from meta_tests.gate_study.runs import Sitting
-from prooflops.statistics.effects import MIN_EFFECT, Decision, Plan, common_shift, decide, noise_floor, paired
+from prooflops.statistics.decision_rule import Decision, decide
+from prooflops.statistics.effects import paired
+from prooflops.statistics.noise import common_shift, noise_floor
+from prooflops.statistics.plan import MIN_EFFECT, Plan
 
 Figures = NDArray[np.float64]
 

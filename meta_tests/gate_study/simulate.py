@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meta_tests.gate_study.replay import GateRun, abba, gate_run, most_pairs
-from prooflops.statistics.effects import Plan
+from prooflops.statistics.plan import Plan
 
 Logs = NDArray[np.float64]
 

@@ -24,9 +24,11 @@ from meta_tests.gate_study.replay import (
 )
 from meta_tests.gate_study.runs import Sitting, sittings
 from meta_tests.gate_study.simulate import SCENARIOS, outcome
-from prooflops.statistics.effects import MIN_EFFECT, UNKNOWN_FLOOR, Plan, decide, paired
+from prooflops.statistics.decision_rule import decide
+from prooflops.statistics.effects import UNKNOWN_FLOOR, paired
+from prooflops.statistics.plan import MIN_EFFECT, Plan
 
-FIGURE = "min"  # what prooflops.statistics.effects.location takes; a test holds the two together
+FIGURE = "min"  # what prooflops.statistics.noise.location takes; a test holds the two together
 CLASSES = ((0.0, 0.03), (0.03, 0.07), (0.07, np.inf))
 HISTORY_GROUP = 10
 SIMULATED_RUNS = 300

@@ -11,7 +11,10 @@ from meta_tests.gate_study import __main__ as command
 from meta_tests.gate_study import replay, runs, tables
 from meta_tests.gate_study.collect import schedule
 from meta_tests.gate_study.simulate import SCENARIOS, outcome
-from prooflops.statistics.effects import Decision, Plan, location, paired
+from prooflops.statistics.decision_rule import Decision
+from prooflops.statistics.effects import paired
+from prooflops.statistics.noise import location
+from prooflops.statistics.plan import Plan
 
 QUICK = ("data", "false alarms", "power", "minutes", "real slowdowns")  # the others take a minute together
 

@@ -11,7 +11,10 @@ from typing import Any
 from prooflops.history import comparison as compare
 from prooflops.history.comparison import Row
 from prooflops.history.records import Timed
-from prooflops.statistics import effects as statistics
+from prooflops.statistics.decision_rule import Decision, decide
+from prooflops.statistics.effects import paired, unpaired
+from prooflops.statistics.noise import common_shift
+from prooflops.statistics.plan import CONFIRMING_PAIRS, LOOKS, MIN_EFFECT, Plan, pairs_needed
 
 Sides = tuple[Sequence[Timed], Sequence[Timed]]
 
@@ -23,7 +26,7 @@ ADVISED = 16  # processes of a baseline
 class Rule:
     """How times are judged. `paired`: before[i] ran beside after[i]; else they are groups of different times."""
 
-    min_effect: float = statistics.MIN_EFFECT
+    min_effect: float = MIN_EFFECT
     paired: bool = True
     most: int | None = None  # pairs, or processes of this side, at most; None: as many as the plan wants
     fixed: bool = False  # all pairs up to the last look, whatever is decided before: an estimate of noise wants them
@@ -31,21 +34,19 @@ class Rule:
     floors: Mapping[str, float] = field(default_factory=dict)  # per benchmark, what a change of sitting alone does
     markers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # per benchmark, arguments of `gate`
 
-    def plan(self, benchmarks: int) -> statistics.Plan:
+    def plan(self, benchmarks: int) -> Plan:
         """The error rates of a run that compares so many benchmarks.
 
         Where the user bounds the replicates, those that confirm are among them, if they leave enough to suspect
         anything; else a suspicion stays one.
         """
-        plan = statistics.Plan(
-            benchmarks=max(benchmarks, 1), directions=self.directions, shared_baseline=not self.paired
-        )
+        plan = Plan(benchmarks=max(benchmarks, 1), directions=self.directions, shared_baseline=not self.paired)
         if self.most is None:
             return plan
         last, confirming = self.most, 0
         if not self.fixed:
-            share = statistics.CONFIRMING_PAIRS / (statistics.LOOKS[-1] + statistics.CONFIRMING_PAIRS)
-            confirming = min(statistics.CONFIRMING_PAIRS, max(FEWEST_CONFIRMING, round(share * self.most)))
+            share = CONFIRMING_PAIRS / (LOOKS[-1] + CONFIRMING_PAIRS)
+            confirming = min(CONFIRMING_PAIRS, max(FEWEST_CONFIRMING, round(share * self.most)))
             if 0.5 ** (self.most - confirming) <= plan.screening_rate:
                 last = self.most - confirming
         looks = (*(look for look in plan.looks if look < last), last)
@@ -61,7 +62,7 @@ def timed_rows(both: Mapping[str, Sides], rule: Rule) -> tuple[list[Row], dict[s
     ready = [sides for sides in both.values() if sides[0] and sides[1]]
     if not rule.paired and ready:
         times = [[[timed.time_s for timed in side] for side in sides] for sides in ready]
-        common = statistics.common_shift([before for before, _ in times], [after for _, after in times])
+        common = common_shift([before for before, _ in times], [after for _, after in times])
     rows, wanted = [], {}
     for name, sides in both.items():
         methods = list(dict.fromkeys(str(timed.method) for side in sides for timed in side))
@@ -82,23 +83,23 @@ def timed_rows(both: Mapping[str, Sides], rule: Rule) -> tuple[list[Row], dict[s
     return rows, wanted
 
 
-def _decision(sides: Sides, plan: statistics.Plan, rule: Rule, name: str, common: float) -> statistics.Decision:
+def _decision(sides: Sides, plan: Plan, rule: Rule, name: str, common: float) -> Decision:
     before, after = ([timed.time_s for timed in side] for side in sides)
     floor = rule.floors.get(name)
     level = plan.level(len(plan.looks) - 1)
     if rule.paired:
-        effect = statistics.paired(before, after, level=level)
+        effect = paired(before, after, level=level)
     else:
-        effect = statistics.unpaired(before, after, level=level, floor=floor, common=common)
+        effect = unpaired(before, after, level=level, floor=floor, common=common)
     if not rule.paired and len(before) < fewest_stored(plan):
-        return statistics.Decision("INCONCLUSIVE", len(after), effect)  # however many more of this side are taken
+        return Decision("INCONCLUSIVE", len(after), effect)  # however many more of this side are taken
     if len(after) < plan.looks[0]:
-        return statistics.Decision(None, plan.looks[0], effect)
-    decision = statistics.decide(before, after, plan, rule.min_effect_of(name), floor=floor, common=common)
+        return Decision(None, plan.looks[0], effect)
+    decision = decide(before, after, plan, rule.min_effect_of(name), floor=floor, common=common)
     return replace(decision, effect=effect) if rule.fixed else decision
 
 
-def fewest_stored(plan: statistics.Plan) -> int:
+def fewest_stored(plan: Plan) -> int:
     """How many processes a baseline must hold before a regression can be found beside it, at the plan's last look.
 
     Of the C(b + n, n) orders of b stored and n new processes the most telling one must be as rare as the level there.
@@ -109,7 +110,7 @@ def fewest_stored(plan: statistics.Plan) -> int:
     return fewest
 
 
-def _row(name: str, sides: Sides, decision: statistics.Decision, plan: statistics.Plan, rule: Rule) -> Row:
+def _row(name: str, sides: Sides, decision: Decision, plan: Plan, rule: Rule) -> Row:
     effect, notes = decision.effect, []
     if decision.verdict in (None, "INCONCLUSIVE"):
         if decision.suspicion:
@@ -125,7 +126,7 @@ def _row(name: str, sides: Sides, decision: statistics.Decision, plan: statistic
     return Row(name, compare.TIME, before, after, decision.verdict or "INCONCLUSIVE", effect, "; ".join(notes))
 
 
-def advice(sides: Sides, decision: statistics.Decision, plan: statistics.Plan, rule: Rule, min_effect: float) -> str:
+def advice(sides: Sides, decision: Decision, plan: Plan, rule: Rule, min_effect: float) -> str:
     """What would decide an open comparison, in words."""
     effect, fewest = decision.effect, 0 if rule.paired else fewest_stored(plan)
     if len(sides[0]) < fewest:
@@ -134,7 +135,7 @@ def advice(sides: Sides, decision: statistics.Decision, plan: statistics.Plan, r
     size = abs(math.log(effect.ratio))
     if not rule.paired and math.log1p(min_effect) < size <= math.log1p(effect.floor):
         return f"within the {effect.floor:.1%} that a change of sitting may do here: --gate-versus decides it"
-    needed = max(statistics.pairs_needed(effect, plan, min_effect), decision.wanted)
+    needed = max(pairs_needed(effect, plan, min_effect), decision.wanted)
     if size > math.log1p(min_effect) and decision.suspicion is None:
         needed += plan.confirming_pairs  # a suspicion must repeat
     return f"about {needed} replicates a side would decide (--gate-replicates {needed})"

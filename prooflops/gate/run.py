@@ -29,7 +29,9 @@ from prooflops.history import comparison as compare
 from prooflops.history import records as history
 from prooflops.history.records import Timed
 from prooflops.run_state import is_replicate
-from prooflops.statistics import effects as statistics
+from prooflops.statistics.effects import UNKNOWN_FLOOR
+from prooflops.statistics.noise import noise_floor, spread
+from prooflops.statistics.plan import smallest_effect
 
 RECORDED = 5  # processes of a baseline, where --gate-replicates doesn't say
 REPEATS_SHARE = 4  # of four pairs of a benchmark one may be repeated because it was contended, and two in any case
@@ -165,7 +167,7 @@ class Gate:
         if floorless := [name for name in mine.benchmarks if name not in floors]:
             self.lines.append(
                 f"what a change of sitting does to {len(floorless)} benchmarks is not known, and assumed to be "
-                f"{statistics.UNKNOWN_FLOOR:.0%}: more than 1% of runs may alarm without a change; --gate-noise-floor, "
+                f"{UNKNOWN_FLOOR:.0%}: more than 1% of runs may alarm without a change; --gate-noise-floor, "
                 "in two sittings, tells it"
             )
         stored: dict[str, list[Timed]] = {}
@@ -363,9 +365,9 @@ class Gate:
             noise = effect.noise if math.isfinite(effect.noise) else None
             smallest = None
             if noise is not None:
-                smallest = statistics.smallest_effect(noise, plan, self.rule(paired=True).min_effect_of(row.name))
+                smallest = smallest_effect(noise, plan, self.rule(paired=True).min_effect_of(row.name))
             sittings = [*known.get(row.name, {}).get("sittings_s", []), row.after][-50:]
-            floor = statistics.noise_floor([[time_s] for time_s in sittings])
+            floor = noise_floor([[time_s] for time_s in sittings])
             found[row.name] = {
                 "noise": noise,
                 "smallest_effect": smallest,
@@ -471,7 +473,7 @@ def spread_table(taken: Mapping[str, Sequence[Timed]]) -> list[list[str]]:
     for name, group in taken.items():
         times = [one.time_s for one in group]
         middle, contended = median(times), sum(bool(one.contended) for one in group)
-        row = [name, str(len(group)), engineering(middle, "s"), f"{statistics.spread(times):.1%}"]
+        row = [name, str(len(group)), engineering(middle, "s"), f"{spread(times):.1%}"]
         rows.append([*row, f"{max(times) / middle - 1:+.1%}", str(contended or "")])
     return rows
 

@@ -15,8 +15,10 @@ from typing import Any
 
 from prooflops.console.tables import engineering
 from prooflops.history.records import PORTABLE, Summary, Timed
-from prooflops.statistics import effects as statistics
-from prooflops.statistics.effects import MIN_EFFECT, Effect, Plan
+from prooflops.statistics.decision_rule import verdict
+from prooflops.statistics.effects import Effect, unpaired
+from prooflops.statistics.noise import common_shift
+from prooflops.statistics.plan import MIN_EFFECT, Plan, pairs_needed
 
 TIME = "time"
 VERDICT = "verdict"
@@ -124,15 +126,15 @@ def _time_rows(before: Sequence[Summary], after: Sequence[Summary], names: Seque
     sides = {name: (_timed(before, name)[-MOST:], _timed(after, name)[-MOST:]) for name in names}
     times = {name: tuple([timed.time_s for timed in side] for side in both) for name, both in sides.items()}
     shared = [both for both in times.values() if all(both)]
-    common = statistics.common_shift([both[0] for both in shared], [both[1] for both in shared])
+    common = common_shift([both[0] for both in shared], [both[1] for both in shared])
     rows, level = [], rule.plan.level(0)
     for name, (first, second) in times.items():
         if not first or not second:
             rows.append(_one_sided(name, TIME, median(first) if first else None, median(second) if second else None))
             continue
-        effect = statistics.unpaired(first, second, level=level, floor=rule.floor(name), common=common)
+        effect = unpaired(first, second, level=level, floor=rule.floor(name), common=common)
         note, smallest = _other_method(*sides[name]), rule.smallest(sides[name][1])
-        answer = None if note else statistics.verdict(effect, rule.plan, 0, smallest)
+        answer = None if note else verdict(effect, rule.plan, 0, smallest)
         if not note and answer in (None, "INCONCLUSIVE"):
             note = advice(effect, rule.plan, smallest)
         label = next((f"contended: {timed.contended}" for timed in sides[name][1] if timed.contended), "")
@@ -164,7 +166,7 @@ def processes_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT)
     fewest = 1
     while 1 / math.comb(2 * fewest, fewest) > plan.level(0):
         fewest += 1
-    needed = statistics.pairs_needed(effect, plan, min_effect) if math.isfinite(effect.noise) else 0
+    needed = pairs_needed(effect, plan, min_effect) if math.isfinite(effect.noise) else 0
     return max(fewest, needed)
 
 
@@ -268,8 +270,8 @@ def _portable_rows(before: Sequence[Summary], after: Sequence[Summary], rule: _R
             continue
         # More is better for all of them: their reciprocals behave as times do, and a ratio above 1 is for the worse.
         level, smallest = rule.plan.level(0), rule.smallest(_timed(after, name))
-        effect = statistics.unpaired([1 / value for value in old], [1 / value for value in new], level=level)
-        answer = statistics.verdict(effect, rule.plan, 0, smallest) or "INCONCLUSIVE"
+        effect = unpaired([1 / value for value in old], [1 / value for value in new], level=level)
+        answer = verdict(effect, rule.plan, 0, smallest) or "INCONCLUSIVE"
         note = advice(effect, rule.plan, smallest) if answer == "INCONCLUSIVE" else ""
         rows.append(Row(name, key, median(old), median(new), answer, effect, note))
     return rows

@@ -119,7 +119,7 @@ def _record_files(folder: Path) -> list[Path]:
 class Timed:
     """What comparing needs of one benchmark in one record."""
 
-    time_s: float  # the fastest round: the figure a process contributes, see prooflops.statistics.effects.location
+    time_s: float  # the fastest round: the figure a process contributes, see prooflops.statistics.noise.location
     exact: Mapping[str, Any]
     portable: Mapping[str, float]
     method: Any = None

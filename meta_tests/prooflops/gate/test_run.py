@@ -23,7 +23,7 @@ from prooflops.gate import processes as replicates
 from prooflops.gate import run as gate
 from prooflops.gate import settings, sides
 from prooflops.history.records import Summary, Timed
-from prooflops.statistics import effects as statistics
+from prooflops.statistics.plan import CONFIRMING_PAIRS, LOOKS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -393,7 +393,7 @@ def test_a_noise_floor_takes_all_pairs_where_a_comparison_would_stop() -> None:
         both["a"][1].append(timed(1.001))
     ((row,), _) = judging.timed_rows(both, rule)
     assert row.effect, row
-    assert row.effect.pairs == len(both["a"][1]) == statistics.LOOKS[-1], row
+    assert row.effect.pairs == len(both["a"][1]) == LOOKS[-1], row
     assert row.verdict == "SAME", row
 
 
@@ -449,7 +449,7 @@ def test_only_benchmarks_whose_verdict_is_open_are_taken_again() -> None:
     assert asked[0] == ["slow", "noisy"], asked
     assert asked[-1] != ["slow", "noisy"], asked
     assert rows["slow"].effect, rows["slow"]
-    assert rows["slow"].effect.pairs == 16 + statistics.CONFIRMING_PAIRS, rows["slow"]
+    assert rows["slow"].effect.pairs == 16 + CONFIRMING_PAIRS, rows["slow"]
 
 
 def test_a_contended_pair_is_repeated_and_where_it_stays_contended_labelled() -> None:

@@ -1,0 +1,79 @@
+"""A plan spends its error rates and no more, and its planning figures keep what they promise."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.special import ndtri
+
+from meta_tests.prooflops.statistics.simulated import effect_of, least
+from prooflops.statistics.decision_rule import decide
+from prooflops.statistics.plan import Plan, pairs_needed, smallest_effect
+
+
+@pytest.mark.parametrize("looks", [(8,), (8, 16, 24, 32), (10, 12, 40), tuple(range(8, 60, 2))])
+@pytest.mark.parametrize("benchmarks", [1, 20, 300])
+def test_the_looks_spend_the_screening_rate_and_no_more(looks: tuple[int, ...], benchmarks: int) -> None:
+    plan = Plan(benchmarks=benchmarks, looks=looks)
+    spent = math.fsum(plan.level(look) for look in range(len(looks)))
+    assert spent == pytest.approx(plan.screening_rate), f"spent {spent}, but should spend {plan.screening_rate}"
+    total = spent * benchmarks * plan.confirmation_level
+    assert total == pytest.approx(0.01), f"a whole run may alarm at {total}, but should at 0.01"
+    missed = math.fsum(plan.miss_level(look) for look in range(len(looks)))
+    assert missed == pytest.approx(plan.miss_rate), f"misses add up to {missed}, but should to {plan.miss_rate}"
+
+
+def test_spending_is_the_table_of_lan_and_demets() -> None:
+    # O'Brien-Fleming type at one-sided 0.025 and five equal looks has boundaries 4.8769, 3.3569, 2.6803, 2.2898, 2.0310
+    # (Reboussin, DeMets, Kim, Lan, Controlled Clinical Trials 21 (2000) 190); nothing is spent before the first.
+    plan = Plan(benchmarks=1, looks=(1, 2, 3, 4, 5), alarm_rate=0.025, confirmation_level=1.0)
+    z = -float(ndtri(plan.level(0)))
+    assert z == pytest.approx(4.8769, abs=0.0005), f"the first boundary is {z:.4f}, but the table has 4.8769"
+    cumulative = [round(plan.spent(look), 5) for look in range(5)]
+    assert cumulative == [0.0, 0.00039, 0.00381, 0.01221, 0.025], f"spent {cumulative}"
+
+
+def test_both_directions_share_the_alarm_rate() -> None:
+    one, two = Plan(benchmarks=5), Plan(benchmarks=5, directions=2)
+    assert two.screening_rate == one.screening_rate / 2, f"{two.screening_rate} should be half of {one.screening_rate}"
+
+
+def test_history_counts_nothing_for_a_confirmation_that_shares_its_baseline() -> None:
+    alone, shared = Plan(benchmarks=4), Plan(benchmarks=4, shared_baseline=True)
+    assert shared.screening_rate == 0.01 / 4, f"{shared.screening_rate} should be the alarm rate over 4 benchmarks"
+    assert alone.screening_rate == pytest.approx(0.2 / 4), (
+        f"{alone.screening_rate} should be 0.01 / 0.05 over 4 benchmarks"
+    )
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.07])
+def test_the_smallest_effect_is_found_as_often_as_it_says(noise: float) -> None:
+    plan, runs, found = Plan(benchmarks=20), 200, 0
+    draw, slowdown = np.random.default_rng(13), 1 + smallest_effect(noise, plan, power=0.9)
+    for _ in range(runs):
+        before, after = np.exp(draw.normal(0, noise / math.sqrt(2), (2, 50)))
+        found += decide(before, after * slowdown, plan).verdict == "SLOWER"
+    needed = least(0.9, runs)
+    assert found >= needed, f"found {found} of {runs} at {slowdown:.3f}x, but should find {needed}"
+
+
+def test_more_noise_needs_more_pairs_by_its_square() -> None:
+    plan = Plan(benchmarks=10)
+    few, many = (pairs_needed(effect_of(1.0, spread), plan) for spread in (0.2, 0.4))
+    assert many == pytest.approx(4 * few, rel=0.05), f"twice the noise needs {many} pairs instead of {few}"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Plan(benchmarks=0), "benchmarks should be 1 or more, but is 0"),
+        (lambda: Plan(benchmarks=1, looks=(8, 8)), r"looks should be increasing numbers of pairs, but are \(8, 8\)"),
+        (lambda: Plan(benchmarks=1, alarm_rate=0.6), "alarm_rate should lie between 0 and 0.5, but is 0.6"),
+        (lambda: Plan(benchmarks=1, confirmation_level=0.001), "confirmation_level should lie between alarm_rate"),
+        (lambda: Plan(benchmarks=1, directions=3), "directions should be 1 or 2, but is 3"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
