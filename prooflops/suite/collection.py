@@ -11,7 +11,7 @@ import torch
 
 from accounting import measured
 from prooflops.machine import device as machine
-from prooflops.suite.registry import Registry
+from prooflops.suite.registry import Registry, file_of
 from prooflops.suite.run import EVIDENCE, Run
 
 EXAMPLE_COUNTER = pytest.StashKey[list[int]]()
@@ -24,12 +24,10 @@ def claims_of(item: pytest.Item, marker: str = "claim") -> list[str]:
 
 def check_claims_exist(registry: Registry, items: Iterable[pytest.Item], marker: str = "claim") -> None:
     """Stops the run where a marker names a claim that is not in the registry."""
-    unknown = {
-        claim: item.nodeid for item in items for claim in claims_of(item, marker) if claim not in registry.claims
-    }
-    if unknown:
-        rows = ", ".join(f"{claim!r} ({node})" for claim, node in unknown.items())
-        raise pytest.UsageError(f"markers name claims that test_claims/registry does not have: {rows}")
+    named = {claim: item.nodeid for item in items for claim in claims_of(item, marker)}
+    if unknown := [claim for claim in named if claim not in registry.claims]:
+        rows = "".join(f"\n  {claim!r} in {named[claim]}, expected in {file_of(claim)}" for claim in unknown)
+        raise pytest.UsageError(f"markers name claims that are not in the registry: add a row, or correct the id{rows}")
 
 
 def check_claims_have_tests(config: pytest.Config, registry: Registry, items: Iterable[pytest.Item]) -> None:
@@ -37,9 +35,12 @@ def check_claims_have_tests(config: pytest.Config, registry: Registry, items: It
     if not _runs_all_claims(config):
         return
     tested = {claim for item in items for claim in claims_of(item)}
-    missing = [claim.id for claim in registry.claims.values() if claim.id not in tested and not claim.on_record]
+    missing = [claim for claim in registry.claims.values() if claim.id not in tested and not claim.on_record]
     if missing:
-        raise pytest.UsageError(f"claims of test_claims/registry that no test settles: {', '.join(missing)}")
+        rows = "".join(f"\n  {claim.id!r} of {claim.file}" for claim in missing)
+        raise pytest.UsageError(
+            f"claims that no test settles: mark a test in test_claims/ with @pytest.mark.claim(id){rows}"
+        )
 
 
 def _runs_all_claims(config: pytest.Config) -> bool:

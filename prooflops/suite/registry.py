@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from accounting.checks import validated_choice
 
@@ -17,9 +17,6 @@ else:
 
 WRITTEN = ("holds", "holds-if", "wrong")
 KINDS = ("formula", "number", "behaviour", "example", "exercise", "practice", "spec", "record")
-
-_REQUIRED = ("id", "statement", "sources", "written", "condition", "correction", "needs", "kind")
-_OPTIONAL = ("on_record", "note")
 
 
 class RegistryError(ValueError):
@@ -35,6 +32,10 @@ class Source:
     locator: str = ""
     url: str = ""
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_type(field.name, getattr(self, field.name), field.type)
+
     def __str__(self) -> str:
         return ", ".join(part for part in (self.title, self.locator, self.url) if part)
 
@@ -47,16 +48,51 @@ class Claim:
     statement: str
     sources: tuple[str, ...]
     written: str
-    condition: str
-    correction: str
-    needs: tuple[str, ...]
     kind: str
+    condition: str = ""
+    correction: str = ""
+    needs: tuple[str, ...] = ()
     on_record: bool = False
     note: str = ""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_type(field.name, getattr(self, field.name), field.type)
+        validated_choice("written", self.written, WRITTEN)
+        validated_choice("kind", self.kind, KINDS)
+        conditional, wrong = self.written == "holds-if", self.written == "wrong"
+        problems = {
+            "a holds-if claim, and no other, states its condition": conditional != bool(self.condition),
+            "a wrong claim, and no other, states its correction": wrong != bool(self.correction),
+            "it has no statement": not self.statement.strip(),
+            "it has no source": not self.sources,
+        }
+        if found := [problem for problem, there in problems.items() if there]:
+            raise ValueError("; ".join(found))
 
     @property
     def topic(self) -> str:
         return self.id.partition(".")[0]
+
+    @property
+    def file(self) -> str:
+        """Where its row stands."""
+        return file_of(self.id)
+
+
+def file_of(claim_id: str) -> str:
+    """The file of the registry for a claim's topic."""
+    return f"test_claims/registry/{claim_id.partition('.')[0]}.toml"
+
+
+def _check_type(name: str, value: object, declared: Any) -> None:
+    types = {"str": str, "bool": bool, "tuple[str, ...]": tuple}
+    if not isinstance(value, types[declared]) or (isinstance(value, tuple) and any(type(x) is not str for x in value)):
+        valid = {str: "a text", bool: "true or false", tuple: "a list of texts"}[types[declared]]
+        raise TypeError(f"{name} must be {valid}, got {value!r}")
+
+
+Row = TypeVar("Row", Claim, Source)
 
 
 @dataclass(frozen=True)
@@ -91,7 +127,10 @@ class Registry:
 
 
 def load_registry(folder: Path) -> Registry:
-    """The registry under `folder`: one TOML file a topic, `sources.toml` beside them; checked strictly."""
+    """The registry in `folder`: one TOML file per topic, `sources.toml` beside them.
+
+    Raises RegistryError for the first row that is not as it must be.
+    """
     claims: dict[str, Claim] = {}
     sources: dict[str, Source] = {}
     files = sorted(folder.glob("*.toml"))
@@ -101,50 +140,44 @@ def load_registry(folder: Path) -> Registry:
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
-            raise RegistryError(f"{file.name}: {error}") from error
+            raise RegistryError(f"{file}: {error}") from error
         if unknown := table.keys() - {"claim", "source"}:
-            raise RegistryError(f"{file.name}: unknown tables {sorted(unknown)}; valid: claim, source")
+            raise RegistryError(f"{file}: unknown tables {sorted(unknown)}; valid: claim, source")
         for row in table.get("source", []):
-            source = _source(file.name, row)
-            if source.key in sources:
-                raise RegistryError(f"{file.name}: source {source.key!r} is there twice")
-            sources[source.key] = source
+            source = _read_row(Source, row, f"{file}: source {row.get('key', row)!r}")
+            _add(sources, source.key, source, f"{file}: source")
         for row in table.get("claim", []):
-            claim = _claim(file, row)
-            if claim.id in claims:
-                raise RegistryError(f"{file.name}: claim {claim.id!r} is there twice")
-            claims[claim.id] = claim
+            name = f"{file}: claim {row.get('id', row)!r}"
+            claim = _read_row(Claim, row, name)
+            if claim.topic != file.stem:
+                raise RegistryError(f"{name}: its id must begin with the file's topic, {file.stem}.")
+            _add(claims, claim.id, claim, f"{file}: claim")
     for claim in claims.values():
         for key in claim.sources:
-            if key not in sources:
-                raise RegistryError(f"{claim.id}: unknown source {key!r}; known: {', '.join(sources)}")
+            try:
+                validated_choice("source", key, sources)
+            except ValueError as error:
+                place = f"{folder / claim.topic}.toml: claim {claim.id!r}"
+                raise RegistryError(f"{place}: {error}; a new source gets a [[source]] in sources.toml") from error
     return Registry(claims, sources)
 
 
-def _source(file: str, row: dict[str, Any]) -> Source:
+def _read_row(kind: type[Row], row: dict[str, Any], name: str) -> Row:
+    """A table of TOML as a Claim or Source."""
+    valid = {field.name: field.default is MISSING for field in fields(kind)}
+    if missing := [key for key, required in valid.items() if required and key not in row]:
+        required = ", ".join(key for key, must in valid.items() if must)
+        raise RegistryError(f"{name} lacks {', '.join(missing)}; each has {required}")
+    if unknown := row.keys() - valid.keys():
+        raise RegistryError(f"{name} has unknown keys {sorted(unknown)}; valid: {', '.join(valid)}")
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
     try:
-        return Source(**row)
-    except TypeError as error:
-        raise RegistryError(f"{file}: source {row.get('key', row)!r}: {error}") from error
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise RegistryError(f"{name}: {error}") from error
 
 
-def _claim(file: Path, row: dict[str, Any]) -> Claim:
-    name = f"{file.name}: claim {row.get('id', row)!r}"
-    if missing := [key for key in _REQUIRED if key not in row]:
-        raise RegistryError(f"{name} lacks {', '.join(missing)}")
-    if unknown := row.keys() - {*_REQUIRED, *_OPTIONAL}:
-        raise RegistryError(f"{name} has unknown keys {sorted(unknown)}; valid: {', '.join((*_REQUIRED, *_OPTIONAL))}")
-    claim = Claim(**{**row, "sources": tuple(row["sources"]), "needs": tuple(row["needs"])})
-    problems = {
-        f"its id must begin with the file's topic, {file.stem}.": claim.topic != file.stem,
-        f"written must be one of {', '.join(WRITTEN)}, got {claim.written!r}": claim.written not in WRITTEN,
-        f"kind must be one of {', '.join(KINDS)}, got {claim.kind!r}": claim.kind not in KINDS,
-        "a holds-if claim, and no other, states its condition": (claim.written == "holds-if") != bool(claim.condition),
-        "a wrong claim, and no other, states its correction": (claim.written == "wrong") != bool(claim.correction),
-        "it has no statement": not claim.statement.strip(),
-        "it has no source": not claim.sources,
-    }
-    for problem, there in problems.items():
-        if there:
-            raise RegistryError(f"{name}: {problem}")
-    return claim
+def _add(rows: dict[str, Row], key: str, row: Row, name: str) -> None:
+    if key in rows:
+        raise RegistryError(f"{name} {key!r} is there twice")
+    rows[key] = row

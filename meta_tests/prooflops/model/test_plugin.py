@@ -299,8 +299,8 @@ def test_a_wrong_explanation_and_a_wrong_account_of_bytes_redden_the_run(examine
 
 # ---- answers -----------------------------------------------------------------------------------------------------
 
-HOLDS = Claim("demo.one", "It is so.", ("lecture",), "holds", "", "", (), "behaviour")
-WRONG = Claim("demo.two", "It is not.", ("lecture",), "wrong", "", "It is otherwise.", (), "behaviour")
+HOLDS = Claim("demo.one", "It is so.", ("lecture",), "holds", "behaviour")
+WRONG = Claim("demo.two", "It is not.", ("lecture",), "wrong", "behaviour", correction="It is otherwise.")
 PASSED, FAILED = Outcome("a", "passed", figures=("3 B",)), Outcome("b", "failed", "3 is not 4")
 BESIDE, UNCHECKED = Outcome("c", "skipped", "does not apply: no weight is tied"), Outcome("d", "skipped", "no peak")
 

@@ -79,4 +79,5 @@ def test_without_the_option_nobody_hears_of_the_tests_and_an_unknown_claim_is_re
     assert "no tests collected" in without.output
     assert "user_model" not in without.output
     assert unknown.code == 4, unknown.output
-    assert "markers name claims that test_claims/registry does not have: 'tensor.nbytes-formula'" in unknown.output
+    assert "markers name claims that are not in the registry" in unknown.output
+    assert "'tensor.nbytes-formula' in test_claims/test_user_model.py" in unknown.output

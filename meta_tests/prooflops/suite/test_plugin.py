@@ -187,7 +187,9 @@ def test_a_marker_without_a_claim_stops_the_run(house: House) -> None:
     house.test(HOLDING.replace("demo.holds", "demo.typo"))
     run = house.run()
     assert run.code == 4
-    assert "'demo.typo' (test_claims/test_demo.py::test_it_is_so)" in run.output
+    assert "add a row, or correct the id" in run.output
+    expected = "'demo.typo' in test_claims/test_demo.py::test_it_is_so, expected in test_claims/registry/demo.toml"
+    assert expected in run.output
     assert "passed" not in run.output
 
 
@@ -197,7 +199,8 @@ def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house: Hous
     house.test(HOLDING)
     run = house.run()
     assert run.code == 4
-    assert "no test settles: demo.forgotten" in run.output
+    assert "no test settles: mark a test in test_claims/ with @pytest.mark.claim(id)" in run.output
+    assert "'demo.forgotten' of test_claims/registry/demo.toml" in run.output
     partial = house.run("-k", "demo.holds")
     assert partial.code == 0, partial.output
     assert set(partial.verdicts) == {"demo.holds"}

@@ -11,9 +11,6 @@ GOOD = {
     "statement": '"It is."',
     "sources": '["s"]',
     "written": '"holds"',
-    "condition": '""',
-    "correction": '""',
-    "needs": "[]",
     "kind": '"number"',
 }
 SOURCE = '[[source]]\nkey = "s"\ntitle = "A source"\n'
@@ -43,7 +40,10 @@ def test_a_registry_is_read_with_its_sources(tmp_path: Path) -> None:
         ({"written": '"holds-if"'}, "a holds-if claim, and no other, states its condition"),
         ({"condition": '"it rains"'}, "a holds-if claim, and no other, states its condition"),
         ({"written": '"wrong"'}, "a wrong claim, and no other, states its correction"),
-        ({"sources": '["t"]'}, "unknown source 't'; known: s"),
+        ({"sources": '["t"]'}, "source must be one of s, got 't'; a new source gets a [[source]] in sources.toml"),
+        ({"sources": '"s"'}, "sources must be a list of texts, got 's'"),
+        ({"needs": "[1]"}, "needs must be a list of texts, got (1,)"),
+        ({"on_record": '"yes"'}, "on_record must be true or false, got 'yes'"),
         ({"sources": "[]"}, "it has no source"),
         ({"statement": '" "'}, "it has no statement"),
         ({"kind": "number"}, "demo.toml"),  # no TOML
@@ -53,6 +53,7 @@ def test_a_bad_registry_row_is_refused_by_file_and_reason(tmp_path: Path, change
     with pytest.raises(RegistryError) as error:
         load_registry(registry_file(tmp_path, **changes))
     assert said in str(error.value)
+    assert str(tmp_path / "demo.toml") in str(error.value)
 
 
 def test_a_claim_or_source_may_stand_only_once(tmp_path: Path) -> None:
