@@ -8,13 +8,13 @@ from contextlib import nullcontext
 
 import pytest
 
-LONG_S = 3.0  # this long nothing is said
+LONG_S = 3.0  # without a line
 
 
 class Progress:
-    """Called with a text, says it on the terminal if nothing was said for 3 s, or will not be able to be.
+    """Called with a text, prints it on the terminal if the last line is 3 s old, or will be before the next call.
 
-    Not under -q. The line starts afresh and is written past pytest's capture, so neither the dots of a run nor the
+    Not under -q. It is a line of its own, written past pytest's capture, so that neither the dots of a run nor the
     captured output of a test are disturbed.
     """
 
@@ -24,13 +24,13 @@ class Progress:
         self._quiet = config.get_verbosity() < 0
         self._name = name
         self._now = now
-        self._said_at = now()
+        self._printed_at = now()
 
     def __call__(self, text: str, ahead_s: float = 0.0) -> None:
-        """Says `text`, unless it is too early; `ahead_s`: how long the work that begins now will keep silent."""
-        if self._quiet or self._terminal is None or self._now() - self._said_at + ahead_s < LONG_S:
+        """Prints `text`, unless it is too early; `ahead_s` is how long the work that begins now prints nothing."""
+        if self._quiet or self._terminal is None or self._now() - self._printed_at + ahead_s < LONG_S:
             return
-        self._said_at = self._now()
+        self._printed_at = self._now()
         if ahead_s:
             text += f", about {ahead_s:.0f} s"
         with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():

@@ -1,26 +1,24 @@
-"""Figures with units, and tables as text and as Markdown. Imports nothing that is slow to import."""
+"""Figures with units; tables as text, as Markdown and in colour. Imports nothing that is slow to import."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+COLOURS = {"SLOWER": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green", "INCONCLUSIVE": "yellow"}
 
 
 def engineering(value: float, unit: str) -> str:
-    """A figure with three digits and an SI prefix.
+    """A figure to three significant digits, with an SI prefix.
 
     >>> engineering(0.00123, "s"), engineering(9.2e11, "FLOP/s")
     ('1.23 ms', '920 GFLOP/s')
     """
-    for factor, prefix in (
-        (1e15, "P"),
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-        (1, ""),
-        (1e-3, "m"),
-        (1e-6, "µ"),
-    ):
+    for exponent, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""), (-3, "m"), (-6, "µ")):
+        factor = 10.0**exponent
         if abs(value) >= factor * 0.9995:
             scaled = value / factor
             digits = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2
@@ -35,9 +33,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(
             cell.ljust(width) if column == 0 else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        ).rstrip()
         for row in rows
     ]
+
+
+def write_coloured(terminal: pytest.TerminalReporter, lines: Iterable[str]) -> None:
+    """Writes each line in the colour of the gate's verdict that it names, if it names one."""
+    for line in lines:
+        colour = next((colour for verdict, colour in COLOURS.items() if f" {verdict} " in f"{line} "), None)
+        terminal.write_line(line, **({colour: True} if colour else {}))
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:

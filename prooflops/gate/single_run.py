@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prooflops import run_state
-from prooflops.console.tables import aligned
+from prooflops.console.tables import aligned, write_coloured
 from prooflops.gate.settings import Settings
 from prooflops.history import comparison as compare
 from prooflops.history import record as recording
@@ -16,7 +16,6 @@ from prooflops.history import records as history
 
 OUTCOME = pytest.StashKey[list[str]]()
 BASELINE = pytest.StashKey[list[history.Summary]]()
-COLOURS = {"SLOWER": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green", "INCONCLUSIVE": "yellow"}
 UNFINISHED: Mapping[int, str] = {
     pytest.ExitCode.TESTS_FAILED: "tests failed",
     pytest.ExitCode.INTERRUPTED: "the run was interrupted",
@@ -110,11 +109,8 @@ def _short(path: Path, folder: Path) -> str:
 
 
 def print_summary(terminal: pytest.TerminalReporter) -> None:
-    """What became of the comparison, on the terminal."""
+    """Prints the comparison."""
     lines = terminal.config.stash.get(OUTCOME, [])
-    if not lines:
-        return
-    terminal.section("compared with the history")
-    for line in lines:
-        colour = next((COLOURS[word] for word in COLOURS if f" {word} " in f"{line} "), None)
-        terminal.write_line(line.rstrip(), **({colour: True} if colour else {}))
+    if lines:
+        terminal.section("compared with the history")
+        write_coloured(terminal, lines)

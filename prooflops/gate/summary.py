@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from prooflops.console.tables import aligned, engineering, markdown_table
+from prooflops.console.tables import aligned, engineering, markdown_table, write_coloured
 from prooflops.history import comparison as compare
 
-COLOURS = {"SLOWER": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green", "INCONCLUSIVE": "yellow"}
 SHOWN = 3  # names that bear a note, on the terminal
 EXPLAIN = "if it is meant, store a new baseline: --gate-record NAME"
 
@@ -85,9 +84,7 @@ def write_terminal(
     terminal.section(f"gate: {title}")
     if table or rows:
         # The notes are longer than all other cells: below the table, once for all rows that share one.
-        for line in aligned(table or compare.table([replace(row, note="") for row in rows])):
-            colour = next((COLOURS[word] for word in COLOURS if f" {word} " in f"{line} "), None)
-            terminal.write_line(line.rstrip(), **({colour: True} if colour else {}))
+        write_coloured(terminal, aligned(table or compare.table([replace(row, note="") for row in rows])))
     if rows and not table:
         terminal.write_line(counts(rows))
         for line in notes(rows):

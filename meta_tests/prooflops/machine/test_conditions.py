@@ -1,7 +1,6 @@
 """The state of the device around a measurement, by stand-ins, and the line that tells of a long one."""
 
 import os
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from meta_tests.conftest import House
-from prooflops.console.progress import LONG_S, Progress
 from prooflops.machine import conditions as states
 from prooflops.machine.conditions import conditions, judged, state
 
@@ -216,81 +213,6 @@ def test_reasons_that_nobody_asked_for_are_unread_and_not_none() -> None:
     assert "reasons" not in before, f"an empty list would mean that nothing throttles: {before['reasons']}"
     assert before["unread"] == "reasons: torch does not ask amdsmi for them"
     assert not record["throttled"]
-
-
-# ---- progress ----------------------------------------------------------------------------------------------------
-
-
-class FakeConfig:
-    """A terminal, and a capture that has to be off while it is written to."""
-
-    def __init__(self, verbosity: int = 0) -> None:
-        self.lines: list[str] = []
-        self.capturing, self._verbosity = True, verbosity
-        self.pluginmanager = SimpleNamespace(get_plugin=lambda name: self)
-
-    def get_verbosity(self) -> int:
-        return self._verbosity
-
-    @contextmanager
-    def global_and_fixture_disabled(self) -> Any:
-        self.capturing = False
-        yield
-        self.capturing = True
-
-    def ensure_newline(self) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def write_line(self, line: str, **_: bool) -> None:
-        assert not self.capturing, "the line would land in the captured output of the test"
-        self.lines.append(line)
-
-
-def test_nothing_is_said_for_three_seconds_nor_more_often() -> None:
-    config, now = FakeConfig(), [0.0]
-    progress = Progress(config, "test_it", lambda: now[0])  # type: ignore[arg-type]
-    for second in range(10):
-        now[0] = second + 0.5
-        progress(f"second {second}")
-    assert config.lines == ["  test_it: second 3", "  test_it: second 6", "  test_it: second 9"], f"{config.lines}"
-
-
-def test_what_will_be_silent_for_long_is_told_of_beforehand() -> None:
-    config = FakeConfig()
-    progress = Progress(config, "test_it", lambda: 0.0)  # type: ignore[arg-type]
-    progress("short", LONG_S / 2)
-    progress("long", 2 * LONG_S)
-    assert config.lines == ["  test_it: long, about 6 s"], f"{config.lines}"
-
-
-def test_nothing_is_said_under_q() -> None:
-    config = FakeConfig(verbosity=-1)
-    Progress(config, "test_it", lambda: 0.0)("long", 60.0)  # type: ignore[arg-type]
-    assert config.lines == []
-
-
-def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house: House) -> None:
-    house.test(
-        "def test_long(progress):\n"
-        "    print('captured before')\n"
-        "    progress('searching', 60)\n"
-        "    print('captured after')\n"
-        "    assert False\n\n"
-        "def test_short(progress):\n    progress('not to be seen')\n",
-        file="bench/test_demo.py",
-    )
-    child = house.run("bench", "-p", "no:randomly")
-    lines = child.output.splitlines()
-    assert "  test_long: searching, about 60 s" in lines, child.output
-    assert "not to be seen" not in child.output
-    captured = lines.index("captured before")
-    assert lines[captured : captured + 2] == ["captured before", "captured after"], child.output
-    dots = lines.index("  test_long: searching, about 60 s") + 1
-    assert lines[dots] == "F", child.output
-    assert lines[dots + 1].startswith("bench/test_demo.py ."), child.output
 
 
 def test_the_cores_that_are_named_are_those_allowed() -> None:

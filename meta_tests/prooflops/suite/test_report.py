@@ -2,8 +2,6 @@
 
 import xml.etree.ElementTree as ET
 
-import pytest
-
 from prooflops.suite import plots, report
 from prooflops.suite.verdicts import Verdict
 
@@ -39,21 +37,6 @@ def test_a_benchmark_that_multiplies_nothing_has_no_mfu_to_lack() -> None:
     assert report.benchmark_table([bench("test_cast", bytes_per_s=1.5e10)])[1][3:] == ["15.0 GB/s", "-", "-"]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.5e-9, "0.5 ns"),
-        (999.96e-6, "1.00 ms"),
-        (1.0, "1.00 s"),
-        (99.96, "100 s"),
-        (12.34e15, "12.3 Ps"),
-        (1234.0, "1.23 ks"),
-    ],
-)
-def test_figures_have_three_digits_and_a_prefix(value: float, text: str) -> None:
-    assert report.engineering(value, "s") == text
-
-
 def test_topics_are_counted_by_verdict_and_their_cases_added() -> None:
     verdicts = [
         Verdict("a.x", "holds", "", 100, 1.0),
@@ -81,10 +64,6 @@ def test_topics_are_counted_by_verdict_and_their_cases_added() -> None:
             "on record": "1",
         },
     ]
-
-
-def test_a_bar_in_a_cell_does_not_break_the_markdown_table() -> None:
-    assert report.markdown_table([["a", "b"], ["|x| < 1", "y"]])[2] == "| \\|x\\| < 1 | y |"
 
 
 def test_the_plot_shows_each_dtype_and_its_ceiling_and_is_the_same_every_time() -> None:

@@ -1,0 +1,80 @@
+"""The line of progress: rare, announced, and in nobody's way."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from meta_tests.conftest import House
+from prooflops.console.progress import LONG_S, Progress
+
+
+class FakeConfig:
+    """As much of pytest's as Progress uses: a terminal, and a capture that must be off for each line."""
+
+    def __init__(self, verbosity: int = 0) -> None:
+        self.lines: list[str] = []
+        self.capturing, self._verbosity = True, verbosity
+        self.pluginmanager = SimpleNamespace(get_plugin=lambda name: self)
+
+    def get_verbosity(self) -> int:
+        return self._verbosity
+
+    @contextmanager
+    def global_and_fixture_disabled(self) -> Any:
+        self.capturing = False
+        yield
+        self.capturing = True
+
+    def ensure_newline(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def write_line(self, line: str, **_: bool) -> None:
+        assert not self.capturing, "the line would land in the captured output of the test"
+        self.lines.append(line)
+
+
+def test_a_line_appears_every_three_seconds_at_most() -> None:
+    config, now = FakeConfig(), [0.0]
+    progress = Progress(config, "test_it", lambda: now[0])  # type: ignore[arg-type]
+    for second in range(10):
+        now[0] = second + 0.5
+        progress(f"second {second}")
+    assert config.lines == ["  test_it: second 3", "  test_it: second 6", "  test_it: second 9"], f"{config.lines}"
+
+
+def test_long_silent_work_is_announced() -> None:
+    config = FakeConfig()
+    progress = Progress(config, "test_it", lambda: 0.0)  # type: ignore[arg-type]
+    progress("short", LONG_S / 2)
+    progress("long", 2 * LONG_S)
+    assert config.lines == ["  test_it: long, about 6 s"], f"{config.lines}"
+
+
+def test_nothing_is_printed_under_q() -> None:
+    config = FakeConfig(verbosity=-1)
+    Progress(config, "test_it", lambda: 0.0)("long", 60.0)  # type: ignore[arg-type]
+    assert config.lines == []
+
+
+def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house: House) -> None:
+    house.test(
+        "def test_long(progress):\n"
+        "    print('captured before')\n"
+        "    progress('searching', 60)\n"
+        "    print('captured after')\n"
+        "    assert False\n\n"
+        "def test_short(progress):\n    progress('not to be seen')\n",
+        file="bench/test_demo.py",
+    )
+    child = house.run("bench", "-p", "no:randomly")
+    lines = child.output.splitlines()
+    assert "  test_long: searching, about 60 s" in lines, child.output
+    assert "not to be seen" not in child.output
+    captured = lines.index("captured before")
+    assert lines[captured : captured + 2] == ["captured before", "captured after"], child.output
+    dots = lines.index("  test_long: searching, about 60 s") + 1
+    assert lines[dots] == "F", child.output
+    assert lines[dots + 1].startswith("bench/test_demo.py ."), child.output
