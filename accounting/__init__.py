@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 __all__ = [
     "activations",
     "allocator",
+    "attention",
     "contraction",
     "convolution",
     "counted",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from accounting import (
         activations,
         allocator,
+        attention,
         contraction,
         convolution,
         counted,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.checks import validated_choice, validated_int
 from accounting.flops import (
     FORWARD_PRODUCTS,
@@ -18,8 +19,6 @@ from accounting.flops import (
     MULTIPLY_ADD_FLOPS,
     WEIGHT_GRADIENT_PRODUCTS,
     StepFlops,
-    attention_backward_flops,
-    attention_flops,
     matmul_flops,
 )
 
@@ -251,7 +250,7 @@ def forward_flops(model: Model, batch: int, sequence: int = 1, *, pairs: str = "
     """FLOPs of a forward pass: 2·tokens·(weights a token meets), and the attention of every layer.
 
     `batch` sequences of `sequence` tokens; a deep linear net has no sequence, its examples are batch·sequence.
-    `pairs` of query and key are counted in "full" or "causal", see `accounting.flops.attention_flops`.
+    `pairs` of query and key are counted in "full" or "causal", see `accounting.attention.attention_flops`.
     Exact for matrix products; the look-up of an embedding is none. Ignored: everything elementwise, about 1/dim.
 
     Raises ValueError for a negative size, a sequence longer than the learned positions, an unknown convention.
@@ -265,7 +264,7 @@ def forward_flops(model: Model, batch: int, sequence: int = 1, *, pairs: str = "
     products = sum(matmul_flops(tokens, maps.in_features, maps.out_features, maps.uses) for maps in model.linear_maps)
     if isinstance(model, DeepLinear):
         return products
-    return products + attention_flops(model.layers * batch, model.heads, sequence, model.head_dim, pairs=pairs)
+    return products + attention_flops(_attention(model, batch, sequence, pairs))
 
 
 def backward_flops(
@@ -282,7 +281,7 @@ def backward_flops(
     Each product y = x·w has two gradients of its own size, dw and dx. A deep linear net whose data needs no gradient
     skips dx of its first layer, 2·batch·inputs·dim. In a transformer every product has both: the rows of the embedding
     need their gradient, which itself is an addition, no product. `convention` is the attention's: "math" or "flash",
-    see `accounting.flops.attention_backward_flops`.
+    see `accounting.attention.attention_backward_flops`.
 
     Raises ValueError for a negative size, an unknown convention, an `input_gradient` of token ids.
 
@@ -295,9 +294,8 @@ def backward_flops(
         return 2 * forward - (0 if input_gradient else _first_layer_flops(model, batch * sequence))
     if input_gradient:
         raise ValueError("input_gradient must be False for a Transformer, whose token ids have none, got True")
-    attention = (model.layers * batch, model.heads, sequence, model.head_dim)
-    backward = attention_backward_flops(*attention, pairs=pairs, convention=convention)
-    return 2 * (forward - attention_flops(*attention, pairs=pairs)) + backward
+    attention = _attention(model, batch, sequence, pairs)
+    return 2 * (forward - attention_flops(attention)) + attention_backward_flops(attention, convention)
 
 
 def recompute_flops(
@@ -377,6 +375,11 @@ def _tokens(model: Model, batch: int, sequence: int) -> int:
     return tokens
 
 
+def _attention(model: Transformer, batch: int, sequence: int, pairs: str) -> Attention:
+    """The attention of all layers together."""
+    return Attention(model.layers * batch, model.heads, sequence, model.head_dim, kv_heads=model.kv_heads, pairs=pairs)
+
+
 def _first_layer_flops(model: DeepLinear, examples: int) -> int:
     return matmul_flops(examples, model.inputs, model.dim)
 
@@ -425,11 +428,8 @@ def rule_errors(
     else:
         parts = parameter_counts(model)
         embeddings = parts.get("positions", 0) + (0 if model.tied_embedding else parts["embedding"])
-        attention = (model.layers * batch, model.heads, sequence, model.head_dim)
-        passes = {
-            "forward": attention_flops(*attention, pairs=pairs),
-            "backward": attention_backward_flops(*attention, pairs=pairs),
-        }
+        attention = _attention(model, batch, sequence, pairs)
+        passes = {"forward": attention_flops(attention), "backward": attention_backward_flops(attention)}
         errors["embeddings"], errors["norms"] = per_parameter * embeddings, per_parameter * parts["norms"]
         errors["attention"] = -passes.get(rule, sum(passes.values()))
     return {name: flops for name, flops in errors.items() if flops}

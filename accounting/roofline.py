@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from accounting.attention import Attention, attention_flops
 from accounting.checks import validated_choice, validated_int, validated_ints, validated_positive
 from accounting.flops import matmul_flops
 from accounting.memory import element_bytes
@@ -147,43 +148,29 @@ def layer_norm_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
     return Work(LAYER_NORM_FLOPS * elements, element_bytes(2 * elements + 2 * features, dtype))
 
 
-def attention_work(
-    batch: int,
-    heads: int,
-    queries: int,
-    keys: int,
-    head_size: int,
-    dtype: str = "bf16",
-    *,
-    kv_heads: int | None = None,
-    fused: bool = True,
-) -> Work:
-    """FLOPs and ideal bytes of full attention: two products of 2·queries·keys·head_size, and the softmax between them.
+def attention_work(attention: Attention, dtype: str = "bf16", *, fused: bool = True) -> Work:
+    """FLOPs and ideal bytes of attention: its two products (`attention_flops`), and the softmax between them.
 
     Fused, only q, k, v and the output meet memory, and the intensity grows with the sequence. Unfused, the score matrix
-    is written, read, written as probabilities and read again, which bounds the intensity by about head_size whatever
-    the length. Decoding is `queries=1`: at most about heads/kv_heads FLOPs per byte in a 16-bit format.
-    Ignored: scaling and masking; a causal mask, which spares a kernel that uses it almost half of the FLOPs.
+    is written, read, written as probabilities and read again, which bounds the intensity by about head_dim whatever
+    the length. Decoding is `query_length=1`: at most about heads/kv_heads FLOPs per byte in a 16-bit format.
+    Ignored: scaling and masking.
 
-    Raises ValueError for a negative size, an unknown dtype, or heads that kv_heads does not divide.
+    Raises ValueError for an unknown dtype.
 
     >>> for fused in (True, False):
-    ...     print(round(attention_work(1, 32, 4096, 4096, 128, fused=fused).intensity, 1))
+    ...     print(round(attention_work(Attention(1, 32, 4096, 128), fused=fused).intensity, 1))
     2068.0
     62.7
-    >>> round(attention_work(1, 32, 1, 4096, 128).intensity, 2)
+    >>> round(attention_work(Attention(1, 32, 1, 128, key_length=4096)).intensity, 2)
     1.01
     """
-    kv_heads = heads if kv_heads is None else validated_int("kv_heads", kv_heads, minimum=1)
-    if heads % kv_heads:
-        raise ValueError(f"kv_heads must divide heads, got kv_heads={kv_heads} and heads={heads}")
-    products = matmul_flops(queries, head_size, keys, batch * heads) + matmul_flops(
-        queries, keys, head_size, batch * heads
-    )
-    scores = batch * heads * queries * keys
-    operands = 2 * batch * heads * queries * head_size + 2 * batch * kv_heads * keys * head_size
-    moved = operands if fused else operands + 4 * scores
-    return Work(products + SOFTMAX_FLOPS * scores, element_bytes(moved, dtype))
+    flops = attention_flops(attention) + SOFTMAX_FLOPS * attention.scores
+    rows = attention.heads * attention.query_length + attention.shared_heads * attention.keys
+    moved = attention.batch * rows * (attention.head_dim + attention.value_width)
+    if not fused:  # the whole matrix, masked or not
+        moved += 4 * attention.batch * attention.heads * attention.query_length * attention.keys
+    return Work(flops, element_bytes(moved, dtype))
 
 
 # The device

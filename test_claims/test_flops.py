@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import counted
-from accounting.convolution import convolution_flops
+from accounting.attention import Attention, attention_flops
+from accounting.convolution import Convolution, convolution_flops
 from accounting.flops import (
-    attention_flops,
     broadcast_matmul_flops,
     einsum_flops,
     elementwise_flops,
@@ -302,7 +302,7 @@ def test_a_convolution_uses_each_weight_once_per_position(device, size, channels
     net = torch.nn.Conv2d(channels, outputs, width, bias=False).to(device)
     dispatched = product_flops(lambda: net(torch.rand(1, channels, size, size, device=device)))
     positions = (size - width + 1) ** 2
-    formula = convolution_flops(1, channels, outputs, (size, size), (width, width))
+    formula = convolution_flops(Convolution(1, channels, outputs, (size, size), (width, width)))
     assert formula == dispatched == 2 * positions * net.weight.numel(), (
         f"convolution_flops={formula}, but should be {dispatched}: 2 per weight at each of {positions} positions"
     )
@@ -312,7 +312,9 @@ def test_a_convolution_uses_each_weight_once_per_position(device, size, channels
 def test_a_1x1_convolution_of_a_16x16_image_costs_512_flops_for_its_one_parameter(device):
     net = torch.nn.Conv2d(1, 1, 1, bias=False).to(device)
     dispatched = product_flops(lambda: net(torch.rand(1, 1, 16, 16, device=device)))
-    assert dispatched == convolution_flops(1, 1, 1, (16, 16), (1, 1)) == 512, f"dispatched {dispatched}, not 512"
+    assert dispatched == convolution_flops(Convolution(1, 1, 1, (16, 16), (1, 1))) == 512, (
+        f"dispatched {dispatched}, not 512"
+    )
 
 
 @pytest.mark.claim("flops.forward-2BN")
@@ -320,7 +322,7 @@ def test_a_1x1_convolution_of_a_16x16_image_costs_512_flops_for_its_one_paramete
 def test_attention_adds_products_that_have_no_parameters(device, batch, length, heads, width):
     q, k, v = (torch.rand(batch, heads, length, width, device=device) for _ in range(3))
     dispatched = product_flops(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
-    formula = attention_flops(batch, heads, length, width)
+    formula = attention_flops(Attention(batch, heads, length, width))
     assert formula == dispatched > 0, f"attention_flops={formula}, but torch dispatched {dispatched} [{q.shape=}]"
 
 

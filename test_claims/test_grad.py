@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting import counted
+from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.flops import (
-    attention_backward_flops,
-    attention_flops,
     linear_backward_flops,
     linear_flops,
     linear_step,
@@ -317,9 +316,8 @@ def test_at_a_length_of_six_widths_half_of_the_flops_are_attention(workloads):
     weights = sum(p.numel() for p in block.parameters() if p.dim() == 2)
     step = sum(forward_and_backward(block, torch.empty(batch, length, d, device="meta", requires_grad=True)))
     sixes = 6 * weights * batch * length
-    attention = attention_flops(batch, heads, length, d // heads) + attention_backward_flops(
-        batch, heads, length, d // heads
-    )
+    shape = Attention(batch, heads, length, d // heads)
+    attention = attention_flops(shape) + attention_backward_flops(shape)
     assert step == 2 * sixes, f"a step costs {step / sixes * 6} per weight and token, but should cost 12, not 6"
     assert step - sixes == attention, f"beyond the weights' products: {step - sixes}, attention {attention}"
 

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
+from accounting.attention import Attention, attention_flops, attention_step
 from accounting.checks import validated_choice
 from accounting.counted import operators
 from accounting.counted.result import (
@@ -258,11 +259,11 @@ class _Counter(TorchDispatchMode):
     def _attention(self, plan: _Plan, args: Any, kwargs: Any) -> tuple[int, int]:
         """The FLOPs of a fused kernel's call, without and of what it recomputes."""
         arguments = {each.name: value for each, value in zip(plan.schema.arguments, args, strict=False)} | kwargs
-        shape = operators.attention(plan.attention, arguments)
-        forward = shape.forward(self._pairs)
+        shapes = operators.attentions(plan.attention, arguments, self._pairs)
         if plan.attention.endswith("backward"):
-            return 2 * forward, shape.rescoring(self._pairs)
-        return forward, 0
+            steps = [attention_step(shape, "flash") for shape in shapes]
+            return sum(step.backward for step in steps), sum(step.recomputation for step in steps)
+        return sum(attention_flops(shape) for shape in shapes), 0
 
     def _adjusted(self, figure: int, out: Any) -> int:
         """The FLOPs of a product of complex numbers, or of one within causal attention."""
@@ -477,7 +478,9 @@ class _CausalScope(TorchFunctionMode):
         if not given.get("is_causal") or self._counter.causal_share is not None:
             return self._replaced(*args, **kwargs)
         queries, keys = int(given["query"].shape[-2]), int(given["key"].shape[-2])
-        self._counter.causal_share = share = Fraction(operators.causal_pairs(queries, keys), queries * keys)
+        whole = Attention(1, 1, queries, 1, key_length=keys)
+        left = sum(part.scores for part in operators.unmasked(whole))
+        self._counter.causal_share = share = Fraction(left, whole.scores or 1)
         try:
             out = self._replaced(*args, **kwargs)
         finally:

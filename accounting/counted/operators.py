@@ -10,11 +10,12 @@ A multiply-add is two FLOPs. The bias of a product (`addmv`, a convolution's bia
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
-from accounting.flops import attention_pairs
+from accounting.attention import Attention
 
 Formula = Callable[..., int]
 
@@ -137,55 +138,39 @@ PRODUCTS: dict[str, Formula] = {
 # --- attention: products whose cost is a matter of convention -----------------------------------------------------
 
 
-class Attention(NamedTuple):
-    """The shape of one call of a fused kernel, and what it costs in full or for the pairs that a causal mask leaves."""
+def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
+    """What a call of the kernel `name`, one of `ATTENTION`, attends to, from its arguments as the schema names them.
 
-    full: int  # pairs of query and key, of all heads and sequences
-    causal: int  # those that are not masked; `full` without a mask
-    key_width: int
-    value_width: int
-
-    def forward(self, pairs: str = "full") -> int:
-        """Two products per pair: the score, and the weighted value."""
-        return 2 * (self.full if pairs == "full" else self.causal) * (self.key_width + self.value_width)
-
-    def rescoring(self, pairs: str = "full") -> int:
-        """One product per pair: the score once more, which the forward pass has not kept."""
-        return 2 * (self.full if pairs == "full" else self.causal) * self.key_width
-
-    def backward(self, pairs: str = "full") -> int:
-        """Five products per pair: the scores, and two gradients for each of the two products."""
-        return self.rescoring(pairs) + 2 * self.forward(pairs)
-
-
-def attention(name: str, arguments: Mapping[str, Any]) -> Attention:
-    """The shape of a call of the kernel `name`, one of `ATTENTION`, from its arguments by their names in the schema."""
+    Several shapes where sequences of different lengths lie one after the other, or where a mask leaves several; with
+    "causal" `pairs` only those are counted that the mask leaves.
+    """
     query, key, value = (arguments[each] for each in ("query", "key", "value"))
-    if name.startswith("_scaled_dot_product"):  # (..., head, position, width)
-        sizes = [(int(query.shape[-2]), int(key.shape[-2]))] * int(prod(query.shape[:-2]))
+    dense = name.startswith("_scaled_dot_product")
+    widths: dict[str, Any] = {"head_dim": int(query.shape[-1]), "value_dim": int(value.shape[-1])}
+    if dense:  # (..., head, position, width)
+        rows = int(prod(query.shape[:-2]))
+        shapes = [Attention(rows, 1, int(query.shape[-2]), key_length=int(key.shape[-2]), **widths)]
     else:  # (batch, position, head, width), or (position, head, width) of sequences one after the other
-        sizes = int(query.shape[-2]) * list(
-            zip(_lengths(arguments, "q", query), _lengths(arguments, "k", key), strict=True)
-        )
-    full = causal = sum(queries * keys for queries, keys in sizes)
-    if arguments.get("is_causal"):
-        # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
-        at_end = not name.startswith("_scaled_dot_product")
-        causal = sum(causal_pairs(*each, at_end=at_end) for each in sizes)
-    elif arguments.get("custom_mask_type"):
-        causal = sum(causal_pairs(*each, at_end=arguments["custom_mask_type"] == 2) for each in sizes)
-    return Attention(full, causal, int(query.shape[-1]), int(value.shape[-1]))
+        lengths = zip(_lengths(arguments, "q", query), _lengths(arguments, "k", key), strict=True)
+        shapes = [Attention(1, int(query.shape[-2]), queries, key_length=keys, **widths) for queries, keys in lengths]
+    mask = arguments.get("custom_mask_type")
+    if pairs == "full" or not (mask or arguments.get("is_causal")):
+        return shapes
+    # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
+    at_end = not dense if arguments.get("is_causal") else mask == 2
+    return [part for shape in shapes for part in unmasked(shape, at_end)]
 
 
-def causal_pairs(queries: int, keys: int, at_end: bool = False) -> int:
-    """Pairs that a causal mask leaves: query i sees the first i keys, or with `at_end` the last query all keys.
+def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
+    """What a causal mask leaves: query i sees the first i keys, or with `at_end` the last query all keys.
 
     The two differ where there are more keys than queries. Queries beyond the last key see all keys.
     """
-    if at_end and keys > queries:
-        return attention_pairs(queries, keys, "causal")
-    masked = min(queries, keys)
-    return attention_pairs(masked, pairs="causal") + (queries - masked) * keys
+    if at_end and whole.keys > whole.query_length:
+        return [replace(whole, pairs="causal")]
+    masked = min(whole.query_length, whole.keys)
+    square = replace(whole, query_length=masked, key_length=masked, pairs="causal")
+    return [square, replace(whole, query_length=whole.query_length - masked, key_length=whole.keys)]
 
 
 def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import roofline
+from accounting.attention import Attention
 from accounting.formats import element_bits
 from accounting.roofline import (
     Work,
@@ -212,7 +213,7 @@ def test_attention_work_is_what_attention_does(fused, batch, groups, kv_heads, q
                     out[b, h, i, p] = total
     counted = machine.work(2)
     counted = Work(counted.flops, counted.bytes + 2 * extra)
-    formula = attention_work(batch, heads, queries, keys, size, "bf16", kv_heads=kv_heads, fused=fused)
+    formula = attention_work(Attention(batch, heads, queries, size, key_length=keys, kv_heads=kv_heads), fused=fused)
     assert formula == counted, f"{formula=}, but should be {counted}"
 
 
@@ -277,7 +278,7 @@ def test_utilisation_is_not_clipped_and_not_guessed():
         (lambda: elementwise_work((2,), "swish"), ValueError, "function must be one of"),
         (lambda: elementwise_work((2,), operands=0), ValueError, "operands must be at least 1"),
         (lambda: elementwise_work((2, -3)), ValueError, r"shape\[1\] must be at least 0, got -3"),
-        (lambda: attention_work(1, 6, 2, 2, 8, kv_heads=4), ValueError, "kv_heads must divide heads"),
+        (lambda: attention_work(Attention(1, 6, 2, 8), "float16"), ValueError, "float16"),
         (lambda: ridge_point(0, 1e9), ValueError, "peak_flop_per_s must be a finite number above 0, got 0"),
         (lambda: ridge_point(1e12, float("inf")), ValueError, "bandwidth_bytes_per_s"),
         (lambda: attainable_flop_per_s(-1, 1e12, 1e9), ValueError, "intensity"),

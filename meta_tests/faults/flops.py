@@ -3,6 +3,7 @@
 import torch
 from torch.utils import flop_counter
 
+import accounting.attention
 import accounting.convolution
 import accounting.flops
 import accounting.roofline
@@ -47,7 +48,7 @@ def attention_is_dispatched_for_every_other_key_only(patch):
 
 @fault("flops.forward-2BN")
 def attention_counts_one_of_its_two_products(patch):
-    patch.setitem(accounting.flops.ATTENTION_PRODUCTS, "forward", (1, 0))
+    patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "forward", (1, 0))
 
 
 @fault("flops.forward-2BN")
@@ -55,7 +56,7 @@ def a_convolutions_weight_counts_once_whatever_the_positions(patch):
     replace(
         patch,
         accounting.convolution.convolution_flops,
-        lambda batch, inputs, outputs, size, kernel, **_: 2 * batch * inputs * outputs * kernel[0] * kernel[1],
+        lambda it: 2 * it.batch * it.in_channels * it.out_channels * it.kernel_size[0] * it.kernel_size[1],
     )
 
 

@@ -3,6 +3,7 @@
 import torch
 import torch.utils.checkpoint
 
+import accounting.attention
 import accounting.flops
 from meta_tests.faults import fault
 
@@ -131,4 +132,4 @@ def the_gradient_of_the_input_is_left_out_of_the_formula(patch):
 
 @fault("grad.seq-length")
 def the_backward_of_attention_counts_three_of_its_four_products(patch):
-    patch.setitem(accounting.flops.ATTENTION_PRODUCTS, "math", (2, 1))
+    patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "math", (2, 1))

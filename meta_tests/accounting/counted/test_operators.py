@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from accounting import counted
+from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.counted import operators
 from meta_tests.accounting.counted import operator_definitions as define
 from meta_tests.accounting.counted.operator_cases import CASES, Case
@@ -129,8 +131,10 @@ def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend: SDPBac
 @pytest.mark.parametrize(("queries", "keys", "at_end"), [(3, 5, False), (3, 5, True), (5, 3, False), (4, 4, True)])
 def test_the_pairs_of_a_causal_mask_are_those_of_the_mask(queries: int, keys: int, at_end: bool) -> None:
     mask = torch.ones(queries, keys).tril(keys - queries if at_end else 0)
-    got = operators.causal_pairs(queries, keys, at_end)
-    assert got == int(mask.sum()), f"causal_pairs={got}, but the mask leaves {int(mask.sum())} [{queries=}, {keys=}]"
+    got = sum(part.scores for part in operators.unmasked(Attention(1, 1, queries, 1, key_length=keys), at_end))
+    assert got == int(mask.sum()), (
+        f"{got} pairs are counted, but the mask leaves {int(mask.sum())} [{queries=}, {keys=}]"
+    )
 
 
 def test_causal_attention_within_a_module_and_its_recomputation_are_recognised() -> None:
@@ -160,6 +164,7 @@ def test_more_keys_than_queries_are_masked_from_the_first_key_on_as_torch_does()
     assert count.total == 2 * 2 * 4 * (1 + 2 + 3), f"{count}, but 6 pairs are left"
 
 
+flash_backward_flops = partial(attention_backward_flops, convention="flash")
 KERNELS = sorted(name for name in operators.ATTENTION if not name.endswith("backward"))
 
 
@@ -178,8 +183,8 @@ def test_kernels_of_attention_for_accelerators_are_described_by_their_schema(nam
         names = {each.name for each in operator.default._schema.arguments}
         assert {"query", "key", "value"} <= names, f"{operator} should name its operands, but has {names}"
         given = {each: torch.empty(shape, device="meta") for each in ("query", "key", "value")}
-        found = operators.attention(str(operator).removeprefix("aten."), given)
-        got = found.forward() if products == 2 else found.backward()
+        shapes = operators.attentions(str(operator).removeprefix("aten."), given)
+        got = sum(map(attention_flops if products == 2 else flash_backward_flops, shapes))
         assert got == products * one, f"{got}, but {products} products cost {products * one} [{operator}]"
         assert names & {"is_causal", "custom_mask_type"}, f"{operator} should say whether it is causal: {names}"
 
@@ -189,14 +194,18 @@ def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
     bounds = torch.tensor([0, 2, 9], dtype=torch.int32)
     arguments = {"query": query, "key": query, "value": query, "is_causal": True}
     arguments |= {"cum_seq_q": bounds, "cum_seq_k": bounds, "max_q": 7, "max_k": 7}
-    shape = operators.attention("_flash_attention_forward", arguments)
     alone = [define.attention(*[torch.ones(2, n, 4)] * 3, causal=causal)[0] for causal in (False, True) for n in (2, 7)]
-    got = shape.forward("full"), shape.forward("causal")
+    got = tuple(
+        sum(map(attention_flops, operators.attentions("_flash_attention_forward", arguments, pairs)))
+        for pairs in ("full", "causal")
+    )
     should = alone[0] + alone[1], alone[2] + alone[3]
     assert got == should, f"full, causal cost {got}, but should be {should}"
     unreadable = arguments | {"cum_seq_q": bounds.to("meta"), "cum_seq_k": bounds.to("meta")}
-    shape = operators.attention("_flash_attention_forward", unreadable)
-    assert shape.forward() == 2 * alone[1], "where bounds cannot be read, each sequence should count as the longest"
+    shapes = operators.attentions("_flash_attention_forward", unreadable)
+    assert sum(map(attention_flops, shapes)) == 2 * alone[1], (
+        "where bounds cannot be read, each sequence should count as the longest"
+    )
 
 
 def test_an_unknown_convention_of_pairs_is_refused() -> None:

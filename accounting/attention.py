@@ -1,0 +1,145 @@
+"""FLOPs of scaled dot-product attention: products of every query with every key and value it may see."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from accounting.checks import validate_fields, validated_choice, validated_int
+from accounting.flops import MULTIPLY_ADD_FLOPS, RECOMPUTED_PRODUCTS, StepFlops
+
+PAIRS = ("full", "causal")
+
+# Products over all pairs of query and key: as many as wide as a key, and as many as wide as a value.
+ATTENTION_PRODUCTS = {
+    "forward": (1, 1),  # s = q·kᵀ; o = p·v
+    "math": (2, 2),  # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ, dv = pᵀ·do
+    "flash": (3, 2),  # and s = q·kᵀ once more, since p was not kept
+}
+CONVENTIONS = ("math", "flash")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The shape of attention: `batch` sequences, in each of which `heads` heads score queries against keys.
+
+    `head_dim` is the width of a query and a key. Groups of heads share `kv_heads` heads of keys and values (GQA; 1 is
+    MQA). `pairs` is the convention by which pairs of query and key are counted, see `attention_pairs`.
+
+    Raises ValueError for a negative size, heads that are no multiple of kv_heads, and as `attention_pairs` does.
+
+    >>> Attention(2, 12, 1024, 64).scores, Attention(2, 12, 1, 64, key_length=1024, kv_heads=4).scores
+    (25165824, 24576)
+    """
+
+    batch: int
+    heads: int
+    query_length: int
+    head_dim: int
+    _: KW_ONLY
+    key_length: int | None = None  # None: query_length
+    kv_heads: int | None = None  # None: heads
+    value_dim: int | None = None  # None: head_dim
+    pairs: str = "full"
+
+    def __post_init__(self) -> None:
+        optional = [name for name in ("key_length", "kv_heads", "value_dim") if getattr(self, name) is not None]
+        validate_fields(self, "batch", "heads", "query_length", "head_dim", *optional)
+        if self.heads and (not self.shared_heads or self.heads % self.shared_heads):
+            raise ValueError(
+                f"heads must be a multiple of kv_heads, got heads={self.heads} and kv_heads={self.shared_heads}"
+            )
+        attention_pairs(self.query_length, self.keys, self.pairs)
+
+    @property
+    def keys(self) -> int:
+        """Keys of a sequence."""
+        return self.query_length if self.key_length is None else self.key_length
+
+    @property
+    def shared_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def value_width(self) -> int:
+        """The width of a value and of an output."""
+        return self.head_dim if self.value_dim is None else self.value_dim
+
+    @property
+    def scores(self) -> int:
+        """Pairs of query and key that are counted, of all heads and sequences."""
+        return self.batch * self.heads * attention_pairs(self.query_length, self.keys, self.pairs)
+
+    def product_flops(self, part: str) -> int:
+        """FLOPs of the products of a part, one of `ATTENTION_PRODUCTS`: 2·scores·(sum of their widths)."""
+        of_key_width, of_value_width = ATTENTION_PRODUCTS[part]
+        return MULTIPLY_ADD_FLOPS * self.scores * (of_key_width * self.head_dim + of_value_width * self.value_width)
+
+
+def attention_pairs(query_length: int, key_length: int | None = None, pairs: str = "full") -> int:
+    """Pairs of query and key that are scored: Q·K in "full", only those a causal mask lets through in "causal".
+
+    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them. With more keys than queries (a cache)
+    the last query sees all keys: Q·K − Q·(Q − 1)/2.
+
+    Raises ValueError for another convention, and for causal with fewer keys than queries.
+
+    >>> attention_pairs(4), attention_pairs(4, pairs="causal"), attention_pairs(1, 100, pairs="causal")
+    (16, 10, 100)
+    """
+    queries = validated_int("query_length", query_length)
+    keys = queries if key_length is None else validated_int("key_length", key_length)
+    if validated_choice("pairs", pairs, PAIRS) == "full":
+        return queries * keys
+    if keys < queries:
+        raise ValueError(f"key_length must be at least query_length ({queries}) for causal pairs, got {keys}")
+    return queries * keys - queries * (queries - 1) // 2
+
+
+def attention_flops(attention: Attention) -> int:
+    """FLOPs of the forward pass: 2·batch·heads·pairs·(head_dim + value_dim), so 4·B·H·S²·d at its usual.
+
+    Two products per pair of query and key: the score q·k and the weighted value p·v. "full" pairs are what a kernel
+    that masks afterwards computes, and what most MFU figures assume even for causal models; "causal" the S·(S + 1)/2
+    that are needed. Sharing keys and values among heads saves bytes and the projections, nothing here. Ignored: scale,
+    mask and softmax, about 5 per pair, 5/(4·d): 1 % at d = 128.
+
+    Source: Chowdhery et al., PaLM (2022), appendix B, arXiv:2204.02311: 12·L·H·Q·T per token with the backward pass.
+
+    >>> attention_flops(Attention(2, 12, 1024, 64))
+    6442450944
+    >>> attention_flops(Attention(2, 12, 1024, 64, pairs="causal")) / attention_flops(Attention(2, 12, 1024, 64))
+    0.50048828125
+    """
+    return attention.product_flops("forward")
+
+
+def attention_backward_flops(attention: Attention, convention: str = "math") -> int:
+    """FLOPs of the gradients of q, k and v: four products, twice the forward ("math"), or five ("flash").
+
+    dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and computes s = q·kᵀ once
+    more: 2.5 times the forward. That fifth product is recomputation: it counts for HFU, not for MFU.
+    Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads − kv_heads)·keys·d each.
+
+    Raises ValueError for another convention.
+    Source: Dao, FlashAttention-2 (2023), section 4.1, arXiv:2307.08691: backward 2.5 times the forward.
+
+    >>> attention = Attention(2, 12, 1024, 64)
+    >>> [attention_backward_flops(attention, name) / attention_flops(attention) for name in ("math", "flash")]
+    [2.0, 2.5]
+    """
+    return attention.product_flops(validated_choice("convention", convention, CONVENTIONS))
+
+
+def attention_step(attention: Attention, convention: str = "math", *, recomputed: bool = False) -> StepFlops:
+    """FLOPs of attention in a training step: the scores that "flash" computes again stand under recomputation.
+
+    `recomputed` adds a whole forward there (activation checkpointing). Raises as `attention_backward_flops` does.
+
+    >>> step = attention_step(Attention(2, 12, 1024, 64), "flash")
+    >>> step.backward / step.forward, step.recomputation / step.forward
+    (2.0, 0.5)
+    """
+    forward, math = attention_flops(attention), attention_backward_flops(attention)
+    again = attention_backward_flops(attention, convention) - math
+    return StepFlops(forward, math, again + bool(recomputed) * RECOMPUTED_PRODUCTS * forward)
