@@ -97,7 +97,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         if run_state.RECORD_PATH not in config.stash:
             from prooflops.history import record
 
-            record.save_plain(config, chosen.folder)
+            record.save(config, record.record_of(config), chosen.folder)
         if not is_replicate() and run_state.RECORD_PATH in config.stash:
             from prooflops.gate import single_run
 

@@ -73,8 +73,8 @@ def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path |
     return path
 
 
-def save_plain(config: pytest.Config, folder: Path) -> Path | None:
-    """The record of a run of a repo that knows nothing of this suite."""
+def record_of(config: pytest.Config, **facts: Any) -> dict[str, Any]:
+    """The record of a run: pytest-benchmark's JSON, what the project keeps of every run, and `facts` beside it."""
     content = benchmark_json(config)
     content["prooflops"] = {
         "schema": history.SCHEMA,
@@ -82,8 +82,9 @@ def save_plain(config: pytest.Config, folder: Path) -> Path | None:
         "arguments": list(config.invocation_params.args),
         "fingerprint": fingerprint(config),
         "verdicts": [],
+        **facts,
     }
-    return save(config, content, folder)
+    return content
 
 
 def fingerprint(config: pytest.Config) -> dict[str, Any]:

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from prooflops import __version__
 from prooflops.console.tables import aligned, engineering, markdown_table
-from prooflops.history import record as recording
+from prooflops.history import record
 from prooflops.history import records as history
-from prooflops.machine import device as devices
+from prooflops.machine import device as machine
 from prooflops.suite import plots
 from prooflops.suite.registry import Registry
 from prooflops.suite.verdicts import VERDICTS, Verdict
@@ -51,25 +50,15 @@ def finish(
     records: Path,
 ) -> Finished:
     """Writes the record of a run that had a claim or a benchmark, and with a folder verdicts.json and report.md."""
-    fingerprint, headline = recording.fingerprint(config), devices.headline(device)
-    content = recording.benchmark_json(config)
+    content = record.record_of(config, pace=pace, verdicts=[verdict.as_dict() for verdict in verdicts])
+    fingerprint, headline = content["prooflops"]["fingerprint"], machine.headline(device)
     if not verdicts and not content["benchmarks"]:
         return Finished(fingerprint, headline, [], [], None, None)
-    content["prooflops"] = {
-        "schema": history.SCHEMA,
-        "version": __version__,
-        "pace": pace,
-        "arguments": list(config.invocation_params.args),
-        "fingerprint": fingerprint,
-        "verdicts": [verdict.as_dict() for verdict in verdicts],
-    }
-    record = recording.save(config, content, records)
-    finished = Finished(fingerprint, headline, verdicts, content["benchmarks"], folder, record)
+    path = record.save(config, content, records)
+    finished = Finished(fingerprint, headline, verdicts, content["benchmarks"], folder, path)
     if folder is None:
         return finished
-    history.write_atomically(
-        folder / "verdicts.json", json.dumps([verdict.as_dict() for verdict in verdicts], indent=1) + "\n"
-    )
+    history.write_atomically(folder / "verdicts.json", json.dumps(content["prooflops"]["verdicts"], indent=1) + "\n")
     page = [markdown(finished, registry), *trend_lines(config, records, finished)]
     history.write_atomically(folder / "report.md", "\n".join(page))
     if drawing := plots.roofline_svg(finished.benchmarks, f"Roofline measured on {fingerprint['name']}"):
