@@ -1,23 +1,68 @@
 """FLOPs of single dispatched operators, for those that torch's own counter leaves out or gets wrong.
 
-Each formula takes an operator's result and its arguments and reads nothing but their shapes, so it holds for tensors
-of every device, `meta` included. Names are those of `torch.ops.aten`. `accounting.counted` applies them.
+A formula takes an operator's result and its arguments, and reads nothing but their shapes, so it holds for tensors of
+every device, `meta` included. To add one, decorate a function with the operator's name:
+
+    @operator("aten.mv")
+    def mv(_out, matrix, _vector):
+        return 2 * elements(matrix)
 
 A multiply-add is two FLOPs. The bias of a product (`addmv`, a convolution's bias) is ignored, as torch ignores that of
-`addmm`: one addition per output against 2k. Attention, whose cost is a matter of convention, is described by shape.
+`addmm`: one addition per output against 2k.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from accounting.attention import Attention
+from accounting.checks import validated_choice
+from accounting.counted.result import ELEMENTWISE, PRODUCTS
 
 Formula = Callable[..., int]
+
+
+class Operator(NamedTuple):
+    """What is known of an operator: which kind of work it does, and how many FLOPs."""
+
+    kind: int
+    formula: Formula
+
+
+OPERATORS: dict[str, Operator] = {}
+KINDS = {"products": PRODUCTS, "elementwise": ELEMENTWISE}
+
+
+def operator(*names: str, kind: str = "products") -> Callable[[Formula], Formula]:
+    """Makes the decorated function the FLOP formula of the operators `names`, such as "aten.mv".
+
+    The formula is called with the result and then with the arguments of the operator, in the order of its schema. Its
+    name covers all overloads, and the form in place (`aten.addmv_`) too. `kind` says in which figure the FLOPs are
+    counted: "products" are sums of multiply-adds, comparable to 2mkn, "elementwise" is everything else.
+
+    Raises ValueError for a name without a namespace, one that has a formula already, and another kind.
+
+    >>> import torch
+    >>> @operator("mylib.outer_add", kind="elementwise")
+    ... def outer_add(out, a, b):
+    ...     return elements(out)
+    >>> OPERATORS.pop("mylib.outer_add").formula(torch.empty(3, 4), torch.empty(3), torch.empty(4))
+    12
+    """
+    number = KINDS[validated_choice("kind", kind, KINDS)]
+    for name in names:
+        if "." not in name:
+            raise ValueError(f"names must have a namespace, as aten.mv has, got {name!r}")
+        if name in OPERATORS:
+            raise ValueError(f"names must be new, but {name} has a formula")
+
+    def register(formula: Formula) -> Formula:
+        OPERATORS.update(dict.fromkeys(names, Operator(number, formula)))
+        return formula
+
+    return register
 
 
 def elements(tensor: Any) -> int:
@@ -29,56 +74,59 @@ def elements(tensor: Any) -> int:
     return int(prod(tensor.shape))
 
 
-# --- products: sums of multiply-adds, comparable to 2mkn ----------------------------------------------------
+# --- products: sums of multiply-adds, comparable to 2mkn --------------------------------------------------------------
 
 
+@operator("aten.dot", "aten.vdot")
+def _dot(_out: Any, a: Any, _b: Any) -> int:
+    return 2 * elements(a)
+
+
+@operator(
+    "aten.mv", "aten._int_mm", "aten._scaled_mm", "aten._scaled_mm_v2",
+    "aten._weight_int8pack_mm", "aten._weight_int4pack_mm", "aten._weight_int4pack_mm_for_cpu",
+)  # fmt: skip
 def _product(out: Any, a: Any, *_: Any, **__: Any) -> int:
     """A product of `a` with something: each result sums over the last dimension of `a`."""
     return 2 * elements(out) * int(a.shape[-1])
 
 
+@operator("aten.addmv", "aten._addmm_activation")
 def _added_product(out: Any, _added: Any, a: Any, *_: Any, **__: Any) -> int:
     return _product(out, a)
 
 
+@operator("aten.addbmm")
 def _added_product_summed_over_the_batch(_out: Any, _added: Any, a: Any, b: Any, **_: Any) -> int:
     return 2 * elements(a) * int(b.shape[-1])
 
 
+@operator("aten.addr")
 def _added_outer_product(out: Any, *_: Any, **__: Any) -> int:
     return 2 * elements(out)
 
 
+@operator("aten._grouped_mm", "aten._scaled_grouped_mm")
 def _grouped_product(_out: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
     """Groups of rows, of columns or of terms, each with a matrix of its own; every group padded in full."""
     groups = int(a.shape[0]) if len(a.shape) == len(b.shape) == 3 else 1
     return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
 
 
-def _convolution_backward(
-    _out: Any,
-    grad_output: Any,
-    x: Any,
-    weight: Any,
-    _bias_sizes: Any,
-    _stride: Any,
-    _padding: Any,
-    _dilation: Any,
-    transposed: bool,
-    _output_padding: Any,
-    _groups: int,
-    output_mask: Sequence[bool],
-) -> int:
+@operator("aten.convolution_backward")
+def _convolution_backward(_out: Any, grad_output: Any, x: Any, weight: Any, *rest: Any) -> int:
     """Each of the two gradients pairs the same factors as the forward convolution does, whatever the groups.
 
     A weight already has only 1/groups of the input channels; torch's formula takes the input's channels instead and
     so counts the gradient of the weight `groups` times.
     """
+    _bias_sizes, _stride, _padding, _dilation, transposed, _output_padding, _groups, output_mask = rest
     positions = (x if transposed else grad_output).shape[2:]
     forward = 2 * int(x.shape[0]) * int(prod(positions)) * elements(weight)
     return forward * (bool(output_mask[0]) + bool(output_mask[1]))
 
 
+@operator("aten._trilinear")
 def _trilinear(
     _out: Any, a: Any, b: Any, c: Any, expand_a: Any, expand_b: Any, expand_c: Any, summed: Any, *_: Any
 ) -> int:
@@ -99,114 +147,51 @@ def _trilinear(
     )
 
 
-def _recurrent(x: Any, weights: Sequence[Any]) -> int:
-    """Every matrix of weights meets every token once."""
+@operator("aten._cudnn_rnn")
+def _recurrent(_out: Any, x: Any, weights: Sequence[Any], *_: Any) -> int:
+    """Every matrix of weights meets every token once; biases are among the weights."""
     tokens = elements(x) // int(x.shape[-1])
     return 2 * tokens * sum(elements(weight) for weight in weights if len(weight.shape) == 2)
 
 
-PRODUCTS: dict[str, Formula] = {
-    "dot": lambda out, a, b: 2 * elements(a),
-    "vdot": lambda out, a, b: 2 * elements(a),
-    "mv": _product,
-    "addmv": _added_product,
-    "addmv_": _added_product,
-    "addr": _added_outer_product,
-    "addr_": _added_outer_product,
-    "addmm_": _added_product,
-    "baddbmm_": _added_product,
-    "addbmm": _added_product_summed_over_the_batch,
-    "addbmm_": _added_product_summed_over_the_batch,
-    "_addmm_activation": _added_product,
-    "_int_mm": _product,
-    "_weight_int8pack_mm": _product,
-    "_weight_int4pack_mm": _product,
-    "_weight_int4pack_mm_for_cpu": _product,
-    "_scaled_mm": _product,
-    "_scaled_mm_v2": _product,
-    "_grouped_mm": _grouped_product,
-    "_scaled_grouped_mm": _grouped_product,
-    "convolution_backward": _convolution_backward,
-    "_trilinear": _trilinear,
-    "mkldnn_rnn_layer": lambda out, x, w1, w2, *_: _recurrent(x, (w1, w2)),
-    "mkldnn_rnn_layer_backward": lambda out, x, w1, w2, *_: 2 * _recurrent(x, (w1, w2)),
-    "_cudnn_rnn": lambda out, x, weights, *_: _recurrent(x, weights),
-    "_cudnn_rnn_backward": lambda out, x, weights, *_: 2 * _recurrent(x, weights),
-}
+@operator("aten._cudnn_rnn_backward")
+def _recurrent_backward(out: Any, x: Any, weights: Sequence[Any], *_: Any) -> int:
+    return 2 * _recurrent(out, x, weights)
 
 
-# --- attention: products whose cost is a matter of convention -----------------------------------------------------
+@operator("aten.mkldnn_rnn_layer")
+def _recurrent_layer(out: Any, x: Any, of_input: Any, of_state: Any, *_: Any) -> int:
+    return _recurrent(out, x, (of_input, of_state))
 
 
-def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
-    """What a call of the kernel `name`, one of `ATTENTION`, attends to, from its arguments as the schema names them.
-
-    Several shapes where sequences of different lengths lie one after the other, or where a mask leaves several; with
-    "causal" `pairs` only those are counted that the mask leaves.
-    """
-    query, key, value = (arguments[each] for each in ("query", "key", "value"))
-    dense = name.startswith("_scaled_dot_product")
-    widths: dict[str, Any] = {"head_dim": int(query.shape[-1]), "value_dim": int(value.shape[-1])}
-    if dense:  # (..., head, position, width)
-        rows = int(prod(query.shape[:-2]))
-        shapes = [Attention(rows, 1, int(query.shape[-2]), key_length=int(key.shape[-2]), **widths)]
-    else:  # (batch, position, head, width), or (position, head, width) of sequences one after the other
-        lengths = zip(_lengths(arguments, "q", query), _lengths(arguments, "k", key), strict=True)
-        shapes = [Attention(1, int(query.shape[-2]), queries, key_length=keys, **widths) for queries, keys in lengths]
-    mask = arguments.get("custom_mask_type")
-    if pairs == "full" or not (mask or arguments.get("is_causal")):
-        return shapes
-    # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
-    at_end = not dense if arguments.get("is_causal") else mask == 2
-    return [part for shape in shapes for part in unmasked(shape, at_end)]
+@operator("aten.mkldnn_rnn_layer_backward")
+def _recurrent_layer_backward(out: Any, x: Any, of_input: Any, of_state: Any, *_: Any) -> int:
+    return 2 * _recurrent(out, x, (of_input, of_state))
 
 
-def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
-    """What a causal mask leaves: query i sees the first i keys, or with `at_end` the last query all keys.
-
-    The two differ where there are more keys than queries. Queries beyond the last key see all keys.
-    """
-    if at_end and whole.keys > whole.query_length:
-        return [replace(whole, pairs="causal")]
-    masked = min(whole.query_length, whole.keys)
-    square = replace(whole, query_length=masked, key_length=masked, pairs="causal")
-    return [square, replace(whole, query_length=whole.query_length - masked, key_length=whole.keys)]
-
-
-def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:
-    """The lengths of the sequences of queries ("q") or keys ("k").
-
-    Where the bounds between them cannot be read (on the meta device) each counts as the longest.
-    """
-    bounds, longest = (
-        next((arguments[name] for name in names if name in arguments), None)
-        for names in ((f"cum_seq_{side}", f"cu_seqlens_{side}"), (f"max_{side}", f"max_seqlen_{side}"))
-    )
-    if bounds is None:
-        return [int(operand.shape[1])] * int(operand.shape[0])
-    if bounds.device.type == "meta":
-        return [int(longest or 0)] * (int(bounds.shape[0]) - 1)
-    places = [int(place) for place in bounds]
-    return [end - start for start, end in pairwise(places)]
-
-
-_KERNELS = """
-_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
-_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
-""".split()
-_FORWARD = (*_KERNELS, "_flash_attention_forward", "_efficient_attention_forward")
-_BACKWARD = (*(f"{name}_backward" for name in _KERNELS), "_flash_attention_backward", "_efficient_attention_backward")
-ATTENTION = frozenset(_FORWARD + _BACKWARD)
-
-
-# --- elementwise operations and reductions: one FLOP per element --------------------------------------------
+# --- elementwise operations and reductions: one FLOP per element ------------------------------------------------------
 # Operators that fuse several of them count as many as they fuse, so that a fused and an unfused layer cost the same.
 # "rows" below are the groups normalised together: one sum, one square root each.
 
 
+def elementwise(*names: str) -> Callable[[Formula], Formula]:
+    return operator(*names, kind="elementwise")
+
+
+@elementwise("aten._softmax", "aten._safe_softmax")
+def _softmax(_out: Any, x: Any, *_: Any) -> int:
+    return 5 * elements(x)  # maximum, subtract, exp, sum, divide
+
+
+@elementwise("aten._log_softmax")
 def _log_softmax(_out: Any, x: Any, dim: int, *_: Any) -> int:
     rows = elements(x) // int(x.shape[dim]) if elements(x) else 0
     return 5 * elements(x) + rows  # maximum, subtract, exp, sum, log of the sum, subtract
+
+
+@elementwise("aten._softmax_backward_data", "aten._log_softmax_backward_data")
+def _softmax_backward(_out: Any, grad: Any, *_: Any) -> int:
+    return 4 * elements(grad)  # multiply, sum, subtract, multiply; or sum, exp, multiply, subtract
 
 
 def _normalisation(x: Any, statistics: Any, weight: Any, bias: Any) -> int:
@@ -221,16 +206,43 @@ def _normalisation_backward(x: Any, weight: Any, mask: Sequence[bool]) -> int:
     return (steps + 2 * bool(mask[1]) + bool(mask[2])) * elements(x)
 
 
+@elementwise("aten.native_layer_norm")
+def _layer_norm(out: Any, x: Any, _shape: Any, weight: Any, bias: Any, _eps: float) -> int:
+    return _normalisation(x, out[2], weight, bias)
+
+
+@elementwise("aten.native_layer_norm_backward")
+def _layer_norm_backward(
+    _out: Any, _grad: Any, x: Any, _shape: Any, _mean: Any, _rstd: Any, weight: Any, _bias: Any, mask: Sequence[bool]
+) -> int:
+    return _normalisation_backward(x, weight, mask)
+
+
+@elementwise("aten.native_group_norm")
+def _group_norm(out: Any, x: Any, weight: Any, bias: Any, *_: Any) -> int:
+    return _normalisation(x, out[2], weight, bias)
+
+
+@elementwise("aten.native_group_norm_backward")
+def _group_norm_backward(_out: Any, _grad: Any, x: Any, _mean: Any, _rstd: Any, weight: Any, *rest: Any) -> int:
+    return _normalisation_backward(x, weight, mask=rest[-1])
+
+
+@elementwise("aten._fused_rms_norm")
 def _rms_norm(out: Any, x: Any, _shape: Any, weight: Any = None, *_: Any) -> int:
     return (3 + (weight is not None)) * elements(x) + 2 * elements(out[1])
 
 
+@elementwise("aten._fused_rms_norm_backward")
 def _rms_norm_backward(
     _out: Any, _grad: Any, x: Any, _shape: Any, _rstd: Any, weight: Any, mask: Sequence[bool]
 ) -> int:
     return (1 + (5 + (weight is not None)) * bool(mask[0]) + 2 * bool(mask[1])) * elements(x)
 
 
+@elementwise(
+    "aten.native_batch_norm", "aten.cudnn_batch_norm", "aten._native_batch_norm_legit", "aten._batch_norm_with_update"
+)
 def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) -> int:
     """The running statistics, a few FLOPs per channel, are ignored."""
     training = next((flag for flag in rest if isinstance(flag, bool)), True)
@@ -239,19 +251,97 @@ def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) 
     return (2 + (weight is not None) + (bias is not None)) * elements(x)
 
 
-def _pooling(windows: Any, window: Sequence[int], dimensions: int) -> int:
-    return elements(windows) * (int(prod(window)) if len(window) == dimensions else int(window[0]) ** dimensions)
+@elementwise("aten._native_batch_norm_legit_no_training")
+def _batch_norm_of_inference(out: Any, x: Any, weight: Any, bias: Any, *_: Any) -> int:
+    return _batch_norm(out, x, weight, bias, False)
 
 
+@elementwise("aten.batch_norm_backward", "aten.native_batch_norm_backward")
+def _batch_norm_backward(_out: Any, _grad: Any, x: Any, weight: Any, *rest: Any) -> int:
+    return _normalisation_backward(x, weight, mask=rest[6])
+
+
+@elementwise("aten.native_dropout")
 def _dropout(_out: Any, x: Any, _p: float, train: bool | None = True) -> int:
     return 0 if train is False else 2 * elements(x)  # times the mask, times 1/(1 - p)
 
 
+@elementwise("aten.mse_loss")
+def _mse_loss(_out: Any, x: Any, _target: Any, reduction: int = 1) -> int:
+    return (2 + (reduction != 0)) * elements(x)
+
+
+@elementwise("aten.mse_loss_backward")
+def _mse_loss_backward(_out: Any, _grad: Any, x: Any, *_: Any) -> int:
+    return 3 * elements(x)
+
+
+@elementwise("aten.nll_loss_forward", "aten.nll_loss2d_forward")
+def _nll_loss(_out: Any, _x: Any, target: Any, *_: Any) -> int:
+    return elements(target)
+
+
+@elementwise("aten.nll_loss_backward", "aten.nll_loss2d_backward")
+def _nll_loss_backward(_out: Any, _grad: Any, _x: Any, target: Any, *_: Any) -> int:
+    return elements(target)
+
+
+# Pooling reads every element of a window once: a comparison or an addition; in the backward pass, one addition each.
+
+
+def _pooling(dimensions: int, out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+    window = int(prod(sizes)) if len(sizes) == dimensions else int(sizes[0]) ** dimensions
+    return window * elements(out[0] if isinstance(out, tuple) else out)
+
+
+def _average_pooling_backward(dimensions: int, _out: Any, grad: Any, x: Any, *sizes: Any) -> int:
+    return _pooling(dimensions, grad, x, *sizes)
+
+
+for _dimensions in (2, 3):
+    elementwise(f"aten.max_pool{_dimensions}d_with_indices", f"aten.avg_pool{_dimensions}d")(
+        partial(_pooling, _dimensions)
+    )
+    elementwise(f"aten.avg_pool{_dimensions}d_backward")(partial(_average_pooling_backward, _dimensions))
+
+
+@elementwise(
+    "aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward",
+    # Sums into a table, one addition per element that is added, not per element of the table.
+    "aten.embedding_dense_backward",
+    "aten._amp_foreach_non_finite_check_and_unscale",
+)  # fmt: skip
+def _one_per_element_of_the_gradient(_out: Any, grad: Any, *_: Any) -> int:
+    return elements(grad)
+
+
+@elementwise("aten._embedding_bag", "aten._embedding_bag_forward_only")
+def _embedding_bag(_out: Any, weight: Any, indices: Any, *_: Any) -> int:
+    return elements(indices) * int(weight.shape[-1])
+
+
+@elementwise("aten.index_add")
+def _index_add(_out: Any, _x: Any, _dim: int, _index: Any, source: Any, **_: Any) -> int:
+    return elements(source)
+
+
+@elementwise("aten.scatter_add")
+def _scatter_add(_out: Any, _x: Any, _dim: int, index: Any, _source: Any) -> int:
+    return elements(index)
+
+
+@elementwise("aten.index_put", "aten._index_put_impl")
+def _index_put(_out: Any, _x: Any, _indices: Any, values: Any, accumulate: bool = False, *_: Any) -> int:
+    return elements(values) if accumulate else 0
+
+
+@elementwise("aten._fused_adam", "aten._fused_adamw")
 def _adam(_out: Any, params: Any, *_: Any, weight_decay: float, amsgrad: bool, maximize: bool, **__: Any) -> int:
     """lerp, mul, addcmul, sqrt, div, add, addcdiv, as torch's loop over tensors does it."""
     return (7 + (weight_decay != 0) + bool(amsgrad) + bool(maximize)) * elements(params)
 
 
+@elementwise("aten._fused_sgd")
 def _sgd(
     _out: Any,
     params: Any,
@@ -267,119 +357,6 @@ def _sgd(
     return (steps + 2 * (momentum != 0 and not is_first_step)) * elements(params)
 
 
+@elementwise("aten._fused_adagrad")
 def _adagrad(_out: Any, params: Any, *_: Any, weight_decay: float, maximize: bool, **__: Any) -> int:
     return (4 + (weight_decay != 0) + bool(maximize)) * elements(params)
-
-
-FUSED_ELEMENTWISE: dict[str, Formula] = {
-    "_softmax": lambda out, x, *_: 5 * elements(x),  # maximum, subtract, exp, sum, divide
-    "_safe_softmax": lambda out, x, *_: 5 * elements(x),
-    "_softmax_backward_data": lambda out, grad, *_: 4 * elements(grad),  # multiply, sum, subtract, multiply
-    "_log_softmax": _log_softmax,
-    "_log_softmax_backward_data": lambda out, grad, *_: 4 * elements(grad),  # sum, exp, multiply, subtract
-    "native_layer_norm": lambda out, x, shape, weight, bias, eps: _normalisation(x, out[2], weight, bias),
-    "native_layer_norm_backward": lambda out, grad, x, shape, mean, rstd, weight, bias, mask: _normalisation_backward(
-        x, weight, mask
-    ),
-    "native_group_norm": lambda out, x, weight, bias, *_: _normalisation(x, out[2], weight, bias),
-    "native_group_norm_backward": lambda out, grad, x, mean, rstd, weight, n, c, hw, group, mask: (
-        _normalisation_backward(x, weight, mask)
-    ),
-    "_fused_rms_norm": _rms_norm,
-    "_fused_rms_norm_backward": _rms_norm_backward,
-    "native_batch_norm": _batch_norm,
-    "cudnn_batch_norm": _batch_norm,
-    "_native_batch_norm_legit": _batch_norm,
-    "_batch_norm_with_update": _batch_norm,
-    "_native_batch_norm_legit_no_training": lambda out, x, weight, bias, *_: _batch_norm(out, x, weight, bias, False),
-    "batch_norm_backward": lambda out, grad, x, weight, rm, rv, mean, rstd, train, eps, mask, reserve: (
-        _normalisation_backward(x, weight, mask)
-    ),
-    "native_batch_norm_backward": lambda out, grad, x, weight, rm, rv, mean, rstd, train, eps, mask: (
-        _normalisation_backward(x, weight, mask)
-    ),
-    "native_dropout": _dropout,
-    "mse_loss": lambda out, x, target, reduction=1: (2 + (reduction != 0)) * elements(x),
-    "mse_loss_backward": lambda out, grad, x, *_: 3 * elements(x),
-    "nll_loss_forward": lambda out, x, target, *_: elements(target),
-    "nll_loss_backward": lambda out, grad, x, target, *_: elements(target),
-    "nll_loss2d_forward": lambda out, x, target, *_: elements(target),
-    "nll_loss2d_backward": lambda out, grad, x, target, *_: elements(target),
-    # Every element of a window is read once: a comparison or an addition; in the backward pass, one addition each.
-    "max_pool2d_with_indices": lambda out, x, window, *_: _pooling(out[0], window, 2),
-    "max_pool3d_with_indices": lambda out, x, window, *_: _pooling(out[0], window, 3),
-    "max_pool2d_with_indices_backward": lambda out, grad, *_: elements(grad),
-    "max_pool3d_with_indices_backward": lambda out, grad, *_: elements(grad),
-    "avg_pool2d": lambda out, x, window, *_: _pooling(out, window, 2),
-    "avg_pool3d": lambda out, x, window, *_: _pooling(out, window, 3),
-    "avg_pool2d_backward": lambda out, grad, x, window, *_: _pooling(grad, window, 2),
-    "avg_pool3d_backward": lambda out, grad, x, window, *_: _pooling(grad, window, 3),
-    # Sums into a table: one addition per element that is added, not per element of the table.
-    "embedding_dense_backward": lambda out, grad, *_: elements(grad),
-    "_embedding_bag": lambda out, weight, indices, *_: elements(indices) * int(weight.shape[-1]),
-    "_embedding_bag_forward_only": lambda out, weight, indices, *_: elements(indices) * int(weight.shape[-1]),
-    "index_add": lambda out, x, dim, index, source, **_: elements(source),
-    "scatter_add": lambda out, x, dim, index, source: elements(index),
-    "index_put": lambda out, x, indices, values, accumulate=False, *_: elements(values) if accumulate else 0,
-    "_index_put_impl": lambda out, x, indices, values, accumulate=False, *_: elements(values) if accumulate else 0,
-    "_amp_foreach_non_finite_check_and_unscale": lambda out, grads, *_: elements(grads),
-    "_fused_adam": _adam,
-    "_fused_adamw": _adam,
-    "_fused_sgd": _sgd,
-    "_fused_adagrad": _adagrad,
-}
-
-REDUCTIONS = frozenset(
-    """
-    all amax amin aminmax any argmax argmin count_nonzero cummax cummin cumprod cumsum dist equal linalg_vector_norm
-    logcumsumexp logsumexp max mean median min nanmedian nansum norm prod std std_mean sum var var_mean
-    """.split()
-)
-
-# Pointwise operators that torch does not tag as such.
-POINTWISE = frozenset(
-    """
-    complex _conj_physical elu_backward floor_divide glu glu_backward hardshrink_backward hardsigmoid_backward hardswish
-    hardswish_backward hardtanh_backward leaky_relu leaky_relu_backward log_sigmoid_backward log_sigmoid_forward polar
-    _prelu_kernel _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward softplus_backward
-    softshrink_backward
-    """.split()
-)
-
-# Operators that only create, copy, cast, reorder or describe data. (Views and their copies are recognised as such, and
-# operators without any tensor argument create something.)
-DATA_MOVEMENT = frozenset(
-    """
-    as_strided_scatter bernoulli block_diag cat cauchy channel_shuffle _chunk_cat clone constant_pad_nd copy _copy_from
-    _copy_from_and_resize diag_embed diagonal_backward diagonal_scatter embedding empty_like exponential fill flip
-    full_like gather geometric im2col index index_copy index_fill index_select lift lift_fresh linspace
-    _local_scalar_dense log_normal logspace masked_scatter masked_select max_unpool2d max_unpool3d multinomial
-    new_empty new_empty_strided new_full new_ones new_zeros nonzero nonzero_static normal ones_like _pin_memory
-    pixel_shuffle pixel_unshuffle rand_like randint_like randn_like random reflection_pad1d reflection_pad2d
-    reflection_pad3d repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d resize resize_as
-    roll rot90 scatter select_backward select_scatter set slice_backward slice_scatter stack take _to_copy tril triu
-    uniform unsafe_chunk _unsafe_index unsafe_split unsafe_split_with_sizes _unsafe_view zero zeros_like
-    _assert_async is_pinned is_same_size record_stream
-    """.split()
-)
-
-# --- bytes moved: each tensor that is read once, each result written once -----------------------------------------
-
-# Operators that allocate, resize or describe without touching the data.
-UNTOUCHED = frozenset(
-    """
-    empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize resize_as set lift lift_fresh
-    is_pinned is_same_size record_stream _assert_async _reshape_alias _unsafe_view
-    """.split()
-)
-
-# Operators whose first argument is a model for the result, or overwritten unread.
-FIRST_UNREAD = frozenset(
-    """
-    bernoulli cauchy copy exponential fill full_like geometric log_normal new_full new_ones new_zeros normal ones_like
-    rand_like randint_like randn_like random uniform zero zeros_like
-    """.split()
-)
-
-# Operators that read of their first argument as many elements as they return.
-GATHERS = frozenset("embedding gather index index_select masked_select take".split())

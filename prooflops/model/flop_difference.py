@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from accounting import counted
-from accounting.counted import operators
+from accounting.counted.plans import plan_of
+from accounting.counted.result import ELEMENTWISE as NO_PRODUCTS
 from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
 from prooflops.model.user_model import Instance
@@ -302,12 +302,9 @@ def _reason(met: _Met, once: int) -> str:
     return PARTLY_MET if met.forward < once else OFTEN_MET
 
 
-@cache
 def _is_no_product(func: Any) -> bool:
     """Whether an operator is known to have no products, so that the count need not be read before and after it."""
-    name = func._overloadpacket.__name__.removesuffix("_").removeprefix("_foreach_")
-    known = operators.REDUCTIONS | operators.POINTWISE | operators.DATA_MOVEMENT | operators.FUSED_ELEMENTWISE.keys()
-    return func.is_view or torch.Tag.pointwise in func.tags or name in known
+    return plan_of(func).kind == NO_PRODUCTS
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops
-from accounting.counted import operators
+from accounting.counted import attention, operators, plans
+from accounting.counted.result import UNKNOWN
 from meta_tests.accounting.counted import operator_definitions as define
 from meta_tests.accounting.counted.operator_cases import CASES, Case
 from meta_tests.accounting.counted.operator_table import PAGE, count_of, page, version
@@ -55,6 +56,48 @@ def test_every_operator_that_torch_misses_or_gets_wrong_has_a_case() -> None:
     named = {name.strip() for name in NAMED.replace("\n", " ").split(",")}
     missing = named - {case.operator for case in CASES}
     assert not missing, f"no case for {missing}"
+
+
+# --- a formula of one's own -------------------------------------------------------------------------------------------
+
+
+def test_a_formula_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    @torch.library.custom_op("prooflops_meta_tests::gram", mutates_args=())
+    def gram(rows: Tensor) -> Tensor:
+        return rows @ rows.mT
+
+    monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
+    monkeypatch.setattr(plans, "OPERATORS", operators.OPERATORS)
+    monkeypatch.setattr(plans, "PLANS", {})
+
+    @operators.operator("prooflops_meta_tests.gram")
+    def gram_flops(out: Tensor, rows: Tensor) -> int:
+        return 2 * operators.elements(out) * rows.shape[-1]
+
+    rows = torch.ones(3, 4)
+    count = flops_of(lambda: gram(rows))
+    assert count.total == define.multiply_adds(rows, rows.mT), f"{count}, but the formula should be asked"
+    assert not count.unknown, f"{count.unknown} should be known"
+
+
+def test_the_form_of_an_operator_in_place_costs_what_the_other_does() -> None:
+    for name in ("addmv", "addmm", "_fused_adam", "index_add"):
+        plain, in_place = (plans.plan_of(getattr(torch.ops.aten, each).default) for each in (name, f"{name}_"))
+        assert plain.kind == in_place.kind != UNKNOWN, f"{name} is counted as {plain}, in place as {in_place}"
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "message"),
+    [
+        (("mv",), "products", "names must have a namespace, as aten.mv has, got 'mv'"),
+        (("mylib.mv", "aten.mv"), "products", "names must be new, but aten.mv has a formula"),
+        (("mylib.mv",), "sums", "kind must be one of products, elementwise, got 'sums'"),
+    ],
+)
+def test_a_formula_that_cannot_be_registered_is_refused(names: tuple[str, ...], kind: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        operators.operator(*names, kind=kind)
+    assert "mylib.mv" not in operators.OPERATORS, "nothing should be registered"
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -131,7 +174,7 @@ def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend: SDPBac
 @pytest.mark.parametrize(("queries", "keys", "at_end"), [(3, 5, False), (3, 5, True), (5, 3, False), (4, 4, True)])
 def test_the_pairs_of_a_causal_mask_are_those_of_the_mask(queries: int, keys: int, at_end: bool) -> None:
     mask = torch.ones(queries, keys).tril(keys - queries if at_end else 0)
-    got = sum(part.scores for part in operators.unmasked(Attention(1, 1, queries, 1, key_length=keys), at_end))
+    got = sum(part.scores for part in attention.unmasked(Attention(1, 1, queries, 1, key_length=keys), at_end))
     assert got == int(mask.sum()), (
         f"{got} pairs are counted, but the mask leaves {int(mask.sum())} [{queries=}, {keys=}]"
     )
@@ -165,7 +208,7 @@ def test_more_keys_than_queries_are_masked_from_the_first_key_on_as_torch_does()
 
 
 flash_backward_flops = partial(attention_backward_flops, convention="flash")
-KERNELS = sorted(name for name in operators.ATTENTION if not name.endswith("backward"))
+KERNELS = sorted(name for name in attention.ATTENTION if not name.endswith("backward"))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -183,7 +226,7 @@ def test_kernels_of_attention_for_accelerators_are_described_by_their_schema(nam
         names = {each.name for each in operator.default._schema.arguments}
         assert {"query", "key", "value"} <= names, f"{operator} should name its operands, but has {names}"
         given = {each: torch.empty(shape, device="meta") for each in ("query", "key", "value")}
-        shapes = operators.attentions(str(operator).removeprefix("aten."), given)
+        shapes = attention.attentions(str(operator).removeprefix("aten."), given)
         got = sum(map(attention_flops if products == 2 else flash_backward_flops, shapes))
         assert got == products * one, f"{got}, but {products} products cost {products * one} [{operator}]"
         assert names & {"is_causal", "custom_mask_type"}, f"{operator} should say whether it is causal: {names}"
@@ -196,13 +239,13 @@ def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
     arguments |= {"cum_seq_q": bounds, "cum_seq_k": bounds, "max_q": 7, "max_k": 7}
     alone = [define.attention(*[torch.ones(2, n, 4)] * 3, causal=causal)[0] for causal in (False, True) for n in (2, 7)]
     got = tuple(
-        sum(map(attention_flops, operators.attentions("_flash_attention_forward", arguments, pairs)))
+        sum(map(attention_flops, attention.attentions("_flash_attention_forward", arguments, pairs)))
         for pairs in ("full", "causal")
     )
     should = alone[0] + alone[1], alone[2] + alone[3]
     assert got == should, f"full, causal cost {got}, but should be {should}"
     unreadable = arguments | {"cum_seq_q": bounds.to("meta"), "cum_seq_k": bounds.to("meta")}
-    shapes = operators.attentions("_flash_attention_forward", unreadable)
+    shapes = attention.attentions("_flash_attention_forward", unreadable)
     assert sum(map(attention_flops, shapes)) == 2 * alone[1], (
         "where bounds cannot be read, each sequence should count as the longest"
     )
@@ -223,7 +266,7 @@ def test_the_biases_of_a_recurrent_layer_are_ignored() -> None:
     per_token = define.multiply_adds(token, layer.weight_ih_l0.T) + 3 * define.multiply_adds(
         state, layer.weight_hh_l0.T
     )
-    figure = operators.PRODUCTS["_cudnn_rnn"](None, torch.empty(4, 2, 3), weights)
+    figure = operators.OPERATORS["aten._cudnn_rnn"].formula(None, torch.empty(4, 2, 3), weights)
     assert figure == 8 * per_token, f"{figure}, but should be {8 * per_token}"
 
 

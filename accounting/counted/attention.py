@@ -1,0 +1,147 @@
+"""Attention, whose cost is a matter of convention: all pairs of query and key, or those that a causal mask leaves.
+
+A fused kernel is described by the shapes of its arguments. Unfused, attention is dispatched as plain products, which
+`CausalScope` recognises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from accounting.attention import Attention
+
+# --- fused kernels ----------------------------------------------------------------------------------------------------
+
+_SCALED = """
+_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
+_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
+""".split()
+_FORWARD = (*_SCALED, "_flash_attention_forward", "_efficient_attention_forward")
+_BACKWARD = (*(f"{name}_backward" for name in _SCALED), "_flash_attention_backward", "_efficient_attention_backward")
+ATTENTION = frozenset(_FORWARD + _BACKWARD)
+
+
+def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
+    """What a call of the kernel `name`, one of `ATTENTION`, attends to, from its arguments as the schema names them.
+
+    Several shapes where sequences of different lengths lie one after the other, or where a mask leaves several; with
+    "causal" `pairs` only those are counted that the mask leaves.
+    """
+    query, key, value = (arguments[each] for each in ("query", "key", "value"))
+    dense = name.startswith("_scaled_dot_product")
+    widths: dict[str, Any] = {"head_dim": int(query.shape[-1]), "value_dim": int(value.shape[-1])}
+    if dense:  # (..., head, position, width)
+        rows = int(prod(query.shape[:-2]))
+        shapes = [Attention(rows, 1, int(query.shape[-2]), key_length=int(key.shape[-2]), **widths)]
+    else:  # (batch, position, head, width), or (position, head, width) of sequences one after the other
+        lengths = zip(_lengths(arguments, "q", query), _lengths(arguments, "k", key), strict=True)
+        shapes = [Attention(1, int(query.shape[-2]), queries, key_length=keys, **widths) for queries, keys in lengths]
+    mask = arguments.get("custom_mask_type")
+    if pairs == "full" or not (mask or arguments.get("is_causal")):
+        return shapes
+    # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
+    at_end = not dense if arguments.get("is_causal") else mask == 2
+    return [part for shape in shapes for part in unmasked(shape, at_end)]
+
+
+def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
+    """What a causal mask leaves: query i sees the first i keys, or with `at_end` the last query all keys.
+
+    The two differ where there are more keys than queries. Queries beyond the last key see all keys.
+    """
+    if at_end and whole.keys > whole.query_length:
+        return [replace(whole, pairs="causal")]
+    masked = min(whole.query_length, whole.keys)
+    square = replace(whole, query_length=masked, key_length=masked, pairs="causal")
+    return [square, replace(whole, query_length=whole.query_length - masked, key_length=whole.keys)]
+
+
+def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:
+    """The lengths of the sequences of queries ("q") or keys ("k").
+
+    Where the bounds between them cannot be read (on the meta device) each counts as the longest.
+    """
+    bounds, longest = (
+        next((arguments[name] for name in names if name in arguments), None)
+        for names in ((f"cum_seq_{side}", f"cu_seqlens_{side}"), (f"max_{side}", f"max_seqlen_{side}"))
+    )
+    if bounds is None:
+        return [int(operand.shape[1])] * int(operand.shape[0])
+    if bounds.device.type == "meta":
+        return [int(longest or 0)] * (int(bounds.shape[0]) - 1)
+    places = [int(place) for place in bounds]
+    return [end - start for start, end in pairwise(places)]
+
+
+# --- causal attention on the unfused path -----------------------------------------------------------------------------
+
+ATTEND = functional.scaled_dot_product_attention
+CAUSAL_SHARE = "accounting.counted: causal share"  # under this key a node of autograd keeps it
+_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+class CausalScope(TorchFunctionMode):
+    """Knows which share of a product belongs to the pairs that causal attention leaves, forward and backward.
+
+    Unfused, attention is dispatched as plain products of all pairs, half of which the mask then throws away. A function
+    mode does not reach into functions that it was asked about (nn.MultiheadAttention, backward()); replacing the name
+    in torch.nn.functional does not reach those who imported the function before. So both.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: Fraction | None = None
+        self._replaced = functional.scaled_dot_product_attention
+
+    def __enter__(self) -> CausalScope:
+        functional.scaled_dot_product_attention = self.attend
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        functional.scaled_dot_product_attention = self._replaced
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.attend(*args, **kwargs or {}) if func is ATTEND else func(*args, **kwargs or {})
+
+    def attend(self, *args: Any, **kwargs: Any) -> Any:
+        """Scaled dot-product attention whose products are known to be causal where they are."""
+        given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+        if not given.get("is_causal") or self._running is not None:
+            return self._replaced(*args, **kwargs)
+        queries, keys = int(given["query"].shape[-2]), int(given["key"].shape[-2])
+        whole = Attention(1, 1, queries, 1, key_length=keys)
+        left = sum(part.scores for part in unmasked(whole))
+        self._running = share = Fraction(left, whole.scores or 1)
+        try:
+            out = self._replaced(*args, **kwargs)
+        finally:
+            self._running = None
+        _mark(out.grad_fn, {given[name].grad_fn for name in _ARGUMENTS[:3]}, share)
+        return out
+
+    def share(self, node: Any) -> Fraction | int:
+        """The share of the product that is dispatched now; `node` is that of autograd which it belongs to, if any."""
+        if self._running is not None:
+            return self._running
+        return node.metadata.get(CAUSAL_SHARE, 1) if node is not None else 1
+
+
+def _mark(node: Any, inputs: set[Any], share: Fraction) -> None:
+    """Notes the share at all nodes from `node` back to those of the inputs."""
+    ahead, seen = [node], {None, *inputs}
+    while ahead:
+        here = ahead.pop()
+        if here not in seen:
+            seen.add(here)
+            here.metadata[CAUSAL_SHARE] = share
+            ahead += [before for before, _ in here.next_functions]

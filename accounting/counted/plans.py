@@ -1,0 +1,216 @@
+"""How the calls of an operator are counted: by which formula, as what kind of work, and which of its bytes move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from accounting.counted.attention import ATTENTION
+from accounting.counted.operators import OPERATORS, Formula, elements
+from accounting.counted.result import ELEMENTWISE, PRODUCTS, UNKNOWN
+from accounting.counted.tensors import tensors_in
+
+# --- operators by what they do, for those that need no formula of their own -------------------------------------------
+
+REDUCTIONS = frozenset(
+    """
+    all amax amin aminmax any argmax argmin count_nonzero cummax cummin cumprod cumsum dist equal linalg_vector_norm
+    logcumsumexp logsumexp max mean median min nanmedian nansum norm prod std std_mean sum var var_mean
+    """.split()
+)
+
+# Pointwise operators that torch does not tag as such.
+POINTWISE = frozenset(
+    """
+    complex _conj_physical elu_backward floor_divide glu glu_backward hardshrink_backward hardsigmoid_backward hardswish
+    hardswish_backward hardtanh_backward leaky_relu leaky_relu_backward log_sigmoid_backward log_sigmoid_forward polar
+    _prelu_kernel _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward softplus_backward
+    softshrink_backward
+    """.split()
+)
+
+# Operators that only create, copy, cast, reorder or describe data. (Views and their copies are recognised as such, and
+# operators without any tensor argument create something.)
+DATA_MOVEMENT = frozenset(
+    """
+    as_strided_scatter bernoulli block_diag cat cauchy channel_shuffle _chunk_cat clone constant_pad_nd copy _copy_from
+    _copy_from_and_resize diag_embed diagonal_backward diagonal_scatter embedding empty_like exponential fill flip
+    full_like gather geometric im2col index index_copy index_fill index_select lift lift_fresh linspace
+    _local_scalar_dense log_normal logspace masked_scatter masked_select max_unpool2d max_unpool3d multinomial
+    new_empty new_empty_strided new_full new_ones new_zeros nonzero nonzero_static normal ones_like _pin_memory
+    pixel_shuffle pixel_unshuffle rand_like randint_like randn_like random reflection_pad1d reflection_pad2d
+    reflection_pad3d repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d resize resize_as
+    roll rot90 scatter select_backward select_scatter set slice_backward slice_scatter stack take _to_copy tril triu
+    uniform unsafe_chunk _unsafe_index unsafe_split unsafe_split_with_sizes _unsafe_view zero zeros_like
+    _assert_async is_pinned is_same_size record_stream
+    """.split()
+)
+
+# --- bytes moved: each tensor that is read once, each result written once ---------------------------------------------
+
+# Operators that allocate, resize or describe without touching the data.
+UNTOUCHED = frozenset(
+    """
+    empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize resize_as set lift lift_fresh
+    is_pinned is_same_size record_stream _assert_async _reshape_alias _unsafe_view
+    """.split()
+)
+
+# Operators whose first argument is a model for the result, or overwritten unread.
+FIRST_UNREAD = frozenset(
+    """
+    bernoulli cauchy copy exponential fill full_like geometric log_normal new_full new_ones new_zeros normal ones_like
+    rand_like randint_like randn_like random uniform zero zeros_like
+    """.split()
+)
+
+# Operators that read of their first argument as many elements as they return.
+GATHERS = frozenset("embedding gather index index_select masked_select take".split())
+
+# Questions about the layout of a tensor; a subclass (nested tensors) answers them itself.
+_LAYOUT = {f"aten.{each}" for each in "dim is_non_overlapping_and_dense is_strides_like_format".split()}
+_LAYOUT |= {
+    f"aten.{sym}{each}" for each in "is_contiguous numel size storage_offset stride".split() for sym in ("", "sym_")
+}
+_LAYOUT |= {"prim.layout"}
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """How the calls of one operator are counted."""
+
+    operator: str
+    treatment: str  # "count", "decompose", "branch", "leave" (nothing to count), "refuse" (a subclass answers)
+    kind: int = UNKNOWN
+    formula: Formula = lambda *_, **__: 0
+    attention: str = ""  # the name of a fused kernel of attention
+    results: frozenset[str] = frozenset()  # keyword arguments that receive the result
+    first_unread: bool = False
+    gathers: bool = False
+    moves: bool = True
+    schema: Any = None
+
+
+PLANS: dict[Any, Plan] = {}
+
+
+def plan_of(func: Any) -> Plan:
+    """How the calls of an operator are counted; kept for each operator except those that are unknown."""
+    plan = PLANS.get(func)
+    if plan is None:
+        plan = _plan(func)
+        if plan.treatment != "count" or plan.kind != UNKNOWN:
+            PLANS[func] = plan
+    return plan
+
+
+def _plan(func: Any) -> Plan:
+    name = _name(func)
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        if name == "cond":
+            return Plan(name, "branch")
+        if func not in flop_registry:
+            return Plan(name, "count", formula=_one_call_if_it_reads_a_tensor)
+        return Plan(name, "count", PRODUCTS, _with_result(flop_registry[func]))
+    if name in _LAYOUT:
+        return Plan(name, "refuse")
+    if name != "prim.device" and _is_composite(func):
+        return Plan(name, "decompose")
+    return _plan_of_kernel(func, name)
+
+
+def _plan_of_kernel(func: Any, name: str) -> Plan:
+    packet, schema = func._overloadpacket, func._schema
+    kind, formula = _classified(packet)
+    plain = _plain_name(packet)
+    each = plain.removeprefix("_foreach_")
+    moves = not _is_view(packet) and each not in UNTOUCHED
+    if formula is _nothing and not moves:
+        return Plan(name, "leave", kind)
+    return Plan(
+        name,
+        "count",
+        kind,
+        formula,
+        attention=plain if name == f"aten.{plain}" and plain in ATTENTION else "",
+        results=frozenset(each.name for each in schema.arguments if each.kwarg_only and each.is_write),
+        first_unread=each in FIRST_UNREAD,
+        gathers=each in GATHERS,
+        moves=moves,
+        schema=schema,
+    )
+
+
+def _classified(packet: Any) -> tuple[int, Formula]:
+    """The kind and the formula of an operator that runs a kernel of its own."""
+    plain, is_torchs = _plain_name(packet), _name(packet).rpartition(".")[0] in ("aten", "prim", "prims")
+    not_in_place = getattr(torch.ops.aten, plain, packet) if is_torchs else packet
+    for each in (packet, not_in_place):
+        if _name(each) in OPERATORS:
+            return OPERATORS[_name(each)]
+        if each in flop_registry and plain not in ATTENTION:
+            return PRODUCTS, _with_result(flop_registry[each])
+    if not is_torchs:
+        return UNKNOWN, _one_call_if_it_reads_a_tensor
+    if plain in ATTENTION:
+        return PRODUCTS, _nothing  # the counter asks for the pairs that are to be counted
+    each = plain.removeprefix("_foreach_")
+    if _is_view(packet) or plain.endswith("_copy") or each in DATA_MOVEMENT:
+        return ELEMENTWISE, _nothing
+    if each != plain:
+        return ELEMENTWISE, lambda out, tensors, *args, **kwargs: elements(tensors)
+    # The tags of an operator in place may lack what those of its plain form have.
+    pointwise = any(torch.Tag.pointwise in each.tags for each in _overloads(packet) + _overloads(not_in_place))
+    if pointwise or plain in REDUCTIONS | POINTWISE:
+        return ELEMENTWISE, _largest
+    return UNKNOWN, _one_call_if_it_reads_a_tensor
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether an operator is only a name for several others."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def _with_result(formula: Callable[..., int]) -> Formula:
+    return lambda out, *args, **kwargs: formula(*args, **kwargs, out_val=out)
+
+
+def _name(func: Any) -> str:
+    """Such as aten.mm, without the overload."""
+    return str(getattr(func, "_overloadpacket", func))
+
+
+def _plain_name(packet: Any) -> str:
+    """The name without the namespace and the mark of an operator in place."""
+    return _name(packet).rpartition(".")[2].removesuffix("_")
+
+
+def _overloads(packet: Any) -> list[Any]:
+    return [getattr(packet, overload) for overload in packet.overloads()]
+
+
+@cache
+def _is_view(packet: Any) -> bool:
+    return any(each.is_view or torch.Tag.inplace_view in each.tags for each in _overloads(packet))
+
+
+def _nothing(_out: Any, *_: Any, **__: Any) -> int:
+    return 0
+
+
+def _one_call_if_it_reads_a_tensor(_out: Any, *args: Any, **kwargs: Any) -> int:
+    return int(bool(tensors_in((args, kwargs))))
+
+
+def _largest(out: Any, *args: Any, **kwargs: Any) -> int:
+    """Elements of the largest tensor read or written: a reduction's input, the result of a broadcast."""
+    tensors = tensors_in((out, args, kwargs))
+    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
+        return 0
+    return max(tensor.numel() for tensor in tensors)
