@@ -1,16 +1,13 @@
-"""The caches of the device, and how they are emptied between the rounds of a cold benchmark."""
+"""How the caches of the device are emptied between the rounds of a cold benchmark, and whether that worked."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 import torch
 
@@ -23,92 +20,36 @@ UNKNOWN_CACHE_BYTES = 64 * 2**20  # assumed of a CPU whose caches nobody names
 # In a container the size the system names may be that of the whole host: a flush may cost no more than this.
 LARGEST_CPU_FLUSH_BYTES = 2**30
 LARGEST_SHARE_OF_MEMORY = 1 / 16
-SYSTEM = Path("/sys/devices/system/cpu")
 
 
-def levels(device: torch.device) -> dict[str, int]:
-    """Bytes of the data caches that the device's work can use, by level: `{"L1": ..., "L2": ..., "L3": ...}`.
+class Caches(Protocol):
+    """What the fixture `caches` has of the device, see `prooflops.machine.caches`."""
 
-    A CPU: the sum over the distinct caches of the cores this process may run on, as the system names them. In a virtual
-    machine or a container that may be the host's. Empty where nothing is known.
-    """
-    if device.type == "cuda":
-        size = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
-        return {"L2": size} if size else {}
-    if device.type != "cpu":
-        return {}
-    return dict(_apple_caches() if sys.platform == "darwin" else linux_caches(SYSTEM, allowed_cpus()))
+    levels: Mapping[str, int]  # bytes by level, that all of the device's work can use
+    core_levels: Mapping[str, int]  # that one core can
+    cores: int
+    memory_bytes: int | None  # of the host
+    last_level_bytes: int | None
 
 
-def last_level_bytes(device: torch.device) -> int | None:
-    """Bytes of the largest cache between the device's cores and its memory; None where nobody names it."""
-    return max(levels(device).values(), default=0) or None
-
-
-def allowed_cpus() -> set[int]:
-    """The cores that this process may run on."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return set(affinity(0)) if affinity else set(range(os.cpu_count() or 1))
-
-
-def linux_caches(system: Path, cpus: set[int]) -> dict[str, int]:
-    """Bytes of each level of data cache under `cpus`, from the files Linux keeps of each core's caches."""
-    found: dict[tuple[str, str], int] = {}  # of one level and one group of cores that share it
-    for cpu in sorted(cpus):
-        for folder in sorted((system / f"cpu{cpu}" / "cache").glob("index*")):
-            try:
-                level, kind, sharing, size = (
-                    (folder / name).read_text().strip() for name in ("level", "type", "shared_cpu_list", "size")
-                )
-                if kind != "Instruction":
-                    found[f"L{level}", sharing] = _bytes_of(size)
-            except (OSError, ValueError):  # a file that is not there, or a size nobody can read: not known
-                continue
-    sums: dict[str, int] = {}
-    for (level, _), size in sorted(found.items()):
-        sums[level] = sums.get(level, 0) + size
-    return sums
-
-
-def _bytes_of(size: str) -> int:
-    """
-    >>> _bytes_of("32768K"), _bytes_of("16M"), _bytes_of("512")
-    (33554432, 16777216, 512)
-    """
-    unit = {"K": 2**10, "M": 2**20, "G": 2**30}.get(size[-1:])
-    return int(size[:-1]) * unit if unit else int(size)
-
-
-@cache
-def _apple_caches() -> Mapping[str, int]:
-    """Unrun: the caches of the fast cores, by sysctl."""
-    sizes = {}
-    for level, key in (("L1", "hw.perflevel0.l1dcachesize"), ("L2", "hw.perflevel0.l2cachesize")):
-        asked = subprocess.run(["sysctl", "-n", key], capture_output=True, text=True)
-        if asked.returncode == 0 and asked.stdout.strip().isdigit():
-            sizes[level] = int(asked.stdout)
-    return sizes
-
-
-def flush_bytes(device: torch.device, memory_bytes: int | None = None) -> tuple[int, bool]:
+def flush_bytes(device: torch.device, caches: Caches) -> tuple[int, bool]:
     """How large a buffer empties the caches of `device`: twice the last level; and whether it had to be cut short.
 
     At least 256 MiB on an accelerator. On a CPU at most 1 GiB and a sixteenth of the memory.
     """
-    wanted = 2 * (last_level_bytes(device) or UNKNOWN_CACHE_BYTES)
+    wanted = 2 * (caches.last_level_bytes or UNKNOWN_CACHE_BYTES)
     if device.type != "cpu":
         return max(wanted, LEAST_HIP_FLUSH_BYTES if torch.version.hip else LEAST_FLUSH_BYTES), False
     limit = LARGEST_CPU_FLUSH_BYTES
-    if memory_bytes or (memory_bytes := host_memory_bytes()):
-        limit = min(limit, int(memory_bytes * LARGEST_SHARE_OF_MEMORY))
+    if caches.memory_bytes:
+        limit = min(limit, int(caches.memory_bytes * LARGEST_SHARE_OF_MEMORY))
     return min(wanted, limit), wanted > limit
 
 
-def host_memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
+def flush_of(device: torch.device, caches: Caches) -> Flush:
+    """What empties these caches of `device`."""
+    size, capped = flush_bytes(device, caches)
+    return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), capped, caches)
 
 
 @dataclass(eq=False)
@@ -121,7 +62,7 @@ class Flush:
 
     buffer: torch.Tensor
     capped: bool
-    level: int | None = None
+    caches: Caches
     calls: int = 0
 
     def __call__(self) -> None:
@@ -132,12 +73,10 @@ class Flush:
     def bytes(self) -> int:
         return self.buffer.nbytes
 
-
-@cache
-def flush_of(device: torch.device) -> Flush:
-    """The flush of this device: one buffer serves the whole run."""
-    size, capped = flush_bytes(device)
-    return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), capped, last_level_bytes(device))
+    @cached_property
+    def check(self) -> FlushCheck | None:
+        """What it does to a read, tried out once; None where the device names no cache."""
+        return check_flush_worked(self, self.buffer.device, self.caches)
 
 
 # ---- is it cold? -------------------------------------------------------------------------------------------------
@@ -169,18 +108,16 @@ class FlushCheck:
         return f"{self.ratio:.2f} times ({self.low:.2f} to {self.high:.2f})"
 
 
-@cache
-def check_flush_worked(flush: Callable[[], None], device: torch.device) -> FlushCheck | None:
+def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> FlushCheck | None:
     """Reads what half fills a cache, warm and after the flush, in pairs; None where the device names no cache.
 
     A CPU: half of one core's second level, on one thread. A GPU: half of its last level.
     """
-    known = levels(device)
-    if not known:
+    if not caches.levels:
         return None
-    size = known["L2"] // 2 if "L2" in known else CHECKED_BYTES
+    size = caches.levels["L2"] // 2 if "L2" in caches.levels else CHECKED_BYTES
     if device.type == "cpu":
-        size //= len(allowed_cpus())
+        size //= caches.cores
     data = torch.randn(max(size, 2**14) // 4, device=device)
     timer = measured.clock(device)
 

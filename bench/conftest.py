@@ -1,5 +1,6 @@
 """Fixtures of the benchmarks: how long they may take, the machine's own ceilings, and how one is measured."""
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.cache import Caches, Flush, flush_of
 from bench.ceilings import Ceilings
 from bench.measuring import Measure
 from bench.pace import PACES
@@ -41,14 +43,21 @@ def ceilings(device: torch.device, pace: str, progress_of: Callable[[str], Calla
 
 
 @pytest.fixture(scope="session")
-def bandwidths(device: torch.device, pace: str, progress_of: Callable[[str], Callable[..., None]]) -> Bandwidths:
+def flush(device: torch.device, caches: Caches) -> Callable[[], Flush]:
+    """Makes the flush of the device's caches when first asked for: one buffer serves the whole run."""
+    return functools.cache(functools.partial(flush_of, device, caches))
+
+
+@pytest.fixture(scope="session")
+def bandwidths(
+    device: torch.device, pace: str, caches: Caches, progress_of: Callable[[str], Callable[..., None]]
+) -> Bandwidths:
     """The best bandwidths of this machine's memory by the share of reads, measured when first asked for."""
-    return Bandwidths(device, PACES[pace], memory_size(device, pace), progress_of("bandwidths"))
+    return Bandwidths(device, PACES[pace], memory_size(device, pace, caches), progress_of("bandwidths"))
 
 
 @pytest.fixture
 def measure(
-    request: pytest.FixtureRequest,
     benchmark: Any,
     device: torch.device,
     pace: str,
@@ -56,17 +65,16 @@ def measure(
     bound_flop_per_s: Callable[[str], float | None],
     conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
     progress: Callable[..., None],
+    flush: Callable[[], Flush],
 ) -> Measure:
     """Runs one benchmark, see `bench.measuring`."""
-    # The timer that pytest-benchmark will use: the device's clock, unless a marker names another.
-    marker = request.node.get_closest_marker("benchmark")
     return Measure(
         benchmark,
         device,
         PACES[pace],
         peak_flop_per_s,
         bound_flop_per_s,
-        timer=marker.kwargs.get("timer") if marker else None,
+        flush=flush,
         conditions=conditions,
         progress=progress,
     )

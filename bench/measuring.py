@@ -25,7 +25,7 @@ from accounting import measured
 from accounting.measured import median_interval
 from accounting.roofline import Work, mfu
 from bench import launch
-from bench.cache import Flush, check_flush_worked, flush_of
+from bench.cache import Flush
 from bench.call_inspection import as_tensors, assert_declared, assert_random, examine, overwrite
 from bench.ceilings import Ceilings
 from bench.pace import Pace
@@ -70,6 +70,7 @@ class Measure:
         bound_flop_per_s: Callable[[str], float | None] = lambda dtype: None,
         *,
         timer: Callable[[], Any] | None = None,
+        flush: Callable[[], Flush] | None = None,
         conditions: Callable[[], AbstractContextManager[dict[str, Any]]] | None = None,
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
     ) -> None:
@@ -78,6 +79,7 @@ class Measure:
         self._pace = pace
         self._peak_flop_per_s = peak_flop_per_s
         self._bound_flop_per_s = bound_flop_per_s
+        self._make_flush = flush
         self._timer = timer or measured.clock(device)
         self._conditions = conditions or (lambda: nullcontext({}))
         self.progress = progress
@@ -221,12 +223,13 @@ class Measure:
     def _flush(self) -> Flush:
         """The flush of the device, tried out. Raises AssertionError where a read takes no longer after it."""
         __tracebackhide__ = True
-        flush = flush_of(self._device)
-        seen = check_flush_worked(flush, self._device)
+        assert self._make_flush is not None, "a cold benchmark needs a flush"
+        flush = self._make_flush()
+        seen = flush.check
         self.info.update(
             flush_bytes=flush.bytes,
             flush_capped=flush.capped,
-            last_level_cache_bytes=flush.level,
+            last_level_cache_bytes=flush.caches.last_level_bytes,
             flush_check=asdict(seen) if seen else None,
         )
         assert seen is None or not seen.still_hot, (

@@ -7,8 +7,7 @@ only to write into them.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +15,7 @@ from torch import Tensor
 
 from accounting import counted, measured
 from accounting.roofline import Work
-from bench.cache import (
-    SYSTEM,
-    UNKNOWN_CACHE_BYTES,
-    allowed_cpus,
-    host_memory_bytes,
-    last_level_bytes,
-    levels,
-    linux_caches,
-)
+from bench.cache import UNKNOWN_CACHE_BYTES, Caches
 from bench.call_inspection import in_fp64
 from bench.pace import Pace
 from bench.work import STREAMS, bandwidth_of_mix, stream_work
@@ -61,18 +52,18 @@ class Size:
         return self.multiple is not None and self.multiple > 1
 
 
-def memory_size(device: torch.device, pace: str, last_level: int | None = None, memory: int | None = None) -> Size:
+def memory_size(device: torch.device, pace: str, caches: Caches) -> Size:
     """Arrays of four times the last-level cache each, of fp32; shorter, and labelled, where that is not to be had.
 
     On a CPU each is at most what LARGEST_ARRAY_BYTES allows at this pace and a 32nd of the memory: the last level that
     a container names may be that of the whole host, of which it can use only a part.
     """
-    known = last_level or last_level_bytes(device)
+    known = caches.last_level_bytes
     wanted = WANTED_MULTIPLE * (known or UNKNOWN_CACHE_BYTES)
     if device.type == "cpu":
         limit = LARGEST_ARRAY_BYTES[pace]
-        if memory or (memory := host_memory_bytes()):
-            limit = min(limit, int(memory * LARGEST_SHARE_OF_MEMORY))
+        if caches.memory_bytes:
+            limit = min(limit, int(caches.memory_bytes * LARGEST_SHARE_OF_MEMORY))
         size = min(wanted, limit)
     else:
         size = max(wanted, LEAST_HIP_ARRAY_BYTES if torch.version.hip else LEAST_DEVICE_ARRAY_BYTES)
@@ -92,14 +83,7 @@ def _label(multiple: float | None) -> str:
     return f"arrays of {multiple:.2g} caches" if multiple > 1 else f"fits the cache: {multiple:.2g} of it"
 
 
-def core_levels(device: torch.device) -> dict[str, int]:
-    """Bytes of the caches by level that one core of a CPU can use; of an accelerator, that all of it can."""
-    if device.type == "cpu" and sys.platform == "linux":
-        return linux_caches(SYSTEM, {min(allowed_cpus())})
-    return levels(device)
-
-
-def cache_size(level: str, arrays: int, known: dict[str, int]) -> Size | None:
+def cache_size(level: str, arrays: int, known: Mapping[str, int]) -> Size | None:
     """Arrays that together half fill a level of cache; None where the device names no such level, or the part is tiny.
 
     A row of L1 takes less time than an operator takes to be dispatched, and is labelled so by its launch share.
@@ -117,12 +101,12 @@ def cache_size(level: str, arrays: int, known: dict[str, int]) -> Size | None:
     return Size(elements, level, 4 * elements / max(known.values()))
 
 
-def size_of(level: str, kernel: str, device: torch.device, pace: str) -> Size | None:
+def size_of(level: str, kernel: str, device: torch.device, pace: str, caches: Caches) -> Size | None:
     """The arrays of `kernel` for a level of cache, or for the memory."""
     if level == MEMORY:
-        return memory_size(device, pace)
+        return memory_size(device, pace, caches)
     read, written, _ = STREAMS[kernel]
-    return cache_size(level, read + written, core_levels(device))
+    return cache_size(level, read + written, caches.core_levels)
 
 
 def assert_level(size: Size, arrays: int, known: int | None) -> None:

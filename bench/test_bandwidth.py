@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from accounting.measured import one_thread
-from bench.cache import last_level_bytes
+from bench.cache import Caches
 from bench.measuring import Measure
-from bench.streams import MEMORY, Arrays, assert_bytes, assert_level, core_levels, size_of
+from bench.streams import MEMORY, Arrays, assert_bytes, assert_level, size_of
 from bench.work import STREAMS
 
 ROWS = [(MEMORY, kernel) for kernel in STREAMS]
@@ -35,11 +35,12 @@ def test_stream(
     kernel: str,
     device: torch.device,
     pace: str,
+    caches: Caches,
     arrays: dict[int, Arrays],
     bound_bytes_per_s: float | None,
     measure: Measure,
 ) -> None:
-    size = size_of(level, kernel, device, pace)
+    size = size_of(level, kernel, device, pace, caches)
     if size is None:
         pytest.skip(f"{device} names no {level} that could be told from the caches within it")
     if size.elements not in arrays:
@@ -48,9 +49,9 @@ def test_stream(
         arrays[size.elements] = Arrays(size.elements, device)
     stream = arrays[size.elements].stream(kernel)
     read, written, _ = STREAMS[kernel]
-    assert_level(size, read + written, last_level_bytes(device))
+    assert_level(size, read + written, caches.last_level_bytes)
     if level != MEMORY:
-        held, known = 4 * size.elements * (read + written), core_levels(device)[level]
+        held, known = 4 * size.elements * (read + written), caches.core_levels[level]
         assert held <= known, f"{held} bytes are sold as hot in {level}, but it holds {known}"
     seen = assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)
     counted = stream.work.flops // (2 if kernel == "triad" else 1)  # a sum with a factor is counted as one FLOP

@@ -28,7 +28,7 @@ from accounting.roofline import (
     softmax_work,
 )
 from bench import products
-from bench.cache import last_level_bytes
+from bench.cache import Caches
 from bench.call_inspection import in_fp64
 from bench.ceilings import Ceilings
 from bench.measuring import Measure
@@ -171,7 +171,7 @@ def rows(device: torch.device, bandwidths: Bandwidths) -> Iterator[tuple[Tensor,
 
 @pytest.fixture
 def place(
-    device: torch.device,
+    caches: Caches,
     ceilings: Ceilings,
     bandwidths: Bandwidths,
     measure: Measure,
@@ -186,7 +186,7 @@ def place(
         seen = assert_bytes(work, kernel.run, uncounted=kernel.more_bytes)
         assert_counted(kernel, seen.total + seen.elementwise)
         reads = seen.read_bytes / seen.moved_bytes
-        known = last_level_bytes(device)
+        known = caches.last_level_bytes
         long = known is None or work.bytes >= 2 * WANTED_MULTIPLE * known
         seconds = measure.work(
             kernel.run,

@@ -19,7 +19,7 @@ from torch.utils.benchmark import Timer
 
 from accounting import measured
 from accounting.measured import alternating, median_interval
-from bench.cache import flush_of
+from bench.cache import Caches, flush_of
 
 KERNELS = ("matmul", "add", "softmax", "gelu")
 ROUNDS = {"quick": 96, "default": 256, "thorough": 1024}  # of each clock
@@ -234,7 +234,7 @@ def test_timer_at_its_default(
 
 @pytest.mark.needs("cuda", "triton")
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_do_bench(kernel: str, device: torch.device, compare: Callable[..., Agreement]) -> None:
+def test_do_bench(kernel: str, device: torch.device, caches: Caches, compare: Callable[..., Agreement]) -> None:
     """Unrun. Both flush the last-level cache before each call; do_bench's figure is a median of some 20 ms of calls."""
     from triton.testing import do_bench
 
@@ -243,5 +243,5 @@ def test_do_bench(kernel: str, device: torch.device, compare: Callable[..., Agre
     def theirs() -> float:
         return float(do_bench(function, warmup=5, rep=20, return_mode="median")) / 1e3
 
-    found = compare(function, theirs, flush_of(device))
+    found = compare(function, theirs, flush_of(device, caches))
     assert_within(found, "do_bench", "do_bench zeroes 256 MB before each call, ours adds to as many.")

@@ -49,6 +49,7 @@ from bench.training import Workload
 from meta_tests.accounting import test_clock_agreement
 from meta_tests.accounting.counted import test_counting_time
 from meta_tests.bench.test_measuring import SHORT, Rounds
+from prooflops.machine.caches import Caches
 from prooflops.model.examination import Examination
 from prooflops.model.user_model import UserModel
 
@@ -110,10 +111,7 @@ class Bench:
         for module in (measuring, launch, test_training, test_data, test_counting_time):
             self.set(module, "perf_counter", self.device.host)
         self.set(launch, "figures", lambda *_: {})
-        self.set(cache, "levels", lambda device: {"L2": CACHE})
-        self.set(measuring, "check_flush_worked", cache.check_flush_worked.__wrapped__)
-        flush = cache.Flush(torch.zeros(CACHE // 2, dtype=torch.int32), capped=False, level=CACHE)
-        self.set(measuring, "flush_of", lambda device: flush)
+        self.flush = cache.Flush(torch.zeros(CACHE // 2, dtype=torch.int32), False, caches(CACHE))
         self.ceilings: Any = SimpleNamespace(
             flop_per_s=lambda dtype, *_: CEILING,
             found=lambda dtype, *_: SimpleNamespace(shape=(64, 96, 128), flop_per_s=CEILING, search_s=0.0),
@@ -136,8 +134,13 @@ class Bench:
         return bench.conftest.peak_flop_per_s.__wrapped__(self.vendor, lambda dtype: BOUND)(dtype)
 
     def measure(self) -> Measure:
-        timer = measured.clock(CPU)
-        return Measure(Rounds(timer), CPU, SHORT, self.peak, lambda dtype: BOUND, timer=timer)
+        rounds = Rounds(measured.clock(CPU))
+        return Measure(rounds, CPU, SHORT, self.peak, lambda dtype: BOUND, flush=lambda: self.flush)
+
+
+def caches(last_level: int) -> Caches:
+    """Those of the simulated device, or of one whose last level has so many bytes."""
+    return Caches({"L2": last_level}, {"L2": CACHE})
 
 
 # ---- small cases -------------------------------------------------------------------------------------------------
@@ -198,10 +201,7 @@ class Core:
 def make_small(bench: Bench) -> None:
     """Has all benchmarks use small cases, and what this machine lacks stood in for."""
     elements = 3 * streams.WINDOW
-    bench.set(test_bandwidth, "last_level_bytes", lambda device: elements)
     bench.set(streams, "memory_size", lambda *_: Size(elements, MEMORY, 4.0))
-    for module in (streams, test_bandwidth):
-        bench.set(module, "core_levels", lambda device: {"L2": CACHE})
     for module in (test_training, test_data):
         bench.set(module, "workload", lambda name, device: TINY[name])
     bench.set(test_roofline, "LAYER", (64, 96))
@@ -249,14 +249,15 @@ def ceiling(bench: Bench) -> None:
 
 
 def stream(bench: Bench, level: str = MEMORY) -> None:
-    test_bandwidth.test_stream(level, "triad", CPU, "quick", {}, VENDOR_BYTES, bench.measure())
+    test_bandwidth.test_stream(
+        level, "triad", CPU, "quick", caches(3 * streams.WINDOW), {}, VENDOR_BYTES, bench.measure()
+    )
 
 
 def place_of(bench: Bench, cold: bool) -> Callable[[test_roofline.Kernel], None]:
-    bench.set(test_roofline, "last_level_bytes", lambda device: CACHE if cold else 1)
     roofs: Any = SimpleNamespace(bytes_per_s=lambda reads: VENDOR_BYTES, size=Size(2**16, MEMORY, None))
     fixture = test_roofline.place.__wrapped__
-    return fixture(CPU, bench.ceilings, roofs, bench.measure(), bench.peak, VENDOR_BYTES)  # type: ignore[no-any-return]
+    return fixture(caches(CACHE if cold else 1), bench.ceilings, roofs, bench.measure(), bench.peak, VENDOR_BYTES)  # type: ignore[no-any-return]
 
 
 def kernel(bench: Bench, cold: bool = True) -> None:

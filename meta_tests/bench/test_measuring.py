@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from bench.pace import PACES, Pace
 from bench.products import DTYPES, Product, Unsupported, product
 from bench.rounds import FEWEST_ROUNDS, is_flat, rounds_for
 from bench.work import LAUNCH_SHARE
+from prooflops.machine.caches import Caches, caches_of
 
 CPU = torch.device("cpu")
 SHORT = Pace(0.001, 0.003, 0.005, 1.0, width=0.05)
@@ -295,34 +295,29 @@ def test_many_zeros_among_random_numbers_are_noticed(share: float) -> None:
 
 
 @pytest.fixture
-def flush(monkeypatch: pytest.MonkeyPatch) -> cache.Flush:
+def flush() -> cache.Flush:
     """The flush of this machine, for this test alone."""
-    size, capped = cache.flush_bytes(CPU)
-    return cache.Flush(torch.zeros(size // 4, dtype=torch.int32), capped, cache.last_level_bytes(CPU))
+    return cache.flush_of(CPU, caches_of(CPU))
 
 
-def test_a_cold_round_starts_after_a_flush_and_the_record_says_so(
-    monkeypatch: pytest.MonkeyPatch, flush: cache.Flush
-) -> None:
-    monkeypatch.setattr(measuring, "flush_of", lambda device: flush)
+def test_a_cold_round_starts_after_a_flush_and_the_record_says_so(flush: cache.Flush) -> None:
     x = torch.randn(4096)
-    run = measure()
+    run = measure(flush=lambda: flush)
     run.median_s(lambda: x.sum(), cache="cold")
     info = run.info
     assert (info["cache"], info["calls_per_round"]) == ("cold", 1)
     assert info["flush_bytes"] == flush.bytes
-    assert info["flush_capped"] or info["flush_bytes"] >= 2 * (cache.last_level_bytes(CPU) or 0)
+    assert info["flush_capped"] or info["flush_bytes"] >= 2 * (flush.caches.last_level_bytes or 0)
 
 
-@pytest.mark.skipif(not cache.levels(CPU), reason="this system names no caches")
-def test_a_hot_cache_sold_as_cold_is_noticed(monkeypatch: pytest.MonkeyPatch, flush: cache.Flush) -> None:
+@pytest.mark.skipif(not caches_of(CPU).levels, reason="this system names no caches")
+def test_a_hot_cache_sold_as_cold_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three tries: a very busy machine can hide that the caches are warm, but not make a right flush look like none."""
     monkeypatch.setattr(cache.Flush, "__call__", lambda self: None)
-    monkeypatch.setattr(measuring, "flush_of", lambda device: flush)
-    monkeypatch.setattr(measuring, "check_flush_worked", cache.check_flush_worked.__wrapped__)
     for _ in range(3):
+        flush = cache.flush_of(CPU, caches_of(CPU))
         try:
-            measure().median_s(lambda: None, cache="cold")
+            measure(flush=lambda flush=flush: flush).median_s(lambda: None, cache="cold")
         except AssertionError as error:
             if "the caches are still hot" in str(error):
                 return
@@ -353,9 +348,8 @@ def test_what_a_call_reads_is_not_overwritten() -> None:
     assert (seen.result[2] == torch.iinfo(torch.int64).min).all()
 
 
-def test_rounds_without_their_flush_are_noticed(monkeypatch: pytest.MonkeyPatch, flush: cache.Flush) -> None:
-    monkeypatch.setattr(measuring, "flush_of", lambda device: flush)
-    run = measure()
+def test_rounds_without_their_flush_are_noticed(flush: cache.Flush) -> None:
+    run = measure(flush=lambda: flush)
     pedantic = run._benchmark.pedantic
     run._benchmark.pedantic = lambda *args, setup, **options: pedantic(*args, setup=None, **options)
     with pytest.raises(AssertionError, match=r"the caches were flushed 0 times, but should before each of \d+ cold"):
@@ -381,20 +375,24 @@ def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_
     log: list[str] = []
 
     class Flush(cache.Flush):
+        check = None
+
         def __call__(self) -> None:
             log.append("flush")
             self.calls += 1
 
-    monkeypatch.setattr(measuring, "flush_of", lambda device: Flush(torch.zeros(1), capped=False))
-    monkeypatch.setattr(measuring, "check_flush_worked", lambda flush, device: None)
     monkeypatch.setattr(measured, "synchronise", lambda device: log.append("wait"))
     monkeypatch.setattr(launch, "figures", lambda *_: {})
+
+    flush = Flush(torch.zeros(1), False, Caches())
 
     def kernel() -> None:
         log.append("kernel")
         sleep(1e-3)
 
-    run = Measure(Rounds(lambda: Moment(log)), torch.device("cuda"), SHORT, timer=lambda: Moment(log))
+    run = Measure(
+        Rounds(lambda: Moment(log)), torch.device("cuda"), SHORT, timer=lambda: Moment(log), flush=lambda: flush
+    )
     pedantic = run._benchmark.pedantic
     run._benchmark.pedantic = lambda *arguments, **options: (log.clear(), pedantic(*arguments, **options))
     run.median_s(kernel, cache=mode)
@@ -403,35 +401,13 @@ def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_
 
 
 def test_a_flush_changes_every_line_of_its_buffer() -> None:
-    flush = cache.Flush(torch.zeros(4096, dtype=torch.int32), capped=False)
+    flush = cache.Flush(torch.zeros(4096, dtype=torch.int32), False, Caches())
     flush()
     assert bool((flush.buffer == 1).all())
     assert (flush.calls, flush.bytes) == (1, 16384)
 
 
-def furnished(root: Path, cpus: int, sharing: Callable[[int], str], size: str = "32768K") -> Path:
-    for cpu in range(cpus):
-        for index, (level, kind, shared, cache_size) in enumerate((
-            ("1", "Data", str(cpu), "48K"),
-            ("1", "Instruction", str(cpu), "32K"),
-            ("2", "Unified", str(cpu), "1024K"),
-            ("3", "Unified", sharing(cpu), size),
-        )):  # fmt: skip
-            folder = root / f"cpu{cpu}" / "cache" / f"index{index}"
-            folder.mkdir(parents=True)
-            for name, text in (("level", level), ("type", kind), ("shared_cpu_list", shared), ("size", cache_size)):
-                (folder / name).write_text(text + "\n")
-    return root
-
-
-def test_a_shared_cache_counts_once_and_one_of_each_group_of_cores_as_often(tmp_path: Path) -> None:
-    system = furnished(tmp_path, 4, lambda cpu: "0-1" if cpu < 2 else "2-3")
-    assert cache.linux_caches(system, {0, 1, 2, 3}) == {"L1": 4 * 48 * 2**10, "L2": 4 * 2**20, "L3": 2 * 2**25}
-    assert cache.linux_caches(system, {1}) == {"L1": 48 * 2**10, "L2": 2**20, "L3": 2**25}
-    assert cache.linux_caches(tmp_path / "nowhere", {0}) == {}
-
-
-def test_a_flush_is_twice_the_last_level_or_says_that_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_is_twice_the_last_level_or_says_that_it_is_not() -> None:
     for level, memory, expected in (
         (32 * 2**20, 64 * 2**30, (64 * 2**20, False)),
         (480 * 2**20, 64 * 2**30, (960 * 2**20, False)),  # a container that sees its host's caches
@@ -439,12 +415,10 @@ def test_a_flush_is_twice_the_last_level_or_says_that_it_is_not(monkeypatch: pyt
         (1152 * 2**20, 512 * 2**30, (2**30, True)),
         (None, 64 * 2**30, (128 * 2**20, False)),
     ):
-        monkeypatch.setattr(cache, "last_level_bytes", lambda device, level=level: level)
-        assert cache.flush_bytes(CPU, memory) == expected, f"of a last level of {level} bytes and {memory} of memory"
-    monkeypatch.setattr(cache, "last_level_bytes", lambda device: 50 * 2**20)
-    assert cache.flush_bytes(torch.device("cuda")) == (256 * 2**20, False)
-    monkeypatch.setattr(cache, "last_level_bytes", lambda device: 200 * 2**20)
-    assert cache.flush_bytes(torch.device("cuda")) == (400 * 2**20, False)
+        known = Caches({"L3": level} if level else {}, memory_bytes=memory)
+        assert cache.flush_bytes(CPU, known) == expected, f"of a last level of {level} bytes and {memory} of memory"
+    for level, size in ((50 * 2**20, 256 * 2**20), (200 * 2**20, 400 * 2**20)):
+        assert cache.flush_bytes(torch.device("cuda"), Caches({"L2": level})) == (size, False)
 
 
 # ---- launches ----------------------------------------------------------------------------------------------------

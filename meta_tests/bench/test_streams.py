@@ -30,6 +30,7 @@ from bench.streams import (
 )
 from bench.work import STREAMS, bandwidth_of_mix, bound_of, stream_work
 from meta_tests.bench.test_products import FakeBenchmark
+from prooflops.machine.caches import Caches
 from prooflops.suite import plots, report
 
 CPU = torch.device("cpu")
@@ -45,10 +46,13 @@ def a_measure(seconds: float = 1e-3) -> Measure:
     return Measure(FakeBenchmark(seconds), CPU, PACES["quick"])
 
 
-def stream_row(arrays: Arrays, kernel: str, seconds: float = 1e-3, bound: float | None = None) -> dict[str, Any]:
+def stream_row(
+    arrays: Arrays, kernel: str, seconds: float = 1e-3, bound: float | None = None, last_level: int = 3 * streams.WINDOW
+) -> dict[str, Any]:
     """One whole benchmark of a stream, on short arrays, where every round takes `seconds`."""
     measure = a_measure(seconds)
-    test_bandwidth.test_stream(MEMORY, kernel, CPU, "quick", {arrays.a.numel(): arrays}, bound, measure)
+    caches = Caches({"L3": last_level})
+    test_bandwidth.test_stream(MEMORY, kernel, CPU, "quick", caches, {arrays.a.numel(): arrays}, bound, measure)
     return measure.info
 
 
@@ -57,7 +61,6 @@ def short(monkeypatch: pytest.MonkeyPatch, arrays: Arrays) -> Arrays:
     """The benchmarks of bandwidth on short arrays, as if the cache were even smaller."""
     elements = arrays.a.numel()
     monkeypatch.setattr(test_bandwidth, "size_of", lambda *_: Size(elements, MEMORY, 4.0))
-    monkeypatch.setattr(test_bandwidth, "last_level_bytes", lambda _: elements)
     return arrays
 
 
@@ -130,10 +133,9 @@ def test_no_bound_of_the_memory_holds_for_arrays_that_fit_a_cache(
     assert "mbu" not in info
 
 
-def test_arrays_that_fit_the_cache_are_not_sold_as_memory(short: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_bandwidth, "last_level_bytes", lambda _: 32 * 2**20)
+def test_arrays_that_fit_the_cache_are_not_sold_as_memory(short: Arrays) -> None:
     with pytest.raises(AssertionError, match="sold as memory, but each should be 4 times the last-level cache"):
-        stream_row(short, "copy")
+        stream_row(short, "copy", last_level=32 * 2**20)
     assert_level(Size(1024, "L2", 0.1), 2, 2**20)
     assert_level(Size(1024, MEMORY, None, "cache unknown"), 2, None)
 
@@ -151,7 +153,7 @@ def test_arrays_that_fit_the_cache_are_not_sold_as_memory(short: Arrays, monkeyp
 def test_arrays_are_four_caches_long_or_say_that_they_are_not(
     last_level: int, memory: int, pace: str, multiple: float, label: str
 ) -> None:
-    size = memory_size(CPU, pace, last_level, memory)
+    size = memory_size(CPU, pace, Caches({"L3": last_level}, memory_bytes=memory))
     assert (size.multiple, size.label) == (pytest.approx(multiple), label)
     assert size.exceeds_caches is (multiple > 1)
 
@@ -229,9 +231,8 @@ def rows() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+def place() -> Callable[..., dict[str, Any]]:
     """Places a kernel under roofs that are given, by the benchmark's own fixture; every round takes `seconds`."""
-    monkeypatch.setattr(test_roofline, "last_level_bytes", lambda _: 1)
 
     def placed(kernel: test_roofline.Kernel, seconds: float = 1.0) -> dict[str, Any]:
         ceilings = Ceilings(CPU, PACES["quick"])
@@ -239,7 +240,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
         bandwidths = Bandwidths(CPU, PACES["quick"], Size(2**12, MEMORY, 4.0))
         bandwidths._measured |= {1.0: 4e10, 0.5: 2e10}
         measure = a_measure(seconds)
-        test_roofline.place.__wrapped__(CPU, ceilings, bandwidths, measure, lambda dtype: None, None)(kernel)
+        test_roofline.place.__wrapped__(Caches({"L3": 1}), ceilings, bandwidths, measure, lambda dtype: None, None)(
+            kernel
+        )
         return measure.info
 
     return placed

@@ -14,6 +14,7 @@ import pytest
 
 from prooflops import __version__
 from prooflops.history import records as history
+from prooflops.machine import cpu, nvml
 from prooflops.run_state import CONTENTION, MARKERS, RECORD_PATH, REPLICATE, STORAGE_ERROR
 
 SETTING_VARIABLES = (
@@ -97,12 +98,12 @@ def fingerprint(config: pytest.Config) -> dict[str, Any]:
 @cache
 def _plain_fingerprint() -> dict[str, Any]:
     return {
-        "name": _cpu_name(),
+        "name": cpu.name(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cores": len(cpu.allowed_cores()),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}",
-        "accelerators": _accelerators(),
+        "accelerators": [driver, *nvml.gpu_names()] if (driver := nvml.driver_version()) else [],
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "environment": {name: os.environ[name] for name in SETTING_VARIABLES if name in os.environ},
     }
@@ -113,37 +114,11 @@ def plain_fingerprint() -> dict[str, Any]:
     return dict(_plain_fingerprint())
 
 
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            found = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
-    except OSError:
-        found = ""
-    return found or platform.processor() or platform.machine()
-
-
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _accelerators() -> list[str]:
-    """Driver and names of the NVIDIA GPUs, by NVML, which opens no context on them."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no package, no library, no driver, no permission: each has an error of its own
-        return []
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [str(pynvml.nvmlSystemGetDriverVersion()), *(str(pynvml.nvmlDeviceGetName(each)) for each in handles)]
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def facts_of(fingerprint: Mapping[str, Any]) -> str:

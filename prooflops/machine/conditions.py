@@ -5,21 +5,19 @@ Nothing is dropped for it: the measurement is labelled. The branches for NVIDIA'
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from prooflops.machine import cpu, nvml
 from prooflops.machine.contention import Watch
+from prooflops.machine.device import nvml_handle
 
 SYSTEM = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.stat")
-CPUINFO = Path("/proc/cpuinfo")
 SAMPLED_CORES = 8  # on some kernels each clock takes 10 ms to read
 
 # What NVML's bits mean (nvml.h, nvmlClocksEventReasons). The last three hold the clock down without being asked to.
@@ -49,11 +47,11 @@ def conditions(device: torch.device) -> Iterator[dict[str, Any]]:
     yield record
     record["contention"] = watch.stop()
     record["after"] = state(device)
-    record |= judged(record["before"], record["after"], record["contention"])
+    record |= label_conditions(record["before"], record["after"], record["contention"])
 
 
-def judged(before: dict[str, Any], after: dict[str, Any], contention: dict[str, Any]) -> dict[str, Any]:
-    """Whether a measurement between two states was throttled or contended, and what to call it.
+def label_conditions(before: dict[str, Any], after: dict[str, Any], contention: dict[str, Any]) -> dict[str, Any]:
+    """Whether a measurement between two states was throttled or contended, and the labels that say so.
 
     Reasons that the driver gives at either end count; what it or the system adds up (`throttled_s`, `throttle_count`)
     counts where it grew in between.
@@ -79,7 +77,7 @@ def state(device: torch.device) -> dict[str, Any]:
     `reasons` (why the clock is not higher, by name), `processes` that use it. `totals`: counters that grow while the
     device is throttled. `unread`: what was not asked for, and why, so that its absence is not taken for a quiet device.
     """
-    found = _cpu_state(SYSTEM, CPUINFO, QUOTA)
+    found = _cpu_state(SYSTEM, cpu.CPUINFO, QUOTA)
     if device.type == "cuda":
         of_gpu = _amd_state(device) if torch.version.hip else _nvidia_state(device)
         found |= {**of_gpu, "totals": found["totals"] | of_gpu.get("totals", {})}
@@ -90,11 +88,11 @@ def state(device: torch.device) -> dict[str, Any]:
 
 
 def _cpu_state(system: Path, cpuinfo: Path, quota: Path) -> dict[str, Any]:
-    cores = _allowed()
+    cores = cpu.allowed_cores()
     sampled = cores[:: max(1, len(cores) // SAMPLED_CORES)][:SAMPLED_CORES]
     frequencies = [system / f"cpu{core}" / "cpufreq" for core in sampled]
-    governors = sorted({text for folder in frequencies if (text := _text(folder / "scaling_governor"))})
-    clocks = [int(text) / 1e3 for folder in frequencies if (text := _text(folder / "scaling_cur_freq")).isdigit()]
+    governors = sorted({text for folder in frequencies if (text := cpu.text(folder / "scaling_governor"))})
+    clocks = [int(text) / 1e3 for folder in frequencies if (text := cpu.text(folder / "scaling_cur_freq")).isdigit()]
     return {
         "threads": torch.get_num_threads(),
         "affinity": ranges(cores),
@@ -102,11 +100,6 @@ def _cpu_state(system: Path, cpuinfo: Path, quota: Path) -> dict[str, Any]:
         "clock_mhz": _mean(clocks or _clocks_mhz(cpuinfo, cores)),
         "totals": _throttle_totals(system, sampled, quota),
     }
-
-
-def _allowed() -> list[int]:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 
 
 def ranges(cores: Sequence[int]) -> str:
@@ -127,7 +120,7 @@ def ranges(cores: Sequence[int]) -> str:
 def _clocks_mhz(cpuinfo: Path, cores: Sequence[int]) -> list[float]:
     """The cores' clocks in /proc/cpuinfo; in a virtual machine that is the nominal one."""
     found, core = [], -1
-    for line in _text(cpuinfo).splitlines():
+    for line in cpu.text(cpuinfo).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "processor" and value.strip().isdigit():
             core = int(value)
@@ -139,21 +132,14 @@ def _clocks_mhz(cpuinfo: Path, cores: Sequence[int]) -> list[float]:
 def _throttle_totals(system: Path, cores: Sequence[int], quota: Path) -> dict[str, float]:
     """Counters that grow while the CPU is slowed down: by its temperature (Intel), by the quota of a container."""
     totals: dict[str, float] = {}
-    hot = [_text(system / f"cpu{core}" / "thermal_throttle" / "core_throttle_count") for core in cores]
+    hot = [cpu.text(system / f"cpu{core}" / "thermal_throttle" / "core_throttle_count") for core in cores]
     if counts := [int(text) for text in hot if text.isdigit()]:
         totals["temperature"] = sum(counts)
-    for line in _text(quota).splitlines():
+    for line in cpu.text(quota).splitlines():
         key, _, value = line.partition(" ")
         if key in ("throttled_usec", "throttled_time") and value.strip().isdigit():
             totals["quota of the container"] = int(value)
     return totals
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -163,55 +149,41 @@ def _mean(values: Sequence[float]) -> float | None:
 # ---- GPU ---------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _nvml() -> Any:
-    """NVML, started once for the whole run; None without it."""
-    if not find_spec("pynvml"):
-        return None
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
-
-
 def _nvidia_state(device: torch.device) -> dict[str, Any]:
     """By NVML. What the driver does not tell of this device (of a MIG slice, say) is left out."""
-    nvml = _nvml()
-    if nvml is None:
+    if nvml.library() is None:
         return {"unread": "no NVML"}
-    try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except (nvml.NVMLError, AttributeError) as error:
-        return {"unread": str(error)}
-    # nvidia-ml-py before 12.535 calls the reasons throttle reasons.
-    bits = (
-        getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-    )
-    readings: dict[str, Callable[[], Any]] = {
-        "clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-        "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
-        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        "reasons": lambda: named_reasons(bits(handle)),
-        "processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+    handle = nvml_handle(device)
+    if handle is None:
+        return {"unread": f"NVML knows no such device: {device}"}
+
+    def reasons(nvml: Any) -> list[str]:
+        # nvidia-ml-py before 12.535 calls them throttle reasons.
+        current = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        return named_reasons((current or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle))
+
+    readings: dict[str, Callable[[Any], Any]] = {
+        "clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        "power_w": lambda nvml: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        "power_limit_w": lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+        "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "reasons": reasons,
+        "processes": lambda nvml: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
     }
-    found: dict[str, Any] = {}
-    for name, read in readings.items():
-        try:
-            found[name] = read()
-        except nvml.NVMLError:
-            continue
-    totals = {}
-    for name, policy in (("power cap", "NVML_PERF_POLICY_POWER"), ("temperature (driver)", "NVML_PERF_POLICY_THERMAL")):
-        try:
-            totals[name] = nvml.nvmlDeviceGetViolationStatus(handle, getattr(nvml, policy)).violationTime
-        except (nvml.NVMLError, AttributeError):
-            continue
-    return {**found, "totals": totals}
+    totals: dict[str, Callable[[Any], Any]] = {
+        "power cap": lambda nvml: nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_POWER).violationTime,
+        "temperature (driver)": lambda nvml: (
+            nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_THERMAL).violationTime
+        ),
+    }
+    return {**_answered(readings), "totals": _answered(totals)}
+
+
+def _answered(questions: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """The answers to those questions that the driver answers for this device."""
+    answers = {name: nvml.ask(question) for name, question in questions.items()}
+    return {name: answer for name, answer in answers.items() if answer is not None}
 
 
 def named_reasons(bits: int) -> list[str]:

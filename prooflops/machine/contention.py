@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from prooflops.machine import cpu
+
 try:
     import resource
 except ImportError:  # Windows
@@ -26,7 +28,7 @@ OTHERS_CORES = 0.25
 OTHERS_SHARE = 1 / 32
 STEAL_SHARE = 0.05
 SWITCHES_PER_S = 100.0
-CHILDREN_CORES = 0.01  # of the other processes of its own: from here on it may be them for whom it made room
+CHILDREN_CORES = 0.01  # of the other processes of its own: from here on it may be they that preempted it
 SHORTEST_S = 0.1  # the kernel counts in hundredths of a second: below ten of them nothing is said
 BUSY = (0, 1, 2, 5, 6)  # columns of /proc/stat: user, nice, system, irq, softirq; not idle, iowait
 
@@ -36,7 +38,7 @@ class Watch:
 
     load: processes that ran or wanted to, over the last minute · steal: the share of the machine's time that a
     hypervisor gave to others · cores: that this process may use · others_cores: cores that other processes kept busy ·
-    involuntary_switches_per_s: how often this process had to make room · cpu_over_wall: cores that this process and its
+    involuntary_switches_per_s: how often this process was preempted · cpu_over_wall: cores that this process and its
     children used, and the other ranks of its job on this host, children_cores those without this process · contended,
     and why in words.
     """
@@ -58,7 +60,7 @@ class Watch:
         seen: dict[str, Any] = {
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
             "steal": None,
-            "cores": _usable_cores(),
+            "cores": len(cpu.allowed_cores()),
             "others_cores": None,
             "involuntary_switches_per_s": None,
             "cpu_over_wall": round(own, 3),
@@ -72,17 +74,17 @@ class Watch:
             busy = sum(spent[column] for column in BUSY) / os.sysconf("SC_CLK_TCK") / wall
             seen["steal"] = round(spent[7] / max(sum(spent), 1), 4)
             seen["others_cores"] = round(max(busy - own, 0.0), 3)
-        return seen | judged(seen)
+        return seen | label_contention(seen)
 
 
-def judged(seen: dict[str, Any]) -> dict[str, Any]:
+def label_contention(seen: dict[str, Any]) -> dict[str, Any]:
     """`contended`, and `why` in words: one of the three signs is beyond its limit.
 
-    >>> judged({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0})
+    >>> label_contention({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0})
     {'contended': True, 'why': 'other processes kept 1.00 cores busy'}
-    >>> judged({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0, "cores": 128})
+    >>> label_contention({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0, "cores": 128})
     {'contended': False, 'why': ''}
-    >>> judged({"others_cores": None, "steal": None, "involuntary_switches_per_s": None})
+    >>> label_contention({"others_cores": None, "steal": None, "involuntary_switches_per_s": None})
     {'contended': False, 'why': ''}
     """
     others, steal, switches = (seen[key] or 0 for key in ("others_cores", "steal", "involuntary_switches_per_s"))
@@ -92,7 +94,7 @@ def judged(seen: dict[str, Any]) -> dict[str, Any]:
     if steal > STEAL_SHARE:
         signs.append(f"the hypervisor took {steal:.0%} of the machine's time")
     if switches > SWITCHES_PER_S and seen.get("children_cores", 0) < CHILDREN_CORES:
-        signs.append(f"made room for others {switches:.0f} times a second")
+        signs.append(f"was preempted {switches:.0f} times a second")
     return {"contended": bool(signs), "why": "; ".join(signs)}
 
 
@@ -112,7 +114,7 @@ def _tree_s(process: int, without: int | None = None) -> float:
     the system does not tell."""
     # After the name, which may hold anything: state is the first, the 12th to 15th are utime and stime, its own and
     # those of the children it has waited for.
-    words = _text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
+    words = cpu.text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
     if len(words) <= 14:
         return 0.0
     living = sum(_tree_s(child, without) for child in _children(process) if child != without)
@@ -122,18 +124,7 @@ def _tree_s(process: int, without: int | None = None) -> float:
 def _children(process: int) -> list[int]:
     """The children of a process that still live."""
     listed = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(child) for file in listed for child in _text(file).split()]
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # it ended meanwhile
-        return ""
+    return [int(child) for file in listed for child in cpu.text(file).split()]
 
 
 def _involuntary_switches() -> int | None:
@@ -142,7 +133,5 @@ def _involuntary_switches() -> int | None:
 
 def _ticks(stat: Path) -> list[int] | None:
     """The first line of /proc/stat: ticks of user, nice, system, idle, iowait, irq, softirq, steal."""
-    try:
-        return [int(word) for word in stat.read_text(encoding="ascii").partition("\n")[0].split()[1:9]]
-    except (OSError, ValueError):
-        return None
+    words = cpu.text(stat).partition("\n")[0].split()[1:9]
+    return [int(word) for word in words] if words and all(word.isdigit() for word in words) else None

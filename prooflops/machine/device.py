@@ -20,6 +20,7 @@ import torch
 
 from accounting import devices
 from accounting.peaks import Accelerator
+from prooflops.machine import cpu, nvml
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
 _NEED = re.compile(r"(?P<what>sm|gpus)>=(?P<least>\d+(\.\d+)?)")
@@ -107,20 +108,7 @@ def name(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     if device.type == "xpu":
         return str(torch.xpu.get_device_name(device))
-    return _cpu_name()
-
-
-def _cpu_name() -> str:
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
-
-
-def _cpuinfo(key: str) -> str:
-    """The first line of /proc/cpuinfo with this key; empty where there is none."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line.partition(":")[2].strip() for line in file if line.partition("\t")[0] == key), "")
-    except OSError:
-        return ""
+    return cpu.name()
 
 
 # The features of a CPU that decide its rates: torch's name for each, and that of /proc/cpuinfo where it is another.
@@ -150,26 +138,18 @@ def cpu_capabilities() -> dict[str, Any]:
     capabilities = getattr(torch.cpu, "get_capabilities", None)
     if capabilities:
         return dict(capabilities())
-    words = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    words = set((cpu.info("flags") or cpu.info("Features")).split())
     return {feature: (other or feature) in words for feature, other in TELLING.items()} if words else {}
 
 
 def driver(device: torch.device) -> str | None:
     """The driver's version, from NVML; None without one."""
-    if device.type != "cuda" or not find_spec("pynvml"):
-        return None
-    import pynvml
+    return nvml.driver_version() if device.type == "cuda" else None
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
+
+def nvml_handle(device: torch.device) -> Any:
+    """What NVML calls a CUDA device; None without NVML, or where it does not know the device."""
+    return nvml.handle(getattr(torch.cuda.get_device_properties(device), "uuid", None))
 
 
 def memory_bytes(device: torch.device) -> int | None:
@@ -178,10 +158,7 @@ def memory_bytes(device: torch.device) -> int | None:
         return int(torch.cuda.get_device_properties(device).total_memory)
     if device.type == "xpu":
         return int(torch.xpu.get_device_properties(device).total_memory)
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
+    return cpu.memory_bytes()
 
 
 def flags() -> dict[str, Any]:
@@ -275,18 +252,9 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
 def highest_clock_hz(device: torch.device) -> float | None:
     """The highest clock the driver or the system allows the device; None where it does not say."""
     if device.type == "cpu":
-        try:
-            with open("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", encoding="ascii") as file:
-                return float(file.read()) * 1e3
-        except (OSError, ValueError):
-            return None
-    if device.type != "cuda" or not find_spec("pynvml"):
+        kilohertz = cpu.text(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+        return float(kilohertz) * 1e3 if kilohertz.isdigit() else None
+    if device.type != "cuda" or (handle := nvml_handle(device)) is None:
         return None
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        return float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)) * 1e6
-    except (pynvml.NVMLError, AttributeError):
-        return None
+    megahertz = nvml.ask(lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))
+    return float(megahertz) * 1e6 if megahertz else None

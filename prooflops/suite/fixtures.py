@@ -13,6 +13,7 @@ import torch
 from accounting.devices import bandwidth_bytes_per_s
 from prooflops.console.progress import Progress
 from prooflops.machine import device as machine
+from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions as device_conditions
 from prooflops.suite.ranks import Ranked
 from prooflops.suite.run import EVIDENCE, RUN
@@ -44,6 +45,12 @@ def pace(pytestconfig: pytest.Config) -> str:
 def isa(device: torch.device) -> list[str]:
     """The features of the device under test that decide its rates, as the header prints them."""
     return machine.isa(device)
+
+
+@pytest.fixture(scope="session")
+def caches(device: torch.device) -> Caches:
+    """The data caches of the device under test, and the memory of the host, see `prooflops.machine.caches`."""
+    return caches_of(device)
 
 
 @pytest.fixture(scope="session")

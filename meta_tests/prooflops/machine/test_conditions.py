@@ -1,4 +1,4 @@
-"""The state of the device around a measurement, by stand-ins, and the line that tells of a long one."""
+"""The state of the device around a measurement, by stand-ins."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from prooflops.machine import conditions as states
-from prooflops.machine.conditions import conditions, judged, state
+from prooflops.machine import cpu, nvml
+from prooflops.machine.conditions import conditions, label_conditions, state
 
 QUIET: dict[str, Any] = {"contended": False, "why": ""}
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -22,7 +23,7 @@ def test_the_state_of_a_cpu_names_threads_cores_governor_and_clock() -> None:
     assert found.keys() >= {"governor", "clock_mhz", "totals"}
 
 
-def furnished(root: Path) -> Path:
+def system_files(root: Path) -> Path:
     for core, (clock, hot) in enumerate(((3000000, 5), (2000000, 7))):
         for name, text in (
             ("cpufreq/scaling_governor", "powersave"),
@@ -38,12 +39,12 @@ def furnished(root: Path) -> Path:
 
 
 def test_what_the_system_tells_of_its_cores_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = furnished(tmp_path)
-    monkeypatch.setattr(states, "_allowed", lambda: [0, 1])
+    root = system_files(tmp_path)
+    monkeypatch.setattr(cpu, "allowed_cores", lambda: [0, 1])
     found = states._cpu_state(root, root / "cpuinfo", root / "cpu.stat")
     assert (found["affinity"], found["governor"], found["clock_mhz"]) == ("0-1", "powersave", 2500.0)
     assert found["totals"] == {"temperature": 12, "quota of the container": 4200}
-    monkeypatch.setattr(states, "_allowed", lambda: [1])
+    monkeypatch.setattr(cpu, "allowed_cores", lambda: [1])
     bare = states._cpu_state(root / "none", root / "cpuinfo", root)
     assert bare["clock_mhz"] == 2000.1, "the clock of another core than the allowed one"
     assert bare["totals"] == {}
@@ -51,11 +52,11 @@ def test_what_the_system_tells_of_its_cores_is_read(tmp_path: Path, monkeypatch:
 
 def test_a_quiet_measurement_has_no_label() -> None:
     moment = {"reasons": ["idle", "application clocks"], "totals": {"temperature": 3}, "processes": 1}
-    assert judged(moment, moment, QUIET) == {"throttled": False, "contended": False, "labels": []}
+    assert label_conditions(moment, moment, QUIET) == {"throttled": False, "contended": False, "labels": []}
 
 
 def test_a_total_that_was_not_read_before_says_nothing() -> None:
-    assert not judged({}, {"totals": {"temperature": 12}}, QUIET)["throttled"]
+    assert not label_conditions({}, {"totals": {"temperature": 12}}, QUIET)["throttled"]
 
 
 @pytest.mark.parametrize(
@@ -74,13 +75,13 @@ def test_a_total_that_was_not_read_before_says_nothing() -> None:
 def test_a_throttled_measurement_is_labelled_with_the_reason(
     before: dict[str, Any], after: dict[str, Any], label: str
 ) -> None:
-    found = judged(before, after, QUIET)
+    found = label_conditions(before, after, QUIET)
     assert found["throttled"]
     assert found["labels"] == [label]
 
 
 def test_a_contended_measurement_is_labelled_with_what_was_seen() -> None:
-    found = judged({"processes": 1}, {"processes": 3}, {"contended": True, "why": "steal 12 %"})
+    found = label_conditions({"processes": 1}, {"processes": 3}, {"contended": True, "why": "steal 12 %"})
     assert found["contended"]
     assert found["labels"] == ["contended: steal 12 %, 2 other processes on the GPU"]
 
@@ -138,11 +139,11 @@ class FakeNvml:
 
 @pytest.fixture
 def h100(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    nvml = FakeNvml()
-    monkeypatch.setattr(states, "_nvml", lambda: nvml)
+    driver = FakeNvml()
+    monkeypatch.setattr(nvml, "library", lambda: driver)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="7f"))
     monkeypatch.setattr(torch.version, "hip", None)
-    return nvml
+    return driver
 
 
 @pytest.mark.usefixtures("h100")
@@ -165,7 +166,7 @@ def test_a_gpu_that_its_power_cap_slows_is_labelled_once() -> None:
 
 
 def test_a_gpu_without_a_driver_that_tells_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "_nvml", lambda: None)
+    monkeypatch.setattr(nvml, "library", lambda: None)
     monkeypatch.setattr(torch.version, "hip", None)
     with conditions(GPU) as record:
         pass

@@ -1,4 +1,4 @@
-"""Contention is told where there is some, and what a process started itself is none."""
+"""Contention is reported where there is some, and what a process started itself is none."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from meta_tests.conftest import ROOT
 from prooflops.machine import contention
-from prooflops.machine.contention import Watch, judged
+from prooflops.machine.contention import Watch, label_contention
 
 QUIET = {"others_cores": 0.02, "steal": 0.0, "involuntary_switches_per_s": 2.0}
 BUSY_LOOP = "import sys\nsys.stdout.write('x'); sys.stdout.flush()\nwhile True: pass"
@@ -35,22 +35,25 @@ def stat_file(path: Path, user: int, steal: int) -> Path:
     [
         ("others_cores", 1.0, "other processes kept 1.00 cores busy"),
         ("steal", 0.2, "the hypervisor took 20% of the machine's time"),
-        ("involuntary_switches_per_s", 500.0, "made room for others 500 times a second"),
+        ("involuntary_switches_per_s", 500.0, "was preempted 500 times a second"),
     ],
 )
 def test_each_sign_alone_is_contention_and_is_said_in_words(sign: str, value: float, why: str) -> None:
-    assert judged(QUIET) == {"contended": False, "why": ""}
-    assert judged({**QUIET, sign: value}) == {"contended": True, "why": why}
+    assert label_contention(QUIET) == {"contended": False, "why": ""}
+    assert label_contention({**QUIET, sign: value}) == {"contended": True, "why": why}
 
 
-def test_making_room_for_ones_own_children_is_no_contention() -> None:
+def test_being_preempted_by_ones_own_children_is_no_contention() -> None:
     busy = {**QUIET, "involuntary_switches_per_s": 2000.0}
-    assert not judged({**busy, "children_cores": 0.6})["contended"]
-    assert judged({**busy, "children_cores": 0.001})["contended"]
-    assert judged({**busy, "others_cores": 1.0, "children_cores": 0.6})["why"] == "other processes kept 1.00 cores busy"
+    assert not label_contention({**busy, "children_cores": 0.6})["contended"]
+    assert label_contention({**busy, "children_cores": 0.001})["contended"]
+    assert (
+        label_contention({**busy, "others_cores": 1.0, "children_cores": 0.6})["why"]
+        == "other processes kept 1.00 cores busy"
+    )
 
 
-def test_what_others_do_meanwhile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_do_meanwhile_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contention, "SHORTEST_S", 0.0)
     file = stat_file(tmp_path / "stat", user=0, steal=0)
     watch = Watch(file)
@@ -84,16 +87,17 @@ def test_what_a_child_waited_for_stays_its_work() -> None:
         assert child.stdout is not None
         child.stdout.read(1)
         spent = contention._own_s()[0] - before
-        assert spent > 0.25, f"a child's child worked for 0.3 s and has ended, but {spent:.2f} s are told"
+        assert spent > 0.25, f"a child's child worked for 0.3 s and has ended, but {spent:.2f} s are counted"
     finally:
         child.kill()
         child.communicate()
 
 
-def told_by_a_rank(ranks: str, meanwhile: Callable[[], object], work: str = "") -> float:
+def own_work_of_a_rank(ranks: str, meanwhile: Callable[[], object], work: str = "") -> float:
     """The seconds that a process of a job of so many on this host, started by this process, takes for its own work."""
     code = (
-        "from prooflops import contention\nbefore, _ = contention._own_s()\nprint(end='x', flush=True)\ninput()\n"
+        "from prooflops.machine import contention\n"
+        "before, _ = contention._own_s()\nprint(end='x', flush=True)\ninput()\n"
         f"{work}\nprint(contention._own_s()[0] - before)"
     )
     rank = subprocess.Popen(
@@ -113,22 +117,22 @@ def told_by_a_rank(ranks: str, meanwhile: Callable[[], object], work: str = "") 
 def test_the_other_ranks_of_a_job_are_no_rivals() -> None:
     sibling = busy_process()
     try:
-        in_a_job, by_itself = (told_by_a_rank(ranks, lambda: time.sleep(0.4)) for ranks in ("2", "1"))
+        in_a_job, by_itself = (own_work_of_a_rank(ranks, lambda: time.sleep(0.4)) for ranks in ("2", "1"))
     finally:
         sibling.kill()
         sibling.communicate()
-    assert in_a_job > 0.05, f"a busy rank beside an idle one: {in_a_job:.2f} s are told as the job's"
-    assert by_itself < 0.05, f"a process that is no rank tells {by_itself:.2f} s of another's work as its own"
+    assert in_a_job > 0.05, f"a busy rank beside an idle one: {in_a_job:.2f} s are counted as the job's"
+    assert by_itself < 0.05, f"a process that is no rank counts {by_itself:.2f} s of another's work as its own"
 
 
 def test_a_rank_that_has_ended_stays_the_jobs_work() -> None:
-    told = told_by_a_rank("2", lambda: subprocess.run([sys.executable, "-c", WORK], check=True))
-    assert told > 0.25, f"another rank worked for 0.3 s and has ended, but {told:.2f} s are told"
+    own_s = own_work_of_a_rank("2", lambda: subprocess.run([sys.executable, "-c", WORK], check=True))
+    assert own_s > 0.25, f"another rank worked for 0.3 s and has ended, but {own_s:.2f} s are counted"
 
 
 def test_a_rank_counts_its_own_work_once() -> None:
-    told = told_by_a_rank("2", lambda: None, work=WORK)
-    assert 0.25 < told < 0.45, f"a rank that worked for 0.3 s tells {told:.2f} s"
+    own_s = own_work_of_a_rank("2", lambda: None, work=WORK)
+    assert 0.25 < own_s < 0.45, f"a rank that worked for 0.3 s counts {own_s:.2f} s"
 
 
 @pytest.mark.parametrize(
@@ -136,10 +140,10 @@ def test_a_rank_counts_its_own_work_once() -> None:
     [(2, 0.24, False), (2, 0.26, True), (8, 0.26, True), (128, 3.9, False), (128, 4.1, True)],
 )
 def test_what_others_may_take_grows_with_the_cores(cores: int, others_cores: float, contended: bool) -> None:
-    assert judged({**QUIET, "cores": cores, "others_cores": others_cores})["contended"] is contended
+    assert label_contention({**QUIET, "cores": cores, "others_cores": others_cores})["contended"] is contended
 
 
-def test_the_cores_that_this_process_may_use_are_told() -> None:
+def test_the_cores_that_this_process_may_use_are_reported() -> None:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert Watch().stop().get("cores") == usable
 

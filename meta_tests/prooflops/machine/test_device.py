@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from prooflops.machine import cpu, nvml
 from prooflops.machine import device as devices
 
 CPU = torch.device("cpu")
@@ -86,11 +87,47 @@ def test_the_cpu_has_no_vendor_peak_and_a_wide_bound() -> None:
 def test_the_features_of_an_older_torch_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     lines = {"flags": "fpu fma avx2 avx512f amx_bf16", "Features": ""}
-    monkeypatch.setattr(devices, "_cpuinfo", lambda key: lines.get(key, ""))
+    monkeypatch.setattr(cpu, "info", lambda key: lines.get(key, ""))
     assert devices.isa(CPU) == ["avx2", "amx_bf16", "fma3", "avx512_f"]
-    monkeypatch.setattr(devices, "_cpuinfo", lambda key: "")
+    monkeypatch.setattr(cpu, "info", lambda key: "")
     assert devices.isa(CPU) == [torch.backends.cpu.get_cpu_capability()]
     assert devices.bound_flop_per_s(CPU, "fp32") is None
+
+
+class DriverOfAnH200:
+    """NVML, as far as the fingerprint and the highest clock ask it."""
+
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "570.86.15"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid != "GPU-0f0f0f0f-0000-0000-0000-000000000000":
+            raise self.NVMLError
+        return uuid
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, clock: int) -> int:  # noqa: N802
+        return 1980
+
+
+HIGHEST_CLOCK_HZ = devices.highest_clock_hz
+
+
+@pytest.mark.usefixtures("h200")
+def test_the_drivers_version_and_the_highest_clock_are_what_nvml_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "library", DriverOfAnH200)
+    assert devices.driver(GPU) == "570.86.15"
+    assert HIGHEST_CLOCK_HZ(GPU) == 1980e6
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: SimpleNamespace(uuid="another"))
+    assert HIGHEST_CLOCK_HZ(GPU) is None
+    monkeypatch.setattr(nvml, "library", lambda: None)
+    assert devices.driver(GPU) is None
+    assert HIGHEST_CLOCK_HZ(GPU) is None
+    assert devices.driver(CPU) is None
 
 
 def test_equal_machines_have_equal_fingerprints_and_another_thread_count_another_one() -> None:
