@@ -6,8 +6,8 @@ All bytes here are requested bytes: what the tensors hold, before any allocator 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
@@ -18,30 +18,35 @@ from accounting.layout import Layout
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What an optimizer of torch.optim keeps: `buffers` shaped like each parameter, perhaps a step count per tensor.
+    """What `class_name` of torch.optim keeps: `buffers` shaped like each parameter, perhaps a step count per tensor.
 
     `eager` state is allocated by the constructor; all other state at the first step, and only for parameters that
-    have a gradient then.
+    have a gradient then. The names of the buffers are their keys in `optimizer.state[parameter]`. `options` are the
+    arguments of the constructor with which it keeps them.
     """
 
+    class_name: str
     buffers: tuple[str, ...]
+    options: Mapping[str, object] = field(default_factory=dict)
     step: bool = True
     eager: bool = False
 
 
-# The names of the buffers are the keys under which torch.optim keeps them in `optimizer.state[parameter]`.
+# Each row is held against torch's own optimizer, built from `class_name` and `options`.
 OPTIMIZERS: dict[str, Optimizer] = {
-    "sgd": Optimizer((), step=False),
-    "momentum": Optimizer(("momentum_buffer",), step=False),
-    "adagrad": Optimizer(("sum",), eager=True),
-    "rmsprop": Optimizer(("square_avg",)),
-    "rmsprop-momentum": Optimizer(("square_avg", "momentum_buffer")),
-    "rmsprop-centered": Optimizer(("square_avg", "grad_avg")),
-    "rmsprop-centered-momentum": Optimizer(("square_avg", "momentum_buffer", "grad_avg")),
-    "adam": Optimizer(("exp_avg", "exp_avg_sq")),
-    "adam-amsgrad": Optimizer(("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
-    "adamw": Optimizer(("exp_avg", "exp_avg_sq")),
-    "adamw-amsgrad": Optimizer(("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
+    "sgd": Optimizer("SGD", (), step=False),
+    "momentum": Optimizer("SGD", ("momentum_buffer",), {"momentum": 0.9}, step=False),
+    "adagrad": Optimizer("Adagrad", ("sum",), eager=True),
+    "rmsprop": Optimizer("RMSprop", ("square_avg",)),
+    "rmsprop-momentum": Optimizer("RMSprop", ("square_avg", "momentum_buffer"), {"momentum": 0.9}),
+    "rmsprop-centered": Optimizer("RMSprop", ("square_avg", "grad_avg"), {"centered": True}),
+    "rmsprop-centered-momentum": Optimizer(
+        "RMSprop", ("square_avg", "momentum_buffer", "grad_avg"), {"centered": True, "momentum": 0.9}
+    ),
+    "adam": Optimizer("Adam", ("exp_avg", "exp_avg_sq")),
+    "adam-amsgrad": Optimizer("Adam", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), {"amsgrad": True}),
+    "adamw": Optimizer("AdamW", ("exp_avg", "exp_avg_sq")),
+    "adamw-amsgrad": Optimizer("AdamW", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), {"amsgrad": True}),
 }
 
 # torch keeps `step` as a 0-dimensional fp32 tensor (fp64 only where that is the default dtype).

@@ -103,7 +103,7 @@ def torch_save_writes_twice_as_wide(patch: pytest.MonkeyPatch) -> None:
 
 @fault("ckpt.size")
 def adamw_is_said_to_keep_one_moment(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(accounting.memory.OPTIMIZERS, "adamw", Optimizer(("exp_avg",)))
+    patch.setitem(accounting.memory.OPTIMIZERS, "adamw", Optimizer("AdamW", ("exp_avg",)))
 
 
 @fault("ckpt.periodic")

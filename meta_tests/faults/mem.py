@@ -13,17 +13,17 @@ from meta_tests.faults import fault, replace
 @fault("mem.16-bytes", "mem.4gb-per-1b", "mem.adam-formula", "mem.bf16-recipe", "mem.total-formula")
 def adam_is_said_to_keep_one_buffer(patch):
     for name in ("adam", "adamw"):
-        patch.setitem(OPTIMIZERS, name, Optimizer(("exp_avg",)))
+        patch.setitem(OPTIMIZERS, name, Optimizer("AdamW", ("exp_avg",)))
 
 
 @fault("mem.adagrad-12", "mem.496", "mem.470gb")
 def adagrad_is_said_to_keep_two_buffers(patch):
-    patch.setitem(OPTIMIZERS, "adagrad", Optimizer(("sum", "square"), eager=True))
+    patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum", "square"), eager=True))
 
 
 @fault("mem.total-formula")
 def adagrad_is_said_to_allocate_at_the_first_step(patch):
-    patch.setitem(OPTIMIZERS, "adagrad", Optimizer(("sum",)))
+    patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum",)))
 
 
 @fault("mem.bf16-recipe", "mem.single-dtype")

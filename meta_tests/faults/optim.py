@@ -133,7 +133,7 @@ def adagrad_forgets_half_of_its_sum_at_every_step(patch):
 
 @fault("optim.adagrad-1")
 def adagrad_is_said_to_allocate_at_the_first_step(patch):
-    patch.setitem(OPTIMIZERS, "adagrad", Optimizer(("sum",)))
+    patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum",)))
 
 
 @fault("optim.rmsprop-ema")
@@ -174,4 +174,4 @@ def zero_1_is_said_to_shard_nothing(patch):
 @fault("optim.linear-1024", "optim.adam-2")
 def adam_is_said_to_keep_one_buffer(patch):
     for name in ("adam", "adamw"):
-        patch.setitem(OPTIMIZERS, name, Optimizer(("exp_avg",)))
+        patch.setitem(OPTIMIZERS, name, Optimizer("AdamW", ("exp_avg",)))

@@ -10,19 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from accounting import memory
+
 # torch's own optimizers under the names of `accounting.memory.OPTIMIZERS`.
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": partial(torch.optim.SGD, lr=1e-3),
-    "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
-    "adagrad": torch.optim.Adagrad,
-    "rmsprop": torch.optim.RMSprop,
-    "rmsprop-momentum": partial(torch.optim.RMSprop, momentum=0.9),
-    "rmsprop-centered": partial(torch.optim.RMSprop, centered=True),
-    "rmsprop-centered-momentum": partial(torch.optim.RMSprop, centered=True, momentum=0.9),
-    "adam": torch.optim.Adam,
-    "adam-amsgrad": partial(torch.optim.Adam, amsgrad=True),
-    "adamw": torch.optim.AdamW,
-    "adamw-amsgrad": partial(torch.optim.AdamW, amsgrad=True),
+    name: partial(getattr(torch.optim, row.class_name), **row.options) for name, row in memory.OPTIMIZERS.items()
 }
 
 
