@@ -134,8 +134,6 @@ def house(tmp_path: Path) -> House:
 
 # ---- planted faults ----------------------------------------------------------------------------------------------
 
-TOPICS_WITH_FAULTS = sorted(path.stem for path in (ROOT / "meta_tests" / "faults").glob("[a-z]*.py"))
-
 
 class FaultRun:
     """The process that runs the planted faults while other tests go on, and what it has found so far."""
@@ -149,7 +147,7 @@ class FaultRun:
             self._process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
     def result(self, planted: Fault) -> dict[str, Any]:
-        """What became of one fault; waits until it is known."""
+        """The result of one planted fault; waits until it is known."""
         while True:
             ended = self._process.poll() is not None
             *lines, _unfinished = self._file.read_text(encoding="utf-8").split("\n") if self._file.exists() else [""]
@@ -185,7 +183,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def result_of_fault(pytestconfig: pytest.Config) -> Callable[[Fault], dict[str, Any]]:
-    """What became of a planted fault."""
+    """Returns the result of a planted fault, see `meta_tests.faults.__main__.result_of`."""
     return pytestconfig.stash[_fault_run].result
 
 

@@ -57,13 +57,13 @@ def factorisations(draw: st.DrawFn, elements: int, most_dims: int = 4) -> tuple[
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One view operation with its arguments; printed as one would write it after a tensor."""
+    """One view operation with its arguments; printed as it is written after a tensor."""
 
     name: str
     arguments: tuple[Any, ...]
 
     def of(self, x: Any) -> Any:
-        """The step applied to a tensor, or to a Layout, whose methods bear the names of torch's."""
+        """The step applied to a tensor, or to a Layout, whose methods have the names of torch's."""
         if self.name == "slice" and isinstance(x, torch.Tensor):
             return x[self._subscript()]
         return getattr(x, self.name)(*self.arguments)
@@ -90,7 +90,7 @@ class ViewChain:
         return torch.arange(math.prod(self.shape), device=device).reshape(self.shape)
 
     def tensor(self, device: torch.device | str = "cpu") -> torch.Tensor:
-        """What the chain makes of its base."""
+        """The base after all steps of the chain."""
         x = self.base(device)
         for step in self.steps:
             x = step.of(x)
@@ -163,7 +163,7 @@ def _as_strided(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     return tuple(shape), tuple(strides), draw(st.integers(0, room))
 
 
-# What keeps a chain small enough to be counted element by element.
+# The limits that keep a chain small enough to be counted element by element.
 FEW_ELEMENTS, MOST_DIMS = 64, 6
 
 # operation: (where it can be applied, its arguments)

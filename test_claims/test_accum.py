@@ -49,7 +49,7 @@ def test_equal_micro_batches_with_losses_divided_give_the_gradient_of_the_batch(
     got = accumulated(net, x, labels, [each] * micro_batches, [1 / micro_batches] * micro_batches)
     error = relative_error(got, whole)
     assert error < 1e-12, (
-        f"the gradient is off by {error:.2g}, but should by rounding [{micro_batches=}, {each=}, {seed=}]"
+        f"the gradient is off by {error:.2g}, but should be by rounding alone [{micro_batches=}, {each=}, {seed=}]"
     )
 
 
@@ -69,10 +69,10 @@ def test_uneven_micro_batches_are_weighted_by_their_examples(device, parts, seed
     net, x, labels = net_and_batch(device, sum(parts), seed=seed)
     whole = accumulated(net, x, labels, [len(x)], [1])
     error = relative_error(accumulated(net, x, labels, parts, [part / len(x) for part in parts]), whole)
-    assert error < 1e-12, f"weighted the gradient is off by {error:.2g}, but should by rounding [{parts=}, {seed=}]"
+    assert error < 1e-12, f"weighted the gradient is off by {error:.2g}, not by rounding alone [{parts=}, {seed=}]"
     if len(set(parts)) > 1:
         alike = relative_error(accumulated(net, x, labels, parts, [1 / len(parts)] * len(parts)), whole)
-        assert alike > 1e-9, f"weighted alike it is off by {alike:.2g}, but should by more than rounding [{parts=}]"
+        assert alike > 1e-9, f"weighted alike it is off by {alike:.2g}, but should be by more than rounding [{parts=}]"
 
 
 @pytest.mark.claim("accum.equivalent")
@@ -82,7 +82,7 @@ def test_uneven_micro_batches_weighted_alike_are_off_by_much(device, record_figu
     whole = accumulated(net, x, labels, [len(x)], [1])
     error = relative_error(accumulated(net, x, labels, parts, [1 / 3] * 3), whole)
     record_figure(f"4 + 8 + 20 weighted alike: off by {error:.0%}")
-    assert error > 0.05, f"weighted alike the gradient is off by {error:.2g}, but should by more than 5 %"
+    assert error > 0.05, f"weighted alike the gradient is off by {error:.2g}, but should be by more than 5 %"
 
 
 @pytest.mark.claim("accum.equivalent")
@@ -91,11 +91,11 @@ def test_batch_norm_sees_the_micro_batch_instead_of_the_batch(device, record_fig
     whole = accumulated(net, x, labels, [32], [1])
     error = relative_error(accumulated(net, x, labels, [8] * 4, [1 / 4] * 4), whole)
     record_figure(f"with BatchNorm: off by {error:.0%}")
-    assert error > 0.05, f"with BatchNorm the gradient is off by {error:.2g}, but should by more than 5 %"
+    assert error > 0.05, f"with BatchNorm the gradient is off by {error:.2g}, but should be by more than 5 %"
     net.eval()
     whole = accumulated(net, x, labels, [32], [1])
     error = relative_error(accumulated(net, x, labels, [8] * 4, [1 / 4] * 4), whole)
-    assert error < 1e-12, f"with fixed statistics it is off by {error:.2g}, but should by rounding"
+    assert error < 1e-12, f"with fixed statistics it is off by {error:.2g}, but should be by rounding alone"
 
 
 @pytest.mark.claim("accum.equivalent")
@@ -110,7 +110,7 @@ def test_training_with_accumulation_is_training_with_the_batch(device, optimizer
             stepper.step()
         ends.append(torch.cat([parameter.detach().flatten() for parameter in net.parameters()]))
     error = relative_error(ends[1], ends[0])
-    assert error < 1e-9, f"after five steps the weights are off by {error:.2g}, but should by rounding"
+    assert error < 1e-9, f"after five steps the weights are off by {error:.2g}, but should be by rounding alone"
 
 
 @pytest.mark.claim("accum.equivalent")
@@ -120,7 +120,7 @@ def test_in_fp32_the_gradients_are_equal_to_rounding_only(device, record_figure)
     whole = accumulated(net, x, labels, [64], [1])
     error = relative_error(accumulated(net, x, labels, [4] * 16, [1 / 16] * 16), whole)
     record_figure(f"fp32, 16 micro-batches: off by {error:.1g}")
-    assert error < 1e-5, f"in fp32 the gradient is off by {error:.2g}, but should by rounding"
+    assert error < 1e-5, f"in fp32 the gradient is off by {error:.2g}, but should be by rounding alone"
 
 
 # ---- less memory -------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def step_bytes(workloads, device):
     Parameters and data are not included; both are there whatever the number.
     """
     if device.type not in measured.MEASURED_DEVICES:
-        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
+        pytest.skip(f"torch does not count the bytes that tensors hold on {device.type}")
     net, x = workloads.build(MODEL, device=device), workloads.inputs(MODEL, BATCH, device=device)
     net(x[:2]).pow(2).mean().backward()
     net.zero_grad()

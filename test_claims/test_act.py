@@ -209,7 +209,7 @@ def test_activations_grow_with_the_sequence_and_its_square_without_fused_attenti
     ratio = kept[1] / kept[0]
     record_figure(f"{backend}: {ratio:.2f} times for twice the tokens")
     least, most = growth
-    assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, but should {least} to {most} times"
+    assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, not {least} to {most} times"
 
 
 # ---- checkpointing -----------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_training_is_bitwise_the_same_for_any_number_of_segments(device, reentra
     for segments in range(1, 7):
         got = trained_in_segments(device, segments, use_reentrant=reentrant)
         apart = (got != whole).sum().item()
-        assert apart == 0, f"{apart} gradients and weights differ, but should none [{segments=}, {reentrant=}]"
+        assert apart == 0, f"{apart} gradients and weights differ, but none should [{segments=}, {reentrant=}]"
 
 
 @pytest.mark.claim("act.checkpoint-same-grads")
@@ -261,9 +261,9 @@ def test_the_running_statistics_of_batch_norm_move_twice(device):
         ends[segments] = x.grad, layer[1].num_batches_tracked.item(), layer[1].running_mean
     assert torch.equal(ends[0][0], ends[1][0]), "the gradients should be the same, but differ"
     moves = ends[0][1], ends[1][1]
-    assert moves == (1, 2), f"the running statistics move {moves} times, but should once and twice"
+    assert moves == (1, 2), f"the running statistics move {moves} times, but should move once and twice"
     ratio = (ends[1][2] / ends[0][2]).median().item()
-    assert ratio == pytest.approx(1.9, rel=1e-4), f"the running mean moves {ratio} times as far, but should 1 + 0.9"
+    assert ratio == pytest.approx(1.9, rel=1e-4), f"the running mean moves {ratio} times as far, not 1 + 0.9"
 
 
 LAYERS, WIDTH, BATCH = 8, 6, 5
@@ -359,7 +359,7 @@ class Linear(nn.Module):
 @pytest.mark.claim("act.sqrt-L")
 @pytest.mark.parametrize("number", [16, 64])
 def test_the_peak_is_least_near_the_root_of_the_number_of_layers(memory_device, record_figure, number):
-    """Every number of segments is run: matrices for 16 layers, and for 64, to spare time, functions alone."""
+    """Every number of segments is run: matrices for 16 layers; for 64 only functions, to save time."""
     width, batch = 8, 128
     layers = [Linear(width, memory_device) if number == 16 else nn.SiLU() for _ in range(number)]
     weight = sum(4 * parameter.numel() for parameter in layers[0].parameters())
@@ -392,13 +392,13 @@ def test_the_formula_of_kept_and_recomputed_bytes_has_its_least_there_too(number
         for every in spacings
     }
     for every, formula in held.items():
-        # On top come the gradients that pass through a layer; of the first segment's input the formula speaks not.
+        # The peak also has the gradients that pass through a layer; the formula leaves out the first segment's input.
         peak = checkpoints.peak_bytes(number, number // every, activation)
         assert formula + activation <= peak <= formula + 2 * activation, (
             f"the formula says {formula}, but should be one or two activations below the peak {peak} [{every=}]"
         )
     least = min(held, key=held.__getitem__)
-    assert least == isqrt(number), f"the formula is least at every {least} layers, but should at every {isqrt(number)}"
+    assert least == isqrt(number), f"the formula is least at every {least} layers, not at every {isqrt(number)}"
 
 
 @pytest.mark.claim("act.sqrt-L")

@@ -61,7 +61,7 @@ def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low
     for name, held in wide.items():
         dtypes = {tensor.dtype for tensor in held}
         assert dtypes == {torch.float32}, f"{name} are {dtypes}, but should be fp32 [{dtype}]"
-    assert set(products.dtypes) == {LOW[dtype]}, f"products ran in {set(products.dtypes)}, but should in {dtype}"
+    assert set(products.dtypes) == {LOW[dtype]}, f"products ran in {set(products.dtypes)}, but should run in {dtype}"
     assert (y.dtype, loss.dtype) == (LOW[dtype], torch.float32), f"output {y.dtype} and loss {loss.dtype} [{dtype}]"
 
 
@@ -98,12 +98,12 @@ class UnscaledFp8Linear(precision.Fp8Linear):
 
 @pytest.mark.claim("amp.fp8-training")
 def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, record_figure):
-    """Gradients a millionth of the usual: beneath e5m2's least value, unless scaled."""
+    """Gradients a millionth of the usual: below e5m2's least value, unless scaled."""
     first, scaled = loss_after_training(device, precision.Fp8Linear, scale=1e-6)
     _, fp32 = loss_after_training(device, nn.Linear, scale=1e-6)
     unscaled_first, unscaled = loss_after_training(device, UnscaledFp8Linear, scale=1e-6)
     record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled")
-    assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, but should near {fp32}"
+    assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, but should end near {fp32}"
     # The biases alone, which are in no product, still learn a little.
     gained = (unscaled_first - unscaled) / (first - fp32)
     assert gained < 0.1, f"unscaled fp8 came {gained:.0%} of the way, from {unscaled_first} to {unscaled}"
@@ -245,7 +245,7 @@ def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
             made = make()
         return made, [str(w.message) for w in caught if issubclass(w.category, (FutureWarning, DeprecationWarning))]
 
-    if hasattr(torch.cuda, "amp") and hasattr(torch.cuda.amp, name):  # one day it will be gone
+    if hasattr(torch.cuda, "amp") and hasattr(torch.cuda.amp, name):  # torch will remove it one day
         _, warned = deprecations(getattr(torch.cuda.amp, name))
         assert warned, f"torch.cuda.amp.{name} gives no deprecation warning"
         assert re.search(rf"torch\.amp\.{name}\('cuda'", warned[0]), f"the warning names no successor: {warned[0]}"
@@ -268,7 +268,7 @@ def test_the_backward_products_run_in_bf16_too_and_the_gradients_end_in_fp32(dev
     layers = len(widths) - 1
     assert forward.dtypes == [torch.bfloat16] * 2 * layers, f"forward products ran in {forward.dtypes} [{widths=}]"
     assert backward.dtypes == [torch.bfloat16] * 2 * (2 * layers - 1), (
-        f"{2 * layers - 1} backward products ran in {backward.dtypes}, but should in bf16 [{widths=}]"
+        f"{2 * layers - 1} backward products ran in {backward.dtypes}, but should run in bf16 [{widths=}]"
     )
     ends = {p.grad.dtype for p in net.parameters()}
     assert ends == {torch.float32}, f"the parameters' gradients are {ends}, but should be fp32"
@@ -288,7 +288,7 @@ def test_a_small_gradient_is_zero_in_fp16_and_arrives_scaled_or_in_bf16(device, 
     plain, scaled, bf16 = gradient(torch.float16, 1), gradient(torch.float16, 2.0**16), gradient(torch.bfloat16, 1)
     assert plain == 0, f"a gradient of {magnitude} is {plain} in fp16, but should be 0"
     assert scaled == pytest.approx(magnitude, abs=2.0**-25 / 2**16, rel=2**-11), f"scaled it arrives as {scaled}"
-    assert bf16 == pytest.approx(magnitude, rel=2**-8), f"in bf16 it arrives as {bf16}, but should as {magnitude}"
+    assert bf16 == pytest.approx(magnitude, rel=2**-8), f"in bf16 it arrives as {bf16}, not as {magnitude}"
 
 
 @pytest.mark.claim("amp.gradscaler")
@@ -305,7 +305,7 @@ def test_a_large_share_of_small_gradients_is_lost_in_fp16_alone(device, record_f
     }
     record_figure(", ".join(f"{name} {share:.1%} zero" for name, share in lost.items()))
     # ln(2^-25 / 1e-7) / 3 = -0.40 deviations below the median: 34 % of a log-normal.
-    assert 0.3 < lost["fp16"] < 0.4, f"fp16 loses {lost['fp16']:.1%} of them, but should 34 %"
+    assert 0.3 < lost["fp16"] < 0.4, f"fp16 loses {lost['fp16']:.1%} of them, but should lose 34 %"
     assert lost["fp16 scaled"] < 1e-3, f"scaled fp16 loses {lost['fp16 scaled']:.1%}"
     assert lost["bf16"] == 0, f"bf16 loses {lost['bf16']:.1%}"
 
@@ -360,7 +360,7 @@ def test_the_norm_of_bf16_gradients_is_that_of_fp32_to_a_rounding(device, seed, 
     # Each gradient, each tensor's norm and the whole are rounded to bf16 once, the clipped ones once more.
     assert norm == pytest.approx(exact, rel=4 * 2**-8), f"the norm in bf16 is {norm}, but should be {exact} [{seed=}]"
     clipped = math.sqrt(sum(p.grad.double().square().sum().item() for p in parameters))
-    assert clipped == pytest.approx(exact / 2, rel=6 * 2**-8), f"clipped to {clipped}, but should to {exact / 2}"
+    assert clipped == pytest.approx(exact / 2, rel=6 * 2**-8), f"clipped to {clipped}, not to {exact / 2}"
 
 
 @pytest.mark.claim("amp.ex-clip-bf16")
@@ -396,7 +396,7 @@ def test_scaled_gradients_must_be_unscaled_before_they_are_clipped(device, seed,
     assert unscaled == pytest.approx(plain, rel=1e-5), f"unscaled, norm and step are {unscaled}, not {plain} [{seed=}]"
     assert scaled[0] == pytest.approx(plain[0] * 2**exponent, rel=1e-5), f"the scaled norm is {scaled[0]}"
     # Clipped to 1e-3 and only then divided by the scale: the step all but vanishes.
-    assert scaled[1] < plain[1] / 2 ** (exponent - 2), f"the step is {scaled[1]}, beside {plain[1]} as it should be"
+    assert scaled[1] < plain[1] / 2 ** (exponent - 2), f"the step is {scaled[1]}, but should be far below {plain[1]}"
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------------

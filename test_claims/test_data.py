@@ -100,7 +100,7 @@ def large_file(folder: Path) -> Iterator[tuple[Path, dict[int, int]]]:
 
 
 @pytest.mark.claim("data.memmap-lazy")
-@pytest.mark.needs("resource")  # not on Windows, which has no sparse file without being asked for it
+@pytest.mark.needs("resource")  # not on Windows, where a file is sparse only on request
 def test_reading_64_tokens_of_a_file_larger_than_memory_leaves_as_many_pages_there(large_file, record_figure):
     path, marks = large_file
     tokens = np.memmap(path, dtype=np.int32, mode="r")
@@ -114,7 +114,7 @@ def test_reading_64_tokens_of_a_file_larger_than_memory_leaves_as_many_pages_the
     assert got == marks, f"the tokens at the marked places are {got}, but should be {marks}"
     assert abs(quarter.nbytes - nbytes / 4) < 8, f"the slice of a quarter has {quarter.nbytes} bytes of {nbytes}"
     for what, rise, most in (("opening", opened, 2**24), ("64 tokens", touched, TOUCHED * READ_AROUND_BYTES)):
-        assert rise <= most, f"{what} brought {rise / 2**20:.1f} MiB into memory, but should at most {most / 2**20:.0f}"
+        assert rise <= most, f"{what} brought {rise / 2**20:.1f} MiB into memory, not at most {most / 2**20:.0f}"
 
 
 @pytest.mark.claim("data.memmap-lazy")
@@ -190,7 +190,7 @@ def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids)
         np.array(ids).astype(np.uint16).tofile(path)
     got = np.memmap(path, dtype=np.uint16, mode="r").tolist()
     should = [token % 65536 for token in ids]
-    assert got == should, f"the ids come back as {got}, but should as {should} [{ids=}]"
+    assert got == should, f"the ids come back as {got}, but should come back as {should} [{ids=}]"
     assert (got == ids) == (max(ids) < 65536), f"{ids} come back as {got}"
 
 
@@ -299,7 +299,7 @@ def test_the_bound_is_tight(length, spare):
     tokens = np.arange(length + spare)
     last = len(tokens) - length - 1
     _, y = window(tokens, last, length)
-    assert y[-1] == tokens[-1], f"the last start {last} ends at {y[-1]}, but should at the last token {tokens[-1]}"
+    assert y[-1] == tokens[-1], f"the last start {last} ends at {y[-1]}, but should end at the last token {tokens[-1]}"
     x, y = window(tokens, last + 1, length)
     assert (len(x), len(y)) == (length, length - 1), f"one start more leaves {len(x)} inputs, {len(y)} targets"
 
@@ -432,8 +432,8 @@ def test_two_workers_share_the_file_and_the_windows(folder):
     assert seen == list(range(windows)), f"an epoch of two workers handed out {seen}"
     workers = {worker for item in batches for worker in item.worker.tolist()}
     processes = {process for item in batches for process in item.process.tolist()}
-    assert workers == {0, 1}, f"the windows were read by workers {workers}, but should by 0 and 1"
-    assert len(processes - {os.getpid()}) == 2, f"they were read by the processes {processes}, but should by two others"
+    assert workers == {0, 1}, f"the windows were read by workers {workers}, but should be by 0 and 1"
+    assert len(processes - {os.getpid()}) == 2, f"they were read by the processes {processes}, not by two others"
     last = {item.worker[0].item(): item.y[-1, -1].item() for item in batches[-2:]}
     assert last == {0: changed, 1: changed}, f"the workers read {last} at the end, but should both see {changed}"
 

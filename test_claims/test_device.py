@@ -69,7 +69,7 @@ def cuda(device: torch.device) -> Iterator[torch.device]:
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_a_factory_makes_its_tensor_on_the_cpu(factory):
     where = FACTORIES[factory]().device
-    assert where == torch.device("cpu"), f"torch.{factory} made its tensor on {where}, but should on the cpu"
+    assert where == torch.device("cpu"), f"torch.{factory} made its tensor on {where}, but should be on the cpu"
 
 
 @pytest.mark.claim("device.default-cpu")
@@ -78,9 +78,9 @@ def test_a_default_device_is_where_a_factory_makes_its_tensor(factory, default_d
     with META:
         inside = FACTORIES[factory]().device
     torch.set_default_device("meta")
-    default, told = FACTORIES[factory]().device, FACTORIES[factory](device="cpu").device
+    default, chosen = FACTORIES[factory]().device, FACTORIES[factory](device="cpu").device
     assert (inside, default) == (META, META), f"torch.{factory} made {inside} and {default}, but should meta both times"
-    assert told == torch.device("cpu"), f"torch.{factory}(device='cpu') made {told}"
+    assert chosen == torch.device("cpu"), f"torch.{factory}(device='cpu') made {chosen}"
 
 
 @pytest.mark.claim("device.move-forms")
@@ -158,7 +158,7 @@ def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
         torch.zeros(shape, dtype=torch_dtype, device=META)
     copied = [copy.nbytes for copy in copies]
     assert copied == [nbytes], f"zeros.to(device) copied {copied} B, but should copy {[nbytes]} [{shape=}, {dtype=}]"
-    assert host.allocated_bytes == nbytes, f"it allocated {host.allocated_bytes} B of host memory, but should {nbytes}"
+    assert host.allocated_bytes == nbytes, f"it allocated {host.allocated_bytes} B of host memory, not {nbytes}"
     assert host_of_direct.allocated_bytes == 0, f"zeros(device=) took {host_of_direct.allocated_bytes} B of host memory"
 
 
@@ -206,7 +206,7 @@ def test_memory_allocated_rises_by_whole_blocks_and_falls_back(device, floats):
         should = rounded_bytes(x.nbytes)
         del x
         back = torch.cuda.memory_allocated() - before
-    assert (rise, back) == (should, 0), f"memory_allocated rose by {rise} to {back}, but should by {should} to 0"
+    assert (rise, back) == (should, 0), f"memory_allocated rose by {rise} to {back}, not by {should} to 0"
     assert reserved >= before + rise, f"{reserved=} B is less than the {before + rise} B that are allocated"
 
 
@@ -264,7 +264,7 @@ def test_a_model_takes_parameters_and_buffers_along_and_leaves_plain_tensors(dev
     left = [name for name, where in moved.items() if where != there]
     assert not left, f"model.to({there}) left {left} behind, but should move every parameter and buffer"
     assert {"running", "scratch", "inner.running_mean"} <= set(moved), f"not all buffers are there: {sorted(moved)}"
-    assert model.weight.grad.device == there, f"the gradient is on {model.weight.grad.device}, but should on {there}"
+    assert model.weight.grad.device == there, f"the gradient is on {model.weight.grad.device}, but should be on {there}"
     stayed = {model.plain.device, model.listed[0].device}
     assert stayed == {torch.device("cpu")}, f"plain tensors are on {stayed}, but should have stayed on the cpu"
 
@@ -305,9 +305,9 @@ def test_only_a_fresh_factory_in_forward_must_be_told_the_device():
     assert mask.device == torch.device("cpu"), f"a fresh mask is on {mask.device}, but should be on the cpu"
     with pytest.raises(RuntimeError, match="device"):
         x + mask
-    for told in (torch.zeros(4, 4, device=x.device), torch.zeros_like(x), x.new_zeros(4, 4)):
-        assert told.device == META, f"a mask made for x is on {told.device}, but should be on {META}"
-        assert (x + told).device == META, "adding the mask moved the sum"
+    for mask in (torch.zeros(4, 4, device=x.device), torch.zeros_like(x), x.new_zeros(4, 4)):
+        assert mask.device == META, f"a mask made for x is on {mask.device}, but should be on {META}"
+        assert (x + mask).device == META, "adding the mask moved the sum"
 
 
 CHECKED_ON_META = {  # by the shape functions that meta tensors share with all devices
@@ -464,7 +464,7 @@ def test_copy_and_kernels_overlap_on_two_streams_and_not_on_one(cuda, speed):
         compute()
         torch.cuda.current_stream().wait_stream(side)
 
-    speed.assert_slower(one_stream, two_streams, "copy then compute against copy beside compute", at_least=1.2)
+    speed.assert_slower(one_stream, two_streams, "copy then compute against copy during compute", at_least=1.2)
 
 
 @pytest.mark.claim("device.nonblocking-overlap")
@@ -499,7 +499,7 @@ def test_pinning_gains_less_the_more_computation_there_is_per_copy(cuda, speed, 
     heavy = speed.ratio(lambda: step(pageable, many), lambda: step(pinned, many))
     record_figure(f"with 20 times the copy's time of products: {heavy}")
     half_of_the_gain = 1 + (light.value - 1) / 2
-    assert heavy.low <= half_of_the_gain, f"pinning gains {heavy} beside heavy computation, {light} beside none"
+    assert heavy.low <= half_of_the_gain, f"pinning gains {heavy} with heavy computation, {light} without any"
 
 
 @pytest.mark.claim("device.cpu-too-slow")

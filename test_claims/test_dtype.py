@@ -154,8 +154,8 @@ def test_finfo_tells_largest_value_least_normal_and_spacing_as_counted_over_all_
     _, fraction_bits = fields_counted(values, 8 * dtype.itemsize)
     subnormals = 2**fraction_bits - 1
     counted = (positive[-1].item(), positive[subnormals].item(), positive[positive > 1][0].item() - 1)
-    told = (info.max, info.smallest_normal, info.eps)
-    assert told == counted, f"finfo tells max, smallest_normal and eps {told}, but counted are {counted}"
+    reported = (info.max, info.smallest_normal, info.eps)
+    assert reported == counted, f"finfo reports max, smallest_normal and eps {reported}, but counted are {counted}"
 
 
 @pytest.mark.claim("dtype.finfo")
@@ -187,7 +187,7 @@ def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, r
     for name, error in zip(FP8, errors, strict=True):
         eps = format_of(name).eps
         # A tie at 1 + eps/2 is the worst that can happen: eps/2 / (1 + eps/2).
-        assert 0.9 < error / (eps / (2 + eps)) <= 1, f"{name} errs by {error}, but should by up to {eps / (2 + eps)}"
+        assert 0.9 < error / (eps / (2 + eps)) <= 1, f"{name} errs by {error}, not by up to {eps / (2 + eps)}"
     formula = [math.log2(format_of(name).max / format_of(name).least_subnormal) for name in FP8]
     assert octaves == pytest.approx(formula), f"octaves={octaves}, but should be {formula}"
     assert octaves == pytest.approx([17.81, 31.81], abs=0.01)
@@ -215,7 +215,7 @@ def test_a_cast_to_fp8_finds_the_nearest_of_its_few_values(dtype, device):
 def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(dtype, last, policies, device, record_figure):
     policy, row = numbers.overflow_policy(dtype, device), format_of("fp8_e4m3" if dtype == E4M3 else "fp8_e5m2")
     record_figure(f"{row.name} overflow: {policy}, infinity: {cast_of(math.inf, dtype, device)}")
-    assert policy in policies, f"{row.name} overflows to {policy}, but should to one of {policies}"
+    assert policy in policies, f"{row.name} overflows to {policy}, but should overflow to one of {policies}"
     inside = cast(torch.tensor([row.max + 1, last, -last]), dtype, device).tolist()
     assert inside == [row.max, row.max, -row.max], f"casts below half a spacing past the maximum gave {inside}"
     beyond = torch.nextafter(torch.tensor(last), torch.tensor(math.inf)) * torch.tensor([1.0, -1.0, 2.0, 1000.0])
@@ -272,7 +272,7 @@ def test_an_inner_product_of_1024_16s_overflows_fp16_and_not_bf16(device):
     for dtype in (torch.float16, torch.bfloat16):
         row = torch.full((1, 1024), 16.0, dtype=dtype, device=device)
         products.append((row @ row.T).item())
-    assert products == [math.inf, 1024 * 16 * 16], f"fp16 and bf16 give {products}, but should inf and 262144"
+    assert products == [math.inf, 1024 * 16 * 16], f"fp16 and bf16 give {products}, but should give inf and 262144"
 
 
 @pytest.mark.claim("dtype.bf16-keeps-1e-8")
@@ -306,7 +306,7 @@ def test_the_subnormals_of_bf16_end_2_to_the_16_before_those_of_fp32(device):
 def test_bf16_cannot_tell_257_from_256_nor_1_plus_2_to_the_minus_8_from_1(device):
     values = torch.tensor([257.0, 1 + 2**-8])
     casts = {dtype: cast(values, dtype, device).tolist() for dtype in (torch.bfloat16, torch.float16, torch.float32)}
-    assert casts[torch.bfloat16] == [256.0, 1.0], f"bf16 casts to {casts[torch.bfloat16]}, but should to [256, 1]"
+    assert casts[torch.bfloat16] == [256.0, 1.0], f"bf16 casts to {casts[torch.bfloat16]}, but should cast to [256, 1]"
     assert casts[torch.float16] == casts[torch.float32] == values.tolist()
     assert [format_of(name).eps for name in ("bf16", "fp16", "fp32")] == [2**-7, 2**-10, 2**-23]
 
@@ -325,7 +325,7 @@ def test_fp64_is_2_to_the_29_times_finer_than_fp32_and_counts_where_fp32_stops()
     assert finer == 2**29 == format_of("fp32").eps / format_of("fp64").eps, f"ratio of eps={finer}, but should be 2**29"
     beyond = 2**24 + 1
     casts = [torch.tensor(beyond, dtype=dtype).item() for dtype in (torch.float32, torch.float64)]
-    assert casts == [2**24, beyond], f"fp32 and fp64 make {casts} of 2**24 + 1"
+    assert casts == [2**24, beyond], f"fp32 and fp64 cast 2**24 + 1 to {casts}"
     # "Full" against the 16-bit formats, both of which fp32 contains.
     for dtype in (torch.float16, torch.bfloat16):
         half = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
@@ -350,7 +350,7 @@ def test_the_error_of_a_linear_layer_is_a_third_of_eps_in_every_format(device, r
     for name in list(errors)[1:]:  # fp32 is given as such: its cast errs by nothing
         # Two factors, each off by a uniform ±eps/2 at the low end of a binade and half of that at its high end.
         share = errors[name] / format_of(name).eps
-        assert 0.2 < share < 0.45, f"{name} errs by {share:.2f} eps, but should by about 0.3"
+        assert 0.2 < share < 0.45, f"{name} errs by {share:.2f} eps, but should err by about 0.3"
 
 
 @pytest.mark.claim("dtype.lower-is-less-accurate")
@@ -359,7 +359,7 @@ def test_the_more_accurate_of_the_16_bit_formats_is_the_less_stable(device):
     errors = {dtype: abs(values[0].item() - 1.001) for dtype, values in casts.items()}
     assert errors[torch.float16] < errors[torch.bfloat16]
     ends = [casts[torch.float16][1].item(), casts[torch.bfloat16][1].item()]
-    assert ends == [math.inf, 70144.0], f"fp16 and bf16 make {ends} of 70000, but should infinity and 70144"
+    assert ends == [math.inf, 70144.0], f"fp16 and bf16 make {ends} of 70000, but should make infinity and 70144"
 
 
 BF16_UNITS = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -412,7 +412,7 @@ def test_fp16_flushes_a_quarter_of_gradients_of_1e_7_and_bf16_none(device, recor
     record_figure(f"flushed: fp16 {zeros[torch.float16]:.1%}, bf16 {zeros[torch.bfloat16]:.1%}")
     expected = math.erf(2**-25 / 1e-7 / math.sqrt(2))  # the share of a normal distribution within ±2^-25
     assert zeros[torch.float16] == pytest.approx(expected, abs=0.006), (
-        f"fp16 flushes {zeros[torch.float16]:.3f} of the gradients, but should {expected:.3f}"
+        f"fp16 flushes {zeros[torch.float16]:.3f} of the gradients, but should flush {expected:.3f}"
     )
     assert zeros[torch.bfloat16] == 0
 

@@ -173,7 +173,7 @@ def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_ordinary_data(devi
     x = torch.rand(16, 64, device=device, requires_grad=True)
     forward, backward = forward_and_backward(linear_net([64, 32], device), x)
     formula = linear_backward_flops(16, 64, 32)
-    assert backward == formula == 2 * forward, f"where x needs a gradient: {backward} beside {forward}, not twice"
+    assert backward == formula == 2 * forward, f"where x needs a gradient: {backward} is not twice {forward}"
 
 
 @pytest.mark.claim("grad.reason-param-only")
@@ -482,7 +482,7 @@ def test_autograd_agrees_with_derivation_by_hand_and_by_differences(b, d, k):
 
 @pytest.mark.claim("grad.wallclock-3x")
 def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(device, speed):
-    """Three products against one; beside them, allocation and a copy."""
+    """Three products against one, and an allocation and a copy."""
     n = 192 if device.type == "cpu" else 8192
     layer = torch.nn.Linear(n, n, bias=False, device=device)
     x, dy = torch.rand(n, n, device=device, requires_grad=True), torch.rand(n, n, device=device)

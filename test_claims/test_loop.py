@@ -97,7 +97,7 @@ def test_a_regression_in_that_order_comes_down_to_the_least_squares_solution(dev
     least = float(np.mean((x @ solution - y) ** 2))
     record_figure(f"loss {losses[0]:.0f} to {losses[-1]:.4f} in 300 steps")
     assert losses[0] > 100 * least
-    assert losses[-1] == pytest.approx(least, rel=1e-6), f"the loss ends at {losses[-1]}, but should at {least}"
+    assert losses[-1] == pytest.approx(least, rel=1e-6), f"the loss ends at {losses[-1]}, but should end at {least}"
     assert_close(got, solution, "the loop's weights against least squares", 1e-6)
 
 
@@ -316,5 +316,5 @@ def test_each_layer_of_unit_weights_multiplies_by_the_root_of_its_width(workload
             net = deep_net(workloads, device, seed, deviation)
             x = torch.randn(32, 64, device=device)
             growth[deviation] = (net(x).square().mean() / x.square().mean()).sqrt().item() ** (1 / 9)
-    assert 7 < growth[1.0] < 9, f"a layer of unit weights multiplies by {growth[1.0]:.2f}, but should by 8 [{seed=}]"
-    assert 0.87 < growth[1 / 8] < 1.13, f"a rescaled layer multiplies by {growth[1 / 8]:.2f}, but should by 1 [{seed=}]"
+    assert 7 < growth[1.0] < 9, f"a layer of unit weights multiplies by {growth[1.0]:.2f}, not by 8 [{seed=}]"
+    assert 0.87 < growth[1 / 8] < 1.13, f"a rescaled layer multiplies by {growth[1 / 8]:.2f}, not by 1 [{seed=}]"

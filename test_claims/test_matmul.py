@@ -276,7 +276,7 @@ def test_the_order_of_three_operands_decides_between_34_million_flops_and_one(de
     assert (left, by_hand) == orders == (34_078_720, 1_048_576), f"dispatched {left} and {by_hand}, formula {orders}"
     default, installed = product_flops(torch.einsum, equation, a, b, c), torch.backends.opt_einsum.is_available()
     should = by_hand if installed and torch.backends.opt_einsum.enabled else left
-    assert default == should, f"as torch stands it dispatches {default}, but should {should} [{installed=}]"
+    assert default == should, f"as torch stands it dispatches {default}, but should dispatch {should} [{installed=}]"
     record_figure(
         f"{default / by_hand:.1f} times the FLOPs of the best order, opt_einsum {'' if installed else 'not '}there"
     )

@@ -313,7 +313,7 @@ def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, impleme
         formula -= memory.STEP_BYTES * len(sizes_of_tensors)
     got = held.phases["second step"].peak_bytes
     # The CPU boxes the 1 that is added to a step count, as an integer and as a float.
-    assert formula <= got <= formula + 12, f"step() peaks at {got} bytes, but should at {formula} [{implementation}]"
+    assert formula <= got <= formula + 12, f"step() peaks at {got} bytes, not at {formula} [{implementation}]"
 
 
 @pytest.mark.claim("mem.omits-activations")

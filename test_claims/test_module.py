@@ -271,7 +271,7 @@ def test_each_layer_is_passed_once_in_turn_and_the_head_last(workloads, device, 
             module.register_forward_hook(lambda *_, name=name: passed.append(name))
     net(workloads.inputs(model, 2, device=device))
     should = [f"layers.{layer}" for layer in range(model.layers)] + ["head"]
-    assert passed == should, f"the forward pass went through {passed}, but should through {should}"
+    assert passed == should, f"the forward pass went through {passed}, but should go through {should}"
 
 
 @pytest.mark.claim("module.forward-through-layers")

@@ -180,7 +180,7 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
     least, most = (4 * sum(bound[end] for bound in bounds) for end in (0, 1))
     assert least == sum(sizes) == LINEAR_1024_BYTES, f"{least} bytes are the least charge, but should be 16,793,600"
     assert least <= held.charged_live_bytes <= most, (
-        f"memory_allocated grew by {held.charged_live_bytes}, but should by {least} to {most}"
+        f"memory_allocated grew by {held.charged_live_bytes}, but should grow by {least} to {most}"
     )
     places = {state["step"].device.type for state in stepper.state.values()}
     assert places == {"cpu"}, f"the step counts are on {places}, but should be on the CPU"
@@ -310,8 +310,8 @@ def test_a_constant_gradient_of_1_fills_the_buffer_up_to_a_geometric_sum(device,
         ends[dampening] = stepper.state[parameter]["momentum_buffer"].item()
     record_figure(f"momentum {momentum}: {ends[0.0]:.6g}")
     sums = 1 / (1 - momentum)
-    assert ends[0.0] == pytest.approx(sums), f"the buffer ends at {ends[0.0]}, but should at 1/(1 - {momentum})"
-    assert ends[momentum] == pytest.approx(1), f"the dampened buffer ends at {ends[momentum]}, but should at 1"
+    assert ends[0.0] == pytest.approx(sums), f"the buffer ends at {ends[0.0]}, but should end at 1/(1 - {momentum})"
+    assert ends[momentum] == pytest.approx(1), f"the dampened buffer ends at {ends[momentum]}, but should end at 1"
 
 
 @pytest.mark.claim("optim.momentum-average")
@@ -329,7 +329,7 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
             error = np.abs(run.state(tensor, "momentum_buffer") - should).max() / task.scale
             assert error < 1e-11, f"the buffer is {error:.1g} from the weighted sum [{task}, {momentum=}, {dampening=}]"
     total = weights[momentum].sum()
-    assert total == pytest.approx(1), f"the weights of the average add up to {total}, but should to 1 [{momentum=}]"
+    assert total == pytest.approx(1), f"the weights of the average add up to {total}, not to 1 [{momentum=}]"
 
 
 @pytest.mark.claim("optim.adagrad-update")
@@ -413,7 +413,7 @@ def test_momentum_and_rmsprop_without_the_correction_take_a_first_step_three_tim
     ratio = float(np.median(step["uncorrected"] / step["Adam"]))
     record_figure(f"first step {ratio:.2f} times as large without bias correction")
     should = (1 - 0.9) / sqrt(1 - 0.999)
-    assert ratio == pytest.approx(should, rel=1e-4), f"the first step is {ratio:.3f} as large, but should {should:.3f}"
+    assert ratio == pytest.approx(should, rel=1e-4), f"the first step is {ratio:.3f} as large, not {should:.3f}"
 
 
 @pytest.mark.claim("optim.adam-combo")
@@ -532,7 +532,7 @@ EVEN, UNEVEN = (8, 8, 8, 8), (16, 4, 4)
 
 @pytest.fixture(scope="module")
 def shards():
-    """What each of two real processes holds, for a net that can be shared out evenly, and for one that cannot."""
+    """What each of two real processes holds, for a net that can be divided evenly, and for one that cannot."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_gloo_available()):
         pytest.skip("this build of torch lacks torch.distributed with gloo")
@@ -560,7 +560,7 @@ def test_the_shards_add_up_to_the_state_and_train_as_one_process_does(shards, wi
     stepper = torch.optim.Adam(alone, lr=1e-2)
     sharding.train(alone, stepper)
     total, whole = sum(held.state for held in shards[widths]), tensors.state_bytes(stepper)
-    assert total == whole, f"the shards add up to {total} bytes, but should to {whole} [{widths}]"
+    assert total == whole, f"the shards add up to {total} bytes, but should add up to {whole} [{widths}]"
     should = torch.cat([parameter.detach().flatten() for parameter in alone])
     for rank, held in enumerate(shards[widths]):
         error = (torch.tensor(held.weights) - should).abs().max().item()
@@ -587,7 +587,7 @@ def test_a_bf16_weight_stalls_under_small_updates_and_fp32_does_not(device, reco
     record_figure(f"1.0 less 100 times 0.001: bf16 {bf16}, fp32 {fp32:.4f}")
     assert bf16 == 1.0, f"100 steps of 0.001 bring the bf16 weight to {bf16}, but should leave it at 1.0"
     assert fp32 == pytest.approx(0.9, abs=1e-5), (
-        f"100 steps of 0.001 bring the fp32 weight to {fp32}, but should to 0.9"
+        f"100 steps of 0.001 bring the fp32 weight to {fp32}, but should bring it to 0.9"
     )
 
 
@@ -597,7 +597,7 @@ def test_a_master_copy_or_stochastic_rounding_repairs_bf16(device, keeping):
     """The mean of 20,000 stochastically rounded weights has a standard deviation of 1.2e-4; bf16(0.9) is 0.8984."""
     got = papers.descended(torch.ones(20_000, device=device), torch.ones_like, keeping).mean().item()
     error = 2**-9 if "master" in keeping else 8e-4
-    assert got == pytest.approx(0.9, abs=error), f"with {keeping} the weights end at {got}, but should at 0.9"
+    assert got == pytest.approx(0.9, abs=error), f"with {keeping} the weights end at {got}, but should end at 0.9"
 
 
 @pytest.mark.claim("optim.fp32-state-needed")
@@ -621,7 +621,7 @@ def test_least_squares_in_bf16_learns_nothing_unless_repaired(device, record_fig
     )
     for keeping in ("fp32", *REPAIRS):
         assert losses[keeping] < start / 20, (
-            f"in {keeping} the loss goes from {start:.2g} to {losses[keeping]:.2g}, but should to a twentieth"
+            f"in {keeping} the loss goes from {start:.2g} to {losses[keeping]:.2g}, but should fall to a twentieth"
         )
 
 

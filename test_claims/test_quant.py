@@ -51,7 +51,7 @@ def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(device, seed, ro
     got = relative_error(quantised(weight, bits, granularity), weight)
     should = uniform_noise(weight.cpu(), bits, granularity)
     assert got == pytest.approx(should, rel=0.07), (
-        f"{bits} bits {granularity} err by {got:.4f}, but should by {should:.4f} [{seed=}, {rows=}, {columns=}]"
+        f"{bits} bits {granularity} err by {got:.4f}, but should err by {should:.4f} [{seed=}, {rows=}, {columns=}]"
     )
 
 
@@ -117,7 +117,7 @@ def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, 
 @given(rows=sizes(1, 40), pairs=sizes(1, 200), seed=seeds)
 def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(device, rows, pairs, seed):
     if device.type not in measured.MEASURED_DEVICES:
-        pytest.skip(f"torch keeps no account of the bytes that tensors hold on {device.type}")
+        pytest.skip(f"torch does not count the bytes that tensors hold on {device.type}")
     weight = gaussian(seed, rows, 2 * pairs, device=device)
     assume(weight.abs().amax(dim=1).min() > 0)
     taken = {}
@@ -200,7 +200,7 @@ def weight_only(device):
 def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only, speed):
     wide, x = weight_only.inputs(1)
     error = relative_error(weight_only.product(x).float(), wide @ weight_only.wide.T)
-    assert error < 0.02, f"the product with quantised weights errs by {error:.1%}, but should by a rounding of bf16"
+    assert error < 0.02, f"the product with quantised weights errs by {error:.1%}, but should err by a rounding of bf16"
     what = f"one row times {weight_only.width} x {weight_only.width}, fp32 against quantised weights"
     speed.assert_slower(lambda: wide @ weight_only.wide.T, lambda: weight_only.product(x), what)
 

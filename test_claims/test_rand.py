@@ -140,7 +140,7 @@ def test_torchs_seed_is_handed_on_to_all_cuda_devices(seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "manual_seed_all", heard.append)
         torch.manual_seed(seed)
-    assert heard == [seed], f"torch.manual_seed({seed}) called cuda.manual_seed_all with {heard}, but should with it"
+    assert heard == [seed], f"torch.manual_seed({seed}) called cuda.manual_seed_all with {heard}, not [{seed}]"
 
 
 @pytest.mark.claim("rand.cuda-seed-all")

@@ -384,7 +384,7 @@ def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
 @pytest.mark.claim("roof.matmul")
 def test_on_an_h100_a_square_product_of_bf16_can_reach_the_peak_from_886_on():
     least = next(n for n in range(1, 2000) if roofline.matmul_work(n, n, n).intensity >= ridge(H100, "bf16"))
-    assert least == math.ceil(3 * 989.4 / 3.35) == 887, f"the peak can be reached from n={least}, but should from 887"
+    assert least == math.ceil(3 * 989.4 / 3.35) == 887, f"the peak can be reached from n={least}, not from 887"
     small, large = (
         roofline.attainable_flop_per_s(
             roofline.matmul_work(n, n, n).intensity, peak_flop_per_s(H100, "bf16"), bandwidth_bytes_per_s(H100)
@@ -422,7 +422,7 @@ def test_intensity_grows_with_the_batch_up_to_that_of_the_matrix(batch, dim):
 @pytest.mark.claim("roof.bigger-batch")
 def test_an_h100_needs_a_batch_of_about_300_for_a_wide_layer():
     least = next(b for b in range(1, 1000) if roofline.matmul_work(b, 8192, 8192).intensity >= ridge(H100, "bf16"))
-    assert 295 < least < 330, f"a layer of width 8192 can reach the peak from a batch of {least}, but should from ~300"
+    assert 295 < least < 330, f"a layer of width 8192 can reach the peak from a batch of {least}, not from ~300"
 
 
 def batches(device, *sizes_of_batches):

@@ -100,7 +100,7 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2_25_gib_which_is_2_4_gb():
     assert formula == counted == 2_415_919_104, f"tensor_bytes={formula}, but should be {counted}"
     gib, gb = (Decimal(counted) / unit for unit in (2**30, 10**9))
     rounded = [str(size.quantize(Decimal("0.1"), ROUND_HALF_UP)) for size in (gib, gb)]
-    assert rounded == ["2.3", "2.4"], f"{gib} GiB and {gb} GB round to {rounded}, but should to 2.3 and 2.4"
+    assert rounded == ["2.3", "2.4"], f"{gib} GiB and {gb} GB round to {rounded}, but should round to 2.3 and 2.4"
 
 
 @pytest.mark.claim("tensor.half-and-quarter")

@@ -1,6 +1,6 @@
 """What holds for any model, tried on the one that `--model` names. Without that option these tests are not there.
 
-A test that bears `claim_of_model` settles claims of the registry for this model: they are no verdicts on the machine.
+A test marked `claim_of_model` settles claims of the registry for this model: they are no verdicts on the machine.
 """
 
 import pytest
@@ -265,7 +265,7 @@ def test_all_that_is_recomputed_has_a_reason(user_model):
 def test_memory_is_what_its_tensors_say(user_model, memory_device, what):
     row = user_model.memory.row(what)
     assert row.measured_bytes == row.predicted_bytes, (
-        f"{what}: the allocator was asked for {row.measured_bytes} B, but should have been for {row.predicted_bytes} B"
+        f"{what}: the allocator was asked for {row.measured_bytes} B, not for {row.predicted_bytes} B"
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ class Fault:
     plant: Callable[[pytest.MonkeyPatch], None]
 
 
+TOPICS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 FAULTS: list[Fault] = []
 
 

@@ -1,7 +1,7 @@
 """Runs the faults of the topics given: `python -m meta_tests.faults TOPIC [--json FILE]`; exit 1 if one goes unnoticed.
 
 All faults of a run share one process (importing torch once): the claims' test modules are dropped from `sys.modules`
-between runs, so that each run imports them anew, over the patched modules.
+between runs, so that each run imports them again, over the patched modules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from meta_tests.faults import FAULTS, Fault
+from meta_tests.faults import FAULTS, TOPICS, Fault
 from prooflops.suite.collection import claims_of
 from prooflops.suite.plugin import EXAMPLES
 from prooflops.suite.run import evidence_of
@@ -28,11 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TRIES = 3  # for a fault that a claim about speed must notice: on a busy machine noise can hide it
 NOISE = "noise"
 NO_FAULT = Fault(topic="", name="nothing is planted", turns_red=(), plant=lambda patch: None)
-TOPICS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
 class OneFailureAClaim:
-    """A pytest plugin: once each claim of a test is red, there is no more to find out, and the test is skipped."""
+    """A pytest plugin that skips a test whose claims are all red already."""
 
     def __init__(self) -> None:
         self.red: set[str] = set()
@@ -56,7 +55,7 @@ def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> d
         planted.plant(patch)
         files = [str(file) for topic in topics for file in sorted(ROOT.glob(f"test_claims/test_{topic}*.py"))]
         arguments = [*files, "-q", f"--tb={traceback}", "--hypothesis-profile=faults"]
-        arguments += ["--hypothesis-seed=0"]  # whether a fault is noticed is not to be left to chance
+        arguments += ["--hypothesis-seed=0"]  # so that whether a fault is noticed does not depend on chance
         arguments += [f"--claim={claim}" for claim in claims]
         arguments += ["--report", folder, "-o", f"gate_history={folder}/history"]
         # The second one collects garbage for half a second at the end of each run.
@@ -79,6 +78,33 @@ def lacking_here(run: dict[str, Any], unnoticed: list[str]) -> str:
     return "; ".join(dict.fromkeys(reasons.values())) if same else ""
 
 
+def result_of(planted: Fault, traceback: str) -> dict[str, Any]:
+    """The run with a fault planted, again where noise hides it: which claims did not notice, and what excuses them."""
+    for _ in range(TRIES):
+        run = verdicts_under(planted, planted.turns_red, traceback)
+        unnoticed = [claim for claim in planted.turns_red if run["rows"].get(claim, {}).get("verdict") != "FAILS"]
+        noisy = bool(unnoticed) and all(NOISE in run["rows"].get(claim, {}).get("reason", "") for claim in unnoticed)
+        if not noisy:
+            break
+    lacking = lacking_here(run, unnoticed) if unnoticed and not noisy else ""
+    hidden = noisy or bool(lacking)
+    return {"topic": planted.topic, "fault": planted.name, "unnoticed": unnoticed, "hidden": hidden, **run} | (
+        {"lacking": lacking} if lacking else {}
+    )
+
+
+def register_hypothesis_profile() -> None:
+    """Few examples, neither shrunk nor stored: a failure under a fault is no failure of the suite."""
+    hypothesis.settings.register_profile(
+        "faults",
+        max_examples=EXAMPLES["quick"],
+        deadline=None,
+        database=None,
+        phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m meta_tests.faults", description=__doc__)
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(TOPICS)}; default: all")
@@ -89,37 +115,21 @@ def main() -> int:
         if topic not in TOPICS:
             parser.error(f"TOPIC must be one of {', '.join(TOPICS)}, got {topic!r}")
         importlib.import_module(f"meta_tests.faults.{topic}")
-    # Neither shrunk nor remembered: what fails under a fault is no failure of the suite.
-    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
-    hypothesis.settings.register_profile(
-        "faults",
-        max_examples=EXAMPLES["quick"],
-        deadline=None,
-        database=None,
-        phases=phases,
-        suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    )
-    unnoticed_in_all: list[str] = []
+    register_hypothesis_profile()
+    failed = False
     for planted in FAULTS:
-        for _ in range(TRIES):
-            run = verdicts_under(planted, planted.turns_red, "short" if options.v else "line")
-            unnoticed = [claim for claim in planted.turns_red if run["rows"].get(claim, {}).get("verdict") != "FAILS"]
-            hidden = unnoticed and all(NOISE in run["rows"].get(claim, {}).get("reason", "") for claim in unnoticed)
-            if not hidden:
-                break
-        if unnoticed and not hidden and (lacking := lacking_here(run, unnoticed)):
-            hidden, run["lacking"] = True, lacking
-        unnoticed_in_all += [] if hidden else unnoticed
-        why = "lacking here" if run.get("lacking") else "hidden by noise"
-        word = "noticed" if not unnoticed else why if hidden else "UNNOTICED"
-        print(f"{word:<15} {planted.topic}: {planted.name} {unnoticed or ''}", flush=True)
-        if options.v or (unnoticed and not hidden):
-            print(run["output"])
+        result = result_of(planted, "short" if options.v else "line")
+        unnoticed = result["unnoticed"] and not result["hidden"]
+        failed = failed or bool(unnoticed)
+        excuse = "lacking here" if result.get("lacking") else "hidden by noise"
+        word = "UNNOTICED" if unnoticed else excuse if result["unnoticed"] else "noticed"
+        print(f"{word:<15} {planted.topic}: {planted.name} {result['unnoticed'] or ''}", flush=True)
+        if options.v or unnoticed:
+            print(result["output"])
         if options.json:
-            row = {"topic": planted.topic, "fault": planted.name, "unnoticed": unnoticed, "hidden": bool(hidden), **run}
             with open(options.json, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-    return int(bool(unnoticed_in_all))
+                file.write(json.dumps(result) + "\n")
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Faults of mixed precision: autocast casts other things than it says, the scaler does not scale, a rounding is off."""
+"""Faults of mixed precision: autocast casts the wrong operations, the scaler does not scale, a rounding is off."""
 
 from __future__ import annotations
 

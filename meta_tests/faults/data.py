@@ -21,7 +21,7 @@ memmap = np.memmap
 
 @fault("data.memmap-lazy")
 def a_map_reads_its_file_when_it_is_opened(patch: pytest.MonkeyPatch) -> None:
-    """The first 256 MiB of it, lest the machine suffer."""
+    """Only the first 256 MiB of it, to spare the machine's memory."""
 
     def eager(path: Path, dtype: Any = np.uint8, mode: str = "r+", **rest: Any) -> np.ndarray:
         mapped = memmap(path, dtype=dtype, mode=mode, **rest)

@@ -1,4 +1,4 @@
-"""Faults of number formats: wrong cells of the format table, wrong rounding, and casts of torch that go astray."""
+"""Faults of number formats: wrong cells of the format table, wrong rounding, and wrong casts of torch."""
 
 from __future__ import annotations
 

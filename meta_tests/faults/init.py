@@ -61,7 +61,7 @@ def truncation_forgets_its_bounds(patch: pytest.MonkeyPatch) -> None:
 
 @fault("init.trunc-3")
 def truncation_bounds_are_relative(patch: pytest.MonkeyPatch) -> None:
-    """As many who pass a=-3, b=3 believe."""
+    """As is often assumed of a=-3, b=3."""
     truncated = nn.init.trunc_normal_
 
     def relative(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, **rest: Any):

@@ -15,7 +15,7 @@ A100, H100 = ACCELERATORS["A100 SXM4 80GB"], ACCELERATORS["H100 SXM5 80GB"]
 
 
 def published():
-    """The table of published figures; imported here, because each run under a fault imports it anew."""
+    """The table of published figures; imported here, because each run under a fault imports it again."""
     from test_claims.oracles import published
 
     return published

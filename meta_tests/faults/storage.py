@@ -120,4 +120,4 @@ def untyped_storages_warn_as_well(patch):
 
 @fault("storage.contiguous-for-speed")
 def every_slow_way_takes_half_the_time(patch):
-    patch.setattr(Speed, "ratio", lambda judge, slow, fast, **options: Ratio(0.5, 0.4, 0.6, 15))
+    patch.setattr(Speed, "ratio", lambda speed, slow, fast, **options: Ratio(0.5, 0.4, 0.6, 15))

@@ -3,7 +3,7 @@
 python -m meta_tests.gate_study                the tables of docs/gate.md, from data/runs.csv.gz; measures nothing
 python -m meta_tests.gate_study --check        the same, compared with docs/gate.md instead of written
 python -m meta_tests.gate_study --pack         first add the collector's lines (data/*.jsonl) to runs.csv.gz
-python -m meta_tests.gate_study --collect      first take new sittings here, in place of the committed ones (an hour)
+python -m meta_tests.gate_study --collect      first take new sessions here, in place of the committed ones (an hour)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meta_tests.gate_study import runs
 from meta_tests.gate_study.tables import TABLES
 
 GUIDE = Path(__file__).parents[2] / "docs" / "gate.md"
-SITTINGS = (  # the loads last: what competes may outlive its sitting by some seconds
+SESSIONS = (  # the loaded ones last: a load may run on for some seconds after its session
     ("quiet", ()),
     ("planted", ("--planted", "--quads", "40")),
     ("third", ("--load", "third")),
@@ -46,13 +46,13 @@ def table_of(text: str, name: str) -> str:
 
 
 def collect(processes: int) -> None:
-    """New sittings, one after another."""
-    for name, options in SITTINGS:
+    """Takes new sessions, one after another."""
+    for name, options in SESSIONS:
         command = [
             sys.executable,
             "-m",
             "meta_tests.gate_study.collect",
-            "--sitting",
+            "--session",
             name,
             "--processes",
             str(processes),
@@ -65,8 +65,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with docs/gate.md instead of writing it")
     parser.add_argument("--pack", action="store_true", help="first add the collector's lines to runs.csv.gz")
-    parser.add_argument("--collect", action="store_true", help="first take new sittings in place of the committed ones")
-    parser.add_argument("--processes", type=int, default=200, help="of each new sitting (default: %(default)s)")
+    parser.add_argument("--collect", action="store_true", help="first take new sessions in place of the committed ones")
+    parser.add_argument("--processes", type=int, default=200, help="of each new session (default: %(default)s)")
     options = parser.parse_args()
     if options.collect:
         collect(options.processes)

@@ -1,12 +1,12 @@
 """Takes the study's data: one fresh process after another, each running all kernels once, one line of JSON per process.
 
-    python -m meta_tests.gate_study.collect --sitting quiet --processes 150
+    python -m meta_tests.gate_study.collect --session quiet --processes 150
         nothing else on the machine
-    python -m meta_tests.gate_study.collect --sitting loaded --processes 150 --load half
+    python -m meta_tests.gate_study.collect --session loaded --processes 150 --load half
         another process competes, on and off
-    python -m meta_tests.gate_study.collect --sitting third --processes 150 --load third
+    python -m meta_tests.gate_study.collect --session third --processes 150 --load third
         a third party's bursts, at random
-    python -m meta_tests.gate_study.collect --sitting planted --quads 12 --planted
+    python -m meta_tests.gate_study.collect --session planted --quads 12 --planted
         ABBA: 5 % and 10 % more work
 
 A line is written after its process has ended, so a kill at any moment loses at most that process. `python -m
@@ -37,7 +37,7 @@ LOADS = ("none", "half", "third")
 
 
 def steal_and_total_ticks() -> tuple[int, int]:
-    """What the hypervisor took of the machine's time, and the machine's time, since it started; zeros without /proc."""
+    """Ticks that the hypervisor took from this machine, and all ticks, since it started; zeros without /proc."""
     try:
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     except OSError:
@@ -46,7 +46,7 @@ def steal_and_total_ticks() -> tuple[int, int]:
 
 
 def process(extra: float = 0.0) -> dict[str, Any]:
-    """One fresh process: what the kernels took in it, and what it had of the machine."""
+    """One fresh process: the times of its kernels, and its share of the machine."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.json"
         command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(Path(__file__).parent)]
@@ -83,14 +83,14 @@ def process(extra: float = 0.0) -> dict[str, Any]:
     }
 
 
-# Each ends by itself, so that nothing competes on where its parent was killed.
+# Each ends by itself, so that no load remains if its parent was killed.
 MATMULS = "import time, torch\na = torch.randn(700, 700)\nend = time.time() + {}\nwhile time.time() < end: a @ a"
 SUMS = "import time\nend = time.time() + {}\nwhile time.time() < end: sum(range(1000))"
 
 
 @contextmanager
 def load(kind: str) -> Iterator[None]:
-    """Another process that competes meanwhile.
+    """Another process that loads the machine within the block.
 
     half: torch matmuls on all cores, for 40 s of every 80 s. third: a neighbour's bursts on one core, of 0.2 to 8 s
     with pauses of 1 to 20 s between them, both log-uniform.
@@ -107,7 +107,7 @@ def load(kind: str) -> Iterator[None]:
 
 
 def be_the_load(kind: str) -> None:
-    """Competes for the machine until its parent has gone."""
+    """Loads the machine until its parent has exited."""
     parent = os.getppid()
     draw = random.Random(6)
     while os.getppid() == parent:
@@ -120,7 +120,7 @@ def be_the_load(kind: str) -> None:
 
 
 def schedule(options: argparse.Namespace) -> Iterator[float]:
-    """The extra work of each process in turn."""
+    """The extra work of each process, in order."""
     if not options.planted:
         yield from [0.0] * options.processes
         return
@@ -131,7 +131,7 @@ def schedule(options: argparse.Namespace) -> Iterator[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sitting", help="label of the sitting; a known one is continued")
+    parser.add_argument("--session", help="label of the session; a known one is continued")
     parser.add_argument("--processes", type=int, default=150)
     parser.add_argument("--load", choices=LOADS, default="none")
     parser.add_argument("--planted", action="store_true", help="plain against 5 %% and 10 %% more work, in ABBA quads")
@@ -142,22 +142,22 @@ def main() -> None:
     if options.be_the_load:
         be_the_load(options.be_the_load)
         return
-    if not options.sitting or not options.sitting.replace("-", "").isalnum():
-        parser.error("--sitting NAME is required: letters, digits and hyphens")
+    if not options.session or not options.session.replace("-", "").isalnum():
+        parser.error("--session NAME is required: letters, digits and hyphens")
     DATA.mkdir(exist_ok=True)
-    with load(options.load), open(DATA / f"{options.sitting}.jsonl", "a") as lines:
+    with load(options.load), open(DATA / f"{options.session}.jsonl", "a") as lines:
         for index, extra in enumerate(schedule(options)):
             if time.time() > options.until:
                 break
             try:
                 run = process(extra)
-            except subprocess.CalledProcessError as failure:  # said, and gone on: a sitting is long
+            except subprocess.CalledProcessError as failure:  # printed, and the session goes on: it is long
                 print(f"process {index} exited with {failure.returncode}", file=sys.stderr, flush=True)
                 continue
-            lines.write(json.dumps({"sitting": options.sitting, "load_kind": options.load, **run}) + "\n")
+            lines.write(json.dumps({"session": options.session, "load_kind": options.load, **run}) + "\n")
             lines.flush()
             if index % 10 == 0:
-                print(f"{options.sitting}: {index + 1} processes, the last in {run['wall_s']:.1f} s", flush=True)
+                print(f"{options.session}: {index + 1} processes, the last in {run['wall_s']:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ KERNELS = (
 
 @pytest.fixture
 def watched(benchmark: Any) -> Iterator[Any]:
-    """The benchmark, with what the kernel had of the machine beside its times."""
+    """The benchmark, which also records the kernel's share of the machine."""
     usage, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     yield benchmark
     after, wall_s = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter() - start

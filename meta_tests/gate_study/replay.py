@@ -1,4 +1,4 @@
-"""The gate's rule, and its rivals, on runs of real processes in the order of time."""
+"""The gate's rule and the usual alternatives, on runs of real processes in the order of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest, ttest_ind_from_stats
 
-from meta_tests.gate_study.runs import Sitting
+from meta_tests.gate_study.runs import Session
 from prooflops.statistics.decision_rule import Decision, decide
 from prooflops.statistics.effects import paired
 from prooflops.statistics.noise import common_shift, noise_floor
@@ -64,7 +64,7 @@ def gate_run(before: Figures, after: Figures, plan: Plan, start: int = 0, min_ef
 def versus_runs(figures: Figures, plan: Plan, *, factor: float = 1.0, step: int = 1) -> Iterator[GateRun]:
     """A gate run from every `step`-th process on, over the processes that follow it; `factor` slows the after side.
 
-    Unchanged, runs go on to where the sitting has all looks still, but not all that a confirmation could ask for.
+    Without a factor, the last runs have all their looks, but may lack pairs that a confirmation would need.
     """
     least, most = plan.looks[-1], most_pairs(plan)
     for start in range(0, len(figures) - 2 * (least if factor == 1 else most) + 1, step):
@@ -82,24 +82,24 @@ def disjoint(runs: Sequence[GateRun]) -> list[GateRun]:
 
 
 def paired_noise(figures: Figures, level: float = 0.1) -> list[float]:
-    """The noise of each kernel's pairs over the sitting, as the gate estimates it."""
+    """The noise of each kernel's pairs over the session, as the gate estimates it."""
     before, after = abba(0, len(figures) // 4 * 2)
     return [paired(b, a, level=level).noise for b, a in zip(figures[before].T, figures[after].T, strict=True)]
 
 
-def threshold_alarms(sitting: Sitting, figure: str, threshold: float = 0.05) -> tuple[int, int, Figures]:
+def threshold_alarms(session: Session, figure: str, threshold: float = 0.05) -> tuple[int, int, Figures]:
     """pytest-benchmark's --benchmark-compare-fail=FIGURE:5% between each process and the next.
 
     Whole runs that alarm, runs, and the share of alarms of each kernel.
     """
-    times = sitting.figures[figure]
+    times = session.figures[figure]
     alarms = times[1:] > times[:-1] * (1 + threshold)
     return int(alarms.any(axis=1).sum()), len(alarms), alarms.mean(axis=0)
 
 
-def welch_alarms(sitting: Sitting, level: float = 0.01) -> tuple[int, int, Figures]:
+def welch_alarms(session: Session, level: float = 0.01) -> tuple[int, int, Figures]:
     """Welch's t-test, one-sided, of the rounds of each process against those of the next, at `level` per benchmark."""
-    mean, sd, n = sitting.figures["mean"], sitting.figures["sd"], sitting.facts["n"][:, None]
+    mean, sd, n = session.figures["mean"], session.figures["sd"], session.facts["n"][:, None]
     result = ttest_ind_from_stats(
         mean[1:], sd[1:], n[1:], mean[:-1], sd[:-1], n[:-1], equal_var=False, alternative="greater"
     )
@@ -133,7 +133,7 @@ def history_run(
 ) -> GateRun:
     """The gate in history mode: a group of processes against a stored one, and once more where it is suspected.
 
-    `factor` slows each kernel in turn, the others being unchanged; `alone` judges it without looking at the others.
+    `factor` slows each kernel in turn, the others being unchanged; `alone` leaves the common shift of the others out.
     """
     common = 1.0 if alone else common_shift(list(baseline.T), list(now.T))
     plan = Plan(benchmarks=baseline.shape[1], looks=(group,), confirming_pairs=group, shared_baseline=True)

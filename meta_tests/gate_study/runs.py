@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 DATA = Path(__file__).parent / "data"
 RUNS = DATA / "runs.csv.gz"
 FIGURES = ("min", "p10", "p25", "median", "mean", "sd")
-PROCESS = ("sitting", "load_kind", "started", "extra", "wall_s", "load", "steal", "cpu_over_wall", "involuntary_per_s")
+PROCESS = ("session", "load_kind", "started", "extra", "wall_s", "load", "steal", "cpu_over_wall", "involuntary_per_s")
 
 
 @dataclass(frozen=True)
-class Sitting:
+class Session:
     """Processes taken one after another: a row of each array is a process, a column of `figures` a kernel."""
 
     name: str
@@ -32,20 +32,20 @@ class Sitting:
     def __len__(self) -> int:
         return len(self.facts["started"])
 
-    def only(self, extra: float) -> Sitting:
+    def only(self, extra: float) -> Session:
         """The processes with that much extra work."""
         rows = np.isclose(self.facts["extra"], extra)
         facts = {name: values[rows] for name, values in self.facts.items()}
-        return Sitting(
+        return Session(
             self.name, self.load_kind, self.kernels, facts, {name: x[rows] for name, x in self.figures.items()}
         )
 
 
 def pack() -> None:
-    """Adds the lines of data/*.jsonl to runs.csv.gz, a row per process; a sitting that is there is replaced."""
+    """Adds the lines of data/*.jsonl to runs.csv.gz, a row per process; a session that is there is replaced."""
     lines = [json.loads(line) for file in sorted(DATA.glob("*.jsonl")) for line in file.read_text().splitlines()]
-    new = {line["sitting"] for line in lines}
-    old = [row for row in _rows() if row["sitting"] not in new] if RUNS.exists() else []
+    new = {line["session"] for line in lines}
+    old = [row for row in _rows() if row["session"] not in new] if RUNS.exists() else []
     kernels = [key[: -len(".p25")] for key in old[0] if key.endswith(".p25")] if old else list(lines[0]["kernels"])
     columns = [*PROCESS, "n", *(f"{kernel}.{figure}" for kernel in kernels for figure in FIGURES)]
     text = io.StringIO()
@@ -74,17 +74,17 @@ def _rows() -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
-def sittings() -> list[Sitting]:
-    """All sittings of the committed data, each in the order of time."""
+def sessions() -> list[Session]:
+    """All sessions of the committed data, each in the order of time."""
     rows = _rows()
     kernels = tuple(key[: -len(".p25")] for key in rows[0] if key.endswith(".p25"))
     found = []
-    for name in dict.fromkeys(row["sitting"] for row in rows):
-        mine = [row for row in rows if row["sitting"] == name]
+    for name in dict.fromkeys(row["session"] for row in rows):
+        mine = [row for row in rows if row["session"] == name]
         facts = {fact: np.array([float(row[fact]) for row in mine]) for fact in (*PROCESS[2:], "n")}
         figures = {
             figure: np.array([[float(row[f"{kernel}.{figure}"]) * 1e-6 for kernel in kernels] for row in mine])
             for figure in FIGURES
         }
-        found.append(Sitting(name, mine[0]["load_kind"], kernels, facts, figures))
+        found.append(Session(name, mine[0]["load_kind"], kernels, facts, figures))
     return found

@@ -22,7 +22,7 @@ from meta_tests.gate_study.replay import (
     versus_runs,
     welch_alarms,
 )
-from meta_tests.gate_study.runs import Sitting, sittings
+from meta_tests.gate_study.runs import Session, sessions
 from meta_tests.gate_study.simulate import SCENARIOS, outcome
 from prooflops.statistics.decision_rule import decide
 from prooflops.statistics.effects import UNKNOWN_FLOOR, paired
@@ -44,15 +44,15 @@ def class_name(low: float, high: float) -> str:
 
 
 @lru_cache
-def data() -> tuple[Sitting, ...]:
-    """The sittings whose processes all ran the same code."""
-    return tuple(sitting for sitting in sittings() if not sitting.facts["extra"].any())
+def data() -> tuple[Session, ...]:
+    """The sessions whose processes all ran the same code."""
+    return tuple(session for session in sessions() if not session.facts["extra"].any())
 
 
 @lru_cache
-def planted() -> tuple[Sitting, ...]:
-    """The sittings in which some processes had more work."""
-    return tuple(sitting for sitting in sittings() if sitting.facts["extra"].any())
+def planted() -> tuple[Session, ...]:
+    """The sessions in which some processes had more work."""
+    return tuple(session for session in sessions() if session.facts["extra"].any())
 
 
 @lru_cache
@@ -68,8 +68,8 @@ def slowed(factor: float, figure: str = FIGURE) -> dict[str, list[GateRun]]:
     }
 
 
-def kernels_by_class(sitting: Sitting, figure: str = FIGURE) -> dict[tuple[float, float], list[int]]:
-    noise = paired_noise(sitting.figures[figure])
+def kernels_by_class(session: Session, figure: str = FIGURE) -> dict[tuple[float, float], list[int]]:
+    noise = paired_noise(session.figures[figure])
     return {(low, high): [k for k, x in enumerate(noise) if low <= x < high] for low, high in CLASSES}
 
 
@@ -90,7 +90,7 @@ def the_data() -> str:
             )
         )
     head = (
-        "sitting",
+        "session",
         "processes",
         "over",
         "load: median (most)",
@@ -125,7 +125,7 @@ def false_alarms() -> str:
                 *(f"{alarms / of:.0%} of {of}" for alarms, of in counts),
             )
         )
-    head = ("sitting", "the gate, a run from every process on", "runs that share no process", "their benchmarks")
+    head = ("session", "the gate, a run from every process on", "runs that share no process", "their benchmarks")
     return markdown((*head, "mean:5%", "median:5%", "min:5%", "Welch's t, 1 %"), rows)
 
 
@@ -172,7 +172,7 @@ def minutes() -> str:
                     f"{most} ({most * wall_s / 60:.1f} min)",
                 )
             )
-    return markdown(("sitting", "a process takes", "unchanged: processes", "+5 % everywhere", "at most"), rows)
+    return markdown(("session", "a process takes", "unchanged: processes", "+5 % everywhere", "at most"), rows)
 
 
 def real_slowdowns() -> str:
@@ -197,12 +197,12 @@ def real_slowdowns() -> str:
                     *shares,
                 )
                 rows.append(row)
-    head = ("sitting", "more work", "paired noise", "comparisons", "median estimate", "SLOWER", "INCONCLUSIVE", "SAME")
-    return markdown(head, rows) if rows else "No sitting with more work has been taken yet."
+    head = ("session", "more work", "paired noise", "comparisons", "median estimate", "SLOWER", "INCONCLUSIVE", "SAME")
+    return markdown(head, rows) if rows else "No session with more work has been taken yet."
 
 
-def _planted_runs(s: Sitting, extra: float) -> tuple[list[list[str]], list[float]]:
-    """Verdicts per kernel over windows of a planted sitting's pairs, and the estimate from all its pairs."""
+def _planted_runs(s: Session, extra: float) -> tuple[list[list[str]], list[float]]:
+    """Verdicts per kernel over windows of a planted session's pairs, and the estimate from all its pairs."""
     x, work = s.figures[FIGURE], s.facts["extra"]
     quads = [i for i in range(len(x) - 3) if np.allclose(work[i : i + 4], (0, extra, extra, 0))]
     before = x[[process for i in quads for process in (i, i + 3)]]
@@ -253,7 +253,7 @@ def locations() -> str:
 
 
 def estimate_or_bound() -> str:
-    """How often a slowdown is found where the smallest effect is held against the estimate, or against the bound."""
+    """How often a slowdown is found if the estimate, or its bound, must exceed the smallest effect."""
     rows, plan, runs = [], Plan(benchmarks=20), 400
     pairs = most_pairs(plan)
     for noise in (0.02, 0.04, 0.07):
@@ -262,10 +262,10 @@ def estimate_or_bound() -> str:
             for _ in range(runs):
                 before, after = np.exp(draw.normal(0, noise / np.sqrt(2), (2, pairs)))
                 by_estimate += decide(before, after * slowdown, plan).verdict == "SLOWER"
-                # Held against the bound: the same rule, asked whether after is slower than 1.03 x before.
+                # By the bound: the same rule, asked whether after is slower than 1.03 x before.
                 by_bound += decide(before, after * slowdown / (1 + MIN_EFFECT), plan, 1e-9).verdict == "SLOWER"
             rows.append((f"{noise:.0%}", f"+{slowdown - 1:.0%}", f"{by_estimate / runs:.1%}", f"{by_bound / runs:.1%}"))
-    return markdown(("paired noise", "true slowdown", "held against the estimate", "held against the bound"), rows)
+    return markdown(("paired noise", "true slowdown", "by the estimate", "by the bound"), rows)
 
 
 Floors = Callable[[list[NDArray[np.float64]]], list[float]]
@@ -294,7 +294,7 @@ HISTORY_RULES: tuple[tuple[str, Floors, bool], ...] = (
 def history() -> str:
     rows = []
     for rule, floors, alone in HISTORY_RULES:
-        for where, windows in (("next in its sitting", _next_groups), ("in another sitting", _groups_across)):
+        for where, windows in (("next in its session", _next_groups), ("in another session", _groups_across)):
             found: dict[float, list[GateRun]] = {1.0: [], 1.05: [], 1.10: []}
             for groups, now in windows():
                 floor = floors(groups)
@@ -318,14 +318,14 @@ def _groups(x: NDArray[np.float64], start: int) -> list[NDArray[np.float64]]:
 
 def _next_groups() -> Windows:
     """From every second process on: six groups of processes, of which the last is the baseline, and the two after."""
-    for sitting in data():
-        x = sitting.figures[FIGURE]
+    for session in data():
+        x = session.figures[FIGURE]
         for start in range(0, len(x) - 8 * HISTORY_GROUP + 1, 2):
             yield _groups(x, start), x[start + 6 * HISTORY_GROUP : start + 8 * HISTORY_GROUP]
 
 
 def _groups_across() -> Windows:
-    """Six groups of processes of one sitting, of which the last is the baseline, and two of a later sitting."""
+    """Six groups of processes of one session, of which the last is the baseline, and two of a later session."""
     for early, late in itertools.combinations(data(), 2):
         x, y = early.figures[FIGURE], late.figures[FIGURE]
         for stored in range(0, len(x) - 6 * HISTORY_GROUP + 1, 2 * HISTORY_GROUP):

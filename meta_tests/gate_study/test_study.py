@@ -44,7 +44,7 @@ def test_the_study_replays_the_figure_that_the_gate_takes() -> None:
 
 
 def test_at_most_one_whole_run_in_a_hundred_alarms_on_unchanged_code() -> None:
-    found = [run for sitting in tables.unchanged().values() for run in sitting]
+    found = [run for session in tables.unchanged().values() for run in session]
     alarmed = sum(run.alarmed for run in found)
     assert alarmed <= 0.01 * len(found), f"{alarmed} of {len(found)} runs alarmed, but at most 1 % should"
 
@@ -52,17 +52,17 @@ def test_at_most_one_whole_run_in_a_hundred_alarms_on_unchanged_code() -> None:
 @pytest.mark.parametrize(("factor", "share"), [(1.05, 0.80), (1.10, 0.95)])
 def test_slowdowns_are_found_where_the_paired_noise_is_within_7_percent(factor: float, share: float) -> None:
     verdicts: Counter[str] = Counter()
-    for sitting in tables.data():
-        quiet = [k for cls, kernels in tables.kernels_by_class(sitting).items() if cls[1] <= 0.07 for k in kernels]
-        verdicts += replay.tally(tables.slowed(factor)[sitting.name], quiet).verdicts
+    for session in tables.data():
+        quiet = [k for cls, kernels in tables.kernels_by_class(session).items() if cls[1] <= 0.07 for k in kernels]
+        verdicts += replay.tally(tables.slowed(factor)[session.name], quiet).verdicts
     got = verdicts["SLOWER"] / verdicts.total()
     assert got >= share, f"{got:.1%} of slowdowns of {factor}x were found, but {share:.0%} should be [{verdicts}]"
 
 
-def test_the_rivals_alarm_on_the_same_runs() -> None:
-    for sitting in tables.data():
-        alarms, of, _ = replay.threshold_alarms(sitting, "mean")
-        assert alarms > 0.15 * of, f"mean:5% alarmed in {alarms} of {of} runs of {sitting.name}: are they replayed?"
+def test_the_usual_alternatives_alarm_on_the_same_runs() -> None:
+    for session in tables.data():
+        alarms, of, _ = replay.threshold_alarms(session, "mean")
+        assert alarms > 0.15 * of, f"mean:5% alarmed in {alarms} of {of} runs of {session.name}: are they replayed?"
 
 
 # The arithmetic
@@ -127,13 +127,13 @@ def test_runs_survive_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(runs, "RUNS", tmp_path / "runs.csv.gz")
     facts = dict.fromkeys(("wall_s", "load", "steal", "cpu_over_wall", "involuntary_per_s"), 0.5)
 
-    def write(sitting: str, seconds: list[float]) -> None:
+    def write(session: str, seconds: list[float]) -> None:
         lines = [
-            {"sitting": sitting, "load_kind": "none", "started": 10.0 * i, "extra": 0.05 * (i % 2), **facts}
+            {"session": session, "load_kind": "none", "started": 10.0 * i, "extra": 0.05 * (i % 2), **facts}
             | {"kernels": {"sort": {"n": 40, **dict.fromkeys(runs.FIGURES, s)}}}
             for i, s in enumerate(seconds)
         ]
-        (tmp_path / f"{sitting}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (tmp_path / f"{session}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     write("one", [1e-4, 1.2345e-4])
     runs.pack()
@@ -141,13 +141,13 @@ def test_runs_survive_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write("two", [3e-3])
     runs.pack()
     runs.pack()
-    found = {s.name: s for s in runs.sittings()}
+    found = {s.name: s for s in runs.sessions()}
     assert [len(s) for s in found.values()] == [2, 1], f"got {found}"
     assert found["one"].figures["p25"][:, 0] == pytest.approx([1e-4, 1.2345e-4])
-    assert len(found["one"].only(0.05)) == 1, "one process of the first sitting had 5 % more work"
+    assert len(found["one"].only(0.05)) == 1, "one process of the first session had 5 % more work"
 
 
-def test_planted_sittings_alternate_plain_and_more_work() -> None:
+def test_planted_sessions_alternate_plain_and_more_work() -> None:
     class Options:
         planted, quads = True, 2
 

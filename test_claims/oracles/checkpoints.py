@@ -14,7 +14,7 @@ from accounting import measured
 
 
 def sizes_of_segments(layers: int, segments: int) -> list[int]:
-    """`layers` shared out as evenly as can be."""
+    """`layers` divided as evenly as possible."""
     ends = [layers * (segment + 1) // segments for segment in range(segments)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
@@ -52,7 +52,7 @@ def measured_peaks(layers: Sequence[nn.Module], x: Tensor, counts: Sequence[int]
 def peak_bytes(layers: int, segments: int, activation: int, weight: int = 0) -> int:
     """What `measured_peaks` must find for layers that keep their input, of these bytes of activation and weight.
 
-    Segments are gone through from the last to the first. While the last layer of segment s (from 0) of k layers is
+    Backward runs from the last segment to the first. While the last layer of segment s (from 0) of k layers is
     differentiated there are the output of the net, the inputs of segments 1 to s, k − 1 recomputed inputs within it,
     the gradients of its output (that of the net came from outside) and of its input, and the gradients of the weights
     from it on. One layer further down there is one activation less and one weight's gradient more.

@@ -1,7 +1,7 @@
 """What torch.compile did: the graphs it compiled, and the operators that a compiled function runs.
 
 Two traps. A compiled function called under torch's FlopCounterMode runs, from then on, as if it had not been compiled,
-and `accounting.counted` counts it uncompiled: torch's profiler counts here instead. And it is compiled anew where the
+and `accounting.counted` counts it uncompiled: torch's profiler counts here instead. And it is compiled again where the
 number of threads has changed: the suite runs a claim's test on one thread always.
 """
 
@@ -58,7 +58,7 @@ class Compiled:
 
 def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Compiled:
     """`function` compiled by torch.compile's own backend; AssertionError where nothing was compiled."""
-    from torch._dynamo.utils import counters  # the import takes a second, and this file's other functions need it not
+    from torch._dynamo.utils import counters  # the import takes a second, and the other functions do not need it
 
     before = counters["stats"]["unique_graphs"]
     result = torch.compile(function, **options)

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @contextmanager
 def counting() -> Iterator[FlopCounterMode]:
-    """Counts with `get_total_flops()`; attention runs as two products, for fused kernels on the CPU are not counted."""
+    """Counts with `get_total_flops()`; attention runs as two products: fused CPU kernels are not counted."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         yield counter
 

@@ -66,7 +66,7 @@ def _element(value: Any, labels: Sequence[str], shape: Sequence[int], place: dic
 
 
 def difference(got: torch.Tensor, should: torch.Tensor) -> str:
-    """What a failure says of two tensors: empty where shape and every value are equal, else the first that differs."""
+    """A sentence about the first difference of two tensors; empty where shape and every value are equal."""
     if got.shape != should.shape:
         return f"shape={tuple(got.shape)}, but should be {tuple(should.shape)}"
     wrong = (got.cpu() != should.cpu()).nonzero().tolist()

@@ -25,5 +25,5 @@ def places(x: torch.Tensor) -> torch.Tensor:
 
 
 def metered(device: torch.device) -> torch.device:
-    """`device` where its allocator keeps an account of bytes, otherwise (mps) the CPU."""
+    """`device` where torch counts its allocated bytes, otherwise (mps) the CPU."""
     return device if device.type in MEASURED_DEVICES else torch.device("cpu")

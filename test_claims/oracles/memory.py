@@ -33,7 +33,7 @@ def gradient_bytes(net: nn.Module) -> int:
 
 
 def state_bytes(optimizer: torch.optim.Optimizer, step_counts: bool = False) -> int:
-    """Bytes of the optimizer's state; the 4-byte step counts only if asked for."""
+    """Bytes of the optimizer's state; the 4-byte step counts only with `step_counts`."""
     kept = [(key, value) for state in optimizer.state.values() for key, value in state.items()]
     return tensor_sum(value for key, value in kept if isinstance(value, Tensor) and (step_counts or key != "step"))
 

@@ -100,15 +100,15 @@ def cast_of(value: float, dtype: torch.dtype, device: torch.device = CPU) -> flo
 
 
 def overflow_policy(dtype: torch.dtype, device: torch.device) -> str:
-    """What this torch makes of fp32's largest value on this device: inf, saturate or nan."""
+    """What a cast of fp32's largest value gives in this torch on this device: inf, saturate or nan."""
     value = cast(torch.tensor([FP32_MAX]), dtype, device).item()
     return "inf" if math.isinf(value) else "nan" if math.isnan(value) else "saturate"
 
 
 def rounding_probes(grid: torch.Tensor) -> torch.Tensor:
-    """Every positive value of an ascending grid, every midpoint, fp32's neighbours of midpoints; the same past its end.
+    """Every positive value of an ascending grid, every midpoint, fp32's neighbours of midpoints; and beyond its end.
 
-    Of the neighbours one midpoint in seven will do in a large grid: 7 divides no power of two, so that all places of
+    Of the neighbours one midpoint in seven is enough in a large grid: 7 divides no power of two, so that all places of
     the fraction come up, in many binades.
     """
     ends = torch.cat([grid.new_zeros(1), grid, 2 * grid[-1:] - grid[-2:-1]])
@@ -175,7 +175,7 @@ def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
     fractions = (0, 1, one // 2, one // 3, one - 1)
     exponents = range(0, 1 << (1 + row.exponent_bits), 3)  # the sign included; 3 divides 2^n - 1: all ones is there
     patterns = [exponent * one + fraction for exponent in exponents for fraction in fractions]
-    # A device may lack fp64 (MPS), and reading a bit pattern back is no computation: the host's reading will do.
+    # A device may lack fp64 (MPS), and reading a bit pattern back is no computation: the host can read it.
     should = values_of_patterns(dtype, [pattern << shift for pattern in patterns], CPU)
     got = torch.tensor([row.decode(pattern) for pattern in patterns], dtype=torch.float64)
     return difference(f"{row.name} decode", got, should, lambda i: f"pattern {patterns[i]:#x}")

@@ -28,7 +28,7 @@ def sgd(x: Array, gradients: Sequence[Array], lr: float) -> Iterator[Array]:
 
 
 def heavy_ball(x: Array, gradients: Sequence[Array], lr: float, momentum: float) -> Iterator[Array]:
-    """Polyak 1964, equation 9: each step goes on with a part of the step before. No buffer, two positions."""
+    """Polyak 1964, equation 9: each step adds a part of the previous step. No buffer, two positions."""
     before = x
     for g in gradients:
         x, before = x - lr * g + momentum * (x - before), x
@@ -124,7 +124,7 @@ class Task:
         return [list(update(w, gradients, **options)) for w, gradients in zip(*self.arrays(), strict=True)]
 
     def torchs(self, optimizer: Callable[..., torch.optim.Optimizer], device: torch.device, **options: Any) -> Run:
-        """What an optimizer of torch makes of it, in fp64, all tensors in one optimizer."""
+        """The same steps by an optimizer of torch, in fp64, all tensors in one optimizer."""
         weights, gradients = self.arrays()
         parameters = [torch.nn.Parameter(torch.tensor(w, device=device)) for w in weights]
         stepper = optimizer(parameters, **options)

@@ -1,4 +1,4 @@
-"""Low-precision training as it is done beside torch's autocast, and the dtypes in which products really ran."""
+"""Low-precision training without torch's autocast, and the dtypes in which products really ran."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Run(NamedTuple):
 
     @property
     def flops_per_token(self) -> int:
-        """6N and, beside it, attention: four products of width `dim` with every token, forward and twice backward."""
+        """6N and attention besides: four products of width `dim` with every token, forward and twice backward."""
         return 6 * self.parameters + 3 * self.layers * 2 * 2 * self.dim * self.sequence
 
 

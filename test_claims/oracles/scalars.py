@@ -1,7 +1,7 @@
 """A number that counts its own multiplications and additions, and products, nets and attention built of it.
 
 Arrays of such numbers are numpy object arrays: numpy broadcasts them and calls the number's own operators. Products
-are written as the loops of their definition, so what they count owes nothing to any formula.
+are written as the loops of their definition, so the count does not depend on any formula.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 @dataclass
 class Operations:
-    """What the numbers that share this tally have done so far."""
+    """Counts of what the numbers that share it have done so far."""
 
     multiplications: int = 0
     additions: int = 0
@@ -140,10 +140,10 @@ def contract(a: tuple[str, np.ndarray], b: tuple[str, np.ndarray], result: str) 
 
 def _without_lone(operand: tuple[str, np.ndarray], needed: set[str]) -> tuple[str, np.ndarray]:
     indices, values = operand
-    lone = [index for index in indices if index not in needed]
-    if lone:  # one pass over all of them at once: one addition per element
+    unshared = [index for index in indices if index not in needed]
+    if unshared:  # one pass over all of them at once: one addition per element
         kept = "".join(index for index in indices if index in needed)
-        order = [indices.index(index) for index in kept] + [indices.index(index) for index in lone]
+        order = [indices.index(index) for index in kept] + [indices.index(index) for index in unshared]
         values = total(values.transpose(order).reshape(*(values.shape[i] for i in order[: len(kept)]), -1), -1)
         indices = kept
     return indices, values

@@ -46,7 +46,7 @@ def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optim
 def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
     """For each net what each of `processes` held, which trained it with a sharded Adam over gloo on the CPU.
 
-    A rank that is done waits to be killed: gloo's own way of taking leave hangs where the other rank is gone already.
+    A rank that is done waits to be killed: gloo's own shutdown hangs if the other rank has exited already.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -58,7 +58,7 @@ def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
             command = [sys.executable, "-m", __name__, task, str(rank), str(result)]
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=errors, stderr=errors)
             started.append(stack.enter_context(process))
-            stack.callback(process.kill)  # before the process is left, which waits for its end
+            stack.callback(process.kill)  # before the block that waits for the process is left
         deadline = time.monotonic() + TIMEOUT_S
         while not all(result.exists() for result in results):
             ended = [rank for rank, process in enumerate(started) if process.poll() is not None]
@@ -71,7 +71,7 @@ def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
 
 
 def main(task: str, rank: str, result: str) -> None:
-    """One rank: trains each net, and writes down what it holds."""
+    """One rank: trains each net, and writes the bytes it holds."""
     from torch import distributed
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -97,7 +97,7 @@ def main(task: str, rank: str, result: str) -> None:
     written = Path(result).with_suffix(".part")
     written.write_text(json.dumps(held))
     written.rename(result)
-    sys.stdin.read()  # until the parent has all results, or is gone
+    sys.stdin.read()  # until the parent has all results, or has exited
     os._exit(0)
 
 

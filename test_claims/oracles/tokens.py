@@ -27,7 +27,7 @@ def batch(tokens: Any, size: int, length: int, generator: torch.Generator | None
 
 
 class Item(NamedTuple):
-    """One window as a loader hands it on: where it is from, and the process that read it."""
+    """One window as a loader hands it on: its start, and the process that read it."""
 
     index: int
     x: Tensor
@@ -65,7 +65,7 @@ def fresh(path: Path) -> Path:
 
 
 def sparse_file(path: Path, nbytes: int) -> Path:
-    """A file of so many zero bytes, which takes next to no room on the disk."""
+    """A file of so many zero bytes, which takes almost no space on the disk."""
     fresh(path).touch()
     os.truncate(path, nbytes)
     return path

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# What moves from step to step beside the model and the optimizer, and must be saved where it is in use.
+# What changes from step to step besides the model and the optimizer, and must be saved where it is in use.
 KINDS = ("step", "scheduler", "scaler", "data", "torch", "numpy", "python")
 EXAMPLES, BATCH, WIDTH = 40, 8, 6
 
