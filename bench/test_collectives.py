@@ -67,12 +67,12 @@ def ranks(job: Any, device: torch.device) -> Iterator[Ranks]:
     """The job this process is a rank of; without one, its tests are skipped."""
     if job is None:
         pytest.skip(f"needs several ranks: {COMMAND}")
-    if job.place.size < 2:
+    if job.size < 2:
         pytest.skip(f"needs at least 2 ranks, this job has one: {COMMAND}")
     if device.type == "mps":
         pytest.skip("torch.distributed has no backend for mps")
-    ranks = Ranks(job.place.rank, job.place.size, device)
-    job.tell, job.ask = ranks.tell_failure, ranks.failures
+    ranks = Ranks(job.rank, job.size, device)
+    job.publish_failure, job.other_failures = ranks.tell_failure, ranks.failures
     yield ranks
     if not job.failed_alone:
         ranks.close()

@@ -62,7 +62,7 @@ def test_training_step(
         f"{flops.executed + flops.update} FLOPs a step are declared, but {count.total} were counted"
     )
     seconds = measure.median_s(instance.step, flops=flops.executed, moved_bytes=flops.moved_bytes)
-    step = user_model.timed(
+    step = user_model.record_step(
         seconds,
         benchmark.stats["iqr"] / seconds,
         benchmark.stats["rounds"],

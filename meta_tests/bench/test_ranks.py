@@ -18,7 +18,6 @@ import torch
 from accounting.memory import optimizer_state_bytes
 from bench.ranks import bus_factor, sharded_rows, stragglers, whole_shares
 from meta_tests.conftest import ROOT
-from prooflops.suite.ranks import Place, Ranked, device_of, place
 
 needs_gloo = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="torch has no gloo here"
@@ -203,50 +202,6 @@ def test_a_rank_that_fails_alone_ends_the_job_and_is_named(wrong: Job) -> None:
     assert "rank 1 of 2 failed alone in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[1]
     assert "rank 1 failed first, in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[0]
     assert "[reduce-scatter-4KiB]" not in wrong.everything, "the job went on after a rank had failed alone"
-
-
-@pytest.mark.parametrize(
-    ("error", "words", "expected"),
-    [
-        (RuntimeError("gloo: Connection closed by peer"), {}, ["rank 1 left no word: it hangs, or was ended"]),
-        (RuntimeError("gloo: Timed out"), {1: "a test: ValueError"}, ["rank 1 failed first, in a test: ValueError"]),
-        (ValueError("of its own"), {}, []),
-    ],
-)
-def test_a_rank_that_left_no_word_is_named_by_those_who_waited_for_it(
-    error: Exception, words: dict[int, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prooflops.suite.ranks.GRACE_S", 0.1)
-    ranked = object.__new__(Ranked)
-    ranked.place = Place(0, 3, 0)
-    told: list[str] = []
-    ranked.tell = told.append
-    # Rank 2 waits for the same one, and leaves word just after.
-    ranked.ask = lambda: words | ({2: "Timed out"} if told and not words else {})
-    assert ranked._what_of_the_others("my error", error) == expected
-    assert told == ["my error"]
-
-
-# ---- who and where -----------------------------------------------------------------------------------------------
-
-
-def test_a_variable_that_is_no_rank_is_refused() -> None:
-    variables = {"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    for wrong in ("2", "-1", "x"):
-        with pytest.raises(ValueError, match=f"a rank below WORLD_SIZE, and a local rank, got RANK={wrong}"):
-            place(variables | {"RANK": wrong})
-
-
-@pytest.mark.parametrize(
-    ("request_", "counts", "message"),
-    [
-        ("cuda:1", {"cuda": 2}, "each rank takes the card of its local rank; say --device cuda, or nothing"),
-        (None, {"cuda": 2}, "local rank 2, but this machine has 2 cuda devices: start at most 2 ranks"),
-    ],
-)
-def test_a_card_that_ranks_would_share_is_refused(request_: str | None, counts: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        device_of(request_, Place(2, 4, 2), counts)
 
 
 # ---- formulas ----------------------------------------------------------------------------------------------------

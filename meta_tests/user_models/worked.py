@@ -2,7 +2,7 @@
 
 from accounting.models import Transformer, backward_flops, forward_flops, parameter_count
 from meta_tests.user_models import gpt, own
-from prooflops.model import flop_difference as explained
+from prooflops.model import flop_difference
 
 GPT = Transformer(
     vocab_size=gpt.VOCABULARY,
@@ -61,28 +61,28 @@ OWN_VECTORS = (1 + 1 + 1 + 1) * 32 + 4  # three biases and the scale; the head's
 OWN_IDLE = 32 * 8 + 8
 PARTS = {
     "resnet": {
-        explained.CONVOLVED: (
+        flop_difference.CONVOLVED: (
             2 * 4 * RESNET_WEIGHTS - RESNET_CONVOLVED,
             2 * (2 * 4 * RESNET_WEIGHTS - RESNET_CONVOLVED),
         ),
-        explained.ELEMENTWISE: (2 * 4 * (RESNET_NORMS + 10), 4 * 4 * (RESNET_NORMS + 10)),
-        explained.INPUT_GRADIENT: (0, RESNET_FIRST),
+        flop_difference.ELEMENTWISE: (2 * 4 * (RESNET_NORMS + 10), 4 * 4 * (RESNET_NORMS + 10)),
+        flop_difference.INPUT_GRADIENT: (0, RESNET_FIRST),
     },
     "gpt": {
-        explained.LOOKED_UP: (
+        flop_difference.LOOKED_UP: (
             2 * GPT_TOKENS * gpt.POSITIONS * gpt.WIDTH,
             4 * GPT_TOKENS * gpt.POSITIONS * gpt.WIDTH,
         ),
-        explained.ELEMENTWISE: (2 * GPT_TOKENS * GPT_VECTORS, 4 * GPT_TOKENS * GPT_VECTORS),
-        explained.ACTIVATIONS: (-GPT_ATTENTION, -2 * GPT_ATTENTION),
+        flop_difference.ELEMENTWISE: (2 * GPT_TOKENS * GPT_VECTORS, 4 * GPT_TOKENS * GPT_VECTORS),
+        flop_difference.ACTIVATIONS: (-GPT_ATTENTION, -2 * GPT_ATTENTION),
     },
     "own": {
-        explained.ELEMENTWISE: (2 * 8 * OWN_VECTORS, 4 * 8 * OWN_VECTORS),
-        explained.SHARED: (-2 * OWN_SQUARE, -4 * OWN_SQUARE),
-        explained.PARTLY_MET: (OWN_SQUARE, 2 * OWN_SQUARE),
-        explained.NOT_MET: (2 * 8 * OWN_IDLE, 4 * 8 * OWN_IDLE),
-        explained.FROZEN: (0, OWN_SQUARE),
-        explained.INPUT_GRADIENT: (0, 2 * 8 * 16 * 32),
+        flop_difference.ELEMENTWISE: (2 * 8 * OWN_VECTORS, 4 * 8 * OWN_VECTORS),
+        flop_difference.SHARED: (-2 * OWN_SQUARE, -4 * OWN_SQUARE),
+        flop_difference.PARTLY_USED: (OWN_SQUARE, 2 * OWN_SQUARE),
+        flop_difference.UNUSED: (2 * 8 * OWN_IDLE, 4 * 8 * OWN_IDLE),
+        flop_difference.FROZEN: (0, OWN_SQUARE),
+        flop_difference.INPUT_GRADIENT: (0, 2 * 8 * 16 * 32),
     },
 }
 

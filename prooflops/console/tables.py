@@ -23,7 +23,12 @@ def engineering(value: float, unit: str) -> str:
             scaled = value / factor
             digits = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2
             return f"{scaled:.{digits}f} {prefix}{unit}"
-    return f"{value / 1e-9:.3g} n{unit}"
+    return f"{value / 1e-9:.3g} n{unit}" if value else f"0 {unit}"
+
+
+def share(value: float | None, absent: str) -> str:
+    """A share in percent, marked where it is above 1; `absent` where there is none."""
+    return absent if value is None else f"{value:.1%}" + (" !" if value > 1 else "")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

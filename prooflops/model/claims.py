@@ -1,7 +1,7 @@
-"""What the registry's claims say of any model, answered for the user's own.
+"""The registry's claims about any model, answered for the user's own.
 
-A test of a user's model bears `@pytest.mark.claim_of_model(id)`, not `claim`: what holds of one model is no verdict on
-the machine, and the two are never mixed.
+Tests of a user's model are marked `@pytest.mark.claim_of_model(id)`, not `claim`: what holds for one model is no
+verdict on the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DOES_NOT_APPLY = "does not apply"
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one claim for the user's model."""
+    """The answer to one claim for the user's model."""
 
     claim: str
     statement: str
@@ -30,18 +30,19 @@ class Answer:
 def answer_of(claim: Claim, outcomes: Sequence[Outcome]) -> Answer:
     """One answer from all tests of a claim: a failure decides, then what was not checked, then what does not apply."""
 
-    def reasons(those: Iterable[Outcome]) -> str:
-        return "; ".join(dict.fromkeys(outcome.reason.removeprefix(f"{DOES_NOT_APPLY}: ") for outcome in those))
+    def reasons(selected: Iterable[Outcome]) -> str:
+        return "; ".join(dict.fromkeys(outcome.reason.removeprefix(f"{DOES_NOT_APPLY}: ") for outcome in selected))
 
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    beside = [outcome for outcome in outcomes if outcome.reason.startswith(DOES_NOT_APPLY)]
-    unchecked = [outcome for outcome in outcomes if outcome.status != "passed" and outcome not in (*failed, *beside)]
+    not_applicable = [outcome for outcome in outcomes if outcome.reason.startswith(DOES_NOT_APPLY)]
+    settled = (*failed, *not_applicable)
+    unchecked = [outcome for outcome in outcomes if outcome.status != "passed" and outcome not in settled]
     if failed:
         verdict, reason = "FAILS", reasons(failed)
     elif unchecked:
         verdict, reason = "not checked", reasons(unchecked)
-    elif beside:
-        verdict, reason = DOES_NOT_APPLY, reasons(beside)
+    elif not_applicable:
+        verdict, reason = DOES_NOT_APPLY, reasons(not_applicable)
     else:
         verdict, reason = ("corrected", claim.correction) if claim.written == "wrong" else ("holds", "")
     figures = tuple(figure for outcome in outcomes for figure in outcome.figures)

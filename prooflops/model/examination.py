@@ -1,4 +1,4 @@
-"""What a run with `--model` finds out about a user's model: its bytes, its FLOPs, its memory, its time."""
+"""What a run with `--model` finds out about the model: its bytes, its FLOPs, its memory, its time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from accounting.roofline import hfu, mfu, ridge_point
 from prooflops.model.claims import Answer
-from prooflops.model.flop_difference import Flops, flops_of
-from prooflops.model.memory import Memory, bytes_of, memory_of
+from prooflops.model.flop_difference import StepFlops, flops_of
+from prooflops.model.memory import StepMemory, bytes_of, memory_of
 from prooflops.model.user_model import Instance, UserModel
 
 # ---- bytes -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Holding:
+class TensorGroup:
     """The tensors of one role and dtype."""
 
     role: str  # trained, frozen, buffer
@@ -34,17 +34,17 @@ class Holding:
 class Inventory:
     """What a module holds: each tensor once, under whatever names."""
 
-    holdings: tuple[Holding, ...]
+    groups: tuple[TensorGroup, ...]
     tied: tuple[str, ...]  # further names of parameters that are counted already
     storage_bytes: int  # of the storages that the tensors live in; more where a tensor is a part of a larger one
 
     @property
     def parameters(self) -> int:
-        return sum(each.elements for each in self.holdings if each.role != "buffer")
+        return sum(each.elements for each in self.groups if each.role != "buffer")
 
     @property
     def bytes(self) -> int:
-        return sum(each.bytes for each in self.holdings)
+        return sum(each.bytes for each in self.groups)
 
 
 def inventory_of(module: torch.nn.Module) -> Inventory:
@@ -59,8 +59,8 @@ def inventory_of(module: torch.nn.Module) -> Inventory:
         storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
     first = {name for name, _ in module.named_parameters()}
     return Inventory(
-        holdings=tuple(
-            Holding(role, dtype, len(tensors), sum(each.numel() for each in tensors), bytes_of(tensors))
+        groups=tuple(
+            TensorGroup(role, dtype, len(tensors), sum(each.numel() for each in tensors), bytes_of(tensors))
             for (role, dtype), tensors in found.items()
         ),
         tied=tuple(name for name, _ in module.named_parameters(remove_duplicate=False) if name not in first),
@@ -75,8 +75,8 @@ OVERHEAD = "overhead"
 
 
 @dataclass(frozen=True)
-class Reach:
-    """What the device was measured at in this run, and what its vendor states; rates per dtype of the products."""
+class MachineRates:
+    """What this machine was measured to do in this run, and what its vendor states; per dtype of the products."""
 
     peak_flop_per_s: Mapping[str, float | None]
     ceiling_flop_per_s: Mapping[str, float | None]
@@ -85,14 +85,14 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One training step by the device's clock, beside what its FLOPs, its bytes and its operators take at least."""
+class MeasuredStep:
+    """One training step by the device's clock, beside the least times of its FLOPs, its bytes and its operators."""
 
     seconds: float
     spread: float  # the middle half of the rounds, as a share of the median
     rounds: int
-    flops: Flops
-    reach: Reach
+    flops: StepFlops
+    rates: MachineRates
 
     @property
     def per_s(self) -> float:
@@ -102,22 +102,22 @@ class Step:
     @property
     def mfu(self) -> float | None:
         """The FLOPs that the mathematics needs, against the vendor's peak; None where none is on record."""
-        return mfu(self.flops.model, self.seconds, self._rate(self.reach.peak_flop_per_s))
+        return mfu(self.flops.model, self.seconds, self._rate(self.rates.peak_flop_per_s))
 
     @property
     def hfu(self) -> float | None:
         """All FLOPs that were executed, against the vendor's peak."""
-        return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.reach.peak_flop_per_s))
+        return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.rates.peak_flop_per_s))
 
     @property
     def mfu_of_ceiling(self) -> float | None:
         """The FLOPs that the mathematics needs, against this machine's own best measured rate."""
-        return mfu(self.flops.model, self.seconds, self._rate(self.reach.ceiling_flop_per_s))
+        return mfu(self.flops.model, self.seconds, self._rate(self.rates.ceiling_flop_per_s))
 
     @property
     def share_of_ceiling(self) -> float | None:
         """All FLOPs that were executed, against this machine's own best measured rate: the HFU of that rate."""
-        rate = self._rate(self.reach.ceiling_flop_per_s)
+        rate = self._rate(self.rates.ceiling_flop_per_s)
         return hfu(self.flops.model, self.flops.recomputed, self.seconds, rate)
 
     def _rate(self, per_dtype: Mapping[str, float | None]) -> float | None:
@@ -138,23 +138,23 @@ class Step:
     @property
     def ridge(self) -> float | None:
         """The intensity at which this machine's own two ceilings meet."""
-        rate = self._rate(self.reach.ceiling_flop_per_s)
-        return None if rate is None else ridge_point(rate, self.reach.bytes_per_s)
+        rate = self._rate(self.rates.ceiling_flop_per_s)
+        return None if rate is None else ridge_point(rate, self.rates.bytes_per_s)
 
     @property
     def least_times_s(self) -> dict[str, float]:
         """What arithmetic, memory traffic and launching would each take alone."""
-        rate = self._rate(self.reach.ceiling_flop_per_s)
+        rate = self._rate(self.rates.ceiling_flop_per_s)
         times = {"compute": self.flops.executed / rate} if rate else {}
         return {
             **times,
-            "memory": self.flops.moved_bytes / self.reach.bytes_per_s,
-            "launch": self.flops.operators * self.reach.overhead_s,
+            "memory": self.flops.moved_bytes / self.rates.bytes_per_s,
+            "launch": self.flops.operators * self.rates.overhead_s,
         }
 
     @property
     def bound(self) -> str:
-        """The one of the three that takes longest; OVERHEAD where it explains less than half of the step."""
+        """The longest of the three least times; OVERHEAD where it explains less than half of the step."""
         name, longest = max(self.least_times_s.items(), key=lambda item: item[1])
         return name if longest >= self.seconds / 2 else OVERHEAD
 
@@ -163,11 +163,11 @@ class Step:
 
 
 class Examination:
-    """The fixture `user_model`: fresh instances, and every fact about the model, found out when first asked for."""
+    """The fixture `user_model`: fresh instances, and every fact about the model, computed when first asked for."""
 
     def __init__(self, user_model: UserModel) -> None:
         self.user_model = user_model
-        self.step: Step | None = None
+        self.step: MeasuredStep | None = None
         self.answers: list[Answer] = []
 
     def fresh(self) -> Instance:
@@ -176,7 +176,7 @@ class Examination:
 
     @cached_property
     def about(self) -> dict[str, str]:
-        """What the page says at its top."""
+        """The head of the page."""
         instance = self.fresh()
         tokens, unit = instance.tokens
         name, tensor = instance.main_input
@@ -192,18 +192,18 @@ class Examination:
         return inventory_of(self.fresh().module)
 
     @cached_property
-    def flops(self) -> Flops:
+    def flops(self) -> StepFlops:
         return flops_of(self.fresh())
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> StepMemory:
         return memory_of(self.user_model)
 
-    def found(self, name: str) -> bool:
-        """Whether a fact is known already."""
+    def has(self, name: str) -> bool:
+        """Whether a fact has been computed."""
         return name in vars(self)
 
-    def timed(self, seconds: float, spread: float, rounds: int, **reach: object) -> Step:
-        """Takes down the measured time of a step, with what the device can reach (see `Reach`)."""
-        self.step = Step(seconds, spread, rounds, self.flops, Reach(**reach))  # type: ignore[arg-type]
+    def record_step(self, seconds: float, spread: float, rounds: int, **rates: object) -> MeasuredStep:
+        """Keeps the measured time of a step, with what the machine can do (the fields of `MachineRates`)."""
+        self.step = MeasuredStep(seconds, spread, rounds, self.flops, MachineRates(**rates))  # type: ignore[arg-type]
         return self.step

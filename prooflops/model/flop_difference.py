@@ -1,7 +1,7 @@
-"""Why a model's counted FLOPs differ from 2ND, 4ND and 6ND: the difference in parts that bear names.
+"""Why a model's counted FLOPs differ from 2ND, 4ND and 6ND: the difference in parts, each with its reason.
 
 Every product that the step dispatches belongs to the parameter it multiplies with, or to none (attention). The rules
-give each parameter 2·D FLOPs forward and 4·D backward; what it really got is the reason for its part.
+give each parameter 2·D FLOPs forward and 4·D backward; what it really got decides its part.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"}
 
 LOOKED_UP = "embeddings, looked up and not multiplied"
 ELEMENTWISE = "norms, biases and other elementwise parameters"
-NOT_MET = "parameters not used in this step"
+UNUSED = "parameters not used in this step"
 CONVOLVED = "convolution weights, used at every position"
 SHARED = "shared parameters, used several times"
-PARTLY_MET = "weights that only some of the tokens meet (experts, pooled heads)"
-OFTEN_MET = "weights that each token meets more than once"
+PARTLY_USED = "weights that only some of the tokens meet (experts, pooled heads)"
+REUSED = "weights that each token meets more than once"
 INPUT_GRADIENT = "input gradients that nothing needs (first layer)"
 FROZEN = "frozen weights, whose gradient nothing needs"
-HIGHER = "gradients beyond one per factor"
+FURTHER_GRADIENTS = "gradients beyond one per factor"
 ACTIVATIONS = "products without a parameter (attention)"
 FUSED_RECOMPUTED = "recomputed inside fused attention kernels"
 CHECKPOINTED = "recomputed by activation checkpointing"
@@ -43,7 +43,7 @@ CHECKPOINTED = "recomputed by activation checkpointing"
 
 @dataclass(frozen=True)
 class Part:
-    """One reason for the difference: rule less counted, so what the rule leaves out is negative."""
+    """One reason for the difference, rule minus counted: negative for what the rule leaves out."""
 
     name: str
     forward: int
@@ -55,7 +55,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Flops:
+class StepFlops:
     """The FLOPs of one training step of a model, counted, and the parts of their difference from 2ND, 4ND and 6ND."""
 
     parameters: int
@@ -64,11 +64,11 @@ class Flops:
     forward: int
     backward: int
     update: int  # products in the optimizer's step, which no rule covers
-    recomputed: int  # of `backward`: what the mathematics does not need
+    recomputed: int  # the part of `backward` that the mathematics does not need
     parts: tuple[Part, ...]
     by_dtype: dict[str, int]  # of the executed products of forward and backward
     moved_bytes: int  # of the whole step, the update included
-    elementwise: int  # of the whole step; in no other figure
+    elementwise: int  # in the whole step; part of no other figure
     operators: int  # dispatched in the whole step, views not counted
     unknown: dict[str, int]  # calls of operators without a formula
 
@@ -91,7 +91,7 @@ class Flops:
         return {"forward": self.forward, "backward": self.backward, "step": self.executed}[phase]
 
     def difference(self, phase: str) -> int:
-        """Rule less counted."""
+        """Rule minus counted."""
         return self.rule(phase) - self.counted(phase)
 
     def unexplained(self, phase: str) -> int:
@@ -100,7 +100,7 @@ class Flops:
         return self.difference(phase) - explained
 
 
-def flops_of(instance: Instance) -> Flops:
+def flops_of(instance: Instance) -> StepFlops:
     """Runs two training steps, of which the second is counted: an optimizer may set itself up in its first."""
     instance.step()
     instance.optimizer.zero_grad(set_to_none=True)
@@ -109,7 +109,7 @@ def flops_of(instance: Instance) -> Flops:
     with counted.flops() as update, _Tracer(instance, update) as updating:
         instance.optimizer.step()
     tokens, unit = instance.tokens
-    return Flops(
+    return StepFlops(
         parameters=sum(each.numel() for each in tracer.parameters),
         tokens=tokens,
         unit=unit,
@@ -132,9 +132,12 @@ def flops_of(instance: Instance) -> Flops:
 # ---- which product belongs to which parameter --------------------------------------------------------------------
 
 
+_Product = tuple[tuple[int, ...], int]  # its parameters, by index, and its FLOPs
+
+
 @dataclass
-class _Met:
-    """What became of one parameter in the step."""
+class _ParameterUse:
+    """How the step used one parameter."""
 
     forward: int = 0
     backward: int = 0
@@ -147,8 +150,8 @@ class _Met:
 class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Assigns every product to the parameter that is one of its factors; works beneath autograd, above the counter.
 
-    A tensor is recognised as a parameter, or as made of nothing but parameters (a cast, a transposed copy), by its
-    storage. A gradient belongs to the product whose autograd node is running.
+    A tensor is recognised by its storage as a parameter, or as computed from parameters alone (a cast, a transposed
+    copy). A gradient belongs to the product whose autograd node is running.
     """
 
     def __init__(self, instance: Instance, count: counted.CountedWork) -> None:
@@ -157,13 +160,13 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.by_dtype: defaultdict[str, int] = defaultdict(int)
         self.checkpointed = self.fused_recomputed = self.operators = 0
         self._count = count
-        self._met = [_Met() for _ in self.parameters]
+        self._uses = [_ParameterUse() for _ in self.parameters]
         self._without_parameter = {"forward": 0, "backward": 0}
-        self._of_node: defaultdict[int, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+        self._of_node: defaultdict[int, list[_Product]] = defaultdict(list)
         self._spans: defaultdict[int, list[tuple[int, int, frozenset[int]]]] = defaultdict(list)
-        self._kept: list[Any] = []  # storages that must live, lest their address be given to another tensor
+        self._kept_alive: list[Any] = []  # storages kept alive so that no other tensor gets their address
         for index, parameter in enumerate(self.parameters):
-            self._is_made_of(parameter, frozenset({index}))
+            self._add_origin(parameter, frozenset({index}))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._overloadpacket.__name__.removesuffix("_")
@@ -180,13 +183,13 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = torch._C._current_autograd_node()
         if node is None:
             self._forward(name, tensors, _tensors(out), flops)
-        elif flops and torch.is_grad_enabled():  # a gradient runs without; so this is the forward pass once more
+        elif flops and torch.is_grad_enabled():  # gradients run without, so this is a recomputed forward pass
             self.checkpointed += flops
             self._of_node[_sequence()].append((self._factors(tensors), flops))
         elif flops:
             self._backward(node, tensors, _tensors(out), flops)
         elif torch.is_grad_enabled():
-            self._derive(tensors, _tensors(out))
+            self._track_derived(tensors, _tensors(out))
         return out
 
     def _forward(self, name: str, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
@@ -194,32 +197,34 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             factors = self._factors(tensors)
             self._of_node[_sequence()].append((factors, flops))
             for index, share in self._shares(factors, flops):
-                met = self._met[index]
-                met.forward += share
-                met.products += 1
-                met.convolved |= name in CONVOLUTIONS
+                use = self._uses[index]
+                use.forward += share
+                use.products += 1
+                use.convolved |= name in CONVOLUTIONS
             self._without_parameter["forward"] += 0 if factors else flops
-            for index in {each for tensor in tensors for each in self._made_of(tensor)} - {*factors}:
-                self._met[index].elementwise = True  # a bias, or the scale of a weight
-        elif not self._derive(tensors, outputs) and any(out.numel() for out in outputs):  # an idle expert has no rows
+            for index in {each for tensor in tensors for each in self._origin_of(tensor)} - {*factors}:
+                self._uses[index].elementwise = True  # a bias, or the scale of a weight
+        elif not self._track_derived(tensors, outputs) and any(
+            out.numel() for out in outputs
+        ):  # an idle expert has no rows
             for tensor in tensors:
-                for index in self._made_of(tensor):
-                    self._met[index].looked_up |= name in LOOK_UPS
-                    self._met[index].elementwise |= name not in LOOK_UPS
+                for index in self._origin_of(tensor):
+                    self._uses[index].looked_up |= name in LOOK_UPS
+                    self._uses[index].elementwise |= name not in LOOK_UPS
 
     def _backward(self, node: Any, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
         of_node = self._of_node.get(node._sequence_nr(), [])
-        factors = self._factors(tensors) or self._whose_gradient(of_node, outputs)
+        factors = self._factors(tensors) or self._factors_of_gradient(of_node, outputs)
         for index, share in self._shares(factors, flops):
-            self._met[index].backward += share
+            self._uses[index].backward += share
         if not factors:
             # Two gradients for two factors; a fused kernel does more because it has not kept the scores.
             needed = min(flops, 2 * sum(forward for _, forward in of_node)) if of_node else flops
             self._without_parameter["backward"] += needed
             self.fused_recomputed += flops - needed
 
-    def _whose_gradient(self, of_node: list[tuple[tuple[int, ...], int]], outputs: list[Tensor]) -> tuple[int, ...]:
-        """The factors of that product of the node whose parameter has the shape of this gradient; else of the first."""
+    def _factors_of_gradient(self, of_node: list[_Product], outputs: list[Tensor]) -> tuple[int, ...]:
+        """The factors of the product whose parameter has the shape of this gradient; else those of the first."""
         with_parameter = [factors for factors, _ in of_node if factors]
         for factors in with_parameter:
             if any(sorted(out.shape) == sorted(self.parameters[index].shape) for index in factors for out in outputs):
@@ -227,11 +232,11 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return with_parameter[0] if with_parameter else ()
 
     def _factors(self, tensors: list[Tensor]) -> tuple[int, ...]:
-        """The parameters that are factors of a product: one of each operand, the largest; a vector only if alone."""
+        """The parameters that are factors of a product: the largest of each operand; a vector only if alone."""
         largest = [
-            max(made_of, key=lambda index: self.parameters[index].numel())
+            max(origin, key=lambda index: self.parameters[index].numel())
             for tensor in tensors
-            if (made_of := self._made_of(tensor))
+            if (origin := self._origin_of(tensor))
         ]
         matrices = [index for index in largest if self.parameters[index].dim() >= 2]
         return tuple(dict.fromkeys(matrices or largest))
@@ -244,45 +249,45 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield index, share
             flops -= share
 
-    # A tensor that is a parameter, part of one, or made of parameters alone.
+    # The parameters that a tensor is a part of, or was computed from alone.
 
-    def _is_made_of(self, tensor: Tensor, indices: frozenset[int]) -> None:
+    def _add_origin(self, tensor: Tensor, indices: frozenset[int]) -> None:
         start = int(tensor.storage_offset()) * tensor.element_size()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         storage = tensor.untyped_storage()
         self._spans[storage._cdata].append((start, start + (int(last) + 1) * tensor.element_size(), indices))
-        self._kept.append(storage)
+        self._kept_alive.append(storage)
 
-    def _made_of(self, tensor: Tensor) -> frozenset[int]:
+    def _origin_of(self, tensor: Tensor) -> frozenset[int]:
         start = int(tensor.storage_offset()) * tensor.element_size()
         spans = self._spans.get(tensor.untyped_storage()._cdata, ())
         return next((indices for low, high, indices in spans if low <= start < high), frozenset())
 
-    def _derive(self, tensors: list[Tensor], outputs: list[Tensor]) -> bool:
-        """Whether an operator had parameters alone to work on; then its results are made of them."""
-        origins = [self._made_of(tensor) for tensor in tensors]
+    def _track_derived(self, tensors: list[Tensor], outputs: list[Tensor]) -> bool:
+        """Whether all inputs of an operator come from parameters; its results then have the same origin."""
+        origins = [self._origin_of(tensor) for tensor in tensors]
         if not origins or not all(origins):
             return False
         for out in outputs:
-            if not self._made_of(out):
-                self._is_made_of(out, frozenset().union(*origins))
+            if not self._origin_of(out):
+                self._add_origin(out, frozenset().union(*origins))
         return True
 
     # The difference in parts.
 
     def parts(self, tokens: int) -> Iterator[Part]:
-        """Rule less counted, by reason, the largest first; without those that are 0."""
+        """Rule minus counted, by reason, the largest first; without those that are 0."""
         forward: defaultdict[str, int] = defaultdict(int)
         backward: defaultdict[str, int] = defaultdict(int)
-        for parameter, met in zip(self.parameters, self._met, strict=True):
+        for parameter, use in zip(self.parameters, self._uses, strict=True):
             once = RULES["forward"] * tokens * parameter.numel()
-            reason = _reason(met, once)
-            forward[reason] += once - met.forward
-            backward[reason] += 2 * (once - met.forward)
-            missing = 2 * met.forward - met.backward
-            frozen = 0 if parameter.requires_grad else min(missing, met.forward)
+            reason = _reason(use, once)
+            forward[reason] += once - use.forward
+            backward[reason] += 2 * (once - use.forward)
+            missing = 2 * use.forward - use.backward
+            frozen = 0 if parameter.requires_grad else min(missing, use.forward)
             backward[FROZEN] += frozen
-            backward[INPUT_GRADIENT if missing >= 0 else HIGHER] += missing - frozen
+            backward[INPUT_GRADIENT if missing >= 0 else FURTHER_GRADIENTS] += missing - frozen
         forward[ACTIVATIONS] -= self._without_parameter["forward"]
         backward[ACTIVATIONS] -= self._without_parameter["backward"]
         backward[FUSED_RECOMPUTED] -= self.fused_recomputed
@@ -291,19 +296,19 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         yield from sorted((part for part in found if part.forward or part.backward), key=lambda part: -abs(part.step))
 
 
-def _reason(met: _Met, once: int) -> str:
-    """Why a parameter did not get one product with every token."""
-    if not met.forward:
-        return LOOKED_UP if met.looked_up else ELEMENTWISE if met.elementwise else NOT_MET
-    if met.convolved:
+def _reason(use: _ParameterUse, once: int) -> str:
+    """Why a parameter has not exactly one product with every token."""
+    if not use.forward:
+        return LOOKED_UP if use.looked_up else ELEMENTWISE if use.elementwise else UNUSED
+    if use.convolved:
         return CONVOLVED
-    if met.products > 1 and met.forward == met.products * once:
+    if use.products > 1 and use.forward == use.products * once:
         return SHARED
-    return PARTLY_MET if met.forward < once else OFTEN_MET
+    return PARTLY_USED if use.forward < once else REUSED
 
 
 def _is_no_product(func: Any) -> bool:
-    """Whether an operator is known to have no products, so that the count need not be read before and after it."""
+    """Whether an operator is known to have no products; the counter is then not read around it."""
     return plan_of(func).kind == NO_PRODUCTS
 
 
@@ -311,7 +316,7 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-# Without these two private calls no product of a backward pass could be told from another.
+# Without these two private calls, products of a backward pass could not be assigned to those of the forward pass.
 if not hasattr(torch._C, "_current_autograd_node") or not hasattr(torch._C._autograd, "_get_sequence_nr"):
     raise ImportError(
         f"prooflops.model.flop_difference does not know torch {torch.__version__}: its autograd names no node"

@@ -1,4 +1,4 @@
-"""The memory of a user's model: built and stepped within one measurement, and the same once more with fake tensors."""
+"""The memory of a user's model: measured in two training steps, and predicted by the same code with fake tensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from accounting import measured, predicted
-from prooflops.model.user_model import Instance, UserModel, tensors_of, told
+from prooflops.model.user_model import Instance, UserModel, error_text, tensors_of
 
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """One line of the account of memory: what it should be, and what the allocator was really asked for."""
+    """One row of the memory table: the predicted bytes, and those that the allocator was really asked for."""
 
     name: str
     predicted_bytes: int | None
@@ -26,13 +26,13 @@ class MemoryRow:
 
 
 @dataclass(frozen=True)
-class Memory:
+class StepMemory:
     """The memory of a training step after the first one."""
 
     rows: tuple[MemoryRow, ...]
     remarks: tuple[str, ...]
-    scratch: dict[str, int]  # what kernels take for themselves, by operator, the most that one call takes
-    is_lower_bound: bool  # of the two last predictions: an operator's scratch is not known
+    scratch: dict[str, int]  # temporary workspace per operator: the most that one call takes
+    is_lower_bound: bool  # whether the last two predictions are lower bounds: an operator's workspace is unknown
     charged_peak_bytes: int | None  # on CUDA: what the caching allocator set aside for the peak
 
     def row(self, name: str) -> MemoryRow:
@@ -42,8 +42,8 @@ class Memory:
 HELD, PEAK = "held for the backward pass", "peak of a step"
 
 
-def memory_of(user_model: UserModel) -> Memory:
-    """Builds the model and takes two steps within one measurement; the second step is what the rows are about.
+def memory_of(user_model: UserModel) -> StepMemory:
+    """Builds the model and takes two steps within one measurement; the rows describe the second step.
 
     The same code is predicted with fake tensors, where the model can be built and run without values.
     """
@@ -56,7 +56,7 @@ def memory_of(user_model: UserModel) -> Memory:
     own = bytes_of([*instance.module.parameters(), *instance.module.buffers(), *inputs.values()])
     gradients = [each.grad for each in instance.module.parameters() if each.grad is not None]
     state = [each for each in state_tensors(instance) if each.device.type == user_model.device.type]
-    return Memory(
+    return StepMemory(
         rows=(
             MemoryRow("parameters, buffers, inputs", own, live["model"]),
             MemoryRow("gradients", storage_bytes_of(gradients), live["backward"] - live["cleared"]),
@@ -64,7 +64,7 @@ def memory_of(user_model: UserModel) -> Memory:
             MemoryRow(HELD, _held_bytes(prediction), live["forward"] - live["cleared"]),
             MemoryRow(PEAK, _peak_bytes(prediction), max(held.phases[name].peak_bytes for name in STEP)),
         ),
-        remarks=tuple(filter(None, [_beside(live["model"] - own), why_not])),
+        remarks=tuple(filter(None, [_unexplained_bytes(live["model"] - own), why_not])),
         scratch=prediction.scratch if prediction else {},
         is_lower_bound=bool(prediction and prediction.unknown),
         charged_peak_bytes=None if None in charged else max(each for each in charged if each is not None),
@@ -75,7 +75,7 @@ STEP = ("forward", "backward", "update")
 
 
 def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> Instance:
-    """A model is built and takes two steps, each phase marked: measured or predicted, the code is the same."""
+    """Builds a model and takes two steps, marking each phase; measured and predicted, the code is the same."""
     instance = fresh()
     mark("model")
     instance.forward().backward()  # type: ignore[no-untyped-call]
@@ -104,8 +104,8 @@ def predicted_memory(user_model: UserModel) -> tuple[predicted.PredictedMemory |
             _readable_initialisation(),
         ):
             marked_steps(user_model.fresh, held.mark)
-    except Exception as error:  # whatever the user's code does with a fake tensor
-        return None, f"not predicted: {told(error)}"
+    except Exception as error:  # the user's code may do anything with a fake tensor
+        return None, f"not predicted: {error_text(error)}"
     return held, ""
 
 
@@ -122,8 +122,8 @@ def _peak_bytes(prediction: predicted.PredictedMemory | None) -> int | None:
     return max(each.peak_bytes_with_scratch or each.peak_bytes for each in phases)
 
 
-def _beside(difference: int) -> str:
-    """What the allocator gave out for the model beside, or did not see of, its tensors."""
+def _unexplained_bytes(difference: int) -> str:
+    """What the allocator gave out for the model beyond its tensors, or did not see of them."""
     if difference < 0:
         return f"{-difference:,} B of the model came from numpy or a file, which the allocator does not see"
     return f"beside parameters, buffers and inputs the factory keeps {difference:,} B" if difference else ""
@@ -148,8 +148,8 @@ def storage_bytes_of(tensors: Iterable[Tensor]) -> int:
 def _fake_conversions() -> Iterator[None]:
     """Lets `module.to(...)` put converted parameters in the places of fake ones.
 
-    Torch would swap the two (2.13 and about), which the references that a FakeTensorMode keeps forbid. A tied parameter
-    stays tied; one that an optimizer has already is replaced, and the optimizer then refused as a foreign one.
+    Torch (2.13) would swap the two, which fails because a FakeTensorMode keeps references to them. A tied parameter
+    stays tied. A parameter that an optimizer already has is replaced, and that optimizer is then refused as foreign.
     """
     converted: dict[int, tuple[weakref.ref[Any], nn.Parameter]] = {}
 
@@ -183,9 +183,9 @@ def _fake_conversions() -> Iterator[None]:
 def _readable_initialisation() -> Iterator[None]:
     """Lets a factory build what torchvision, timm and Hugging Face build, where values are read before any step.
 
-    The rates of stochastic depth are read off a `torch.linspace` or its pieces: FakeTensorMode has a place for values
-    that are known, but fills it for literals only. Truncated normal weights are drawn again until none is outside
-    (torch 2.13): which values they have is nothing to a prediction.
+    The rates of stochastic depth are read off a `torch.linspace` or its pieces: FakeTensorMode can keep known values,
+    but does so for literals only. Truncated normal weights are drawn again until none is outside (torch 2.13); a
+    prediction does not depend on their values.
     """
     linspace, split, truncated = torch.linspace, Tensor.split, nn.init._no_grad_trunc_normal_
 
@@ -205,11 +205,11 @@ def _readable_initialisation() -> Iterator[None]:
                 piece.constant = constant
         return pieces
 
-    def undrawn(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def without_drawing(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return tensor if isinstance(tensor, FakeTensor) else truncated(tensor, *args, **kwargs)
 
     torch.linspace, Tensor.split = known_linspace, known_split  # type: ignore[method-assign]
-    nn.init._no_grad_trunc_normal_ = undrawn
+    nn.init._no_grad_trunc_normal_ = without_drawing
     try:
         yield
     finally:

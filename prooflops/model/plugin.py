@@ -9,16 +9,17 @@ from typing import NoReturn
 
 import pytest
 
-from prooflops.machine import device as devices
-from prooflops.model import report as page
-from prooflops.model.claims import DOES_NOT_APPLY, MARKER, answer_of
+from prooflops.machine import device as machine
+from prooflops.model import report
+from prooflops.model.claims import DOES_NOT_APPLY, MARKER, Answer, answer_of
 from prooflops.model.examination import Examination
-from prooflops.model.user_model import ModelError, loaded
+from prooflops.model.user_model import ModelError, load_user_model
 from prooflops.suite.collection import check_claims_exist, claims_of
-from prooflops.suite.registry import Registry, RegistryError, load_registry
-from prooflops.suite.run import outcome_of
+from prooflops.suite.registry import Registry
+from prooflops.suite.run import RUN, outcome_of
 from prooflops.suite.verdicts import Outcome
 
+# The tests of a user's model: the only files of the suite that this package knows by name.
 TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
 
 _examination = pytest.StashKey[Examination]()
@@ -31,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(trylast=True)  # after the suite's own, which chooses the device and loads the registry
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}(id, ...): the claims of the registry that it settles for your model")
     if config.option.model is None:
@@ -40,12 +41,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--model and --claim exclude each other: name the paths of other tests to run as well")
     if config.getoption("numprocesses", None):
         raise pytest.UsageError("--model measures and prints in one process: run it without -n")
+    run = config.stash[RUN]
     try:
-        device = devices.chosen(config.option.device)
-        config.stash[_examination] = Examination(loaded(config.option.model, config.invocation_params.dir, device))
-        config.stash[_answers] = Answers(load_registry(config.rootpath / "test_claims" / "registry"))
-    except (ModelError, RegistryError) as error:
+        user_model = load_user_model(config.option.model, config.invocation_params.dir, run.device)
+    except ModelError as error:
         raise pytest.UsageError(str(error)) from error
+    config.stash[_examination] = Examination(user_model)
+    config.stash[_answers] = Answers(run.registry)
     config.pluginmanager.register(config.stash[_answers], "prooflops.model_answers")
     tests = [config.rootpath / file for file in TESTS]
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
@@ -57,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if config.option.model is None and collection_path in [config.rootpath / file for file in TESTS]:
-        return True  # there is nothing to say of a model that nobody named
+        return True  # no model was named
     return None
 
 
@@ -80,25 +82,27 @@ class Answers:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         check_claims_exist(self.registry, items, MARKER)
+        for item in items:
+            item.user_properties += [(MARKER, claim) for claim in claims_of(item, MARKER)]  # for JUnit's XML
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        report.claims_of_model = claims = claims_of(item, MARKER)  # type: ignore[attr-defined]
-        if report.failed and claims:
+        result = yield
+        result.claims_of_model = claims = claims_of(item, MARKER)  # type: ignore[attr-defined]
+        if result.failed and claims:
             text = "\n\n".join(self.registry.describe(claim) for claim in claims)
-            report.sections.append(("claimed of any model", text))
-        return report
+            result.sections.append(("claimed of any model", text))
+        return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if outcome := outcome_of(report):
             for claim in getattr(report, "claims_of_model", ()):
                 self._outcomes[claim].append(outcome)
 
-    def tell(self, examination: Examination) -> None:
-        """Takes the answers down among the facts, in the order of the registry."""
+    def in_order(self) -> list[Answer]:
+        """One answer for each claim that had a test, in the order of the registry."""
         rows = self.registry.claims.values()
-        examination.answers = [answer_of(row, self._outcomes[row.id]) for row in rows if row.id in self._outcomes]
+        return [answer_of(row, self._outcomes[row.id]) for row in rows if row.id in self._outcomes]
 
 
 @pytest.fixture
@@ -121,18 +125,14 @@ def user_model(request: pytest.FixtureRequest) -> Examination:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if _examination in config.stash and not config.option.collectonly:
-        device = config.stash[_examination].user_model.device
-        config.stash[_answers].tell(config.stash[_examination])
-        page.write(
-            config.stash[_examination],
-            Path(config.option.report),
-            devices.headline(device),
-            devices.fingerprint(device),
-        )
+        examination = config.stash[_examination]
+        examination.answers = config.stash[_answers].in_order()
+        device = examination.user_model.device
+        report.write(examination, Path(config.option.report), machine.headline(device), machine.fingerprint(device))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     config = terminalreporter.config
     if _examination in config.stash and not config.option.collectonly:
-        page.show(terminalreporter, config.stash[_examination], Path(config.option.report))
+        report.print_page(terminalreporter, config.stash[_examination], Path(config.option.report))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prooflops.console.tables import aligned, engineering, markdown_table
+from prooflops.console.tables import aligned, engineering, markdown_table, share
 from prooflops.history import records as history
 from prooflops.model.claims import DOES_NOT_APPLY, Answer
-from prooflops.model.examination import OVERHEAD, Examination, Inventory, Step
-from prooflops.model.flop_difference import Flops
-from prooflops.model.memory import Memory
-from prooflops.suite.report import share
+from prooflops.model.examination import OVERHEAD, Examination, Inventory, MeasuredStep
+from prooflops.model.flop_difference import StepFlops
+from prooflops.model.memory import StepMemory
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 LONGEST_LIST = 8
@@ -24,46 +23,46 @@ LONGEST_LIST = 8
 
 @dataclass(frozen=True)
 class Section:
-    """A table with what is to be said beneath it."""
+    """A table, and the remarks below it."""
 
     title: str
     rows: list[list[str]]
     remarks: list[str]
-    words: bool = False  # whether the last column is text, to be read from its left edge
+    text_column: bool = False  # whether the last column is text, which is flush left
 
     def lines(self) -> list[str]:
         """The table aligned, then the remarks."""
         rows = self.rows
-        if self.words:
+        if self.text_column:
             width = max(len(row[-1]) for row in rows)
             rows = [[*row[:-1], row[-1].ljust(width)] for row in rows]
         return [line.rstrip() for line in (*aligned(rows), *self.remarks)]
 
 
 def sections(examination: Examination) -> Iterator[Section]:
-    """What has been found out, in the order of the page."""
-    if examination.found("inventory"):
-        yield of_inventory(examination.inventory)
-    if examination.found("flops"):
-        yield of_flops(examination.flops)
-    if examination.found("memory"):
-        yield of_memory(examination.memory)
+    """The sections whose facts were computed, in the order of the page."""
+    if examination.has("inventory"):
+        yield inventory_section(examination.inventory)
+    if examination.has("flops"):
+        yield flops_section(examination.flops)
+    if examination.has("memory"):
+        yield memory_section(examination.memory)
     if examination.step:
-        yield of_step(examination.step)
+        yield step_section(examination.step)
     if examination.answers:
-        yield of_answers(examination.answers)
+        yield answers_section(examination.answers)
 
 
-def of_inventory(inventory: Inventory) -> Section:
+def inventory_section(inventory: Inventory) -> Section:
     rows = [["what", "dtype", "tensors", "elements", "bytes", ""]]
-    for each in inventory.holdings:
+    for each in inventory.groups:
         what = each.role if each.role == "buffer" else f"parameters, {each.role}"
-        rows.append([what, each.dtype, f"{each.tensors:,}", f"{each.elements:,}", f"{each.bytes:,} B", si(each.bytes)])
-    total = [sum(each.tensors for each in inventory.holdings), sum(each.elements for each in inventory.holdings)]
-    rows.append(["all", "", *(f"{each:,}" for each in total), f"{inventory.bytes:,} B", si(inventory.bytes)])
+        rows.append([what, each.dtype, f"{each.tensors:,}", f"{each.elements:,}", *bytes_twice(each.bytes)])
+    tensors, elements = (sum(getattr(each, name) for each in inventory.groups) for name in ("tensors", "elements"))
+    rows.append(["all", "", f"{tensors:,}", f"{elements:,}", *bytes_twice(inventory.bytes)])
     remarks = []
     if inventory.tied:
-        remarks.append(f"tied, counted once: {listed(inventory.tied)}")
+        remarks.append(f"tied, counted once: {first_names(inventory.tied)}")
     if inventory.storage_bytes != inventory.bytes:
         remarks.append(
             f"their storages hold {inventory.storage_bytes:,} B: some are parts of larger tensors, or share one"
@@ -71,7 +70,12 @@ def of_inventory(inventory: Inventory) -> Section:
     return Section(f"N = {inventory.parameters:,} parameters", rows, remarks)
 
 
-def of_flops(flops: Flops) -> Section:
+def bytes_twice(value: int) -> tuple[str, str]:
+    """Bytes exactly, and in three digits."""
+    return f"{value:,} B", engineering(value, "B")
+
+
+def flops_section(flops: StepFlops) -> Section:
     rows = [["FLOPs", *RULES, "share of 6ND"]]
 
     def row(what: str, forward: int, backward: int, sign: str = "") -> None:
@@ -93,14 +97,14 @@ def of_flops(flops: Flops) -> Section:
     remarks.append(f"elementwise operations and reductions, beside the products: {flops.elementwise:,} FLOPs")
     if flops.unknown:
         calls = [f"{name} ({number} calls)" for name, number in flops.unknown.items()]
-        remarks.append(f"operators without a formula, not counted: {listed(calls)}")
+        remarks.append(f"operators without a formula, not counted: {first_names(calls)}")
     else:
         remarks.append("every operator of the step has a formula")
     return Section(f"FLOPs of one step, D = {flops.tokens:,} {flops.unit}", rows, remarks)
 
 
-def rule_remark(flops: Flops, phase: str) -> str:
-    """By how much a rule of thumb is off for this model."""
+def rule_remark(flops: StepFlops, phase: str) -> str:
+    """How far a rule of thumb is off for this model."""
     counted, difference = flops.counted(phase), flops.difference(phase)
     if not difference:
         return f"{RULES[phase]} holds exactly"
@@ -114,7 +118,7 @@ def rule_remark(flops: Flops, phase: str) -> str:
     return f"{RULES[phase]} is {off} ({difference:+,})"
 
 
-def of_memory(memory: Memory) -> Section:
+def memory_section(memory: StepMemory) -> Section:
     rows = [["memory", "predicted", "measured", "measured - predicted", ""]]
     for each in memory.rows:
         known = each.predicted_bytes is not None
@@ -123,92 +127,83 @@ def of_memory(memory: Memory) -> Section:
             f"{each.predicted_bytes:,} B" if known else "-",
             f"{each.measured_bytes:,} B",
             f"{each.measured_bytes - (each.predicted_bytes or 0):+,} B" if known else "-",
-            si(each.measured_bytes),
+            engineering(each.measured_bytes, "B"),
         ])  # fmt: skip
     remarks = list(memory.remarks)
     largest = sorted((each for each in memory.scratch.items() if each[1] >= 1000), key=lambda item: -item[1])
     if largest:
         calls = [f"{name.removesuffix('.default')} {size:,} B" for name, size in largest]
-        remarks.append(f"of it inside kernels, the most that one call takes: {listed(calls)}")
+        remarks.append(f"of it workspace inside kernels, the most per call: {first_names(calls)}")
     if memory.is_lower_bound:
-        remarks.append("what some kernels take for themselves is not known: the last two predictions are lower bounds")
+        remarks.append("the workspace of some kernels is not known: the last two predictions are lower bounds")
     if memory.charged_peak_bytes is not None:
         remarks.append(f"the caching allocator set aside {memory.charged_peak_bytes:,} B at the peak")
     return Section("memory, second step", rows, remarks)
 
 
-def of_step(step: Step) -> Section:
-    flops, reach = step.flops, step.reach
+def step_section(step: MeasuredStep) -> Section:
+    flops, rates = step.flops, step.rates
     executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed" if flops.recomputed else "= MFU"
     dtypes = ", ".join(flops.by_dtype)
+    ridge = f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
     rows = [
         ["time", "figure", ""],
         ["step", engineering(step.seconds, "s"), f"median of {step.rounds} rounds, IQR {step.spread:.1%}"],
         ["throughput", f"{engineering(step.per_s, '')}{flops.unit}/s", ""],
         ["rate", engineering(flops.model / step.seconds, "FLOP/s"), f"model FLOPs, in {dtypes}"],
-        ["MFU", share(step.mfu, "not checked"), against(reach.peak_flop_per_s, flops, "vendor's dense peak")],
+        ["MFU", share(step.mfu, "not checked"), rates_text(rates.peak_flop_per_s, flops, "vendor's dense peak")],
         ["HFU", share(step.hfu, "not checked"), executed],
-        ["MFU of own ceiling", share(step.mfu_of_ceiling, "-"), against(reach.ceiling_flop_per_s, flops, "own")],
+        ["MFU of own ceiling", share(step.mfu_of_ceiling, "-"), rates_text(rates.ceiling_flop_per_s, flops, "own")],
         ["HFU of own ceiling", share(step.share_of_ceiling, "-"), executed],
         ["intensity", f"{step.intensity:.3g} FLOP/B", "each operator reads and writes its tensors: nothing fused"],
-        ["ridge point", f"{step.ridge:.3g} FLOP/B" if step.ridge else "-", own_bandwidth(step)],
+        ["ridge point", ridge, f"own ceilings: {engineering(rates.bytes_per_s, 'B/s')} for copies"],
     ]
     reasons = {
         "compute": "the FLOPs at this machine's own ceiling",
-        "memory": f"{si(flops.moved_bytes)} at this machine's own bandwidth",
-        "launch": f"{flops.operators:,} operators, {engineering(reach.overhead_s, 's')} each",
+        "memory": f"{engineering(flops.moved_bytes, 'B')} at this machine's own bandwidth",
+        "launch": f"{flops.operators:,} operators, {engineering(rates.overhead_s, 's')} each",
     }
     for name, seconds in step.least_times_s.items():
         part = f"{seconds / step.seconds:.1%} of the step: {reasons[name]}"
         rows.append([f"{name} alone", engineering(seconds, "s"), part])
-    return Section("one training step", rows, [verdict(step)], words=True)
+    return Section("one training step", rows, [bound_sentence(step)], text_column=True)
 
 
-def of_answers(answers: list[Answer]) -> Section:
-    """Each claim that was settled, in a row; the others gathered by why they were not."""
+def answers_section(answers: list[Answer]) -> Section:
+    """Each claim that was settled in a row; the others grouped by the reason why they were not."""
     rows = [["claim", "of this model", ""]]
-    beside: dict[str, list[str]] = {}
+    unsettled: dict[str, list[str]] = {}
     for each in answers:
         if each.verdict in (DOES_NOT_APPLY, "not checked"):
-            beside.setdefault(f"{each.verdict}, {each.reason}", []).append(each.claim)
+            unsettled.setdefault(f"{each.verdict}, {each.reason}", []).append(each.claim)
         else:
             rows.append([each.claim, each.verdict, "; ".join(filter(None, [*each.figures, each.reason]))])
     return Section(
-        "claims of the registry", rows, [f"{why}: {', '.join(ids)}" for why, ids in beside.items()], words=True
+        "claims of the registry", rows, [f"{why}: {', '.join(ids)}" for why, ids in unsettled.items()], text_column=True
     )
 
 
-def verdict(step: Step) -> str:
+def bound_sentence(step: MeasuredStep) -> str:
     """What bounds the step, in a sentence."""
     times = step.least_times_s
     longest = max(times, key=lambda name: times[name])
     part = f"{times[longest] / step.seconds:.1%} of the step"
     if step.bound == OVERHEAD:
-        return (
-            f"bound by none of them: the longest, {longest}, explains {part}; the rest passes within and between calls"
-        )
+        return f"bound by none of them: {longest}, the longest, explains {part}; the rest passes in and between calls"
     return f"{longest}-bound: of the three, {longest} takes longest, {part}"
 
 
-def against(rates: Any, flops: Flops, whose: str) -> str:
-    known = [f"{dtype} {engineering(rates[dtype], 'FLOP/s')}" for dtype in flops.by_dtype if rates.get(dtype)]
-    missing = [dtype for dtype in flops.by_dtype if not rates.get(dtype)]
-    return f"{whose}: " + ", ".join(known + [f"{dtype} not on record" for dtype in missing])
+def rates_text(rates: Mapping[str, float | None], flops: StepFlops, whose: str) -> str:
+    known = [f"{dtype} {engineering(rate, 'FLOP/s')}" for dtype in flops.by_dtype if (rate := rates.get(dtype))]
+    missing = [f"{dtype} not on record" for dtype in flops.by_dtype if not rates.get(dtype)]
+    return f"{whose}: {', '.join(known + missing)}"
 
 
-def own_bandwidth(step: Step) -> str:
-    return f"own ceilings: {engineering(step.reach.bytes_per_s, 'B/s')} for copies"
-
-
-def listed(names: Any) -> str:
-    """Names, of which a long list keeps the first."""
+def first_names(names: Iterable[str]) -> str:
+    """The first names of a list, and how many more there are."""
     names = list(names)
     more = len(names) - LONGEST_LIST
     return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
-
-
-def si(value: int) -> str:
-    return engineering(value, "B") if value else "0 B"
 
 
 # ---- the page ----------------------------------------------------------------------------------------------------
@@ -216,14 +211,14 @@ def si(value: int) -> str:
 
 def markdown(examination: Examination, headline: list[str]) -> str:
     """The page as Markdown."""
-    lines = [f"# {examination.about['model']}", "", *(f"- {line}" for line in [*headline, *about(examination)]), ""]
+    lines = [f"# {examination.about['model']}", "", *(f"- {line}" for line in [*headline, *head(examination)]), ""]
     for section in sections(examination):
         lines += [f"## {section.title}", "", *markdown_table(section.rows), ""]
         lines += [*(f"- {remark}" for remark in section.remarks), ""]
     return "\n".join(lines)
 
 
-def about(examination: Examination) -> list[str]:
+def head(examination: Examination) -> list[str]:
     lines = [f"D = {examination.about['D']}"]
     return lines + ([examination.about["notes"]] if examination.about["notes"] else [])
 
@@ -233,22 +228,16 @@ def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, 
     content: dict[str, Any] = {"about": examination.about, "fingerprint": fingerprint}
     content["claims"] = [asdict(each) for each in examination.answers]
     for name in ("inventory", "flops", "memory"):
-        if examination.found(name):
+        if examination.has(name):
             content[name] = asdict(getattr(examination, name))
-    if examination.found("flops"):
+    if examination.has("flops"):
         flops = examination.flops
-        content["flops"] |= {"model": flops.model, "executed": flops.executed}
-        content["flops"] |= {name: flops.rule(phase) for phase, name in RULES.items()}
+        rules = {name: flops.rule(phase) for phase, name in RULES.items()}
+        content["flops"] |= {"model": flops.model, "executed": flops.executed, **rules}
     if step := examination.step:
-        content["step"] = {
-            **{name: getattr(step, name) for name in ("seconds", "spread", "rounds", "per_s", "mfu", "hfu")},
-            **{
-                name: getattr(step, name)
-                for name in ("mfu_of_ceiling", "share_of_ceiling", "intensity", "ridge", "bound")
-            },
-            "least_times_s": step.least_times_s,
-            "reach": asdict(step.reach),
-        }
+        names = ["seconds", "spread", "rounds", "per_s", "mfu", "hfu", "mfu_of_ceiling", "share_of_ceiling"]
+        names += ["intensity", "ridge", "least_times_s", "bound"]
+        content["step"] = {**{name: getattr(step, name) for name in names}, "rates": asdict(step.rates)}
     return content
 
 
@@ -258,20 +247,20 @@ def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
 
 
 def write(examination: Examination, folder: Path, headline: list[str], fingerprint: dict[str, Any]) -> None:
-    """Writes the page and its facts, where there is anything to say."""
-    if any(True for _ in sections(examination)):
+    """Writes the page and its facts, unless nothing was computed."""
+    if any(sections(examination)):
         history.write_atomically(path_of(examination, folder, "md"), markdown(examination, headline))
         facts = json.dumps(as_json(examination, fingerprint), indent=1, default=str)
         history.write_atomically(path_of(examination, folder, "json"), facts + "\n")
 
 
-def show(terminal: pytest.TerminalReporter, examination: Examination, folder: Path) -> None:
+def print_page(terminal: pytest.TerminalReporter, examination: Examination, folder: Path) -> None:
     """Prints the page at the end of the run."""
     found = list(sections(examination))
     if not found:
         return
     terminal.section("your model")
-    for line in [examination.about["model"], *about(examination)]:
+    for line in [examination.about["model"], *head(examination)]:
         terminal.write_line(line)
     for section in found:
         terminal.write_line("")

@@ -1,6 +1,6 @@
-"""The option `--model module:factory`: a user's own model, loaded and tried before anything is measured.
+"""The option `--model module:factory`: a user's own model, loaded and stepped once before anything is measured.
 
-The factory is called anew for every check, under the same seed, so no check sees what another one did to the weights.
+Every check calls the factory again under the same seed, so no check sees what another one did to the weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RETURNS = "(module, inputs), (module, inputs, optimizer) or (module, inputs, opt
 
 
 class ModelError(ValueError):
-    """A factory that cannot be imported or called, or that returns what is no model: the message says what is valid."""
+    """A factory that cannot be imported or called, or returns no model; the message says what is valid."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Instance:
     keywords: dict[str, Any]
     optimizer: torch.optim.Optimizer
     loss: Callable[[Any], Tensor]
-    notes: tuple[str, ...]  # what was chosen for the user, in words for the page
+    notes: tuple[str, ...]  # what was chosen for the user, for the page
 
     def forward(self) -> Tensor:
         """The scalar that is differentiated."""
@@ -93,35 +93,33 @@ class UserModel:
         try:
             returned = self.factory()
         except (Exception, SystemExit) as error:
-            raise ModelError(f"--model {self.spec}: the factory raised {told(error)}") from error
+            raise ModelError(f"--model {self.spec}: the factory raised {error_text(error)}") from error
         try:
-            instance = checked(returned)
+            instance = validated_instance(returned)
         except ModelError as error:
             raise ModelError(f"--model {self.spec}: {error}") from error
         return on_device(instance, self.device)
 
 
-def loaded(spec: str, folder: Path, device: torch.device) -> UserModel:
-    """The model that `module:factory` names, its module looked for in `folder` first, after one training step as trial.
+def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
+    """The model that `module:factory` names, after one training step as a trial; `folder` is searched first.
 
-    Raises ModelError for whatever keeps it from being imported, built, stepped, or built anew.
+    Raises ModelError where it cannot be imported, built, stepped, or built again.
     """
-    user_model = UserModel(spec, factory_named(spec, folder), device)
+    user_model = UserModel(spec, import_factory(spec, folder), device)
     trial = user_model.fresh()
-    for what, act in (
-        ("forward pass with these inputs", trial.forward),
-        ("training step", trial.step),
-    ):
+    for what, act in (("forward pass with these inputs", trial.forward), ("training step", trial.step)):
         try:
             act()
         except ModelError as error:
             raise ModelError(f"--model {spec}: {error}") from error
         except Exception as error:
-            raise ModelError(f"--model {spec}: the {what} of the {_name(trial.module)} raised {told(error)}") from error
+            place = f"the {what} of the {_name(trial.module)}"
+            raise ModelError(f"--model {spec}: {place} raised {error_text(error)}") from error
     again = user_model.fresh()
     if {id(parameter) for parameter in trial.module.parameters()} & {id(each) for each in again.module.parameters()}:
         raise ModelError(
-            f"--model {spec}: the factory returned the same parameters twice; it must build the module within, "
+            f"--model {spec}: the factory returned the same parameters twice; it must build the module itself, "
             "because every check starts from a fresh one"
         )
     return user_model
@@ -130,7 +128,7 @@ def loaded(spec: str, folder: Path, device: torch.device) -> UserModel:
 # ---- the factory -------------------------------------------------------------------------------------------------
 
 
-def factory_named(spec: str, folder: Path) -> Callable[[], Any]:
+def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
     """What `module:factory` names; `folder` is put on the path, as `python -m` would put it."""
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", spec):
         raise ModelError(f"--model {spec}: must be module:factory, such as my_package.my_module:factory")
@@ -141,17 +139,17 @@ def factory_named(spec: str, folder: Path) -> Callable[[], Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ModelError(f"--model {spec}: importing {module_name} raised {told(error)}") from error
+            raise ModelError(f"--model {spec}: importing {module_name} raised {error_text(error)}") from error
         parent, _, _ = error.name.rpartition(".")
         places = list(sys.modules[parent].__path__) if parent in sys.modules else [str(folder)]
         there = ", ".join(sorted(each.name for each in pkgutil.iter_modules(places))) or "no module"
         raise ModelError(f"--model {spec}: no module named {error.name}; {', '.join(places)} has {there}") from error
     except (Exception, SystemExit) as error:
-        raise ModelError(f"--model {spec}: importing {module_name} raised {told(error)}") from error
+        raise ModelError(f"--model {spec}: importing {module_name} raised {error_text(error)}") from error
     for name in path.split("."):
         if not hasattr(found, name):
             own = {each: getattr(found, each) for each in vars(found) if not each.startswith("_")}
-            valid = [each for each, value in own.items() if callable(value) and _is_at_home(value, module_name)]
+            valid = [each for each, value in own.items() if callable(value) and _is_defined_in(value, module_name)]
             try:
                 validated_choice(f"--model {spec}: the factory", name, valid)
             except ValueError as error:
@@ -164,13 +162,13 @@ def factory_named(spec: str, folder: Path) -> Callable[[], Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _is_at_home(value: object, module_name: str) -> bool:
+def _is_defined_in(value: object, module_name: str) -> bool:
     """Whether something is defined in the module, not imported into it."""
     return getattr(value, "__module__", module_name) == module_name
 
 
-def told(error: BaseException) -> str:
-    """An exception in one line: its type, its message, and the last place of its way that is outside of torch."""
+def error_text(error: BaseException) -> str:
+    """An exception in one line: its type, its message, and the last line of code outside torch that it passed."""
     lines = str(error).strip().splitlines() or [""]
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if Path(frame.filename).parent.parts[: len(TORCH.parts)] != TORCH.parts] or every
@@ -181,7 +179,7 @@ def told(error: BaseException) -> str:
 # ---- what it returned --------------------------------------------------------------------------------------------
 
 
-def checked(returned: object) -> Instance:
+def validated_instance(returned: object) -> Instance:
     """What a factory returned, as a model. Raises ModelError, naming what was got and what is valid."""
     if isinstance(returned, nn.Module):
         raise ModelError(f"the factory returned a {_name(returned)} alone, but must return {RETURNS}")
@@ -195,7 +193,7 @@ def checked(returned: object) -> Instance:
     arguments, keywords = _inputs(inputs)
     notes = []
     if not module.training:
-        # A frozen part of a module in training mode stays as its owner left it; a whole module in eval mode does not.
+        # Parts that are frozen in eval mode stay so; a whole module in eval mode is put in train mode.
         module.train()
         notes.append("the factory left the module in eval mode: put in train mode for the step")
     if optimizer is None:
@@ -206,7 +204,7 @@ def checked(returned: object) -> Instance:
         raise ModelError(f"loss must be a function of the module's output, got {loss!r} of type {type(loss).__name__}")
     if loss is None:
         notes.append("the factory gave no loss: the output's own .loss, else the sum of its .logits or tensors")
-    return Instance(module, arguments, keywords, optimizer, _scalar(loss) if loss else own_loss, tuple(notes))
+    return Instance(module, arguments, keywords, optimizer, _scalar(loss) if loss else default_loss, tuple(notes))
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -260,7 +258,7 @@ def on_device(instance: Instance, device: torch.device) -> Instance:
 # ---- the scalar to differentiate ---------------------------------------------------------------------------------
 
 
-def own_loss(output: Any) -> Tensor:
+def default_loss(output: Any) -> Tensor:
     """The output's own loss where it has one, else the sum of its logits, else that of all its floating tensors."""
     for name in ("loss", "logits"):
         found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)

@@ -15,7 +15,7 @@ from prooflops.console.progress import Progress
 from prooflops.machine import device as machine
 from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions as device_conditions
-from prooflops.suite.ranks import Ranked
+from prooflops.suite.ranks import RankPlugin
 from prooflops.suite.run import EVIDENCE, RUN
 from prooflops.suite.speed import Speed
 
@@ -30,7 +30,7 @@ def device(pytestconfig: pytest.Config) -> torch.device:
 
 
 @pytest.fixture(scope="session")
-def job(pytestconfig: pytest.Config) -> Ranked | None:
+def job(pytestconfig: pytest.Config) -> RankPlugin | None:
     """This process as a rank of a job of several, see `prooflops.suite.ranks`; None for a run of its own."""
     return pytestconfig.pluginmanager.get_plugin("prooflops.suite.ranks")
 

@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--quick and --thorough exclude each other")
     pace = "quick" if config.option.quick else "thorough" if config.option.thorough else "default"
     try:
-        job = ranks.place()
+        job = ranks.job_rank()
         request = config.option.device
         device = machine.chosen(ranks.device_of(request, job, machine.counts()) if job else request)
         registry = load_registry(config.rootpath / "test_claims" / "registry")
@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     run = config.stash[RUN] = Run(device, pace, registry, selected, known)
     config.pluginmanager.register(run, "prooflops.run")
     if job:
-        config.pluginmanager.register(ranks.Ranked(config, job), "prooflops.suite.ranks")
+        config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
     if not config.getoption("hypothesis_profile", None):
         hypothesis.settings.register_profile(
             "prooflops",
@@ -191,7 +191,7 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
 
 
 def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any]:
-    job = ranks.place()
+    job = ranks.job_rank()
     return machine.fingerprint(config.stash[RUN].device) | ({"ranks": job.size} if job else {})
 
 

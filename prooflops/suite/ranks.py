@@ -1,4 +1,4 @@
-"""Runs of several processes, one per rank: who this one is, what only rank 0 writes, and how one failure ends the job.
+"""Jobs of several ranks: which one this process is, what only rank 0 writes, and how one failure ends the job.
 
 torch.distributed is the engine, and torchrun or any scheduler the launcher: all that is read here are the five
 variables that torchrun sets. This module imports nothing of torch.
@@ -20,28 +20,28 @@ from prooflops.console.tables import aligned, engineering
 from prooflops.gate.settings import settings
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-GRACE_S = 2.0
+GRACE_S = 2.0  # ranks that wait for the same one fail within this time of one another
 COMMUNICATION = ("gloo", "NCCL", "ProcessGroup", "Connection", "Timed out", "timed out")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which of the job's processes this is."""
+class JobRank:
+    """Which process of the job this is."""
 
     rank: int
     size: int
     local_rank: int
 
 
-def place(environment: Mapping[str, str] | None = None) -> Place | None:
-    """This process's place in the job; None where the five variables of torchrun are not set.
+def job_rank(environment: Mapping[str, str] | None = None) -> JobRank | None:
+    """The rank of this process in its job; None where the five variables of torchrun are not set.
 
-    All five are asked for, because some clusters set RANK and WORLD_SIZE in every shell.
-    Raises ValueError for variables that are no ranks.
+    All five must be set, because some clusters set RANK and WORLD_SIZE in every shell.
+    Raises ValueError for values that are no ranks.
 
     >>> variables = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
-    >>> place(variables), place({"RANK": "3", "WORLD_SIZE": "4"})
-    (Place(rank=3, size=4, local_rank=1), None)
+    >>> job_rank(variables), job_rank({"RANK": "3", "WORLD_SIZE": "4"})
+    (JobRank(rank=3, size=4, local_rank=1), None)
     """
     environment = os.environ if environment is None else environment
     if any(name not in environment for name in VARIABLES):
@@ -51,58 +51,62 @@ def place(environment: Mapping[str, str] | None = None) -> Place | None:
     except ValueError:
         rank = size = local = -1
     if not 0 <= rank < size or local < 0:
-        told = ", ".join(f"{name}={environment[name]}" for name in VARIABLES[:3])
-        raise ValueError(f"the environment should name a rank below WORLD_SIZE, and a local rank, got {told}")
-    return Place(rank, size, local)
+        got = ", ".join(f"{name}={environment[name]}" for name in VARIABLES[:3])
+        raise ValueError(f"the environment should name a rank below WORLD_SIZE, and a local rank, got {got}")
+    return JobRank(rank, size, local)
 
 
 def is_writer() -> bool:
     """Whether this process writes the record and the report of its job: the only one, or rank 0."""
-    mine = place()
-    return mine is None or mine.rank == 0
+    own = job_rank()
+    return own is None or own.rank == 0
 
 
-def device_of(request: str | None, mine: Place, counts: Mapping[str, int]) -> str | None:
-    """The name of the device of this rank: the accelerator of its local rank, or what was asked for.
+def device_of(request: str | None, own: JobRank, counts: Mapping[str, int]) -> str | None:
+    """The name of this rank's device: the accelerator of its local rank, or what was asked for.
 
     `counts`: how many devices of each kind this process sees. A scheduler may show each rank its own card only.
     Raises ValueError where all ranks would share one card, or there are too few.
 
-    >>> device_of(None, Place(3, 4, 1), {"cuda": 2}), device_of("cpu", Place(3, 4, 1), {"cuda": 2})
+    >>> device_of(None, JobRank(3, 4, 1), {"cuda": 2}), device_of("cpu", JobRank(3, 4, 1), {"cuda": 2})
     ('cuda:1', 'cpu')
-    >>> device_of(None, Place(3, 4, 1), {"cuda": 1}), device_of(None, Place(3, 4, 1), {})
+    >>> device_of(None, JobRank(3, 4, 1), {"cuda": 1}), device_of(None, JobRank(3, 4, 1), {})
     ('cuda:0', None)
     """
     kind = request if request is not None else next(iter(counts), None)
     if kind is None or kind not in counts:
-        if request is not None and ":" in request and mine.size > 1:
+        if request is not None and ":" in request and own.size > 1:
             raise ValueError(f"--device {request}: each rank takes the card of its local rank; say --device "
                              f"{request.partition(':')[0]}, or nothing")  # fmt: skip
         return request
-    if mine.local_rank >= counts[kind] > 1:
-        raise ValueError(f"rank {mine.rank} is the local rank {mine.local_rank}, but this machine has "
+    if own.local_rank >= counts[kind] > 1:
+        raise ValueError(f"rank {own.rank} is the local rank {own.local_rank}, but this machine has "
                          f"{counts[kind]} {kind} devices: start at most {counts[kind]} ranks on it")  # fmt: skip
-    return f"{kind}:{mine.local_rank if counts[kind] > 1 else 0}"
+    return f"{kind}:{own.local_rank if counts[kind] > 1 else 0}"
 
 
-class Ranked:
-    """The plugin of a run that is one rank of a job."""
+class RankPlugin:
+    """The plugin of a run that is one rank of a job; what the job's own process group says is put into two attributes.
 
-    def __init__(self, config: pytest.Config, mine: Place) -> None:
+    `publish_failure(text)` lets the other ranks know that this one failed alone; `other_failures()` returns which of
+    the others did, and in what.
+    """
+
+    def __init__(self, config: pytest.Config, own: JobRank) -> None:
         if settings(config).orchestrated:
             raise pytest.UsageError("the gate starts processes of its own: run it without torchrun")
-        self.place = mine
-        self.tell: Callable[[str], object] = lambda text: None  # what the other ranks will be able to ask
-        self.ask: Callable[[], Mapping[int, str]] = dict  # which of the others failed alone, and why
-        self._config = config
+        self.rank, self.size = own.rank, own.size
+        self.publish_failure: Callable[[str], object] = lambda text: None
+        self.other_failures: Callable[[], Mapping[int, str]] = dict
         self.failed_alone = False
+        self._config = config
         self._status = 0
-        self._said = io.StringIO()
-        if mine.rank:
-            self._be_quiet()
+        self._output = io.StringIO()
+        if own.rank:
+            self._silence()
 
-    def _be_quiet(self) -> None:
-        """Has this rank keep its words to itself, and write nothing that rank 0 writes."""
+    def _silence(self) -> None:
+        """Keeps this rank's output to itself, and has it write nothing that rank 0 writes."""
         from _pytest.terminal import TerminalReporter
 
         manager = self._config.pluginmanager
@@ -113,12 +117,12 @@ class Ranked:
             if type(plugin).__name__ == "LogXML":
                 plugin.logfile = os.devnull  # it unregisters itself, so it has to stay
         session = getattr(self._config, "_benchmarksession", None)
-        for way in ("json", "save", "autosave"):
-            if getattr(session, way, None):
-                setattr(session, way, None)
+        for option in ("json", "save", "autosave"):
+            if getattr(session, option, None):
+                setattr(session, option, None)
         if standard := manager.getplugin("terminalreporter"):
             manager.unregister(standard)
-            manager.register(TerminalReporter(self._config, self._said), "terminalreporter")
+            manager.register(TerminalReporter(self._config, self._output), "terminalreporter")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -129,35 +133,35 @@ class Ranked:
             return report
         self.failed_alone = True
         text = f"{item.nodeid}: {call.excinfo.exconly() if call.excinfo else report.outcome}".splitlines()[0]
-        me = f"rank {self.place.rank} of {self.place.size}"
-        blamed = self._what_of_the_others(text, call.excinfo.value if call.excinfo else None)
-        report.sections += [("ranks", said) for said in blamed]
+        own = f"rank {self.rank} of {self.size}"
+        blamed = self._ranks_to_blame(text, call.excinfo.value if call.excinfo else None)
+        report.sections += [("ranks", line) for line in blamed]
         item.session.shouldfail = (
-            f"{'; '.join(blamed)}, so the job ends here [{me}, in {text}]"
+            f"{'; '.join(blamed)}, so the job ends here [{own}, in {text}]"
             if blamed
-            else f"{me} failed alone in {text}: the others would wait for it, so the job ends here"
+            else f"{own} failed alone in {text}: the others would wait for it, so the job ends here"
         )
         return report
 
-    def _what_of_the_others(self, text: str, error: BaseException | None) -> list[str]:
-        """Leaves `text` as this rank's last word, and says which other ranks failed first, or left no word.
+    def _ranks_to_blame(self, text: str, error: BaseException | None) -> list[str]:
+        """Publishes this failure; lists ranks that failed before, or never reported.
 
-        Where communication failed, all that waited for the same rank leave word at about the same time. One that has
-        not within two seconds is the one that they waited for.
+        Where communication failed, all ranks that waited for the same one report at about the same time. One that has
+        not reported within two seconds is the one that they waited for.
         """
         try:
-            others = dict(self.ask())
-            self.tell(text)
-            if others or not of_communication(error):
+            others = dict(self.other_failures())
+            self.publish_failure(text)
+            if others or not is_communication_error(error):
                 return [f"rank {rank} failed first, in {what}" for rank, what in sorted(others.items())]
             until = time.monotonic() + GRACE_S
-            while len(others) < self.place.size - 1 and time.monotonic() < until:
+            while len(others) < self.size - 1 and time.monotonic() < until:
                 time.sleep(0.05)
-                others = dict(self.ask())
+                others = dict(self.other_failures())
         except Exception as lost:  # the store is gone, with the rank that kept it
             return [f"the other ranks cannot be asked: {str(lost).splitlines()[0]}"]
-        silent = [rank for rank in range(self.place.size) if rank not in others and rank != self.place.rank]
-        return [f"rank {rank} left no word: it hangs, or was ended" for rank in silent]
+        silent = [rank for rank in range(self.size) if rank not in others and rank != self.rank]
+        return [f"rank {rank} never reported: it hangs, or was killed" for rank in silent]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
@@ -168,8 +172,8 @@ class Ranked:
 
         finished = terminalreporter.config.stash.get(report.KEY, None)
         benchmarks = [bench for bench in finished.benchmarks if "ranks" in bench["extra_info"]] if finished else []
-        if benchmarks and not self.place.rank:
-            terminalreporter.section(f"{self.place.size} ranks")
+        if benchmarks and not self.rank:
+            terminalreporter.section(f"{self.size} ranks")
             for line in aligned(table(benchmarks)):
                 terminalreporter.write_line(line)
             for line in stragglers(benchmarks):
@@ -178,31 +182,31 @@ class Ranked:
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         failed = self._status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if failed and self.place.rank:
+        if failed and self.rank:
             capture = self._config.pluginmanager.get_plugin("capturemanager")
             if capture:
                 capture.suspend_global_capture(in_=True)
-            for line in self._said.getvalue().splitlines():
-                print(f"[rank {self.place.rank}] {line}", file=sys.stderr)
-        if self.failed_alone:  # a collective that waits for this rank, or it for others, would keep the process
+            for line in self._output.getvalue().splitlines():
+                print(f"[rank {self.rank}] {line}", file=sys.stderr)
+        if self.failed_alone:  # a pending collective would keep the process alive
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self._status or 1)
 
 
-def of_communication(error: BaseException | None) -> bool:
-    """Whether an error is that of a rank that waited for others in vain: another rank's fault, as far as it can tell.
+def is_communication_error(error: BaseException | None) -> bool:
+    """Whether an error is that of a rank whose partners were gone: as far as it can tell, another rank's fault.
 
-    >>> of_communication(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:51"))
+    >>> is_communication_error(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"))
     True
-    >>> of_communication(ValueError("3"))
+    >>> is_communication_error(ValueError("3"))
     False
     """
     found = type(error).__name__.startswith("Dist") or any(word in str(error) for word in COMMUNICATION)
     return isinstance(error, RuntimeError) and found
 
 
-# ---- what is printed of a job --------------------------------------------------------------------------------------
+# ---- what is printed about a job -----------------------------------------------------------------------------------
 
 
 def table(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:

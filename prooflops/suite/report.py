@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from prooflops.console.tables import aligned, engineering, markdown_table
+from prooflops.console.tables import aligned, engineering, markdown_table, share
 from prooflops.history import record
 from prooflops.history import records as history
 from prooflops.machine import device as machine
@@ -177,10 +177,6 @@ def rate(extra: dict[str, Any]) -> str:
         if extra.get(key):
             return engineering(extra[key], unit)
     return "-"
-
-
-def share(value: float | None, absent: str) -> str:
-    return absent if value is None else f"{value:.1%}" + (" !" if value > 1 else "")
 
 
 # ---- documents ---------------------------------------------------------------------------------------------------

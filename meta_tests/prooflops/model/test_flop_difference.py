@@ -8,17 +8,17 @@ from torch.utils.checkpoint import checkpoint
 
 from meta_tests.user_models import gpt
 from meta_tests.user_models.worked import BACKWARD, FORWARD, PARTS
-from prooflops.model import flop_difference as explained
-from prooflops.model import user_model as model
-from prooflops.model.flop_difference import Flops, flops_of
+from prooflops.model import flop_difference
+from prooflops.model.flop_difference import StepFlops, flops_of
+from prooflops.model.user_model import validated_instance
 
 
-def explained_flops(*returned: Any) -> Flops:
+def explained_flops(*returned: Any) -> StepFlops:
     torch.manual_seed(0)
-    return flops_of(model.checked(returned))
+    return flops_of(validated_instance(returned))
 
 
-def parts_of(flops: Flops) -> dict[str, tuple[int, int]]:
+def parts_of(flops: StepFlops) -> dict[str, tuple[int, int]]:
     assert not any(flops.unexplained(phase) for phase in ("forward", "backward", "step"))
     return {part.name: (part.forward, part.backward) for part in flops.parts}
 
@@ -48,7 +48,7 @@ def test_the_reasons_are_the_same_under_autocast_and_checkpointing(how: str) -> 
     inner, inputs = gpt.factory()
     flops = explained_flops(Under(inner, how), inputs)
     parts = parts_of(flops)
-    recomputed = parts.pop(explained.CHECKPOINTED, (0, 0))
+    recomputed = parts.pop(flop_difference.CHECKPOINTED, (0, 0))
     assert parts == PARTS["gpt"]
     assert flops.model == FORWARD["gpt"] + BACKWARD["gpt"]
     assert flops.executed == flops.model + flops.recomputed
@@ -74,15 +74,15 @@ def test_a_fused_attention_kernel_recomputes_its_scores() -> None:
     flops = explained_flops(Attending(), torch.randn(2, 16, 32))
     products = 2 * 2 * 2 * 16 * 16 * 32  # of queries and keys, and of probabilities and values
     parts = parts_of(flops)
-    assert parts[explained.ACTIVATIONS] == (-products, -2 * products)
-    assert parts[explained.FUSED_RECOMPUTED] == (0, -products // 2)
+    assert parts[flop_difference.ACTIVATIONS] == (-products, -2 * products)
+    assert parts[flop_difference.FUSED_RECOMPUTED] == (0, -products // 2)
     assert flops.recomputed == products // 2
 
 
 def test_an_lstm_obeys_2nd_but_for_its_biases() -> None:
     flops = explained_flops(torch.nn.LSTM(16, 32, num_layers=2, batch_first=True), torch.randn(4, 7, 16))
     biases = 2 * 2 * 4 * 32
-    assert parts_of(flops) == {explained.ELEMENTWISE: (2 * 28 * biases, 4 * 28 * biases)}
+    assert parts_of(flops) == {flop_difference.ELEMENTWISE: (2 * 28 * biases, 4 * 28 * biases)}
 
 
 def test_an_expert_without_a_token_is_not_used() -> None:
@@ -96,8 +96,8 @@ def test_an_expert_without_a_token_is_not_used() -> None:
 
     parts = parts_of(explained_flops(Routed(), torch.randn(4, 8, requires_grad=True)))
     assert parts == {
-        explained.NOT_MET: (2 * 4 * 72, 4 * 4 * 72),
-        explained.ELEMENTWISE: (2 * 4 * 8, 4 * 4 * 8),
+        flop_difference.UNUSED: (2 * 4 * 72, 4 * 4 * 72),
+        flop_difference.ELEMENTWISE: (2 * 4 * 8, 4 * 4 * 8),
     }
 
 
@@ -106,11 +106,11 @@ def test_an_expert_without_a_token_is_not_used() -> None:
     [
         ("_shares", lambda self, factors, flops: iter([(index, flops) for index in factors][:1] * 2)),
         ("_factors", lambda self, tensors: ()),
-        ("_whose_gradient", lambda self, of_node, outputs: ()),
+        ("_factors_of_gradient", lambda self, of_node, outputs: ()),
     ],
 )
 def test_a_wrong_explanation_does_not_pass(monkeypatch: pytest.MonkeyPatch, what: str, broken: Any) -> None:
-    monkeypatch.setattr(explained._Tracer, what, broken)
+    monkeypatch.setattr(flop_difference._Tracer, what, broken)
     flops = explained_flops(*gpt.factory())
     parts = {part.name: (part.forward, part.backward) for part in flops.parts}
     assert parts != PARTS["gpt"]

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from meta_tests.conftest import ROOT, ChildRun
-from meta_tests.prooflops.model.model_runs import furnished_house, runs_of_pytest
-from meta_tests.user_models import own, resnet
+from meta_tests.conftest import ROOT, ChildRun, run_pytest_for_each
+from meta_tests.prooflops.model.model_house import model_house
+from meta_tests.user_models import own
 from meta_tests.user_models.worked import (
     BACKWARD,
     FORWARD,
@@ -21,21 +20,10 @@ from meta_tests.user_models.worked import (
     STATE_BYTES,
     TOKENS,
 )
-from prooflops.model import user_model as model
-from prooflops.model.claims import answer_of
-from prooflops.model.memory import memory_of
-from prooflops.suite.registry import Claim
-from prooflops.suite.verdicts import Outcome
-
-CPU = torch.device("cpu")
-
-# ---- three models, one page each ---------------------------------------------------------------------------------
 
 SPECS = {"resnet": "zoo.resnet:factory", "gpt": "zoo.gpt:factory", "own": "zoo.own:Factories.factory"}
 NOTHING_PLANTED = "-p no:cacheprovider --device cpu --quick"
 PLANTED = f"{NOTHING_PLANTED} -p planted --model zoo.gpt:factory --report=planted"
-
-
 LAST_VALIDATION = ("verdicts.json", "report.md")
 
 
@@ -50,14 +38,14 @@ class Examined:
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = furnished_house(tmp_path_factory.mktemp("house"))
+    root = model_house(tmp_path_factory.mktemp("house"))
     (root / "planted.py").write_text(
-        "from prooflops import explained, facts, model_memory\n"
-        "explained._Tracer._derive = lambda self, tensors, outputs: False\n"
-        "shares = explained._Tracer._shares\n"
-        "explained._Tracer._shares = lambda self, factors, flops: shares(self, factors, flops - flops // 8)\n"
+        "from prooflops.model import examination, flop_difference, memory\n"
+        "flop_difference._Tracer._track_derived = lambda self, tensors, outputs: False\n"
+        "shares = flop_difference._Tracer._shares\n"
+        "flop_difference._Tracer._shares = lambda self, factors, flops: shares(self, factors, flops - flops // 8)\n"
         "wrong = lambda tensors: sum(tensor.numel() for tensor in tensors)\n"
-        "facts.bytes_of = model_memory.bytes_of = model_memory.storage_bytes_of = wrong\n"
+        "examination.bytes_of = memory.bytes_of = memory.storage_bytes_of = wrong\n"
     )
     (root / "test_claims" / "test_demo.py").write_text(
         'import pytest\n@pytest.mark.claim("optim.sgd-none")\ndef test_of_the_machine():\n    pass\n'
@@ -75,7 +63,7 @@ def examined(house: Path) -> dict[str, Examined]:
     lines["looking"] = f"{NOTHING_PLANTED} --model zoo.own:looking --report=looking test_claims/test_demo.py"
     lines["checkpointed"] = f"{NOTHING_PLANTED} --model zoo.own:checkpointed --report=checkpointed"
     lines["planted"] = PLANTED
-    done = runs_of_pytest(house, list(lines.values()))
+    done = run_pytest_for_each(house, lines.values())
 
     def left(name: str, suffix: str) -> str:
         (file,) = (house / name).glob(f"model-*.{suffix}")
@@ -148,7 +136,7 @@ def test_a_checkpointed_model_has_more_hfu_than_mfu(examined: dict[str, Examined
     needed = forward + 2 * forward - forward // 2  # the first layer's input needs no gradient
     assert (facts["flops"]["model"], facts["flops"]["executed"]) == (needed, needed + forward)
     step = facts["step"]
-    ceiling = step["reach"]["ceiling_flop_per_s"]["fp32"]
+    ceiling = step["rates"]["ceiling_flop_per_s"]["fp32"]
     assert step["mfu_of_ceiling"] == pytest.approx(needed / step["seconds"] / ceiling)
     assert step["share_of_ceiling"] == pytest.approx((needed + forward) / step["seconds"] / ceiling)
     assert "executed FLOPs, 28.6% recomputed" in page
@@ -157,15 +145,15 @@ def test_a_checkpointed_model_has_more_hfu_than_mfu(examined: dict[str, Examined
 
 @each_model
 def test_parameters_are_counted(examined: dict[str, Examined], name: str) -> None:
-    holdings = examined[name].facts["inventory"]["holdings"]
-    parameters = [each for each in holdings if each["role"] != "buffer"]
+    groups = examined[name].facts["inventory"]["groups"]
+    parameters = [each for each in groups if each["role"] != "buffer"]
     assert sum(each["elements"] for each in parameters) == PARAMETERS[name]
     assert sum(each["bytes"] for each in parameters) == 4 * PARAMETERS[name]
     assert {each["role"] for each in parameters} == ({"trained", "frozen"} if name == "own" else {"trained"})
 
 
 def test_buffers_are_listed_by_dtype_and_a_tied_weight_is_named(examined: dict[str, Examined]) -> None:
-    buffers = [each for each in examined["resnet"].facts["inventory"]["holdings"] if each["role"] == "buffer"]
+    buffers = [each for each in examined["resnet"].facts["inventory"]["groups"] if each["role"] == "buffer"]
     assert {each["dtype"]: each["elements"] for each in buffers} == {"float32": RESNET_NORMS, "int64": 7}
     assert examined["gpt"].facts["inventory"]["tied"] == ["lm_head.weight"]
 
@@ -206,13 +194,13 @@ def test_the_step_has_a_time_and_rates_that_follow_from_it(examined: dict[str, E
     assert step["seconds"] > 0
     assert step["per_s"] == pytest.approx(TOKENS[name][0] / step["seconds"])
     executed = FORWARD[name] + BACKWARD[name]
-    ceiling = step["reach"]["ceiling_flop_per_s"]["fp32"]
+    ceiling = step["rates"]["ceiling_flop_per_s"]["fp32"]
     assert step["share_of_ceiling"] == pytest.approx(executed / step["seconds"] / ceiling)
     assert step["intensity"] == pytest.approx(executed / flops["moved_bytes"])
-    assert step["ridge"] == pytest.approx(ceiling / step["reach"]["bytes_per_s"])
+    assert step["ridge"] == pytest.approx(ceiling / step["rates"]["bytes_per_s"])
     times = step["least_times_s"]
     assert times["compute"] == pytest.approx(executed / ceiling)
-    assert times["memory"] == pytest.approx(flops["moved_bytes"] / step["reach"]["bytes_per_s"])
+    assert times["memory"] == pytest.approx(flops["moved_bytes"] / step["rates"]["bytes_per_s"])
     longest = max(times, key=times.get)
     assert step["bound"] == (longest if times[longest] >= step["seconds"] / 2 else "overhead")
 
@@ -255,23 +243,6 @@ def test_the_memory_of_a_step_is_predicted(examined: dict[str, Examined], name: 
         assert row["predicted_bytes"] == pytest.approx(row["measured_bytes"], rel=0.01), f"{what}: {row}"
 
 
-def test_a_factory_that_converts_a_tied_model_is_predicted() -> None:
-    user_model = model.loaded("meta_tests.user_models.gpt:in_bf16", ROOT, CPU)
-    memory = memory_of(user_model)
-    assert memory.row("gradients").predicted_bytes == 2 * PARAMETERS["gpt"]
-    for what in ("held for the backward pass", "peak of a step"):
-        row = memory.row(what)
-        assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{what}: {row} {memory.remarks}"
-
-
-@pytest.mark.parametrize("factory", ["deep", "checkpointed", "with_class_token"])
-def test_what_vision_models_and_checkpointed_ones_do_is_predicted(factory: str) -> None:
-    memory = memory_of(model.loaded(f"meta_tests.user_models.own:{factory}", ROOT, CPU))
-    row, gradients = memory.row("peak of a step"), memory.row("gradients")
-    assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{row} {memory.remarks}"
-    assert gradients.predicted_bytes == gradients.measured_bytes, f"{gradients}"
-
-
 def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> None:
     _, _, rest = (ROOT / "docs" / "your-model.md").read_text().partition("```\nN = ")
     excerpt = f"N = {rest.partition('```')[0]}".splitlines()
@@ -295,63 +266,3 @@ def test_a_wrong_explanation_and_a_wrong_account_of_bytes_redden_the_run(examine
         assert text in run.output, f"{text!r} is missing from\n{run.output}"
     failed = {each["claim"] for each in examined["planted"].facts["claims"] if each["verdict"] == "FAILS"}
     assert failed == RULES | {"tensor.nbytes-formula"}
-
-
-# ---- answers -----------------------------------------------------------------------------------------------------
-
-HOLDS = Claim("demo.one", "It is so.", ("lecture",), "holds", "behaviour")
-WRONG = Claim("demo.two", "It is not.", ("lecture",), "wrong", "behaviour", correction="It is otherwise.")
-PASSED, FAILED = Outcome("a", "passed", figures=("3 B",)), Outcome("b", "failed", "3 is not 4")
-BESIDE, UNCHECKED = Outcome("c", "skipped", "does not apply: no weight is tied"), Outcome("d", "skipped", "no peak")
-
-
-@pytest.mark.parametrize(
-    ("claim", "outcomes", "verdict", "reason"),
-    [
-        (HOLDS, [PASSED], "holds", ""),
-        (WRONG, [PASSED], "corrected", "It is otherwise."),
-        (HOLDS, [BESIDE, PASSED, UNCHECKED, FAILED], "FAILS", "3 is not 4"),
-        (HOLDS, [PASSED, BESIDE, UNCHECKED], "not checked", "no peak"),
-        (WRONG, [PASSED, BESIDE], "does not apply", "no weight is tied"),
-    ],
-)
-def test_one_answer_from_all_tests_of_a_claim(claim: Claim, outcomes: list[Outcome], verdict: str, reason: str) -> None:
-    answer = answer_of(claim, outcomes)
-    assert (answer.verdict, answer.reason) == (verdict, reason)
-
-
-# ---- what is handed out ------------------------------------------------------------------------------------------
-
-
-def test_no_check_sees_what_another_one_did() -> None:
-    user_model = model.loaded("meta_tests.user_models.gpt:factory", ROOT, CPU)
-    first = user_model.fresh()
-    before = {name: tensor.clone() for name, tensor in first.module.state_dict().items()}
-    first.step()
-    again = user_model.fresh().module.state_dict()
-    assert not torch.equal(first.module.state_dict()["h.0.c_fc.weight"], before["h.0.c_fc.weight"])
-    assert all(torch.equal(again[name], tensor) for name, tensor in before.items())
-
-
-def test_a_frozen_part_stays_in_eval_mode_when_the_whole_is_in_train_mode() -> None:
-    net = resnet.ResNet()
-    net.bn1.eval()
-    assert not model.checked((net, torch.ones(1, 3, 8, 8))).module.bn1.training
-    assert model.checked((resnet.ResNet().eval(), torch.ones(1, 3, 8, 8))).module.bn1.training
-
-
-@pytest.mark.parametrize(
-    ("inputs", "tokens"),
-    [
-        (torch.ones(6), (6, "examples")),
-        (torch.ones(6, 5), (6, "examples")),
-        (torch.ones(6, 5, 4), (30, "tokens")),
-        (torch.ones(6, 3, 4, 4), (6, "examples")),
-        (torch.ones(6, 5, dtype=torch.int64), (30, "tokens")),
-        ({"attention_mask": torch.ones(9, 9), "input_ids": torch.ones(6, 5, dtype=torch.int64)}, (30, "tokens")),
-        ((None, {"x": torch.ones(6, 5)}), (6, "examples")),
-        (torch.tensor(1.0), (1, "examples")),
-    ],
-)
-def test_tokens_or_examples_follow_from_the_first_input(inputs: Any, tokens: tuple[int, str]) -> None:
-    assert model.checked((torch.nn.Linear(2, 2), inputs)).tokens == tokens

@@ -1,11 +1,17 @@
 """What is no model is refused with exit code 4, before anything runs, by a message that says what is valid."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from meta_tests.conftest import ChildRun, House
-from meta_tests.prooflops.model.model_runs import furnished_house, runs_of_pytest
+from meta_tests.conftest import ROOT, ChildRun, House, run_pytest_for_each
+from meta_tests.prooflops.model.model_house import model_house
+from meta_tests.user_models import resnet
+from prooflops.model.user_model import load_user_model, validated_instance
+
+CPU = torch.device("cpu")
 
 VALID = "(module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss)"
 REFUSED: dict[str, tuple[str, ...]] = {
@@ -51,14 +57,14 @@ REFUSED: dict[str, tuple[str, ...]] = {
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
     """What each of them got; in one process, which must not import a test module."""
-    root = furnished_house(tmp_path_factory.mktemp("house"), registry=False)
+    root = model_house(tmp_path_factory.mktemp("house"), registry=False)
     House(root).claim("demo.holds")
     for file in ("test_claims/test_user_model.py", "bench/test_user_model.py"):
         (root / file).write_text('raise SystemExit("a test module was imported before the refusal")')
     (root / "zoo" / "failing.py").write_text('raise RuntimeError("this module cannot be imported")\n')
     (root / "zoo" / "lacking.py").write_text("import a_package_that_nobody_has\n")
     (root / "zoo" / "unfinished.py").write_text("def factory(:\n")
-    done = runs_of_pytest(root, [f"--device cpu --model {spec}" for spec in REFUSED])
+    done = run_pytest_for_each(root, [f"--device cpu --model {spec}" for spec in REFUSED])
     assert not (root / "reports").exists()
     return {line.partition("--model ")[2]: run for line, run in done.items()}
 
@@ -73,7 +79,7 @@ def test_what_is_no_model_is_refused_before_anything_runs(refusals: dict[str, Ch
 
 def test_without_the_option_nobody_hears_of_the_tests_and_an_unknown_claim_is_refused(tmp_path: Path) -> None:
     lines = {"without": "--device=cpu --collect-only -q", "with": "--device=cpu --collect-only --model=zoo.gpt:factory"}
-    done = runs_of_pytest(furnished_house(tmp_path, registry=False), list(lines.values()))
+    done = run_pytest_for_each(model_house(tmp_path, registry=False), lines.values())
     without, unknown = (done[line] for line in lines.values())
     assert without.code == 5, without.output
     assert "no tests collected" in without.output
@@ -81,3 +87,40 @@ def test_without_the_option_nobody_hears_of_the_tests_and_an_unknown_claim_is_re
     assert unknown.code == 4, unknown.output
     assert "markers name claims that are not in the registry" in unknown.output
     assert "'tensor.nbytes-formula' in test_claims/test_user_model.py" in unknown.output
+
+
+# ---- what is handed out ------------------------------------------------------------------------------------------
+
+
+def test_no_check_sees_what_another_one_did() -> None:
+    user_model = load_user_model("meta_tests.user_models.gpt:factory", ROOT, CPU)
+    first = user_model.fresh()
+    before = {name: tensor.clone() for name, tensor in first.module.state_dict().items()}
+    first.step()
+    again = user_model.fresh().module.state_dict()
+    assert not torch.equal(first.module.state_dict()["h.0.c_fc.weight"], before["h.0.c_fc.weight"])
+    assert all(torch.equal(again[name], tensor) for name, tensor in before.items())
+
+
+def test_a_frozen_part_stays_in_eval_mode_when_the_whole_is_in_train_mode() -> None:
+    net = resnet.ResNet()
+    net.bn1.eval()
+    assert not validated_instance((net, torch.ones(1, 3, 8, 8))).module.bn1.training
+    assert validated_instance((resnet.ResNet().eval(), torch.ones(1, 3, 8, 8))).module.bn1.training
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tokens"),
+    [
+        (torch.ones(6), (6, "examples")),
+        (torch.ones(6, 5), (6, "examples")),
+        (torch.ones(6, 5, 4), (30, "tokens")),
+        (torch.ones(6, 3, 4, 4), (6, "examples")),
+        (torch.ones(6, 5, dtype=torch.int64), (30, "tokens")),
+        ({"attention_mask": torch.ones(9, 9), "input_ids": torch.ones(6, 5, dtype=torch.int64)}, (30, "tokens")),
+        ((None, {"x": torch.ones(6, 5)}), (6, "examples")),
+        (torch.tensor(1.0), (1, "examples")),
+    ],
+)
+def test_tokens_or_examples_follow_from_the_first_input(inputs: Any, tokens: tuple[int, str]) -> None:
+    assert validated_instance((torch.nn.Linear(2, 2), inputs)).tokens == tokens

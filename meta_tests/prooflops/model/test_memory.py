@@ -1,0 +1,28 @@
+"""The memory of a step is predicted for what factories of vision models, checkpointing and conversions do."""
+
+import pytest
+import torch
+
+from meta_tests.conftest import ROOT
+from meta_tests.user_models.worked import PARAMETERS
+from prooflops.model.memory import memory_of
+from prooflops.model.user_model import load_user_model
+
+CPU = torch.device("cpu")
+
+
+def test_a_factory_that_converts_a_tied_model_is_predicted() -> None:
+    user_model = load_user_model("meta_tests.user_models.gpt:in_bf16", ROOT, CPU)
+    memory = memory_of(user_model)
+    assert memory.row("gradients").predicted_bytes == 2 * PARAMETERS["gpt"]
+    for what in ("held for the backward pass", "peak of a step"):
+        row = memory.row(what)
+        assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{what}: {row} {memory.remarks}"
+
+
+@pytest.mark.parametrize("factory", ["deep", "checkpointed", "with_class_token"])
+def test_what_vision_models_and_checkpointed_ones_do_is_predicted(factory: str) -> None:
+    memory = memory_of(load_user_model(f"meta_tests.user_models.own:{factory}", ROOT, CPU))
+    row, gradients = memory.row("peak of a step"), memory.row("gradients")
+    assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{row} {memory.remarks}"
+    assert gradients.predicted_bytes == gradients.measured_bytes, f"{gradients}"

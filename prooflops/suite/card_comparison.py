@@ -1,0 +1,211 @@
+"""The runs of several cards compared: how far each is from the median card, which are outliers, what is missing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, inf, log
+from typing import Any
+
+from prooflops.console.tables import engineering
+from prooflops.history.records import is_ignored
+
+ALONE, AT_ONCE = "alone", "at once"
+# An outlier is at least this far from the median card by both measures.
+LEAST_SHARE = 0.03
+LEAST_Z = 3.5  # Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993
+FEWEST_CARDS = 3  # where two differ, either could be the odd one
+
+
+@dataclass(frozen=True)
+class Card:
+    """One card: the arguments and the environment with which a run of pytest measures it."""
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CardRun:
+    """The run of one card in one phase."""
+
+    card: Card
+    phase: str
+    code: int
+    wall_s: float
+    record: dict[str, Any] | None
+    output: str
+
+    @property
+    def medians_s(self) -> dict[str, float]:
+        """The median time of each benchmark that may be compared."""
+        rows = self.record["benchmarks"] if self.record else []
+        return {str(row["fullname"]): float(row["stats"]["median"]) for row in rows if not is_ignored(row)}
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far one card is from the median card: as a share of it, and in robust standard deviations."""
+
+    share: float
+    z: float
+    outlier: bool
+
+
+def deviations(values: Sequence[float]) -> list[Deviation]:
+    """Each value against the median of them all.
+
+    z is the distance from the median over 1.4826 times the median absolute deviation, which is the standard deviation
+    where the values are normal. An outlier is beyond 3.5 by z *and* beyond 3 %: among a few equal cards the deviation
+    is tiny, and z large for a trifle. Two values are too few for an outlier.
+
+    >>> [each.outlier for each in deviations([1.0, 1.01, 0.99, 1.1])], deviations([1.0, 1.0, 1.02])[2].outlier
+    ([False, False, False, True], False)
+    """
+    from scipy.stats import median_abs_deviation
+
+    middle = statistics.median(values)
+    spread = float(median_abs_deviation(values, scale="normal"))
+    rows = []
+    for value in values:
+        distance = value - middle
+        z = distance / spread if spread else inf * (1 if distance > 0 else -1) if distance else 0.0
+        share = distance / middle
+        far = len(values) >= FEWEST_CARDS and abs(share) >= LEAST_SHARE and abs(z) >= LEAST_Z
+        rows.append(Deviation(share, z, far))
+    return rows
+
+
+Times = Mapping[str, Mapping[str, float]]  # of each benchmark, on each card that has one
+
+
+def times_of(runs: Sequence[CardRun], phase: str) -> Times:
+    """The times of a phase. A benchmark may have failed on one card, and the run of a card may have left no record."""
+    rows: dict[str, dict[str, float]] = {}
+    for run in runs:
+        for name, median_s in run.medians_s.items() if run.phase == phase else ():
+            rows.setdefault(name, {})[run.card.name] = median_s
+    return rows
+
+
+def mean(rows: Times) -> Times:
+    """One row: the geometric mean of the benchmarks that all cards have; no row where these are fewer than two."""
+    cards = {card for row in rows.values() for card in row}
+    common = [row for row in rows.values() if row.keys() == cards]
+    if len(common) < 2:
+        return {}
+    return {f"all {len(common)}": {card: exp(statistics.fmean(log(row[card]) for row in common)) for card in common[0]}}
+
+
+def compare_times(rows: Times) -> dict[str, dict[str, Deviation]]:
+    """How far each card's time is from the median, for each benchmark that two or more cards have."""
+    return {
+        name: dict(zip(row, deviations(list(row.values())), strict=True)) for name, row in rows.items() if len(row) > 1
+    }
+
+
+def tables(runs: Sequence[CardRun]) -> dict[str, list[list[str]]]:
+    """Time of each card against the median card, in both phases; and at once against the same card alone."""
+    cards = [run.card.name for run in runs if run.phase == ALONE]
+    times = {phase: times_of(runs, phase) for phase in (ALONE, AT_ONCE)}
+    result = {}
+    for phase, measured in times.items():
+        rows = [["benchmark", "median card", *cards]]
+        for name, row in compare_times({**measured, **mean(measured)}).items():
+            middle = engineering(statistics.median(measured[name].values()), "s") if name in measured else "-"
+            cells = {card: f"{each.share:+.1%}" + (" !" if each.outlier else "") for card, each in row.items()}
+            rows.append([short_name(name), middle, *(cells.get(card, "-") for card in cards)])
+        result[f"{phase}: time against the median card"] = rows
+    rows = [["benchmark", *cards]]
+    for name, alone in times[ALONE].items():
+        at_once = times[AT_ONCE].get(name, {})
+        cells = {card: f"{seconds / alone[card]:.2f}x" for card, seconds in at_once.items() if card in alone}
+        if cells:
+            rows.append([short_name(name), *(cells.get(card, "-") for card in cards)])
+    result["at once: time against the same card alone"] = rows
+    return result
+
+
+def short_name(name: str) -> str:
+    return name.rpartition("::")[2].removeprefix("test_")
+
+
+def outliers(runs: Sequence[CardRun]) -> list[str]:
+    """A line for each card that is an outlier in a benchmark, the one that is in most of them first."""
+    named = []
+    for phase in (ALONE, AT_ONCE):
+        rows = compare_times(times_of(runs, phase))
+        for card in (run.card.name for run in runs if run.phase == phase):
+            own = {name: row[card] for name, row in rows.items() if card in row}
+            far = {name: each for name, each in own.items() if each.outlier}
+            if far:
+                worst = max(far, key=lambda name: abs(far[name].share))
+                share = far[worst].share
+                how = f"{abs(share):.1%} {'slower' if share > 0 else 'faster'} than the median card"
+                where = f"{len(far)} of {len(own)} benchmarks, most in {short_name(worst)}"
+                named.append((len(far), f"outlier: {card} {phase} in {where}: {how}"))
+    return [line for _, line in sorted(named, key=lambda pair: -pair[0])]
+
+
+def why_no_outlier(runs: Sequence[CardRun]) -> list[str]:
+    """Why no outlier is named where none is: because there is none, or because too little could be compared."""
+    without, too_few, lines = [], [], []
+    for phase in (ALONE, AT_ONCE):
+        rows = compare_times(times_of(runs, phase))
+        if not rows:
+            lines.append(f"not compared {phase}: no benchmark has a time on two cards")
+        elif max(map(len, rows.values())) < FEWEST_CARDS:
+            too_few.append(phase)
+        elif not any(each.outlier for row in rows.values() for each in row.values()):
+            without.append(phase)
+        lines += missing_times(runs, phase)
+    if too_few and number_of_cards(runs) < FEWEST_CARDS:
+        lines.insert(0, f"no outlier is named {' or '.join(too_few)}: two cards are too few")
+    if without:
+        far = f"{LEAST_SHARE:.0%} and {LEAST_Z} robust deviations from the median card"
+        lines.insert(0, f"no outlier {' or '.join(without)}: no card is {far}")
+    return lines
+
+
+def missing_times(runs: Sequence[CardRun], phase: str) -> list[str]:
+    """What a phase could not compare: cards without a time that others have, and benchmarks on too few cards."""
+    rows, lines = times_of(runs, phase), []
+    for run in (run for run in runs if run.phase == phase):
+        missing = [short_name(name) for name, row in rows.items() if len(row) > 1 and run.card.name not in row]
+        if run.record is None:
+            lines.append(f"not compared {phase}: {run.card.name}: no record")
+        elif missing:
+            lines.append(f"not compared {phase}: {run.card.name} in {', '.join(missing)}: no time there")
+    few: dict[tuple[str, ...], list[str]] = {}
+    for name, row in rows.items():
+        few.setdefault(tuple(row), []).append(short_name(name))
+    for cards, names in few.items():
+        if len(cards) == 1:
+            lines.append(f"not compared {phase}: {', '.join(names)}: a time on {cards[0]} only")
+        elif len(cards) < FEWEST_CARDS <= number_of_cards(runs):
+            why = f"a time on {' and '.join(cards)} only, and two are too few"
+            lines.append(f"no outlier is named {phase}: {', '.join(names)}: {why}")
+    return lines
+
+
+def number_of_cards(runs: Sequence[CardRun]) -> int:
+    return sum(run.phase == ALONE for run in runs)
+
+
+def failures(runs: Sequence[CardRun]) -> list[str]:
+    """The last lines of each run that was not green, and the claims that fail on its card."""
+    lines = []
+    for run in runs:
+        name = f"{run.card.name} {run.phase}"
+        verdicts = run.record["prooflops"]["verdicts"] if run.record else []
+        failing = [str(verdict["id"]) for verdict in verdicts if verdict["verdict"] == "FAILS"]
+        if run.code or run.record is None:
+            output = run.output.strip().splitlines()
+            shown = [line for line in output if line.startswith(("FAILED", "ERROR"))] or output[-5:]
+            lines.append(f"{name}: exit {run.code}, {'without' if run.record is None else 'with'} a record")
+            lines += [f"    {line}" for line in shown]
+        if failing:
+            lines.append(f"{name}: FAILS {', '.join(failing)}")
+    return lines
