@@ -1,0 +1,191 @@
+"""What autograd keeps for the backward pass, as torch runs the nets on the CPU; with checkpoints and micro-batches."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from accounting import measured
+from accounting.activations import (
+    ATTENTION,
+    DTYPES,
+    RANDOM_STATE_BYTES,
+    activation_bytes,
+    deep_linear_peak_bytes,
+    recomputed_bytes,
+    saved_tensors,
+)
+from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear, Transformer, parameter_count
+from meta_tests.accounting.older_torch import activation_bytes_here, narrower_norm_bytes
+from test_claims.oracles import memory as tensors
+from test_claims.strategies import TORCH_DTYPES, sizes
+
+
+@st.composite
+def transformers(draw):
+    """Small transformers of every kind the formula distinguishes."""
+    key_heads, experts = draw(sizes(1, 2)), draw(st.sampled_from([1, 1, 3]))
+    norm, flag = draw(st.sampled_from(["layernorm", "rmsnorm"])), st.booleans()
+    return Transformer(
+        vocab_size=draw(sizes(2, 20)),
+        layers=draw(sizes(1, 3)),
+        dim=draw(sizes(1, 9)),
+        heads=key_heads * draw(sizes(1, 3)),
+        kv_heads=key_heads,
+        head_dim=draw(st.sampled_from([2, 4])),
+        hidden=draw(sizes(1, 9)),
+        gated=draw(flag),
+        experts=experts,
+        active_experts=draw(sizes(1, experts)),
+        tied_embedding=draw(flag),
+        learned_positions=draw(st.sampled_from([0, 8])),
+        norm=norm,
+        norm_bias=norm == "layernorm" and draw(flag),
+        qkv_bias=draw(flag),
+        mlp_bias=draw(flag),
+    )
+
+
+def saved_by(workloads, model, batch, sequence=1, dtype="fp32", attention="flash", autocast=None):
+    """Bytes that autograd keeps in a real forward pass, the batch and the parameters excepted."""
+    net = workloads.build(model, dtype=TORCH_DTYPES[dtype])
+    x = workloads.inputs(model, batch, sequence)
+    if x.is_floating_point():
+        x = x.to(TORCH_DTYPES[dtype])
+    cast = torch.autocast("cpu", TORCH_DTYPES[autocast]) if autocast else nullcontext()
+    with cast, sdpa_kernel(SDPBackend.MATH) if attention == "math" else nullcontext():
+        return tensors.saved_bytes(lambda: net(x), [x, *net.parameters()])
+
+
+@given(
+    model=transformers(),
+    batch=sizes(1, 3),
+    sequence=sizes(1, 6),
+    dtype=st.sampled_from(["fp32", "fp64"]),
+    attention=st.sampled_from(ATTENTION),
+)
+def test_activations_of_a_transformer_are_what_autograd_keeps(workloads, model, batch, sequence, dtype, attention):
+    got = saved_by(workloads, model, batch, sequence, dtype, attention)
+    formula = activation_bytes_here(model, batch, sequence, dtype, attention)
+    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {batch=}, {sequence=}, {dtype=}]"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B], ids=["gpt2", "llama3", "mixtral"])
+def test_activations_of_published_architectures_are_what_autograd_keeps(workloads, preset, dtype, attention):
+    model = replace(workloads.reduced(preset, layers=2, head_dim=4), vocab_size=64)
+    got = saved_by(workloads, model, 2, 6, dtype, attention)
+    formula = activation_bytes_here(model, 2, 6, dtype, attention)
+    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {dtype=}, {attention=}]"
+
+
+@given(
+    model=st.builds(DeepLinear, dim=sizes(), layers=sizes(1, 5), outputs=sizes(), inputs=sizes(), bias=st.booleans()),
+    batch=sizes(),
+    autocast=st.sampled_from([None, None, "bf16"]),
+)
+def test_activations_of_a_deep_linear_net_are_what_autograd_keeps(workloads, model, batch, autocast):
+    got = saved_by(workloads, model, batch, autocast=autocast)
+    formula = activation_bytes(model, batch, autocast=autocast)
+    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {batch=}, {autocast=}]"
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize(
+    "model",
+    [
+        DeepLinear(dim=6, layers=5, outputs=2),
+        Transformer(vocab_size=9, layers=5, dim=8, heads=2, hidden=12, learned_positions=7),
+        Transformer(vocab_size=9, layers=5, dim=8, heads=2, kv_heads=1, hidden=12, norm="rmsnorm", gated=True),
+    ],
+    ids=["deep linear", "gpt", "llama"],
+)
+def test_checkpointing_keeps_one_input_per_segment(workloads, model, every):
+    net, x = workloads.build(model, checkpoint_every=every), workloads.inputs(model, 3, 7)
+    with measured.memory("cpu") as held:
+        output = net(x)
+    got = held.live_bytes - output.nbytes
+    random_state = -(-model.layers // every) * RANDOM_STATE_BYTES
+    formula = activation_bytes(model, 3, 7, checkpoint_every=every) + random_state
+    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {every=}]"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_recomputing_a_segment_brings_back_what_its_layers_keep(workloads, norm, every, dtype):
+    model = Transformer(vocab_size=9, layers=4, dim=8, heads=2, hidden=12, norm=norm)
+    segment = workloads.build(model, dtype=TORCH_DTYPES[dtype]).layers[:every]
+    x = torch.randn(3, 7, 8, dtype=TORCH_DTYPES[dtype], requires_grad=True)
+    got = tensors.saved_bytes(lambda: workloads.through(segment, x), [x, *segment.parameters()])
+    formula = recomputed_bytes(model, 3, 7, dtype, checkpoint_every=every)
+    formula -= 2 * every * narrower_norm_bytes(model, 3 * 7, dtype)
+    assert got == formula, f"{got} bytes come back, but should be {formula} [{model}, {every=}, {dtype=}]"
+
+
+def test_recomputing_linear_layers_brings_back_all_inputs_but_the_first(workloads):
+    model = DeepLinear(dim=6, layers=4)
+    segment = workloads.build(model).layers[:3]
+    x = torch.randn(5, 6, requires_grad=True)
+    got = tensors.saved_bytes(lambda: workloads.through(segment, x), [x, *segment.parameters()])
+    formula = recomputed_bytes(model, 5, checkpoint_every=3)
+    assert got == formula == 2 * 5 * 6 * 4, f"{got} bytes come back, but should be {formula}"
+
+
+def test_accumulating_over_micro_batches_keeps_the_activations_of_the_largest(workloads):
+    model = DeepLinear(dim=6, layers=4)
+    net, x = workloads.build(model), workloads.inputs(model, 10)
+    kept = []
+    with measured.memory("cpu") as held:
+        for index, part in enumerate(x.chunk(4)):
+            loss = net(part).sum()
+            held.mark(f"forward {index}")
+            loss.backward()
+    for index, phase in enumerate(held.phases.values()):
+        gradients = 4 * parameter_count(model) * (index > 0)
+        kept.append(phase.live_bytes - gradients - 4)
+    formula = activation_bytes(model, 10, micro_batches=4)
+    assert max(kept) == formula == activation_bytes(model, 3), f"{kept} bytes are kept, but should be {formula} at most"
+
+
+def test_the_saved_tensors_sum_to_the_activations_by_part():
+    parts = {}
+    for tensor in saved_tensors(MIXTRAL_8X7B, 1, 4096, "bf16"):
+        parts[tensor.part] = parts.get(tensor.part, 0) + tensor.bytes
+    assert set(parts) == {"attention", "router", "mlp", "head"}
+    assert sum(parts.values()) == activation_bytes(MIXTRAL_8X7B, 1, 4096, "bf16")
+
+
+def test_the_random_state_that_a_checkpoint_keeps_has_the_stated_size():
+    got = torch.get_rng_state().nbytes
+    assert got == RANDOM_STATE_BYTES, f"the CPU's random state has {got} bytes, but should have {RANDOM_STATE_BYTES}"
+
+
+NET = DeepLinear(dim=4, layers=2)
+SMALL_TRANSFORMER = Transformer(vocab_size=9, layers=1, dim=4, heads=1, hidden=4)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: activation_bytes(NET, 0), ValueError, ["batch", "0"]),
+        (lambda: activation_bytes(NET, 2, dtype="int8"), ValueError, ["dtype", "int8", "bf16"]),
+        (lambda: activation_bytes(NET, 2, checkpoint_every=-1), ValueError, ["checkpoint_every", "-1"]),
+        (lambda: activation_bytes(NET, 2, micro_batches=0), ValueError, ["micro_batches", "0"]),
+        (lambda: activation_bytes(SMALL_TRANSFORMER, 2, 0), ValueError, ["sequence", "0"]),
+        (lambda: activation_bytes(SMALL_TRANSFORMER, 2, 3, attention="paged"), ValueError, ["attention", "paged"]),
+        (lambda: activation_bytes(SMALL_TRANSFORMER, 2, 3, autocast="bf16"), ValueError, ["autocast", "bf16"]),
+        (lambda: recomputed_bytes(NET, 2, checkpoint_every=0), ValueError, ["checkpoint_every", "0"]),
+        (lambda: deep_linear_peak_bytes(replace(NET, bias=True), 2), ValueError, ["bias"]),
+    ],
+)
+def test_bad_input_is_named_with_its_value_and_the_valid_ones(call, error, words):
+    with pytest.raises(error) as raised:
+        call()
+    missing = [word for word in words if word not in str(raised.value)]
+    assert not missing, f"the error is {str(raised.value)!r}, but should name {missing}"
