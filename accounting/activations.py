@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from accounting.checks import validated_choice, validated_int
+from accounting.checks import validated_choice, validated_int, validated_product
 from accounting.formats import element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Model, Transformer
@@ -61,13 +61,14 @@ def saved_tensors(
     >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
     layers output 8 fp32 2 64
     """
-    validated_int("batch", batch, minimum=1)
+    batch = validated_int("batch", batch, minimum=1)
     validated_choice("dtype", dtype, DTYPES)
     if isinstance(model, DeepLinear):
         return tuple(_of_deep_linear(model, batch, dtype, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
-    tokens = batch * validated_int("sequence", sequence, minimum=1)
+    sequence = validated_int("sequence", sequence, minimum=1)
+    tokens = batch * sequence
     validated_choice("attention", attention, ATTENTION)
     block = [*_of_attention(model, tokens, sequence, dtype, attention), *_of_mlp(model, tokens, dtype)]
     positions = [SavedTensor("embedding", "positions", sequence, "int64")] if model.learned_positions else []
@@ -103,17 +104,18 @@ def activation_bytes(
     64
     """
     part = -(-validated_int("batch", batch, minimum=1) // validated_int("micro_batches", micro_batches, minimum=1))
-    if not validated_int("checkpoint_every", checkpoint_every):
+    every = validated_int("checkpoint_every", checkpoint_every)
+    if not every:
         return sum(tensor.bytes for tensor in saved_tensors(model, part, sequence, dtype, attention, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
-    segments = -(-model.layers // checkpoint_every)
+    segments = -(-model.layers // every)
     if isinstance(model, DeepLinear):
         # The input of the first segment is the batch; the output of the last is the input of the head.
         return segments * element_bytes(part * model.dim, dtype)
-    tokens = part * sequence
     ends = [tensor for tensor in saved_tensors(model, part, sequence, dtype, attention) if not _in_block(tensor)]
-    return sum(tensor.bytes for tensor in ends) + segments * element_bytes(tokens * model.dim, dtype)
+    segment_input = validated_product(part=part, sequence=sequence, dim=model.dim)
+    return sum(tensor.bytes for tensor in ends) + segments * element_bytes(segment_input, dtype)
 
 
 def recomputed_bytes(
@@ -129,14 +131,14 @@ def recomputed_bytes(
     32
     """
     layers = min(validated_int("checkpoint_every", checkpoint_every, minimum=1), model.layers)
-    segment = replace(model, layers=layers)
+    segment, segment_input = replace(model, layers=layers), validated_product(batch=batch, dim=model.dim)
     if isinstance(model, DeepLinear):
         # Without the first layer's input, which is kept; the last layer's output belongs to what comes after.
-        return activation_bytes(segment, batch, dtype=dtype) - element_bytes(batch * model.dim, dtype)
+        return activation_bytes(segment, batch, dtype=dtype) - element_bytes(segment_input, dtype)
     saved = saved_tensors(segment, batch, sequence, dtype, attention)
     inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
-    kept_input = 0 if _norm_keeps_a_copy(model, dtype) else element_bytes(batch * sequence * model.dim, dtype)
-    return inside - kept_input
+    segment_input *= validated_int("sequence", sequence)
+    return inside - (0 if _norm_keeps_a_copy(model, dtype) else element_bytes(segment_input, dtype))
 
 
 def deep_linear_peak_bytes(
@@ -165,9 +167,11 @@ def deep_linear_peak_bytes(
     moments = [n * activation + 5 * output, (n + 1) * activation + output + head]
     moments += [(layer + 1) * activation + (n - layer + 1) * weight + head for layer in range(n, 1, -1)]
     moments += [activation + (n - 1) * weight + first + head]
-    held = (first + (n - 1) * weight + head) * size if model_state_bytes is None else model_state_bytes
+    if model_state_bytes is None:
+        model_state_bytes = (first + (n - 1) * weight + head) * size
     loss_and_its_gradient = 2
-    return held + (rows * model.inputs + max(moments) + loss_and_its_gradient) * size
+    step_bytes = (rows * model.inputs + max(moments) + loss_and_its_gradient) * size
+    return validated_int("model_state_bytes", model_state_bytes) + step_bytes
 
 
 def _of_deep_linear(model: DeepLinear, batch: int, dtype: str, autocast: str | None) -> Iterator[SavedTensor]:

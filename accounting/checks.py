@@ -31,6 +31,18 @@ def validated_int(name: str, value: object, minimum: int = 0) -> int:
     return number
 
 
+def validated_product(**sizes: object) -> int:
+    """The product of sizes, each of them a `validated_int` under its own name.
+
+    >>> validated_product(m=2, k=3)
+    6
+    >>> validated_product(m=2, k=0.5)
+    Traceback (most recent call last):
+    TypeError: k must be an integer, got 0.5 of type float
+    """
+    return math.prod(validated_int(name, size) for name, size in sizes.items())
+
+
 def validated_ints(name: str, values: Iterable[object], minimum: int = 0) -> tuple[int, ...]:
     """`values` (a shape, strides) as ints if each of them is a `validated_int`.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
-from accounting.checks import validated_choice, validated_int, validated_ints
+from accounting.checks import validated_choice, validated_ints
 
 T = TypeVar("T")
 Indices = frozenset[str]
@@ -83,11 +83,11 @@ class Contraction:
             if validated_choice("order", order, ["best", "left"]) == "best":
                 return self.best_pairs()
             return [(0, 1) if present == number else (0, present - 1) for present in range(number, 1, -1)]
-        pairs = [tuple(pair) for pair in order]
+        pairs = [validated_ints("order", pair) for pair in order]
         if len(pairs) != number - 1:
             raise ValueError(f"order must have {number - 1} pairs for {number} operands, got {pairs}")
         for present, pair in zip(range(number, 1, -1), pairs, strict=True):
-            if len(pair) != 2 or pair[0] == pair[1] or not all(validated_int("order", at) < present for at in pair):
+            if len(pair) != 2 or pair[0] == pair[1] or max(pair) >= present:
                 raise ValueError(f"order must name two of the positions 0..{present - 1}, got {pair} in {pairs}")
         return [(pair[0], pair[1]) for pair in pairs]
 

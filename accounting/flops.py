@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from accounting import contraction
-from accounting.checks import validated_choice, validated_int, validated_ints
+from accounting.checks import validated_choice, validated_int, validated_ints, validated_product
 from accounting.contraction import Order
 from accounting.layout import broadcast_shape
 
@@ -77,23 +77,11 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     >>> matmul_flops(1024, 512, 256)
     268435456
     """
-    return (
-        MULTIPLY_ADD_FLOPS
-        * validated_int("batch", batch)
-        * validated_int("m", m)
-        * validated_int("k", k)
-        * validated_int("n", n)
-    )
+    return MULTIPLY_ADD_FLOPS * validated_product(m=m, k=k, n=n, batch=batch)
 
 
 def matmul_backward_flops(
-    m: int,
-    k: int,
-    n: int,
-    batch: int = 1,
-    *,
-    a_gradient: bool = True,
-    b_gradient: bool = True,
+    m: int, k: int, n: int, batch: int = 1, *, a_gradient: bool = True, b_gradient: bool = True
 ) -> int:
     """FLOPs of the gradients of y = a·b, (m, k) by (k, n): 2·batch·m·k·n for each operand that needs one.
 
@@ -129,7 +117,7 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     if a[-1] != b[-2]:
         raise ValueError(
             f"the last size of a_shape must equal the last but one of b_shape (the only one, if 1-D), "
-            f"got {a[-1]} and {b[-2]} in {tuple(a_shape)} and {tuple(b_shape)}"
+            f"got {a[-1]} and {b[-2]} for {tuple(a_shape)} and {tuple(b_shape)}"
         )
     return matmul_flops(a[-2], a[-1], b[-1], batch=prod(broadcast_shape(a[:-2], b[:-2])))
 
@@ -165,10 +153,7 @@ def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
 
 
 def einsum_backward_flops(
-    equation: str,
-    *shapes: Shape,
-    order: Order = "best",
-    gradients: Collection[int] | None = None,
+    equation: str, *shapes: Shape, order: Order = "best", gradients: Collection[int] | None = None
 ) -> int:
     """FLOPs of the gradients of an einsum, for the operands at the positions `gradients` (None: for all).
 
@@ -226,21 +211,12 @@ def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = F
     >>> linear_flops(1, 128, 64), linear_flops(32, 128, 64), linear_flops(32, 128, 64, bias=True)
     (16384, 524288, 526336)
     """
-    product = matmul_flops(
-        validated_int("batch", batch),
-        validated_int("in_features", in_features),
-        validated_int("out_features", out_features),
-    )
-    return product + bool(bias) * batch * out_features
+    product = MULTIPLY_ADD_FLOPS * validated_product(batch=batch, in_features=in_features, out_features=out_features)
+    return product + bool(bias) * validated_product(batch=batch, out_features=out_features)
 
 
 def linear_backward_flops(
-    batch: int,
-    in_features: int,
-    out_features: int,
-    bias: bool = False,
-    *,
-    input_gradient: bool = True,
+    batch: int, in_features: int, out_features: int, bias: bool = False, *, input_gradient: bool = True
 ) -> int:
     """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as much for the input where that is needed.
 
@@ -255,7 +231,7 @@ def linear_backward_flops(
     """
     products = WEIGHT_GRADIENT_PRODUCTS + bool(input_gradient) * INPUT_GRADIENT_PRODUCTS
     forward = linear_flops(batch, in_features, out_features)
-    return products * forward + bool(bias) * batch * out_features
+    return products * forward + bool(bias) * validated_product(batch=batch, out_features=out_features)
 
 
 def linear_step(
@@ -289,7 +265,7 @@ def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
     Exact for addition, multiplication, relu. An exponential, an inverse root, GELU cost several instructions each:
     state how many as `flops_per_element`, or accept that a count says little of the time of such an operation.
 
-    Raises ValueError for shapes that do not broadcast, ValueError or TypeError for a size that is no count.
+    Raises ValueError for shapes that do not broadcast, ValueError or TypeError for a size below 0 or no integer.
 
     >>> elementwise_flops((1024, 512), (1024, 512))
     524288
@@ -303,7 +279,7 @@ def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
     Counted from an empty accumulator; starting from the first element saves one per output. A mean divides once more
     per output.
 
-    Raises ValueError or TypeError for a size that is no count.
+    Raises ValueError or TypeError for a size below 0 or no integer.
 
     >>> reduction_flops((1024, 512))
     524288

@@ -106,7 +106,8 @@ class Format:
         >>> format_of("bf16").decode(0x3FC0)
         1.5
         """
-        if validated_int("pattern", pattern) >> self.bits:
+        pattern = validated_int("pattern", pattern)
+        if pattern >> self.bits:
             raise ValueError(f"pattern must be below 2**{self.bits} for {self.name}, got {pattern}")
         magnitude = pattern & ((1 << (self.exponent_bits + self.fraction_bits)) - 1)
         negative = magnitude != pattern
@@ -230,7 +231,8 @@ class IntegerFormat:
         >>> format_of("int8").decode(0xFF)
         -1
         """
-        if validated_int("pattern", pattern) >> self.bits:
+        pattern = validated_int("pattern", pattern)
+        if pattern >> self.bits:
             raise ValueError(f"pattern must be below 2**{self.bits} for {self.name}, got {pattern}")
         return pattern if pattern <= self.max else pattern - (1 << self.bits)
 
@@ -331,7 +333,8 @@ class BlockFormat:
         >>> block_format_of("nvfp4").storage_bits(1024)
         4640
         """
-        blocks = -(-validated_int("elements", elements) // self.block_size)
+        elements = validated_int("elements", elements)
+        blocks = -(-elements // self.block_size)
         tensor_bits = self.tensor_scale.storage_bits if self.tensor_scale else 0
         return elements * self.element.storage_bits + blocks * self.scale.storage_bits + tensor_bits
 

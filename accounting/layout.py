@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
 
-from accounting.checks import validated_int, validated_ints
+from accounting.checks import validate_fields, validated_int, validated_ints
 
 
 def _strides_of(shape: tuple[int, ...], strides: Iterable[object]) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ def _wrapped(name: str, value: int, length: int) -> int:
 
 
 def _is_minus_one(value: object) -> bool:
-    return isinstance(value, int) and value == -1
+    return hasattr(value, "__index__") and value == -1
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -146,20 +146,17 @@ def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int,
     >>> inferred_shape((2, 3, 4), (6, -1))
     (6, 4)
     """
-    sizes = validated_ints("shape", shape)
-    wanted = tuple(new_shape)
-    unknown = [position for position, size in enumerate(wanted) if _is_minus_one(size)]
-    known = validated_ints(
-        "new_shape",
-        (size for position, size in enumerate(wanted) if position not in unknown),
-    )
-    numel, rest = math.prod(sizes), math.prod(known)
+    sizes, given = validated_ints("shape", shape), tuple(new_shape)
+    unknown = [position for position, size in enumerate(given) if _is_minus_one(size)]
+    # 1 stands for an unknown size, which leaves the product as it is.
+    wanted = validated_ints("new_shape", [1 if _is_minus_one(size) else size for size in given])
+    numel, rest = math.prod(sizes), math.prod(wanted)
     if len(unknown) > 1:
-        raise ValueError(f"new_shape must have at most one -1, got {wanted}")
+        raise ValueError(f"new_shape must have at most one -1, got {given}")
     if unknown and not rest:
-        raise ValueError(f"new_shape must fix every size beside a 0, got {wanted}: any size could stand for -1")
+        raise ValueError(f"new_shape must fix every size beside a 0, got {given}: any size could stand for -1")
     if numel % rest if unknown else numel != rest:
-        raise ValueError(f"new_shape must hold the {numel} elements of shape {sizes}, got {wanted}")
+        raise ValueError(f"new_shape must hold the {numel} elements of shape {sizes}, got {given}")
     return tuple(numel // rest if position in unknown else size for position, size in enumerate(wanted))
 
 
@@ -237,10 +234,9 @@ class Layout:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        shape = validated_ints("shape", self.shape)
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "strides", _strides_of(shape, self.strides))
-        object.__setattr__(self, "offset", validated_int("offset", self.offset))
+        object.__setattr__(self, "shape", validated_ints("shape", self.shape))
+        object.__setattr__(self, "strides", _strides_of(self.shape, self.strides))
+        validate_fields(self, "offset")
 
     @property
     def numel(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
-from accounting.checks import validated_choice, validated_int, validated_ints
+from accounting.checks import validated_choice, validated_int, validated_ints, validated_product
 from accounting.formats import element_bits
 from accounting.layout import Layout
 
@@ -192,8 +192,7 @@ def model_state(
     >>> model_state(1000, recipe="bf16-fp32-master")
     ModelState(parameters=2000, gradients=2000, state=8000, master=4000)
     """
-    dtypes = recipe_of(recipe)
-    validated_int("parameters", parameters)
+    dtypes, parameters = recipe_of(recipe), validated_int("parameters", parameters)
     return ModelState(
         parameters=element_bytes(parameters, dtypes.parameters),
         gradients=element_bytes(parameters, dtypes.gradients),
@@ -259,9 +258,10 @@ def training_phases(
     built = after_step.parameters + after_step.master
     built += optimizer_state_bytes(parameters, optimizer, dtypes.state, tensors, steps=0)
     rested = after_step.total - (after_step.gradients if set_to_none else 0)
+    activations = validated_int("activations", activations)
     return {
         "built": built,
-        "forward": built + validated_int("activations", activations),
+        "forward": built + activations,
         "backward": built + after_step.gradients,
         "step": after_step.total,
         "zero_grad": rested,
@@ -308,11 +308,5 @@ def kv_cache_bytes(layers: int, batch: int, tokens: int, kv_heads: int, head_dim
     >>> kv_cache_bytes(layers=80, batch=1, tokens=8192, kv_heads=8, head_dim=128) / 2**30
     2.5
     """
-    sizes = {
-        "layers": layers,
-        "batch": batch,
-        "tokens": tokens,
-        "kv_heads": kv_heads,
-        "head_dim": head_dim,
-    }
-    return element_bytes(2 * prod(validated_int(name, size) for name, size in sizes.items()), dtype)
+    keys = validated_product(layers=layers, batch=batch, tokens=tokens, kv_heads=kv_heads, head_dim=head_dim)
+    return element_bytes(2 * keys, dtype)

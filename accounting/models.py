@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from accounting.attention import Attention, attention_backward_flops, attention_flops
-from accounting.checks import validated_choice, validated_int
+from accounting.checks import validate_fields, validated_choice, validated_int, validated_product
 from accounting.flops import (
     FORWARD_PRODUCTS,
     INPUT_GRADIENT_PRODUCTS,
@@ -72,8 +72,7 @@ class DeepLinear:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("dim", "layers", "outputs"):
-            validated_int(name, getattr(self, name), minimum=1)
+        validate_fields(self, "dim", "layers", "outputs", minimum=1)
         object.__setattr__(self, "inputs", validated_int("inputs", self.inputs) or self.dim)
 
     @property
@@ -85,6 +84,10 @@ class DeepLinear:
             LinearMaps("layers", self.dim, self.dim, rest, rest, self.bias),
             LinearMaps("head", self.dim, self.outputs, 1, 1, self.bias),
         )
+
+    def attentions(self, batch: int, sequence: int, pairs: str = "full") -> tuple[Attention, ...]:  # noqa: ARG002
+        """None."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -122,25 +125,23 @@ class Transformer:
     mlp_bias: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "layers", "dim", "heads", "hidden", "experts", "active_experts"):
-            validated_int(name, getattr(self, name), minimum=1)
-        validated_int("learned_positions", self.learned_positions)
-        kv_heads = validated_int("kv_heads", self.kv_heads) or self.heads
-        head_dim = validated_int("head_dim", self.head_dim) or self.dim // self.heads
+        sizes = ("vocab_size", "layers", "dim", "heads", "hidden", "experts", "active_experts")
+        validate_fields(self, *sizes, minimum=1)
+        validate_fields(self, "learned_positions", "kv_heads", "head_dim")
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(
                 f"heads must divide dim where head_dim is not given, got heads={self.heads}, dim={self.dim}"
             )
-        if self.heads % kv_heads:
-            raise ValueError(f"kv_heads must divide heads, got kv_heads={kv_heads}, heads={self.heads}")
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "head_dim", self.head_dim or self.dim // self.heads)
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads must divide heads, got kv_heads={self.kv_heads}, heads={self.heads}")
         if self.active_experts > self.experts:
             raise ValueError(f"active_experts must be at most experts={self.experts}, got {self.active_experts}")
         if validated_choice("norm", self.norm, NORMS) == "rmsnorm" and self.norm_bias:
             raise ValueError("norm_bias must be False for norm='rmsnorm', got True")
-        if head_dim % 2 and not self.learned_positions:
-            raise ValueError(f"head_dim must be even for rotary positions (learned_positions=0), got {head_dim}")
-        object.__setattr__(self, "kv_heads", kv_heads)
-        object.__setattr__(self, "head_dim", head_dim)
+        if self.head_dim % 2 and not self.learned_positions:
+            raise ValueError(f"head_dim must be even for rotary positions (learned_positions=0), got {self.head_dim}")
 
     @property
     def linear_maps(self) -> tuple[LinearMaps, ...]:
@@ -158,6 +159,13 @@ class Transformer:
             LinearMaps("mlp", self.hidden, self.dim, stored, met, self.mlp_bias),
             LinearMaps("head", self.dim, self.vocab_size, 0 if self.tied_embedding else 1, 1),
         )
+
+    def attentions(self, batch: int, sequence: int, pairs: str = "full") -> tuple[Attention, ...]:
+        """That of all layers, as one of layers·batch sequences. Raises ValueError beyond the learned positions."""
+        if 0 < self.learned_positions < sequence:
+            raise ValueError(f"sequence must be at most learned_positions={self.learned_positions}, got {sequence}")
+        sequences = self.layers * validated_int("batch", batch)
+        return (Attention(sequences, self.heads, sequence, self.head_dim, kv_heads=self.kv_heads, pairs=pairs),)
 
 
 Model = DeepLinear | Transformer
@@ -250,7 +258,7 @@ def forward_flops(model: Model, batch: int, sequence: int = 1, *, pairs: str = "
     """FLOPs of a forward pass: 2·tokens·(weights a token meets), and the attention of every layer.
 
     `batch` sequences of `sequence` tokens; a deep linear net has no sequence, its examples are batch·sequence.
-    `pairs` of query and key are counted in "full" or "causal", see `accounting.attention.attention_flops`.
+    `pairs` of query and key are counted in "full" or "causal", see `accounting.attention.attention_pairs`.
     Exact for matrix products; the look-up of an embedding is none. Ignored: everything elementwise, about 1/dim.
 
     Raises ValueError for a negative size, a sequence longer than the learned positions, an unknown convention.
@@ -260,11 +268,8 @@ def forward_flops(model: Model, batch: int, sequence: int = 1, *, pairs: str = "
     >>> forward_flops(LLAMA3_70B, 1, 8192)
     1314637949698048
     """
-    tokens = _tokens(model, batch, sequence)
-    products = sum(matmul_flops(tokens, maps.in_features, maps.out_features, maps.uses) for maps in model.linear_maps)
-    if isinstance(model, DeepLinear):
-        return products
-    return products + attention_flops(_attention(model, batch, sequence, pairs))
+    products = _product_flops(model, validated_product(batch=batch, sequence=sequence))
+    return products + sum(attention_flops(each) for each in model.attentions(batch, sequence, pairs))
 
 
 def backward_flops(
@@ -289,23 +294,17 @@ def backward_flops(
     >>> 2 * forward_flops(net, 10) - backward_flops(net, 10) == 2 * 10 * 64 * 64
     True
     """
-    forward = forward_flops(model, batch, sequence, pairs=pairs)
-    if isinstance(model, DeepLinear):
-        return 2 * forward - (0 if input_gradient else _first_layer_flops(model, batch * sequence))
-    if input_gradient:
+    if input_gradient and isinstance(model, Transformer):
         raise ValueError("input_gradient must be False for a Transformer, whose token ids have none, got True")
-    attention = _attention(model, batch, sequence, pairs)
-    return 2 * (forward - attention_flops(attention)) + attention_backward_flops(attention, convention)
+    tokens = validated_product(batch=batch, sequence=sequence)
+    products = (WEIGHT_GRADIENT_PRODUCTS + INPUT_GRADIENT_PRODUCTS) * _product_flops(model, tokens)
+    attentions = model.attentions(batch, sequence, pairs)
+    spared = 0 if input_gradient else _first_layer_flops(model, tokens)
+    return products - spared + sum(attention_backward_flops(each, convention) for each in attentions)
 
 
 def recompute_flops(
-    model: Model,
-    batch: int,
-    sequence: int = 1,
-    *,
-    every: int = 1,
-    early_stop: bool = False,
-    pairs: str = "full",
+    model: Model, batch: int, sequence: int = 1, *, every: int = 1, early_stop: bool = False, pairs: str = "full"
 ) -> int:
     """FLOPs that the backward pass repeats when only the input of every `every` layers is kept: their forward pass.
 
@@ -320,11 +319,8 @@ def recompute_flops(
     >>> [recompute_flops(net, 8, every=k, early_stop=True) // (2 * 8 * 64 * 64) for k in (1, 2, 4)]
     [0, 2, 3]
     """
-    tokens, segments = (
-        _tokens(model, batch, sequence),
-        -(-model.layers // validated_int("every", every, minimum=1)),
-    )
-    head = model.linear_maps[-1]
+    tokens = validated_product(batch=batch, sequence=sequence)
+    segments, head = -(-model.layers // validated_int("every", every, minimum=1)), model.linear_maps[-1]
     again = forward_flops(model, batch, sequence, pairs=pairs)
     again -= matmul_flops(tokens, head.in_features, head.out_features)
     if not early_stop:
@@ -368,20 +364,14 @@ def step_flops(
     return StepFlops(forward, backward, again)
 
 
-def _tokens(model: Model, batch: int, sequence: int) -> int:
-    tokens = validated_int("batch", batch) * validated_int("sequence", sequence)
-    if isinstance(model, Transformer) and 0 < model.learned_positions < sequence:
-        raise ValueError(f"sequence must be at most learned_positions={model.learned_positions}, got {sequence}")
-    return tokens
+def _product_flops(model: Model, tokens: int) -> int:
+    """FLOPs of the forward products with the weights."""
+    return sum(matmul_flops(tokens, maps.in_features, maps.out_features, maps.uses) for maps in model.linear_maps)
 
 
-def _attention(model: Transformer, batch: int, sequence: int, pairs: str) -> Attention:
-    """The attention of all layers together."""
-    return Attention(model.layers * batch, model.heads, sequence, model.head_dim, kv_heads=model.kv_heads, pairs=pairs)
-
-
-def _first_layer_flops(model: DeepLinear, examples: int) -> int:
-    return matmul_flops(examples, model.inputs, model.dim)
+def _first_layer_flops(model: Model, tokens: int) -> int:
+    """FLOPs of the product with the data; of token ids there is none."""
+    return matmul_flops(tokens, model.inputs, model.dim) if isinstance(model, DeepLinear) else 0
 
 
 # Rules of thumb
@@ -397,18 +387,11 @@ def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     >>> f"{rule_flops('step', 70 * 10**9, 15 * 10**12):.1e}"
     '6.3e+24'
     """
-    factor = RULES[validated_choice("rule", rule, RULES)]
-    return factor * validated_int("parameters", parameters) * validated_int("tokens", tokens)
+    return RULES[validated_choice("rule", rule, RULES)] * validated_product(parameters=parameters, tokens=tokens)
 
 
 def rule_errors(
-    model: Model,
-    rule: str,
-    batch: int,
-    sequence: int = 1,
-    *,
-    input_gradient: bool = False,
-    pairs: str = "full",
+    model: Model, rule: str, batch: int, sequence: int = 1, *, input_gradient: bool = False, pairs: str = "full"
 ) -> dict[str, int]:
     """What a rule counts wrongly for `model`, in FLOPs by name; their sum is the rule minus the exact count.
 
@@ -420,16 +403,22 @@ def rule_errors(
     >>> {name: round(flops / step, 4) for name, flops in rule_errors(LLAMA3_70B, "step", 1, 8192).items()}
     {'embeddings': 0.0131, 'norms': 0.0, 'attention': -0.1338}
     """
-    per_parameter = rule_flops(rule, 1, _tokens(model, batch, sequence))
-    errors = {"biases": per_parameter * sum(maps.uses * maps.biases for maps in model.linear_maps)}
-    if isinstance(model, DeepLinear):
-        skips = rule != "forward" and not input_gradient
-        errors["input gradient"] = skips * _first_layer_flops(model, batch * sequence)
-    else:
-        parts = parameter_counts(model)
-        embeddings = parts.get("positions", 0) + (0 if model.tied_embedding else parts["embedding"])
-        attention = _attention(model, batch, sequence, pairs)
-        passes = {"forward": attention_flops(attention), "backward": attention_backward_flops(attention)}
-        errors["embeddings"], errors["norms"] = per_parameter * embeddings, per_parameter * parts["norms"]
-        errors["attention"] = -passes.get(rule, sum(passes.values()))
+    tokens = validated_product(batch=batch, sequence=sequence)
+    per_parameter = rule_flops(rule, 1, tokens)
+    parts = parameter_counts(model)
+    is_tied = isinstance(model, Transformer) and model.tied_embedding
+    looked_up = parts.get("positions", 0) + (0 if is_tied else parts.get("embedding", 0))
+    attentions = model.attentions(batch, sequence, pairs)
+    passes = {
+        "forward": sum(attention_flops(each) for each in attentions),
+        "backward": sum(attention_backward_flops(each) for each in attentions),
+    }
+    spares_input_gradient = rule != "forward" and not input_gradient
+    errors = {
+        "biases": per_parameter * sum(maps.uses * maps.biases for maps in model.linear_maps),
+        "input gradient": spares_input_gradient * _first_layer_flops(model, tokens),
+        "embeddings": per_parameter * looked_up,
+        "norms": per_parameter * parts.get("norms", 0),
+        "attention": -passes.get(rule, sum(passes.values())),
+    }
     return {name: flops for name, flops in errors.items() if flops}

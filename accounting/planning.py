@@ -41,9 +41,10 @@ def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0)
     >>> f"{sustained_flop_per_s(1024, 1979e12 / 2, mfu=0.5):.3e}"
     '5.066e+17'
     """
-    if validated_positive("mfu", mfu) > 1:
+    share, peak = validated_positive("mfu", mfu), validated_positive("peak_flop_per_s", peak_flop_per_s)
+    if share > 1:
         raise ValueError(f"mfu must be at most 1, got {mfu!r}")
-    return validated_int("devices", devices, minimum=1) * validated_positive("peak_flop_per_s", peak_flop_per_s) * mfu
+    return validated_int("devices", devices, minimum=1) * peak * share
 
 
 def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
@@ -108,12 +109,8 @@ def training_cost(days: float, devices: int, price_per_device_hour: float) -> fl
     >>> f"{training_cost(144, 1024, price_per_device_hour=2.0):,.0f}"
     '7,077,888'
     """
-    hours = validated_positive("days", days) * 24
-    return (
-        hours
-        * validated_int("devices", devices, minimum=1)
-        * validated_positive("price_per_device_hour", price_per_device_hour)
-    )
+    device_hours = validated_positive("days", days) * 24 * validated_int("devices", devices, minimum=1)
+    return device_hours * validated_positive("price_per_device_hour", price_per_device_hour)
 
 
 # Memory

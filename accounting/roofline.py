@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from math import prod
 
 from accounting.attention import Attention, attention_flops
-from accounting.checks import validated_choice, validated_int, validated_ints, validated_positive
+from accounting.checks import (
+    validate_fields,
+    validated_choice,
+    validated_int,
+    validated_ints,
+    validated_positive,
+    validated_product,
+)
 from accounting.flops import matmul_flops
 from accounting.memory import element_bytes
 
@@ -36,6 +43,9 @@ class Work:
 
     flops: int
     bytes: int
+
+    def __post_init__(self) -> None:
+        validate_fields(self, "flops", "bytes")
 
     @property
     def intensity(self) -> float:
@@ -79,9 +89,9 @@ def matmul_work(m: int, k: int, n: int, dtype: str = "bf16", batch: int = 1, res
     >>> matmul_work(1024, 1024, 1024, "int8", result="int32").bytes / 2**20
     6.0
     """
-    flops = matmul_flops(m, k, n, batch)
-    operands, products = batch * (m * k + k * n), batch * m * n
-    return Work(flops, element_bytes(operands, dtype) + element_bytes(products, result or dtype))
+    operands = validated_product(batch=batch, m=m, k=k) + validated_product(batch=batch, k=k, n=n)
+    products = validated_product(batch=batch, m=m, n=n)
+    return Work(matmul_flops(m, k, n, batch), element_bytes(operands, dtype) + element_bytes(products, result or dtype))
 
 
 def matvec_work(m: int, k: int, dtype: str = "bf16") -> Work:
@@ -143,9 +153,9 @@ def layer_norm_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
     >>> layer_norm_work((1024, 4096)).intensity
     1.7482926829268293
     """
-    elements = prod(validated_ints("shape", shape))
-    features = shape[-1] if len(shape) else 1
-    return Work(LAYER_NORM_FLOPS * elements, element_bytes(2 * elements + 2 * features, dtype))
+    sizes = validated_ints("shape", shape)
+    features = sizes[-1] if sizes else 1
+    return Work(LAYER_NORM_FLOPS * prod(sizes), element_bytes(2 * prod(sizes) + 2 * features, dtype))
 
 
 def attention_work(attention: Attention, dtype: str = "bf16", *, fused: bool = True) -> Work:
@@ -187,9 +197,8 @@ def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     >>> round(ridge_point(989.4e12, 3350e9), 1)
     295.3
     """
-    return validated_positive("peak_flop_per_s", peak_flop_per_s) / validated_positive(
-        "bandwidth_bytes_per_s", bandwidth_bytes_per_s
-    )
+    peak = validated_positive("peak_flop_per_s", peak_flop_per_s)
+    return peak / validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s)
 
 
 def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
@@ -203,10 +212,10 @@ def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_by
     >>> attainable_flop_per_s(0.25, 989.4e12, 3350e9) / 1e12
     0.8375
     """
-    if intensity != 0:  # no arithmetic at all, a copy: attains 0 FLOP/s
-        validated_positive("intensity", intensity)
+    # A copy has no arithmetic at all, and attains 0 FLOP/s.
+    rate = validated_positive("intensity", intensity) if intensity != 0 else 0.0
     peak = validated_positive("peak_flop_per_s", peak_flop_per_s)
-    return min(peak, intensity * validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
+    return min(peak, rate * validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
 
 
 def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
@@ -235,11 +244,8 @@ def mfu(model_flops: int, seconds: float, peak_flop_per_s: float | None, devices
     >>> round(mfu(2 * 16384 * 32768 * 8192, 0.16, 66.9e12), 3), mfu(10**12, 1.0, None)
     (0.822, None)
     """
-    rate = (
-        validated_int("model_flops", model_flops)
-        / validated_positive("seconds", seconds)
-        / validated_int("devices", devices, minimum=1)
-    )
+    flops, time = validated_int("model_flops", model_flops), validated_positive("seconds", seconds)
+    rate = flops / time / validated_int("devices", devices, minimum=1)
     return None if peak_flop_per_s is None else rate / validated_positive("peak_flop_per_s", peak_flop_per_s)
 
 
@@ -256,4 +262,5 @@ def hfu(
     >>> hfu(6, 2, 1.0, 16.0), mfu(6, 1.0, 16.0)
     (0.5, 0.375)
     """
-    return mfu(model_flops + validated_int("recomputed_flops", recomputed_flops), seconds, peak_flop_per_s, devices)
+    flops = validated_int("model_flops", model_flops) + validated_int("recomputed_flops", recomputed_flops)
+    return mfu(flops, seconds, peak_flop_per_s, devices)

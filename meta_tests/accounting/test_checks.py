@@ -1,0 +1,216 @@
+"""The argument checks, and that every formula computes with the plain integers they return."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import activations, allocator, attention, convolution, flops, formats, layout, memory, models, planning
+from accounting import roofline as roof
+from accounting.checks import (
+    validated_choice,
+    validated_int,
+    validated_ints,
+    validated_positive,
+    validated_product,
+    validated_real,
+)
+
+INTEGERS = [int, np.int8, np.int64, np.uint16]
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_an_integer_of_any_type_becomes_a_plain_one(kind):
+    for got in (validated_int("m", kind(7)), *validated_ints("shape", [kind(7)]), validated_choice("m", kind(7), [7])):
+        assert (got, type(got)) == (7, int), f"{got!r} of {type(got)}"
+
+
+@given(sizes=st.lists(st.integers(0, 100), max_size=6))
+def test_a_product_of_narrow_integers_is_exact(sizes):
+    product = 1
+    for size in sizes:
+        product *= size
+    got = validated_product(**{f"size{i}": np.int8(size) for i, size in enumerate(sizes)})
+    assert (got, type(got)) == (product, int), f"{got!r} instead of {product} [{sizes=}]"
+
+
+@pytest.mark.parametrize("kind", [int, float, np.float32, np.int64, Fraction])
+def test_a_real_number_of_any_type_becomes_a_float(kind):
+    for got in (validated_real("x", kind(2)), validated_positive("x", kind(2))):
+        assert (got, type(got)) == (2.0, float), f"{got!r} of {type(got)}"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: validated_int("m", True), TypeError, "m must be an integer, got True of type bool"),
+        (lambda: validated_int("m", 2.0), TypeError, "m must be an integer, got 2.0 of type float"),
+        (lambda: validated_int("m", None), TypeError, "m must be an integer, got None of type NoneType"),
+        (lambda: validated_int("m", 1, minimum=2), ValueError, "m must be at least 2, got 1"),
+        (lambda: validated_int("m", np.int8(-1)), ValueError, "m must be at least 0, got -1"),
+        (lambda: validated_product(m=2, k=-1), ValueError, "k must be at least 0, got -1"),
+        (
+            lambda: validated_ints("shape", "23"),
+            TypeError,
+            "shape must be a sequence of integers, got '23' of type str",
+        ),
+        (lambda: validated_ints("shape", 3), TypeError, "shape must be a sequence of integers, got 3 of type int"),
+        (lambda: validated_ints("shape", (2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
+        (lambda: validated_real("x", True), TypeError, "x must be a number, got True of type bool"),
+        (lambda: validated_real("x", 1j), TypeError, "x must be a number"),
+        (lambda: validated_positive("x", float("inf")), ValueError, "x must be a finite number above 0, got inf"),
+        (lambda: validated_positive("x", float("nan")), ValueError, "x must be a finite number above 0, got nan"),
+        (lambda: validated_positive("x", -1), ValueError, "x must be a finite number above 0, got -1"),
+        (lambda: validated_choice("x", [1], {"a": 1}), ValueError, r"x must be one of a, got \[1\]"),
+        (lambda: validated_choice("x", "bf61", ["bf16"]), ValueError, "got 'bf61'; did you mean 'bf16'"),
+    ],
+)
+def test_bad_input_is_named_with_its_value_and_what_is_valid(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+# --- plain integers, whatever the caller's are ----------------------------------------------------------------------
+
+NET = models.DeepLinear
+GPT = models.Transformer
+BLOCK = {"vocab_size": 50_000, "layers": 96, "dim": 12_288, "heads": 96, "hidden": 49_152, "kv_heads": 8}
+LARGE = 40_000  # its square is beyond 32 bits
+
+# One call of every formula that takes integers; `n` makes an integer of the type under test.
+CALLS: list[Callable[[type], object]] = [
+    lambda n: flops.matmul_flops(n(LARGE), n(LARGE), n(LARGE), n(3)),
+    lambda n: flops.matmul_backward_flops(n(LARGE), n(LARGE), n(LARGE), n(3)),
+    lambda n: flops.broadcast_matmul_flops((n(3), n(LARGE), n(LARGE)), (n(LARGE), n(LARGE))),
+    lambda n: flops.einsum_flops("ij,jk,kl->il", *[(n(LARGE), n(LARGE))] * 3, order=[(n(0), n(1)), (n(0), n(1))]),
+    lambda n: flops.einsum_flops("ij->", (n(LARGE), n(LARGE))),
+    lambda n: flops.einsum_backward_flops("ij,jk->ik", *[(n(LARGE), n(LARGE))] * 2, gradients=[n(1)]),
+    lambda n: flops.einsum_order("ij,jk,kl->il", *[(n(LARGE), n(LARGE))] * 3),
+    lambda n: flops.linear_flops(n(LARGE), n(LARGE), n(LARGE), bias=True),
+    lambda n: flops.linear_backward_flops(n(LARGE), n(LARGE), n(LARGE), bias=True),
+    lambda n: flops.linear_step(n(LARGE), n(LARGE), n(LARGE), bias=True, recomputed=True),
+    lambda n: flops.elementwise_flops((n(LARGE), n(LARGE)), flops_per_element=n(3)),
+    lambda n: flops.reduction_flops((n(LARGE), n(LARGE)), n(3)),
+    lambda n: attention.attention_pairs(n(LARGE), n(2 * LARGE), "causal"),
+    lambda n: attention.attention_flops(attention.Attention(n(9), n(96), n(LARGE), n(128))),
+    lambda n: attention.attention_backward_flops(
+        attention.Attention(n(9), n(96), n(LARGE), n(128), key_length=n(LARGE), kv_heads=n(8), value_dim=n(64))
+    ),
+    lambda n: attention.attention_step(attention.Attention(n(9), n(96), n(LARGE), n(128)), "flash", recomputed=True),
+    lambda n: convolution.convolution_flops(
+        convolution.Convolution(
+            n(999), n(512), n(512), [n(99)] * 3, [n(3)] * 3, stride=n(2), padding=[n(1)] * 3, groups=n(2), bias=True
+        )
+    ),
+    lambda n: convolution.convolution_backward_flops(
+        convolution.Convolution(n(999), n(512), n(512), [n(99)] * 3, [n(3)] * 3, dilation=n(2))
+    ),
+    lambda n: models.parameter_count(NET(n(LARGE), n(10), n(3), n(LARGE), bias=True)),
+    lambda n: models.parameter_counts(GPT(**{name: n(size) for name, size in BLOCK.items()})),
+    lambda n: models.active_parameter_count(
+        GPT(**{name: n(size) for name, size in BLOCK.items()}, experts=n(8), active_experts=n(2))
+    ),
+    lambda n: models.matmul_parameter_count(NET(n(LARGE), n(10))),
+    lambda n: models.forward_flops(GPT(**BLOCK), n(LARGE), n(LARGE)),
+    lambda n: models.backward_flops(GPT(**BLOCK), n(LARGE), n(LARGE), convention="flash"),
+    lambda n: models.backward_flops(NET(LARGE, 10), n(LARGE), n(LARGE)),
+    lambda n: models.recompute_flops(GPT(**BLOCK), n(LARGE), n(LARGE), every=n(2), early_stop=True),
+    lambda n: models.recompute_flops(NET(LARGE, 10), n(LARGE), n(LARGE), every=n(1), early_stop=True),
+    lambda n: models.step_flops(GPT(**BLOCK, learned_positions=n(LARGE)), n(LARGE), n(LARGE), checkpoint_every=n(3)),
+    lambda n: models.rule_flops("step", n(LARGE), n(LARGE)),
+    lambda n: models.rule_errors(GPT(**BLOCK), "step", n(LARGE), n(LARGE)),
+    lambda n: models.rule_errors(NET(LARGE, 10, bias=True), "step", n(LARGE), n(LARGE)),
+    lambda n: activations.saved_tensors(GPT(**BLOCK), n(LARGE), n(LARGE), attention="math"),
+    lambda n: activations.saved_tensors(NET(LARGE, 10), n(LARGE), autocast="bf16"),
+    lambda n: activations.activation_bytes(GPT(**BLOCK), n(LARGE), n(LARGE), checkpoint_every=n(5)),
+    lambda n: activations.activation_bytes(NET(LARGE, 9), n(LARGE), micro_batches=n(3), checkpoint_every=n(2)),
+    lambda n: activations.recomputed_bytes(GPT(**BLOCK), n(LARGE), n(LARGE), checkpoint_every=n(5)),
+    lambda n: activations.recomputed_bytes(NET(LARGE, 9), n(LARGE), checkpoint_every=n(5)),
+    lambda n: activations.deep_linear_peak_bytes(NET(LARGE, 9), n(LARGE), model_state_bytes=n(2**31 - 1)),
+    lambda n: memory.element_bytes(n(2**31 - 1), "fp64"),
+    lambda n: memory.tensor_bytes((n(LARGE), n(LARGE))),
+    lambda n: memory.storage_bytes((n(LARGE), n(LARGE)), (n(LARGE), n(1)), offset=n(2**31 - 1)),
+    lambda n: memory.optimizer_state_bytes(n(2**31 - 1), tensors=n(2**31 - 1), steps=n(1)),
+    lambda n: memory.model_state(n(2**31 - 1), recipe="bf16-fp32-master", tensors=n(2**31 - 1)),
+    lambda n: memory.training_bytes(n(2**31 - 1), n(2**31 - 1)),
+    lambda n: memory.training_phases(n(2**31 - 1), n(2**31 - 1)),
+    lambda n: memory.optimizer_step_peak_bytes([n(2**31 - 1)] * 3, "for-loop"),
+    lambda n: memory.kv_cache_bytes(n(80), n(LARGE), n(LARGE), n(8), n(128)),
+    lambda n: allocator.rounded_bytes(n(2**31 - 1)),
+    lambda n: allocator.segment_bytes(n(2**31 - 1)),
+    lambda n: allocator.charged_bytes(n(2**31 - 513), n(2**31 - 512)),
+    lambda n: allocator.charge_bounds(n(2**31 - 1)),
+    lambda n: allocator.cublas_workspace_bytes((n(9), n(0))),
+    lambda n: layout.contiguous_strides([n(LARGE)] * 4),
+    lambda n: layout.storage_offset([n(LARGE)] * 2, [n(LARGE)] * 2, n(2**31 - 1)),
+    lambda n: layout.is_contiguous([n(LARGE)] * 4, [n(LARGE)] * 4),
+    lambda n: layout.storage_extent([n(LARGE)] * 2, [n(LARGE)] * 2),
+    lambda n: layout.broadcast_shape([n(LARGE), n(1)], [n(LARGE)]),
+    lambda n: layout.inferred_shape([n(LARGE), n(LARGE)], [n(LARGE // 2), n(-1), n(2)]),
+    lambda n: layout.view_strides([n(LARGE)] * 3, [n(LARGE**2 % 2**31)] * 3, [n(LARGE)] * 3),
+    lambda n: layout.Layout((n(LARGE), n(LARGE)), (n(LARGE), n(1)), n(3)).transpose(n(0), n(1)),
+    lambda n: layout.contiguous_layout([n(LARGE)] * 3).slice(n(0), n(1), n(9), n(2)).select(n(1), n(LARGE - 1)),
+    lambda n: layout.contiguous_layout([n(4), n(LARGE)]).expand([n(3), n(4), n(-1)]).diagonal(n(1), n(0), n(1)),
+    lambda n: layout.contiguous_layout([n(4), n(LARGE)]).unflatten(n(1), [n(2), n(-1)]),
+    lambda n: layout.contiguous_layout([n(4), n(LARGE)]).as_strided([n(2)], [n(LARGE)], n(1)),
+    lambda n: formats.format_of("int32").decode(n(2**31 - 1)),
+    lambda n: formats.format_of("bf16").decode(n(2**15 - 1 - 128)),
+    lambda n: formats.block_format_of("mxfp4").storage_bits(n(2**31 - 1)),
+    lambda n: planning.sustained_flop_per_s(n(2**31 - 1), 1e12),
+    lambda n: planning.training_s(n(2**31 - 1), n(2**31 - 1), 1e12, 0.5),
+    lambda n: planning.training_days(n(2**31 - 1), n(2**31 - 1), n(1024), 1e12, 0.5),
+    lambda n: planning.tokens_per_s(n(2**31 - 1), n(2**31 - 1), 1e12, 0.5),
+    lambda n: planning.training_cost(9.5, n(2**31 - 1), 2.0),
+    lambda n: planning.affordable_flops(9.5, n(2**31 - 1), 1e12, 0.5),
+    lambda n: planning.device_state(n(2**31 - 1), n(64), n(2)),
+    lambda n: planning.largest_model_parameters(n(2**31 - 1), n(64), n(3)),
+    lambda n: roof.arithmetic_intensity(n(2**31 - 1), n(3)),
+    lambda n: roof.matmul_work(n(LARGE), n(LARGE), n(LARGE), batch=n(3)),
+    lambda n: roof.matvec_work(n(LARGE), n(LARGE)),
+    lambda n: roof.dot_work(n(2**31 - 1)),
+    lambda n: roof.elementwise_work((n(LARGE), n(LARGE)), operands=n(3)),
+    lambda n: roof.softmax_work((n(LARGE), n(LARGE))),
+    lambda n: roof.layer_norm_work((n(LARGE), n(LARGE))),
+    lambda n: roof.attention_work(attention.Attention(n(9), n(96), n(LARGE), n(128)), fused=False),
+    lambda n: roof.Work(n(2**31 - 1), n(2**31 - 1)) + roof.Work(n(2**31 - 1), n(2**31 - 1)),
+    lambda n: roof.mfu(n(2**31 - 1), n(2), 1e12, n(8)),
+    lambda n: roof.hfu(n(2**31 - 1), n(2**31 - 1), n(2), 1e12, n(8)),
+]
+
+
+def leaves(value: object) -> list[object]:
+    """The numbers and names a result is made of."""
+    value = vars(value) if is_dataclass(value) else value
+    value = list(value.values()) if isinstance(value, Mapping) else value
+    return [leaf for each in value for leaf in leaves(each)] if isinstance(value, (list, tuple)) else [value]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: inspect.getsource(call).split(": ")[-1].split("(")[0].strip())
+def test_numpys_narrow_integers_give_the_exact_plain_result(call):
+    with np.errstate(over="ignore"):
+        got, exact = call(np.int32), call(int)
+    assert got == exact, f"of int32 {got}, of int {exact}"
+    foreign = {type(leaf).__name__ for leaf in leaves(got)} - {"int", "float", "str", "bool", "NoneType"}
+    assert not foreign, f"the result has parts of type {foreign}: {got}"
+
+
+def test_every_formula_that_takes_integers_is_called_above():
+    source = inspect.getsource(inspect.getmodule(leaves))
+    modules = (activations, allocator, attention, convolution, flops, layout, memory, models, planning, roof)
+    missing = [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
+        if any(
+            str(each.annotation).startswith(("int", "Shape", "Sequence[int]", "Iterable[int]"))
+            for each in inspect.signature(function).parameters.values()
+        )
+        if f".{name}(" not in source
+    ]
+    assert not missing, f"no call with narrow integers of {', '.join(missing)}"
