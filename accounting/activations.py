@@ -109,13 +109,10 @@ def activation_bytes(
         return sum(tensor.bytes for tensor in saved_tensors(model, part, sequence, dtype, attention, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
-    segments = -(-model.layers // every)
-    if isinstance(model, DeepLinear):
-        # The input of the first segment is the batch; the output of the last is the input of the head.
-        return segments * element_bytes(part * model.dim, dtype)
     ends = [tensor for tensor in saved_tensors(model, part, sequence, dtype, attention) if not _in_block(tensor)]
-    segment_input = validated_product(part=part, sequence=sequence, dim=model.dim)
-    return sum(tensor.bytes for tensor in ends) + segments * element_bytes(segment_input, dtype)
+    # Of a deep linear net the input of the first segment is the batch, but the output of the last is the head's input.
+    segments = -(-model.layers // every)
+    return sum(tensor.bytes for tensor in ends) + segments * _layer_input_bytes(model, part, sequence, dtype)
 
 
 def recomputed_bytes(
@@ -131,14 +128,9 @@ def recomputed_bytes(
     32
     """
     layers = min(validated_int("checkpoint_every", checkpoint_every, minimum=1), model.layers)
-    segment, segment_input = replace(model, layers=layers), validated_product(batch=batch, dim=model.dim)
-    if isinstance(model, DeepLinear):
-        # Without the first layer's input, which is kept; the last layer's output belongs to what comes after.
-        return activation_bytes(segment, batch, dtype=dtype) - element_bytes(segment_input, dtype)
-    saved = saved_tensors(segment, batch, sequence, dtype, attention)
+    saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention)
     inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
-    segment_input *= validated_int("sequence", sequence)
-    return inside - (0 if _norm_keeps_a_copy(model, dtype) else element_bytes(segment_input, dtype))
+    return inside - (0 if _norm_keeps_a_copy(model, dtype) else _layer_input_bytes(model, batch, sequence, dtype))
 
 
 def deep_linear_peak_bytes(
@@ -189,9 +181,15 @@ def _wide(dtype: str) -> str:
     return "fp32" if element_bits(dtype) < 32 else dtype
 
 
-def _norm_keeps_a_copy(model: Transformer, dtype: str) -> bool:
+def _layer_input_bytes(model: Model, batch: int, sequence: int, dtype: str) -> int:
+    """Bytes of the input of one layer: a row for each example of a deep linear net, for each token of a transformer."""
+    rows = validated_product(batch=batch, sequence=1 if isinstance(model, DeepLinear) else sequence)
+    return element_bytes(rows * model.dim, dtype)
+
+
+def _norm_keeps_a_copy(model: Model, dtype: str) -> bool:
     """RMSNorm on the CPU is composed of primitives that first cast a 16-bit input, and keep the cast copy."""
-    return model.norm == "rmsnorm" and _wide(dtype) != dtype
+    return isinstance(model, Transformer) and model.norm == "rmsnorm" and _wide(dtype) != dtype
 
 
 def _of_norm(model: Transformer, part: str, tokens: int, dtype: str) -> Iterator[SavedTensor]:

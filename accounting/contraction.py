@@ -57,14 +57,7 @@ class Contraction:
         """`a` times `b`, where `later` are the indices of the output and of the operands still to come."""
         left, right = a & (b | later), b & (a | later)
         additions = sum(self.size(side) for side, rest in ((a, left), (b, right)) if side != rest)
-        return Step(
-            positions,
-            left,
-            right,
-            (left | right) & later,
-            additions,
-            self.size(left | right),
-        )
+        return Step(positions, left, right, (left | right) & later, additions, self.size(left | right))
 
     def steps(self, order: Order) -> list[Step]:
         """The pairwise contractions of `order`: "best", "left", or pairs as numpy.einsum_path has them."""
@@ -186,11 +179,7 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
         )
     if len(set(letters)) != len(letters):
         raise ValueError(f"an index occurs twice in the output of {equation!r}")
-    return Contraction(
-        tuple(stretched),
-        frozenset([*letters, *(ellipsis if "." in output else [])]),
-        sizes,
-    )
+    return Contraction(tuple(stretched), frozenset([*letters, *(ellipsis if "." in output else [])]), sizes)
 
 
 def _sides(equation: str) -> tuple[list[str], str | None]:

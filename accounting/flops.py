@@ -55,9 +55,7 @@ class StepFlops:
         if not isinstance(other, StepFlops):
             return NotImplemented
         return StepFlops(
-            self.forward + other.forward,
-            self.backward + other.backward,
-            self.recomputation + other.recomputation,
+            self.forward + other.forward, self.backward + other.backward, self.recomputation + other.recomputation
         )
 
 

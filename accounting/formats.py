@@ -120,10 +120,7 @@ class Format:
             if exponent == 0 and self.subnormals:
                 value = math.ldexp(fraction, 1 - self.bias - self.fraction_bits)
             else:
-                value = math.ldexp(
-                    (1 << self.fraction_bits) + fraction,
-                    exponent - self.bias - self.fraction_bits,
-                )
+                value = math.ldexp((1 << self.fraction_bits) + fraction, exponent - self.bias - self.fraction_bits)
         return -value if negative else value
 
     def encode(self, value: float, overflow: str | None = None) -> int:
@@ -396,13 +393,7 @@ BLOCK_FORMATS: dict[str, BlockFormat] = {
         BlockFormat("mxfp8_e4m3", _float("fp8_e4m3"), 32, _float("e8m0")),
         BlockFormat("mxfp8_e5m2", _float("fp8_e5m2"), 32, _float("e8m0")),
         BlockFormat("mxfp4", _float("fp4_e2m1"), 32, _float("e8m0")),
-        BlockFormat(
-            "nvfp4",
-            _float("fp4_e2m1"),
-            16,
-            _float("fp8_e4m3"),
-            tensor_scale=_float("fp32"),
-        ),
+        BlockFormat("nvfp4", _float("fp4_e2m1"), 16, _float("fp8_e4m3"), tensor_scale=_float("fp32")),
     )
 }
 

@@ -271,13 +271,7 @@ class Layout:
         step = _wrapped("index", index, self.shape[dim])
         return self._without(dim, offset=self.offset + step * self.strides[dim])
 
-    def slice(
-        self,
-        dim: int = 0,
-        start: int | None = None,
-        end: int | None = None,
-        step: int = 1,
-    ) -> Layout:
+    def slice(self, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Layout:
         """Every step-th entry from start up to end: the offset grows by start·stride, the stride times step."""
         dim = _wrapped("dim", dim, len(self.shape))
         # Python's own clamping of a slice is torch's, up to the sign of the step.
@@ -299,11 +293,7 @@ class Layout:
         order = [_wrapped("dims", dim, len(self.shape)) for dim in dims]
         if sorted(order) != list(range(len(self.shape))):
             raise ValueError(f"dims must name each of the {len(self.shape)} dimensions once, got {dims}")
-        return Layout(
-            tuple(self.shape[d] for d in order),
-            tuple(self.strides[d] for d in order),
-            self.offset,
-        )
+        return Layout(tuple(self.shape[d] for d in order), tuple(self.strides[d] for d in order), self.offset)
 
     def expand(self, shape: Sequence[int]) -> Layout:
         """Dimensions of size 1 repeated, and new ones put in front: their stride is 0. −1 keeps a size."""
@@ -335,11 +325,7 @@ class Layout:
         chosen = range(rank) if dim is None else dim if isinstance(dim, Sequence) else (dim,)
         named = {_wrapped("dim", value, rank) for value in chosen}
         kept = [d for d, size in enumerate(self.shape) if size != 1 or d not in named]
-        return Layout(
-            tuple(self.shape[d] for d in kept),
-            tuple(self.strides[d] for d in kept),
-            self.offset,
-        )
+        return Layout(tuple(self.shape[d] for d in kept), tuple(self.strides[d] for d in kept), self.offset)
 
     def view(self, shape: Sequence[int]) -> Layout:
         """The same elements in the same order under another shape: `view_strides`, or ValueError for None."""
@@ -360,10 +346,7 @@ class Layout:
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Layout:
         """A reshape that makes one dimension of those from start_dim to end_dim."""
         rank = max(len(self.shape), 1)
-        first, last = (
-            _wrapped("start_dim", start_dim, rank),
-            _wrapped("end_dim", end_dim, rank),
-        )
+        first, last = _wrapped("start_dim", start_dim, rank), _wrapped("end_dim", end_dim, rank)
         if first > last:
             raise ValueError(f"start_dim must not come after end_dim, got {start_dim} and {end_dim}")
         if self.shape and first == last:
@@ -387,11 +370,7 @@ class Layout:
         size = max(min(self.shape[row] - down, self.shape[column] - right), 0)
         start = down * self.strides[row] + right * self.strides[column] if size else 0
         rest = self._without(row)._without(column - (column > row), offset=self.offset + start)
-        return Layout(
-            (*rest.shape, size),
-            (*rest.strides, self.strides[row] + self.strides[column]),
-            rest.offset,
-        )
+        return Layout((*rest.shape, size), (*rest.strides, self.strides[row] + self.strides[column]), rest.offset)
 
     def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Layout:
         """Any layout over the same storage; whether it stays inside is `storage_numel` against the storage's size."""

@@ -117,11 +117,7 @@ def training_cost(days: float, devices: int, price_per_device_hour: float) -> fl
 
 
 def device_state(
-    parameters: int,
-    devices: int = 1,
-    zero_stage: int = 0,
-    optimizer: str = "adamw",
-    recipe: str | Recipe = "fp32",
+    parameters: int, devices: int = 1, zero_stage: int = 0, optimizer: str = "adamw", recipe: str | Recipe = "fp32"
 ) -> ModelState:
     """Bytes of model state on the fullest device: what the ZeRO stage shards is of ⌈parameters / devices⌉ elements.
 
@@ -148,11 +144,7 @@ def device_state(
 
 
 def largest_model_parameters(
-    memory_bytes: int,
-    devices: int = 1,
-    zero_stage: int = 3,
-    optimizer: str = "adamw",
-    recipe: str | Recipe = "fp32",
+    memory_bytes: int, devices: int = 1, zero_stage: int = 3, optimizer: str = "adamw", recipe: str | Recipe = "fp32"
 ) -> int:
     """Parameters of the largest model whose state fits: the most for which `device_state` is at most `memory_bytes`.
 
