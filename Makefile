@@ -1,6 +1,6 @@
 # make validate   checks the claims and measures this machine; writes the run record and the report
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
-#                 (make --jobs=2 --output-sync test: two of its parts at a time)
+#                 side by side on the cores there are; each part prints when it ends
 # make lint       lint and types alone
 # make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
 #
@@ -18,7 +18,16 @@ AGE = import sys; sys.exit(sys.version_info < (3, 10) and "prooflops needs Pytho
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
 ready = "$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1))
 
-CHECKS = lint claims own faults
+# Of similar length, the longest first. What is in none of META's folders is checked by meta-rest.
+META = accounting bench prooflops
+CHECKS = faults $(META:%=meta-%) meta-rest claims lint
+
+# The parts run side by side, and all of them even if the first fails. make before 4.0 cannot keep their output apart.
+ifneq ($(filter test,$(MAKECMDGOALS)),)
+ifneq ($(filter output-sync,$(.FEATURES)),)
+MAKEFLAGS += --jobs=$(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2) --output-sync --keep-going
+endif
+endif
 
 .PHONY: validate test setup gate-study $(CHECKS)
 
@@ -35,10 +44,13 @@ setup:
 strict = $(call ready,--dev) && exec "$$python" -m pytest --quick $(STRICT) --doctest-modules --doctest-glob='*.md' $(1) $(ARGS)
 
 claims:
-	@$(call strict,README.md docs accounting prooflops test_claims bench)
+	@$(call strict,README.md CONTRIBUTING.md docs accounting prooflops test_claims bench)
 
-own:
-	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py)
+$(META:%=meta-%): meta-%:
+	@$(call strict,meta_tests/$*)
+
+meta-rest:
+	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py $(META:%=--ignore=meta_tests/%))
 
 faults:
 	@$(call strict,meta_tests/test_faults.py)
