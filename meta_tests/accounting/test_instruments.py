@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from accounting import counted
 from accounting.flops import matmul_flops
 from meta_tests.accounting.counted import operator_definitions as define
+from meta_tests.accounting.predicted import mem_tracker
 from meta_tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "instruments.md"
@@ -39,7 +40,8 @@ def test_every_test_that_the_page_names_exists() -> None:
 
 
 def test_every_statement_of_the_page_names_a_test() -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if re.match(r"\| \w", line)]
+    statements = mem_tracker.BLOCK.sub("", PAGE.read_text(encoding="utf-8"))  # that table has a test of its own
+    rows = [line for line in statements.splitlines() if re.match(r"\| \w", line)]
     silent = [row for row in rows if not named_tests(row)]
     assert len(rows) > 20, f"the page has {len(rows)} statements"
     assert not silent, f"statements without a test: {silent}"

@@ -258,6 +258,50 @@ def nets(names: Sequence[str] = ("linear", "wide", "layernorm", "rmsnorm", *POIN
     )
 
 
+# ---- layers whose kernels take scratch ----
+
+
+class First(nn.Module):
+    """The first output of a module."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module(x)[0]
+
+
+class LoneAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = (x * self.weight).view(len(x), -1, 4, 16).transpose(1, 2)
+        return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+
+WITH_SCRATCH = {
+    "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)), (4, 3, 32, 32)),
+    "mkldnn_rnn_layer": (lambda: First(nn.LSTM(32, 64, batch_first=True)), (4, 16, 32)),
+    "flash_attention": (LoneAttention, (4, 128, 64)),
+}
+
+
+class Gathering(nn.Module):
+    """Backward formulas that scatter and accumulate in place for a plain tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        rows = torch.arange(0, len(x), 2)
+        return y[rows] + y.gather(0, rows[:, None].expand(-1, 64)) + y.topk(len(rows), dim=0).values
+
+
 # ---- the workloads ----
 
 
@@ -269,6 +313,28 @@ def next_token_loss(logits: Tensor) -> Tensor:
 def built(workloads: ModuleType, model: Any, checkpoint_every: int = 0, dtype: torch.dtype = torch.float32) -> Any:
     """The workload on the device that is the default at the moment: meta where it is predicted."""
     return workloads.build(model, device=torch.empty(0).device, dtype=dtype, checkpoint_every=checkpoint_every)
+
+
+class Dealer(nn.Module):
+    """A router that deals the tokens out evenly, by scores that are values all the same."""
+
+    def __init__(self, router: nn.Linear, active: int, tokens: int):
+        super().__init__()
+        self.router = router
+        experts = torch.arange(router.out_features)
+        turns = (torch.arange(tokens)[:, None] * active - experts) % router.out_features
+        self.register_buffer("bonus", (turns == 0) * 1e6 + (turns == router.out_features - 1) * 1e6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.router(x) + self.bonus
+
+
+def dealt(workloads: ModuleType, model: Transformer, tokens: int, checkpoint_every: int = 0) -> Any:
+    """A mixture of experts whose tokens are dealt out evenly."""
+    net = built(workloads, model, checkpoint_every)
+    for block in net.layers:
+        block.mlp.router = Dealer(block.mlp.router, model.active_experts, tokens)
+    return net
 
 
 def step_of(workloads: ModuleType, preset: Transformer, sequence: int, checkpoint_every: int = 1) -> PredictedMemory:

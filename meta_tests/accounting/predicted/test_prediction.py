@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from accounting import memory, predicted
 from accounting.measured import one_thread
@@ -21,6 +21,7 @@ from meta_tests.accounting.predicted.predicting import (
     assert_alike,
     both,
     built,
+    dealt,
     few,
     fewer,
     nets,
@@ -91,20 +92,6 @@ def test_the_same_steps_measured_by_the_same_module_are_those_of_the_plain_loop(
 # ---- a mixture of experts --------------------------------------------------------------------------------------------
 
 
-class Dealer(nn.Module):
-    """A router that deals the tokens out evenly, by scores that are values all the same."""
-
-    def __init__(self, router: nn.Linear, active: int, tokens: int):
-        super().__init__()
-        self.router = router
-        experts = torch.arange(router.out_features)
-        turns = (torch.arange(tokens)[:, None] * active - experts) % router.out_features
-        self.register_buffer("bonus", (turns == 0) * 1e6 + (turns == router.out_features - 1) * 1e6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.router(x) + self.bonus
-
-
 MIXTURES = {"batch": st.integers(1, 4), "quarters": st.integers(1, 8)}
 
 
@@ -116,14 +103,8 @@ def test_a_mixture_whose_tokens_are_dealt_evenly_is_predicted(
     small = workloads.reduced(MIXTRAL_8X7B, layers=1)
     rows, sequence = batch * micro_batches, 4 * quarters
 
-    def build() -> nn.Module:
-        net = built(workloads, small, checkpoint_every)
-        for block in net.layers:
-            block.mlp.router = Dealer(block.mlp.router, small.active_experts, batch * sequence)
-        return net
-
     guess, held = both(
-        build,
+        partial(dealt, workloads, small, batch * sequence, checkpoint_every),
         torch.randint(small.vocab_size, (rows, sequence)),
         loss=next_token_loss,
         micro_batches=micro_batches,

@@ -8,55 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
 from accounting import predicted
 from accounting.predicted import ledger, scratch
-from meta_tests.accounting.predicted.predicting import OPTIMIZERS, POINTWISE, Net, assert_alike, both
+from meta_tests.accounting.predicted.predicting import (
+    OPTIMIZERS,
+    POINTWISE,
+    WITH_SCRATCH,
+    Gathering,
+    Net,
+    assert_alike,
+    both,
+)
 
 # ---- scratch ---------------------------------------------------------------------------------------------------------
-
-
-class First(nn.Module):
-    """The first output of a module."""
-
-    def __init__(self, module: nn.Module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.module(x)[0]
-
-
-class LoneAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = (x * self.weight).view(len(x), -1, 4, 16).transpose(1, 2)
-        return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
-
-
-class Gathering(nn.Module):
-    """Backward formulas that scatter and accumulate in place for a plain tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x)
-        rows = torch.arange(0, len(x), 2)
-        return y[rows] + y.gather(0, rows[:, None].expand(-1, 64)) + y.topk(len(rows), dim=0).values
-
-
-WITH_SCRATCH = {
-    "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)), (4, 3, 32, 32)),
-    "mkldnn_rnn_layer": (lambda: First(nn.LSTM(32, 64, batch_first=True)), (4, 16, 32)),
-    "flash_attention": (LoneAttention, (4, 128, 64)),
-}
 
 
 @pytest.mark.parametrize("operator", WITH_SCRATCH)
