@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -20,8 +21,9 @@ import hypothesis
 import pytest
 
 from meta_tests.faults import FAULTS, TOPICS, Fault
+from prooflops.suite import plugin
 from prooflops.suite.collection import claims_of
-from prooflops.suite.plugin import EXAMPLES
+from prooflops.suite.registry import load_registry
 from prooflops.suite.run import evidence_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,9 +31,11 @@ TRIES = 3  # for a fault that a claim about speed must notice: on a busy machine
 NOISE = "noise"
 NO_FAULT = Fault(topic="", name="nothing is planted", turns_red=(), plant=lambda patch: None)
 
+registry_once = functools.cache(load_registry)  # reading it takes longer than most of the claims under a fault
 
-class OneFailureAClaim:
-    """A pytest plugin that skips a test whose claims are all red already."""
+
+class Shortcuts:
+    """A pytest plugin that leaves out of a run under a fault what says nothing about the fault."""
 
     def __init__(self) -> None:
         self.red: set[str] = set()
@@ -45,6 +49,14 @@ class OneFailureAClaim:
         if claims and claims <= self.red:
             pytest.skip("each claim of this test is red already")
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_benchmark_generate_machine_info(self) -> dict[str, Any]:
+        return {}  # pytest-benchmark's own starts a score of processes to describe the CPU
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_benchmark_generate_commit_info(self) -> dict[str, Any]:
+        return {}
+
 
 def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> dict[str, Any]:
     """The verdict of each of `claims` with the fault planted, and what the run printed."""
@@ -52,6 +64,7 @@ def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> d
         del sys.modules[name]
     topics = sorted({claim.partition(".")[0] for claim in claims})
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plugin, "load_registry", registry_once)
         planted.plant(patch)
         files = [str(file) for topic in topics for file in sorted(ROOT.glob(f"test_claims/test_{topic}*.py"))]
         arguments = [*files, "-q", f"--tb={traceback}", "--hypothesis-profile=faults"]
@@ -62,7 +75,7 @@ def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> d
         arguments += ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
         output = io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            code = pytest.main(arguments, plugins=[OneFailureAClaim()])
+            code = pytest.main(arguments, plugins=[Shortcuts()])
         file = Path(folder) / "verdicts.json"
         rows = json.loads(file.read_text()) if file.exists() else []
     return {"exit": int(code), "rows": {row["id"]: row for row in rows}, "output": output.getvalue()}
@@ -97,7 +110,7 @@ def register_hypothesis_profile() -> None:
     """Few examples, neither shrunk nor stored: a failure under a fault is no failure of the suite."""
     hypothesis.settings.register_profile(
         "faults",
-        max_examples=EXAMPLES["quick"],
+        max_examples=plugin.EXAMPLES["quick"],
         deadline=None,
         database=None,
         phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
