@@ -1,7 +1,6 @@
 """Loads this suite's plugin, and the installed one where it is not installed; lends the claims the runnable models."""
 
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -15,10 +14,3 @@ def workloads() -> ModuleType:
     import bench.models
 
     return bench.models
-
-
-def pytest_gate_update_fingerprint(fingerprint: dict[str, Any]) -> None:
-    """Keeps records of benchmarks that were measured in another way in a folder of their own."""
-    from bench.measuring import METHOD
-
-    fingerprint["method"] = METHOD

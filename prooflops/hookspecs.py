@@ -1,4 +1,4 @@
-"""What other plugins and conftests may tell the history; put into a conftest.py like any hook of pytest."""
+"""The hooks by which other plugins and conftests change the fingerprint."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any] | None:
 
 @pytest.hookspec
 def pytest_gate_update_fingerprint(config: pytest.Config, fingerprint: dict[str, Any]) -> None:
-    """Adds to the fingerprint, or takes from it.
+    """Adds to the fingerprint, or removes from it.
 
     def pytest_gate_update_fingerprint(fingerprint):
-        fingerprint["method"] = METHOD
+        fingerprint["library"] = blas_library()
     """

@@ -1,7 +1,7 @@
 """The installed pytest plugin: history and gate for anybody's pytest-benchmark tests.
 
-Loaded by every run of pytest where the package is installed, so it imports nothing at start that pytest has not, and
-does nothing unless one of its options is given.
+Loaded by every run of pytest where the package is installed. So it imports nothing at start but pytest and the standard
+library, and does nothing unless one of its options is given.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "gate(min_effect=0.05, direction='slower', ignore=False): how the gate judges this benchmark, instead "
-        "of its ini; ignore: not at all, as where its work differs from run to run",
+        "gate(min_effect=0.05, direction='slower', ignore=False): how the gate compares this benchmark, instead of its "
+        "ini settings; ignore: not at all, as where its work differs from run to run",
     )
     if settings(config).orchestrated and not hasattr(config, "workerinput"):
-        from prooflops.gate import run as gate
+        from prooflops.gate import run
 
-        gate.configure(config, settings(config))
+        run.configure(config, settings(config))
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
@@ -47,7 +47,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not _records(config):
+    if not _is_recorded(config):
         return
     found = config.stash[run_state.MARKERS] = {}
     for item in items:
@@ -58,22 +58,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 raise pytest.UsageError(f"{item.nodeid}: {error}") from error
 
 
-def _records(config: pytest.Config) -> bool:
-    """Whether this run is kept: it was asked to be, or another plugin (this suite's own) keeps all of its runs."""
+def _is_recorded(config: pytest.Config) -> bool:
+    """Whether this run leaves a record: by an option, or because this suite's own plugin keeps all of its runs."""
     return settings(config).used or is_replicate() or config.pluginmanager.hasplugin("prooflops.run")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    if "benchmark" not in getattr(item, "fixturenames", ()) or not _records(item.config):
+    if "benchmark" not in getattr(item, "fixturenames", ()) or not _is_recorded(item.config):
         return (yield)
     from prooflops.machine.contention import Watch
 
-    watch = Watch()
+    stash = item.config.stash
+    watch = stash[run_state.WATCH] = Watch()
     try:
         return (yield)
     finally:
-        item.config.stash.setdefault(run_state.CONTENTION, {})[item.nodeid] = watch.stop()
+        stash.setdefault(run_state.CONTENTION, {})[item.nodeid] = watch.stop()
+        del stash[run_state.WATCH]
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-REPLICATE = "PROOFLOPS_RECORD_TO"  # a process that the gate started writes its record to this path, and nowhere else
+REPLICATE = "PROOFLOPS_RECORD_TO"  # variable of a process that others started: the one file it writes its record to
 
 RECORD_PATH = pytest.StashKey[Path]()  # where the record of this run was written
 STORAGE_ERROR = pytest.StashKey[str]()  # why the record or a baseline could not be written
+WATCH = pytest.StashKey[Any]()  # during a benchmark's call: the machine.contention.Watch that began with it
 CONTENTION = pytest.StashKey[dict[str, dict[str, Any]]]()  # per benchmark, see machine.contention
 MARKERS = pytest.StashKey[dict[str, dict[str, Any]]]()  # per benchmark, the arguments of its marker `gate`
 
 
 def is_replicate() -> bool:
-    """Whether this process is one of those that the gate compares."""
+    """Whether the gate, or a validation of several cards, started this process."""
     return bool(os.environ.get(REPLICATE))

@@ -1,8 +1,9 @@
-"""What a replicate tells the gate. Copied beside each child and loaded there by `-p`, alone.
+"""The plugin of a replicate. Copied beside each process that the gate starts, and loaded there by `-p`.
 
-The other side of a comparison may hold another revision of this suite, or none: so this file imports nothing of it, and
-both sides are recorded by the same code. It selects what the gate asked for instead of leaving that to node ids on the
-command line, where one that the other side doesn't have would end the run.
+The other side of a comparison may have another revision of this package, or none: so what this file imports of it is
+copied too (`processes.COPIED`). It selects the tests that the gate asked for; on the command line, a node id that the
+other side doesn't have would end the run. At the end it adds what the gate needs to the process's record, under the key
+`replicate`.
 """
 
 from __future__ import annotations
@@ -10,45 +11,38 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-try:  # copies of the files below, under names of their own
-    from prooflops_gate_contention import Watch  # type: ignore[import-not-found]
-    from prooflops_gate_plain import plain_figure  # type: ignore[import-not-found]
-except ImportError:  # imported as a part of the package
-    from prooflops.history.plain import plain_figure
-    from prooflops.machine.contention import Watch
+from prooflops.history.plain import plain_figure
+from prooflops.machine.contention import Watch
 
+RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
 
 
-class Recorder:
-    def __init__(self, task: dict[str, Any]) -> None:
-        self.task = task
+class Replicate:
+    """Selects tests, and collects what the gate needs to know of them."""
+
+    def __init__(self, ids: list[str] | None, benchmarks_only: bool) -> None:
+        self.ids = None if ids is None else set(ids)
+        self.benchmarks_only = benchmarks_only
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
-        self.collected: list[str] = []
         self.errors: list[str] = []
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        wanted = None if self.task["ids"] is None else set(self.task["ids"])
-        kept: list[pytest.Item] = []
-        dropped: list[pytest.Item] = []
-        for item in items:
-            chosen = wanted is None or item.nodeid in wanted
-            if self.task["benchmarks_only"] and "benchmark" not in getattr(item, "fixturenames", ()):
-                chosen = False
-            (kept if chosen else dropped).append(item)
-        if dropped:
+        kept = [item for item in items if self.is_chosen(item)]
+        if dropped := [item for item in items if item not in kept]:
             config.hook.pytest_deselected(items=dropped)
         items[:] = kept
-        self.collected = [item.nodeid for item in kept]
+
+    def is_chosen(self, item: pytest.Item) -> bool:
+        return (self.ids is None or item.nodeid in self.ids) and (not self.benchmarks_only or is_benchmark(item))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -56,51 +50,56 @@ class Recorder:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
-        watch = Watch() if "benchmark" in getattr(item, "fixturenames", ()) else None
+        # The plugin watches for itself, where there is one, and its record says what it saw.
+        if not is_benchmark(item) or item.config.pluginmanager.hasplugin("prooflops.plugin"):
+            yield
+            return
+        watch = Watch()
         yield
-        if watch:
-            self.contention[item.nodeid] = watch.stop()
+        self.contention[item.nodeid] = watch.stop()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, None]:
         outcome = yield
         report = outcome.get_result()
-        data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-        self.reports.append(data)
+        self.reports.append(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Any, None]:
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, None]:
         if "hypothesis" not in sys.modules:
             # Its plugin imports all of it for the terminal's summary: half of a small replicate's time, for nothing.
             session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
-        target = self.task["report"]
-        with open(target + ".part", "w", encoding="utf-8") as file:
-            json.dump(self.facts(session.config, int(exitstatus)), file, default=plain_figure)
-        os.replace(target + ".part", target)
-
-    def facts(self, config: pytest.Config, status: int) -> dict[str, Any]:
-        return {
-            "status": status,
-            "rootdir": str(config.rootpath),
+        # Last of all: where the plugin is active, it has written its record by now.
+        path = Path(os.environ[RECORD])
+        if path.exists():
+            record = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            record = {"benchmarks": self.benchmarks(session.config), "prooflops": {}}
+        record["replicate"] = {
             "prefix": sys.prefix,
-            "python": sys.executable,
-            "collected": self.collected,
+            "modules": modules(),
             "errors": self.errors,
             "reports": self.reports,
-            "modules": modules(),
-            "benchmarks": self.benchmarks(config),
         }
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(record, default=plain_figure), encoding="utf-8")
+        part.replace(path)
 
     def benchmarks(self, config: pytest.Config) -> list[dict[str, Any]]:
+        """The part of pytest-benchmark's JSON that comparing needs, where no plugin writes the whole."""
         session = getattr(config, "_benchmarksession", None)
         found = []
         for bench in session.benchmarks if session else ():
-            if not bench or bench.has_error:
-                continue
-            extra = {**bench.extra_info, "contention": self.contention.get(bench.fullname, {})}
-            found.append({"fullname": bench.fullname, "stats": {"min": bench.stats.min}, "extra_info": extra})
+            if bench and not bench.has_error:
+                extra = {**bench.extra_info, "contention": self.contention.get(bench.fullname, {})}
+                found.append({"fullname": bench.fullname, "stats": {"min": bench.stats.min}, "extra_info": extra})
         return found
+
+
+def is_benchmark(item: pytest.Item) -> bool:
+    """Whether pytest-benchmark measures in this test."""
+    return "benchmark" in getattr(item, "fixturenames", ())
 
 
 def modules() -> dict[str, str]:
@@ -118,8 +117,5 @@ def modules() -> dict[str, str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
-    # Taken out of the environment: what a test starts is not to be told of it.
-    with open(os.environ.pop(TASK), encoding="utf-8") as file:
-        task = json.load(file)
-    task["started"] = time.time()
-    config.pluginmanager.register(Recorder(task), "prooflops.recorder")
+    task = json.loads(os.environ.pop(TASK))  # not for what the tests start
+    config.pluginmanager.register(Replicate(**task), "prooflops.gate.replicate")

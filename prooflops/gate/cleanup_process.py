@@ -1,8 +1,8 @@
 """Cleans up after a gate run, however it ended: runs as a process of its own, which outlives even a killed parent.
 
 The parent writes lines to its standard input: `folder PATH`, `worktree REPOSITORY PATH`, `group PID`, `ended PID`. When
-that input ends (the parent is done, or dead) the processes still alive are killed, worktrees and folders removed. Being
-the only place that cleans up, it is tried by every run. Standard library only; nothing of the suite is imported.
+that input ends (the parent is done, or dead), it kills the processes still alive and removes worktrees and folders. No
+other code cleans up, so every run exercises it. Standard library only; nothing of the suite is imported.
 """
 
 import os
@@ -11,8 +11,34 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+@contextmanager
+def running() -> Iterator[Callable[..., None]]:
+    """Starts this file as a process, and gives the function that writes a line to it; at the end it has cleaned up."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin
+    pipe = process.stdin
+
+    def register(*words: str) -> None:
+        pipe.write("\t".join(words) + "\n")
+        pipe.flush()
+
+    try:
+        yield register
+    finally:
+        pipe.close()
+        process.wait()
 
 
 def main() -> None:
@@ -37,7 +63,7 @@ def main() -> None:
         subprocess.run(["git", "-C", repository, "worktree", "remove", "--force", "--force", path], capture_output=True)
         shutil.rmtree(path, ignore_errors=True)
     for folder in folders:
-        # What was killed may still be writing its last file.
+        # A killed process may still be writing its last file.
         deadline = time.monotonic() + 10
         while Path(folder).exists() and time.monotonic() < deadline:
             shutil.rmtree(folder, ignore_errors=True)

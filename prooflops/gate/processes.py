@@ -1,43 +1,40 @@
-"""Fresh processes of pytest, of this checkout or another side, and what they report.
+"""Fresh processes of pytest, of this checkout or another side, and the record that each leaves.
 
-Nothing of them outlives the run: they, their files and the worktree of another revision are cleaned up by a
-process of its own (`prooflops.gate.cleanup_process`), after success, an error, ^C or a kill alike. The user's working
-tree is never touched.
+Nothing of them outlives the run: the cleanup process (`prooflops.gate.cleanup_process`) removes them, their files and
+the worktree of another revision after success, an error, ^C or a kill alike. The user's working tree is never touched.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
 
+from prooflops.gate import cleanup_process
+from prooflops.gate.child_plugin import RECORD, TASK
+
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parent
-COPIED = {
-    HERE / "child_plugin.py": "prooflops_gate_child_plugin.py",
-    PACKAGE / "machine" / "contention.py": "prooflops_gate_contention.py",
-    PACKAGE / "history" / "plain.py": "prooflops_gate_plain.py",
-}
-RECORD = "PROOFLOPS_RECORD_TO"
-TASK = "PROOFLOPS_GATE_TASK"
+# The child plugin and all that it imports of this package; in a child they are a package of their own, COPY.
+COPIED = ("gate/child_plugin.py", "history/plain.py", "machine/contention.py", "machine/cpu.py")
+COPY = "prooflops_gate"
 PREFIX, OWNER = "prooflops-gate-", "owner"  # of the folder of a run, and the file in it with the run's process
-# Of the environment, what would change or disturb the child's run.
+# Variables of the environment that would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
-# Of the command line, what belongs to the parent: the gate, reports, selection by position, the past, saving.
-# By their whole names, and --gate-…: a conftest may have options that begin like these, such as --cache-size.
+# Options that belong to the parent: the gate, reports, selection by the last run, saving. By their whole names, and
+# --gate-…: a conftest may have options that begin like these, such as --cache-size.
 PARENTS = (
     "--gate", "--junitxml", "--junit-xml", "--junitprefix", "--junit-prefix", "--last-failed", "--lf", "--failed-first",
     "--ff", "--new-first", "--nf", "--last-failed-no-failures", "--lfnf", "--cache-show", "--cache-clear", "--sw",
@@ -52,7 +49,7 @@ PARENTS_SHORT = ("-v", "-q", "-x", "-c", "-s", "-n", "-r")
 
 
 class ReplicateFailed(RuntimeError):
-    """A process that ended without reporting: the message says which, how, and what it said last."""
+    """A process ended without a record: the message says which, how, and what it printed last."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +64,19 @@ class Side:
 
 @dataclass(frozen=True)
 class Replicate:
-    """What one process reported."""
+    """One process that has ended, and its record: the plugin's, or the part of it that the child plugin knows."""
 
     side: Side
-    wall_s: float
-    facts: dict[str, Any]
-    record: dict[str, Any]  # as the plugin there wrote it, or the part of it that the recorder knows
-    record_path: Path | None  # where the plugin there left it
+    record: dict[str, Any]
+    prefix: str  # of its interpreter
+    modules: dict[str, str]  # imported ones and their files, without site-packages and the standard library
+    reports: list[dict[str, Any]]  # of its tests, serialised by pytest
 
     @property
-    def reports(self) -> list[dict[str, Any]]:
-        return list(self.facts["reports"])
+    def fingerprint(self) -> dict[str, Any] | None:
+        """The machine's; None where the plugin was not active."""
+        found: dict[str, Any] | None = self.record["prooflops"].get("fingerprint")
+        return found
 
 
 class Replicates:
@@ -88,46 +87,33 @@ class Replicates:
         self._arguments = passed_on(config)
         self._limit_s = limit_s
         self._count = 0
+        self._stack = ExitStack()
 
     def __enter__(self) -> Replicates:
-        self._watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(HERE / "cleanup_process.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        self._register = self._stack.enter_context(cleanup_process.running())
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._tell("folder", str(self.folder))
+        self._register("folder", str(self.folder))
         (self.folder / OWNER).write_text(str(os.getpid()), encoding="ascii")
-        plugins = self.folder / "plugins"
-        plugins.mkdir()
-        for file, copy in COPIED.items():
-            shutil.copy(file, plugins / copy)
-        self._plugins = plugins
+        self._plugins = self.folder / "plugins"
+        (self._plugins / COPY).mkdir(parents=True)
+        for file in COPIED:
+            text = re.sub(
+                r"from prooflops\.(gate|history|machine)\b", f"from {COPY}", (PACKAGE / file).read_text("utf-8")
+            )
+            (self._plugins / COPY / Path(file).name).write_text(text, encoding="utf-8")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._watcher.stdin
-        self._watcher.stdin.close()
-        self._watcher.wait()
-
-    def _tell(self, *words: str) -> None:
-        assert self._watcher.stdin
-        self._watcher.stdin.write("\t".join(words) + "\n")
-        self._watcher.stdin.flush()
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
 
     def worktree(self, repository: Path, revision: str) -> Path:
         """A checkout of `revision` in a folder of its own. Raises UsageError where git refuses."""
         remove_leftovers(repository)
         path = self.folder / "worktree"
-        self._tell("worktree", str(repository), str(path))
+        self._register("worktree", str(repository), str(path))
         git = subprocess.Popen(
             ["git", "-C", str(repository), "worktree", "add", "--detach", "--force", str(path), revision],
-            # A hook of git's has its index there, and what is staged would be lost in the checkout.
+            # In a hook of git this names the repository's index: the checkout would overwrite what is staged.
             env={key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -135,11 +121,11 @@ class Replicates:
             text=True,
             start_new_session=True,
         )
-        self._tell("group", str(git.pid))
-        said = git.communicate()[1]
-        self._tell("ended", str(git.pid))
+        self._register("group", str(git.pid))
+        message = git.communicate()[1]
+        self._register("ended", str(git.pid))
         if git.returncode:
-            raise pytest.UsageError(f"--gate-versus {revision}: git worktree: {said.strip()}")
+            raise pytest.UsageError(f"--gate-versus {revision}: git worktree: {message.strip()}")
         return path
 
     def run(
@@ -151,24 +137,18 @@ class Replicates:
         """
         self._count += 1
         stem = self.folder / f"{self._count:04d}"
-        report, record, output = (stem.with_suffix(end) for end in (".report", ".json", ".txt"))
-        task = stem.with_suffix(".task")
-        task.write_text(
-            json.dumps({"ids": None if ids is None else list(ids), "benchmarks_only": benchmarks_only,
-                        "report": str(report)}), encoding="utf-8",
-        )  # fmt: skip
-        begun = time.monotonic()
-        code = self._process(side, targets, task, record, output)
-        wall = time.monotonic() - begun
-        if not report.exists() or code not in (0, 1, 5):
-            raise ReplicateFailed(self._why(side, code, output, report))
-        facts = json.loads(report.read_text(encoding="utf-8"))
-        content = json.loads(record.read_text(encoding="utf-8")) if record.exists() else _record_of(facts)
-        return Replicate(side, wall, facts, content, record if record.exists() else None)
+        path, output = stem.with_suffix(".json"), stem.with_suffix(".txt")
+        task = {"ids": None if ids is None else list(ids), "benchmarks_only": benchmarks_only}
+        code = self._process(side, targets, {TASK: json.dumps(task), RECORD: str(path)}, output)
+        record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        found = record.pop("replicate", None)
+        if found is None or code not in (0, 1, 5):
+            raise ReplicateFailed(self._failure(side, code, output, found["errors"] if found else []))
+        return Replicate(side, record, found["prefix"], found["modules"], found["reports"])
 
-    def _process(self, side: Side, targets: Sequence[str], task: Path, record: Path, output: Path) -> int | None:
+    def _process(self, side: Side, targets: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
         """The exit code; None where it took too long."""
-        command = [side.python, "-m", "pytest", "-p", "prooflops_gate_child_plugin", "-o", "addopts="]
+        command = [side.python, "-m", "pytest", "-p", f"{COPY}.child_plugin", "-o", "addopts="]
         command.append(f"--rootdir={side.root}")
         if self._config.pluginmanager.hasplugin("cacheprovider"):
             command += ["-o", f"cache_dir={self.folder / 'cache'}"]
@@ -176,23 +156,21 @@ class Replicates:
         if inifile and inifile.is_relative_to(self._config.rootpath):
             theirs = side.root / inifile.relative_to(self._config.rootpath)
             command += ["-c", str(theirs)] if theirs.exists() else []
-        environment = {key: value for key, value in os.environ.items() if key not in DROPPED}
+        environment = {key: value for key, value in os.environ.items() if key not in DROPPED} | variables
         inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         moved = [_moved(path, self._config.rootpath, side.root) for path in inherited]
         environment["PYTHONPATH"] = os.pathsep.join([str(self._plugins), *side.paths, *moved])
-        environment[TASK] = str(task)
-        environment[RECORD] = str(record)
-        with open(output, "wb") as said:
+        with open(output, "wb") as printed:
             child = subprocess.Popen(
                 [*command, *self._arguments, *targets],
                 cwd=side.root,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            self._tell("group", str(child.pid))
+            self._register("group", str(child.pid))
             try:
                 return child.wait(self._limit_s)
             except subprocess.TimeoutExpired:
@@ -200,25 +178,23 @@ class Replicates:
             finally:
                 if child.poll() is None:
                     _kill(child)
-                self._tell("ended", str(child.pid))
+                self._register("ended", str(child.pid))
 
-    def _why(self, side: Side, code: int | None, output: Path, report: Path) -> str:
+    def _failure(self, side: Side, code: int | None, output: Path, errors: Sequence[str]) -> str:
         if code is None:
             how = f"was ended after {self._limit_s:.0f} s (--gate-budget)"
         elif code < 0:
             how = f"crashed with {signal.Signals(-code).name}"
         else:
             how = f"ended with exit code {code}"
-        errors = json.loads(report.read_text(encoding="utf-8"))["errors"] if report.exists() else []
-        last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = [line for line in last if line.startswith("Fatal")] + last[-15:]
-        return f"replicate {self._count} ({side.label}: {side.python} in {side.root}) {how}. It said:\n" + "\n".join(
-            errors or last
-        )
+        lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        printed = [line for line in lines if line.startswith("Fatal")] + lines[-15:]
+        head = f"replicate {self._count} ({side.label}: {side.python} in {side.root}) {how}. It printed:"
+        return "\n".join([head, *(errors or printed)])
 
 
 def remove_leftovers(repository: Path) -> None:
-    """Removes the worktrees of runs that were killed together with their guardian, and of no other."""
+    """Removes the worktrees of runs that were killed together with their cleanup process; no others."""
     git = ["git", "-C", str(repository), "worktree"]
     listed = subprocess.run([*git, "list", "--porcelain"], capture_output=True, text=True).stdout
     for line in listed.splitlines():
@@ -254,15 +230,11 @@ def _moved(path: str, old: Path, new: Path) -> str:
     return str(new / real.relative_to(old)) if real.is_relative_to(old) else path
 
 
-def _record_of(facts: dict[str, Any]) -> dict[str, Any]:
-    return {"benchmarks": facts["benchmarks"], "prooflops": {"fingerprint": {}, "verdicts": []}}
-
-
 def passed_on(config: pytest.Config) -> list[str]:
-    """The options of this run that its children must have as well: the user's own, and those of other plugins.
+    """The options of this run that its children get as well: the user's own, and those of other plugins.
 
-    From the ini setting `addopts`, the environment and the command line; without what belongs to the parent, and
-    without files and node ids, which each child is told by itself.
+    From the ini setting `addopts`, the environment and the command line; without those that belong to the parent, and
+    without files and node ids, which differ from child to child.
     """
     words = _words(config.getini("addopts")) + shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     words += [str(word) for word in config.invocation_params.args]

@@ -75,7 +75,7 @@ class Settings:
 
     @property
     def used(self) -> bool:
-        """Whether any of it was asked for."""
+        """Whether any of these options was given."""
         return self.orchestrated or bool(self.baseline) or bool(self.record)
 
 
@@ -93,18 +93,32 @@ def settings(config: pytest.Config) -> Settings:
 
 
 def _checked(config: pytest.Config) -> Settings:
+    found = _read(config)
+    _check_one_another(found)
+    _check_paths(found, config)
+    if found.used or config.getoption("gate_history"):
+        _check_packages()
+    if found.used:
+        _check_other_plugins(config)
+    return found
+
+
+def _read(config: pytest.Config) -> Settings:
     option = config.getoption
-    found = Settings(
+    if (record := option("gate_record")) is not None:
+        from prooflops.history.records import check_name
+
+        check_name(record)
+    min_effect, replicates = option("gate_min_effect"), option("gate_replicates")
+    return Settings(
         gate=option("gate"),
         baseline=option("gate_baseline"),
         versus=option("gate_versus"),
-        record=option("gate_record"),
-        replicates=None
-        if option("gate_replicates") is None
-        else _count("--gate-replicates", option("gate_replicates")),
-        min_effect=_share("--gate-min-effect", option("gate_min_effect"))
-        if option("gate_min_effect") is not None
-        else _share("gate_min_effect", str(config.getini("gate_min_effect"))),
+        record=record,
+        replicates=None if replicates is None else _count("--gate-replicates", replicates),
+        min_effect=_share("gate_min_effect", str(config.getini("gate_min_effect")))
+        if min_effect is None
+        else _share("--gate-min-effect", min_effect),
         budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
         strict=option("gate_strict"),
         portable=option("gate_portable"),
@@ -113,15 +127,9 @@ def _checked(config: pytest.Config) -> Settings:
         exact=tuple(str(config.getini("gate_exact")).split()),
         folder=history_folder(config),
     )
-    if found.used or option("gate_history"):
-        _check_packages()
-    if found.record is not None:
-        from prooflops.history import records as history
 
-        history.check_name(found.record)
-    file = Path(found.baseline) if found.baseline and stands_alone("--gate-baseline", found.baseline, config) else None
-    if file and file.is_file() and not file.resolve().is_relative_to(config.invocation_params.dir.resolve()):
-        raise ValueError(f"--gate-baseline {file}: write --gate-baseline={file}, or pytest takes its rootdir there")
+
+def _check_one_another(found: Settings) -> None:
     for one, other in (("baseline", "versus"), ("noise_floor", "baseline"), ("noise_floor", "versus")):
         if getattr(found, one) and getattr(found, other):
             raise ValueError(
@@ -132,34 +140,51 @@ def _checked(config: pytest.Config) -> Settings:
             "--gate needs something to compare with: --gate-baseline NAME|latest|FILE or --gate-versus SIDE"
         )
     if found.record and (found.versus or found.noise_floor or found.gate):
-        raise ValueError("--gate-record stores a baseline and decides nothing: run it without --gate, --gate-versus "
-                         "and --gate-noise-floor")  # fmt: skip
+        raise ValueError(
+            "--gate-record stores a baseline and compares nothing: run it without --gate, --gate-versus and "
+            "--gate-noise-floor"
+        )
     if found.record and found.baseline and found.orchestrated:
         raise ValueError("--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline")
     for name, needs in (("strict", "gate"), ("portable", "baseline")):
         if getattr(found, name) and not getattr(found, needs):
-            raise ValueError(f"{_flag(name)} says something about {_flag(needs)}, which is not given")
+            raise ValueError(f"{_flag(name)} changes what {_flag(needs)} does, which is not given")
     if found.portable and found.orchestrated:
         raise ValueError("--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates")
-    if found.used and option("benchmark_disable", False) and not option("benchmark_enable", False):
+
+
+def _check_paths(found: Settings, config: pytest.Config) -> None:
+    """Refuses a path that was given as a word of its own, if pytest takes its rootdir from it."""
+    here = config.invocation_params.dir.resolve()
+    for name in ("baseline", "versus"):
+        text = getattr(found, name)
+        if text and stands_alone(_flag(name), text, config):
+            path = (here / text).resolve()
+            if (path.is_file() and not path.is_relative_to(here)) or (name == "versus" and path.exists()):
+                raise ValueError(f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its rootdir there")
+
+
+def _check_other_plugins(config: pytest.Config) -> None:
+    option = config.getoption
+    if option("benchmark_disable", False) and not option("benchmark_enable", False):
         raise ValueError("--benchmark-disable leaves nothing to compare: drop it, or the options of the gate")
-    if found.used and option("benchmark_skip", False):
+    if option("benchmark_skip", False):
         raise ValueError("--benchmark-skip leaves nothing to compare: drop it, or the options of the gate")
-    if found.used and config.pluginmanager.hasplugin("dsession"):
+    if config.pluginmanager.hasplugin("dsession"):
         raise ValueError("benchmarks are not measured under xdist (-n): drop it, or the options of the gate")
     # By its options, not by its name: that depends on how it was loaded.
-    if found.used and option("benchmark_disable", None) is None:
+    if option("benchmark_disable", None) is None:
         raise ValueError("the gate compares what pytest-benchmark measures, and that plugin is not active")
-    return found
 
 
 def _check_packages() -> None:
-    """Raises ValueError where what the statistics are computed with is not installed."""
-    missing = [package for package in ("numpy", "scipy") if find_spec(package) is None]
-    if missing:
-        needed = " and ".join(missing)
-        raise ValueError(f"the gate and the history need {needed}, which {sys.executable} lacks: "
-                         f"{sys.executable} -m pip install {' '.join(missing)}")  # fmt: skip
+    """Raises ValueError where the packages that the statistics need are not installed."""
+    if missing := [package for package in ("numpy", "scipy") if find_spec(package) is None]:
+        needed, install = " and ".join(missing), " ".join(missing)
+        raise ValueError(
+            f"the gate and the history need {needed}, which {sys.executable} lacks: "
+            f"{sys.executable} -m pip install {install}"
+        )
 
 
 def stands_alone(name: str, text: str, config: pytest.Config) -> bool:
@@ -219,6 +244,7 @@ def history_folder(config: pytest.Config) -> Path:
 
 
 def marker_settings(marker: pytest.Mark) -> dict[str, Any]:
+    """The checked arguments of a marker `gate`. Raises ValueError, naming the valid ones."""
     valid = ("min_effect", "direction", "ignore")
     if marker.args or not set(marker.kwargs) <= set(valid):
         wrong = [*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())]

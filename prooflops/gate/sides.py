@@ -1,7 +1,7 @@
 """The other side of a side-by-side comparison: another interpreter, another checkout, or a git revision.
 
 Its processes must import *its* code. They start in its folder, with it (and its `src`) first on the path, before an
-installed or editable copy; what they imported is then checked, and the run refused where it was this side's.
+installed or editable copy; what they imported is then checked, and the run is refused where it was this side's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from prooflops.gate.processes import Replicate, Replicates, Side
-from prooflops.gate.settings import stands_alone
 
 
 def python_here() -> str:
@@ -25,7 +24,7 @@ def python_here() -> str:
 
 
 def import_paths(root: Path) -> tuple[str, ...]:
-    """What goes first on the path of a side's processes, on both sides alike."""
+    """The folders that go first on the import path of a side's processes, on both sides alike."""
     return tuple(str(path) for path in (root / "src", root) if path.is_dir())
 
 
@@ -33,8 +32,6 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
     """The side that `--gate-versus` names. Raises UsageError for one that is unknown, or the same as this."""
     root = config.rootpath
     path = Path(text)
-    if path.exists() and stands_alone("--gate-versus", text, config):
-        raise pytest.UsageError(f"--gate-versus {text}: write --gate-versus={text}, or pytest takes its rootdir there")
     if path.is_dir():
         # The same interpreter in another folder; a virtual environment's folder means its interpreter.
         for inside in ("bin/python", "Scripts/python.exe"):
@@ -92,7 +89,7 @@ def _revision(text: str, config: pytest.Config, replicates: Replicates) -> Side:
 
 
 def targets(config: pytest.Config, other: Side) -> list[str]:
-    """What the other side collects at first: what this run was asked for, as far as it is there."""
+    """What the other side collects at first: the arguments of this run, as far as they exist there."""
     base = config.invocation_params.dir
     found = []
     for argument in config.args:
@@ -114,16 +111,16 @@ def existing(files: Sequence[str], side: Side) -> list[str]:
 def check_origins(before: Replicate, after: Replicate, root: Path, text: str) -> None:
     """Refuses a comparison in which the other side ran this side's code, or either ran an installed copy of it."""
     if before.side.root == after.side.root:
-        if before.facts["prefix"] == after.facts["prefix"]:
+        if before.prefix == after.prefix:
             raise _same(text)
         return
     for done, foreign in ((before, after.side.root), (after, before.side.root)):
         wrong = {
             name: file
-            for name, file in done.facts["modules"].items()
+            for name, file in done.modules.items()
             if Path(file).is_relative_to(foreign.resolve())
             and not Path(file).is_relative_to(done.side.root.resolve())
-            and not Path(file).is_relative_to(done.facts["prefix"])
+            and not Path(file).is_relative_to(done.prefix)
         }
         if wrong:
             name, file = next(iter(wrong.items()))
@@ -131,5 +128,5 @@ def check_origins(before: Replicate, after: Replicate, root: Path, text: str) ->
                 f"--gate-versus {text}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
                 "which is the other side's: both would run the same code; see PYTHONPATH"
             )
-    if not before.facts["modules"] and not after.facts["modules"]:
+    if not before.modules and not after.modules:
         raise pytest.UsageError(f"--gate-versus {text}: neither side imported anything from {root}")

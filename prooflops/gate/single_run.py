@@ -1,4 +1,4 @@
-"""One run of pytest compared with a baseline, or stored as one: what the options of the gate do without replicates."""
+"""Compares one run of pytest with a baseline, or stores it as one: the options of the gate without replicates."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 from prooflops import run_state
 from prooflops.console.tables import aligned, write_coloured
 from prooflops.gate.settings import Settings
-from prooflops.history import comparison as compare
-from prooflops.history import record as recording
-from prooflops.history import records as history
+from prooflops.history import records, rows
+from prooflops.history.comparison import compare
+from prooflops.history.record import fingerprint
+from prooflops.history.records import Summary
 
 OUTCOME = pytest.StashKey[list[str]]()
-BASELINE = pytest.StashKey[list[history.Summary]]()
+BASELINE = pytest.StashKey[list[Summary]]()
 UNFINISHED: Mapping[int, str] = {
     pytest.ExitCode.TESTS_FAILED: "tests failed",
     pytest.ExitCode.INTERRUPTED: "the run was interrupted",
@@ -25,31 +26,30 @@ UNFINISHED: Mapping[int, str] = {
 
 def check_baseline(config: pytest.Config, settings: Settings) -> None:
     """Refuses, before anything runs, a baseline that is not there or is another machine's."""
-    own = recording.fingerprint(config)
-    # Kept: once this run's own record is stored, it is the latest.
-    summaries = config.stash[BASELINE] = baseline_of(settings, history.fingerprint_id(own))
-    other = summaries[-1]
-    if other.fingerprint_id == history.fingerprint_id(own) or settings.portable:
-        return
-    raise pytest.UsageError(refusal(settings, other, own))
+    own = fingerprint(config)
+    own_id = records.fingerprint_id(own)
+    # Read now: once this run's own record is stored, it is the latest.
+    summaries = config.stash[BASELINE] = baseline_of(settings, own_id)
+    if summaries[-1].fingerprint_id != own_id and not settings.portable:
+        raise pytest.UsageError(refusal(settings, summaries[-1], own))
 
 
-def refusal(settings: Settings, other: history.Summary, own: dict[str, object]) -> str:
+def refusal(settings: Settings, other: Summary, own: dict[str, object]) -> str:
     """Why a baseline of another fingerprint is not compared with."""
-    theirs = history.read(other.path)["prooflops"].get("fingerprint", {})
-    rows = "; ".join(history.differences(theirs, own)) or "the digest of the fingerprint"
+    theirs = records.read(other.path)["prooflops"].get("fingerprint", {})
+    differences = "; ".join(records.differences(theirs, own)) or "the digest of the fingerprint"
     return (
-        f"--gate-baseline {settings.baseline}: it was recorded under other conditions ({rows}), and times of other "
-        "machines are not compared. --gate-portable compares ratios that mean the same on both; --gate-versus runs "
-        "both sides here"
+        f"--gate-baseline {settings.baseline}: it was recorded under other conditions ({differences}), and times of "
+        "other machines are not compared. --gate-portable compares ratios that mean the same on both; --gate-versus "
+        "runs both sides here"
     )
 
 
-def baseline_of(settings: Settings, own: str) -> list[history.Summary]:
+def baseline_of(settings: Settings, own: str) -> list[Summary]:
     """The records of the baseline that was named. Raises UsageError where there is none."""
     try:
-        return history.baseline(settings.folder, str(settings.baseline), own, settings.exact)
-    except (history.UnknownBaseline, history.UnreadableRecord) as error:
+        return records.baseline(settings.folder, str(settings.baseline), own, settings.exact)
+    except (records.UnknownBaseline, records.UnreadableRecord) as error:
         raise pytest.UsageError(str(error)) from error
 
 
@@ -59,8 +59,8 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
     A baseline in which benchmarks are lacking would let them pass as NEW from then on.
     """
     path = config.stash[run_state.RECORD_PATH]
-    # As it was stored: JSON makes a list of a tuple, and this run is compared with what was stored of others.
-    mine = history.summary_of(history.read(path), path, settings.exact)
+    # Read back, because JSON turns a tuple into a list, and this run is compared with stored ones.
+    mine = records.summary_of(records.read(path), path, settings.exact)
     lines = config.stash[OUTCOME] = []
     if settings.baseline:
         terminal = config.pluginmanager.get_plugin("terminalreporter")
@@ -71,7 +71,7 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
         lines.append(f"not stored as {settings.record}: {why}")
     elif settings.record:
         try:
-            stored = history.store_baseline(settings.record, [path])
+            stored = records.store_baseline(settings.record, [path])
             lines.append(f"baseline {settings.record}: this run ({_short(path, settings.folder)}), named in {stored}")
         except OSError as error:
             config.stash[run_state.STORAGE_ERROR] = f"the baseline {settings.record} could not be stored: {error}"
@@ -86,22 +86,17 @@ def skip_reasons(reports: Iterable[pytest.TestReport]) -> dict[str, str]:
     }
 
 
-def compared(
-    then: list[history.Summary], mine: history.Summary, settings: Settings, skips: Mapping[str, str]
-) -> list[str]:
+def compared(then: list[Summary], mine: Summary, settings: Settings, skips: Mapping[str, str]) -> list[str]:
     """The table of a comparison, and a line that sums it up."""
-    floors = {name: row["floor"] for name, row in _floors(settings, mine).items() if row.get("floor")}
-    rows = compare.compare(then, [mine], min_effect=settings.min_effect, floors=floors, portable=settings.portable)
-    rows = compare.with_skips(rows, skips)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in compare.counts(rows).items())
-    table = compare.table(rows)
+    stored = records.noise_floors(settings.folder, mine.fingerprint_id)
+    floors = {name: row["floor"] for name, row in stored.items() if row.get("floor")}
+    found = compare(then, [mine], min_effect=settings.min_effect, floors=floors, portable=settings.portable)
+    found = rows.with_skips(found, skips)
+    table = rows.table(found)
     shown = aligned(table) if len(table) > 1 else []
-    none = "" if any(row.effect for row in rows) or not settings.portable else "; no ratio that both sides have"
-    return [*shown, f"against {settings.baseline} ({len(then)} records): {counts or 'nothing to compare'}{none}"]
-
-
-def _floors(settings: Settings, mine: history.Summary) -> dict[str, dict[str, float]]:
-    return history.noise_floors(settings.folder, mine.fingerprint_id)
+    none = "; no ratio that both sides have" if settings.portable and not any(row.effect for row in found) else ""
+    counts = rows.counts(found) or "nothing to compare"
+    return [*shown, f"against {settings.baseline} ({len(then)} records): {counts}{none}"]
 
 
 def _short(path: Path, folder: Path) -> str:
@@ -109,8 +104,7 @@ def _short(path: Path, folder: Path) -> str:
 
 
 def print_summary(terminal: pytest.TerminalReporter) -> None:
-    """Prints the comparison."""
-    lines = terminal.config.stash.get(OUTCOME, [])
-    if lines:
+    """Prints the comparison, if there was one."""
+    if lines := terminal.config.stash.get(OUTCOME, []):
         terminal.section("compared with the history")
         write_coloured(terminal, lines)

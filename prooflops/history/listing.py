@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prooflops.console.tables import aligned
-from prooflops.history import records as history
+from prooflops.history import records
+from prooflops.history.records import Summary, UnreadableRecord
 
 
 def print_history(folder: Path, exact: Sequence[str], *, verbose: bool) -> int:
-    """Lists every record, oldest first, what cannot be read, and the baselines; with `verbose` the trend of each
+    """Prints every record, oldest first, unreadable files, and the baselines; with `verbose` the trend of each
     benchmark as well. Returns the exit code."""
-    listed = history.summaries(folder, exact)
+    listed = records.summaries(folder, exact)
     print(f"{len(listed)} records in {folder}")
     for each in listed:
-        if isinstance(each, history.UnreadableRecord):
+        if isinstance(each, UnreadableRecord):
             print(f"  unreadable, skipped: {each}")
             continue
         contended = "  contended" if each.contended else ""
@@ -23,12 +24,12 @@ def print_history(folder: Path, exact: Sequence[str], *, verbose: bool) -> int:
             f"  {each.path.name}  {len(each.benchmarks):3d} benchmarks  {len(each.verdicts):3d} claims"
             f"  {', torch '.join(filter(None, [each.name, each.torch]))}  {each.commit[:10]}{contended}".rstrip()
         )
-    for name, files in history.baselines(folder).items():
+    for name, files in records.baselines(folder).items():
         print(f"  baseline {name}: {', '.join(str(file.relative_to(folder)) for file in files)}")
     if verbose:
         from prooflops.history import trend
 
-        for identity, rows in trend.tables([each for each in listed if isinstance(each, history.Summary)]).items():
+        for identity, rows in trend.tables([each for each in listed if isinstance(each, Summary)]).items():
             print(f"\ntrend on {identity}")
             for line in aligned(rows):
                 print(f"  {line.rstrip()}")

@@ -1,4 +1,4 @@
-"""What a run of pytest becomes in the history: pytest-benchmark's JSON, the machine's fingerprint, where it is kept."""
+"""The record of one run of pytest: pytest-benchmark's JSON with the machine's fingerprint, and where it is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from prooflops import __version__
-from prooflops.history import records as history
+from prooflops.history import records
 from prooflops.machine import cpu, nvml
 from prooflops.run_state import CONTENTION, MARKERS, RECORD_PATH, REPLICATE, STORAGE_ERROR
 
@@ -29,7 +29,7 @@ PACKAGES = ("torch", "numpy", "scipy", "pytest-benchmark")
 
 def benchmark_json(config: pytest.Config) -> dict[str, Any]:
     """The run in pytest-benchmark's own JSON form, made by its own hooks; no benchmarks where it is switched off."""
-    # The session is the one thing of pytest-benchmark that no hook hands out.
+    # No hook of pytest-benchmark hands out its session.
     session = getattr(config, "_benchmarksession", None)
     if session is None:
         return {"benchmarks": [], "machine_info": {}, "commit_info": {}}
@@ -56,17 +56,17 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
 
 
 def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path | None:
-    """Puts the record where it belongs, the history or the gate's own place, and returns its path.
+    """Writes the record into the history (a replicate's: to the file that its parent reads), and returns its path.
 
-    Where it cannot be written (a full disk, say) the run goes on to its end, says so there, and is red: None.
+    Where it cannot be written (a full disk, say) it returns None; the run says so at its end, and fails.
     """
     target = os.environ.get(REPLICATE)
     try:
         if target:
             path = Path(target)
-            history.write_atomically(path, history.as_text(content))
+            records.write_atomically(path, records.as_text(content))
         else:
-            path = history.append(folder, content, content["prooflops"]["fingerprint"])
+            path = records.append(folder, content, content["prooflops"]["fingerprint"])
     except OSError as error:
         config.stash[STORAGE_ERROR] = f"the record of this run could not be stored in {target or folder}: {error}"
         return None
@@ -78,7 +78,7 @@ def record_of(config: pytest.Config, **facts: Any) -> dict[str, Any]:
     """The record of a run: pytest-benchmark's JSON, what the project keeps of every run, and `facts` beside it."""
     content = benchmark_json(config)
     content["prooflops"] = {
-        "schema": history.SCHEMA,
+        "schema": records.SCHEMA,
         "version": __version__,
         "arguments": list(config.invocation_params.args),
         "fingerprint": fingerprint(config),
@@ -96,7 +96,8 @@ def fingerprint(config: pytest.Config) -> dict[str, Any]:
 
 
 @cache
-def _plain_fingerprint() -> dict[str, Any]:
+def plain_fingerprint() -> Mapping[str, Any]:
+    """What can be found out about machine and software without importing torch or waking a GPU."""
     return {
         "name": cpu.name(),
         "cores": os.cpu_count(),
@@ -109,20 +110,8 @@ def _plain_fingerprint() -> dict[str, Any]:
     }
 
 
-def plain_fingerprint() -> dict[str, Any]:
-    """What can be told of machine and software without importing torch or waking a GPU."""
-    return dict(_plain_fingerprint())
-
-
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def facts_of(fingerprint: Mapping[str, Any]) -> str:
-    """A fingerprint in a few words."""
-    packages = fingerprint.get("packages") or {}
-    torch = fingerprint.get("torch") or packages.get("torch")
-    return str(fingerprint.get("name")) + (f", torch {torch}" if torch else "")

@@ -2,8 +2,7 @@
 
     <history>/<fingerprint>/<moment>-<unique>.json     one run; appended, written atomically, never edited
     <history>/<fingerprint>/baselines/<name>.json      which of these records a name stands for
-    <history>/<fingerprint>/noise-floor.json           what A against A showed on this machine
-    <history>/<fingerprint>/index.jsonl                what comparing needs of each record: a cache, never trusted
+    <history>/<fingerprint>/noise-floor.json           the noise and drift of this machine, by --gate-noise-floor
 
 No torch, numpy or scipy here: reading a history must be cheap.
 """
@@ -16,7 +15,7 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -42,7 +41,7 @@ class UnknownBaseline(ValueError):
 
 
 def fingerprint_id(fingerprint: Mapping[str, Any]) -> str:
-    """A folder name for one fingerprint: the device's name, then a digest of everything in it."""
+    """A folder name for one fingerprint: the device's name, then a digest of all of it."""
     digest = hashlib.sha256(json.dumps(fingerprint, sort_keys=True, default=str).encode()).hexdigest()[:12]
     slug = re.sub(r"[^A-Za-z0-9]+", "-", str(fingerprint.get("name", "unknown"))).strip("-")[:40]
     return f"{slug}-{digest}"
@@ -59,13 +58,13 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-        _keep_names(path.parent)
+        _sync_names(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _keep_names(folder: Path) -> None:
-    """Has the disk keep the names in `folder`: a renamed file is safe from a power cut only with its new name."""
+def _sync_names(folder: Path) -> None:
+    """Writes the names in `folder` to the disk: a renamed file is safe from a power cut only with its new name."""
     with suppress(OSError):  # Windows opens no folders, and some network file systems don't sync them
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -119,7 +118,7 @@ def _record_files(folder: Path) -> list[Path]:
 class Timed:
     """What comparing needs of one benchmark in one record."""
 
-    time_s: float  # the fastest round: the figure a process contributes, see prooflops.statistics.noise.location
+    time_s: float  # its fastest round, see prooflops.statistics.noise.location
     exact: Mapping[str, Any]
     portable: Mapping[str, float]
     method: Any = None
@@ -193,91 +192,33 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
     )
 
 
-# ---- the index ---------------------------------------------------------------------------------------------------
+def summaries(
+    folder: Path, exact: Sequence[str], only: str = "", newest: int | None = None
+) -> list[Summary | UnreadableRecord]:
+    """What comparing needs of the records under `folder`, oldest first; an unreadable file comes as its error.
 
-
-def summaries(folder: Path, exact: Sequence[str], only: str = "") -> list[Summary | UnreadableRecord]:
-    """What comparing needs of every record under `folder`, oldest first, unreadable files as errors.
-
-    `only`: of this fingerprint alone, by its id.
-
-    Reads the records that the index does not know as they are now, and only those: a thousand records with their rounds
-    are hundreds of megabytes.
+    `only`: of one fingerprint, by its id. `newest`: so many at most; a large record takes 15 ms to read.
     """
+    files = [path for path in _record_files(folder) if only in ("", path.parent.name)]
     found: list[Summary | UnreadableRecord] = []
-    folders = sorted({path.parent for path in _record_files(folder) if only in ("", path.parent.name)})
-    for inner in folders:
-        found += _summaries_of(inner, list(exact))
-    return sorted(found, key=lambda each: each.path.name if isinstance(each, Summary) else str(each))
-
-
-def _summaries_of(folder: Path, exact: list[str]) -> list[Summary | UnreadableRecord]:
-    known, lines = _index(folder / "index.jsonl", exact)
-    found: list[Summary | UnreadableRecord] = []
-    fresh = []
-    files = [path for path in folder.glob("*.json") if path.name != "noise-floor.json"]
-    for path in files:
+    for path in files if newest is None else files[-newest:]:
         try:
-            facts = path.stat()
-            stamp = [path.name, facts.st_size, facts.st_mtime_ns, exact]
-            summary = known.get(json.dumps(stamp))
-            if summary is None:
-                summary = summary_of(read(path), path, exact)
-                fresh.append(json.dumps({"stamp": stamp, "summary": _plain(summary)}))
-            found.append(summary)
+            found.append(read_summary(path, exact))
         except UnreadableRecord as error:
             found.append(error)
-        except OSError as error:
-            found.append(UnreadableRecord(f"{path}: {error}"))
-    if fresh:
-        _extend_index(folder / "index.jsonl", fresh, stale=lines > 2 * len(files))
     return found
 
 
-def _index(file: Path, exact: list[str]) -> tuple[dict[str, Summary], int]:
-    """The index by stamp, and how many lines it has. A line that is no whole entry is passed over."""
-    known: dict[str, Summary] = {}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return known, 0
-    for line in lines:
-        try:
-            row = json.loads(line)
-            if row["stamp"][3] == exact:
-                known[json.dumps(row["stamp"])] = _summary(row["summary"], file.parent)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-            continue
-    return known, len(lines)
-
-
-def _extend_index(file: Path, lines: Iterable[str], *, stale: bool) -> None:
-    text = "".join(line + "\n" for line in lines)
-    try:
-        if stale:
-            file.unlink(missing_ok=True)
-        with open(file, "a", encoding="utf-8") as index:
-            index.write(text)
-    except OSError:
-        pass  # a history that cannot be written to is read without an index
-
-
-def _plain(summary: Summary) -> dict[str, Any]:
-    row = {**vars(summary), "benchmarks": {name: vars(timed) for name, timed in summary.benchmarks.items()}}
-    del row["path"]
-    return {"file": summary.path.name, **row}
-
-
-def _summary(row: dict[str, Any], folder: Path) -> Summary:
-    benchmarks = {name: Timed(**timed) for name, timed in row.pop("benchmarks").items()}
-    return Summary(path=folder / row.pop("file"), benchmarks=benchmarks, **row)
+def read_summary(path: Path, exact: Sequence[str]) -> Summary:
+    """What comparing needs of the record in `path`. Raises UnreadableRecord."""
+    return summary_of(read(path), path, exact)
 
 
 # ---- baselines ---------------------------------------------------------------------------------------------------
 
 
 def check_name(name: str) -> str:
-    """`name` where a baseline may bear it. Raises ValueError otherwise."""
+    """Validates a baseline's name, and returns it. Raises ValueError."""
     if not _NAME.fullmatch(name) or name == "latest" or name.endswith(".json"):
         raise ValueError(
             f"a baseline's name is letters, digits and . _ + - (up to 80, not 'latest', no '.json'), got {name!r}"
@@ -286,7 +227,7 @@ def check_name(name: str) -> str:
 
 
 def store_baseline(name: str, files: Sequence[Path]) -> Path:
-    """Has `name` stand for these records, which lie in the folder of one fingerprint; a name's old records stay."""
+    """Stores these records, all in the folder of one fingerprint, as the baseline `name`; its old records stay."""
     check_name(name)
     folders = {file.parent for file in files}
     if len(folders) != 1:
@@ -312,19 +253,17 @@ def baseline(folder: Path, wanted: str, own: str, exact: Sequence[str]) -> list[
     for the caller to refuse. Raises UnknownBaseline, naming those there are, and UnreadableRecord.
     """
     if wanted == "latest":
-        # The newest by this fingerprint, else by any: what differs is then told.
-        listed = [each for each in summaries(folder, exact) if isinstance(each, Summary)]
-        mine = [each for each in listed if each.fingerprint_id == own]
-        if not listed:
-            raise UnknownBaseline(f"--gate-baseline latest: there is no record in {folder} yet")
-        return [(mine or listed)[-1]]
+        files = sorted(_record_files(folder), key=lambda path: (path.parent.name == own, path.name), reverse=True)
+        for path in files:  # the newest by this fingerprint, else by any: the caller says what differs
+            with suppress(UnreadableRecord):
+                return [read_summary(path, exact)]
+        raise UnknownBaseline(f"--gate-baseline latest: there is no record in {folder} yet")
     named = {path.parent.parent.name: path for path in baselines(folder).get(wanted, [])}
     if named:
         path = named.get(own) or max(named.values(), key=lambda each: each.stat().st_mtime)
         return _records_of(path, exact)
     if Path(wanted).is_file():
-        file = Path(wanted)
-        return [summary_of(read(file), file, exact)]
+        return [read_summary(Path(wanted), exact)]
     there = ", ".join(baselines(folder)) or "none"
     raise UnknownBaseline(
         f"--gate-baseline {wanted}: no baseline of that name in {folder}, and no file; "
@@ -337,13 +276,12 @@ def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
         names = [str(name) for name in json.loads(file.read_text(encoding="utf-8"))["records"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnreadableRecord(f"{file}: not a baseline ({type(error).__name__}: {error})") from error
-    folder = file.parent.parent
-    by_name = {each.path.name: each for each in _summaries_of(folder, list(exact)) if isinstance(each, Summary)}
     if not names:
         raise UnreadableRecord(f"{file}: a baseline of no records")
-    if missing := [name for name in names if name not in by_name]:
-        raise UnreadableRecord(f"{file}: its records {', '.join(missing)} are missing or unreadable in {folder}")
-    return [by_name[name] for name in names]
+    try:
+        return [read_summary(file.parent.parent / name, exact) for name in names]
+    except UnreadableRecord as error:
+        raise UnreadableRecord(f"{file}: one of its records is missing or unreadable: {error}") from error
 
 
 def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
@@ -356,7 +294,7 @@ def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
 
 
 def store_noise_floors(folder: Path, own: str, benchmarks: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Stores what A against A showed: per benchmark a dictionary of plain figures. Benchmarks not named keep theirs."""
+    """Stores a dictionary of plain figures per benchmark. Benchmarks that are not named keep theirs."""
     path = folder / own / "noise-floor.json"
     rows = {**noise_floors(folder, own), **{name: dict(row) for name, row in benchmarks.items()}}
     stored = datetime.now(timezone.utc).isoformat()

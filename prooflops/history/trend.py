@@ -54,7 +54,7 @@ def sparkline(times_s: Sequence[float], width: int = 24) -> str:
     return "".join(BARS[round((each - low) * scale)] for each in shown)
 
 
-def told(trend: Trend) -> str:
+def describe_changes(trend: Trend) -> str:
     """A trend's changes in words: "+10.0 % at 20261121T055300 (1a2b3c4)"."""
     rows = []
     for change in trend.changes:
@@ -69,7 +69,9 @@ def table(found: Sequence[Trend]) -> list[list[str]]:
     rows = [HEAD]
     for trend in found:
         first, last = (engineering(time, "s") for time in (trend.times_s[0], trend.times_s[-1]))
-        rows.append([trend.name, str(len(trend.records)), first, last, sparkline(trend.times_s), told(trend)])
+        rows.append(
+            [trend.name, str(len(trend.records)), first, last, sparkline(trend.times_s), describe_changes(trend)]
+        )
     return rows
 
 
@@ -82,7 +84,7 @@ def tables(summaries: Sequence[Summary]) -> dict[str, list[list[str]]]:
 
 
 def markdown(summaries: Sequence[Summary], names: Collection[str]) -> list[str]:
-    """The benchmarks of these names that have records enough to tell a change, as lines of Markdown; none without."""
+    """The benchmarks of these names that have enough records for a change to show, as lines of Markdown; else none."""
     enough = [found for found in trends(summaries) if found.name in names and len(found.records) >= 2 * FEWEST]
     if not enough:
         return []

@@ -36,14 +36,14 @@ ASKED_FOR = ("idle", "application clocks", "sync boost", "display clocks")
 
 
 @contextmanager
-def conditions(device: torch.device) -> Iterator[dict[str, Any]]:
+def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[dict[str, Any]]:
     """The conditions of what is measured in the block: a dictionary that is complete when the block has ended.
 
     `before` and `after` (see `state`), `contention` (see `prooflops.machine.contention`), `throttled`, `contended`, and
-    `labels`: for each of the two that applies, what it was in words.
+    `labels`: for each of the two that applies, what it was in words. `watch`: of the whole benchmark, where one runs.
     """
     record: dict[str, Any] = {"before": state(device)}
-    watch = Watch()
+    watch = watch or Watch()
     yield record
     record["contention"] = watch.stop()
     record["after"] = state(device)

@@ -15,6 +15,7 @@ from prooflops.console.progress import Progress
 from prooflops.machine import device as machine
 from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions as device_conditions
+from prooflops.run_state import WATCH
 from prooflops.suite.ranks import RankPlugin
 from prooflops.suite.run import EVIDENCE, RUN
 from prooflops.suite.speed import Speed
@@ -85,9 +86,11 @@ def speed(device: torch.device, record_figure: Callable[[str], None]) -> Speed:
 
 
 @pytest.fixture(scope="session")
-def conditions(device: torch.device) -> Callable[[], AbstractContextManager[dict[str, Any]]]:
+def conditions(
+    device: torch.device, pytestconfig: pytest.Config
+) -> Callable[[], AbstractContextManager[dict[str, Any]]]:
     """`with conditions() as record:` the device's state before and after, see `prooflops.machine.conditions`."""
-    return functools.partial(device_conditions, device)
+    return lambda: device_conditions(device, pytestconfig.stash.get(WATCH, None))
 
 
 @pytest.fixture(scope="session")

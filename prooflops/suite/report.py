@@ -221,7 +221,8 @@ def trend_lines(config: pytest.Config, records: Path, finished: Finished) -> lis
     from prooflops.gate.settings import settings
     from prooflops.history import trend
 
-    listed = history.summaries(records, settings(config).exact, only=history.fingerprint_id(finished.fingerprint))
+    own = history.fingerprint_id(finished.fingerprint)
+    listed = history.summaries(records, settings(config).exact, only=own, newest=trend.LONGEST)
     names = {bench["fullname"] for bench in finished.benchmarks}
     return trend.markdown([each for each in listed if isinstance(each, history.Summary)], names) if names else []
 

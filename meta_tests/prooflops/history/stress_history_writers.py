@@ -3,8 +3,8 @@
     python -m meta_tests.prooflops.history.stress_history_writers [KILLS]
 
 A writer says before each record that it begins, and after it that it is stored. Whatever happens to it, all that it
-said is there afterwards, every other file is a whole record too, and the index tells what the records tell. Of each two
-writers one is killed while it stores a record, the other at any moment.
+said is there afterwards, and every other file is a whole record too. Of each two writers one is killed while it stores
+a record, the other at any moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from prooflops.history import records as history
+from prooflops.history import records
 
 ROOT = Path(__file__).resolve().parents[3]
 FINGERPRINT = {"name": "a"}
@@ -26,17 +26,17 @@ BEGINS = "begins"
 WRITER = """
 import sys
 from pathlib import Path
-from prooflops.history import records as history
+from prooflops.history import records
 folder, size = Path(sys.argv[1]), int(sys.argv[2])
 stats = {"min": 1.0, "data": [1.0] * size}
 record = {"benchmarks": [{"fullname": "a", "stats": stats}], "padding": "x" * 4_000_000}
 record |= {"prooflops": {"fingerprint": {"name": "a"}}}
 while True:
     print("begins", flush=True)
-    path = history.append(folder, record, {"name": "a"})
+    path = records.append(folder, record, {"name": "a"})
     print(path.name, flush=True)
-    history.store_baseline("main", [path])
-    history.summaries(folder, ["flops"])
+    records.store_baseline("main", [path])
+    records.summaries(folder, ["flops"])
 """
 
 
@@ -58,11 +58,11 @@ def kill_writers(folder: Path, kills: int, seed: int = 0, size: int = 2_000) -> 
         lines += storing.communicate()[0] + "\n" + anywhere.communicate()[0]
         # A last line without its end was cut short, and is the name of no record.
         said |= {name for name in lines.split("\n") if name.endswith(".json")}
-    return looked_through(folder, said) | {"kills": done}
+    return check_history(folder, said) | {"kills": done}
 
 
 def until_it_stores_again(writer: subprocess.Popen[str]) -> tuple[str, float]:
-    """What a writer said until it began its second record, and the seconds that storing the first one took."""
+    """The lines of a writer until it began its second record, and the seconds that storing the first one took."""
     assert writer.stdout is not None
     lines = [writer.stdout.readline()]
     began = time.perf_counter()
@@ -74,18 +74,15 @@ def until_it_stores_again(writer: subprocess.Popen[str]) -> tuple[str, float]:
     return "".join(lines), took
 
 
-def looked_through(folder: Path, said: set[str]) -> dict[str, int]:
-    """Reads the whole history. Raises AssertionError for what is lost, broken, or told otherwise by the index."""
-    found = dict(history.records(folder))
-    broken = [str(each) for each in found.values() if isinstance(each, history.UnreadableRecord)]
+def check_history(folder: Path, said: set[str]) -> dict[str, int]:
+    """Reads the whole history. Raises AssertionError for what is lost or broken."""
+    found = dict(records.records(folder))
+    broken = [str(each) for each in found.values() if isinstance(each, records.UnreadableRecord)]
     assert not broken, f"{len(broken)} records are broken: {broken[:3]}"
     lost = said - {path.name for path in found}
     assert not lost, f"{len(lost)} records were said to be stored and are gone: {sorted(lost)[:3]}"
-    inner = folder / history.fingerprint_id(FINGERPRINT)
-    indexed = history.summaries(folder, ["flops"])
-    (inner / "index.jsonl").unlink(missing_ok=True)
-    assert indexed == history.summaries(folder, ["flops"]), "the index tells other than the records"
-    (named,) = history.baseline(folder, "main", inner.name, ["flops"])
+    inner = folder / records.fingerprint_id(FINGERPRINT)
+    (named,) = records.baseline(folder, "main", inner.name, ["flops"])
     assert named.path.name in {path.name for path in found}
     unfinished = len(list(inner.rglob("*.part")))
     return {"records": len(found), "said": len(said), "unfinished": unfinished}

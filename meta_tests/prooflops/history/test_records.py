@@ -1,4 +1,4 @@
-"""Run records survive kills, two writers and foreign files."""
+"""Run records survive kills, two writers, full disks and foreign files, and a long history is read in time."""
 
 import json
 import multiprocessing
@@ -9,59 +9,52 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from meta_tests.conftest import ROOT
-from prooflops.history import records as history
+from meta_tests.prooflops.history.long_history import large_history
+from meta_tests.prooflops.history.stress_history_writers import kill_writers
+from prooflops.history import records
 
+EXACT = ("flops",)
 FINGERPRINT = {"name": "Some GPU 80GB", "torch": "2.13.0"}
 RECORD = {"benchmarks": [], "prooflops": {"verdicts": []}}
 
 
 def append_many(folder: Path, count: int) -> None:
     for index in range(count):
-        history.append(folder, {**RECORD, "index": index}, FINGERPRINT)
+        records.append(folder, {**RECORD, "index": index}, FINGERPRINT)
 
 
 def test_a_record_comes_back_as_it_was_written_in_order(tmp_path: Path) -> None:
     append_many(tmp_path, 5)
-    assert [record["index"] for _, record in history.records(tmp_path)] == [0, 1, 2, 3, 4]
+    assert [record["index"] for _, record in records.records(tmp_path)] == [0, 1, 2, 3, 4]
 
 
 def test_a_benchmark_whose_marker_says_ignore_is_left_out_of_every_comparison() -> None:
-    benchmarks = [{"fullname": name, "stats": {"min": 1.0}, "extra_info": {}} for name in ("judged", "searched")]
+    benchmarks = [{"fullname": name, "stats": {"min": 1.0}, "extra_info": {}} for name in ("compared", "searched")]
     benchmarks[1]["extra_info"] = {"gate": {"ignore": True}}
-    summary = history.summary_of({"benchmarks": benchmarks, "prooflops": {}}, Path("a.json"), [])
-    assert list(summary.benchmarks) == ["judged"]
-
-
-@pytest.mark.parametrize(
-    ("given", "written"),
-    [(np.int64(7), 7), (np.float32(0.5), 0.5), (np.bool_(True), True), (np.longdouble(2), "2.0"), (Path("a"), "a")],
-    ids=str,
-)
-def test_a_figure_of_numpy_is_written_as_the_number_that_it_is(given: object, written: object) -> None:
-    assert json.loads(history.as_text({"flops": given})) == {"flops": written}
+    summary = records.summary_of({"benchmarks": benchmarks, "prooflops": {}}, Path("a.json"), [])
+    assert list(summary.benchmarks) == ["compared"]
 
 
 def test_a_time_that_has_no_ratio_is_left_out_of_every_comparison() -> None:
     times = {"good": 1.0, "none": 0.0, "unknown": float("nan")}
     benchmarks = [{"fullname": name, "stats": {"min": time_s}} for name, time_s in times.items()]
-    summary = history.summary_of({"benchmarks": benchmarks, "prooflops": {}}, Path("a.json"), [])
+    summary = records.summary_of({"benchmarks": benchmarks, "prooflops": {}}, Path("a.json"), [])
     assert list(summary.benchmarks) == ["good"]
 
 
-def test_a_baseline_of_no_records_is_said_to_be_one(tmp_path: Path) -> None:
-    stored = history.store_baseline("main", [history.append(tmp_path, RECORD, FINGERPRINT)])
+def test_a_baseline_of_no_records_is_refused(tmp_path: Path) -> None:
+    stored = records.store_baseline("main", [records.append(tmp_path, RECORD, FINGERPRINT)])
     stored.write_text('{"records": []}')
-    with pytest.raises(history.UnreadableRecord, match="no records"):
-        history.baseline(tmp_path, "main", "", [])
+    with pytest.raises(records.UnreadableRecord, match="no records"):
+        records.baseline(tmp_path, "main", "", [])
 
 
 def test_another_fingerprint_has_another_folder(tmp_path: Path) -> None:
-    one = history.append(tmp_path, RECORD, FINGERPRINT)
-    two = history.append(tmp_path, RECORD, {**FINGERPRINT, "torch": "2.14.0"})
+    one = records.append(tmp_path, RECORD, FINGERPRINT)
+    two = records.append(tmp_path, RECORD, {**FINGERPRINT, "torch": "2.14.0"})
     assert one.parent != two.parent
     assert one.parent.name.startswith("Some-GPU-80GB-")
 
@@ -74,14 +67,14 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
-    assert len(list(history.records(tmp_path))) == 60
+    assert len(list(records.records(tmp_path))) == 60
 
 
 def test_a_kill_while_writing_leaves_only_whole_records(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from prooflops.history import records as history\n"
+        "import sys; from pathlib import Path; from prooflops.history import records\n"
         "big = {'benchmarks': [], 'prooflops': {}, 'padding': 'x' * 2_000_000}\n"
-        "while True: history.append(Path(sys.argv[1]), big, {'name': 'a'})"
+        "while True: records.append(Path(sys.argv[1]), big, {'name': 'a'})"
     )
     for delay in (0.0, 0.003, 0.011, 0.017, 0.029):
         writer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT)
@@ -92,21 +85,21 @@ def test_a_kill_while_writing_leaves_only_whole_records(tmp_path: Path) -> None:
         time.sleep(delay)
         writer.send_signal(signal.SIGKILL)
         writer.wait()
-    found = list(history.records(tmp_path))
+    found = list(records.records(tmp_path))
     assert len(found) >= 5
     assert all(isinstance(record, dict) and len(record["padding"]) == 2_000_000 for _, record in found)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "verdicts.json"
-    history.write_atomically(file, "old")
+    records.write_atomically(file, "old")
 
     def full_disk(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        history.write_atomically(file, "new")
+        records.write_atomically(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -117,11 +110,66 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkey
     ids=["empty", "cut off", "a list", "pytest-benchmark's", "no text", "a number that Python refuses"],
 )
 def test_a_truncated_or_foreign_file_is_reported_by_name_and_left_alone(tmp_path: Path, text: str) -> None:
-    good = history.append(tmp_path, RECORD, FINGERPRINT)
+    good = records.append(tmp_path, RECORD, FINGERPRINT)
     bad = good.parent / "0-foreign.json"
     bad.write_text(text, encoding="latin-1")
-    found = dict(history.records(tmp_path))
-    assert isinstance(found[bad], history.UnreadableRecord)
+    found = dict(records.records(tmp_path))
+    assert isinstance(found[bad], records.UnreadableRecord)
     assert str(bad) in str(found[bad])
     assert found[good] == json.loads(json.dumps(RECORD))
     assert bad.read_text(encoding="latin-1") == text
+
+
+def test_a_file_too_large_for_the_disk_leaves_nothing_of_itself(tmp_path: Path) -> None:
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from prooflops.history import records\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))\n"
+        "records.append(Path(sys.argv[1]), {'padding': 'x' * 200_000}, {'name': 'a'})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert "File too large" in done.stderr, done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_killed_writers_had_stored_is_all_there(tmp_path: Path) -> None:
+    found = kill_writers(tmp_path, 20)
+    assert found["kills"] == 20
+    assert found["said"] >= 20
+
+
+def test_a_long_history_is_listed_in_time(tmp_path: Path) -> None:
+    large_history(tmp_path, 200, 20, 20)
+    start = time.perf_counter()
+    found = records.summaries(tmp_path, EXACT)
+    took_s = time.perf_counter() - start
+    assert len(found) == 200
+    assert took_s < 2, f"a fifth of 1,000 records of 20 benchmarks took {took_s:.2f} s to list, but should take < 2 s"
+
+
+def test_a_record_that_changed_is_read_as_it_is_now(tmp_path: Path) -> None:
+    large_history(tmp_path, 3, 1, 1)
+    records.summaries(tmp_path, EXACT)
+    path = next(iter(records.records(tmp_path)))[0]
+    path.write_text(path.read_text().replace('"min": 1.0', '"min": 7.0'))
+    (changed, *_) = records.summaries(tmp_path, EXACT)
+    assert isinstance(changed, records.Summary)
+    assert changed.benchmarks["test_it.py::test_0"].time_s == 7.0
+
+
+def test_the_newest_records_are_read_alone(tmp_path: Path) -> None:
+    large_history(tmp_path, 5, 1, 1)
+    found = records.summaries(tmp_path, EXACT, newest=2)
+    assert found == records.summaries(tmp_path, EXACT)[-2:]
+
+
+def test_the_latest_baseline_is_the_newest_readable_record_of_this_machine(tmp_path: Path) -> None:
+    kept = []
+    for fingerprint in (FINGERPRINT, {"name": "other"}):
+        record = {"benchmarks": [], "prooflops": {"fingerprint": fingerprint}}
+        kept.append(records.append(tmp_path, record, fingerprint))
+    mine, newer = kept
+    (mine.parent / "99990101T000000.json").write_text("cut o")
+    for own, expected in ((mine.parent.name, mine), ("unknown", newer)):
+        (found,) = records.baseline(tmp_path, "latest", own, EXACT)
+        assert found.path == expected

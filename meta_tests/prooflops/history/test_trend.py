@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from meta_tests.prooflops.statistics.simulated import times
-from prooflops.history import records as history
-from prooflops.history import trend
+from prooflops.history import records, trend
 from prooflops.history.records import Summary, Timed
 from prooflops.statistics.change_points import FEWEST
 from prooflops.suite import report
@@ -44,13 +43,13 @@ def test_of_a_long_history_the_newest_records_are_looked_at() -> None:
     assert [len(each.records) for each in found] == [trend.LONGEST] * 20
 
 
-def test_the_report_tells_the_trend_of_its_own_benchmarks_on_its_own_machine(
+def test_the_report_shows_the_trend_of_its_own_benchmarks_on_its_own_machine(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     def stored(fingerprint: dict[str, str], name: str, series: list[float]) -> None:
         for time_s in series:
             record = {"benchmarks": [{"fullname": name, "stats": {"min": time_s}}]}
-            history.append(tmp_path, {**record, "prooflops": {"fingerprint": fingerprint}}, fingerprint)
+            records.append(tmp_path, {**record, "prooflops": {"fingerprint": fingerprint}}, fingerprint)
 
     mine, other = {"name": "mine"}, {"name": "other"}
     stored(mine, "a", times((1.0, 9), (1.3, 9)))

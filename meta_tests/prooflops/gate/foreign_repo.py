@@ -1,0 +1,60 @@
+"""A small repository under git that knows nothing of the gate, and runs of the gate in it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from meta_tests.conftest import ROOT, ChildRun, run_pytest
+
+# The plan in force takes 26 pairs to confirm anything: these runs are about everything else, with six.
+QUICK = """
+import os
+if "PROOFLOPS_RECORD_TO" not in os.environ:
+    from prooflops.gate import decisions
+    from prooflops.statistics.plan import Plan
+    def plan(benchmarks, *, paired=True, most=None, all_pairs=False, directions=1):
+        looks = (most if all_pairs else 3,)
+        return Plan(benchmarks=1, looks=looks, alarm_rate=0.2, confirmation_level=0.2, confirming_pairs=3,
+                    shared_baseline=not paired)
+    decisions.replicate_plan = plan
+"""
+PLUGINS = ("-p", "prooflops.plugin", "-p", "quick_plan")
+
+MORE = """
+import pytest
+import work
+
+def test_{name}(benchmark):
+    benchmark.pedantic(work.busy, args=(400,), rounds=30, iterations=4)
+
+def test_slow(benchmark):
+    benchmark.pedantic(work.busy, args=({steps},), rounds=30, iterations=4)
+
+@pytest.mark.gate(ignore=True)
+def test_searched_anew(benchmark):
+    benchmark.extra_info["flops"] = {steps}
+    benchmark.pedantic(work.busy, args=({steps},), rounds=3)
+
+def test_that_fails():
+    assert {steps} == 400, "the test's own failure"
+
+def test_that_is_skipped_now(benchmark):
+    if {steps} != 400:
+        pytest.skip("one call takes too long")
+    benchmark.pedantic(work.busy, args=(400,), rounds=3)
+"""
+
+
+def import_path(repo: Path) -> str:
+    """For PYTHONPATH: the quick plan, and the package."""
+    return f"{repo.parent / 'path'}:{ROOT}"
+
+
+def run(repo: Path, *options: str, **variables: str) -> ChildRun:
+    """One run of pytest with the gate and the quick plan."""
+    return run_pytest(repo, *PLUGINS, *options, path=import_path(repo), PYTHONDONTWRITEBYTECODE="1", **variables)
+
+
+def worktrees(repo: Path) -> int:
+    return subprocess.run(["git", "worktree", "list"], cwd=repo, capture_output=True, text=True).stdout.count("\n")

@@ -1,0 +1,66 @@
+"""What a fresh process leaves for the gate, with the plugin and without it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meta_tests.conftest import ROOT
+from prooflops.gate.processes import ReplicateFailed, Replicates, Side
+
+TESTS = """
+import numpy
+
+def test_timed(benchmark):
+    benchmark.extra_info["flops"] = numpy.int64(7)
+    benchmark.pedantic(sum, args=([1, 2],), rounds=5)
+
+def test_not_asked_for(benchmark):
+    benchmark(sum, [1, 2])
+"""
+
+
+def config(root: Path, *options: str) -> Any:
+    return SimpleNamespace(
+        getini=lambda _: [],
+        rootpath=root,
+        inipath=None,
+        pluginmanager=SimpleNamespace(hasplugin=lambda _: False),
+        invocation_params=SimpleNamespace(args=options),
+    )
+
+
+@pytest.mark.parametrize("plugin", ["prooflops.plugin", "no:prooflops.plugin"])
+def test_one_file_has_what_comparing_needs_with_the_plugin_and_without(
+    tmp_path: Path, plugin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", plugin])
+    (tmp_path / "test_it.py").write_text(TESTS)
+    if plugin.startswith("no:"):
+        (tmp_path / "prooflops.py").write_text("raise ImportError('not on this side')\n")
+    side = Side("here", sys.executable, tmp_path, paths=(str(tmp_path),))
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        done = replicates.run(side, ["test_it.py"], ["test_it.py::test_timed"])
+        left = [path.name for path in replicates.folder.iterdir() if path.name.startswith("0001")]
+    assert sorted(left) == ["0001.json", "0001.txt"]
+    assert (done.fingerprint is None) == plugin.startswith("no:")
+    (benchmark,) = done.record["benchmarks"]
+    assert (benchmark["fullname"], benchmark["extra_info"]["flops"]) == ("test_it.py::test_timed", 7)
+    assert benchmark["stats"]["min"] > 0
+    assert "contended" in benchmark["extra_info"]["contention"]
+    assert {report["nodeid"] for report in done.reports} == {"test_it.py::test_timed"}
+    assert "test_it" in done.modules
+
+
+def test_a_file_that_cannot_be_collected_is_named_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("raise RuntimeError('broken on purpose')\n")
+    with Replicates(config(tmp_path), limit_s=60) as replicates, pytest.raises(ReplicateFailed) as failed:
+        replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None)
+    assert "replicate 1 (here:" in str(failed.value)
+    assert "ended with exit code 2" in str(failed.value)
+    assert "broken on purpose" in str(failed.value)

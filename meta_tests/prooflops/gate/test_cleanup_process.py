@@ -1,0 +1,52 @@
+"""Nothing is left of a run of the gate, however it ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from meta_tests.conftest import child_environment
+from meta_tests.prooflops.gate.foreign_repo import PLUGINS, import_path, worktrees
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, how: str) -> None:
+    (tmp_path / "temporary").mkdir()
+    (foreign / "work.py").write_text("def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n")
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *PLUGINS, "test_foreign.py::test_busy_loop", "--gate", "--gate-versus=HEAD"],
+        cwd=foreign, env=child_environment(import_path(foreign), TMPDIR=str(tmp_path / "temporary")),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def alive() -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = process.read_bytes().decode().split("\0")
+                if "prooflops_gate.child_plugin" in words and str(foreign) in str((process.parent / "cwd").readlink()):
+                    found.append(process.parent.name)
+            except OSError:
+                continue
+        return found
+
+    try:
+        until(lambda: worktrees(foreign) == 2 and alive(), "a worktree and a child of this side")
+    finally:
+        parent.send_signal(signal.Signals[how])
+        parent.wait()
+    until(lambda: worktrees(foreign) == 1 and not alive(), "the worktree and the child gone")
+    until(lambda: not list((tmp_path / "temporary").glob("prooflops-gate-*")), "the folder of the run gone")
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"not seen within 30 s: {what}"
+        time.sleep(0.05)

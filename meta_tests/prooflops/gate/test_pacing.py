@@ -1,0 +1,71 @@
+"""How often which benchmarks are taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from prooflops.gate.decisions import ReplicateRule, replicate_plan
+from prooflops.gate.pacing import Pacing, Pair, Take
+from prooflops.history.records import Timed
+from prooflops.history.rows import Row
+from prooflops.statistics.plan import CONFIRMING_PAIRS
+
+
+def timed(time_s: float, contended: str = "") -> Timed:
+    return Timed(time_s, {}, {}, contended=contended)
+
+
+def paced(first: Mapping[str, Pair], take: Take, minutes: float = 10) -> tuple[Pacing, dict[str, Row]]:
+    rule = ReplicateRule(replicate_plan(len(first)))
+    deadline = time.monotonic() + 60 * minutes
+    pacing = Pacing({name: [] for name in first}, rule, take, deadline, lambda text, done, most: None)
+    return pacing, {row.name: row for row in pacing.run(first, took_s=0.0)}
+
+
+def test_only_benchmarks_whose_verdict_is_open_are_taken_again() -> None:
+    asked: list[list[str]] = []
+    noisy = [1.3, 0.8, 1.2, 0.7]
+
+    def take(names: list[str]) -> Any:
+        asked.append(names)
+        figures = {"slow": 1.5, "noisy": noisy[len(asked) % 4]}
+        return {name: (timed(1.0), timed(figures[name])) for name in names}
+
+    _, rows = paced({"slow": (timed(1.0), timed(1.5)), "noisy": (timed(1.0), timed(1.2))}, take)
+    assert rows["slow"].verdict == "SLOWER", rows
+    assert rows["noisy"].verdict == "INCONCLUSIVE", rows
+    assert "replicates a side would decide" in rows["noisy"].note, rows["noisy"]
+    assert asked[0] == ["slow", "noisy"], asked
+    assert asked[-1] != ["slow", "noisy"], asked
+    assert rows["slow"].effect, rows["slow"]
+    assert rows["slow"].effect.pairs == 16 + CONFIRMING_PAIRS, rows["slow"]
+
+
+def test_a_contended_pair_is_repeated_and_where_it_stays_contended_labelled() -> None:
+    taken = 0
+
+    def quiet(names: list[str]) -> Any:
+        nonlocal taken
+        taken += 1
+        return {name: (timed(1.0), timed(1.001)) for name in names}
+
+    pacing, rows = paced({"a": (timed(1.0), timed(4.0, "other processes"))}, quiet)
+    assert rows["a"].verdict == "SAME", rows
+    assert rows["a"].effect.ratio < 1.01, rows
+    assert taken == 8, taken
+    assert pacing.repeated == 1, taken
+
+    busy = {"a": (timed(1.0), timed(1.001, "other processes"))}
+    _, rows = paced(busy, lambda _: busy)
+    assert "replicates contended: other processes" in rows["a"].note, rows["a"]
+
+
+def test_a_spent_budget_leaves_open_what_is_open() -> None:
+    def never(names: list[str]) -> Any:
+        raise AssertionError(f"asked for {names} after the budget was spent")
+
+    pacing, rows = paced({"a": (timed(1.0), timed(2.0))}, never, minutes=-1)
+    assert rows["a"].verdict == "INCONCLUSIVE", rows
+    assert pacing.left_open == ["a"], rows

@@ -1,0 +1,46 @@
+"""What the gate prints: sentences, notes, JUnit's properties, the page of a CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prooflops.gate.summary import properties, sentence, write_step_summary
+from prooflops.history.rows import Row
+from prooflops.statistics.effects import paired
+
+SLOWER = Row("t.py::test_a", "time", 1.0, 1.1, "SLOWER", paired([1.0] * 9, [1.1] * 9, level=0.01))
+CHANGED = Row("t.py::test_a", "flops", 1, 2, "CHANGED")
+MISSING = Row("t.py::test_b", "time", 1.0, None, "MISSING", note="removed")
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (SLOWER, "takes 1.100 times as long [1.100 to 1.100]: 1.10 s, before 1.00 s"),
+        (CHANGED, "flops is 2, but was 1, and is an exact quantity; if this is intended"),
+        (MISSING, "time was 1.0 before, and is gone (removed); if this is intended"),
+        (Row("t.py::test_c", "time", 1.0, 1.0, "INCONCLUSIVE", note="noise 9%"), "test_c: time: noise 9%"),
+    ],
+    ids=lambda value: value.verdict if isinstance(value, Row) else "",
+)
+def test_a_failure_says_what_was_found_and_what_was_expected(row: Row, text: str) -> None:
+    assert sentence(row).startswith(f"{row.verdict}: {row.name}")
+    assert text in sentence(row)
+
+
+def test_the_properties_of_a_test_have_the_verdict_and_its_figures() -> None:
+    found = dict(properties(SLOWER))
+    assert found["gate.time"] == "SLOWER"
+    assert found["gate.time.ratio"] == pytest.approx(1.1)
+    assert dict(properties(MISSING)) == {"gate.time": "MISSING", "gate.time.before": 1.0, "gate.time.note": "removed"}
+
+
+def test_the_page_of_a_ci_names_what_stops_the_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
+    write_step_summary("a beside b", [SLOWER, CHANGED], ["12 pairs"], [CHANGED])
+    page = (tmp_path / "page.md").read_text()
+    assert "**1 stop the gate**" in page
+    assert "1 SLOWER, 1 CHANGED." in page
+    assert "| t.py::test_a | flops | 1 | 2 |" in page

@@ -1,0 +1,89 @@
+"""Takes replicates until every benchmark is decided, or the time for them is over."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from prooflops.gate.decisions import ReplicateRule, look_at
+from prooflops.history.records import Timed
+from prooflops.history.rows import Row
+
+REPEATS_SHARE = 4  # of four pairs of a benchmark one may be repeated because it was contended, and two in any case
+
+Pair = tuple[Timed | None, Timed]  # before (None where that side is stored) and after
+Take = Callable[[list[str]], Mapping[str, Pair]]  # runs these benchmarks once more
+
+
+class Pacing:
+    """The replicates of one comparison.
+
+    `stored`: what there is of the before side to begin with; in pairs it grows with the other. `take` runs benchmarks
+    once more, until `deadline` (of `time.monotonic`). `say` is called with a text, the replicates taken, and the most
+    that are wanted.
+    """
+
+    def __init__(
+        self,
+        stored: Mapping[str, Sequence[Timed]],
+        rule: ReplicateRule,
+        take: Take,
+        deadline: float,
+        say: Callable[[str, int, int], None],
+    ) -> None:
+        self.sides = {name: (list(group), list[Timed]()) for name, group in stored.items()}
+        self.rule, self.deadline = rule, deadline
+        self.taken = 0
+        self.left_open: list[str] = []  # when the time was over
+        self._take, self._say = take, say
+        self._tries = Counter[str]()
+        self._repeats = Counter[str]()
+        self._contended: dict[str, Pair] = {}  # the last pair that was set aside
+
+    @property
+    def repeated(self) -> int:
+        """How many pairs were taken again because other work competed."""
+        return self._repeats.total()
+
+    def run(self, first: Mapping[str, Pair], took_s: float) -> list[Row]:
+        """Takes replicates after the first one, which took `took_s`, and returns a row for each benchmark."""
+        self._add(first, first)
+        while wanted := self._wanted():
+            if time.monotonic() + took_s > self.deadline:
+                self.left_open = list(wanted)
+                break
+            least, most = min(wanted.values()), max(wanted.values())
+            until = f"{least}" if least == most else f"{least} to {most}"
+            kind = "pair" if self.rule.paired else "replicate"
+            self._say(f"{kind} {self.taken + 1} of {until}, {len(wanted)} open", self.taken, most)
+            began = time.monotonic()
+            self._add(self._take(list(wanted)), wanted)
+            took_s = time.monotonic() - began
+        for name, pair in self._contended.items():
+            if not self.sides[name][1]:  # the machine was never quiet: the row says so
+                self._keep(name, pair)
+        return look_at(self.sides, self.rule)[0]
+
+    def _wanted(self) -> dict[str, int]:
+        """How many replicates each open benchmark wants; one that mostly yields none (is skipped, say) is given up."""
+        _, wanted = look_at(self.sides, self.rule)
+        return {name: count for name, count in wanted.items() if self._tries[name] < 4 * max(count, 8)}
+
+    def _add(self, pairs: Mapping[str, Pair], asked: Iterable[str]) -> None:
+        self.taken += 1
+        self._tries.update(list(asked))
+        for name, (before, after) in pairs.items():
+            if name not in self.sides:
+                continue
+            allowed = max(2, len(self.sides[name][1]) // REPEATS_SHARE)
+            if (after.contended or (before and before.contended)) and self._repeats[name] < allowed:
+                self._repeats[name] += 1
+                self._contended[name] = (before, after)
+            else:
+                self._keep(name, (before, after))
+
+    def _keep(self, name: str, pair: Pair) -> None:
+        for side, timed in zip(self.sides[name], pair, strict=True):
+            if timed is not None:
+                side.append(timed)

@@ -1,0 +1,91 @@
+"""The rows of a comparison: one quantity of one benchmark or claim, before and after, and the table of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prooflops.console.tables import engineering
+from prooflops.history.records import PORTABLE
+from prooflops.statistics.effects import Effect
+
+TIME = "time"
+VERDICTS = ("SLOWER", "CHANGED", "MISSING", "INCONCLUSIVE", "FASTER", "NEW", "SAME")  # the worst first
+HEAD = ["benchmark", "quantity", "before", "after", "ratio", "interval", "verdict"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity of one benchmark, before and after."""
+
+    name: str
+    quantity: str  # "time", "verdict" (of a claim), or the key of an exact or portable figure
+    before: Any
+    after: Any
+    verdict: str
+    effect: Effect | None = None  # of a time or a portable ratio; above 1 is worse
+    note: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it was compared by equality."""
+        return self.effect is None and self.quantity != TIME
+
+
+def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
+    """The row of what only one side has: MISSING or NEW."""
+    if after is not None:
+        return Row(name, quantity, before, after, "NEW")
+    return Row(name, quantity, before, after, "MISSING", note="removed, renamed, not selected, or it did not run")
+
+
+def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
+    """The rows, with MISSING replaced by INCONCLUSIVE where the benchmark's test is still there and was skipped.
+
+    A gate stops for MISSING; but tests also skip themselves for what varies from run to run, such as a call that takes
+    a little longer than is allowed. `reasons`: of each skipped test.
+    """
+    return [
+        replace(row, verdict="INCONCLUSIVE", note=f"skipped this time: {reasons[row.name]}")
+        if row.verdict == "MISSING" and row.name in reasons
+        else row
+        for row in rows
+    ]
+
+
+def table(rows: Sequence[Row], *, every: bool = False) -> list[list[str]]:
+    """The rows as text below HEAD: all times, and of the exact quantities those that changed (`every`: all)."""
+    shown = [row for row in rows if every or not row.exact or row.verdict != "SAME"]
+    return [HEAD, *(_cells(row) for row in shown)]
+
+
+def _cells(row: Row) -> list[str]:
+    ratio = f"{row.effect.ratio:.3f}" if row.effect else ""
+    bounds = interval(row.effect) if row.effect else ""
+    verdict = row.verdict + (f": {row.note}" if row.note else "")
+    return [row.name, row.quantity, _figure(row, row.before), _figure(row, row.after), ratio, bounds, verdict]
+
+
+def interval(effect: Effect) -> str:
+    """The bounds of an effect: "0.98 to 1.04"; "unknown" where there are too few processes for any."""
+    return "unknown" if math.isinf(effect.high) else f"{effect.low:.3f} to {effect.high:.3f}"
+
+
+def _figure(row: Row, value: Any) -> str:
+    if value is None:
+        return "-"
+    if row.quantity == TIME:
+        return engineering(float(value), "s")
+    if row.quantity in PORTABLE:
+        return f"{value:.1%}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def counts(rows: Iterable[Row]) -> str:
+    """How many rows have which verdict, the worst first: "1 SLOWER, 3 SAME"; empty without rows."""
+    found = [row.verdict for row in rows]
+    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found)
