@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from accounting import counted
 
 SAMPLE = 4096  # elements of an input that are looked at
-FEWEST_ELEMENTS = 64  # of an input that can be judged
+FEWEST_ELEMENTS = 64  # of an input that is looked at
 LARGEST_SHARE = 0.25  # of a sample that one value may make up; of fp8 numbers drawn from a normal it is 4 %
 
 

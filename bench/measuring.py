@@ -242,7 +242,7 @@ class Measure:
         return SHORTEST_ROUND_S if self._device.type == "cpu" else SHORTEST_DEVICE_ROUND_S
 
     def _first_calls(self, function: Callable[[], object], setup: Callable[[], object] | None) -> tuple[float, float]:
-        """How long a call takes, and the share of the host's time that the clock saw of it; at first a call in vain.
+        """How long a call takes after one untimed call, and the share of the host's time that the clock saw of it.
 
         The same calls are timed twice: by the benchmark's clock, and by the host's from an idle device to an idle
         device. A clock that does not wait, or work that hides from it in another stream or thread, shows as a small

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -94,31 +93,38 @@ def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product
 def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:
     if dtype == "int8":
         a, b = (torch.randint(-128, 128, shape, dtype=torch.int8, device=device) for shape in ((m, k), (k, n)))
-        return Product(dtype, a, b, lambda: torch._int_mm(a, b))
+    elif dtype == "fp8_e4m3":
+        a = torch.randn(m, k, device=device).to(torch.float8_e4m3fn)
+        b = torch.randn(n, k, device=device).to(torch.float8_e4m3fn).t()  # the hardware wants it column by column
+    else:
+        form = torch.float32 if dtype == "tf32" else getattr(torch, format_of(dtype).torch_name)
+        a, b = torch.randn(m, k, device=device).to(form), torch.randn(k, n, device=device).to(form)
+    out = None if dtype in RESULTS else torch.empty(m, n, dtype=a.dtype, device=device)
+    return Product(dtype, a, b, multiplication(dtype, a, b, out))
+
+
+def multiplication(dtype: str, a: Tensor, b: Tensor, out: Tensor | None) -> Callable[[], Tensor]:
+    """The call that multiplies two matrices of `dtype`, into `out` where the result has their dtype."""
+    if dtype == "int8":
+        return lambda: torch._int_mm(a, b)
     if dtype == "fp8_e4m3":
-        return _fp8_product(m, k, n, device)
-    form = torch.float32 if dtype == "tf32" else getattr(torch, format_of(dtype).torch_name)
-    a = torch.randn(m, k, device=device).to(form)
-    b = torch.randn(k, n, device=device).to(form)
-    out = torch.empty(m, n, dtype=form, device=device)
+        one = torch.ones((), device=a.device)
+        return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+    if a.device.type != "cuda":
+        return lambda: torch.mm(a, b, out=out)
 
     def multiply() -> Tensor:
-        with _Float32Products(dtype) if device.type == "cuda" else nullcontext():
+        with Float32Products(dtype):
             return torch.mm(a, b, out=out)
 
-    return Product(dtype, a, b, multiply)
+    return multiply
 
 
-def _fp8_product(m: int, k: int, n: int, device: torch.device) -> Product:
-    a = torch.randn(m, k, device=device).to(torch.float8_e4m3fn)
-    # The hardware wants the second operand column by column.
-    b = torch.randn(n, k, device=device).to(torch.float8_e4m3fn).t()
-    one = torch.ones((), device=device)
-    return Product("fp8_e4m3", a, b, lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16))
+class Float32Products:
+    """Lets fp32 operands of matrix products on CUDA be rounded to tf32, or forbids it, while it is entered.
 
-
-class _Float32Products:
-    """Lets fp32 operands of a matrix product be rounded to tf32, or forbids it, while it is entered."""
+    A class, because it is entered within the timed region, where a generator would take longer.
+    """
 
     def __init__(self, dtype: str) -> None:
         self._allow = dtype == "tf32"
@@ -143,8 +149,7 @@ class Operands:
         self._a = largest.a.flatten()
         # Of fp8 the second operand lies column by column, and is kept so.
         self._b = (largest.b.t() if dtype == "fp8_e4m3" else largest.b).flatten()
-        self._out = None if dtype in ("int8", "fp8_e4m3") else torch.empty(m * n, dtype=self._a.dtype, device=device)
-        self._one = torch.ones((), device=device)
+        self._out = None if dtype in RESULTS else torch.empty(m * n, dtype=self._a.dtype, device=device)
 
     def zeroed(self) -> Operands:
         """These operands, all zeros: a diagnostic of power, and no measurement."""
@@ -154,18 +159,7 @@ class Operands:
 
     def multiply(self, m: int, k: int, n: int) -> tuple[Callable[[], Tensor], int]:
         """The call that multiplies (m, k) by (k, n), and its FLOPs."""
-        a, flops = self._a[: m * k].view(m, k), matmul_work(m, k, n, self.dtype).flops
-        if self.dtype == "fp8_e4m3":
-            b = self._b[: n * k].view(n, k).t()
-            return lambda: torch._scaled_mm(a, b, self._one, self._one, out_dtype=torch.bfloat16), flops
-        b = self._b[: k * n].view(k, n)
-        if self.dtype == "int8":
-            return lambda: torch._int_mm(a, b), flops
-        assert self._out is not None
-        out = self._out[: m * n].view(m, n)
-
-        def multiply() -> Tensor:
-            with _Float32Products(self.dtype) if self.device.type == "cuda" else nullcontext():
-                return torch.mm(a, b, out=out)
-
-        return multiply, flops
+        a, b = self._a[: m * k].view(m, k), self._b[: k * n]
+        b = b.view(n, k).t() if self.dtype == "fp8_e4m3" else b.view(k, n)
+        out = None if self._out is None else self._out[: m * n].view(m, n)
+        return multiplication(self.dtype, a, b, out), matmul_work(m, k, n, self.dtype).flops

@@ -142,9 +142,9 @@ class Ranks:
 
     def decide(self, value: Any) -> Any:
         """What rank 0 says."""
-        box = [value]
-        dist.broadcast_object_list(box, src=0, group=self._control)
-        return box[0]
+        decided = [value]
+        dist.broadcast_object_list(decided, src=0, group=self._control)
+        return decided[0]
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
@@ -153,17 +153,17 @@ class Ranks:
         error = None
         try:
             yield
-        except Exception as caught:  # whatever it is, the others must hear of it
+        except Exception as caught:  # whatever it is, the other ranks must raise as well
             error = caught
-        told = self.gather(None if error is None else f"{type(error).__name__}: {error}".strip())
-        wrong = [f"rank {rank}: {text}" for rank, text in enumerate(told) if text is not None]
+        errors = self.gather(None if error is None else f"{type(error).__name__}: {error}".strip())
+        wrong = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
         if wrong:
             raise Disagreement(f"{what}: wrong on {len(wrong)} of {self.size} ranks\n" + "\n".join(wrong)) from error
 
     # ---- failures ----
 
-    def tell_failure(self, text: str) -> None:
-        """Leaves a word for those who wait for this rank in vain."""
+    def publish_failure(self, text: str) -> None:
+        """Publishes why this rank failed, for those that wait for it."""
         self._store.set(f"failed/{self.rank}", text)
 
     def failures(self) -> dict[int, str]:
@@ -179,7 +179,7 @@ class Ranks:
     def arrivals(self, work: Callable[[], object], rounds: int) -> list[dict[str, Any]]:
         """Per rank: the time of its own work, and by how much it came later to the barrier than the first rank.
 
-        How late it came is told by how much less it waited there, so the clocks of different hosts are not compared.
+        How late it came follows from how much less it waited there: clocks of different hosts are not compared.
         """
         own, waits = [], []
         for _ in range(rounds):
@@ -231,18 +231,7 @@ class Ranks:
         of it; on an accelerator 20 calls back to back, with `before` ahead of them all.
         """
         calls = 1 if self.device.type == "cpu" else CALLS
-        before()
-        function()
-        pilot = []
-        for _ in range(PILOT_ROUNDS):
-            before()
-            synchronise(self.device)
-            self.barrier()
-            start = timer()
-            for _ in range(calls):
-                function()
-            pilot.append(max((timer() - start) / calls, 1e-9))
-        slowest = _slowest(self.gather(pilot))
+        slowest = self._pilot(function, calls, timer, before)
         affordable = min(max(int(pace.measure_s / (calls * median(slowest))), FEWEST_ROUNDS), pace.most_rounds)
         rounds = self.decide(rounds_for(pace.width, slowest, affordable))
 
@@ -273,6 +262,23 @@ class Ranks:
             stragglers=[],
         )
         return seconds
+
+    def _pilot(
+        self, function: Callable[[], object], calls: int, timer: Callable[[], Any], before: Callable[[], object]
+    ) -> list[float]:
+        """Seconds per call of the slowest rank in each of a few rounds, after one untimed call."""
+        before()
+        function()
+        pilot = []
+        for _ in range(PILOT_ROUNDS):
+            before()
+            synchronise(self.device)
+            self.barrier()
+            start = timer()
+            for _ in range(calls):
+                function()
+            pilot.append(max((timer() - start) / calls, 1e-9))
+        return _slowest(self.gather(pilot))
 
     def _who(self, state: dict[str, Any]) -> dict[str, Any]:
         return {

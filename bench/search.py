@@ -147,7 +147,7 @@ def final(
     while len(left) > 1:
         turns = math.ceil(math.log2(len(left)))
         window = left_s() / turns / (2 * len(left))
-        # A window makes two calls at least, the first of them in vain.
+        # A window makes two calls at least, the first of them untimed.
         if sum(2 * 2 * 2 * math.prod(shape) / seen[shape] for shape in left) > left_s():
             break
         for shape in (*left, *reversed(left)):

@@ -126,7 +126,7 @@ def assert_level(size: Size, arrays: int, known: int | None) -> None:
 
 @dataclass(frozen=True)
 class Stream:
-    """One kernel on its arrays: the call, and what it reads. The result is written where it is told to."""
+    """One kernel on its arrays: the call, and what it reads. The result goes into a given array."""
 
     kernel: str
     run: Callable[[], Tensor]

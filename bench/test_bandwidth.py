@@ -42,7 +42,7 @@ def test_stream(
 ) -> None:
     size = size_of(level, kernel, device, pace, caches)
     if size is None:
-        pytest.skip(f"{device} names no {level} that could be told from the caches within it")
+        pytest.skip(f"{device} names no {level} that could be distinguished from the caches within it")
     if size.elements not in arrays:
         arrays.clear()
         gc.collect()

@@ -72,7 +72,7 @@ def ranks(job: Any, device: torch.device) -> Iterator[Ranks]:
     if device.type == "mps":
         pytest.skip("torch.distributed has no backend for mps")
     ranks = Ranks(job.rank, job.size, device)
-    job.publish_failure, job.other_failures = ranks.tell_failure, ranks.failures
+    job.publish_failure, job.other_failures = ranks.publish_failure, ranks.failures
     yield ranks
     if not job.failed_alone:
         ranks.close()
@@ -322,7 +322,7 @@ def test_step(
     check_gradients(training, shape, ranks)
     seconds = timed(training.step)
     single.step()
-    # As many times alone as at once; the first call of each is in vain.
+    # As many times alone as at once; the first call of each is not timed.
     rounds = ranks.decide(max(FEWEST_ARRIVALS, min(ARRIVALS, int(PACES[pace].measure_s / seconds))))
     alone_s = ranks.alone(single.step, rounds)
     arrivals = ranks.arrivals(single.step, rounds)

@@ -16,6 +16,7 @@ from accounting import models
 from accounting.flops import StepFlops
 from accounting.models import GPT2_SMALL, DeepLinear, Transformer
 from bench.models import build, inputs, reduced
+from bench.products import Float32Products
 
 RECIPES = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -113,7 +114,7 @@ class Step:
             return loss / self.micro_batches
 
     def backward(self, loss: Tensor) -> None:
-        with self._tf32():
+        with Float32Products(self.recipe):
             self.scaler.scale(loss).backward()
 
     def update(self) -> None:
@@ -150,18 +151,8 @@ class Step:
     def _precision(self) -> Iterator[None]:
         dtype = AUTOCAST.get(self.recipe)
         cast: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype) if dtype else nullcontext()
-        with cast, self._tf32():
+        with cast, Float32Products(self.recipe):
             yield
-
-    @contextmanager
-    def _tf32(self) -> Iterator[None]:
-        """Lets fp32 products round their operands to tf32, or forbids it, where there is such a thing."""
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self.recipe == "tf32"
-        try:
-            yield
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def smaller(work: Workload) -> Workload:

@@ -26,6 +26,7 @@ from accounting.measured import timing
 from accounting.models import GPT2_SMALL, DeepLinear
 from bench import (
     cache,
+    kernels,
     launch,
     measuring,
     ranks,
@@ -48,7 +49,7 @@ from bench.streams import MEMORY, Size
 from bench.training import Workload
 from meta_tests.accounting import test_clock_agreement
 from meta_tests.accounting.counted import test_counting_time
-from meta_tests.bench.test_measuring import SHORT, Rounds
+from meta_tests.bench.stand_ins import SHORT, Rounds
 from prooflops.machine.caches import Caches
 from prooflops.model.examination import Examination
 from prooflops.model.user_model import UserModel
@@ -179,7 +180,7 @@ class Core:
         self.calls, self.warm = self.calls + 1, True
 
     def timer(self, statement: str, *, num_threads: int = 1, **options: Any) -> Any:
-        """Stands for `torch.utils.benchmark.Timer`, which calls twice in vain, and on one thread by default."""
+        """Stands for `torch.utils.benchmark.Timer`, which first makes two untimed calls, by default on one thread."""
         call = options["globals"]["ours"]
 
         def timeit(number: int) -> Any:
@@ -204,7 +205,7 @@ def make_small(bench: Bench) -> None:
     bench.set(streams, "memory_size", lambda *_: Size(elements, MEMORY, 4.0))
     for module in (test_training, test_data):
         bench.set(module, "workload", lambda name, device: TINY[name])
-    bench.set(test_roofline, "LAYER", (64, 96))
+    bench.set(kernels, "LAYER", (64, 96))
     bench.set(test_data, "BATCH", 4)
     bench.set(test_data, "SEQUENCE", 64)
     bench.set(test_data, "TOKENS", {"quick": 2**14})
@@ -254,7 +255,7 @@ def stream(bench: Bench, level: str = MEMORY) -> None:
     )
 
 
-def place_of(bench: Bench, cold: bool) -> Callable[[test_roofline.Kernel], None]:
+def place_of(bench: Bench, cold: bool) -> Callable[[kernels.Kernel], None]:
     roofs: Any = SimpleNamespace(bytes_per_s=lambda reads: VENDOR_BYTES, size=Size(2**16, MEMORY, None))
     fixture = test_roofline.place.__wrapped__
     return fixture(caches(CACHE if cold else 1), bench.ceilings, roofs, bench.measure(), bench.peak, VENDOR_BYTES)  # type: ignore[no-any-return]

@@ -1,87 +1,24 @@
-"""The benchmarks' clock: rounds and intervals, caches, launches, and the faults that it has to notice."""
+"""How a benchmark is measured: warm-up, rounds, and the faults that the measurement has to notice."""
+
+from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from statistics import median
 from time import perf_counter, sleep
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from accounting import measured
-from accounting.measured import median_interval
 from accounting.roofline import Work, matmul_work
-from bench import cache, call_inspection, launch, measuring
-from bench.call_inspection import assert_random, examine
-from bench.measuring import Measure
+from bench import cache, launch, measuring
+from bench.ceilings import Ceilings
+from bench.measuring import METHOD, Measure, assert_within_bound
 from bench.pace import PACES, Pace
-from bench.products import DTYPES, Product, Unsupported, product
-from bench.rounds import FEWEST_ROUNDS, is_flat, rounds_for
-from bench.work import LAUNCH_SHARE
+from bench.products import product
+from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, SteadyRounds, measure, supported
 from prooflops.machine.caches import Caches, caches_of
-
-CPU = torch.device("cpu")
-SHORT = Pace(0.001, 0.003, 0.005, 1.0, width=0.05)
-
-
-class Rounds:
-    """Stands for pytest-benchmark's fixture: runs the rounds as its `pedantic` does, and keeps them."""
-
-    def __init__(self, timer: Callable[[], Any] = perf_counter) -> None:
-        self.extra_info: dict[str, Any] = {}
-        self.stats: Any = None
-        self.kept: list[float] = []
-        self._timer = timer
-
-    def pedantic(
-        self, function: Callable[[], object], setup: Callable[[], object] | None, rounds: int, iterations: int, **_: int
-    ) -> None:
-        assert setup is None or iterations == 1, "pytest-benchmark refuses a set-up with several iterations"
-        for _ in range(rounds):
-            if setup is not None:
-                assert setup() is None, "what a set-up returns is taken for arguments"
-            start = self._timer()
-            for _ in range(iterations):
-                function()
-            self.kept.append((self._timer() - start) / iterations)
-
-        class Stats(dict[str, float]):
-            stats = SimpleNamespace(data=self.kept)
-
-        self.stats = Stats(median=median(self.kept))
-
-
-def measure(timer: Callable[[], Any] = perf_counter, pace: Pace = SHORT, **options: Any) -> Measure:
-    return Measure(Rounds(timer), CPU, pace, timer=timer, **options)
-
-
-# ---- rounds ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spread", [0.01, 0.05, 0.2])
-def test_the_rounds_that_a_pilot_asks_for_make_the_interval_narrow(spread: float) -> None:
-    """In three of four cases at least: a pilot of 30 rounds knows the spread to a fifth."""
-    generator, narrow, width = random.Random(1), 0, 0.05
-    for _ in range(200):
-        pilot = [generator.lognormvariate(0, spread) for _ in range(30)]
-        rounds = rounds_for(width, pilot, most=10_000)
-        low, high = median_interval([generator.lognormvariate(0, spread) for _ in range(rounds)]) or (0.0, 9.0)
-        narrow += high - low <= width
-    assert narrow >= 150, f"{narrow} of 200 intervals were narrower than {width}, but at least 150 should be"
-
-
-def test_a_quieter_machine_needs_fewer_rounds_and_time_limits_a_noisy_one() -> None:
-    generator = random.Random(2)
-    needed = [rounds_for(0.02, [generator.lognormvariate(0, s) for _ in range(60)], most=300) for s in (0.001, 0.02, 1)]
-    assert needed[0] < needed[1] < needed[2] == 300, f"{needed} rounds for growing noise"
-
-
-def test_a_drift_is_not_flat_and_noise_about_a_level_is() -> None:
-    generator = random.Random(3)
-    assert not is_flat([1 / (1 + i / 50) for i in range(30)]), "a clock that still rises was taken for a flat one"
-    assert is_flat([generator.lognormvariate(0, 0.01) for _ in range(90)]), "noise of 1 % was taken for a drift"
 
 
 def scripted(times: list[float]) -> tuple[Callable[[], float], Callable[[], None], list[int]]:
@@ -173,9 +110,6 @@ def test_an_unknown_cache_mode_is_refused() -> None:
         measure().median_s(lambda: None, cache="warm")
 
 
-# ---- planted faults: what is measured is not what is claimed -----------------------------------------------------
-
-
 KERNEL_S = 2e-4
 
 
@@ -258,42 +192,6 @@ def test_a_rate_above_a_bound_is_noticed() -> None:
         measure().work(lambda: a @ b, WORK, dtype="fp32", bytes_bound=1.0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_operands_of_a_product_count_as_random_and_its_flops_as_declared(dtype: str) -> None:
-    for _ in range(5):
-        try:
-            case: Product = product(dtype, 64, 128, 96, CPU)
-        except Unsupported as reason:
-            pytest.skip(str(reason))
-        seen = examine(case.multiply)
-        assert_random(seen.inputs)
-        found = {tensor.data_ptr() for tensor in seen.inputs}
-        assert {case.a.data_ptr(), case.b.data_ptr()} <= found, "an operand was not seen"
-        assert seen.flops == case.work.flops, f"{seen.flops} FLOPs seen, {case.work.flops} declared"
-
-
-def test_what_a_function_writes_is_no_input_of_it() -> None:
-    x, out = torch.randn(256), torch.zeros(256)
-    assert [t.data_ptr() for t in examine(lambda: torch.relu(torch.add(x, x, out=out))).inputs] == [x.data_ptr()]
-    assert [t.data_ptr() for t in examine(lambda: out.copy_(x)).inputs] == [x.data_ptr()]
-    assert [t.data_ptr() for t in examine(lambda: x.view(16, 16).t() + torch.zeros(16, 16)).inputs] == [x.data_ptr()]
-    assert examine(lambda: (x + x).relu()).operators == 2, "operators miscounted"
-    assert examine(lambda: x.view(16, 16).t() + 1).operators == 1, "a view launches nothing"
-
-
-@pytest.mark.parametrize("share", [0.2, 0.4])
-def test_many_zeros_among_random_numbers_are_noticed(share: float) -> None:
-    data = torch.randn(100_000).where(torch.rand(100_000) > share, torch.zeros(()))
-    if share < 0.25:
-        assert_random([data])
-    else:
-        with pytest.raises(AssertionError, match=r"\d\d% of an input .* are 0, but inputs should be random"):
-            assert_random([data])
-
-
-# ---- caches ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def flush() -> cache.Flush:
     """The flush of this machine, for this test alone."""
@@ -308,20 +206,6 @@ def test_a_cold_round_starts_after_a_flush_and_the_record_says_so(flush: cache.F
     assert (info["cache"], info["calls_per_round"]) == ("cold", 1)
     assert info["flush_bytes"] == flush.bytes
     assert info["flush_capped"] or info["flush_bytes"] >= 2 * (flush.caches.last_level_bytes or 0)
-
-
-@pytest.mark.skipif(not caches_of(CPU).levels, reason="this system names no caches")
-def test_a_hot_cache_sold_as_cold_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three tries: a very busy machine can hide that the caches are warm, but not make a right flush look like none."""
-    monkeypatch.setattr(cache.Flush, "__call__", lambda self: None)
-    for _ in range(3):
-        flush = cache.flush_of(CPU, caches_of(CPU))
-        try:
-            measure(flush=lambda flush=flush: flush).median_s(lambda: None, cache="cold")
-        except AssertionError as error:
-            if "the caches are still hot" in str(error):
-                return
-    pytest.fail("a flush that does nothing was accepted three times")
 
 
 def test_a_function_that_stops_working_after_its_first_call_is_noticed() -> None:
@@ -339,15 +223,6 @@ def test_a_function_that_stops_working_after_its_first_call_is_noticed() -> None
         measure().work(once, matmul_work(64, 64, 64, "fp32"), check=check)
 
 
-def test_what_a_call_reads_is_not_overwritten() -> None:
-    x, kept = torch.randn(64), torch.arange(64)
-    seen = call_inspection.examine(lambda: (x.add_(1), kept, kept + 1, torch.ones(1).expand(8)))
-    call_inspection.overwrite(seen)
-    assert x.isfinite().all()
-    assert kept.tolist() == list(range(64))
-    assert (seen.result[2] == torch.iinfo(torch.int64).min).all()
-
-
 def test_rounds_without_their_flush_are_noticed(flush: cache.Flush) -> None:
     run = measure(flush=lambda: flush)
     pedantic = run._benchmark.pedantic
@@ -363,7 +238,7 @@ class Moment:
         self._log, self._at = log, perf_counter()
         log.append("event")
 
-    def __sub__(self, earlier: "Moment") -> float:
+    def __sub__(self, earlier: Moment) -> float:
         self._log.append("wait")
         return self._at - earlier._at
 
@@ -400,59 +275,6 @@ def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_
     assert log == [*before, "event", "kernel", "event", "wait"] * run.info["rounds"], f"{log[:10]}"
 
 
-def test_a_flush_changes_every_line_of_its_buffer() -> None:
-    flush = cache.Flush(torch.zeros(4096, dtype=torch.int32), False, Caches())
-    flush()
-    assert bool((flush.buffer == 1).all())
-    assert (flush.calls, flush.bytes) == (1, 16384)
-
-
-def test_a_flush_is_twice_the_last_level_or_says_that_it_is_not() -> None:
-    for level, memory, expected in (
-        (32 * 2**20, 64 * 2**30, (64 * 2**20, False)),
-        (480 * 2**20, 64 * 2**30, (960 * 2**20, False)),  # a container that sees its host's caches
-        (480 * 2**20, 4 * 2**30, (256 * 2**20, True)),
-        (1152 * 2**20, 512 * 2**30, (2**30, True)),
-        (None, 64 * 2**30, (128 * 2**20, False)),
-    ):
-        known = Caches({"L3": level} if level else {}, memory_bytes=memory)
-        assert cache.flush_bytes(CPU, known) == expected, f"of a last level of {level} bytes and {memory} of memory"
-    for level, size in ((50 * 2**20, 256 * 2**20), (200 * 2**20, 400 * 2**20)):
-        assert cache.flush_bytes(torch.device("cuda"), Caches({"L2": level})) == (size, False)
-
-
-# ---- launches ----------------------------------------------------------------------------------------------------
-
-
-def test_an_operator_on_one_element_is_launch_bound_and_a_large_product_is_not() -> None:
-    """Three tries: what launching costs and what the operator takes are two measurements, and a machine may be busy."""
-    tiny, (a, b) = torch.randn(64), (torch.randn(512, 512), torch.randn(512, 512))
-    shares = []
-    for _ in range(3):
-        run = measure()
-        run.work(lambda: tiny + tiny, Work(64, 3 * 256))
-        shares.append(run.info["launch_share"])
-        if run.info.get("bound") == "launch":
-            break
-    assert run.info.get("bound") == "launch", f"{shares} of the time is launching"
-    run = measure()
-    run.work(lambda: a @ b, matmul_work(512, 512, 512, "fp32"), dtype="fp32")
-    assert run.info["launch_share"] < 0.1, f"{run.info['launch_share']:.2f} of a large product is launching"
-    assert "bound" not in run.info
-
-
-@pytest.mark.parametrize(("device_s", "replayed"), [(1e-9, True), (1.0, False)])
-def test_on_cuda_a_graph_is_replayed_where_launching_takes_all_of_the_time(
-    monkeypatch: pytest.MonkeyPatch, device_s: float, replayed: bool
-) -> None:
-    monkeypatch.setattr(measured, "synchronise", lambda device: None)
-    monkeypatch.setattr(launch, "replay", lambda function, device: {"graph_s": 1e-6})
-    found = launch.figures(lambda: sleep(1e-5), device_s, None, torch.device("cuda"))
-    assert ("graph_s" in found) == replayed, f"{found}"
-    assert found["enqueue_s"] >= 1e-5
-    assert (found["launch_share"] >= LAUNCH_SHARE) == replayed
-
-
 @pytest.mark.parametrize("operators", [None, 3])
 def test_only_of_functions_that_do_not_wait_for_the_device_is_the_launch_asked(
     monkeypatch: pytest.MonkeyPatch, operators: int | None
@@ -463,20 +285,7 @@ def test_only_of_functions_that_do_not_wait_for_the_device_is_the_launch_asked(
     assert len(asked) == (operators is not None)
 
 
-def test_a_function_that_no_graph_can_capture_is_recorded_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stream(device: object) -> None:
-        raise RuntimeError("operation not permitted when stream is capturing\nand more")
-
-    left: list[str] = []
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the stream before")
-    monkeypatch.setattr(torch.cuda, "set_stream", left.append)
-    monkeypatch.setattr(torch.cuda, "Stream", stream)
-    found = launch.replay(lambda: None, torch.device("cuda"))
-    assert left == ["the stream before"], "a failed capture leaves its own stream the current one"
-    assert found == {"graph_s": None, "graph_failed": "operation not permitted when stream is capturing"}
-
-
-def test_on_cuda_a_call_in_vain_keeps_the_device_busy_while_the_timed_one_is_launched() -> None:
+def test_on_cuda_an_untimed_call_keeps_the_device_busy_while_the_timed_one_is_launched() -> None:
     run = Measure(Rounds(), torch.device("cuda"), SHORT, timer=perf_counter)
     calls: list[int] = []
 
@@ -493,7 +302,45 @@ def test_on_cuda_a_call_in_vain_keeps_the_device_busy_while_the_timed_one_is_lau
     assert measure()._lead(lambda: None, 1, 1e-3) is None, "the CPU's clock needs no lead"
 
 
-def test_every_pace_has_time_for_an_interval() -> None:
-    for name, pace in PACES.items():
-        assert pace.warmup_s <= pace.longest_warmup_s, f"{name}: {pace}"
-        assert pace.most_rounds >= FEWEST_ROUNDS, f"{name}: {pace}"
+def test_a_rate_above_the_physical_bound_fails_and_an_unknown_bound_does_not() -> None:
+    assert_within_bound(1e12, 1e12, "a product")
+    assert_within_bound(1e30, None, "a product")
+    with pytest.raises(AssertionError, match=r"measured 1.1e\+12 FLOP/s, but its units do at most 1e\+12"):
+        assert_within_bound(1.1e12, 1e12, "a product")
+
+
+def run_measure(seconds: float, bound: float | None) -> dict[str, Any]:
+    benchmark = SteadyRounds(seconds)
+    ceilings = Ceilings(CPU, PACES["quick"])
+    ceilings._flop_per_s["fp32", "sustainable"] = 1e6
+    case = supported("fp32")
+    measure = Measure(benchmark, CPU, PACES["quick"], lambda dtype: 1e15, lambda dtype: bound)
+    measure.product(case.multiply, "fp32", case.work, ceilings, check=case.check)
+    return benchmark.extra_info
+
+
+def test_a_benchmark_records_what_it_declared_and_what_follows() -> None:
+    work = supported("fp32").work
+    info = run_measure(seconds=1.0, bound=None)
+    assert info["method"] == METHOD
+    assert (info["flops"], info["bytes"]) == (2 * 48 * 96 * 64, 4 * (48 * 96 + 96 * 64 + 48 * 64))
+    assert info["flop_per_s"] == work.flops
+    assert info["mfu"] == work.flops / 1e15
+    assert info["share_of_ceiling"] == work.flops / 1e6
+    assert not info["ceiling_remeasured"]
+
+
+def test_a_share_above_one_has_the_ceiling_measured_again() -> None:
+    info = run_measure(seconds=0.1, bound=None)
+    assert info["ceiling_remeasured"]
+    assert info["ceiling_flop_per_s"] > 1e6
+
+
+def test_a_benchmark_faster_than_its_units_fails() -> None:
+    with pytest.raises(AssertionError, match="the FLOPs or the clock are wrong"):
+        run_measure(seconds=1e-9, bound=1e12)
+
+
+def test_a_time_of_zero_is_refused() -> None:
+    with pytest.raises(AssertionError, match="was the device waited for"):
+        run_measure(seconds=0.0, bound=None)

@@ -1,28 +1,14 @@
-"""The benchmarks notice a wrong result, a rate above the physical bound, and a ceiling that was measured too low."""
+"""A wrong product is noticed, whatever its dtype and its size; a part of larger operands is multiplied right."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from accounting.formats import format_of
-from bench.ceilings import Ceilings
-from bench.measuring import METHOD, Measure, assert_within_bound
-from bench.pace import PACES
-from bench.products import DTYPES, Product, Unsupported, product
-from bench.test_matmul import SHAPES
-from bench.test_numerics import overflow_threshold
-
-CPU = torch.device("cpu")
-
-
-def supported(dtype: str, m: int = 48, k: int = 96, n: int = 64) -> Product:
-    try:
-        return product(dtype, m, k, n, CPU)
-    except Unsupported as reason:
-        pytest.skip(str(reason))
+from bench.products import DTYPES, Operands, Product, Unsupported, product
+from meta_tests.bench.stand_ins import CPU, supported
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -69,96 +55,22 @@ def test_a_dtype_the_device_lacks_is_named_with_the_reason() -> None:
         product("tf32", 64, 64, 64, CPU)
 
 
-def test_a_rate_above_the_physical_bound_fails_and_an_unknown_bound_does_not() -> None:
-    assert_within_bound(1e12, 1e12, "a product")
-    assert_within_bound(1e30, None, "a product")
-    with pytest.raises(AssertionError, match=r"measured 1.1e\+12 FLOP/s, but its units do at most 1e\+12"):
-        assert_within_bound(1.1e12, 1e12, "a product")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_part_of_the_operands_is_multiplied_right(dtype: str) -> None:
+    cpu = torch.device("cpu")
+    try:
+        operands = Operands(dtype, 64, 96, 80, cpu)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    for m, k, n in ((64, 96, 80), (16, 32, 48), (48, 16, 16)):
+        multiply, flops = operands.multiply(m, k, n)
+        case = product(dtype, m, k, n, cpu)
+        b = operands._b[: k * n]
+        b = b.view(n, k).t() if dtype == "fp8_e4m3" else b.view(k, n)
+        type(case)(dtype, operands._a[: m * k].view(m, k), b, multiply).check(multiply())
+        assert flops == 2 * m * k * n
 
 
-class FakeBenchmark:
-    """Stands for pytest-benchmark's fixture: every round takes `seconds`."""
-
-    def __init__(self, seconds: float) -> None:
-        self.extra_info: dict[str, Any] = {}
-        self.stats = {"median": seconds}
-
-    def pedantic(self, function: Callable[[], object], **_: object) -> None:
-        function()
-
-
-def run_measure(seconds: float, bound: float | None) -> dict[str, Any]:
-    benchmark = FakeBenchmark(seconds)
-    ceilings = Ceilings(CPU, PACES["quick"])
-    ceilings._flop_per_s["fp32", "sustainable"] = 1e6
-    case = supported("fp32")
-    measure = Measure(benchmark, CPU, PACES["quick"], lambda dtype: 1e15, lambda dtype: bound)
-    measure.product(case.multiply, "fp32", case.work, ceilings, check=case.check)
-    return benchmark.extra_info
-
-
-def test_a_benchmark_records_what_it_declared_and_what_follows() -> None:
-    work = supported("fp32").work
-    info = run_measure(seconds=1.0, bound=None)
-    assert info["method"] == METHOD
-    assert (info["flops"], info["bytes"]) == (2 * 48 * 96 * 64, 4 * (48 * 96 + 96 * 64 + 48 * 64))
-    assert info["flop_per_s"] == work.flops
-    assert info["mfu"] == work.flops / 1e15
-    assert info["share_of_ceiling"] == work.flops / 1e6
-    assert not info["ceiling_remeasured"]
-
-
-def test_a_share_above_one_has_the_ceiling_measured_again() -> None:
-    info = run_measure(seconds=0.1, bound=None)
-    assert info["ceiling_remeasured"]
-    assert info["ceiling_flop_per_s"] > 1e6
-
-
-def test_a_benchmark_faster_than_its_units_fails() -> None:
-    with pytest.raises(AssertionError, match="the FLOPs or the clock are wrong"):
-        run_measure(seconds=1e-9, bound=1e12)
-
-
-def test_a_burst_is_held_against_bursts_and_leaves_the_steady_ceiling_as_it_is() -> None:
-    ceilings, case = Ceilings(CPU, PACES["quick"]), supported("fp32")
-    ceilings._flop_per_s |= {("fp32", "sustainable"): 1e6, ("fp32", "achievable"): 1e15}
-    measure = Measure(FakeBenchmark(1e-3), CPU, PACES["quick"])
-    measure.product(case.multiply, "fp32", case.work, ceilings, check=case.check, regime="achievable")
-    assert (measure.info["ceiling_flop_per_s"], measure.info["ceiling_remeasured"]) == (1e15, False)
-    assert ceilings.flop_per_s("fp32") == 1e6, "a burst became the denominator of steady work"
-
-
-def test_a_time_of_zero_is_refused() -> None:
-    with pytest.raises(AssertionError, match="was the device waited for"):
-        run_measure(seconds=0.0, bound=None)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "threshold"), [("fp16", 65520), ("fp8_e5m2", 61440), ("fp8_e4m3", 464), ("bf16", 2**128 - 2**119)]
-)
-def test_the_overflow_threshold_is_half_a_step_beyond_the_largest_number(dtype: str, threshold: int) -> None:
-    assert overflow_threshold(format_of(dtype)) == threshold  # type: ignore[arg-type]
-
-
-def test_the_layers_of_llama3_8b_are_those_of_its_published_checkpoint() -> None:
-    layers = {name.removeprefix("llama3-8b-"): shape[1:] for name, shape in SHAPES.items() if "llama3" in name}
-    assert layers == {
-        "qkv": (4096, 4096 + 2 * 1024),
-        "attention-out": (4096, 4096),
-        "mlp-up": (4096, 2 * 14336),
-        "mlp-down": (14336, 4096),
-    }
-
-
-def test_the_timer_of_every_benchmark_is_the_devices_clock() -> None:
-    from prooflops.suite.collection import use_device_clock
-
-    markers: list[Any] = []
-    item = SimpleNamespace(
-        fixturenames=["benchmark"],
-        get_closest_marker=lambda name: pytest.mark.benchmark(group="x").mark,
-        add_marker=lambda marker, append: markers.append(marker),
-    )
-    use_device_clock(item, CPU)  # type: ignore[arg-type]
-    assert markers[0].kwargs["group"] == "x"
-    assert callable(markers[0].kwargs["timer"])
+def test_zeroed_operands_are_zeros() -> None:
+    multiply, _ = Operands("fp32", 8, 8, 8, torch.device("cpu")).zeroed().multiply(8, 8, 8)
+    assert not multiply().any()

@@ -1,5 +1,7 @@
 """The guided search against simulated devices, whose best shape is known, in simulated seconds."""
 
+from __future__ import annotations
+
 import hashlib
 import math
 import random
@@ -10,7 +12,6 @@ import pytest
 import torch
 
 import bench.search
-from bench.products import DTYPES, Operands, Unsupported, product
 from bench.search import (
     LARGEST_TIME_SHARE,
     LEAST_SHARE,
@@ -29,6 +30,7 @@ GPU_SIZES = tuple(1024 * each for each in (1, 2, 3, 4, 5, 6, 8, 9, 10, 12))
 WINDOW_S = 0.05
 CALLED_IN_VAIN = 1
 SPIKES, SPIKE = 0.1, (2.0, 8.0)  # a tenth of the windows are slower, by a factor between these
+SPIKES, SPIKE = 0.1, (2.0, 8.0)  # a tenth of the windows are slower, by a factor between these
 
 
 class Machine:
@@ -39,7 +41,7 @@ class Machine:
     shape to shape for no reason, as real kernels do.
     """
 
-    def __init__(self, kind: "Kind", seed: int, spikes: float = SPIKES) -> None:
+    def __init__(self, kind: Kind, seed: int, spikes: float = SPIKES) -> None:
         self.kind, self.now, self.spikes = kind, 0.0, spikes
         self._draw = random.Random(seed)
 
@@ -228,27 +230,6 @@ def test_the_largest_product_of_a_space_costs_what_was_allowed() -> None:
     assert max(space_of(cpu, 2 * 512.0**3).m) == 512
     assert max(space_of(cpu).m) == 2048
     assert len(space_of(cpu, 1.0).m) == 2, "a device so slow is searched among the two smallest"
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_part_of_the_operands_is_multiplied_right(dtype: str) -> None:
-    cpu = torch.device("cpu")
-    try:
-        operands = Operands(dtype, 64, 96, 80, cpu)
-    except Unsupported as reason:
-        pytest.skip(str(reason))
-    for m, k, n in ((64, 96, 80), (16, 32, 48), (48, 16, 16)):
-        multiply, flops = operands.multiply(m, k, n)
-        case = product(dtype, m, k, n, cpu)
-        b = operands._b[: k * n]
-        b = b.view(n, k).t() if dtype == "fp8_e4m3" else b.view(k, n)
-        type(case)(dtype, operands._a[: m * k].view(m, k), b, multiply).check(multiply())
-        assert flops == 2 * m * k * n
-
-
-def test_zeroed_operands_are_zeros() -> None:
-    multiply, _ = Operands("fp32", 8, 8, 8, torch.device("cpu")).zeroed().multiply(8, 8, 8)
-    assert not multiply().any()
 
 
 def test_calls_are_timed_for_the_window_and_once_at_least() -> None:

@@ -42,7 +42,7 @@ class Ratio:
 
 
 class Speed:
-    """The fixture `speed`: judged comparisons of two functions on the device under test, on one thread of the host.
+    """The fixture `speed`: compares the times of two functions on the device under test, on one thread of the host.
 
     Threads that wait for one another are most of a busy machine's noise. So are interruptions: most of many short
     blocks pass between two of them, a long one never does.
@@ -99,17 +99,18 @@ class Speed:
         at_most: float = math.inf,
         **options: Any,
     ) -> Ratio:
-        """Judges that `slow` takes `at_least` to `at_most` times as long as `fast`, and records the ratio.
+        """Asserts that `slow` takes `at_least` to `at_most` times as long as `fast`, and records the ratio.
 
         Holds where the whole interval lies within; fails where it lies without, twice in a row (a busy machine can
         distort one comparison); otherwise the claim is not checked, because the noise exceeds the effect.
         """
         __tracebackhide__ = True
-        ratio = self.ratio(slow, fast, **options)
-        if not (at_least < ratio.low and ratio.high < at_most):
+        for _ in range(2):
             ratio = self.ratio(slow, fast, **options)
+            if holds := at_least < ratio.low and ratio.high < at_most:
+                break
         self._record(f"{claim}: {ratio}")
-        if at_least < ratio.low and ratio.high < at_most:
+        if holds:
             return ratio
         if ratio.high < at_least or ratio.low > at_most:
             bounds = f"above {at_least:g}" + (f" and below {at_most:g}" if at_most < math.inf else "")

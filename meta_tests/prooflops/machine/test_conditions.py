@@ -202,7 +202,7 @@ def mi300x(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("mi300x")
 def test_the_power_of_a_gpu_by_amdsmi_is_in_watts() -> None:
     found = state(GPU)
-    assert found["power_w"] == 742, f"amdsmi told 742 W, the record has {found['power_w']}"
+    assert found["power_w"] == 742, f"amdsmi says 742 W, the record has {found['power_w']}"
     assert (found["clock_mhz"], found["temperature_c"]) == (2100, 61)
 
 

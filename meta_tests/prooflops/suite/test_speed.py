@@ -18,15 +18,15 @@ def recorded() -> list[str]:
 
 
 @pytest.fixture
-def judge(monkeypatch: pytest.MonkeyPatch, recorded: list[str]) -> Callable[..., object]:
-    """Judges a pair of functions whose times are made up: `slow()` takes the next of `times`, `fast()` one second."""
+def assert_slower(monkeypatch: pytest.MonkeyPatch, recorded: list[str]) -> Callable[..., object]:
+    """Compares two functions whose times are made up: `slow()` takes the next of `times`, `fast()` one second."""
 
-    def judged(times: Iterator[float], **options: float) -> object:
+    def compared(times: Iterator[float], **options: float) -> object:
         speed = Speed(torch.device("cpu"), recorded.append)
         monkeypatch.setattr(speed, "seconds", lambda function, calls=1: function())
         return speed.assert_slower(lambda: next(times), lambda: 1.0, "A over B", **options)
 
-    return judged
+    return compared
 
 
 def noisy(centre: float, spread: float) -> Iterator[float]:
@@ -34,32 +34,34 @@ def noisy(centre: float, spread: float) -> Iterator[float]:
     return (centre * generator.lognormvariate(0, spread) for _ in count())
 
 
-def test_a_clear_difference_holds_and_is_recorded(judge: Callable[..., object], recorded: list[str]) -> None:
-    judge(noisy(1.5, 0.05))
+def test_a_clear_difference_holds_and_is_recorded(assert_slower: Callable[..., object], recorded: list[str]) -> None:
+    assert_slower(noisy(1.5, 0.05))
     assert recorded[0].startswith("A over B: 1.5")
 
 
-def test_a_clear_contradiction_fails_with_the_ratio(judge: Callable[..., object]) -> None:
+def test_a_clear_contradiction_fails_with_the_ratio(assert_slower: Callable[..., object]) -> None:
     with pytest.raises(Failed, match=r"A over B: the ratio of times is 0.5\dx \(.*\), but should be above 1$"):
-        judge(noisy(0.5, 0.05))
+        assert_slower(noisy(0.5, 0.05))
 
 
-def test_a_ratio_above_its_upper_limit_fails(judge: Callable[..., object]) -> None:
+def test_a_ratio_above_its_upper_limit_fails(assert_slower: Callable[..., object]) -> None:
     with pytest.raises(Failed, match="should be above 1 and below 2"):
-        judge(noisy(3.0, 0.05), at_most=2.0)
+        assert_slower(noisy(3.0, 0.05), at_most=2.0)
 
 
 @pytest.mark.parametrize("centre", [1.0, 1.02, 0.98])
-def test_an_effect_within_the_noise_is_neither(judge: Callable[..., object], centre: float) -> None:
+def test_an_effect_within_the_noise_is_neither(assert_slower: Callable[..., object], centre: float) -> None:
     with pytest.raises(Skipped, match=r"this machine's noise \(\d+ %\) exceeds the effect: A over B"):
-        judge(noisy(centre, 0.5))
+        assert_slower(noisy(centre, 0.5))
 
 
-def test_one_distorted_comparison_does_not_fail_a_claim(judge: Callable[..., object], recorded: list[str]) -> None:
+def test_one_distorted_comparison_does_not_fail_a_claim(
+    assert_slower: Callable[..., object], recorded: list[str]
+) -> None:
     calls = count()
     # Two calls warm up, then 61 pairs: the first comparison is distorted, the second is not.
     times = (0.1 if next(calls) < 63 else 2.0 for _ in count())
-    judge(times)
+    assert_slower(times)
     assert recorded == ["A over B: 2.00x (2.00 to 2.00 at 99%, 61 pairs)"]
 
 

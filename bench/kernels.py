@@ -1,0 +1,160 @@
+"""The kernels of the roofline, from ReLU to a matrix times a vector: their call, their work by formula, their check."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from accounting.roofline import (
+    Work,
+    dot_work,
+    elementwise_work,
+    layer_norm_work,
+    matvec_work,
+    softmax_work,
+)
+from bench.call_inspection import in_fp64
+from bench.streams import dot_tolerance
+from bench.work import composed_gelu_work
+
+LAYER = (4096, 4096)  # the attention's output projection of Llama 3 8B
+# Rounding of one fused kernel in fp32, and the few units in the last place of an exponential or an error function.
+TOLERANCE = 64 * 2.0**-24
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: the call, its work by formula, and where counting has another convention, by how much and why."""
+
+    run: Callable[[], Tensor]
+    work: Work
+    check: Callable[[Tensor], None]
+    more_flops: int = 0  # counted, than the formula says
+    more_bytes: int = 0
+    why: str = ""
+    label: str = ""  # what the time has in it besides the kernel
+    dtype: str = "fp32"
+
+
+def close_to(exact: Callable[[Tensor], Tensor], *inputs: Tensor) -> Callable[[Tensor], None]:
+    """A check of the first, the middle and the last rows against fp64; by the rows of the first input."""
+
+    def check(got: Tensor) -> None:
+        __tracebackhide__ = True
+        rows, last = got.shape[0], max(got.shape[0] - 64, 0)
+        for start in {0, last // 2, last}:
+            part = slice(start, min(start + 64, rows))
+            wanted = exact(*(in_fp64(x[part]) for x in inputs))
+            error = float(((in_fp64(got[part]) - wanted).abs() / wanted.abs().clamp_min(1.0)).max())
+            assert error <= TOLERANCE, (  # a NaN fails
+                f"the result differs from fp64 by {error:.3g}, but rounding explains at most {TOLERANCE:.3g}"
+            )
+
+    return check
+
+
+def relu(x: Tensor, out: Tensor) -> Kernel:
+    work = elementwise_work(x.shape, "relu", "fp32")
+    return Kernel(lambda: torch.clamp(x, min=0, out=out), work, close_to(lambda x: x.clamp(min=0), x))
+
+
+def gelu_fused(x: Tensor, out: Tensor) -> Kernel:
+    return Kernel(
+        lambda: torch.ops.aten.gelu.out(x, out=out),
+        elementwise_work(x.shape, "gelu", "fp32"),
+        close_to(functional.gelu, x),
+        more_flops=-4 * x.numel(),
+        why="counted as one FLOP per element, whatever is fused",
+    )
+
+
+def gelu_composed(x: Tensor, out: Tensor) -> Kernel:
+    """x/√2, erf, +1, ·x, ·½, each of which reads and writes memory."""
+
+    def run() -> Tensor:
+        torch.mul(x, math.sqrt(0.5), out=out)
+        torch.erf(out, out=out)
+        torch.add(out, 1, out=out)
+        torch.mul(out, x, out=out)
+        return torch.mul(out, 0.5, out=out)
+
+    return Kernel(run, composed_gelu_work(x.shape, "fp32"), close_to(functional.gelu, x))
+
+
+def softmax(x: Tensor, out: Tensor) -> Kernel:
+    run = lambda: torch.ops.aten._softmax.out(x, 1, False, out=out)  # noqa: E731
+    return Kernel(run, softmax_work(x.shape, "fp32"), close_to(lambda x: torch.softmax(x, 1), x))
+
+
+def layer_norm(x: Tensor, out: Tensor) -> Kernel:
+    rows, features = x.shape
+    weight, bias = torch.rand(features, device=x.device) + 0.5, torch.randn(features, device=x.device)
+
+    def normalise(x: Tensor) -> Tensor:
+        return functional.layer_norm(x, (features,), weight.to(x.dtype), bias.to(x.dtype))
+
+    return Kernel(
+        lambda: normalise(x),
+        layer_norm_work(x.shape, "fp32"),
+        close_to(normalise, x),
+        more_flops=2 * rows,
+        more_bytes=8 * rows,
+        why="counted with each row's mean and deviation, which the formula leaves out",
+        label="allocates its result" if x.device.type == "cpu" else "",
+    )
+
+
+def dot(x: Tensor, out: Tensor) -> Kernel:
+    a, b, one = x.flatten().abs(), torch.rand_like(x).flatten(), torch.zeros((), device=x.device)
+    tolerance = dot_tolerance(x.numel())
+
+    def check(got: Tensor) -> None:
+        __tracebackhide__ = True
+        parts = zip(a.split(2**22), b.split(2**22), strict=True)
+        exact = float(sum(torch.dot(in_fp64(x), in_fp64(y)) for x, y in parts))
+        error = abs(float(got) / exact - 1)
+        assert error <= tolerance, f"dot differs from fp64 by {error:.3g}, but should by <= {tolerance:.3g}"
+
+    return Kernel(lambda: torch.dot(a, b, out=one), dot_work(x.numel(), "fp32"), check)
+
+
+def matvec(x: Tensor, out: Tensor) -> Kernel:
+    """A matrix of LAYER times a vector, whatever the rows are."""
+    matrix, vector = torch.randn(LAYER, device=x.device), torch.randn(LAYER[1], device=x.device)
+    product = torch.empty(LAYER[0], device=x.device)
+
+    def check(got: Tensor) -> None:
+        __tracebackhide__ = True
+        exact = in_fp64(vector)
+        size = exact.abs()
+        for part, found in zip(matrix.split(512), got.split(512), strict=True):
+            wrong = (in_fp64(found) - in_fp64(part) @ exact).abs() / (in_fp64(part).abs() @ size)
+            error = float(wrong.max())
+            assert error <= 4 * TOLERANCE, (
+                f"matvec differs from fp64 by {error:.3g} of the magnitudes, should by <= {4 * TOLERANCE:.3g}"
+            )
+
+    return Kernel(lambda: torch.mv(matrix, vector, out=product), matvec_work(*LAYER, "fp32"), check)
+
+
+KERNELS: dict[str, Callable[[Tensor, Tensor], Kernel]] = {
+    "relu": relu,
+    "gelu-fused": gelu_fused,
+    "gelu-composed": gelu_composed,
+    "softmax": softmax,
+    "layer-norm": layer_norm,
+    "dot": dot,
+    "matvec": matvec,
+}
+
+
+def kernel(name: str, x: Tensor, out: Tensor) -> Kernel:
+    """One of KERNELS, on rows `x`, most of them writing into `out`. Raises ValueError for another name."""
+    if name not in KERNELS:
+        raise ValueError(f"name must be one of {', '.join(KERNELS)}, got {name!r}")
+    return KERNELS[name](x, out)
