@@ -72,22 +72,6 @@ def test_a_kernel_has_the_bytes_and_flops_that_are_counted_and_its_place(
     assert bool(kernel.why) is bool(kernel.more_bytes or kernel.more_flops)
 
 
-@pytest.mark.parametrize("name", kernels.KERNELS)
-def test_a_wrong_result_of_a_kernel_is_caught(
-    name: str, rows: tuple[torch.Tensor, torch.Tensor], place: Callable[..., dict[str, Any]]
-) -> None:
-    kernel = kernels.kernel(name, *rows)
-
-    def run() -> torch.Tensor:
-        out = kernel.run()
-        with torch.utils._python_dispatch._disable_current_modes():
-            out.view(-1)[-1].add_(1.0).mul_(1.01)
-        return out
-
-    with pytest.raises(AssertionError, match="differs from fp64 by"):
-        place(replace(kernel, run=run))
-
-
 def test_the_fused_gelus_bytes_are_not_those_of_the_composed_one(
     rows: tuple[torch.Tensor, torch.Tensor], place: Callable[..., dict[str, Any]]
 ) -> None:
