@@ -4,8 +4,7 @@ from types import ModuleType
 
 import pytest
 
-# pytester: what meta_tests run child pytests with; pytest loads plugins for the root conftest alone.
-pytest_plugins = ["prooflops.plugin", "prooflops.suite.plugin", "prooflops.model.plugin", "pytester"]
+pytest_plugins = ["prooflops.plugin", "prooflops.suite.plugin", "prooflops.model.plugin"]
 
 
 @pytest.fixture(scope="session")

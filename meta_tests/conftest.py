@@ -1,7 +1,7 @@
 """Child runs of pytest, the house of demonstration claims in which they run, and the planted faults' process.
 
-A test that runs pytest for itself alone takes pytest's own fixture `pytester`. `run_pytest` is for runs that the tests
-of a module share, which `pytester` cannot serve: its folder and environment last for one test.
+`run_pytest` runs them all: most are shared by the tests of a module, which pytest's own `pytester` cannot do, because
+its folder and environment last for one test.
 """
 
 import json

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import torch
 
 from accounting.memory import optimizer_state_bytes
 from bench.ranks import bus_factor, sharded_rows, stragglers, whole_shares
-from meta_tests.conftest import ROOT
+from meta_tests.conftest import ROOT, child_environment
 
 needs_gloo = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="torch has no gloo here"
@@ -85,8 +84,7 @@ class Job:
 def job(folder: Path, planted: str, select: str, *, torchrun: bool) -> Job:
     """Two ranks of bench/test_collectives.py on CPUs: by torchrun, or by setting its variables as a scheduler would."""
     (folder / "planted.py").write_text(planted + NO_MACHINE_INFO)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "GITHUB_", "PROOFLOPS_"))}
-    kept |= {"PYTHONPATH": str(folder), "PROOFLOPS_HISTORY": str(folder / "history"), "OMP_NUM_THREADS": "1"}
+    kept = child_environment(folder, PROOFLOPS_HISTORY=str(folder / "history"), OMP_NUM_THREADS="1")
     pytest_run = ["-m", "pytest", "bench/test_collectives.py", "--quick", "--device", "cpu", "-p", "planted",
                   "--report", str(folder / "report"), "-o", f"cache_dir={folder / 'cache'}", "-k", select,
                   "--junitxml", str(folder / "junit.xml"), "--benchmark-json", str(folder / "bench.json")]  # fmt: skip

@@ -1,31 +1,22 @@
 """The commands and options that the workflow and the page about CI name exist."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from meta_tests.conftest import ROOT, run_pytest
 from prooflops.gate.settings import HISTORY
 
-ROOT = Path(__file__).resolve().parents[3]
 WORKFLOW, PAGE = ROOT / "docs" / "workflows" / "gate.yml", ROOT / "docs" / "ci.md"
 
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """All long options of pytest with the plugin."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "prooflops.plugin", "--help"],
-        cwd=tmp_path_factory.mktemp("empty"),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", done.stdout))
+    run = run_pytest(tmp_path_factory.mktemp("empty"), "-p", "prooflops.plugin", "--help", path=ROOT)
+    assert run.code == 0, run.output
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", run.output))
 
 
 @pytest.mark.parametrize("file", [WORKFLOW, PAGE], ids=lambda file: file.name)

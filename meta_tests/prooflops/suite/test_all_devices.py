@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT
+from meta_tests.conftest import ROOT, run_pytest
 from prooflops.suite import all_devices
 from prooflops.suite.card_comparison import ALONE, AT_ONCE, Card, CardRun, compare_times, times_of
 
@@ -105,9 +104,6 @@ def test_one_card_is_said_to_be_one_and_run_here(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_a_card_the_run_ends_with_4_and_names_the_valid_devices() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--device", "all", "--collect-only", "-q", "test_claims/test_device.py"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 4, done.stdout + done.stderr
-    assert "--device all: this machine has no accelerator; valid here: cpu" in done.stderr
+    run = run_pytest(ROOT, "--device", "all", "--collect-only", "-q", "test_claims/test_device.py")
+    assert run.code == 4, run.output
+    assert "--device all: this machine has no accelerator; valid here: cpu" in run.output

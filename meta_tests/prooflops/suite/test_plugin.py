@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, ChildRun, House, new_house
+from meta_tests.conftest import ROOT, ChildRun, House, new_house, run_pytest_for_each
 from prooflops.history import records as history
 
 HOLDING = """
@@ -156,23 +156,14 @@ WRONG_USAGE: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
-    """What each wrong usage got; all in one process, which must not import a test module."""
+    """The run of each wrong usage; all in one process, which must not import a test module."""
     house = new_house(tmp_path_factory.mktemp("house"))
     house.claim("demo.holds")
     house.test('raise SystemExit("a test module was imported before the refusal")')
     (house.root / "known.txt").write_text("demo.typo\n")
-    code = (
-        "import contextlib, io, json, sys, pytest\n"
-        "for line in sys.argv[1:]:\n"
-        "    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):\n"
-        "        code = int(pytest.main(line.split()))\n"
-        "    print(json.dumps([line, code, out.getvalue()]))\n"
-    )
-    command = [sys.executable, "-c", code, *WRONG_USAGE]
-    done = subprocess.run(command, cwd=house.root, capture_output=True, text=True, check=True)
+    runs = run_pytest_for_each(house.root, WRONG_USAGE)
     assert not (house.root / "reports").exists()
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return {line: ChildRun(code, output) for line, code, output in rows}
+    return runs
 
 
 @pytest.mark.parametrize("usage", WRONG_USAGE)
