@@ -108,7 +108,7 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | No
     `memory_allocated`: warm up before taking a difference. `config` is the value of CUBLAS_WORKSPACE_CONFIG, pairs of
     :KiB:count that replace the default. Not modelled: ROCm (32 MiB, 128 on its MI300 and MI350 series), and older
     torch, which gives 32 MiB to compute capability 9.0 alone.
-    Raises ValueError for a config of another form, and for a capability that is no pair of counts.
+    Raises ValueError for a config of another form, and for a capability that is not a pair of integers.
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
 
     >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0)), cublas_workspace_bytes((8, 0), ":4096:8")

@@ -97,7 +97,7 @@ def attention_pairs(query_length: int, key_length: int | None = None, pairs: str
 
 
 def attention_flops(attention: Attention) -> int:
-    """FLOPs of the forward pass: 2·batch·heads·pairs·(head_dim + value_dim), so 4·B·H·S²·d at its usual.
+    """FLOPs of the forward pass: 2·batch·heads·pairs·(head_dim + value_dim), so usually 4·B·H·S²·d.
 
     Two products per pair of query and key: the score q·k and the weighted value p·v. "full" pairs are what a kernel
     that masks afterwards computes, and what most MFU figures assume even for causal models; "causal" the S·(S + 1)/2

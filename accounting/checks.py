@@ -14,8 +14,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def validated_int(name: str, value: object, minimum: int = 0) -> int:
-    """`value` as an int if it is an integer of at least `minimum`, of whatever type; a bool or a float is none.
+def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
+    """`value` as an int if it is an integer of at least `minimum`, of any type; a bool or a float is not one.
 
     >>> validated_int("m", 3)
     3
@@ -26,7 +26,7 @@ def validated_int(name: str, value: object, minimum: int = 0) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
     number: int = value.__index__()
-    if number < minimum:
+    if minimum is not None and number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {number}")
     return number
 
@@ -64,7 +64,7 @@ def validate_fields(instance: object, *names: str, minimum: int = 0) -> None:
 
 
 def validated_real(name: str, value: object) -> float:
-    """`value` as a float if it is a real number, of whatever type.
+    """`value` as a float if it is a real number, of any type.
 
     >>> validated_real("value", "1")
     Traceback (most recent call last):

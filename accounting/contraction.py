@@ -148,7 +148,7 @@ def _positions(everything: int, split: dict[int, int], number: int) -> list[Pair
 def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
     """The contraction of torch.einsum's `equation` over operands of these shapes.
 
-    Raises TypeError for a size that is no integer; ValueError for a malformed equation, an unknown letter, another
+    Raises TypeError for a size that is not an integer; ValueError for a malformed equation, an unknown letter, another
     number of shapes or dimensions than the equation has, and sizes of one index that differ where neither is 1.
     """
     terms, output = _sides(equation)

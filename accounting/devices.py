@@ -50,7 +50,7 @@ def device_named(
     slice is its card's name with a suffix. `arch` is the compute capability ("9.0") or `gcnArchName`; `units` is
     `multi_processor_count` (XPU: `max_compute_units`); where given, a row that has another one is not this device.
     On AMD, whose names come from a file of the host, arch and units together find the row without the name;
-    `memory_bytes` then tells devices apart that differ in nothing else (MI300X, MI325X).
+    `memory_bytes` then separates devices that differ in nothing else (MI300X, MI325X).
 
     >>> device_named("NVIDIA A100-SXM4-80GB").label
     'A100 SXM4 80GB'
@@ -89,7 +89,7 @@ def peak_flop_per_s(
     true fp32: with TF32 allowed, ask for tf32. `accumulate="fp16"` is twice as fast on GeForce cards, and not what
     torch.matmul does by default.
 
-    None for an unknown device and where no figure is on record. Raises ValueError for a dtype that is no format at all.
+    None for an unknown device and where no figure is on record. Raises ValueError for an unknown dtype.
 
     >>> [peak_flop_per_s("NVIDIA GeForce RTX 4090", "fp16", accumulate=a) / 1e12 for a in ("fp32", "fp16")]
     [165.2, 330.3]
@@ -150,7 +150,7 @@ def flop_per_s(figure: Figure) -> float:
 
 def _column(row: Accelerator | None, dtype: str, path: str, accumulate: str) -> tuple[str, Figure] | None:
     """The first column on record for this dtype, with its figure."""
-    element_bits(dtype)  # raises for a name that is no format
+    element_bits(dtype)  # raises for an unknown name
     validated_choice("path", path, ("matrix", "vector"))
     validated_choice("accumulate", accumulate, ("fp32", "fp16"))
     if row is None:
@@ -170,7 +170,7 @@ def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_unit
 
     Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in fp32. Their number is not in CPUID: the default of 2
     makes the result an upper bound, twice too high on Zen 4 and client Xeons, for which say 1. AVX512_BF16 is likewise
-    what the fastest core does (128, Zen 5; Sapphire Rapids 32). Empty for Arm, whose features do not tell the core;
+    what the fastest core does (128, Zen 5; Sapphire Rapids 32). Empty for Arm, whose features do not identify the core;
     `accounting.peaks.CPU_PATHS` has figures for some.
 
     `features`: `torch.cpu.get_capabilities()`, or names out of it. Raises ValueError for units other than 1 and 2.
@@ -208,7 +208,7 @@ def cpu_peak_flop_per_s(
     in fp32 at 2.48 GHz. `cores` are physical ones; hyperthreads share the units. In a virtual machine both are guesses,
     so a CPU is judged by its measured ceiling, and this is information.
 
-    Raises ValueError for less than one core, a clock that is not above 0, or a dtype that is no format.
+    Raises ValueError for less than one core, a clock that is not above 0, or an unknown dtype.
 
     >>> cpu_peak_flop_per_s(["amx_bf16"], cores=56, clock_hz=2.46e9, dtype="bf16") / 1e12
     141.06624

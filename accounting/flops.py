@@ -23,7 +23,7 @@ MULTIPLY_ADD_FLOPS = 2  # one multiplication, one addition; a fused multiply-add
 # Of a product y = x·w, in units of the forward's own cost. 2·(1 + 1 + 1) is the 6 of 6ND.
 FORWARD_PRODUCTS = 1
 WEIGHT_GRADIENT_PRODUCTS = 1  # dw = xᵀ·dy
-INPUT_GRADIENT_PRODUCTS = 1  # dx = dy·wᵀ; a first layer whose input needs no gradient does without
+INPUT_GRADIENT_PRODUCTS = 1  # dx = dy·wᵀ; not for a first layer whose input needs no gradient
 RECOMPUTED_PRODUCTS = 1  # the forward once more, where its result was not kept for the backward pass
 
 
@@ -69,7 +69,7 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     Ignored: the first addition could be a copy, so the strict minimum is m·n·(2k − 1); and algorithms of the Strassen
     family need fewer multiplications.
 
-    Raises ValueError for a negative size, TypeError for one that is no integer.
+    Raises ValueError for a negative size, TypeError for one that is not an integer.
     Source: Golub and Van Loan, Matrix Computations, 4th ed., section 1.1.
 
     >>> matmul_flops(1024, 512, 256)
@@ -263,7 +263,7 @@ def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
     Exact for addition, multiplication, relu. An exponential, an inverse root, GELU cost several instructions each:
     state how many as `flops_per_element`, or accept that a count says little of the time of such an operation.
 
-    Raises ValueError for shapes that do not broadcast, ValueError or TypeError for a size below 0 or no integer.
+    Raises ValueError for a negative size or shapes that do not broadcast, TypeError for a size that is not an integer.
 
     >>> elementwise_flops((1024, 512), (1024, 512))
     524288
@@ -277,7 +277,7 @@ def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
     Counted from an empty accumulator; starting from the first element saves one per output. A mean divides once more
     per output.
 
-    Raises ValueError or TypeError for a size below 0 or no integer.
+    Raises ValueError for a negative size, TypeError for one that is not an integer.
 
     >>> reduction_flops((1024, 512))
     524288

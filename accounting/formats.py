@@ -26,7 +26,7 @@ class Format:
     """A floating-point format: (-1)^sign · (1 + fraction / 2^f) · 2^(exponent - bias), f being the fraction bits.
 
     An exponent field of zero means a subnormal, (-1)^sign · fraction / 2^f · 2^(1 - bias): it closes the gap between
-    zero and the least normal. `specials` says which patterns are no finite numbers. `padding_bits` are stored and hold
+    zero and the least normal. `specials` says which patterns are not finite numbers. `padding_bits` are stored and hold
     nothing: tf32 has 19 bits and occupies 32. `torch_name` is the attribute of `torch` (float4_e2m1fn_x2 packs two
     elements), None where torch has no such dtype.
 
@@ -135,7 +135,7 @@ class Format:
         to its least value.
 
         Raises ValueError for a policy that the format cannot follow, NaN where it has none, a negative value where it
-        has no sign; TypeError for what is no real number.
+        has no sign; TypeError for what is not a real number.
 
         >>> hex(format_of("fp16").encode(65519.0)), hex(format_of("fp16").encode(65520.0))
         ('0x7bff', '0x7c00')
@@ -264,7 +264,7 @@ FORMATS: dict[str, Format | IntegerFormat] = {row.name: row for row in _TABLE}
 
 
 def format_of(name: str) -> Format | IntegerFormat:
-    """The row of the format table that bears `name`. Raises ValueError for an unknown name, listing the valid ones."""
+    """The row of the format table called `name`. Raises ValueError for an unknown name, listing the valid ones."""
     return FORMATS[validated_choice("dtype", name, FORMATS)]
 
 
@@ -344,7 +344,7 @@ class BlockFormat:
         tensor scale, rounded to e4m3. Elements are rounded to nearest even and saturate.
         Divisions are done in fp64, the kernels' in fp32: a value next to a tie may round the other way there.
 
-        Raises ValueError for NaN or infinity, TypeError for what is no real number.
+        Raises ValueError for NaN or infinity, TypeError for what is not a real number.
 
         >>> block_format_of("mxfp4").quantised([1.0, 5.0, -0.2, 48.0]).values
         [0.0, 4.0, -0.0, 48.0]
@@ -399,5 +399,5 @@ BLOCK_FORMATS: dict[str, BlockFormat] = {
 
 
 def block_format_of(name: str) -> BlockFormat:
-    """The block format that bears `name`. Raises ValueError for an unknown name, listing the valid ones."""
+    """The block format called `name`. Raises ValueError for an unknown name, listing the valid ones."""
     return BLOCK_FORMATS[validated_choice("block format", name, BLOCK_FORMATS)]

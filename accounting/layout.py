@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import index as as_index
 
 from accounting.checks import validate_fields, validated_int, validated_ints
 
@@ -25,9 +24,7 @@ def _strides_of(shape: tuple[int, ...], strides: Iterable[object]) -> tuple[int,
 
 def _wrapped(name: str, value: int, length: int) -> int:
     """`value` counted from the end where it is negative, as torch counts dimensions and indices."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
-    number = as_index(value)
+    number = validated_int(name, value, minimum=None)
     if not -length <= number < length:
         valid = f"from {-length} to {length - 1}" if length else "nothing: there is no dimension or element to choose"
         raise ValueError(f"{name} must be {valid}, got {number}")
@@ -44,7 +41,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     One step along a dimension jumps over all elements of the dimensions inside it; the last is dense, stride 1.
     Exact. A size of 0 counts as 1, as in torch: such a tensor has no elements, so its strides address nothing.
 
-    Raises TypeError or ValueError for a size that is no count.
+    Raises ValueError for a negative size, TypeError for one that is not an integer.
     Source: torch.Tensor.stride, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.stride.html
 
     >>> contiguous_strides((2, 3, 4))
@@ -332,9 +329,7 @@ class Layout:
         new_shape = inferred_shape(self.shape, shape)
         strides = view_strides(self.shape, self.strides, new_shape)
         if strides is None:
-            raise ValueError(
-                f"shape {shape} of {self} can only be had by a copy: one of its dimensions spans two strides"
-            )
+            raise ValueError(f"shape {shape} of {self} needs a copy: one of its dimensions spans two strides")
         return Layout(new_shape, strides, self.offset)
 
     def reshape(self, shape: Sequence[int]) -> Layout:

@@ -103,7 +103,7 @@ def element_bytes(elements: int, dtype: str = "fp32") -> int:
 
     Exact for every dtype; formats below a byte are taken as packed (two fp4 or int4 values a byte, the last byte
     perhaps half full), their block scales not included.
-    Raises ValueError for a negative count or an unknown dtype, TypeError for a count that is no integer.
+    Raises ValueError for a negative count or an unknown dtype, TypeError for a count that is not an integer.
 
     >>> element_bytes(1000, "bf16"), element_bytes(3, "fp4_e2m1")
     (2000, 2)
@@ -116,7 +116,7 @@ def tensor_bytes(shape: Sequence[int], dtype: str = "fp32") -> int:
 
     Equals `tensor.nbytes`. It is the size of the storage only for a tensor that has its storage to itself and
     visits each place once: an expanded view has more elements than its storage, a slice fewer (`storage_bytes`).
-    Raises ValueError for a negative size or an unknown dtype, TypeError for a size that is no integer.
+    Raises ValueError for a negative size or an unknown dtype, TypeError for a size that is not an integer.
 
     >>> tensor_bytes((4, 8)), tensor_bytes((12288, 49152)), tensor_bytes((4, 8), "fp8_e4m3")
     (128, 2415919104, 32)

@@ -59,7 +59,7 @@ class DeepLinear:
 
     The lecture's net: L·D² + D parameters. `inputs` is the width of the data where it is not `dim`.
 
-    Raises ValueError for a size below 1, TypeError for one that is no integer.
+    Raises ValueError for a size below 1, TypeError for one that is not an integer.
 
     >>> parameter_count(DeepLinear(dim=64, layers=2))
     8256
@@ -100,7 +100,7 @@ class Transformer:
     the table of position embeddings; 0 means rotary, which has no parameters.
 
     Raises ValueError for a size out of range, heads that do not divide, an odd head_dim with rotary positions, an
-    unknown norm; TypeError for a size that is no integer.
+    unknown norm; TypeError for a size that is not an integer.
 
     >>> Transformer(vocab_size=100, layers=2, dim=64, heads=4, hidden=256).head_dim
     16

@@ -1,4 +1,4 @@
-"""Napkin answers about a training run: how long, how fast, how dear, how large a model.
+"""Napkin answers about a training run: how long, how fast, how expensive, how large a model.
 
 They take a rate that is kept up from the first step to the last, and leave out whatever interrupts or slows a run; each
 docstring says what. So all of them err on one side: no run is faster or cheaper, no trainable model larger.

@@ -49,7 +49,7 @@ class Work:
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte; 0 bytes have none. Raises ValueError for work that moves nothing."""
+        """FLOPs per byte; Raises ValueError for work that moves nothing."""
         return arithmetic_intensity(self.flops, self.bytes)
 
     def __add__(self, other: Work) -> Work:

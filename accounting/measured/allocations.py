@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accounting.checks import validated_choice
-from accounting.phases import Phases
+from accounting.measured.phases import Phases
 
 MEASURED_DEVICES = ("cpu", "cuda", "xpu")
 _MARK = "accounting.measured: "

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from accounting import measured
 from accounting.allocator import cublas_workspace_bytes
 from accounting.checks import validated_choice, validated_int
-from accounting.phases import Phases
+from accounting.measured.phases import Phases
 from accounting.predicted.fake_cuda import CHOICES, FakeCudaMode, choices_of_cuda, foreach_takes_fake_tensors
 from accounting.predicted.ledger import Ledger, PredictedBytes, Tracker, can_fake_cuda, replay
 

@@ -121,7 +121,7 @@ x = contiguous_layout((2, 3))
         (lambda: x.expand((3,)), ValueError, r"at least the 2 dimensions of \(2, 3\), got \(3,\)"),
         (lambda: x.expand((4, 3)), ValueError, r"keep the sizes other than 1 of \(2, 3\), got \(4, 3\)"),
         (lambda: x.expand((-1, 2, 3)), ValueError, "shape must be at least 0, got -1"),
-        (lambda: x.transpose(0, 1).view((6,)), ValueError, r"can only be had by a copy"),
+        (lambda: x.transpose(0, 1).view((6,)), ValueError, r"needs a copy"),
         (lambda: x.flatten(1, 0), ValueError, "start_dim must not come after end_dim, got 1 and 0"),
         (lambda: x.unflatten(1, (2, -1)), ValueError, r"hold the 3 elements of shape \(3,\), got \(2, -1\)"),
         (lambda: x.diagonal(0, 1, -1), ValueError, r"two dimensions, got 1 and -1 of \(2, 3\)"),
