@@ -213,25 +213,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if not ranks.is_writer():
         return
-    verdicts = run.verdicts()
-    finished = config.stash[report.KEY] = report.finish(
-        config,
-        device=run.device,
-        pace=run.pace,
-        registry=run.registry,
-        verdicts=verdicts,
-        # A user's model has a page of its own, and leaves the report of the last validation as it is; so does a part of
-        # a gate run.
-        folder=None
-        if is_replicate() or (config.getoption("model", None) and not verdicts)
-        else Path(config.option.report),
-        records=history_folder(config),
-    )
+    # A user's model has a page of its own and leaves the report of the last validation as it is; so do the processes of
+    # a gate run.
+    only_model = config.getoption("model", None) and not run.outcomes
+    folder = None if is_replicate() or only_model else Path(config.option.report)
+    finished = config.stash[report.FINISHED] = report.finish(config, run, folder=folder, records=history_folder(config))
     if finished.verdicts and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK  # all that was asked for is on record
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     stash = terminalreporter.config.stash
-    if report.KEY in stash:
-        report.print_summary(terminalreporter, stash[report.KEY], known=stash[RUN].known)
+    if report.FINISHED in stash:
+        report.print_summary(terminalreporter, stash[report.FINISHED], known=stash[RUN].known)

@@ -170,7 +170,7 @@ class RankPlugin:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from prooflops.suite import report
 
-        finished = terminalreporter.config.stash.get(report.KEY, None)
+        finished = terminalreporter.config.stash.get(report.FINISHED, None)
         benchmarks = [bench for bench in finished.benchmarks if "ranks" in bench["extra_info"]] if finished else []
         if benchmarks and not self.rank:
             terminalreporter.section(f"{self.size} ranks")

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the verdict and benchmark tables on the terminal, verdicts.json, report.md, the record."""
+"""What a run prints and writes: the tables of verdicts and benchmarks, verdicts.json, report.md, the record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from prooflops.console.tables import aligned, engineering, markdown_table, share
 from prooflops.history import record
@@ -18,14 +17,15 @@ from prooflops.history import records as history
 from prooflops.machine import device as machine
 from prooflops.suite import plots
 from prooflops.suite.registry import Registry
+from prooflops.suite.run import Run
 from prooflops.suite.verdicts import VERDICTS, Verdict
 
 COLOURS = {"FAILS": "red", "not checked": "yellow", "corrected": "cyan"}
 
 
 @dataclass(frozen=True)
-class Finished:
-    """One finished run: what was found and where it was written."""
+class FinishedRun:
+    """What one run found, and where it was written."""
 
     fingerprint: dict[str, Any]
     headline: list[str]
@@ -35,31 +35,23 @@ class Finished:
     record: Path | None
 
 
-KEY = pytest.StashKey[Finished]()
+FINISHED = pytest.StashKey[FinishedRun]()
 ROOFLINE = "roofline.svg"
 
 
-def finish(
-    config: pytest.Config,
-    *,
-    device: torch.device,
-    pace: str,
-    registry: Registry,
-    verdicts: list[Verdict],
-    folder: Path | None,
-    records: Path,
-) -> Finished:
+def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Path) -> FinishedRun:
     """Writes the record of a run that had a claim or a benchmark, and with a folder verdicts.json and report.md."""
-    content = record.record_of(config, pace=pace, verdicts=[verdict.as_dict() for verdict in verdicts])
-    fingerprint, headline = content["prooflops"]["fingerprint"], machine.headline(device)
+    verdicts = run.verdicts()
+    content = record.record_of(config, pace=run.pace, verdicts=[verdict.as_dict() for verdict in verdicts])
+    fingerprint, headline = content["prooflops"]["fingerprint"], machine.headline(run.device)
     if not verdicts and not content["benchmarks"]:
-        return Finished(fingerprint, headline, [], [], None, None)
+        return FinishedRun(fingerprint, headline, [], [], None, None)
     path = record.save(config, content, records)
-    finished = Finished(fingerprint, headline, verdicts, content["benchmarks"], folder, path)
+    finished = FinishedRun(fingerprint, headline, verdicts, content["benchmarks"], folder, path)
     if folder is None:
         return finished
     history.write_atomically(folder / "verdicts.json", json.dumps(content["prooflops"]["verdicts"], indent=1) + "\n")
-    page = [markdown(finished, registry), *trend_lines(config, records, finished)]
+    page = [markdown(finished, run.registry), *trend_lines(config, records, finished)]
     history.write_atomically(folder / "report.md", "\n".join(page))
     if drawing := plots.roofline_svg(finished.benchmarks, f"Roofline measured on {fingerprint['name']}"):
         history.write_atomically(folder / ROOFLINE, drawing)
@@ -77,39 +69,31 @@ def verdict_line(verdict: Verdict) -> str:
     return f"{verdict.verdict}{known}" + (f": {verdict.reason}" if verdict.reason else "")
 
 
-def counts_by_topic(verdicts: Iterable[Verdict]) -> dict[str, Counter[str]]:
-    """How many claims of each topic got which verdict."""
-    counts: dict[str, Counter[str]] = {}
+def by_topic(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    """The verdicts of each topic, in the order of the registry."""
+    topics: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
-        counts.setdefault(verdict.topic, Counter())[verdict.verdict] += 1
-    return counts
+        topics.setdefault(verdict.topic, []).append(verdict)
+    return topics
 
 
 def topic_table(verdicts: Sequence[Verdict]) -> list[list[str]]:
     """One row per topic: its claims by verdict, and how many cases were tried."""
     rows = [["topic", "claims", *VERDICTS, "cases"]]
-    counts = counts_by_topic(verdicts)
-    cases: Counter[str] = Counter()
-    for verdict in verdicts:
-        cases[verdict.topic] += verdict.cases
-    for topic, count in counts.items():
-        rows.append([topic, str(sum(count.values()))])
-        rows[-1] += [str(count[word] or "·") for word in VERDICTS] + [f"{cases[topic]:,}"]
-    every = Counter(verdict.verdict for verdict in verdicts)
-    rows.append(
-        ["all", str(len(verdicts)), *(str(every[word] or "·") for word in VERDICTS), f"{sum(cases.values()):,}"]
-    )
+    for topic, group in [*by_topic(verdicts).items(), ("all", verdicts)]:
+        count = Counter(verdict.verdict for verdict in group)
+        cases = sum(verdict.cases for verdict in group)
+        rows.append([topic, str(len(group)), *(str(count[word] or "·") for word in VERDICTS), f"{cases:,}"])
     return rows
 
 
 def benchmark_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
     """One row per benchmark: what it is, its time and spread, its rate, and its share of the two ceilings.
 
-    Where any was measured hot or cold, bound or labelled, a last column says so. For a stream through the memory the
-    vendor's peak is that of the bandwidth.
+    A last column has the notes, if there are any. For a stream through the memory the vendor's peak is the bandwidth.
     """
     rows = [["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling"]]
-    told = [notes(bench.get("extra_info", {})) for bench in benchmarks]
+    remarks = [notes(bench.get("extra_info", {})) for bench in benchmarks]
     for bench in benchmarks:
         stats, extra = bench["stats"], bench.get("extra_info", {})
         spread = f"{stats['iqr'] / stats['median']:.1%}" if stats["median"] else "-"
@@ -121,13 +105,13 @@ def benchmark_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
             share(extra["mfu"], "no peak on record") if "mfu" in extra else share(extra.get("mbu"), "-"),
             share(extra.get("share_of_ceiling"), "-"),
         ])  # fmt: skip
-    if any(told):
-        rows = [[*row, note] for row, note in zip(rows, ["measured", *told], strict=True)]
+    if any(remarks):
+        rows = [[*row, note] for row, note in zip(rows, ["measured", *remarks], strict=True)]
     return rows
 
 
 def notes(extra: dict[str, Any]) -> str:
-    """How a benchmark was measured and what is to be known of it: hot or cold, what bounds it, its labels in a word.
+    """How a benchmark was measured: hot or cold, what bounds it, the first word of each of its labels.
 
     >>> notes({"cache": "cold", "bound": "memory", "conditions": {"labels": ["contended: load 4"]}})
     'cold, memory-bound, contended'
@@ -182,18 +166,16 @@ def rate(extra: dict[str, Any]) -> str:
 # ---- documents ---------------------------------------------------------------------------------------------------
 
 
-def markdown(finished: Finished, registry: Registry) -> str:
+def markdown(finished: FinishedRun, registry: Registry) -> str:
     """The run as one page: the machine, the verdicts by topic and one by one, the benchmarks."""
     lines = ["# What is true on this machine", "", *(f"- {line}" for line in finished.headline), ""]
     if finished.verdicts:
         lines += ["## Verdicts", "", *markdown_table(topic_table(finished.verdicts)), ""]
-        for topic in counts_by_topic(finished.verdicts):
+        for topic, group in by_topic(finished.verdicts).items():
             rows = [["claim", "statement", "verdict", "cases", "measured"]]
-            for verdict in finished.verdicts:
-                if verdict.topic == topic:
-                    statement = registry.claims[verdict.id].statement
-                    measured = "; ".join(verdict.figures)
-                    rows.append([f"`{verdict.id}`", statement, verdict_line(verdict), f"{verdict.cases:,}", measured])
+            for verdict in group:
+                statement, figures = registry.claims[verdict.id].statement, "; ".join(verdict.figures)
+                rows.append([f"`{verdict.id}`", statement, verdict_line(verdict), f"{verdict.cases:,}", figures])
             lines += [f"### {topic}", "", *markdown_table(rows), ""]
     if finished.benchmarks:
         lines += ["## Benchmarks", "", *markdown_table(benchmark_table(finished.benchmarks)), ""]
@@ -216,8 +198,8 @@ def markdown(finished: Finished, registry: Registry) -> str:
     return "\n".join(lines)
 
 
-def trend_lines(config: pytest.Config, records: Path, finished: Finished) -> list[str]:
-    """How this run's benchmarks went over the records of this fingerprint, in Markdown; nothing while they are few."""
+def trend_lines(config: pytest.Config, records: Path, finished: FinishedRun) -> list[str]:
+    """How this run's benchmarks changed over the records of this fingerprint, in Markdown; nothing from few records."""
     from prooflops.gate.settings import settings
     from prooflops.history import trend
 
@@ -227,7 +209,7 @@ def trend_lines(config: pytest.Config, records: Path, finished: Finished) -> lis
     return trend.markdown([each for each in listed if isinstance(each, history.Summary)], names) if names else []
 
 
-def print_summary(terminal: pytest.TerminalReporter, finished: Finished, *, known: frozenset[str]) -> None:
+def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, *, known: frozenset[str]) -> None:
     """The tables at the end of a run on the terminal: per topic, and in full with -v."""
     verdicts = finished.verdicts
     if finished.benchmarks:
@@ -239,18 +221,16 @@ def print_summary(terminal: pytest.TerminalReporter, finished: Finished, *, know
         for line in aligned(topic_table(verdicts)):
             terminal.write_line(line)
         verbose = terminal.config.get_verbosity() > 0
-        told = [verdict for verdict in verdicts if verbose or verdict.verdict == "FAILS"]
-        width = max((len(verdict.id) for verdict in told), default=0)
-        for verdict in told:
+        shown = [verdict for verdict in verdicts if verbose or verdict.verdict == "FAILS"]
+        width = max((len(verdict.id) for verdict in shown), default=0)
+        for verdict in shown:
             colour = COLOURS.get(verdict.verdict, "green")
             terminal.write_line(f"{verdict.id:<{width}}  {verdict_line(verdict)}", **{colour: True})
         if not verbose:
             _print_unchecked(terminal, verdicts)
-        for claim in sorted(known):
-            if any(verdict.id == claim and verdict.verdict not in ("FAILS", "not checked") for verdict in verdicts):
-                terminal.write_line(
-                    f"{claim} is listed in --known-failures but now holds: remove it there", yellow=True
-                )
+        settled = {verdict.id for verdict in verdicts if verdict.verdict not in ("FAILS", "not checked")}
+        for claim in sorted(known & settled):
+            terminal.write_line(f"{claim} is listed in --known-failures but now holds: remove it there", yellow=True)
     if finished.folder:
         terminal.write_line(f"report: {finished.folder}/report.md  verdicts: {finished.folder}/verdicts.json")
     if finished.record:

@@ -57,7 +57,7 @@ def test_the_report_shows_the_trend_of_its_own_benchmarks_on_its_own_machine(
     stored(mine, "not in this run", times((1.0, 9)))
     stored(other, "a", times((9.0, 9)))
     benchmarks = [{"fullname": "a"}, {"fullname": "few"}]
-    lines = report.trend_lines(pytestconfig, tmp_path, report.Finished(mine, [], [], benchmarks, None, None))
+    lines = report.trend_lines(pytestconfig, tmp_path, report.FinishedRun(mine, [], [], benchmarks, None, None))
     rows = [line for line in lines if line.startswith("| ")][2:]
     assert lines[0] == "## Trend"
     assert len(rows) == 1, f"{rows}, but should be the one row of the benchmark with 18 records on this machine"

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def whole_house(tmp_path_factory: pytest.TempPathFactory) -> House:
 @pytest.fixture(scope="module")
 def whole_run(whole_house: House) -> ChildRun:
     """One run over all of it."""
-    return whole_house.run("--device", "cpu", "-v")
+    return whole_house.run("--device", "cpu", "-v", "--junitxml", "junit.xml")
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +102,17 @@ def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run: ChildRun)
     assert whole_run.verdicts["demo.gpu"]["reason"] == "needs a CUDA device"
     assert "1 of 2 tests not run here" in whole_run.verdicts["demo.wrong"]["reason"]
     assert whole_run.verdicts["demo.wrong"]["figures"] == ["7.0x"]
+
+
+def test_junit_has_the_claims_cases_and_figures_of_a_test(whole_house: House, whole_run: ChildRun) -> None:
+    assert whole_run.code == 1, whole_run.output
+    properties = {
+        case.get("name"): {(each.get("name"), each.get("value")) for each in case.iter("property")}
+        for case in ET.parse(whole_house.root / "junit.xml").iter("testcase")
+    }
+    assert properties["test_wrong"] == {("claim", "demo.wrong"), ("figure", "7.0x"), ("cases", "1")}
+    assert properties["test_property"] == {("claim", "demo.if"), ("cases", "100")}
+    assert ("unmet", "needs a CUDA device") in properties["test_gpu"]
 
 
 @pytest.mark.parametrize("text", ["demo.fails: One is two.", "source: A lecture, minute 3", "holds if the moon is"])

@@ -1,8 +1,6 @@
-"""The tables and the plot say what the records hold."""
+"""The tables say what the records hold."""
 
-import xml.etree.ElementTree as ET
-
-from prooflops.suite import plots, report
+from prooflops.suite import report
 from prooflops.suite.verdicts import Verdict
 
 
@@ -64,16 +62,3 @@ def test_topics_are_counted_by_verdict_and_their_cases_added() -> None:
             "on record": "1",
         },
     ]
-
-
-def test_the_plot_shows_each_dtype_and_its_ceiling_and_is_the_same_every_time() -> None:
-    drawing = plots.roofline_svg([PRODUCT, bench("test_cast", bytes_per_s=1.0)], "Products on a machine")
-    assert drawing is not None
-    ET.fromstring(drawing)
-    assert "bf16" in drawing
-    assert "Products on a machine" in drawing
-    assert "<dc:date>" not in drawing, "a date would make equal plots differ"
-
-
-def test_nothing_is_drawn_where_no_product_ran() -> None:
-    assert plots.roofline_svg([bench("test_cast", bytes_per_s=1.0)], "nothing") is None

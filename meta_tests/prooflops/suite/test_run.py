@@ -1,0 +1,36 @@
+"""What a test says of its claims reaches the verdicts as it is, through whatever pytest does with its reports."""
+
+import json
+
+import pytest
+
+from prooflops.suite.run import Evidence, evidence_of, outcome_of
+
+EVIDENCE = Evidence(["demo.one", "demo.two"], figures=["1.62x slower", "7 %, noisy"], cases=100)
+
+
+def report(outcome: str, evidence: Evidence, longrepr: object = None) -> pytest.TestReport:
+    made = pytest.TestReport("test_a.py::test_it", ("test_a.py", 1, "test_it"), {}, outcome, longrepr, "call")
+    evidence.attach(made)
+    return made
+
+
+def test_evidence_survives_the_serialisation_of_a_report(pytestconfig: pytest.Config) -> None:
+    """As for workers of pytest-xdist and the processes of the gate."""
+    data = pytestconfig.hook.pytest_report_to_serializable(config=pytestconfig, report=report("passed", EVIDENCE))
+    read = pytestconfig.hook.pytest_report_from_serializable(config=pytestconfig, data=json.loads(json.dumps(data)))
+    assert evidence_of(read) == EVIDENCE
+    outcome = outcome_of(read)
+    assert outcome is not None
+    assert (outcome.status, outcome.cases, outcome.figures) == ("passed", 100, ("1.62x slower", "7 %, noisy"))
+
+
+def test_a_report_of_a_process_that_only_starts_others_has_no_evidence() -> None:
+    assert evidence_of(pytest.TestReport("a", ("a", 1, "a"), {}, "passed", None, "call")) == Evidence([])
+
+
+@pytest.mark.parametrize(("unmet", "status"), [("", "skipped"), ("needs a CUDA device", "unmet")])
+def test_a_test_skipped_for_hardware_is_told_from_others(unmet: str, status: str) -> None:
+    outcome = outcome_of(report("skipped", Evidence(["demo.one"], unmet=unmet), ("test_a.py", 1, "Skipped: why")))
+    assert outcome is not None
+    assert (outcome.status, outcome.reason) == (status, "why")
