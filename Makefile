@@ -2,6 +2,7 @@
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
 # make lint       lint and types alone
+# make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
 #
 # Each sets up all that it needs (setup_env.py says how). PYTHON=... is the Python to validate, by default the active one;
@@ -29,7 +30,7 @@ MAKEFLAGS += --jobs=$(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null |
 endif
 endif
 
-.PHONY: validate test setup gate-study $(CHECKS)
+.PHONY: validate test setup docs gate-study $(CHECKS)
 
 validate:
 	@$(call ready) && exec "$$python" -m pytest $(ARGS)
@@ -58,6 +59,9 @@ faults:
 lint:
 	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \
 		&& "$$python" -m mypy
+
+docs:
+	@$(call ready,--dev) && exec "$$python" -m pdoc --output-directory docs/api accounting prooflops
 
 gate-study:
 	@$(call ready) && exec "$$python" -m meta_tests.gate_study $(ARGS)
