@@ -43,16 +43,8 @@ def token_file(tmp_path_factory: pytest.TempPathFactory, pace: str) -> Callable[
 def appetite(device: torch.device, pace: str, progress_of: Callable[[str], Callable[..., None]]) -> float:
     """Tokens per second that the transformer of the training benchmarks consumes when it never waits for data."""
     work = workload("transformer", device)
-    step, timer = Step(work, "bf16", device), measured.clock(device)
-    step()
-    moments = []
-    progress = progress_of("appetite")
-    for turn in range(STEPS[pace]):
-        progress(f"step {turn + 1} of {STEPS[pace]}")
-        start = timer()
-        step()
-        moments.append(timer() - start)
-    return work.tokens / median(moments)
+    progress_of("appetite")(f"{STEPS[pace]} steps")
+    return work.tokens / measured.time(Step(work, "bf16", device), device, warmup=1, rounds=STEPS[pace]).median_s
 
 
 @pytest.fixture

@@ -112,15 +112,7 @@ def test_step(
         step, compile_s = compiled_step(work, recipe, device, first_loss, gradients)
         measure.declare(compile_s=compile_s)
     flops = work.flops()
-    seconds = measure.work(
-        step,
-        counted_work(Step(work, recipe, device), flops.hardware),
-        dtype=recipe,
-        check=lambda loss: assert_still_learnt(float(loss), first_loss),
-        inputs=(step.data,),
-        launch=False,
-        counted=False,  # it was compared already, apart from what a compiled step hides
-    )
+    seconds = step_s(measure, step, counted_work(Step(work, recipe, device), flops.hardware), first_loss)
     record_rates(measure, work, step, flops, seconds, ceilings, peak_flop_per_s(recipe))
     parts = step.part_times_s(measured.clock(device), PARTS_TIMED[pace])
     # Near 1: what is not in the parts is not in the step either, as long as the machine is quiet.
@@ -152,8 +144,15 @@ def assert_close(got: list[torch.Tensor], expected: list[torch.Tensor], toleranc
     assert difference <= tolerance, f"{how} gradients differ by {difference:.2g} of their norm, {tolerance} is allowed"
 
 
-def assert_still_learnt(loss: float, first_loss: float) -> None:
-    assert loss < first_loss, f"after all rounds the loss is {loss}, but should be below the first, {first_loss}"
+def step_s(measure: Measure, step: Step, work: Work, first_loss: float) -> float:
+    """Median seconds of a step, which after all rounds must still have learnt; its FLOPs were compared already."""
+
+    def check(loss: torch.Tensor) -> None:
+        __tracebackhide__ = True
+        last = float(loss)
+        assert last < first_loss, f"after all rounds the loss is {last}, but should be below the first, {first_loss}"
+
+    return measure.work(step, work, dtype=step.recipe, check=check, inputs=(step.data,), launch=False, counted=False)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -164,15 +163,8 @@ def test_accumulation(model: str, device: torch.device, pace: str, measure: Meas
     steps = [Step(work, "fp32", device, micro_batches=n) for n in (1, MICRO_BATCHES)]
     first_loss = assert_it_learns(steps[1])
     ratio = time_ratio(steps[1], steps[0], device, PAIRS[pace], measure.progress)
-    seconds = measure.work(
-        steps[1],
-        counted_work(Step(work, "fp32", device, micro_batches=MICRO_BATCHES), work.flops().hardware),
-        dtype="fp32",
-        check=lambda loss: assert_still_learnt(float(loss), first_loss),
-        inputs=(steps[1].data,),
-        launch=False,
-        counted=False,
-    )
+    counted_once = counted_work(Step(work, "fp32", device, micro_batches=MICRO_BATCHES), work.flops().hardware)
+    seconds = step_s(measure, steps[1], counted_once, first_loss)
     measure.declare(micro_batches=MICRO_BATCHES, time_ratio=ratio, tokens_per_s=work.tokens / seconds)
 
 
@@ -196,15 +188,8 @@ def test_checkpointing(
     assert held[every] < held[0], f"checkpointing holds {held[every]} bytes for the backward pass, without {held[0]}"
     first_loss = assert_it_learns(steps[every])
     ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace], measure.progress)
-    seconds = measure.work(
-        steps[every],
-        counted_work(Step(work, "fp32", device, checkpoint_every=every), spared.hardware),
-        dtype="fp32",
-        check=lambda loss: assert_still_learnt(float(loss), first_loss),
-        inputs=(steps[every].data,),
-        launch=False,
-        counted=False,
-    )
+    counted_once = counted_work(Step(work, "fp32", device, checkpoint_every=every), spared.hardware)
+    seconds = step_s(measure, steps[every], counted_once, first_loss)
     measure.declare(
         checkpoint_every=every,
         time_ratio=ratio,

@@ -12,18 +12,8 @@ import pytest
 import torch
 
 import bench.search
-from bench.search import (
-    LARGEST_TIME_SHARE,
-    LEAST_SHARE,
-    Found,
-    Shape,
-    Space,
-    answer,
-    compared,
-    exhaustive,
-    guided,
-    space_of,
-)
+from bench.search import Found, Shape, Space, guided, space_of
+from meta_tests.bench.compare_searches import LARGEST_TIME_SHARE, LEAST_SHARE, answer, compared, exhaustive
 
 CPU_SIZES = (128, 192, 256, 384, 512, 768, 1024)
 GPU_SIZES = tuple(1024 * each for each in (1, 2, 3, 4, 5, 6, 8, 9, 10, 12))
