@@ -39,13 +39,6 @@ FLOORS = (
 INSTALLED = {"plugin", "run_state", "hookspecs", "gate", "statistics", "history", "console"}
 INSTALLED_NEEDS = {"pytest", "_pytest", "pluggy", "pytest_benchmark", "numpy", "scipy"}
 
-# Still to be mended.
-STILL = {
-    ("prooflops/model/plugin.py", "bench/test_user_model.py"),
-    ("prooflops/model/plugin.py", "test_claims/test_user_model.py"),
-    ("prooflops/history/record.py", "pynvml"),
-}
-
 Sources = Mapping[str, str]
 RULES: list[Callable[[Sources], Iterator[str]]] = []
 
@@ -70,8 +63,6 @@ def packages_import_what_they_may(files: Sources) -> Iterator[str]:
     for path, imported in graph(files).items():
         package = path.partition("/")[0]
         for other in sorted(imported):
-            if (path, other) in STILL:
-                continue
             if package in MAY_IMPORT and other.partition("/")[0] not in MAY_IMPORT[package]:
                 yield f"{path} imports {other}, but {package} may import {sorted(MAY_IMPORT[package])} only"
 
@@ -122,9 +113,7 @@ def the_installed_part_needs_its_own_dependencies_alone(files: Sources) -> Itera
             yield f"{path} is imported by the installed part, {sorted(INSTALLED)} and what of machine it needs"
             continue
         for name in sorted(third_party(path, files[path]) - (INSTALLED_NEEDS if mine != "machine" else {"pynvml"})):
-            if (path, name) not in STILL and not name.startswith(
-                "prooflops_gate_"
-            ):  # copies of its own files, beside a replicate
+            if not name.startswith("prooflops_gate_"):  # copies of its own files, beside a replicate
                 yield f"{path} imports {name}, which is not installed with the gate"
 
 
@@ -154,40 +143,11 @@ UNTESTED = {
     "accounting/measured/allocations.py",
     "accounting/measured/timing.py",
     "accounting/predicted/ledger.py",
-    "bench/cache.py",
-    "bench/call_inspection.py",
-    "bench/ceilings.py",
-    "bench/launch.py",
-    "bench/models.py",
-    "bench/pace.py",
-    "bench/rounds.py",
-    "bench/tokens.py",
-    "bench/transfers.py",
-    "bench/work.py",
-    "prooflops/gate/child_plugin.py",
-    "prooflops/gate/cleanup_process.py",
-    "prooflops/gate/decisions.py",
-    "prooflops/gate/noise_floor.py",
-    "prooflops/gate/pacing.py",
-    "prooflops/gate/processes.py",
-    "prooflops/gate/reporting.py",
-    "prooflops/gate/selection.py",
-    "prooflops/gate/settings.py",
-    "prooflops/gate/sides.py",
-    "prooflops/gate/single_run.py",
-    "prooflops/gate/summary.py",
-    "prooflops/history/listing.py",
-    "prooflops/history/plain.py",
-    "prooflops/history/record.py",
-    "prooflops/model/claims.py",
     "prooflops/model/examination.py",
-    "prooflops/model/memory.py",
     "prooflops/model/report.py",
     "prooflops/run_state.py",
-    "prooflops/suite/collection.py",
     "prooflops/suite/fixtures.py",
     "prooflops/suite/plots.py",
-    "prooflops/suite/ranks.py",
     "prooflops/suite/run.py",
 }
 

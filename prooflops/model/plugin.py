@@ -19,9 +19,6 @@ from prooflops.suite.registry import Registry
 from prooflops.suite.run import RUN, outcome_of
 from prooflops.suite.verdicts import Outcome
 
-# The tests of a user's model: the only files of the suite that this package knows by name.
-TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
-
 _examination = pytest.StashKey[Examination]()
 _answers = pytest.StashKey["Answers"]()
 
@@ -30,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("prooflops").addoption(
         "--model", metavar="MODULE:FACTORY", help="validate your own model: see docs/your-model.md"
     )
+    parser.addini("model_tests", "the files of tests that --model runs, and nothing else does", type="paths")
 
 
 @pytest.hookimpl(trylast=True)  # after the suite's own, which chooses the device and loads the registry
@@ -49,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_examination] = Examination(user_model)
     config.stash[_answers] = Answers(run.registry)
     config.pluginmanager.register(config.stash[_answers], "prooflops.model_answers")
-    tests = [config.rootpath / file for file in TESTS]
+    tests = config.getini("model_tests")
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = [str(file) for file in tests]
         return
@@ -58,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if config.option.model is None and collection_path in [config.rootpath / file for file in TESTS]:
+    if config.option.model is None and collection_path in config.getini("model_tests"):
         return True  # no model was named
     return None
 
