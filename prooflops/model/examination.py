@@ -32,7 +32,7 @@ class TensorGroup:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a module holds: each tensor once, under whatever names."""
+    """What a module holds, each tensor once."""
 
     groups: tuple[TensorGroup, ...]
     tied: tuple[str, ...]  # further names of parameters that are counted already
@@ -86,7 +86,7 @@ class MachineRates:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One training step by the device's clock, beside the least times of its FLOPs, its bytes and its operators."""
+    """One training step by the device's clock, and the least times of its FLOPs, its bytes and its operators."""
 
     seconds: float
     spread: float  # the middle half of the rounds, as a share of the median

@@ -126,7 +126,7 @@ def _unexplained_bytes(difference: int) -> str:
     """What the allocator gave out for the model beyond its tensors, or did not see of them."""
     if difference < 0:
         return f"{-difference:,} B of the model came from numpy or a file, which the allocator does not see"
-    return f"beside parameters, buffers and inputs the factory keeps {difference:,} B" if difference else ""
+    return f"besides parameters, buffers and inputs the factory keeps {difference:,} B" if difference else ""
 
 
 def state_tensors(instance: Instance) -> list[Tensor]:

@@ -12,14 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from prooflops.console.tables import aligned, markdown_table
-from prooflops.gate.processes import DROPPED, HERE, passed_on
+from prooflops.gate import cleanup_process
+from prooflops.gate.processes import DROPPED, passed_on
 from prooflops.gate.settings import history_folder, settings
 from prooflops.history import records as history
 from prooflops.run_state import REPLICATE
@@ -84,7 +84,7 @@ def validate(
     """Runs `command` for each card alone, in turn, then for all at once. The output of each is kept in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     runs: list[CardRun] = []
-    with tempfile.TemporaryDirectory(prefix="prooflops-cards-") as records, _cleanup_process() as register:
+    with tempfile.TemporaryDirectory(prefix="prooflops-cards-") as records, cleanup_process.running() as register:
         processes = Processes(command, root, folder, Path(records), register)
         for number, card in enumerate(cards, start=1):
             say(f"{card.name} alone ({number} of {len(cards)}) ...")
@@ -95,31 +95,6 @@ def validate(
         codes = ", ".join(f"{each.card.name} exit {each.code}" for each in together)
         say(f"all at once: {codes}, after {max(each.wall_s for each in together):.0f} s")
     return [*runs, *together]
-
-
-@contextmanager
-def _cleanup_process() -> Iterator[Callable[..., None]]:
-    """Starts the process that ends the children of this one, however this one ends; yields how to register them."""
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(HERE / "cleanup_process.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdin
-    pipe = process.stdin
-
-    def register(*words: str) -> None:
-        pipe.write("\t".join(words) + "\n")
-        pipe.flush()
-
-    try:
-        yield register
-    finally:
-        pipe.close()
-        process.wait()
 
 
 class Processes:

@@ -1,4 +1,4 @@
-"""What one run knows of its claims: the device, the registry, and the outcome of each test that settles a claim."""
+"""The state of one run: the device, the registry, and the outcome of each test that settles a claim."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prooflops.suite.verdicts import Outcome, Verdict, verdict_of
 
 @dataclass
 class Evidence:
-    """What a test says of its claims beside passing or failing; kept on the item, and on its reports as a dict."""
+    """The facts about a test of claims besides its outcome; kept on the item, and on its reports as a dict."""
 
     claims: list[str]
     figures: list[str] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Evidence:
 
     @property
     def properties(self) -> list[tuple[str, object]]:
-        """The same for people: the properties of a test in JUnit's XML."""
+        """The same for readers of JUnit's XML, as properties of the test."""
         rows = [("claim", claim) for claim in self.claims] + [("figure", figure) for figure in self.figures]
         return [*rows, ("cases", self.cases), *([("unmet", self.unmet)] if self.unmet else [])]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from prooflops.suite.registry import Claim
 
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "not checked", "on record")
+WRITTEN_VERDICTS = {"holds": "holds", "holds-if": "holds if", "wrong": "corrected"}  # where all tests pass
 
 
 @dataclass(frozen=True)
@@ -47,33 +49,28 @@ class Verdict:
 def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     """One verdict from all outcomes of a claim's tests.
 
-    A failure decides against everything else. A skipped test is never counted as holding: whatever the reason, the
-    claim is not checked then, except where a test is skipped for hardware that the claim as a whole does not need and
-    other tests of it passed; those are named in the reason.
+    A failure decides against everything else. A claim with a skipped test is not checked, whatever the reason, unless
+    that test was skipped for hardware that the claim as a whole does not need, and other tests of it passed; those
+    skipped are then named in the reason.
     """
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    known = [outcome for outcome in outcomes if outcome.status == "known"]
-    skipped = [outcome for outcome in outcomes if outcome.status == "skipped"]
-    unmet = [outcome for outcome in outcomes if outcome.status == "unmet"]
-    passed = [outcome for outcome in outcomes if outcome.status == "passed"]
-
+    by_status: defaultdict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_status[outcome.status].append(outcome)
+    passed, failed, known = by_status["passed"], by_status["failed"], by_status["known"]
+    skipped, unmet = by_status["skipped"], by_status["unmet"]
+    statement = _joined([claim.condition, claim.correction, claim.note if claim.on_record else ""])
     if failed or known:
         verdict, reason = "FAILS", _reasons(failed or known)
     elif skipped:
         verdict, reason = "not checked", _reasons(skipped)
-    elif not passed:
-        if claim.on_record and not outcomes:
-            verdict, reason = "on record", _statement(claim) or "a sourced fact that no machine can settle"
-        else:
-            verdict, reason = "not checked", _reasons(unmet) or "no test of it ran"
+    elif passed:
+        verdict = "on record" if claim.on_record else WRITTEN_VERDICTS[claim.written]
+        missing = f"{len(unmet)} of {len(outcomes)} tests not run here: {_reasons(unmet)}" if unmet else ""
+        reason = _joined([statement, missing])
+    elif claim.on_record and not outcomes:
+        verdict, reason = "on record", statement or "a sourced fact that no machine can settle"
     else:
-        verdict, reason = _passed(claim), _statement(claim)
-        if unmet:
-            reason = "; ".join(
-                part
-                for part in (reason, f"{len(unmet)} of {len(outcomes)} tests not run here: {_reasons(unmet)}")
-                if part
-            )
+        verdict, reason = "not checked", _reasons(unmet) or "no test of it ran"
     return Verdict(
         id=claim.id,
         verdict=verdict,
@@ -86,16 +83,9 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     )
 
 
-def _passed(claim: Claim) -> str:
-    if claim.on_record:
-        return "on record"
-    return {"holds": "holds", "holds-if": "holds if", "wrong": "corrected"}[claim.written]
-
-
-def _statement(claim: Claim) -> str:
-    parts = [claim.condition, claim.correction, claim.note if claim.on_record else ""]
-    return "; ".join(part for part in parts if part)
-
-
 def _reasons(outcomes: Iterable[Outcome]) -> str:
-    return "; ".join(dict.fromkeys(outcome.reason for outcome in outcomes if outcome.reason))
+    return _joined(dict.fromkeys(outcome.reason for outcome in outcomes))
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "; ".join(part for part in parts if part)

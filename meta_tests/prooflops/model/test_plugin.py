@@ -118,7 +118,7 @@ def test_answers_for_a_model_are_no_verdicts_on_the_machine(house: Path, examine
     verdicts = {row["id"]: row["verdict"] for row in json.loads((house / "looking" / "verdicts.json").read_text())}
     answers = {each["claim"]: each["verdict"] for each in examined["looking"].facts["claims"]}
     assert verdicts.pop("optim.sgd-none") == "holds"
-    assert set(verdicts.values()) <= {"on record"}, "claims that no test of the machine bore"
+    assert set(verdicts.values()) <= {"on record"}, "claims that no test of the machine is marked with"
     assert answers["optim.sgd-none"] == "does not apply"
     assert "= verdicts =" not in examined["gpt"].run.output
 

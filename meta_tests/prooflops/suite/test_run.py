@@ -1,4 +1,4 @@
-"""What a test says of its claims reaches the verdicts as it is, through whatever pytest does with its reports."""
+"""The evidence of a test reaches the verdicts unchanged when pytest serialises its reports."""
 
 import json
 
