@@ -25,8 +25,7 @@ import pytest
 from prooflops.gate import cleanup_process
 from prooflops.gate.child_plugin import RECORD, TASK
 
-HERE = Path(__file__).resolve().parent
-PACKAGE = HERE.parent
+PACKAGE = Path(__file__).resolve().parents[1]
 # The child plugin and all that it imports of this package; in a child they are a package of their own, COPY.
 COPIED = ("gate/child_plugin.py", "history/plain.py", "machine/contention.py", "machine/cpu.py")
 COPY = "prooflops_gate"
