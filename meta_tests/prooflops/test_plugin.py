@@ -25,3 +25,31 @@ def test_a_plain_run_pays_for_a_few_small_modules(plain_repo: Foreign) -> None:
         )
     run = plain_repo.run()
     assert f"loaded {LOADED} []" in run.output
+
+
+WATCHED = """
+import torch
+from prooflops import run_state
+from prooflops.machine import contention
+from prooflops.machine.conditions import conditions
+
+started = []
+start = contention.Watch.start
+contention.Watch.start = lambda watch: (started.append(watch), start(watch))
+
+def test_timed(benchmark, request):
+    with conditions(torch.device("cpu"), request.config.stash[run_state.WATCH]) as record:
+        benchmark.pedantic(sum, args=([1, 2],), rounds=5)
+    assert record["contention"]["cores"] >= 1
+
+def test_watches():
+    assert len(started) == 1, f"{len(started)} watches of contention were started for one benchmark"
+"""
+
+
+def test_contention_is_watched_once_for_a_benchmark(plain_repo: Foreign) -> None:
+    (plain_repo.root / "test_it.py").write_text(WATCHED)
+    run = plain_repo.run("test_it.py", "--gate-record", "main")
+    assert run.code == 0
+    (record,) = plain_repo.records()
+    assert '"contended"' in record.read_text()
