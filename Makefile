@@ -19,9 +19,9 @@ AGE = import sys; sys.exit(sys.version_info < (3, 10) and "prooflops needs Pytho
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
 ready = "$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1))
 
-# Of similar length, the longest first. What is in none of META's folders is checked by meta-rest.
-META = accounting bench prooflops
-CHECKS = faults $(META:%=meta-%) meta-rest claims lint
+# The longest first, so that none is left over at the end. meta-rest checks what is in none of META's folders.
+META = prooflops accounting bench
+CHECKS = meta-prooflops meta-accounting claims faults meta-rest meta-bench lint
 
 # The parts run side by side, and all of them even if the first fails. make before 4.0 cannot keep their output apart.
 ifneq ($(filter test,$(MAKECMDGOALS)),)

@@ -344,6 +344,32 @@ class TestMake:
         assert "installing" not in answer.stderr
         assert f"pytest {pytest.__version__}" in answer.stdout + answer.stderr
 
+    def test_all_parts_of_make_test_run_side_by_side_even_if_each_fails(self, tmp_path):
+        python, log = tmp_path / "python", tmp_path / "log"
+        python.write_text(
+            f"""#!/bin/sh
+case "$1" in
+    -c) ;;
+    setup_env.py) echo "$0" ;;
+    *) echo "began $*" >> {log}; sleep 0.5; echo "ended $*" >> {log}; echo "said $*"; exit 1 ;;
+esac
+"""
+        )
+        python.chmod(0o755)
+        answer = self.make("test", f"PYTHON={python}")
+        assert answer.returncode == 2, answer.stdout + answer.stderr
+        for part in ("ruff", "test_claims", "meta_tests/test_faults.py", "meta_tests/prooflops", "meta_tests --ignore"):
+            assert re.search(rf"said .*{part}", answer.stdout), f"{part} did not run, or its output is lost"
+        if len(os.sched_getaffinity(0)) > 1:
+            assert "began" in log.read_text().splitlines()[1], "the parts ran one after the other"
+
+    def test_each_folder_of_the_own_tests_is_run_by_one_part_of_make_test(self):
+        commands = self.make("--dry-run", "test", f"PYTHON={sys.executable}").stdout
+        alone = re.findall(r"'\*\.md' meta_tests/([\w/.]+)", commands)
+        left_out = re.findall(r"--ignore=meta_tests/([\w/.]+)", commands)
+        assert sorted(alone) == sorted(left_out), "what one part leaves out is what others run"
+        assert all((REPOSITORY / "meta_tests" / name).exists() for name in alone), alone
+
     def test_warnings_are_errors_in_make_test_only(self):
         assert "-W error" in self.make("--dry-run", "test", f"PYTHON={sys.executable}").stdout
         assert "-W" not in self.make("--dry-run", "validate", f"PYTHON={sys.executable}").stdout
