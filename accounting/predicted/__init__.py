@@ -11,23 +11,15 @@ line of its own: `PredictedMemory.scratch`. Without, `PredictedMemory.unknown` n
 """
 
 from accounting.predicted.ledger import PredictedBytes
-from accounting.predicted.prediction import (
-    CLASSES,
-    PREDICTED_DEVICES,
-    PredictedMemory,
-    fake_copy,
-    measured_training_step,
-    memory,
-    training_step,
-)
+from accounting.predicted.prediction import PREDICTED_DEVICES, PredictedMemory, memory
+from accounting.predicted.training import CLASSES, TrainingStep, fake_copy
 
 __all__ = [
     "CLASSES",
     "PREDICTED_DEVICES",
     "PredictedBytes",
     "PredictedMemory",
+    "TrainingStep",
     "fake_copy",
-    "measured_training_step",
     "memory",
-    "training_step",
 ]

@@ -1,25 +1,21 @@
-"""The bytes of a block of code, and of a training step, on fake tensors."""
+"""The bytes of a block of code, found on fake tensors."""
 
 from __future__ import annotations
 
 import gc
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from copy import deepcopy
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from accounting import measured
 from accounting.allocator import cublas_workspace_bytes
-from accounting.checks import validated_choice, validated_int
+from accounting.checks import validated_choice
 from accounting.measured.phases import Phases
 from accounting.predicted.fake_cuda import CHOICES, FakeCudaMode, choices_of_cuda, foreach_takes_fake_tensors
 from accounting.predicted.ledger import Ledger, PredictedBytes, Tracker, can_fake_cuda, replay
@@ -232,189 +228,3 @@ def _random_states_seen(ledger: Ledger) -> Iterator[None]:
         yield
     finally:
         torch.get_rng_state = state_of_generator
-
-
-# --- a training step -------------------------------------------------------------------------------------------------
-
-# What is left by each phase of a training step; of these names the classes of its bytes are.
-CLASSES = {
-    "built": "parameters",
-    "inputs": "inputs",
-    "optimizer": "optimizer state",
-    "forward": "activations",
-    "backward": "gradients",
-    "step": "optimizer state",
-    "zero_grad": "optimizer state",
-}
-
-
-def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
-    """A copy of `module` with fake parameters and buffers on `device`, for the block of `memory`.
-
-    The module may be built on the meta device, where it takes no memory whatever its size. Shared parameters and
-    storages stay shared; gradients are not taken over. Raises TypeError for a parameter that is no plain tensor.
-    """
-    bases: dict[int, Tensor] = {}
-
-    def fake(tensor: Tensor) -> Tensor:
-        if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer, FakeTensor) or tensor.layout != torch.strided:
-            raise TypeError(f"module must hold plain strided tensors, got a {type(tensor).__name__} ({tensor.layout})")
-        storage = tensor.untyped_storage()
-        if storage._cdata not in bases:
-            elements = storage.nbytes() // tensor.element_size()
-            bases[storage._cdata] = torch.empty(elements, dtype=tensor.dtype, device=device)
-        base = bases[storage._cdata].view(tensor.dtype)
-        copy = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(copy, requires_grad=tensor.requires_grad)
-        return copy.requires_grad_(tensor.requires_grad)
-
-    own = [tensor for part in module.modules() for tensor in tree_leaves(vars(part)) if isinstance(tensor, Tensor)]
-    tensors = [*module.parameters(), *module.buffers(), *own]
-    with torch.no_grad():
-        memo: dict[int, Any] = {id(tensor): fake(tensor) for tensor in {id(t): t for t in tensors}.values()}
-    return deepcopy(module, memo)
-
-
-def training_step(
-    build: Callable[[], nn.Module] | nn.Module,
-    inputs: Any,
-    *,
-    loss: Callable[..., Tensor],
-    targets: Any = None,
-    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
-    micro_batches: int = 1,
-    autocast: torch.dtype | None = None,
-    device: str | torch.device = "cpu",
-    scratch: bool = False,
-    compute_capability: tuple[int, int] | None = None,
-) -> PredictedMemory:
-    """The bytes of the first two training steps of a model, phase by phase, without running or building it.
-
-    `build()` is called on the meta device; `inputs` (a tensor or several, for the model) and `targets` are taken for
-    their shapes and dtypes. The steps that are accounted for, as `measured_training_step` runs them:
-
-        for part in the micro-batches:  loss(model(part), targets of it).backward()     under autocast up to the loss
-        optimizer.step()                               optimizer = optimizer(model.parameters()), made once
-        zero_grad()
-
-    Phases: "built" (without what initialisation takes for a while), "inputs", "optimizer" (its constructor), then
-    "forward", "backward" (with their number, "forward 1" and so on, where there are several micro-batches), "step" and
-    "zero_grad", and the same again with "second" before the name: the first step allocates the optimizer's state, the
-    second is what training goes on with. `live_by_class` and `peak_by_class` of a phase name parameters, buffers,
-    inputs, activations (all that the forward pass leaves, the loss included), gradients, optimizer state (master
-    copies of the parameters too), recomputed and temporaries.
-
-    `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`, or one of your own that keeps master
-    weights in fp32. Domain of validity: see `memory`.
-    Raises ValueError for a batch that cannot be split so, and as `memory`.
-
-    >>> net = lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
-    >>> step = training_step(net, torch.empty(8, 64), loss=torch.mean, optimizer=torch.optim.AdamW)
-    >>> {name: step.phases[name].live_bytes for name in ("built", "inputs", "second forward", "second backward")}
-    {'built': 16900, 'inputs': 18948, 'second forward': 54816, 'second backward': 69664}
-    >>> step.phases["second step"].live_by_class
-    {'parameters': 16900, 'inputs': 2048, 'gradients': 16900, 'optimizer state': 33816}
-    """
-    model = build if isinstance(build, nn.Module) else _on("meta", build)
-    classes = {name: CLASSES[name.removeprefix("second ").split()[0]] for name in _phase_names(micro_batches)}
-    with memory(device, scratch=scratch, compute_capability=compute_capability, classes=classes) as held:
-        fake = fake_copy(model, device)
-        held.name("buffers", fake.buffers())
-        held.mark("built")
-        batch = tree_map(lambda leaf: _like(leaf, device), (inputs, targets))
-        held.mark("inputs")
-        _train(held.mark, fake, batch, loss, optimizer, micro_batches, autocast, device)
-    return held
-
-
-def measured_training_step(
-    build: Callable[[], nn.Module] | nn.Module,
-    inputs: Any,
-    *,
-    loss: Callable[..., Tensor],
-    targets: Any = None,
-    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
-    micro_batches: int = 1,
-    autocast: torch.dtype | None = None,
-    device: str | torch.device = "cpu",
-) -> measured.MeasuredMemory:
-    """The same two steps as `training_step`, run and measured: the same phases, by `accounting.measured.memory`.
-
-    A `build` that is a module already is not copied, so its parameters are not among the bytes, and it is trained.
-    """
-    with measured.memory(device) as held:
-        model = build if isinstance(build, nn.Module) else _on(device, build)
-        held.mark("built")
-        batch = tree_map(lambda leaf: _like(leaf, device), (inputs, targets))
-        held.mark("inputs")
-        _train(held.mark, model, batch, loss, optimizer, micro_batches, autocast, device)
-    return held
-
-
-def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module:
-    with torch.device(device):
-        return build()
-
-
-def _like(leaf: Any, device: str | torch.device) -> Any:
-    """A tensor of the same shape and dtype: of its values, or of zeros, which any table can look up, if it has none."""
-    if not isinstance(leaf, Tensor):
-        return leaf
-    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-        return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
-    return torch.zeros_like(leaf, device=device) if leaf.is_meta else leaf.detach().to(device, copy=True)
-
-
-def _phase_names(micro_batches: int) -> list[str]:
-    numbers = [""] if micro_batches == 1 else [f" {number}" for number in range(1, micro_batches + 1)]
-    passes = [f"{name}{number}" for number in numbers for name in ("forward", "backward")]
-    once = [*passes, "step", "zero_grad"]
-    return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
-
-
-def _train(
-    mark: Callable[[str], None],
-    model: nn.Module,
-    batch: tuple[Any, Any],
-    loss: Callable[..., Tensor],
-    optimizer: Callable[..., torch.optim.Optimizer] | None,
-    micro_batches: int,
-    autocast: torch.dtype | None,
-    device: str | torch.device,
-) -> None:
-    updates = None if optimizer is None else optimizer(model.parameters())
-    mark("optimizer")
-    casting = nullcontext() if autocast is None else torch.autocast(torch.device(device).type, autocast)
-    parts = _parts(batch, micro_batches)
-    names = iter(_phase_names(micro_batches)[3:])
-    for _ in range(2):
-        for inputs, targets in parts:
-            with casting:
-                output = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-                error = loss(output) if targets is None else loss(output, targets)
-                del output
-            mark(next(names))
-            error.backward()  # type: ignore[no-untyped-call]
-            del error
-            mark(next(names))
-        if updates is not None:
-            updates.step()
-        mark(next(names))
-        (model if updates is None else updates).zero_grad(set_to_none=True)
-        mark(next(names))
-
-
-def _parts(batch: Any, micro_batches: int) -> list[Any]:
-    """The batch in `micro_batches` parts along the first dimension of each of its tensors, as views."""
-    validated_int("micro_batches", micro_batches, minimum=1)
-    leaves, structure = tree_flatten(batch)
-    sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves if isinstance(leaf, Tensor)}
-    if micro_batches > 1 and (len(sizes) != 1 or min(sizes) < micro_batches):
-        raise ValueError(f"inputs must have a first dimension of at least {micro_batches=} in common, got {sizes}")
-    if micro_batches == 1:
-        return [batch]
-    split = [
-        leaf.tensor_split(micro_batches) if isinstance(leaf, Tensor) else (leaf,) * micro_batches for leaf in leaves
-    ]
-    return [tree_unflatten(list(part), structure) for part in zip(*split, strict=True)]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from accounting import measured, predicted
+from accounting import measured
 from accounting.measured import MeasuredMemory, one_thread
 from accounting.models import Transformer
-from accounting.predicted import PredictedMemory
+from accounting.predicted import PredictedMemory, TrainingStep
 
 # Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
 few = settings(
@@ -44,7 +44,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 def trained(
     model: nn.Module, batch: Tensor, optimizer: Any, loss: Any, micro_batches: int, autocast: Any, mark: Any
 ) -> None:
-    """Two plain training steps, marked as `training_step` names its phases."""
+    """Two plain training steps, marked as `TrainingStep` names its phases."""
     chosen = optimizer(model.parameters())
     mark("optimizer")
     for turn in ("", "second "):
@@ -148,15 +148,8 @@ def both(
 ) -> tuple[PredictedMemory, MeasuredMemory]:
     """The same two steps predicted, and run and measured."""
     chosen = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-    guess = predicted.training_step(
-        build,
-        batch.to("meta"),
-        optimizer=chosen,
-        loss=loss,
-        micro_batches=micro_batches,
-        autocast=autocast,
-        scratch=scratch,
-    )
+    step = TrainingStep(build, batch.to("meta"), loss, None, chosen, micro_batches, autocast)
+    guess = step.predict(scratch=scratch)
     with measured.memory() as held:
         model = build()
         held.mark("built")
@@ -340,10 +333,11 @@ def dealt(workloads: ModuleType, model: Transformer, tokens: int, checkpoint_eve
 def step_of(workloads: ModuleType, preset: Transformer, sequence: int, checkpoint_every: int = 1) -> PredictedMemory:
     """One sequence through a full-size model in bf16."""
     tokens = torch.empty(1, sequence, dtype=torch.long, device="meta")
-    return predicted.training_step(
+    step = TrainingStep(
         lambda: workloads.build(preset, device="meta", dtype=torch.bfloat16, checkpoint_every=checkpoint_every),
         tokens,
         targets=tokens,
         loss=lambda logits, tokens: functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()),
         optimizer=OPTIMIZERS["adamw fused"],
     )
+    return step.predict()

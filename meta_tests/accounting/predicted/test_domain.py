@@ -31,7 +31,7 @@ class Counted(nn.Module):
 
 def test_a_block_that_asks_for_values_is_told_so():
     with pytest.raises(RuntimeError, match="the block asks for values, and fake tensors have none: aten"):
-        predicted.training_step(Counted, torch.empty(8, 4), loss=torch.mean)
+        predicted.TrainingStep(Counted, torch.empty(8, 4), loss=torch.mean).predict()
 
 
 def test_a_real_tensor_in_the_block_is_told_so():
@@ -49,9 +49,9 @@ def test_bad_input_is_named():
     with pytest.raises(RuntimeError, match="modes do not mix"), FakeTensorMode(), predicted.memory():
         pass
     with pytest.raises(ValueError, match="micro_batches=5"):
-        predicted.training_step(net, torch.empty(4, 4), loss=torch.mean, micro_batches=5)
+        predicted.TrainingStep(net, torch.empty(4, 4), loss=torch.mean, micro_batches=5).predict()
     with pytest.raises(TypeError, match="plain strided tensors, got a UninitializedParameter"):
-        predicted.training_step(nn.LazyLinear(3), torch.empty(4, 4), loss=torch.mean)
+        predicted.TrainingStep(nn.LazyLinear(3), torch.empty(4, 4), loss=torch.mean).predict()
 
 
 def test_marks_are_kept_in_order():
@@ -94,9 +94,10 @@ def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workl
         "device": "cuda",
     }
     build, batch = partial(built, workloads, workloads.reduced(LLAMA3_8B)), torch.zeros(2, 32, dtype=torch.long)
-    predicted.measured_training_step(build, batch, **given)  # cuBLAS takes its workspace
-    guess = predicted.training_step(build, batch, scratch=True, **given)
-    held = predicted.measured_training_step(build, batch, **given)
+    step = predicted.TrainingStep(build, batch, **given)
+    step.measure()  # cuBLAS takes its workspace
+    guess = step.predict(scratch=True)
+    held = step.measure()
     assert guess.cublas_workspace_bytes
     for name, real in held.phases.items():
         ours = guess.phases[name]

@@ -36,8 +36,8 @@ def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(net, optimize
         "optimizer": OPTIMIZERS[optimizer],
         "micro_batches": micro_batches,
     }
-    guess = predicted.training_step(net.build, net.batch(), device="cuda", **given)
-    held = predicted.measured_training_step(net.build, net.batch(), **given)
+    guess = predicted.TrainingStep(net.build, net.batch(), device="cuda", **given).predict()
+    held = predicted.TrainingStep(net.build, net.batch(), **given).measure()
     tensors = len(list(net.build().parameters()))
     checkpoints = len(net.layers) // 2 if net.checkpointed else 0
     stepped = False
@@ -79,8 +79,9 @@ def test_activations_in_bf16_on_cuda_differ_from_the_cpu_where_the_kernels_do(wo
 RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
 
 
-def step(build, batch, **given):
-    return predicted.training_step(build, batch, loss=given.pop("loss", torch.mean), device="cuda", **given)
+def step(build, batch, optimizer=None, autocast=None, **options):
+    given = {"optimizer": optimizer, "autocast": autocast, "device": "cuda"}
+    return predicted.TrainingStep(build, batch, loss=torch.mean, **given).predict(**options)
 
 
 def test_an_optimizer_left_to_itself_takes_foreach_on_cuda():

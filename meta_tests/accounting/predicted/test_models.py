@@ -57,9 +57,9 @@ def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype
 def test_the_peak_of_a_deep_linear_net_is_that_of_the_formula(workloads, dim, layers, rows):
     model = DeepLinear(dim=dim, layers=layers)
     inputs = torch.empty(rows, dim)
-    step = predicted.training_step(
+    step = predicted.TrainingStep(
         partial(built, workloads, model), inputs, loss=lambda out: functional.mse_loss(out, out.detach() * 0)
-    )
+    ).predict()
     got = max(step.phases[name].peak_bytes for name in ("forward", "backward"))
     formula = deep_linear_peak_bytes(model, rows)
     assert abs(formula - got) <= 5 * rows * 4, f"deep_linear_peak_bytes={formula}, but should be {got}"
@@ -68,9 +68,9 @@ def test_the_peak_of_a_deep_linear_net_is_that_of_the_formula(workloads, dim, la
 @pytest.mark.parametrize("implementation", memory.IMPLEMENTATIONS)
 def test_the_peak_of_an_optimizer_step_is_that_of_the_formula(implementation):
     net = nn.Sequential(nn.Linear(100, 200), nn.Linear(200, 50))
-    step = predicted.training_step(
+    step = predicted.TrainingStep(
         net, torch.empty(0, 100), loss=torch.sum, optimizer=OPTIMIZERS[f"adamw {implementation}"]
-    )
+    ).predict()
     got = step.phases["second step"].peak_bytes
     formula = memory.optimizer_step_peak_bytes([tensor.numel() for tensor in net.parameters()], implementation)
     assert 0 <= got - formula <= 12, f"optimizer_step_peak_bytes={formula}, but should be {got}"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from accounting.predicted import ledger, prediction
+from accounting.predicted import TrainingStep, ledger, prediction, training
 from meta_tests.accounting.predicted.predicting import RECIPES, Net, assert_alike, both
 
 NET = Net(("linear", "gelu", "layernorm", "scaled", "linear"), 48, 96, False, True, torch.float32)
@@ -104,19 +104,19 @@ def gradients_are_taken_for_bf16(patch: pytest.MonkeyPatch) -> None:
 
 @fault(WITH_MASTER)
 def the_master_copy_is_taken_for_bf16(patch: pytest.MonkeyPatch) -> None:
-    train = prediction._train
+    train = TrainingStep._run
 
     def narrow(*args: Any) -> None:
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(Tensor, "float", lambda tensor: tensor.clone())
             train(*args)
 
-    patch.setattr(prediction, "_train", narrow)
+    patch.setattr(TrainingStep, "_run", narrow)
 
 
 @fault(ACCUMULATED)
 def the_whole_batch_goes_through_in_each_micro_batch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(prediction, "_parts", lambda batch, micro_batches: [batch] * micro_batches)
+    patch.setattr(training, "_parts", lambda batch, micro_batches: [batch] * micro_batches)
 
 
 @fault(ACCUMULATED)
@@ -129,43 +129,43 @@ def gradients_of_each_micro_batch_are_kept_apart(patch: pytest.MonkeyPatch) -> N
         kept.extend(tensor.grad.clone() for tensor in parameters if tensor.grad is not None)
 
     parameters: list[Tensor] = []
-    train = prediction._train
+    train = TrainingStep._run
 
-    def train_apart(mark: Any, model: nn.Module, *rest: Any) -> None:
+    def train_apart(step: Any, mark: Any, model: nn.Module, batch: Any) -> None:
         parameters[:] = model.parameters()
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(Tensor, "backward", apart)
-            train(mark, model, *rest)
+            train(step, mark, model, batch)
         kept.clear()
 
-    patch.setattr(prediction, "_train", train_apart)
+    patch.setattr(TrainingStep, "_run", train_apart)
 
 
 @fault(ACCUMULATED)
 def gradients_are_freed_after_each_micro_batch(patch: pytest.MonkeyPatch) -> None:
-    train = prediction._train
+    train = TrainingStep._run
 
-    def train_freeing(mark: Any, model: nn.Module, *rest: Any) -> None:
+    def train_freeing(step: Any, mark: Any, model: nn.Module, batch: Any) -> None:
         def mark_and_free(name: str) -> None:
             if "forward" in name:
                 model.zero_grad()
             mark(name)
 
-        train(mark_and_free, model, *rest)
+        train(step, mark_and_free, model, batch)
 
-    patch.setattr(prediction, "_train", train_freeing)
+    patch.setattr(TrainingStep, "_run", train_freeing)
 
 
 @fault(TIED)
 def a_tied_weight_is_copied_twice(patch: pytest.MonkeyPatch) -> None:
-    fake_copy = prediction.fake_copy
+    fake_copy = training.fake_copy
 
     def untied(module: nn.Module, device: str) -> nn.Module:
         copy = fake_copy(module, device)
         copy[1].weight = nn.Parameter(torch.empty_like(copy[1].weight))
         return copy
 
-    patch.setattr(prediction, "fake_copy", untied)
+    patch.setattr(training, "fake_copy", untied)
 
 
 @fault(PLAIN)

@@ -83,7 +83,7 @@ def test_an_encoder_of_torch_with_dropout_is_predicted():
 def test_the_same_steps_measured_by_the_same_module_are_those_of_the_plain_loop():
     net = Net(("linear", "gelu", "layernorm"), 48, 96, False, False, torch.float32)
     given = {"loss": torch.mean, "optimizer": OPTIMIZERS["adamw foreach"], "micro_batches": 2}
-    same = predicted.measured_training_step(net.build, net.batch(), **given)
+    same = predicted.TrainingStep(net.build, net.batch(), **given).measure()
     _, held = both(net.build, net.batch(), optimizer="adamw foreach", micro_batches=2, scratch=False)
     for name, real in held.phases.items():
         assert (same.phases[name].live_bytes, same.phases[name].peak_bytes) == (real.live_bytes, real.peak_bytes), name
@@ -186,9 +186,9 @@ def test_dtype_recipes_are_predicted_with_accumulation_and_checkpoints(
 def test_what_a_recipe_holds_is_that_of_the_formula(workloads, recipe):
     dtype, optimizer, _ = RECIPES[recipe]
     build = partial(built, workloads, workloads.reduced(GPT2_SMALL), 1, dtype)
-    guess = predicted.training_step(
+    guess = predicted.TrainingStep(
         build, torch.empty(2, 8, dtype=torch.long), loss=next_token_loss, optimizer=optimizer, micro_batches=2
-    )
+    ).predict()
     sizes = [tensor.numel() for tensor in build().parameters()]
     counts = 0 if recipe == "bf16-fp32-state" else len(sizes)  # that optimizer counts no steps
     state = memory.model_state(sum(sizes), "adamw", recipe, tensors=counts)
@@ -207,7 +207,7 @@ def test_what_a_recipe_holds_is_that_of_the_formula(workloads, recipe):
 
 def test_bytes_are_told_apart_by_class():
     net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 8))
-    step = predicted.training_step(net, torch.empty(32, 64), loss=torch.mean, optimizer=OPTIMIZERS["adamw fused"])
+    step = predicted.TrainingStep(net, torch.empty(32, 64), torch.mean, optimizer=OPTIMIZERS["adamw fused"]).predict()
     parameters = 4 * sum(tensor.numel() for tensor in net.parameters())
     buffers = sum(tensor.nbytes for tensor in net.buffers())
     at_end = step.phases["second step"].live_by_class
@@ -227,7 +227,7 @@ def test_bytes_are_told_apart_by_class():
 
 def test_what_a_checkpoint_runs_again_is_a_class_of_its_own(workloads):
     model = DeepLinear(dim=64, layers=8)
-    step = predicted.training_step(partial(built, workloads, model, 4), torch.empty(256, 64), loss=torch.mean)
+    step = predicted.TrainingStep(partial(built, workloads, model, 4), torch.empty(256, 64), torch.mean).predict()
     peak = step.phases["second backward"].peak_by_class
     assert peak["recomputed"] >= 3 * 256 * 64 * 4, f"{peak}"
 

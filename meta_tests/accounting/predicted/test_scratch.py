@@ -44,7 +44,7 @@ def test_without_measuring_an_operator_of_unknown_scratch_is_named_and_its_peak_
 def test_an_lstm_is_refused_unless_its_kernel_may_be_asked():
     build, shape = WITH_SCRATCH["mkldnn_rnn_layer"]
     with pytest.raises(RuntimeError, match=r"mkldnn_rnn_layer.* returns what only the kernel knows: use scratch"):
-        predicted.training_step(build, torch.empty(shape), loss=torch.mean)
+        predicted.TrainingStep(build, torch.empty(shape), loss=torch.mean).predict()
 
 
 def test_backward_passes_that_work_in_place_are_predicted_as_such():
