@@ -140,8 +140,6 @@ UNTESTED = {
     "accounting/counted/plans.py",
     "accounting/counted/result.py",
     "accounting/counted/tensors.py",
-    "accounting/measured/allocations.py",
-    "accounting/measured/timing.py",
     "accounting/predicted/ledger.py",
     "prooflops/model/examination.py",
     "prooflops/model/report.py",

@@ -7,17 +7,14 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from accounting import memory, predicted
-from accounting.measured import one_thread
+from accounting import predicted
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear
 from meta_tests.accounting.predicted.predicting import (
     OPTIMIZERS,
-    RECIPES,
-    Net,
     assert_alike,
     both,
     built,
@@ -79,16 +76,6 @@ def test_an_encoder_of_torch_with_dropout_is_predicted():
     assert_alike(guess, held, without_scratch=False)
 
 
-@one_thread()
-def test_the_same_steps_measured_by_the_same_module_are_those_of_the_plain_loop():
-    net = Net(("linear", "gelu", "layernorm"), 48, 96, False, False, torch.float32)
-    given = {"loss": torch.mean, "optimizer": OPTIMIZERS["adamw foreach"], "micro_batches": 2}
-    same = predicted.TrainingStep(net.build, net.batch(), **given).measure()
-    _, held = both(net.build, net.batch(), optimizer="adamw foreach", micro_batches=2, scratch=False)
-    for name, real in held.phases.items():
-        assert (same.phases[name].live_bytes, same.phases[name].peak_bytes) == (real.live_bytes, real.peak_bytes), name
-
-
 # ---- a mixture of experts --------------------------------------------------------------------------------------------
 
 
@@ -147,59 +134,6 @@ def test_uneven_routing_moves_only_the_peak_of_the_backward_pass(workloads, batc
             assert off <= bound + 0.001 * real.peak_bytes, f"{name}: {off} bytes off, but should be {bound=} {given}"
         elif name != "built":
             assert off <= 0.001 * real.peak_bytes, f"{name}: {off} bytes off {given}"
-
-
-# ---- recipes ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@fewer
-@given(
-    recipe=st.sampled_from(sorted(RECIPES)),
-    preset=st.sampled_from([GPT2_SMALL, LLAMA3_8B]),
-    checkpoint_every=st.integers(0, 1),
-    micro_batches=st.integers(1, 3),
-)
-@example("bf16-fp32-master", GPT2_SMALL, 1, 2)
-@example("bf16-fp32-gradients-master", GPT2_SMALL, 1, 2)
-@example("bf16-fp32-state", GPT2_SMALL, 1, 2)
-@example("fp32 under autocast", GPT2_SMALL, 1, 2)
-def test_dtype_recipes_are_predicted_with_accumulation_and_checkpoints(
-    workloads, recipe, preset, checkpoint_every, micro_batches
-):
-    dtype, optimizer, autocast = RECIPES[recipe]
-    small = workloads.reduced(preset, layers=1)
-    guess, held = both(
-        partial(built, workloads, small, checkpoint_every, dtype),
-        torch.zeros(6, 16, dtype=torch.long),
-        optimizer=optimizer,
-        loss=next_token_loss,
-        micro_batches=micro_batches,
-        autocast=autocast,
-    )
-    assert_alike(
-        guess, held, without_scratch=False, given=f"[{recipe=}, {preset=}, {checkpoint_every=}, {micro_batches=}]"
-    )
-
-
-@pytest.mark.parametrize("recipe", memory.RECIPES)
-def test_what_a_recipe_holds_is_that_of_the_formula(workloads, recipe):
-    dtype, optimizer, _ = RECIPES[recipe]
-    build = partial(built, workloads, workloads.reduced(GPT2_SMALL), 1, dtype)
-    guess = predicted.TrainingStep(
-        build, torch.empty(2, 8, dtype=torch.long), loss=next_token_loss, optimizer=optimizer, micro_batches=2
-    ).predict()
-    sizes = [tensor.numel() for tensor in build().parameters()]
-    counts = 0 if recipe == "bf16-fp32-state" else len(sizes)  # that optimizer counts no steps
-    state = memory.model_state(sum(sizes), "adamw", recipe, tensors=counts)
-    formula = {
-        "parameters": state.parameters,
-        "inputs": 2 * 8 * 8,
-        "gradients": state.gradients,
-        "optimizer state": state.state + state.master,
-    }
-    got = guess.phases["second step"].live_by_class
-    assert formula == got, f"model_state={state}, but should be {got}"
 
 
 # ---- classes ---------------------------------------------------------------------------------------------------------

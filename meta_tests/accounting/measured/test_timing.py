@@ -1,0 +1,130 @@
+"""The clock of each device, and timing by it; CUDA is tried on a stand-in for its events."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+import pytest
+import torch
+from pytest_benchmark.timers import compute_timer_precision
+
+from accounting import measured
+from accounting.measured import timing
+
+
+class Event:
+    """A CUDA event on a device whose queue takes 3 ms between two of them; nothing is known before it is waited for."""
+
+    recorded: list["Event"]
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing, "an event without timing has no time"
+        self.reached = False
+
+    def record(self, stream: object) -> None:
+        self.at_ms = 3.0 * len(Event.recorded)
+        Event.recorded.append(self)
+
+    def synchronize(self) -> None:
+        for event in Event.recorded[: Event.recorded.index(self) + 1]:
+            event.reached = True
+
+    def elapsed_time(self, later: "Event") -> float:
+        assert self.reached, "the device has not come to the first event"
+        assert later.reached, "the device has not come to the second event"
+        return later.at_ms - self.at_ms
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    monkeypatch.setattr(Event, "recorded", [], raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "stream")
+    return Event.recorded
+
+
+def test_the_clock_of_the_cpu_is_the_hosts() -> None:
+    assert measured.clock("cpu") is perf_counter
+
+
+def test_cuda_time_is_between_events_that_only_a_subtraction_waits_for(events: list[Event]) -> None:
+    timer = measured.clock("cuda")
+    start, _, stop = timer(), timer(), timer()
+    assert not any(event.reached for event in events), "reading the clock should not wait for the device"
+    assert stop - start == pytest.approx(0.006), f"{stop - start} s, but should be 6 ms"
+
+
+def test_xpu_time_is_between_events_too(events: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    monkeypatch.setattr(torch.xpu, "Event", Event)
+    monkeypatch.setattr(torch.xpu, "current_stream", lambda device: "stream")
+    timer = measured.clock("xpu:0")
+    start, stop = timer(), timer()
+    assert stop - start == pytest.approx(0.003), f"{stop - start} s, but should be 3 ms"
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_the_very_device_is_waited_for(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    waited: list[torch.device] = []
+    monkeypatch.setattr(getattr(torch, kind), "is_available", lambda: True)
+    monkeypatch.setattr(getattr(torch, kind), "synchronize", waited.append)
+    measured.synchronise(f"{kind}:1")
+    measured.synchronise("cpu")
+    assert waited == [torch.device(kind, 1)], f"{waited}"
+
+
+def test_cuda_time_fits_the_timer_option_of_pytest_benchmark(events: list[Event]) -> None:
+    precision = compute_timer_precision(measured.clock("cuda"))
+    assert precision == pytest.approx(0.003), f"{precision}, but the stand-in has 3 ms between two readings"
+
+
+def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for(events: list[Event]) -> None:
+    waited = []
+    timing = measured.time(lambda: waited.append(any(event.reached for event in events)), "cuda", warmup=1, rounds=4)
+    assert waited == [False] * 5, f"{waited}, but no call should follow a wait"
+    assert timing.times_s == pytest.approx([0.003] * 4), f"{timing}"
+
+
+def test_other_accelerators_are_waited_for_before_the_hosts_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: done.append("waited"))
+    timer = measured.clock("mps")
+    assert timer() <= timer()
+    assert done == ["waited", "waited"], f"{done}"
+
+
+def test_a_device_without_a_clock_is_refused() -> None:
+    with pytest.raises(ValueError, match="device must be one of cpu, cuda, xpu, mps, got 'meta'"):
+        measured.clock("meta")
+
+
+@contextmanager
+def host_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """A clock of the host that stands still but for what is passed to `wait`."""
+    now = [0.0]
+    with monkeypatch.context() as patch:
+        patch.setattr(timing, "perf_counter", lambda: now[0])
+        yield lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def test_only_the_calls_after_the_warm_up_are_timed_and_not_their_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+    with host_clock(monkeypatch) as wait:
+        calls = iter([100.0, 100.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+        timing = measured.time(lambda: wait(next(calls)), warmup=2, rounds=5, setup=lambda: wait(1000.0))
+    assert timing.times_s == (1.0, 2.0, 3.0, 4.0, 5.0), f"{timing}"
+    assert timing.median_s == 3.0, f"{timing.median_s}"
+    assert timing.spread == pytest.approx((4 - 2) / 3), f"{timing.spread}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warmup": -1, "rounds": 5}, "warmup must be at least 0, got -1"),
+        ({"warmup": 0, "rounds": 1}, "rounds must be at least 2, got 1"),
+    ],
+)
+def test_a_timing_without_rounds_is_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measured.time(lambda: None, **options)
