@@ -4,8 +4,7 @@ The formulas need nothing but the standard library; the instruments that check t
 `predicted`) need torch. Each module is loaded when it is first used: `import accounting` takes a millisecond.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # known to type checkers by its name; importing it would take most of this module's time
 
 __all__ = [
     "activations",
@@ -51,6 +50,8 @@ else:  # a type checker would take every name for an attribute that __getattr__ 
 
     def __getattr__(name):
         if name in __all__:
+            from importlib import import_module
+
             return import_module(f"accounting.{name}")
         raise AttributeError(f"module 'accounting' has no attribute {name!r}")
 
