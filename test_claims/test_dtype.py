@@ -227,10 +227,32 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(dtype, 
     assert math.isnan(cast_of(math.nan, dtype, device))
 
 
-@pytest.mark.claim("dtype.fp16-underflow-1e-8")
-def test_1e_8_becomes_0_in_fp16(device):
-    got = cast_of(1e-8, torch.float16, device)
-    assert got == format_of("fp16").rounded(1e-8) == 0.0, f"fp16(1e-8)={got}, but should be 0"
+# What a cast makes of single values.
+CASTS = {
+    "dtype.fp16-underflow-1e-8": [("fp16", 1e-8, 0.0)],
+    "dtype.fp16-underflow-threshold": [("fp16", 2**-25, 0.0), ("fp16", 2**-25 * (1 + 2**-10), 2**-24)],
+    "dtype.fp16-rounds-down": [("fp16", 2.98e-8, 0.0), ("fp16", 3e-8, 2**-24)],
+    "dtype.fp16-overflow": [
+        ("fp16", 65504.0, 65504.0),
+        ("fp16", 65519.0, 65504.0),
+        ("fp16", 65520.0, math.inf),
+        ("fp16", -65520.0, -math.inf),
+    ],
+    "dtype.bf16-range": [("bf16", 2.0**-133, 2.0**-133), ("bf16", 2.0**-134, 0.0), ("fp32", 2.0**-149, 2.0**-149)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "should"),
+    [
+        pytest.param(*row, marks=pytest.mark.claim(claim), id=f"{row[0]}({row[1]:.6g})")
+        for claim, rows in CASTS.items()
+        for row in rows
+    ],
+)
+def test_a_cast_and_the_format_make_this_of_the_value(name, value, should, device):
+    got, formula = cast_of(value, dtype_of(name), device), format_of(name).rounded(value)
+    assert got == formula == should, f"{name}({value!r}) is {got!r}, {formula=}, but both should be {should!r}"
 
 
 @pytest.mark.claim("dtype.fp16-underflow-threshold")
@@ -242,28 +264,6 @@ def test_fp16_flushes_a_magnitude_if_and_only_if_it_is_at_most_2_to_the_minus_25
         f"fp16({value!r}) is {'' if flushed else 'not '}0, but should be otherwise"
     )
     assert (format_of("fp16").rounded(value) == 0) == flushed
-
-
-@pytest.mark.claim("dtype.fp16-underflow-threshold")
-def test_half_the_least_subnormal_of_fp16_ties_to_zero_and_anything_more_survives(device):
-    casts = [cast_of(2**-25 * scale, torch.float16, device) for scale in (1, 1 + 2**-10)]
-    assert casts == [0.0, 2**-24] == [0.0, format_of("fp16").least_subnormal], (
-        f"casts={casts}, but should be [0, 2**-24]"
-    )
-
-
-@pytest.mark.claim("dtype.fp16-rounds-down")
-def test_fp16_rounds_2_98e_8_down_to_zero_but_3e_8_up(device):
-    down, up = (cast_of(value, torch.float16, device) for value in (2.98e-8, 3e-8))
-    assert down == 0, f"fp16(2.98e-8)={down}, but should be 0"
-    assert up == 2**-24 > 3e-8, f"fp16(3e-8)={up}, but should be 2**-24, which is more"
-
-
-@pytest.mark.claim("dtype.fp16-overflow")
-def test_fp16_ends_at_65504_and_from_65520_on_is_infinite(device):
-    values = [65504.0, 65519.0, 65520.0, -65520.0]
-    got, ours = cast(torch.tensor(values), torch.float16, device).tolist(), list(map(format_of("fp16").rounded, values))
-    assert got == ours == [65504.0, 65504.0, math.inf, -math.inf], f"torch casts to {got}, accounting rounds to {ours}"
 
 
 @pytest.mark.claim("dtype.fp16-overflow")
@@ -290,16 +290,6 @@ def test_bf16_has_the_least_normal_of_fp32_and_996_thousandths_of_its_maximum(de
     ratio = torch.finfo(torch.bfloat16).max / torch.finfo(torch.float32).max
     assert ratio == bf16.max / fp32.max == pytest.approx((2 - 2**-7) / (2 - 2**-23)), f"ratio of maxima={ratio}"
     assert bf16.least_normal == fp32.least_normal
-
-
-@pytest.mark.claim("dtype.bf16-range")
-def test_the_subnormals_of_bf16_end_2_to_the_16_before_those_of_fp32(device):
-    least = [cast_of(2.0**e, torch.bfloat16, device) for e in (-133, -134)]
-    assert least == [2.0**-133, 0.0], (
-        f"bf16 makes {least} of 2^-133 and 2^-134, but should keep one and flush the other"
-    )
-    kept = cast_of(2.0**-149, torch.float32, device)
-    assert kept == 2.0**-149 == format_of("fp32").least_subnormal, f"fp32 makes {kept!r} of 2^-149"
 
 
 @pytest.mark.claim("dtype.bf16-resolution")

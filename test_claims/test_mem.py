@@ -34,14 +34,19 @@ def summed_bytes(net, stepper, saved=0):
     return tensors.parameter_bytes(net) + tensors.gradient_bytes(net) + tensors.state_bytes(stepper) + saved
 
 
-@pytest.mark.claim("mem.16-bytes")
+@pytest.mark.parametrize(
+    ("optimizer", "each"),
+    [
+        pytest.param("adamw", 16, marks=pytest.mark.claim("mem.16-bytes")),
+        pytest.param("adagrad", 12, marks=pytest.mark.claim("mem.adagrad-12")),
+    ],
+)
 @given(model=nets)
-def test_fp32_adamw_holds_sixteen_bytes_per_parameter(workloads, device, model):
-    net, stepper, _ = trained(workloads, device, model, 2, "adamw")
-    got = summed_bytes(net, stepper)
-    formula = memory.bytes_per_parameter("adamw") * parameter_count(model)
-    assert got == formula, f"{got} bytes are held, but should be {formula} [{model}]"
-    assert got == 16 * tensors.parameter_bytes(net) // 4, f"{got} bytes are held, but should be 16 each [{model}]"
+def test_fp32_training_holds_so_many_bytes_per_parameter(workloads, device, optimizer, each, model):
+    net, stepper, _ = trained(workloads, device, model, 2, optimizer)
+    got, formula = summed_bytes(net, stepper), memory.bytes_per_parameter(optimizer) * parameter_count(model)
+    should = each * sum(parameter.numel() for parameter in net.parameters())
+    assert got == formula == should, f"{got} bytes are held, {formula=}, but both should be {should} [{model}]"
 
 
 @pytest.mark.claim("mem.total-formula")
@@ -53,17 +58,6 @@ def test_each_class_of_tensors_has_the_predicted_bytes(workloads, device, model,
         tensors.parameter_bytes(net), tensors.gradient_bytes(net), tensors.state_bytes(stepper, step_counts=True), 0
     )
     assert got == formula, f"{optimizer} holds {got}, but should hold {formula} [{model}]"
-
-
-@pytest.mark.claim("mem.adagrad-12")
-@given(model=nets)
-def test_fp32_adagrad_holds_twelve_bytes_per_parameter(workloads, device, model):
-    net, stepper, _ = trained(workloads, device, model, 2, "adagrad")
-    got = summed_bytes(net, stepper)
-    formula = memory.bytes_per_parameter("adagrad") * parameter_count(model)
-    assert got == formula == 3 * tensors.parameter_bytes(net), (
-        f"{got} bytes are held, but should be {formula} [{model}]"
-    )
 
 
 @pytest.mark.claim("mem.4gb-per-1b")

@@ -31,6 +31,12 @@ TRIES = 3  # for a fault that a claim about speed must notice: on a busy machine
 NOISE = "noise"
 NO_FAULT = Fault(topic="", name="nothing is planted", turns_red=(), plant=lambda patch: None)
 
+
+@functools.cache
+def test_files_once() -> dict[Path, str]:
+    return {file: file.read_text(encoding="utf-8") for file in sorted(ROOT.glob("test_claims/test_*.py"))}
+
+
 registry_once = functools.cache(load_registry)  # reading it takes longer than most of the claims under a fault
 
 
@@ -58,15 +64,20 @@ class Shortcuts:
         return {}
 
 
+def test_files_of(claims: tuple[str, ...]) -> list[str]:
+    """The test files of this suite that bear one of `claims`."""
+    files = {file: text for file, text in test_files_once().items() if file.stem != "test_user_model"}
+    return [str(file) for file, text in files.items() if any(f'"{claim}"' in text for claim in claims)]
+
+
 def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> dict[str, Any]:
     """The verdict of each of `claims` with the fault planted, and what the run printed."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "test_claims"]:
         del sys.modules[name]
-    topics = sorted({claim.partition(".")[0] for claim in claims})
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugin, "load_registry", registry_once)
         planted.plant(patch)
-        files = [str(file) for topic in topics for file in sorted(ROOT.glob(f"test_claims/test_{topic}*.py"))]
+        files = test_files_of(claims)
         arguments = [*files, "-q", f"--tb={traceback}", "--hypothesis-profile=faults"]
         arguments += ["--hypothesis-seed=0"]  # so that whether a fault is noticed does not depend on chance
         arguments += [f"--claim={claim}" for claim in claims]
