@@ -39,6 +39,13 @@ def shapes(dims: tuple[int, int] = (0, 4), size: tuple[int, int] = (0, 5)) -> st
 
 
 @st.composite
+def stretched(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that broadcasts with `shape`, and with others drawn here: any tail of it, sizes replaced by 1."""
+    tail = shape[draw(st.integers(0, len(shape))) :]
+    return tuple(1 if draw(st.booleans()) else size for size in tail)
+
+
+@st.composite
 def factorisations(draw: st.DrawFn, elements: int, most_dims: int = 4) -> tuple[int, ...]:
     """A shape of just this many elements, sizes of 1 among the others."""
     if elements == 0:

@@ -130,7 +130,7 @@ def test_autocast_halves_the_activations_and_adds_copies_of_the_weights(workload
 # ---- why it is kept, and whether that matters --------------------------------------------------------------------
 
 
-@pytest.mark.claim("act.why")
+@pytest.mark.claim("act.why", "grad.needs-activations")
 @given(batch=sizes(most=5), width=sizes(2, 8), layers=sizes(2, 4), data=st.data())
 def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(device, batch, width, layers, data):
     net = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers))).to(device)
@@ -151,7 +151,7 @@ def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(device, b
     assert y.requires_grad == any(learning), f"the output needs a gradient: {y.requires_grad} [{learning}]"
 
 
-@pytest.mark.claim("act.why")
+@pytest.mark.claim("act.why", "grad.needs-activations")
 @given(batch=sizes(most=5), width=sizes(2, 8))
 def test_the_gradient_of_a_weight_is_made_of_the_layers_input(device, batch, width):
     layer = nn.Linear(width, width, bias=False, device=device, dtype=torch.float64)
@@ -165,7 +165,7 @@ def test_the_gradient_of_a_weight_is_made_of_the_layers_input(device, batch, wid
         y.backward(above)
 
 
-@pytest.mark.claim("act.why")
+@pytest.mark.claim("act.why", "grad.graph-built-in-forward")
 @pytest.mark.parametrize("name", KEPT)
 def test_nothing_is_kept_where_no_gradient_will_be_asked_for(device, name):
     net, x = deep_net(8, 3, KEPT[name][0], device), torch.randn(4, 8, device=device)

@@ -65,28 +65,11 @@ def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low
     assert (y.dtype, loss.dtype) == (LOW[dtype], torch.float32), f"output {y.dtype} and loss {loss.dtype} [{dtype}]"
 
 
-def loss_after_training(device, layer, dtype=None, scale=1.0, steps=60):
-    net = linear_layers(device, (8, 32, 8), layer=layer)
-    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1)).to(device)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-16)
-    first = last = None
-    for _ in range(steps):
-        optimizer.zero_grad()
-        with torch.autocast(device.type, dtype or torch.bfloat16, enabled=dtype is not None):
-            y = net(x)
-        loss = (y.float() - x.flip(0)).square().mean()
-        (scale * loss).backward()
-        optimizer.step()
-        first, last = first or loss.item(), loss.item()
-    return first, last
-
-
 @pytest.mark.claim("amp.recipe-fp32-params")
 @pytest.mark.parametrize("compute", ["bf16", "fp8"])
 def test_training_with_fp32_parameters_and_low_products_follows_fp32(device, record_figure, compute):
-    first, should = loss_after_training(device, nn.Linear)
-    layer, dtype = (nn.Linear, torch.bfloat16) if compute == "bf16" else (precision.Fp8Linear, None)
-    _, got = loss_after_training(device, layer, dtype)
+    low = {"dtype": torch.bfloat16} if compute == "bf16" else {"layer": precision.Fp8Linear}
+    (first, *_, should), (*_, got) = (precision.two_layers_trained(device, **options)[1] for options in ({}, low))
     record_figure(f"loss {first:.3f} to {should:.3f} in fp32, {got:.3f} with {compute} products")
     assert should < 0.9 * first, f"the fp32 run did not learn: {first} to {should}"
     assert abs(got - should) < 0.2 * (first - should), f"with {compute} the loss is {got}, but should be near {should}"
@@ -99,9 +82,10 @@ class UnscaledFp8Linear(precision.Fp8Linear):
 @pytest.mark.claim("amp.fp8-training")
 def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, record_figure):
     """Gradients a millionth of the usual: below e5m2's least value, unless scaled."""
-    first, scaled = loss_after_training(device, precision.Fp8Linear, scale=1e-6)
-    _, fp32 = loss_after_training(device, nn.Linear, scale=1e-6)
-    unscaled_first, unscaled = loss_after_training(device, UnscaledFp8Linear, scale=1e-6)
+    (_, *_, fp32), (first, *_, scaled), (unscaled_first, *_, unscaled) = (
+        precision.two_layers_trained(device, layer=layer, loss_factor=1e-6)[1]
+        for layer in (nn.Linear, precision.Fp8Linear, UnscaledFp8Linear)
+    )
     record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled")
     assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, but should end near {fp32}"
     # The biases alone, which are in no product, still learn a little.
@@ -153,20 +137,6 @@ def test_an_update_below_half_a_spacing_is_lost_in_bf16_and_kept_by_either_repai
     # A rounding errs by half a spacing of 2^-7 at most in deviation; seven deviations: one false alarm in 4e11.
     off, noise = stochastic.double().mean().item() - exact, 2**-8 * math.sqrt(steps / copies)
     assert abs(off) < 7 * noise, f"stochastic rounding is off by {off} on average [{start=}, {update=}, {seed=}]"
-
-
-@pytest.mark.claim("amp.recipe-bf16-params")
-def test_a_training_run_with_bf16_weights_stands_still_without_a_repair(device, record_figure):
-    torch.manual_seed(0)
-    ends = {
-        repair: precision.bf16_weights_trained(device, repair, start=1.0, target=1.25, steps=220).float()
-        for repair in ("none", "master copy", "stochastic rounding")
-    }
-    off = {repair: (1.25 - weights).square().mean().sqrt().item() for repair, weights in ends.items()}
-    record_figure(", ".join(f"{repair}: {error:.3f} of 0.25 left" for repair, error in off.items()))
-    assert torch.all(ends["none"] == 1.0), f"without a repair the weights moved from 1 to {ends['none'].unique()}"
-    for repair in ("master copy", "stochastic rounding"):
-        assert off[repair] < 0.15, f"with {repair} {off[repair]:.3f} of the way of 0.25 is left, but should be little"
 
 
 # ---- autocast ----------------------------------------------------------------------------------------------------

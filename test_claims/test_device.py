@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import nn
 from accounting.allocator import charged_bytes, rounded_bytes
 from accounting.measured import memory
 from accounting.memory import tensor_bytes
-from test_claims.oracles.devices import crossings, host_to_device_copies
+from test_claims.oracles.devices import crossings, host_to_device_copies, timed_copy
 from test_claims.oracles.layout import metered
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes
 
@@ -413,20 +412,6 @@ def test_pinning_for_one_copy_is_slower_than_not_pinning(cuda, speed):
     )
 
 
-def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float, bool]:
-    """Seconds until a non_blocking copy returned, seconds it took on the device, and whether it then still ran."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    begin.record()
-    target.copy_(source, non_blocking=True)
-    end.record()
-    returned_s = time.perf_counter() - start
-    still_running = not end.query()
-    end.synchronize()
-    return returned_s, begin.elapsed_time(end) / 1e3, still_running
-
-
 @pytest.mark.claim("device.nonblocking-overlap")
 def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_figure):
     pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
@@ -439,32 +424,6 @@ def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_
     assert returned_s < copied_s / 2, f"the host was held {returned_s:.4f} s of the {copied_s:.4f} s of a pinned copy"
     returned_s, copied_s, _ = timed_copy(target, pageable)
     assert returned_s > copied_s / 2, f"the host was free after {returned_s:.4f} of {copied_s:.4f} s of a pageable copy"
-
-
-@pytest.mark.claim("device.nonblocking-overlap")
-def test_copy_and_kernels_overlap_on_two_streams_and_not_on_one(cuda, speed):
-    pinned, target = torch.ones(COPIED_FLOATS).pin_memory(), torch.empty(COPIED_FLOATS, device=cuda)
-    a, product, side = torch.randn(4096, 4096, device=cuda), torch.empty(4096, 4096, device=cuda), torch.cuda.Stream()
-    copy_s = speed.seconds(lambda: target.copy_(pinned, non_blocking=True), calls=3)
-    product_s = speed.seconds(lambda: torch.mm(a, a, out=product), calls=3)
-    products = max(1, round(copy_s / product_s))
-
-    def compute() -> None:
-        for _ in range(products):
-            torch.mm(a, a, out=product)
-
-    def one_stream() -> None:
-        target.copy_(pinned, non_blocking=True)
-        compute()
-
-    def two_streams() -> None:
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            target.copy_(pinned, non_blocking=True)
-        compute()
-        torch.cuda.current_stream().wait_stream(side)
-
-    speed.assert_slower(one_stream, two_streams, "copy then compute against copy during compute", at_least=1.2)
 
 
 @pytest.mark.claim("device.nonblocking-overlap")

@@ -361,49 +361,6 @@ def test_the_forward_pass_builds_the_graph_and_the_backward_pass_uses_it_up(devi
         y.backward()
 
 
-@pytest.mark.claim("grad.graph-built-in-forward")
-def test_without_gradients_nothing_is_kept_for_a_backward_pass(device):
-    net, x, kept = linear_net([4, 5, 6], device), torch.rand(3, 4, device=device), []
-    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda packed: packed):
-        with torch.no_grad():
-            net(x)
-        assert not kept, f"{len(kept)} tensors were kept although gradients were off"
-        net(x)
-    assert kept, "nothing was kept although gradients were on"
-
-
-@pytest.mark.claim("grad.needs-activations")
-@given(b=sizes(), widths=widths_of_nets, data=st.data())
-def test_the_input_of_a_layer_is_kept_for_the_gradient_of_its_weight_only(device, b, widths, data):
-    net, inputs, kept = linear_net(widths, device), [], []
-    frozen = data.draw(st.lists(st.booleans(), min_size=len(net), max_size=len(net)), label="frozen")
-    for layer, freeze in zip(net, frozen, strict=True):
-        layer.weight.requires_grad_(not freeze)
-        layer.register_forward_pre_hook(lambda _, given_: inputs.append(given_[0].data_ptr()))
-
-    def keep(tensor):
-        kept.append(tensor.data_ptr())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda packed: packed):
-        net(torch.rand(b, widths[0], device=device))
-    got = [pointer in kept for pointer in inputs]
-    assert got == [not freeze for freeze in frozen], (
-        f"inputs kept: {got}, but should be kept where the weight needs a gradient [{frozen=}, {widths=}]"
-    )
-
-
-@pytest.mark.claim("grad.needs-activations")
-def test_an_activation_that_was_overwritten_makes_the_backward_pass_refuse(device):
-    first, second = linear_net([3, 4], device), linear_net([4, 2], device)
-    hidden = first(torch.rand(2, 3, device=device))
-    y = second(hidden).sum()
-    with torch.no_grad():
-        hidden.zero_()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        y.backward()
-
-
 MODULES = {
     "Linear": (lambda: torch.nn.Linear(3, 4), (2, 3)),
     "Conv2d": (lambda: torch.nn.Conv2d(2, 4, 3, groups=2), (1, 2, 5, 5)),

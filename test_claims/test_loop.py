@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from accounting.models import DeepLinear
 from test_claims.oracles.memory import OPTIMIZERS
+from test_claims.oracles.precision import two_layers_trained
 from test_claims.strategies import sizes
 
 seeds = st.integers(0, 2**31)
@@ -214,33 +214,10 @@ def test_a_net_without_such_layers_is_the_same_in_both_modes(device):
 # ---- mixed precision ---------------------------------------------------------------------------------------------
 
 
-def two_layer_loop(device, dtype, *, scaler, steps=60, loss_factor=1.0):
-    """The exercise: a net of two linear layers trained under autocast; the net and its losses.
-
-    The factor makes the gradients small; Adam's update does not depend on it, as long as there are gradients.
-    """
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 1)).to(device)
-    x = torch.randn(64, 16, device=device)
-    y = x.sum(dim=1, keepdim=True)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-16)
-    scaler = torch.amp.GradScaler(device.type, enabled=scaler)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        with torch.autocast(device.type, dtype):
-            loss = nn.functional.mse_loss(net(x), y)
-        scaler.scale(loss * loss_factor).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.item())
-    return net, losses
-
-
 @pytest.mark.claim("loop.mixed-two-layer")
 @pytest.mark.parametrize(("dtype", "scaler"), [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, True)])
 def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, scaler):
-    net, losses = two_layer_loop(device, dtype, scaler=scaler)
+    net, losses = two_layers_trained(device, dtype, scaler=scaler)
     record_figure(f"{dtype}: loss {losses[0]:.1f} to {losses[-1]:.3f} in 60 steps")
     assert losses[-1] < losses[0] / 20, f"the loss fell only from {losses[0]} to {losses[-1]} in {dtype}"
     where = {tensor.device for p in net.parameters() for tensor in (p, p.grad)}
@@ -252,7 +229,7 @@ def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, sca
 def test_the_loop_takes_memory_of_one_gpu_alone(device):
     others = [index for index in range(torch.cuda.device_count()) if index != (device.index or 0)]
     before = [torch.cuda.memory_allocated(index) for index in others]
-    net, _ = two_layer_loop(device, torch.bfloat16, scaler=False, steps=2)
+    net, _ = two_layers_trained(device, torch.bfloat16, steps=2)
     after = [torch.cuda.memory_allocated(index) for index in others]
     assert after == before, f"the other GPUs' memory went from {before} to {after} bytes"
     assert next(net.parameters()).device == device
@@ -262,59 +239,9 @@ def test_the_loop_takes_memory_of_one_gpu_alone(device):
 def test_in_fp16_a_loop_without_the_scaler_stands_still_where_gradients_are_small(device):
     """Gradients of 1e-9 and less are zero in fp16, and Adam does not move; scaled by 65536 they are not."""
     plain, scaled, bf16 = (
-        two_layer_loop(device, dtype, scaler=scaler, loss_factor=1e-9)[1]
+        two_layers_trained(device, dtype, scaler=scaler, loss_factor=1e-9)[1]
         for dtype, scaler in [(torch.float16, False), (torch.float16, True), (torch.bfloat16, False)]
     )
     assert plain[0] == plain[-1], f"fp16 without a scaler learnt, from {plain[0]} to {plain[-1]}"
     for name, losses in (("fp16 with a scaler", scaled), ("bf16", bf16)):
         assert losses[-1] < losses[0] / 20, f"{name}: the loss fell only from {losses[0]} to {losses[-1]}"
-
-
-# ---- the start ---------------------------------------------------------------------------------------------------
-
-
-def deep_net(workloads, device, seed, deviation):
-    """Eight linear layers of width 64 whose weights are normal with this deviation."""
-    torch.manual_seed(seed)
-    net = workloads.build(DeepLinear(dim=64, layers=8, outputs=64), device=device)
-    for parameter in net.parameters():
-        nn.init.normal_(parameter, std=deviation)
-    return net
-
-
-def trained_losses(net, device, steps=30):
-    x, y = torch.randn(2, 32, 64, device=device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(net(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.claim("loop.naive-init-fails")
-@pytest.mark.parametrize("seed", range(4))
-def test_training_blows_up_from_unit_weights_and_converges_from_rescaled_ones(workloads, device, record_figure, seed):
-    naive = trained_losses(deep_net(workloads, device, seed, 1.0), device)
-    rescaled = trained_losses(deep_net(workloads, device, seed, 1 / math.sqrt(64)), device)
-    record_figure(f"after 30 steps {naive[-1]:.3g} naively, {rescaled[0]:.3g} to {rescaled[-1]:.3g} rescaled")
-    assert not math.isfinite(naive[-1]), f"from N(0, 1) the loss is {naive[-1]}, but should have overflowed [{seed=}]"
-    assert rescaled[-1] < 0.95 * rescaled[0], f"rescaled, the loss went from {rescaled[0]} to {rescaled[-1]} [{seed=}]"
-    assert rescaled[0] < 10, f"rescaled, the first loss is {rescaled[0]}, but should be near 2"
-
-
-@pytest.mark.claim("loop.naive-init-fails")
-@given(seed=seeds)
-def test_each_layer_of_unit_weights_multiplies_by_the_root_of_its_width(workloads, device, seed):
-    """Nine products, the head being the last: a factor of 8 each, 1.3e8 in all; rescaled, a factor of 1."""
-    growth = {}
-    for deviation in (1.0, 1 / 8):
-        with torch.no_grad():
-            net = deep_net(workloads, device, seed, deviation)
-            x = torch.randn(32, 64, device=device)
-            growth[deviation] = (net(x).square().mean() / x.square().mean()).sqrt().item() ** (1 / 9)
-    assert 7 < growth[1.0] < 9, f"a layer of unit weights multiplies by {growth[1.0]:.2f}, not by 8 [{seed=}]"
-    assert 0.87 < growth[1 / 8] < 1.13, f"a rescaled layer multiplies by {growth[1 / 8]:.2f}, not by 1 [{seed=}]"

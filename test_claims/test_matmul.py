@@ -6,7 +6,6 @@ import itertools
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import einops
 import numpy as np
@@ -22,8 +21,9 @@ from accounting.layout import broadcast_shape
 from accounting.models import GPT2_SMALL, Transformer, forward_flops
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.einsum import by_loops, difference, einsums
+from test_claims.oracles.products import fp32_products
 from test_claims.oracles.scalars import integers
-from test_claims.strategies import seldom, shapes, sizes
+from test_claims.strategies import seldom, shapes, sizes, stretched
 
 CHAIN = "ij,jk,kl->il", (256, 256), (256, 256), (256, 4)  # cheap from the right only
 
@@ -64,13 +64,6 @@ def test_inner_sizes_vanish_and_outer_sizes_stay(device, m, k, n):
     assert not wrong, f"a @ b: {wrong} [{m=}, {k=}, {n=}]"
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         a @ integers(k + 1, n, device=device)
-
-
-@st.composite
-def stretched(draw, shape):
-    """A shape that broadcasts with `shape`: any tail of it, sizes replaced by 1."""
-    tail = shape[draw(st.integers(0, len(shape))) :]
-    return tuple(1 if draw(st.booleans()) else size for size in tail)
 
 
 @pytest.mark.claim("matmul.broadcast")
@@ -292,23 +285,12 @@ def test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32(device, bit, rows):
     assert got == [1 + 2.0**-bit], f"1 + 2^-{bit} became {got}: products of fp32 do not keep its 23 bits [{rows=}]"
 
 
-@contextmanager
-def allowing(precision):
-    """fp32 products in that precision: "highest" is fp32, "high" allows TF32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @pytest.mark.claim("matmul.tensor-cores-default")
 @pytest.mark.needs("sm>=8.0")
 def test_allowing_tf32_rounds_products_of_fp32_to_its_10_bits(device):
     lost = 2.0 ** -(FORMATS["tf32"].fraction_bits + 2)
     x = torch.full((128, 128), 1 + lost, device=device)
-    with allowing("high"):
+    with fp32_products("high"):
         product = (x @ torch.eye(128, device=device)).unique().tolist()
     expected = [1 + lost] if torch.version.hip else [1.0]  # most AMD units have no TF32
     assert product == expected, f"with TF32 allowed 1 + {lost} became {product}, but should be {expected}"
@@ -323,7 +305,7 @@ def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast):
     low_a, low_b = a.to(dtype), b.to(dtype)
 
     def with_tensor_cores():
-        with allowing("high" if fast == "tf32" else "highest"):
+        with fp32_products("high" if fast == "tf32" else "highest"):
             low_a @ low_b
 
     speed.assert_slower(lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=1.5)
@@ -343,14 +325,14 @@ def forward_share(workloads, model, sequence):
     return count.total / (count.total + count.elementwise)
 
 
-@pytest.mark.claim("matmul.bread-and-butter")
+@pytest.mark.claim("matmul.bread-and-butter", "flops.dominates")
 def test_products_are_nearly_all_of_gpt2s_flops(workloads, record_figure):
     share = forward_share(workloads, GPT2_SMALL, 1024)
     assert share > 0.99, f"products are {share:.2%} of GPT-2 small's forward FLOPs, but should be above 99 %"
     record_figure(f"products are {share:.1%} of the forward FLOPs of GPT-2 small at 1024 tokens")
 
 
-@pytest.mark.claim("matmul.bread-and-butter")
+@pytest.mark.claim("matmul.bread-and-butter", "flops.dominates")
 def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_narrowest_net(workloads, record_figure):
     shares = []
     for head_dim in (1, 2, 4, 16, 64):

@@ -20,7 +20,7 @@ from accounting.models import DeepLinear, step_flops
 from accounting.roofline import hfu, mfu
 from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net
-from test_claims.oracles.products import flop_per_s, product, without_tf32
+from test_claims.oracles.products import flop_per_s, fp32_products, product
 from test_claims.oracles.streams import Event, Stream
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
@@ -74,7 +74,7 @@ def test_without_the_time_the_quotient_is_seconds_not_a_share():
 @pytest.mark.claim("mfu.definition")
 def test_a_product_here_has_a_utilisation_above_0_and_up_to_1(device, bound_flop_per_s, record_figure):
     side = 256 if device.type == "cpu" else 4096
-    with without_tf32(), counted.flops() as dispatched:
+    with fp32_products(), counted.flops() as dispatched:
         multiply = product(device, "fp32", side)
         multiply()
     seconds = min(measured.time(multiply, device, warmup=2, rounds=5).times_s)
@@ -282,7 +282,7 @@ def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(record_f
 @pytest.mark.needs("cuda", "sm>=8.0")
 def test_the_example_runs_faster_in_bf16_here(device, peak_flop_per_s, record_figure):
     rates = {}
-    with without_tf32():
+    with fp32_products():
         for dtype in ("fp32", "bf16"):
             rates[dtype], peak = flop_per_s(device, dtype, *EXAMPLE), peak_flop_per_s(dtype)
             share = f", {rates[dtype] / peak:.2f} of the peak" if peak else ""

@@ -580,27 +580,24 @@ def test_whole_tensors_are_shared_out_so_one_large_one_upsets_the_balance(shards
 REPAIRS = ["bf16, fp32 master", "bf16, stochastic rounding"]
 
 
-@pytest.mark.claim("optim.fp32-state-needed")
-def test_a_bf16_weight_stalls_under_small_updates_and_fp32_does_not(device, record_figure):
-    one = torch.ones(1, device=device)
-    bf16, fp32 = (papers.descended(one, torch.ones_like, keeping).item() for keeping in ("bf16", "fp32"))
-    record_figure(f"1.0 less 100 times 0.001: bf16 {bf16}, fp32 {fp32:.4f}")
-    assert bf16 == 1.0, f"100 steps of 0.001 bring the bf16 weight to {bf16}, but should leave it at 1.0"
-    assert fp32 == pytest.approx(0.9, abs=1e-5), (
-        f"100 steps of 0.001 bring the fp32 weight to {fp32}, but should bring it to 0.9"
-    )
-
-
-@pytest.mark.claim("optim.fp32-state-needed")
-@pytest.mark.parametrize("keeping", REPAIRS)
-def test_a_master_copy_or_stochastic_rounding_repairs_bf16(device, keeping):
+@pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params")
+@pytest.mark.parametrize(
+    ("keeping", "should", "error"),
+    [
+        ("bf16", 1.0, 0.0),
+        ("fp32", 0.9, 1e-5),
+        ("bf16, fp32 master", 0.9, 2**-9),
+        ("bf16, stochastic rounding", 0.9, 8e-4),
+    ],
+)
+def test_bf16_weights_stall_under_small_updates_unless_repaired(device, record_figure, keeping, should, error):
     """The mean of 20,000 stochastically rounded weights has a standard deviation of 1.2e-4; bf16(0.9) is 0.8984."""
     got = papers.descended(torch.ones(20_000, device=device), torch.ones_like, keeping).mean().item()
-    error = 2**-9 if "master" in keeping else 8e-4
-    assert got == pytest.approx(0.9, abs=error), f"with {keeping} the weights end at {got}, but should end at 0.9"
+    record_figure(f"1.0 less 100 times 0.001: {got:.4f} in {keeping}")
+    assert got == pytest.approx(should, rel=0, abs=error), f"in {keeping} the weights end at {got}, not at {should}"
 
 
-@pytest.mark.claim("optim.fp32-state-needed")
+@pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params")
 def test_least_squares_in_bf16_learns_nothing_unless_repaired(device, record_figure):
     torch.manual_seed(0)
     x, solution = torch.randn(256, 16).to(device), torch.linspace(1.02, 1.15, 16).to(device)

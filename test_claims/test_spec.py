@@ -15,7 +15,7 @@ from accounting.flops import matmul_flops
 from accounting.models import active_parameter_count, forward_flops, parameter_count, rule_flops
 from accounting.peaks import ROWS
 from test_claims.oracles import published
-from test_claims.oracles.products import flop_per_s, product, without_tf32
+from test_claims.oracles.products import flop_per_s, fp32_products, product
 
 A100, H100, H100_PCIE = (ACCELERATORS[name] for name in ("A100 SXM4 80GB", "H100 SXM5 80GB", "H100 PCIe 80GB"))
 LARGE = 8192  # side of a product that fills any GPU
@@ -207,7 +207,7 @@ def test_products_of_fp8_are_faster_than_those_of_fp16_here(device, speed):
 @pytest.mark.claim("spec.fp32-slower", "spec.fp32-orders-worse")
 @pytest.mark.needs("cuda")
 def test_products_of_fp32_are_slower_than_those_of_fp16_here_but_not_by_orders_of_magnitude(device, speed):
-    with without_tf32():
+    with fp32_products():
         fp32, fp16 = (product(device, dtype, LARGE // 2) for dtype in ("fp32", "fp16"))
         speed.assert_slower(fp32, fp16, f"a product of side {LARGE // 2}, fp32 against fp16", at_most=100)
 
@@ -301,7 +301,7 @@ def test_published_utilisation_is_held_against_the_dense_peak(run):
 def test_no_product_here_exceeds_what_the_units_can_do(device, bound_flop_per_s, peak_flop_per_s, record_figure, dtype):
     side = 256 if device.type == "cpu" else LARGE // 2
     bound, peak = bound_flop_per_s(dtype), peak_flop_per_s(dtype)
-    with without_tf32():
+    with fp32_products():
         rate = flop_per_s(device, dtype, side)
     record_figure(f"{dtype}: {rate / 1e12:.3g} TFLOP/s" + (f", {rate / peak:.2f} of the peak" if peak else ""))
     assert bound is None or rate <= bound, f"a product of {dtype} ran at {rate:.3g} FLOP/s, above the bound {bound:.3g}"

@@ -32,11 +32,6 @@ NOISE = "noise"
 NO_FAULT = Fault(topic="", name="nothing is planted", turns_red=(), plant=lambda patch: None)
 
 
-@functools.cache
-def test_files_once() -> dict[Path, str]:
-    return {file: file.read_text(encoding="utf-8") for file in sorted(ROOT.glob("test_claims/test_*.py"))}
-
-
 registry_once = functools.cache(load_registry)  # reading it takes longer than most of the claims under a fault
 
 
@@ -64,10 +59,11 @@ class Shortcuts:
         return {}
 
 
-def test_files_of(claims: tuple[str, ...]) -> list[str]:
-    """The test files of this suite that bear one of `claims`."""
-    files = {file: text for file, text in test_files_once().items() if file.stem != "test_user_model"}
-    return [str(file) for file, text in files.items() if any(f'"{claim}"' in text for claim in claims)]
+@functools.cache
+def text_of_test_files() -> dict[str, str]:
+    """The claims' test files; not the one for the model of `--model`, which no fault is run with."""
+    files = sorted(set(ROOT.glob("test_claims/test_*.py")) - {ROOT / "test_claims/test_user_model.py"})
+    return {str(file): file.read_text(encoding="utf-8") for file in files}
 
 
 def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> dict[str, Any]:
@@ -77,7 +73,8 @@ def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> d
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugin, "load_registry", registry_once)
         planted.plant(patch)
-        files = test_files_of(claims)
+        texts = text_of_test_files()
+        files = [file for file, text in texts.items() if any(f'"{claim}"' in text for claim in claims)]
         arguments = [*files, "-q", f"--tb={traceback}", "--hypothesis-profile=faults"]
         arguments += ["--hypothesis-seed=0"]  # so that whether a fault is noticed does not depend on chance
         arguments += [f"--claim={claim}" for claim in claims]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -61,3 +62,17 @@ def host_to_device_copies(function: Callable[[], Any]) -> int:
         function()
         torch.cuda.synchronize()
     return sum("HtoD" in event.name or "HostToDevice" in event.name for event in profile.events())
+
+
+def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float, bool]:
+    """Seconds until a non_blocking copy returned, seconds it took on the device, and whether it then still ran."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    begin.record()
+    target.copy_(source, non_blocking=True)
+    end.record()
+    returned_s = time.perf_counter() - start
+    still_running = not end.query()
+    end.synchronize()
+    return returned_s, begin.elapsed_time(end) / 1e3, still_running

@@ -15,6 +15,8 @@ import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from test_claims.oracles.precision import stochastically_rounded
+
 Array = NDArray[np.float64]
 Path = list[Array]  # the weights after each step
 Reference = Callable[..., Iterator[Array]]
@@ -171,16 +173,6 @@ def disagreement(got: list[Path], should: list[Path], tolerance: float = 1e-11) 
                     f"but should be {two[place]!r}"
                 )
     return None
-
-
-def stochastically_rounded(values: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """fp32 values as bf16, up or down at random, so that the expected value is the value itself.
-
-    bf16 is the upper half of an fp32 pattern: a random number added to the lower half carries into the upper one with
-    just the probability of rounding away from zero; then the lower half is cut off.
-    """
-    noise = torch.randint(0, 2**16, values.shape, dtype=torch.int32, device=values.device, generator=generator)
-    return ((values.view(torch.int32) + noise) & -(2**16)).view(torch.float32).bfloat16()
 
 
 def descended(

@@ -26,29 +26,44 @@ class Products(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-def stochastically_rounded(x: Tensor) -> Tensor:
-    """fp32 to bf16, up with the probability of the remainder: right on average. A bf16 is the upper half of an fp32."""
-    bits = x.view(torch.int32)
-    return (bits + torch.randint_like(bits, 1 << 16)).bitwise_and(-1 << 16).view(torch.float32).bfloat16()
+def stochastically_rounded(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """fp32 values as bf16, up or down at random, so that the expected value is the value itself.
 
-
-def bf16_weights_trained(device: torch.device, repair: str, start: float, target: float, steps: int) -> Tensor:
-    """64 weights in bf16 on their way from `start` to `target`, by torch's AdamW at rate 1e-3, its state in fp32.
-
-    repair: "none" (each new weight is rounded to bf16 and forgotten), "stochastic rounding" or "master copy" (in fp32).
+    bf16 is the upper half of an fp32 pattern: a random number added to the lower half carries into the upper one with
+    just the probability of rounding away from zero; then the lower half is cut off.
     """
-    weights = torch.full((64,), start, device=device, dtype=torch.bfloat16, requires_grad=True)
-    wide = nn.Parameter(weights.detach().float())
-    optimizer = torch.optim.AdamW([wide], lr=1e-3, weight_decay=0.0)
+    noise = torch.randint(0, 2**16, x.shape, dtype=torch.int32, device=x.device, generator=generator)
+    return ((x.view(torch.int32) + noise) & -(2**16)).view(torch.float32).bfloat16()
+
+
+def two_layers_trained(
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    *,
+    layer: type[nn.Linear] = nn.Linear,
+    scaler: bool = False,
+    loss_factor: float = 1.0,
+    steps: int = 60,
+) -> tuple[nn.Sequential, list[float]]:
+    """A net of two such layers trained by Adam, under autocast where a dtype is given; the net and its losses.
+
+    The factor makes the gradients small; Adam's update does not depend on it, as long as there are gradients.
+    """
+    torch.manual_seed(0)
+    net = nn.Sequential(layer(16, 32), layer(32, 1)).to(device)
+    x = torch.randn(64, 16, device=device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-16)
+    scale = torch.amp.GradScaler(device.type, enabled=scaler)
+    losses = []
     for _ in range(steps):
-        (weights - target).float().square().mean().backward()
-        wide.grad, weights.grad = weights.grad.float(), None
-        with torch.no_grad():
-            if repair != "master copy":
-                wide.copy_(weights)
-            optimizer.step()
-            weights.copy_(stochastically_rounded(wide) if repair == "stochastic rounding" else wide)
-    return weights.detach()
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = nn.functional.mse_loss(net(x), x.sum(dim=1, keepdim=True))
+        scale.scale(loss * loss_factor).backward()
+        scale.step(optimizer)
+        scale.update()
+        losses.append(loss.item())
+    return net, losses
 
 
 def through_fp8(x: Tensor, dtype: torch.dtype, scaled: bool) -> Tensor:

@@ -35,10 +35,10 @@ def flop_per_s(device: torch.device, dtype: str, m: int, k: int | None = None, n
 
 
 @contextmanager
-def without_tf32() -> Iterator[None]:
-    """Products of fp32 are products of fp32 within, whatever the machine's default is."""
+def fp32_products(precision: str = "highest") -> Iterator[None]:
+    """Products of fp32 within: in fp32, or with "high" in TF32 where the device has it, whatever the default is."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
