@@ -1,6 +1,6 @@
 """The counter: to which pass, module and operator a figure belongs, what is recomputed, and where its domain ends.
 
-What each operator costs is the subject of test_operators.py, the bytes it moves of test_counted_bytes.py.
+What each operator costs is the subject of test_operators.py, the bytes it moves of test_tensors.py.
 """
 
 import sys

@@ -1,20 +1,15 @@
 """What one operator costs: the counter against definitions that count their own operations, and the page about it."""
 
 import re
-import warnings
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 from accounting import counted
-from accounting.attention import Attention, attention_backward_flops, attention_flops
-from accounting.counted import attention, operators, plans
+from accounting.counted import operators, plans
 from accounting.counted.result import UNKNOWN
 from meta_tests.accounting.counted import operator_definitions as define
 from meta_tests.accounting.counted.operator_cases import CASES, Case
@@ -145,115 +140,6 @@ def test_each_gradient_of_a_convolution_costs_what_its_forward_does(
     assert layer.weight.grad is None or torch.equal(layer.weight.grad, weight_gradient), "of the weight as well"
     assert count.forward == forward, f"{count}, but should be {forward} forward [{groups=}]"
     assert count.backward == right, f"counted {count}, but should be {right} [{groups=}]"
-
-
-# --- attention --------------------------------------------------------------------------------------------------------
-
-
-def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:
-    with sdpa_kernel(backend), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the reasons why there is no kernel
-        return F.scaled_dot_product_attention(*operands, is_causal=True)
-
-
-@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (7, 7), (1, 1)])
-@pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
-def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend: SDPBackend, queries: int, keys: int) -> None:
-    leaves = [torch.randn(1, 4, n, 4, requires_grad=True) for n in (queries, keys, keys)]
-    rescoring = 2 * 4 * 4 * keys * queries
-    for pairs in ("full", "causal"):
-        forward, backward = define.attention(*(each[0] for each in leaves), causal=pairs == "causal")
-        rescoring = (backward - 2 * forward) * (backend == SDPBackend.FLASH_ATTENTION)
-        with counted.flops(pairs=pairs) as count:
-            attend(leaves, backend).sum().backward()
-        got = (count.forward, count.backward, count.recomputed)
-        should = (forward, 2 * forward + rescoring, rescoring)
-        assert got == should, f"forward, backward, recomputed are {got}, but should be {should} [{pairs}, {backend}]"
-
-
-@pytest.mark.parametrize(("queries", "keys", "at_end"), [(3, 5, False), (3, 5, True), (5, 3, False), (4, 4, True)])
-def test_the_pairs_of_a_causal_mask_are_those_of_the_mask(queries: int, keys: int, at_end: bool) -> None:
-    mask = torch.ones(queries, keys).tril(keys - queries if at_end else 0)
-    got = sum(part.scores for part in attention.unmasked(Attention(1, 1, queries, 1, key_length=keys), at_end))
-    assert got == int(mask.sum()), (
-        f"{got} pairs are counted, but the mask leaves {int(mask.sum())} [{queries=}, {keys=}]"
-    )
-
-
-def test_causal_attention_within_a_module_and_its_recomputation_are_recognised() -> None:
-    layer = nn.MultiheadAttention(8, 2, batch_first=True, bias=False)
-    mask, data = nn.Transformer.generate_square_subsequent_mask(5), torch.randn(1, 5, 8, requires_grad=True)
-
-    def attended(x: Tensor) -> Tensor:
-        return layer(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
-
-    figures = {}
-    for pairs in ("full", "causal"):
-        with sdpa_kernel(SDPBackend.MATH), counted.flops(pairs=pairs) as count:
-            checkpoint(attended, data, use_reentrant=True).sum().backward()
-        figures[pairs] = count.step
-    one = 2 * 2 * 4  # FLOPs of one product per pair, of both heads
-    spared = [getattr(figures["full"], each) - getattr(figures["causal"], each) for each in ("forward", "backward")]
-    assert spared == [2 * one * 10, 4 * one * 10], f"{spared} FLOPs are spared, but 10 of 25 pairs are masked"
-    again = figures["full"].recomputation - figures["causal"].recomputation
-    assert again == 2 * one * 10, f"{again} FLOPs are spared when recomputed"
-
-
-def test_more_keys_than_queries_are_masked_from_the_first_key_on_as_torch_does() -> None:
-    operands = [torch.randn(1, 1, n, 4) for n in (3, 5, 5)]
-    with counted.flops(pairs="causal") as count:
-        out = attend(operands, SDPBackend.MATH)
-    assert torch.allclose(out[0, 0, 0], operands[2][0, 0, 0], atol=1e-6), "torch's first query should see one key"
-    assert count.total == 2 * 2 * 4 * (1 + 2 + 3), f"{count}, but 6 pairs are left"
-
-
-flash_backward_flops = partial(attention_backward_flops, convention="flash")
-KERNELS = sorted(name for name in attention.ATTENTION if not name.endswith("backward"))
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernels_of_attention_for_accelerators_are_described_by_their_schema(name: str) -> None:
-    """Without such a device only shapes: the arguments as their schema names them."""
-    heads_first = name.startswith("_scaled")
-    shape = (2, 4, 6, 8) if heads_first else (2, 6, 4, 8)
-    packet, backward = (
-        getattr(torch.ops.aten, each, None) for each in (name, name.removesuffix("_forward") + "_backward")
-    )
-    if packet is None or backward is None:
-        pytest.skip(f"torch {torch.__version__} has no {name}")
-    one = 2 * 2 * 4 * 6 * 6 * 8
-    for operator, products in ((packet, 2), (backward, 5)):
-        names = {each.name for each in operator.default._schema.arguments}
-        assert {"query", "key", "value"} <= names, f"{operator} should name its operands, but has {names}"
-        given = {each: torch.empty(shape, device="meta") for each in ("query", "key", "value")}
-        shapes = attention.attentions(str(operator).removeprefix("aten."), given)
-        got = sum(map(attention_flops if products == 2 else flash_backward_flops, shapes))
-        assert got == products * one, f"{got}, but {products} products cost {products * one} [{operator}]"
-        assert names & {"is_causal", "custom_mask_type"}, f"{operator} should say whether it is causal: {names}"
-
-
-def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
-    query = torch.empty(9, 2, 4)
-    bounds = torch.tensor([0, 2, 9], dtype=torch.int32)
-    arguments = {"query": query, "key": query, "value": query, "is_causal": True}
-    arguments |= {"cum_seq_q": bounds, "cum_seq_k": bounds, "max_q": 7, "max_k": 7}
-    alone = [define.attention(*[torch.ones(2, n, 4)] * 3, causal=causal)[0] for causal in (False, True) for n in (2, 7)]
-    got = tuple(
-        sum(map(attention_flops, attention.attentions("_flash_attention_forward", arguments, pairs)))
-        for pairs in ("full", "causal")
-    )
-    should = alone[0] + alone[1], alone[2] + alone[3]
-    assert got == should, f"full, causal cost {got}, but should be {should}"
-    unreadable = arguments | {"cum_seq_q": bounds.to("meta"), "cum_seq_k": bounds.to("meta")}
-    shapes = attention.attentions("_flash_attention_forward", unreadable)
-    assert sum(map(attention_flops, shapes)) == 2 * alone[1], (
-        "where bounds cannot be read, each sequence should count as the longest"
-    )
-
-
-def test_an_unknown_convention_of_pairs_is_refused() -> None:
-    with pytest.raises(ValueError, match="pairs must be one of full, causal, got 'half'"), counted.flops(pairs="half"):
-        pass
 
 
 # --- recurrent layers on cuDNN ----------------------------------------------------------------------------------------
