@@ -17,26 +17,8 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from accounting import counted
 from accounting.counted import operators, plans
 from accounting.flops import linear_flops, matmul_flops
+from meta_tests.accounting.counted.counting import a, b, flops_of, net, products, square
 from test_claims.oracles import scalars
-
-
-def flops_of(act: Callable[[], object]) -> counted.CountedWork:
-    with counted.flops() as count:
-        act()
-    return count
-
-
-def products(figures: dict[str, counted.Totals]) -> dict[str, int]:
-    """The FLOPs of products alone, where there are any."""
-    return {name: each.products for name, each in figures.items() if each.products}
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 5, bias=False)))
-
-
-a, b, square = torch.randn(3, 4), torch.randn(4, 5), torch.randn(4, 4)
-
 
 # --- what a figure belongs to -----------------------------------------------------------------------------------------
 
@@ -52,52 +34,6 @@ def test_a_whole_step_of_a_net_costs_what_its_numbers_do() -> None:
     backward = definition.weight_gradient.flops + definition.input_gradient.flops
     assert count.forward == definition.forward.flops, f"{count}, but should be {definition.forward.flops} forward"
     assert count.backward == backward, f"{count}, but should be {backward} backward"
-
-
-def test_flops_are_told_apart_by_module_pass_and_operator() -> None:
-    count = flops_of(lambda: net()(torch.randn(2, 3)).sum().backward())
-    assert products(count.by_operator()) == {"aten.addmm": 48, "aten.mm": 80 + 160 + 48}, f"{count.by_operator()}"
-    assert products(count.by_operator("forward")) == {"aten.addmm": 48, "aten.mm": 80}
-    assert products(count.by_operator("backward")) == {"aten.mm": 160 + 48}
-    assert products(count.by_operator("backward", "Sequential.2.0")) == {"aten.mm": 160}
-    forward, backward = (products(count.by_module(phase)) for phase in ("forward", "backward"))
-    assert forward["Sequential.0"] == 48, f"{forward}"
-    assert forward["Sequential.2"] == forward["Sequential.2.0"] == 80, f"{forward}"
-    assert backward["Sequential.2.0"] == 160, f"{backward}"
-    assert backward["Sequential.0"] == 48, f"{backward}"
-    assert count.by_module()["Global"] == count.totals(), f"{count.by_module()}"
-    assert count.totals().products == count.total == count.forward + count.backward, f"{count}"
-    assert count.by_module()["Sequential.1"].elementwise == 8 + 8, f"{count.by_module()}"
-
-
-def test_the_figures_of_the_operators_add_up_in_each_phase() -> None:
-    count = flops_of(lambda: checkpoint(net(), torch.randn(2, 3), use_reentrant=False).sum().backward())
-    for phase in ("all", "forward", "backward", "recomputed"):
-        operator_sums = [sum(column) for column in zip(*count.by_operator(phase).values(), strict=True)]
-        assert operator_sums == [*count.totals(phase)], f"operators add up to {operator_sums} [{phase}]"
-    both = [sum(pair) for pair in zip(count.totals("forward"), count.totals("backward"), strict=True)]
-    assert both == [*count.totals()], f"forward and backward add up to {both}, but should be {count.totals()}"
-
-
-def test_a_module_whose_input_is_a_leaf_can_be_differentiated_by_it() -> None:
-    data = torch.randn(2, 3, requires_grad=True)
-    layers = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 5, bias=False))
-    count = flops_of(lambda: torch.autograd.grad(layers(data).sum(), data))
-    backward = products(count.by_module("backward"))
-    assert backward == {"Global": 128, "Sequential": 128, "Sequential.0": 48, "Sequential.1": 80}, f"{backward}"
-
-
-def test_an_unknown_phase_is_refused_with_the_valid_ones() -> None:
-    with pytest.raises(ValueError, match="phase must be one of all, forward, backward, recomputed, got 'back'"):
-        flops_of(lambda: a @ b).by_operator("back")
-
-
-def test_a_count_can_be_read_while_it_grows() -> None:
-    with counted.flops() as count:
-        a @ b
-        first = count.total
-        a @ b
-    assert (first, count.total) == (120, 240), f"{(first, count.total)}, but should be 120, then 240"
 
 
 def test_nested_counts_each_count_all_that_happens_within() -> None:
@@ -319,35 +255,6 @@ def test_a_whole_transformer_layer_leaves_no_operator_unknown() -> None:
 
     count = flops_of(step)
     assert not count.unknown, f"unknown: {count.unknown}"
-
-
-def test_an_operator_without_a_formula_is_listed_with_its_calls() -> None:
-    count = flops_of(lambda: [torch.linalg.cholesky(torch.eye(3)) for _ in range(2)])
-    assert count.unknown.get("aten.linalg_cholesky_ex") == 2, f"{count.unknown}, but cholesky was called twice"
-    assert "aten.linalg_cholesky_ex" in repr(count), f"{count!r} should name what is missing"
-
-
-def test_a_fused_layer_of_inference_is_listed_and_not_taken_apart() -> None:
-    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
-    with torch.no_grad():
-        count = flops_of(lambda: layer(torch.randn(2, 5, 16)))
-    assert count.unknown == {"aten._transformer_encoder_layer_fwd": 1}, f"{count.unknown}"
-    assert count.total == 0, f"{count}, but what it does inside should not be seen"
-
-
-def test_a_kernel_of_somebody_else_is_listed() -> None:
-    @torch.library.custom_op("prooflops_meta_tests::square", mutates_args=())
-    def square_of(matrix: Tensor) -> Tensor:
-        return matrix @ matrix
-
-    count = flops_of(lambda: square_of(square))
-    assert count.unknown == {"prooflops_meta_tests.square": 1}, f"{count.unknown}"
-
-
-def test_an_operator_of_sparse_tensors_is_listed_and_not_taken_for_a_dense_one() -> None:
-    sparse = a.to_sparse()
-    count = flops_of(lambda: sparse @ b)
-    assert (count.total, count.unknown) == (0, {"aten.mm": 1}), f"{count}, but should list aten.mm"
 
 
 @pytest.mark.skipif(torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators")

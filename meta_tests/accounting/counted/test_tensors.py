@@ -5,16 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import nn
 
-from accounting import counted, roofline
-from test_claims.oracles import scalars
-
-
-def flops_of(act: Callable[[], object]) -> counted.CountedWork:
-    with counted.flops() as count:
-        act()
-    return count
+from accounting import counted
+from meta_tests.accounting.counted.counting import flops_of
 
 
 def fused_optimizer_step() -> None:
@@ -65,44 +59,6 @@ def test_bytes_are_those_of_every_tensor_read_and_written_once(name: str) -> Non
     got = [count.read_bytes, count.written_bytes]
     assert got == right, f"read, written are {got}, but should be {right} [{name}: {count.by_operator()}]"
     assert count.moved_bytes == sum(right), f"{count.moved_bytes=}, but should be {sum(right)} [{name}]"
-
-
-def test_bytes_are_told_apart_by_module_and_pass() -> None:
-    layers = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 5, bias=False))
-    data = torch.randn(2, 3)
-    count = flops_of(lambda: layers(data).backward(torch.ones(2, 5)))
-    forward = {name: (each.read_bytes, each.written_bytes) for name, each in count.by_module("forward").items()}
-    assert forward["Sequential.0"] == (4 * (6 + 12), 4 * 8), f"{forward}"
-    assert forward["Sequential.1"] == (4 * (8 + 20), 4 * 10), f"{forward}"
-    products = count.by_operator("backward")["aten.mm"]
-    read = 4 * ((10 + 8) + (10 + 20) + (8 + 6))  # dw and dx of the second layer, dw of the first
-    assert products.read_bytes == read, f"the backward pass reads {products.read_bytes}, but should read {read}"
-    assert products.written_bytes == 4 * (20 + 8 + 12), f"{products}"
-
-
-def test_intensity_is_flops_over_bytes_per_operator_and_in_total() -> None:
-    def act() -> Tensor:
-        return (a @ b).exp()
-
-    count, operations = flops_of(act), scalars.Operations()
-    scalars.matmul(operations.array(a), operations.array(b))
-    product_bytes, exp_bytes = (12 + 20 + 15) * 4, (15 + 15) * 4
-    by_operator = {name: each.intensity for name, each in count.by_operator().items()}
-    assert by_operator == {"aten.mm": operations.flops / product_bytes, "aten.exp": 15 / exp_bytes}, f"{by_operator}"
-    together = (operations.flops + 15) / (product_bytes + exp_bytes)
-    assert count.intensity == together, f"{count.intensity=}, but should be {together}"
-
-
-def test_the_intensity_of_one_product_is_that_of_the_formula() -> None:
-    for m, k, n in ((1, 64, 64), (64, 64, 64), (5, 7, 11)):
-        x, w = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (k, n)))
-        got, formula = flops_of(lambda x=x, w=w: x @ w).intensity, roofline.matmul_work(m, k, n, "bf16").intensity
-        assert got == formula, f"counted {got}, but the formula says {formula} [{m=}, {k=}, {n=}]"
-
-
-def test_what_moves_nothing_has_no_intensity() -> None:
-    with pytest.raises(ValueError, match="moved_bytes must be at least 1, got 0"):
-        _ = flops_of(lambda: wide.t()).intensity
 
 
 def test_the_meta_device_moves_the_bytes_that_real_tensors_would() -> None:
