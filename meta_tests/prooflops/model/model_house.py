@@ -1,9 +1,26 @@
 """A house with nothing in it but the tests of a user's model, and the users' models as the package `zoo`."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from meta_tests.conftest import ROOT, new_house
+import pytest
+
+from meta_tests.conftest import ROOT, ChildRun, new_house
+
+SPECS = {"resnet": "zoo.resnet:factory", "gpt": "zoo.gpt:factory", "own": "zoo.own:Factories.factory"}
+LAST_VALIDATION = ("verdicts.json", "report.md")
+each_model = pytest.mark.parametrize("name", SPECS)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What a run over one model said, and the facts that it left."""
+
+    run: ChildRun
+    facts: dict[str, Any]
+    page: str
 
 
 def model_house(folder: Path, *, registry: bool = True) -> Path:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from meta_tests.prooflops.model.model_house import Examined, each_model
 from meta_tests.user_models import gpt
 from meta_tests.user_models.worked import BACKWARD, FORWARD, PARTS
 from prooflops.model import flop_difference
@@ -116,3 +117,9 @@ def test_a_wrong_explanation_does_not_pass(monkeypatch: pytest.MonkeyPatch, what
     assert parts != PARTS["gpt"]
     if what == "_shares":
         assert flops.unexplained("step") != 0
+
+
+@each_model
+def test_each_reason_has_its_flops(examined: dict[str, Examined], name: str) -> None:
+    parts = examined[name].facts["flops"]["parts"]
+    assert {part["name"]: (part["forward"], part["backward"]) for part in parts} == PARTS[name]

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from meta_tests.conftest import ROOT
-from meta_tests.user_models.worked import PARAMETERS
+from meta_tests.prooflops.model.model_house import Examined, each_model
+from meta_tests.user_models.worked import GRADIENT_BYTES, PARAMETERS, STATE_BYTES
 from prooflops.model.memory import memory_of
 from prooflops.model.user_model import load_user_model
 
@@ -26,3 +27,26 @@ def test_what_vision_models_and_checkpointed_ones_do_is_predicted(factory: str) 
     row, gradients = memory.row("peak of a step"), memory.row("gradients")
     assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{row} {memory.remarks}"
     assert gradients.predicted_bytes == gradients.measured_bytes, f"{gradients}"
+
+
+@each_model
+def test_gradients_and_optimizer_state_have_their_bytes(examined: dict[str, Examined], name: str) -> None:
+    rows = {row["name"]: row for row in examined[name].facts["memory"]["rows"]}
+    assert rows["gradients"]["measured_bytes"] == GRADIENT_BYTES[name]
+    assert rows["optimizer state"]["measured_bytes"] == STATE_BYTES[name]
+    state = rows["parameters, buffers, inputs"]["measured_bytes"] + GRADIENT_BYTES[name] + STATE_BYTES[name]
+    assert rows["peak of a step"]["measured_bytes"] >= state
+
+
+@each_model
+def test_the_memory_of_a_step_is_predicted(examined: dict[str, Examined], name: str) -> None:
+    rows = {row["name"]: row for row in examined[name].facts["memory"]["rows"]}
+    for what in ("held for the backward pass", "peak of a step"):
+        row = rows[what]
+        assert row["predicted_bytes"] == pytest.approx(row["measured_bytes"], rel=0.01), f"{what}: {row}"
+
+
+def test_a_model_that_looks_at_values_is_not_predicted_and_the_page_says_so(examined: dict[str, Examined]) -> None:
+    looking = examined["looking"]
+    assert looking.run.code == 0, looking.run.output
+    assert "not predicted: RuntimeError: the block asks for values" in looking.page
