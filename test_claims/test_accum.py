@@ -36,6 +36,11 @@ def relative_error(got, should):
     return ((got - should).norm() / should.norm()).item()
 
 
+def error_of(net, x, labels, parts, weights):
+    """How far the accumulated gradient is from that of the whole batch."""
+    return relative_error(accumulated(net, x, labels, parts, weights), accumulated(net, x, labels, [len(x)], [1]))
+
+
 # ---- the same gradient -------------------------------------------------------------------------------------------
 
 
@@ -45,9 +50,7 @@ def test_equal_micro_batches_with_losses_divided_give_the_gradient_of_the_batch(
     device, micro_batches, each, norm, seed
 ):
     net, x, labels = net_and_batch(device, micro_batches * each, norm, seed)
-    whole = accumulated(net, x, labels, [len(x)], [1])
-    got = accumulated(net, x, labels, [each] * micro_batches, [1 / micro_batches] * micro_batches)
-    error = relative_error(got, whole)
+    error = error_of(net, x, labels, [each] * micro_batches, [1 / micro_batches] * micro_batches)
     assert error < 1e-12, (
         f"the gradient is off by {error:.2g}, but should be by rounding alone [{micro_batches=}, {each=}, {seed=}]"
     )
@@ -67,11 +70,10 @@ def test_losses_that_are_not_divided_give_as_many_times_the_gradient(device, mic
 @given(parts=st.lists(sizes(most=8), min_size=2, max_size=5), seed=seeds)
 def test_uneven_micro_batches_are_weighted_by_their_examples(device, parts, seed):
     net, x, labels = net_and_batch(device, sum(parts), seed=seed)
-    whole = accumulated(net, x, labels, [len(x)], [1])
-    error = relative_error(accumulated(net, x, labels, parts, [part / len(x) for part in parts]), whole)
+    error = error_of(net, x, labels, parts, [part / len(x) for part in parts])
     assert error < 1e-12, f"weighted the gradient is off by {error:.2g}, not by rounding alone [{parts=}, {seed=}]"
     if len(set(parts)) > 1:
-        alike = relative_error(accumulated(net, x, labels, parts, [1 / len(parts)] * len(parts)), whole)
+        alike = error_of(net, x, labels, parts, [1 / len(parts)] * len(parts))
         assert alike > 1e-9, f"weighted alike it is off by {alike:.2g}, but should be by more than rounding [{parts=}]"
 
 
@@ -79,8 +81,7 @@ def test_uneven_micro_batches_are_weighted_by_their_examples(device, parts, seed
 def test_uneven_micro_batches_weighted_alike_are_off_by_much(device, record_figure):
     parts = [4, 8, 20]
     net, x, labels = net_and_batch(device, sum(parts))
-    whole = accumulated(net, x, labels, [len(x)], [1])
-    error = relative_error(accumulated(net, x, labels, parts, [1 / 3] * 3), whole)
+    error = error_of(net, x, labels, parts, [1 / 3] * 3)
     record_figure(f"4 + 8 + 20 weighted alike: off by {error:.0%}")
     assert error > 0.05, f"weighted alike the gradient is off by {error:.2g}, but should be by more than 5 %"
 
@@ -88,13 +89,11 @@ def test_uneven_micro_batches_weighted_alike_are_off_by_much(device, record_figu
 @pytest.mark.claim("accum.equivalent")
 def test_batch_norm_sees_the_micro_batch_instead_of_the_batch(device, record_figure):
     net, x, labels = net_and_batch(device, 32, nn.BatchNorm1d)
-    whole = accumulated(net, x, labels, [32], [1])
-    error = relative_error(accumulated(net, x, labels, [8] * 4, [1 / 4] * 4), whole)
+    error = error_of(net, x, labels, [8] * 4, [1 / 4] * 4)
     record_figure(f"with BatchNorm: off by {error:.0%}")
     assert error > 0.05, f"with BatchNorm the gradient is off by {error:.2g}, but should be by more than 5 %"
     net.eval()
-    whole = accumulated(net, x, labels, [32], [1])
-    error = relative_error(accumulated(net, x, labels, [8] * 4, [1 / 4] * 4), whole)
+    error = error_of(net, x, labels, [8] * 4, [1 / 4] * 4)
     assert error < 1e-12, f"with fixed statistics it is off by {error:.2g}, but should be by rounding alone"
 
 
@@ -117,8 +116,7 @@ def test_training_with_accumulation_is_training_with_the_batch(device, optimizer
 def test_in_fp32_the_gradients_are_equal_to_rounding_only(device, record_figure):
     net, x, labels = net_and_batch(device, 64)
     net, x = net.float(), x.float()
-    whole = accumulated(net, x, labels, [64], [1])
-    error = relative_error(accumulated(net, x, labels, [4] * 16, [1 / 16] * 16), whole)
+    error = error_of(net, x, labels, [4] * 16, [1 / 16] * 16)
     record_figure(f"fp32, 16 micro-batches: off by {error:.1g}")
     assert error < 1e-5, f"in fp32 the gradient is off by {error:.2g}, but should be by rounding alone"
 

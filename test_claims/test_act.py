@@ -114,19 +114,6 @@ def test_a_transformer_keeps_what_its_parts_keep(workloads, attention, tokens):
     assert got > 5 * literal, f"{got} bytes are kept, but should be several times B · S · D · L = {literal}"
 
 
-@pytest.mark.claim("act.BDL")
-@pytest.mark.parametrize(("model", "batch"), [(DeepLinear(dim=16, layers=3), 64), (DeepLinear(dim=32, layers=2), 8)])
-def test_autocast_halves_the_activations_and_adds_copies_of_the_weights(workloads, device, model, batch):
-    net, x = workloads.build(model, device=device), workloads.inputs(model, batch, device=device)
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        got = kept_by(net, x)
-    formula = activation_bytes(model, batch, autocast="bf16")
-    assert formula == got, f"activation_bytes={formula}, but should be {got} [{model}, {batch=}]"
-    half = activation_bytes(model, batch) // 2
-    copies = 2 * (parameter_count(model) - model.dim * model.inputs + batch * model.inputs)
-    assert got == half + copies, f"{got} bytes are kept, but should be {half} and {copies} of casts [{model}, {batch=}]"
-
-
 # ---- why it is kept, and whether that matters --------------------------------------------------------------------
 
 

@@ -15,8 +15,10 @@ from torch import nn
 from torch.nn import functional
 
 from accounting import measured
+from accounting.activations import activation_bytes
 from accounting.formats import format_of
 from accounting.memory import element_bytes
+from accounting.models import DeepLinear
 from test_claims.oracles import memory as tensors
 from test_claims.oracles import precision
 from test_claims.strategies import sizes
@@ -372,12 +374,11 @@ def test_scaled_gradients_must_be_unscaled_before_they_are_clipped(device, seed,
 # ---- bytes -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.claim("amp.activation-memory")
+@pytest.mark.claim("amp.activation-memory", "act.BDL")
 @given(batch=st.sampled_from([2, 16, 48]), dim=st.sampled_from([2, 16, 32]), layers=sizes(1, 4))
-def test_autocast_halves_the_activations_and_keeps_copies_of_the_weights(device, batch, dim, layers):
-    torch.manual_seed(0)
-    net = nn.Sequential(*(nn.Linear(dim, dim, bias=False) for _ in range(layers + 1))).to(device)
-    x = torch.randn(batch, dim, device=device)
+def test_autocast_halves_the_activations_and_keeps_copies_of_the_weights(workloads, device, batch, dim, layers):
+    model = DeepLinear(dim, layers, outputs=dim)
+    net, x = workloads.build(model, device=device), workloads.inputs(model, batch, device=device)
 
     def forward():
         with torch.autocast(device.type, torch.bfloat16):
@@ -387,8 +388,9 @@ def test_autocast_halves_the_activations_and_keeps_copies_of_the_weights(device,
     fp32, low = tensors.saved_bytes(lambda: net(x), held), tensors.saved_bytes(forward, held)
     activations, weights = batch * dim * layers, dim * dim * layers  # the first weight's gradient needs no other weight
     assert fp32 == element_bytes(activations, "fp32"), f"fp32 keeps {fp32} B [{batch=}, {dim=}, {layers=}]"
-    formula = element_bytes(activations + weights, "bf16") + element_bytes(batch * dim, "bf16")  # and x, cast
-    assert low == formula, f"autocast keeps {low} B, but should keep {formula} [{batch=}, {dim=}, {layers=}]"
+    should = element_bytes(activations + weights, "bf16") + element_bytes(batch * dim, "bf16")  # and x, cast
+    formula = activation_bytes(model, batch, autocast="bf16")
+    assert low == formula == should, f"autocast keeps {low} B, not {should}, {formula=} [{batch=}, {dim=}, {layers=}]"
     gains = batch * (layers - 1) > dim * layers  # B·L kept halves against D·L of copies and B of the input's
     assert (low < fp32) == gains, f"autocast keeps {low} B, fp32 {fp32}, but {gains=} [{batch=}, {dim=}, {layers=}]"
 

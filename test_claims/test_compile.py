@@ -148,23 +148,14 @@ def test_a_function_is_compiled_once_and_run_by_every_call(device, size, calls):
 
 
 @pytest.mark.claim("compile.once-then-reuse")
-@given(drawn=st.lists(sizes(2, 9), min_size=2, max_size=6))
-@example(drawn=[5, 5, 6, 7, 5, 9])
-@few
-def test_a_second_shape_is_compiled_for_any_size_and_no_third_one(device, drawn):
-    counts = graphs_after_each(drawn, device)
-    should = [1 if len(set(drawn[: i + 1])) == 1 else 2 for i in range(len(drawn))]
-    assert counts == should, f"graphs after each call={counts}, but should be {should} [sizes {drawn}]"
-
-
-@pytest.mark.claim("compile.once-then-reuse")
+@pytest.mark.parametrize(("options", "most"), [({}, 2), ({"dynamic": False}, 8)], ids=["by default", "dynamic=False"])
 @given(drawn=st.lists(sizes(2, 9), min_size=1, max_size=6))
 @example(drawn=[5, 5, 6, 7, 5, 9])
 @few
-def test_with_dynamic_false_each_new_shape_is_compiled_anew(device, drawn):
-    counts = graphs_after_each(drawn, device, dynamic=False)
-    should = [len(set(drawn[: i + 1])) for i in range(len(drawn))]
-    assert counts == should, f"graphs after each call={counts}, but should be {should} [sizes {drawn}]"
+def test_a_second_shape_is_compiled_for_any_size_or_each_one_with_dynamic_false(device, options, most, drawn):
+    counts = graphs_after_each(drawn, device, **options)
+    should = [min(len(set(drawn[: i + 1])), most) for i in range(len(drawn))]
+    assert counts == should, f"graphs after each call={counts}, but should be {should} [sizes {drawn}, {options}]"
 
 
 @pytest.mark.claim("compile.once-then-reuse")

@@ -54,11 +54,17 @@ def initialised(device, shape, initialise, seed, **options):
 # ---- one layer ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.claim("init.sqrt-growth")
+@pytest.mark.parametrize(
+    "power",  # of fan_in, with which the weights are multiplied
+    [
+        pytest.param(0, marks=pytest.mark.claim("init.sqrt-growth"), id="unit weights"),
+        pytest.param(-0.5, marks=pytest.mark.claim("init.rescale"), id="divided by the root of fan_in"),
+    ],
+)
 @given(seed=seeds, fan_in=fans, fan_out=outputs)
-def test_outputs_under_unit_weights_have_the_root_of_fan_in_as_deviation(device, seed, fan_in, fan_out):
-    got = root_mean_square(output_of_a_layer(device, seed, fan_in, fan_out))
-    bounds = deviation_bounds(math.sqrt(fan_in), fan_out)
+def test_outputs_have_the_deviation_of_the_weights_times_the_root_of_fan_in(device, power, seed, fan_in, fan_out):
+    got = root_mean_square(output_of_a_layer(device, seed, fan_in, fan_out, fan_in**power))
+    bounds = deviation_bounds(fan_in ** (power + 0.5), fan_out)
     assert_within(got, bounds, f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
 
 
@@ -89,13 +95,6 @@ def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(device, kind, s
 
 
 @pytest.mark.claim("init.rescale")
-@given(seed=seeds, fan_in=fans, fan_out=outputs)
-def test_divided_by_the_root_of_fan_in_outputs_are_of_unit_size(device, seed, fan_in, fan_out):
-    got = root_mean_square(output_of_a_layer(device, seed, fan_in, fan_out, 1 / math.sqrt(fan_in)))
-    assert_within(got, deviation_bounds(1.0, fan_out), f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
-
-
-@pytest.mark.claim("init.rescale")
 def test_outputs_are_of_unit_size_from_narrow_to_wide(device, record_figure):
     got = {n: root_mean_square(output_of_a_layer(device, n, n, 1024, 1 / math.sqrt(n))) for n in SWEEP}
     record_figure(", ".join(f"{size:.3f} at {fan_in}" for fan_in, size in got.items()))
@@ -114,14 +113,28 @@ def test_divided_by_the_root_of_fan_out_they_are_not(device, fan_in, fan_out):
 # ---- Xavier and LeCun --------------------------------------------------------------------------------------------
 
 
+def xaviers_factor(fan_in, fan_out):
+    return math.sqrt(2 / (1 + fan_out / fan_in))
+
+
 @pytest.mark.claim("init.xavier-constant")
+@pytest.mark.parametrize(
+    ("initialise", "factor", "options"),
+    [
+        (nn.init.xavier_normal_, xaviers_factor, {}),
+        (nn.init.xavier_uniform_, xaviers_factor, {}),
+        # Kaiming takes the second dimension for fan_in: weights kept as (in, out) must be transposed for it.
+        (nn.init.kaiming_normal_, lambda fan_in, fan_out: 1, {"nonlinearity": "linear"}),
+    ],
+    ids=["xavier_normal_", "xavier_uniform_", "kaiming_normal_"],
+)
 @given(seed=seeds, fan_in=st.integers(20, 200), fan_out=st.integers(20, 200))
-@pytest.mark.parametrize("xavier", [nn.init.xavier_normal_, nn.init.xavier_uniform_])
-def test_xaviers_deviation_is_that_rescale_times_a_factor_of_the_shape(device, xavier, seed, fan_in, fan_out):
-    weights = initialised(device, (fan_out, fan_in), xavier, seed)
-    factor = math.sqrt(2 / (1 + fan_out / fan_in))
-    bounds = deviation_bounds(factor / math.sqrt(fan_in), weights.numel())
-    assert_within(root_mean_square(weights), bounds, f"{xavier.__name__}'s deviation [{fan_in=}, {fan_out=}, {seed=}]")
+def test_xaviers_deviation_is_the_rescale_times_a_factor_of_the_shape_and_kaimings_is_the_rescale(
+    device, initialise, factor, options, seed, fan_in, fan_out
+):
+    weights = initialised(device, (fan_out, fan_in), initialise, seed, **options)
+    bounds = deviation_bounds(factor(fan_in, fan_out) / math.sqrt(fan_in), weights.numel())
+    assert_within(root_mean_square(weights), bounds, f"the weights' deviation [{fan_in=}, {fan_out=}, {seed=}]")
 
 
 @pytest.mark.claim("init.xavier-constant")
@@ -133,15 +146,6 @@ def test_the_factor_is_one_for_square_layers_and_no_constant_for_others(device, 
     record_figure(", ".join(f"{factor:.2f} for {fan_in} to {out}" for (fan_in, out), factor in factors.items()))
     assert_within(factors[256, 256], deviation_bounds(1.0, 256 * 256), "Xavier's factor for a square layer")
     assert factors[1024, 64] > 3 * factors[64, 1024], f"the factors are {factors}, as good as a constant"
-
-
-@pytest.mark.claim("init.xavier-constant")
-@given(seed=seeds, fan_in=st.integers(20, 200), fan_out=st.integers(20, 200))
-def test_the_rescale_is_torchs_kaiming_for_a_linear_layer_whatever_the_shape(device, seed, fan_in, fan_out):
-    """Which takes the second dimension for fan_in: weights kept as (in, out) must be transposed for it."""
-    weights = initialised(device, (fan_out, fan_in), nn.init.kaiming_normal_, seed, nonlinearity="linear")
-    bounds = deviation_bounds(1 / math.sqrt(fan_in), weights.numel())
-    assert_within(root_mean_square(weights), bounds, f"kaiming_normal_'s deviation [{fan_in=}, {fan_out=}, {seed=}]")
 
 
 # ---- depth -------------------------------------------------------------------------------------------------------

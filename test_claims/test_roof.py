@@ -151,8 +151,16 @@ def assert_memory_bound(speed, memory, name):
         )
 
 
-@pytest.mark.claim("roof.below-is-memory-bound", "roof.most-others")
-@pytest.mark.parametrize("name", ["relu", "add", "multiply", "negative"])
+LOW_INTENSITY = pytest.mark.claim("roof.below-is-memory-bound", "roof.most-others")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=LOW_INTENSITY) for name in ("relu", "add", "multiply", "negative")),
+        pytest.param("dot", marks=pytest.mark.claim("roof.dot")),
+    ],
+)
 def test_an_operation_of_low_intensity_waits_for_memory(memory, speed, name):
     assert_memory_bound(speed, memory, name)
 
@@ -338,11 +346,6 @@ def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k,
     )
     wide = roofline.matvec_work(10**6, 10**6, dtype).intensity
     assert wide == pytest.approx(16 / element_bits(dtype), rel=1e-5), f"a large one has {wide} [{dtype=}]"
-
-
-@pytest.mark.claim("roof.dot")
-def test_a_dot_product_waits_for_memory(memory, speed):
-    assert_memory_bound(speed, memory, "dot")
 
 
 @pytest.mark.claim("roof.matvec")
