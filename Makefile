@@ -1,6 +1,7 @@
 # make validate   checks the claims and measures this machine; writes the run record and the report
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
+# make prove      plants every fault, where make test plants a sample of 40 that the date draws
 # make lint       lint and types alone
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
@@ -30,7 +31,10 @@ MAKEFLAGS += --jobs=$(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null |
 endif
 endif
 
-.PHONY: validate test setup docs gate-study $(CHECKS)
+# The tests start hundreds of processes; without compiled files each of them would compile the suite for itself.
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: validate test prove setup docs gate-study $(CHECKS)
 
 validate:
 	@$(call ready) && exec "$$python" -m pytest $(ARGS)
@@ -42,7 +46,7 @@ $(CHECKS): setup
 setup:
 	@$(call ready,--dev)
 
-strict = $(call ready,--dev) && exec "$$python" -m pytest --quick $(STRICT) --doctest-modules --doctest-glob='*.md' $(1) $(ARGS)
+strict = $(call ready,--dev) && exec "$$python" -m pytest $(if $(filter prove,$@),,--quick) $(STRICT) --doctest-modules --doctest-glob='*.md' $(1) $(ARGS)
 
 claims:
 	@$(call strict,README.md CONTRIBUTING.md docs accounting prooflops test_claims bench)
@@ -53,7 +57,7 @@ $(META:%=meta-%): meta-%:
 meta-rest:
 	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py $(META:%=--ignore=meta_tests/%))
 
-faults:
+faults prove:
 	@$(call strict,meta_tests/test_faults.py)
 
 lint:

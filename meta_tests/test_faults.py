@@ -2,11 +2,12 @@
 
 import importlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT
+from meta_tests.conftest import ROOT, SAMPLE, pytest_collection_modifyitems
 from meta_tests.faults import FAULTS, TOPICS, Fault
 from prooflops.suite.registry import load_registry
 
@@ -24,6 +25,18 @@ def test_a_planted_fault_turns_the_claims_it_names_red(
         pytest.skip(f"{planted.name} cannot turn {', '.join(result['unnoticed'])} red here: {why}")
     assert not result["unnoticed"], f"{planted.name} went unnoticed by {result['unnoticed']}:\n{result['output']}"
     assert result["exit"] == 1, result["output"]
+
+
+@pytest.mark.parametrize(("quick", "planted"), [(True, SAMPLE), (False, 266)])
+def test_a_quick_run_plants_a_sample_and_any_other_all(quick: bool, planted: int) -> None:
+    deselected: list[object] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
+    config = SimpleNamespace(option=SimpleNamespace(quick=quick), hook=hook)
+    items = [SimpleNamespace(fixturenames=("result_of_fault",), number=number) for number in range(266)]
+    items.append(SimpleNamespace(fixturenames=(), number=266))
+    pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+    assert len(items) == planted + 1
+    assert sorted(item.number for item in [*items, *deselected]) == list(range(267))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -129,6 +129,7 @@ def register_hypothesis_profile() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m meta_tests.faults", description=__doc__)
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(TOPICS)}; default: all")
+    parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="only this fault; may be repeated")
     parser.add_argument("--json", type=Path, help="append the result of each fault here, one line each")
     parser.add_argument("-v", action="store_true", help="show what each run under a fault printed")
     options = parser.parse_args()
@@ -136,9 +137,13 @@ def main() -> int:
         if topic not in TOPICS:
             parser.error(f"TOPIC must be one of {', '.join(TOPICS)}, got {topic!r}")
         importlib.import_module(f"meta_tests.faults.{topic}")
+    if unknown := set(options.fault) - {planted.name for planted in FAULTS}:
+        parser.error(f"--fault: no fault of {', '.join(options.topics or ['any topic'])} is named {sorted(unknown)}")
     register_hypothesis_profile()
     failed = False
     for planted in FAULTS:
+        if options.fault and planted.name not in options.fault:
+            continue
         result = result_of(planted, "short" if options.v else "line")
         unnoticed = result["unnoticed"] and not result["hidden"]
         failed = failed or bool(unnoticed)
