@@ -276,7 +276,7 @@ def step_flops_in_segments(segments, early_stop, device, function=None, **option
         (4, {}, True, 7),
         (2, {}, True, 7.5),
         (1, {}, True, 7.75),
-        *((segments, {}, False, 8) for segments in (1, 2, 4, 8)),
+        *(pytest.param(n, {}, False, 8, marks=pytest.mark.claim("act.sqrt-L")) for n in range(1, LAYERS + 1)),
         *((segments, {"use_reentrant": True}, True, 8) for segments in (1, 2, 4, 8)),
     ],
 )
@@ -386,10 +386,3 @@ def test_the_formula_of_kept_and_recomputed_bytes_has_its_least_there_too(number
         )
     least = min(held, key=held.__getitem__)
     assert least == isqrt(number), f"the formula is least at every {least} layers, not at every {isqrt(number)}"
-
-
-@pytest.mark.claim("act.sqrt-L")
-def test_any_number_of_segments_costs_one_more_forward_pass(device):
-    for segments in range(1, LAYERS + 1):
-        got = step_flops_in_segments(segments, False, device)
-        assert got == 8, f"a step costs {got} BN, but should cost 8 for any number of segments [{segments=}]"

@@ -107,11 +107,9 @@ def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device,
         LIBRARIES[library][0](seed)
         return run.losses(STEPS)
 
-    others = [kind for kind in LIBRARIES if kind != library]
+    others = [kind for kind in LIBRARIES if kind not in (library, "torch")]
     same, other = losses(LIBRARIES, 1) == losses(LIBRARIES, 1), losses(LIBRARIES, 1) == losses(LIBRARIES, 2)
-    unused = losses([kind for kind in others if kind != "torch"], 1) == losses(
-        [kind for kind in others if kind != "torch"], 2
-    )
+    unused = losses(others, 1) == losses(others, 2)
     assert same, f"with one seed of {library} a run gave two results"
     assert not other, f"two seeds of {library} gave one result, though the run draws from it"
     assert unused, f"two seeds of {library} gave two results, though the run does not draw from it"
