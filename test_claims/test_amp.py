@@ -51,7 +51,7 @@ def step(net, x, optimizer, dtype=None, scaler=None):
 # ---- the two recipes ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.claim("amp.recipe-fp32-params")
+@pytest.mark.claim("amp.recipe-fp32-params", "dtype.default-fp16-misconception")
 @pytest.mark.parametrize("dtype", LOW)
 def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low(device, dtype):
     net = linear_layers(device, (8, 16, 4))
@@ -228,7 +228,7 @@ def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
     assert enabled, f"torch.amp.{name}({device.type!r}) is not enabled on {device}"
 
 
-@pytest.mark.claim("amp.only-forward-cast")
+@pytest.mark.claim("amp.only-forward-cast", "grad.same-shape")
 @given(widths=st.lists(st.sampled_from([3, 8]), min_size=2, max_size=4))
 def test_the_backward_products_run_in_bf16_too_and_the_gradients_end_in_fp32(device, widths):
     net = linear_layers(device, widths)
@@ -261,25 +261,6 @@ def test_a_small_gradient_is_zero_in_fp16_and_arrives_scaled_or_in_bf16(device, 
     assert plain == 0, f"a gradient of {magnitude} is {plain} in fp16, but should be 0"
     assert scaled == pytest.approx(magnitude, abs=2.0**-25 / 2**16, rel=2**-11), f"scaled it arrives as {scaled}"
     assert bf16 == pytest.approx(magnitude, rel=2**-8), f"in bf16 it arrives as {bf16}, not as {magnitude}"
-
-
-@pytest.mark.claim("amp.gradscaler")
-def test_a_large_share_of_small_gradients_is_lost_in_fp16_alone(device, record_figure):
-    generator = torch.Generator().manual_seed(0)
-    gradients = torch.exp(3 * torch.randn(10_000, generator=generator)).mul(1e-7).to(device)
-    lost = {
-        name: (gradients.mul(scale).to(dtype) == 0).float().mean().item()
-        for name, dtype, scale in [
-            ("fp16", torch.float16, 1),
-            ("fp16 scaled", torch.float16, 2.0**16),
-            ("bf16", torch.bfloat16, 1),
-        ]
-    }
-    record_figure(", ".join(f"{name} {share:.1%} zero" for name, share in lost.items()))
-    # ln(2^-25 / 1e-7) / 3 = -0.40 deviations below the median: 34 % of a log-normal.
-    assert 0.3 < lost["fp16"] < 0.4, f"fp16 loses {lost['fp16']:.1%} of them, but should lose 34 %"
-    assert lost["fp16 scaled"] < 1e-3, f"scaled fp16 loses {lost['fp16 scaled']:.1%}"
-    assert lost["bf16"] == 0, f"bf16 loses {lost['bf16']:.1%}"
 
 
 @pytest.mark.claim("amp.gradscaler")
@@ -335,11 +316,11 @@ def test_the_norm_of_bf16_gradients_is_that_of_fp32_to_a_rounding(device, seed, 
     assert clipped == pytest.approx(exact / 2, rel=6 * 2**-8), f"clipped to {clipped}, not to {exact / 2}"
 
 
-@pytest.mark.claim("amp.ex-clip-bf16")
+@pytest.mark.claim("amp.ex-clip-bf16", "dtype.bf16-resolution")
 def test_a_sum_of_squares_kept_in_bf16_stands_still_at_256(device):
     ones = torch.ones(1000, device=device, dtype=torch.bfloat16)
-    kept = torch.zeros((), dtype=torch.bfloat16)
-    for one in ones.cpu():
+    kept = torch.zeros((), device=device, dtype=torch.bfloat16)
+    for one in ones:
         kept += one * one
     norm = nn.utils.get_total_norm([ones]) if hasattr(nn.utils, "get_total_norm") else ones.norm()
     assert kept.item() == 256, f"1000 ones summed in bf16 give {kept.item()}, but should stop at 256"

@@ -357,16 +357,6 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype
 
 
 @pytest.mark.claim("grad.same-shape")
-def test_under_autocast_the_gradient_has_the_dtype_of_the_parameter_not_of_the_product(device):
-    layer, x = torch.nn.Linear(3, 4, device=device), torch.rand(2, 3, device=device)
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        y = layer(x)
-    assert y.dtype == torch.bfloat16, f"the product ran in {y.dtype}, but should run in bf16"
-    y.float().sum().backward()
-    assert layer.weight.grad.dtype == torch.float32, f"weight.grad is {layer.weight.grad.dtype}, but should be fp32"
-
-
-@pytest.mark.claim("grad.same-shape")
 def test_a_sparse_embeddings_gradient_has_its_shape_in_another_layout():
     embedding = torch.nn.Embedding(10, 3, sparse=True)
     embedding(torch.tensor([1, 7])).sum().backward()
