@@ -133,12 +133,6 @@ def has_code(source: str) -> bool:
     )
 
 
-# Still without a test file of their name: each line goes when its file is there, and the set with the last line.
-UNTESTED = {
-    "accounting/predicted/ledger.py",
-}
-
-
 @rule
 def each_file_has_a_test_file_of_its_name(files: Sources) -> Iterator[str]:
     for path, source in files.items():
@@ -146,7 +140,7 @@ def each_file_has_a_test_file_of_its_name(files: Sources) -> Iterator[str]:
         if file.parts[0] not in ("accounting", "prooflops", "bench") or file.name in ("__init__.py", "conftest.py"):
             continue
         test = (PurePosixPath("meta_tests") / file.with_name(f"test_{file.name}")).as_posix()
-        if not file.name.startswith("test_") and has_code(source) and test not in files and path not in UNTESTED:
+        if not file.name.startswith("test_") and has_code(source) and test not in files:
             yield f"{path} has no test file of its name: {test}"
 
 

@@ -1,4 +1,4 @@
-"""MeasuredBytes that a block of code asks of torch's allocator: exact, phase by phase."""
+"""Bytes that a block of code requests from torch's allocator: exact, phase by phase."""
 
 from __future__ import annotations
 
@@ -19,25 +19,21 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accounting.checks import validated_choice
-from accounting.measured.phases import Phases
+from accounting.measured.phases import PhaseBytes, Phases, highest
 
 MEASURED_DEVICES = ("cpu", "cuda", "xpu")
 _MARK = "accounting.measured: "
 
 
 @dataclass(frozen=True)
-class MeasuredBytes:
-    """MeasuredBytes of one phase of a block of code; levels are relative to the start of the *block*.
+class MeasuredBytes(PhaseBytes):
+    """The measured bytes of one phase of a block of code, as tensors requested them.
 
-    `requested` is what tensors asked for. `charged` is what the caching allocator set aside for it (whole blocks: what
-    torch.cuda.memory_allocated reports); None on the CPU, whose allocator keeps no such account.
+    `charged_…` are the whole blocks that the caching allocator set aside for them, which torch.cuda.memory_allocated
+    reports; None on the CPU, whose allocator does not count them.
     """
 
-    allocated_bytes: int  # requested during the phase
-    freed_bytes: int  # given back during the phase
-    live_bytes: int  # held at its end
-    peak_bytes: int  # the most held at any moment of it, what was live when it began included
-    earlier_freed_bytes: int = 0  # CPU: of before the block, as far as the profiler knows; in no other figure
+    earlier_freed_bytes: int = 0  # CPU: allocated before the block, as far as the profiler knows; in no other figure
     charged_live_bytes: int | None = None
     charged_peak_bytes: int | None = None
 
@@ -50,7 +46,7 @@ class MeasuredMemory(Phases[MeasuredBytes]):
         self._meter = meter
 
     def mark(self, name: str) -> None:
-        """Ends the phase `name`: it holds all that happened since the mark before, or since the block began."""
+        """Ends the phase `name`, which began at the mark before or with the block."""
         self._check_new(name)
         self._meter.mark()
         self._names.append(name)
@@ -68,8 +64,7 @@ class MeasuredMemory(Phases[MeasuredBytes]):
 
     @property
     def charged_peak_bytes(self) -> int | None:
-        peaks = [segment.charged_peak_bytes for segment in self._known()]
-        return None if None in peaks else max(peak for peak in peaks if peak is not None)
+        return highest(segment.charged_peak_bytes for segment in self._known())
 
 
 _measuring: list[str] = []  # the device of the block that is being measured: there is one at a time
@@ -86,14 +81,14 @@ def memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemory]:
     CUDA and XPU: the caching allocator's own counters, read between phases; resets the device's peak statistics.
 
     Domain of validity: what this thread, and the autograd threads that it starts, ask of torch's allocator. On the CPU
-    other Python threads, `from_numpy` and other foreign memory, shared memory and what BLAS keeps to itself are
-    invisible; on CUDA all threads count, but not the CUDA context, other processes, or libraries that allocate for
-    themselves. The workspaces of cuBLAS come from torch's allocator at the first product: warm up before.
-    Keep alive what was allocated before the block. Freed inside, it lowers `live_bytes` on CUDA. On the CPU it is in no
-    figure but `earlier_freed_bytes`, a hint and no count: the profiler knows only addresses that an earlier session saw
-    allocated, and the sizes they had then.
-    Python's collector of cycles is held off in the block, or it would free at moments of its own choosing: what is
-    caught in a cycle counts as held until the block collects it itself.
+    other Python threads, `from_numpy` and other foreign memory, shared memory and the buffers of BLAS are
+    invisible; on CUDA all threads count, but not the CUDA context, other processes, or libraries with allocators of
+    their own. The workspaces of cuBLAS come from torch's allocator at the first product: warm up before.
+    Keep alive what was allocated before the block. If freed inside, it lowers `live_bytes` on CUDA. On the CPU it is
+    only in `earlier_freed_bytes`, a hint rather than a count: the profiler knows only addresses that an earlier session
+    saw allocated, and their sizes at that time.
+    Python's collector of cycles is switched off in the block, or it would free at unpredictable moments: what a cycle
+    holds counts as live until the block collects it itself.
 
     Raises ValueError for a device that holds no bytes (meta), is absent, or keeps no such account (mps), RuntimeError
     where another measurement, a profiler or a fake-tensor mode is active, or a profiler was run inside the block.
@@ -163,7 +158,9 @@ class _CpuMeter:
 
     def start(self) -> None:
         if _profiler_is_on() or profiler._is_profiler_enabled:
-            raise RuntimeError("a profiler is active: the CPU's bytes are measured by a session of their own")
+            raise RuntimeError(
+                "a profiler is active: the CPU's bytes need a profiler session of their own; stop it first"
+            )
         self._session = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._session.__enter__()  # type: ignore[no-untyped-call]
 
@@ -191,7 +188,7 @@ class _CpuMeter:
         return _bytes_of(segments)
 
 
-_ENDED_WITHIN = "another profiler ran inside the measured block and ended its session: profile outside of it"
+_ENDED_WITHIN = "another profiler ran inside the measured block and ended its session: profile outside the block"
 
 
 def _split_at_marks(trace: Iterable[dict[str, Any]]) -> list[list[_Event]]:
@@ -225,7 +222,7 @@ def _bytes_of(segments: Sequence[Sequence[_Event]]) -> list[MeasuredBytes]:
             if size < 0 and address not in blocks:
                 earlier -= size
                 continue
-            # An address that is given out again was freed unseen, by another thread; now it is certain.
+            # An address that is allocated again was freed unseen, by another thread.
             gone = blocks.pop(address, 0)
             freed += gone
             if size > 0:
@@ -245,7 +242,9 @@ class _CachingAllocatorMeter:
         if not self._api.is_available():
             raise ValueError(f"device must be present, got {str(device)!r}, and torch sees no {device.type} device")
         if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
-            raise RuntimeError("PYTORCH_NO_CUDA_MEMORY_CACHING is set: without a cache the allocator counts nothing")
+            raise RuntimeError(
+                "PYTORCH_NO_CUDA_MEMORY_CACHING is set: without a cache the allocator counts nothing; unset it"
+            )
         self._device = device
         self._readings: list[dict[str, int]] = []
 

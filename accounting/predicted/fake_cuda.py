@@ -1,11 +1,11 @@
-"""A CUDA device that is not there: fake tensors on it without a GPU or a driver, and its own choices of kernels.
+"""Fake tensors on a CUDA device without a GPU or a driver, and the kernels that torch chooses for CUDA.
 
 Autograd, in C++, asks the driver for the stream of every CUDA tensor, fake ones too, and torch aborts where there is
-none. Here C++ is told that fake CUDA tensors are on the meta device, which has no streams, while Python code and the
-optimizers see them on CUDA, and what C++ makes "on meta" is made on CUDA. In turn C++ no longer makes the choices that
-it makes for CUDA alone. Those of them that change what is held are made here, and named in `CHOICES`.
+no driver. So fake CUDA tensors report the meta device, which has no streams, to C++, and CUDA to Python code and the
+optimizers; what C++ creates "on meta" is created on CUDA. C++ then no longer chooses the kernels that it chooses for
+CUDA alone. The choices that change which bytes are held are made here, and named in `CHOICES`.
 
-Not yet run beside a GPU: the choices are those of torch's source. On Hopper and Blackwell, torch 2.13 with a recent
+Not yet compared with a GPU: the choices are read from torch's source. On Hopper and Blackwell, torch 2.13 with a recent
 cuDNN prefers cuDNN's attention to flash, which keeps tensors of the same sizes but for some bytes of random state.
 Source: attention.cpp, Dropout.cpp, layer_norm.cpp and RNN.cpp in aten/src/ATen/native, sdp_utils.cpp in its
 transformers/cuda (torch 2.13).
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,21 +25,39 @@ from torch.nn import functional
 from torch.optim import optimizer as optimizers
 
 CHOICES = {
-    "scaled_dot_product_attention": "flash in 16 bits, memory-efficient in 32, math in 64; never that of cuDNN",
+    "scaled_dot_product_attention": "flash in 16 bits, memory-efficient in 32, math in 64; never cuDNN's",
     "dropout": "one kernel, which keeps a mask of bools",
     "rms_norm": "one kernel, which keeps its input and a reciprocal root per row; composed on a torch without it",
-    "batch_norm": "torch's own kernel, not that of cuDNN",
+    "batch_norm": "torch's own kernel, not cuDNN's",
     "optimizer": "foreach, where neither foreach nor fused is chosen",
 }
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
-FLASH_HEAD_DIM = 256  # above it flash attention is not to be had
+FLASH_HEAD_DIM = 256  # the largest that flash attention takes
 FLASH_ALIGNMENT = 8  # head dims are padded to a multiple of it
 EFFICIENT_ALIGNMENT_BYTES = 16  # of a head's row, or attention takes the math path
 _META = torch.device("meta")
 
 
+@cache
+def can_fake_cuda() -> bool:
+    """Whether autograd takes fake CUDA tensors: always with a GPU, and in some builds of torch for CUDA without one.
+
+    A torch built for the CPU alone would abort the process, so nothing is tried there.
+    """
+    if torch.cuda.is_available():
+        return True
+    if not torch.backends.cuda.is_built() or not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):  # type: ignore[no-untyped-call]
+        return False
+    try:
+        with FakeTensorMode():
+            torch.empty(1, device="cuda", requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return False
+    return True
+
+
 class FakeCudaMode(FakeTensorMode):
-    """Fake tensors whose CUDA device C++ takes for the meta device."""
+    """Fake tensors on CUDA that report the meta device to C++."""
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
@@ -51,7 +70,7 @@ class FakeCudaMode(FakeTensorMode):
 
 @contextmanager
 def choices_of_cuda() -> Iterator[None]:
-    """Lets composed operators on fake CUDA tensors choose as they do on a CUDA device."""
+    """Makes composed operators choose the same kernels for fake CUDA tensors as on a CUDA device."""
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
         for name, choice in {
@@ -68,7 +87,7 @@ def choices_of_cuda() -> Iterator[None]:
 
 @contextmanager
 def foreach_takes_fake_tensors() -> Iterator[None]:
-    """Lets optimizers choose foreach, which they do on CUDA, but only for parameters of the very types they know."""
+    """Adds fake tensors to the types for which optimizers choose foreach, their default on CUDA."""
     types = optimizers._foreach_supported_types
     types.append(FakeTensor)
     try:
@@ -82,7 +101,7 @@ RECURRENT = ("lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input
 
 def _refused(name: str) -> Any:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(f"aten.{name} on CUDA keeps what only cuDNN knows: measure it where there is a GPU")
+        raise RuntimeError(f"aten.{name} on CUDA keeps a workspace whose size only cuDNN knows: measure it on a GPU")
 
     return refuse
 
@@ -108,7 +127,7 @@ def _rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: fl
 
 
 class _FusedRMSNorm(torch.autograd.Function):
-    """The tensors of `_fused_rms_norm` and of its backward pass; values are no matter."""
+    """The tensors of `_fused_rms_norm` and of its backward pass, without their values."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dims: int, weight: Tensor | None) -> Tensor:
@@ -151,8 +170,8 @@ def _attention(
     if takes_efficient and torch._C._get_mem_efficient_sdp_enabled():
         if attn_mask is not None or query.shape[1] != key.shape[1]:
             raise RuntimeError(
-                "attention on CUDA with a mask, or grouped in 32 bits, runs otherwise in each release: take is_causal "
-                "instead of a mask, choose sdpa_kernel(SDPBackend.MATH), or measure it where there is a GPU"
+                "attention on CUDA with a mask, or grouped in 32 bits, takes another path in each release of torch: "
+                "use is_causal instead of a mask, choose sdpa_kernel(SDPBackend.MATH), or measure it on a GPU"
             )
         trains = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
         attend = operators._scaled_dot_product_efficient_attention

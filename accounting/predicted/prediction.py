@@ -16,9 +16,17 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accounting.allocator import cublas_workspace_bytes
 from accounting.checks import validated_choice
-from accounting.measured.phases import Phases
-from accounting.predicted.fake_cuda import CHOICES, FakeCudaMode, choices_of_cuda, foreach_takes_fake_tensors
-from accounting.predicted.ledger import Ledger, PredictedBytes, Tracker, can_fake_cuda, replay
+from accounting.measured.phases import Phases, highest
+from accounting.predicted.fake_cuda import (
+    CHOICES,
+    FakeCudaMode,
+    can_fake_cuda,
+    choices_of_cuda,
+    foreach_takes_fake_tensors,
+)
+from accounting.predicted.ledger import Ledger
+from accounting.predicted.replay import PredictedBytes, replay
+from accounting.predicted.tracker import Tracker
 
 PREDICTED_DEVICES = ("cpu", "cuda")
 
@@ -26,7 +34,7 @@ PREDICTED_DEVICES = ("cpu", "cuda")
 class PredictedMemory(Phases[PredictedBytes]):
     """The predicted bytes of a block of code and of its phases; to be read after the block.
 
-    `peak_bytes` is without what kernels take for themselves: see `peak_bytes_with_scratch`.
+    `peak_bytes` is without the scratch of kernels: see `peak_bytes_with_scratch`.
     """
 
     def __init__(self, ledger: Ledger, classes: Mapping[str, str], workspace: int | None, has_device: bool) -> None:
@@ -39,14 +47,14 @@ class PredictedMemory(Phases[PredictedBytes]):
         self._tracker: Tracker | None = None
 
     def mark(self, name: str) -> None:
-        """Ends the phase `name`: it holds all that happened since the mark before, or since the block began."""
+        """Ends the phase `name`, which began at the mark before or with the block."""
         self._check_new(name)
         if self._tracker is not None:
             self._tracker.enter_boxed_number()
         self._ledger.mark(name)
 
     def name(self, name: str, tensors: Iterable[Tensor]) -> None:
-        """Puts the storages of `tensors` into a class of that name, whatever phase they are left by."""
+        """Puts the storages of `tensors` into a class of that name, whichever phase allocated them."""
         for tensor in tensors:
             number = self._ledger.number_of(tensor)
             if number is not None:
@@ -59,13 +67,12 @@ class PredictedMemory(Phases[PredictedBytes]):
 
     @property
     def peak_bytes_with_scratch(self) -> int | None:
-        """`peak_bytes` with what kernels take for themselves; None where that is not known (`unknown`)."""
-        peaks = [segment.peak_bytes_with_scratch for segment in self._known()]
-        return None if None in peaks else max(peak for peak in peaks if peak is not None)
+        """`peak_bytes` with the scratch of kernels; None where that is not known (`unknown`)."""
+        return highest(segment.peak_bytes_with_scratch for segment in self._known())
 
     @property
     def scratch(self) -> dict[str, int]:
-        """Operators whose kernels were measured to take bytes for themselves, with the most that one call takes."""
+        """Operators whose kernels were measured to need scratch, with the most bytes that one call takes."""
         most: Counter[str] = Counter()
         for call, kernel in (self._ledger.kernels or {}).items():
             most[str(call.operator)] = max(most[str(call.operator)], kernel.scratch_bytes)
@@ -73,19 +80,19 @@ class PredictedMemory(Phases[PredictedBytes]):
 
     @property
     def unknown(self) -> dict[str, int]:
-        """Operators whose scratch is not known, with the number of their calls: peaks may be higher by it."""
+        """Operators whose scratch is not known, with the number of their calls: it may raise the peaks."""
         if self._ledger.knows_scratch:
             return {}
         return dict(Counter(str(made.call.operator) for made in self._ledger.calls))
 
     @property
     def cublas_workspace_bytes(self) -> int | None:
-        """What torch keeps for cuBLAS beside all else once a product has run; None on the CPU or if not known."""
+        """Bytes that torch keeps for cuBLAS after the first product, in no other figure; None if unknown."""
         return self._workspace
 
     @property
     def choices(self) -> dict[str, str]:
-        """What was taken for the choice of a CUDA device, by operator, where none is there; empty otherwise."""
+        """The kernels assumed for each operator where there is no CUDA device; empty otherwise."""
         return {} if self._has_device else dict(CHOICES)
 
     def __repr__(self) -> str:
@@ -110,24 +117,22 @@ def memory(
     compute_capability: tuple[int, int] | None = None,
     classes: Mapping[str, str] | None = None,
 ) -> Iterator[PredictedMemory]:
-    """The bytes that a block of code would allocate, free, hold and peak at on `device`, without holding any.
+    """The bytes that a block of code would allocate, free, hold and peak at on `device`, without allocating any.
 
-    All tensors made in the block are fake; a real module enters by `fake_copy`. `device` is the one that is accounted
-    for: make the tensors there. `scratch` measures, after the block and once for each call with new shapes, what the
-    kernels of operators take for themselves that are not known to take nothing; the device must be there, and hold one
-    such call at a time.
-    `compute_capability` is the CUDA device's, for the workspace of cuBLAS, where none is there to be asked.
-    "cuda" needs no GPU: where there is none, the choices that torch makes for CUDA alone are modelled, and named in
-    `PredictedMemory.choices`; peaks are then lower bounds, and what only cuDNN knows (LSTM, GRU) and autocast are
+    All tensors created in the block are fake; `fake_copy` makes a fake copy of a real module. Create the tensors on
+    `device`: no other is counted. `scratch` measures the temporary workspace of each operator that is not known to need
+    none, after the block and once for each call with new shapes; the device must be present, with memory for one such
+    call at a time. `compute_capability` is that of an absent CUDA device, for the workspace of cuBLAS.
+    "cuda" needs no GPU: without one, the kernels that torch chooses for CUDA alone are modelled, and named in
+    `PredictedMemory.choices`; peaks are then lower bounds, and autocast and what depends on cuDNN (LSTM, GRU) are
     refused.
 
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU live bytes are exact,
-    and peaks lack what kernels take for themselves, if not measured, and some 12 bytes of boxed numbers. Python's
-    collector of cycles is held off, as in `measured`.
-    CUDA, with a GPU or without, has not yet been held against a measurement.
+    and peaks lack unmeasured scratch and some 12 bytes of boxed numbers. Python's collector of cycles is switched off,
+    as in `measured`. CUDA, with a GPU or without, has not yet been compared with a measurement.
 
     Raises ValueError for a device of another kind (meta: its tensors take other paths), RuntimeError where another
-    fake-tensor mode is active, the block asks for a value, or scratch is to be measured on a device that is not there.
+    fake-tensor mode is active, the block reads a value, or scratch is to be measured on an absent device.
 
     >>> with memory("cpu") as held:
     ...     row = torch.ones(256)
@@ -170,10 +175,12 @@ def memory(
 def _target(device: str | torch.device) -> torch.device:
     device = torch.device(device)
     if device.type == "meta":
-        raise ValueError("device must be the one that is meant, got 'meta', whose kernels are others: 'cpu' or 'cuda'")
+        raise ValueError("device must be cpu or cuda, got 'meta', whose kernels are others")
     validated_choice("device", device.type, PREDICTED_DEVICES)
     if any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack()):
-        raise RuntimeError("a FakeTensorMode is active: predicted.memory brings its own, and modes do not mix")
+        raise RuntimeError(
+            "a FakeTensorMode is active: predicted.memory enters its own, and two do not mix; leave yours first"
+        )
     return device
 
 
@@ -187,13 +194,13 @@ def _workspace_bytes(device: torch.device, capability: tuple[int, int] | None) -
 
 @contextmanager
 def _autocast_refused() -> Iterator[None]:
-    """Torch warns that autocast does nothing on a CUDA device that is not there: its bytes would be wrong."""
+    """Raises torch's warning that autocast does nothing without a CUDA device: its bytes would be wrong."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*CUDA is not available")
         try:
             yield
         except UserWarning as error:
-            raise RuntimeError(f"autocast is predicted on CUDA only where there is a GPU: {error}") from error
+            raise RuntimeError(f"autocast on CUDA is predicted only where there is a GPU: {error}") from error
 
 
 @contextmanager
@@ -202,20 +209,20 @@ def _clear_errors() -> Iterator[None]:
         yield
     except (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException) as error:
         raise RuntimeError(
-            f"the block asks for values, and fake tensors have none: {error}. Its bytes may depend on data; predict it "
-            "with the choice fixed, or measure it"
+            f"the block reads values, and fake tensors have none: {error}. Its bytes may depend on data: predict it "
+            "with that choice fixed, or measure it"
         ) from error
     except AssertionError as error:
         if "FakeTensor" not in str(error):
             raise
         raise RuntimeError(
-            f"a real tensor met the fake ones of the block: make it in the block, or take fake_copy(module). {error}"
+            f"the block mixes a real tensor with fake ones: create it in the block, or use fake_copy(module). {error}"
         ) from error
 
 
 @contextmanager
 def _random_states_seen(ledger: Ledger) -> Iterator[None]:
-    """Lets the ledger see what no operation brings: the random state that a checkpoint keeps of its segment."""
+    """Enters the random state that a checkpoint keeps, which no dispatched operation allocates."""
 
     def random_state() -> Tensor:
         state = state_of_generator()

@@ -1,7 +1,7 @@
-"""Bytes that kernels take for themselves: of which operators that is nothing, and what one call of any other takes.
+"""Temporary workspace ("scratch") per operator: which operators have none, and a measurement for the others.
 
-A kernel may hold scratch from its call until it returns: an unfolded image, a block per thread, a packed matrix. No
-shape tells it, so it is measured, one call of the operator alone on the device that is meant.
+A kernel may hold scratch from its call until it returns: an unfolded image, a block per thread, a packed matrix. It
+does not follow from the shapes, so one call of the operator is measured, alone on the device.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Shape(NamedTuple):
     device: str
 
 
-# On the CPU these hold nothing beyond their outputs, or next to nothing: boxed numbers, a number per thread in a sum,
-# a block of 60 · 60 elements in a transposed copy. In-place forms, with _ behind the name, are the same.
+# On the CPU these hold next to nothing beyond their outputs: boxed numbers, a number per thread in a sum, a block of
+# 60 · 60 elements in a transposed copy. The same is true of their in-place forms, whose names end in _.
 POINTWISE = frozenset(
     """abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or clamp clamp_max clamp_min cos div elu elu_backward eq
     erf exp expm1 floor ge gelu gelu_backward gt hardtanh hardtanh_backward isnan le leaky_relu leaky_relu_backward lerp
@@ -50,7 +50,7 @@ MOVES = frozenset(
     ones_like rand randint randn scalar_tensor select_backward slice_backward stack uniform
     zero zeros zeros_like""".split()
 )
-# These are so for numbers of 32 and 64 bits. Some cast 16-bit ones first; oneDNN packs 16-bit matrices.
+# None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices.
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 REDUCTIONS_AND_TABLES = frozenset(
     """_fused_adam _fused_adamw _fused_sgd _index_put_impl _log_softmax _log_softmax_backward_data _softmax
@@ -60,8 +60,8 @@ REDUCTIONS_AND_TABLES = frozenset(
 )
 SCRATCH_FREE = POINTWISE | MOVES | PRODUCTS | REDUCTIONS_AND_TABLES
 
-# Fake tensors have the outputs of oneDNN's LSTM wrong: the workspace that it keeps for the backward pass is empty, the
-# gradients of its two biases are one storage. Their sizes are asked of the kernel itself.
+# Fake tensors give oneDNN's LSTM wrong outputs: an empty workspace for the backward pass, one storage for the gradients
+# of both biases. A call of the kernel itself gives their sizes.
 WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
 
 
@@ -73,7 +73,7 @@ def is_scratch_free(operator: Any, args: Any, device: str) -> bool:
     name = operator._opname.rstrip("_")
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dim()]
     if name in POINTWISE or name.startswith("_foreach_"):
-        # Operands of another dtype are cast to the common one first; a condition is none.
+        # Operands of other dtypes are cast to a common one first; a condition is not.
         return len({tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}) < 2
     if name in MOVES:
         return True
@@ -116,7 +116,7 @@ def call_of(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> Call:
 
 
 def _thawed(value: Any) -> Any:
-    """The arguments of a call again, tensors of ones, of zeros where they are integers and may be indices."""
+    """The arguments of a call with real tensors: of ones, or of zeros if integers, which may be indices."""
     if isinstance(value, Shape):
         extent = 1 + sum((size - 1) * stride for size, stride in zip(value.size, value.stride, strict=True))
         fill = 1 if value.dtype.is_floating_point or value.dtype.is_complex else 0
@@ -136,8 +136,8 @@ def _result(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return call.operator(*args, **kwargs)
 
 
-# Outputs that the kernels of layer norm give the dtype of the weights, as under autocast, where fake ones may have that
-# of the input: mean and deviation, and the gradients of weight and bias. Beside them the place of the weights.
+# The kernels of layer norm return mean and deviation, and the gradients of weight and bias, in the dtype of the
+# weights; fake ones may have that of the input, as under autocast. Values: the place of the weights in the arguments.
 WEIGHTS_OF_LAYER_NORM = {"aten::native_layer_norm": 2, "aten::native_layer_norm_backward": 5}
 
 
@@ -150,9 +150,9 @@ def with_dtype_of_weights(args: tuple[Any, ...], out: Any, place: int) -> Any:
 
 
 def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:
-    """`out` with the sizes that the kernel really returns."""
+    """`out` with the sizes that a call of the kernel returns."""
     if not measures:
-        raise RuntimeError(f"{call.operator} returns what only the kernel knows: use scratch=True, which asks it")
+        raise RuntimeError(f"{call.operator} returns sizes that only the kernel knows: use scratch=True, which runs it")
     with _disable_current_modes():
         args, kwargs = _arguments(call)
         real = tree_leaves(_result(call, args, kwargs))
@@ -165,7 +165,7 @@ def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:
 
 
 def kernels_of(calls: Iterable[Call], device: str) -> dict[Call, Kernel]:
-    """What each of the calls holds: measured, unless it was in this process."""
+    """The scratch and outputs of each call, measured once in this process."""
     calls = list(calls)
     keys = {call: (device, torch.get_num_threads(), call) for call in calls}
     missing = [call for call in calls if keys[call] not in _kernels]
@@ -173,7 +173,7 @@ def kernels_of(calls: Iterable[Call], device: str) -> dict[Call, Kernel]:
     with measured.memory(device) as held:
         for number, call in enumerate(missing):
             args, kwargs = _arguments(call)
-            _result(call, args, kwargs)  # the first call may allocate what is kept for later ones
+            _result(call, args, kwargs)  # after one unmeasured call, which may allocate what later ones reuse
             held.mark(f"inputs {number}")
             out = _result(call, args, kwargs)
             given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}

@@ -17,7 +17,7 @@ from accounting import measured
 from accounting.checks import validated_int
 from accounting.predicted.prediction import PredictedMemory, memory
 
-# What is left by each phase of a training step; of these names the classes of its bytes are.
+# The class of the bytes that each phase of a training step leaves allocated.
 CLASSES = {
     "built": "parameters",
     "inputs": "inputs",
@@ -40,10 +40,10 @@ class TrainingStep:
         optimizer.step()                               optimizer = optimizer(model.parameters()), made once
         zero_grad()
 
-    Phases: "built" (without what initialisation takes for a while), "inputs", "optimizer" (its constructor), then
+    Phases: "built" (without temporaries of initialisation), "inputs", "optimizer" (its constructor), then
     "forward", "backward" (with their number, "forward 1" and so on, where there are several micro-batches), "step" and
     "zero_grad", and the same again with "second" before the name: the first step allocates the optimizer's state, the
-    second is what training goes on with. `live_by_class` and `peak_by_class` of a phase name parameters, buffers,
+    second is like all later ones. `live_by_class` and `peak_by_class` of a phase name parameters, buffers,
     inputs, activations (all that the forward pass leaves, the loss included), gradients, optimizer state (master
     copies of the parameters too), recomputed and temporaries.
 

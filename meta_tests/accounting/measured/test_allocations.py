@@ -218,7 +218,7 @@ def test_a_block_of_before_is_no_part_of_the_account_when_it_is_freed() -> None:
     assert held.earlier_freed_bytes >= 200, f"{held.earlier_freed_bytes}, but one of the two was seen before"
 
 
-def test_the_profiler_believes_in_a_block_that_was_freed_between_two_sessions() -> None:
+def test_the_profiler_still_reports_a_block_that_was_freed_between_two_sessions() -> None:
     size = 10 * 2**20  # so large that the system maps it, mostly at the same address again
     with measured.memory():
         seen = torch.empty(size)

@@ -1,4 +1,4 @@
-"""Prediction for a CUDA device where there is none, held against what does not depend on the device, and formulas."""
+"""Predictions for CUDA without a GPU, compared with the CPU where the device does not matter, and with formulas."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from accounting import memory, predicted
 from accounting.activations import activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B
-from accounting.predicted import ledger
+from accounting.predicted.fake_cuda import can_fake_cuda
 from meta_tests.accounting.predicted.predicting import OPTIMIZERS, built, few, nets
 
-pytestmark = pytest.mark.skipif(ledger.can_fake_cuda(), reason="there is a CUDA device, or this torch fakes one itself")
+pytestmark = pytest.mark.skipif(can_fake_cuda(), reason="there is a CUDA device, or this torch fakes one itself")
 
 # Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on the CPU always.
 ALIKE = ["linear", "wide", "layernorm", "gelu", "silu", "tanh", "relu", "softmax"]
@@ -116,7 +116,7 @@ def test_attention_is_flash_in_16_bits_and_memory_efficient_in_32():
 
 def test_attention_whose_kernel_depends_on_the_release_is_refused_unless_chosen():
     for kind in ({"kv_heads": 2}, {"mask": torch.bool}):
-        with pytest.raises(RuntimeError, match="runs otherwise in each release: take is_causal"):
+        with pytest.raises(RuntimeError, match="takes another path in each release of torch: use is_causal"):
             operators_of_attention(torch.float32, **kind)
         with sdpa_kernel(SDPBackend.MATH):
             assert "bmm" in operators_of_attention(torch.float32, **kind)
@@ -152,9 +152,9 @@ class First(nn.LSTM):
 
 
 def test_what_cannot_be_modelled_is_refused():
-    with pytest.raises(RuntimeError, match=r"lstm.input on CUDA keeps what only cuDNN knows"):
+    with pytest.raises(RuntimeError, match=r"lstm.input on CUDA keeps a workspace whose size only cuDNN knows"):
         step(partial(First, 4, 4), torch.empty(3, 2, 4))
-    with pytest.raises(RuntimeError, match="autocast is predicted on CUDA only where there is a GPU"):
+    with pytest.raises(RuntimeError, match="autocast on CUDA is predicted only where there is a GPU"):
         step(partial(nn.Linear, 4, 4), torch.empty(3, 4), autocast=torch.bfloat16)
     with pytest.raises(RuntimeError, match="scratch=True measures kernels on 'cuda', and there is none"):
         step(partial(nn.Linear, 4, 4), torch.empty(3, 4), scratch=True)

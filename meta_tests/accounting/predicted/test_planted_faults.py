@@ -1,4 +1,4 @@
-"""Faults planted in the prediction are noticed by the comparison that the other tests make."""
+"""Faults planted in the prediction make the comparison fail that the other tests rely on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from accounting.predicted import TrainingStep, ledger, prediction, training
+from accounting.predicted import TrainingStep, ledger, prediction, replay, tracker, training
 from meta_tests.accounting.predicted.predicting import RECIPES, Net, assert_alike, both
 
 NET = Net(("linear", "gelu", "layernorm", "scaled", "linear"), 48, 96, False, True, torch.float32)
@@ -72,14 +72,14 @@ def fault(case: Case) -> Callable[[Callable[[pytest.MonkeyPatch], None]], Callab
 
 def resized(patch: pytest.MonkeyPatch, name: str, size_of: Callable[[int], int]) -> None:
     """Enters the storages of one class with another size."""
-    enter = ledger._Books.enter
+    enter = replay._Levels.enter
 
-    def enter_resized(books: Any, number: int, storage: Any, born: bool) -> None:
-        if books._class_of[number] == name:
+    def enter_resized(levels: Any, number: int, storage: Any, allocated: bool) -> None:
+        if levels._class_of[number] == name:
             storage = replace(storage, size=size_of(storage.size))
-        enter(books, number, storage, born)
+        enter(levels, number, storage, allocated)
 
-    patch.setattr(ledger._Books, "enter", enter_resized)
+    patch.setattr(replay._Levels, "enter", enter_resized)
 
 
 @fault(PLAIN)
@@ -175,7 +175,7 @@ def the_random_state_of_a_checkpoint_is_not_seen(patch: pytest.MonkeyPatch) -> N
 
 @fault(PLAIN)
 def the_number_that_a_product_saves_is_not_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger, "SAVES_ITS_NUMBER", frozenset())
+    patch.setattr(tracker, "SAVES_ITS_NUMBER", frozenset())
 
 
 @fault(CONVOLUTION)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from accounting import predicted
-from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear
+from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B
 from meta_tests.accounting.predicted.predicting import (
     OPTIMIZERS,
     assert_alike,
@@ -134,44 +133,3 @@ def test_uneven_routing_moves_only_the_peak_of_the_backward_pass(workloads, batc
             assert off <= bound + 0.001 * real.peak_bytes, f"{name}: {off} bytes off, but should be {bound=} {given}"
         elif name != "built":
             assert off <= 0.001 * real.peak_bytes, f"{name}: {off} bytes off {given}"
-
-
-# ---- classes ---------------------------------------------------------------------------------------------------------
-
-
-def test_bytes_are_told_apart_by_class():
-    net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 8))
-    step = predicted.TrainingStep(net, torch.empty(32, 64), torch.mean, optimizer=OPTIMIZERS["adamw fused"]).predict()
-    parameters = 4 * sum(tensor.numel() for tensor in net.parameters())
-    buffers = sum(tensor.nbytes for tensor in net.buffers())
-    at_end = step.phases["second step"].live_by_class
-    assert at_end == {
-        "parameters": parameters,
-        "buffers": buffers,
-        "inputs": 32 * 64 * 4,
-        "gradients": parameters,
-        "optimizer state": 2 * parameters + 4 * 6,
-    }, f"{at_end}"
-    saved = 4 * 32 * 64 * 2 + 2 * 4 * 64 + 4  # outputs of the first two layers that matter, statistics, loss
-    assert step.phases["second forward"].live_by_class["activations"] == saved
-    for name, phase in step.phases.items():
-        assert sum(phase.live_by_class.values()) == phase.live_bytes, name
-        assert sum(phase.peak_by_class.values()) == phase.peak_bytes, name
-
-
-def test_what_a_checkpoint_runs_again_is_a_class_of_its_own(workloads):
-    model = DeepLinear(dim=64, layers=8)
-    step = predicted.TrainingStep(partial(built, workloads, model, 4), torch.empty(256, 64), torch.mean).predict()
-    peak = step.phases["second backward"].peak_by_class
-    assert peak["recomputed"] >= 3 * 256 * 64 * 4, f"{peak}"
-
-
-def test_a_block_of_ones_own_has_the_classes_that_its_marks_name():
-    with predicted.memory() as held:
-        kept = torch.ones(100)
-        held.mark("first")
-        passing = kept * 2
-        del passing
-        held.mark("second")
-    assert held.phases["second"].peak_by_class == {"first": 400, "temporaries": 400}
-    assert (held.allocated_bytes, held.freed_bytes, held.live_bytes, held.peak_bytes) == (800, 400, 400, 800)

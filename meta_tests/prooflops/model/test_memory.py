@@ -49,4 +49,4 @@ def test_the_memory_of_a_step_is_predicted(examined: dict[str, Examined], name: 
 def test_a_model_that_looks_at_values_is_not_predicted_and_the_page_says_so(examined: dict[str, Examined]) -> None:
     looking = examined["looking"]
     assert looking.run.code == 0, looking.run.output
-    assert "not predicted: RuntimeError: the block asks for values" in looking.page
+    assert "not predicted: RuntimeError: the block reads values" in looking.page

@@ -1,0 +1,121 @@
+"""Enters the storages that each dispatched operation allocates into a ledger."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from accounting.predicted.fake_cuda import can_fake_cuda
+from accounting.predicted.ledger import CallMade, Ledger
+from accounting.predicted.scratch import (
+    WEIGHTS_OF_LAYER_NORM,
+    WRONGLY_FAKED,
+    call_of,
+    is_scratch_free,
+    with_dtype_of_weights,
+    with_real_sizes,
+)
+
+# Autograd adds and scatters in place to a plain tensor that nothing else refers to; not to a fake one, which is a
+# subclass. If the first argument is freed at once, the two are the same storage in a real run.
+IN_PLACE_ON_PLAIN_TENSORS = frozenset({"add", "index_put", "scatter", "scatter_add"})
+
+# These save their second factor for the gradient of the first; a Python number becomes a tensor of its own, a boxed
+# number, which no dispatch mode sees.
+_aten = torch.ops.aten
+SAVES_ITS_NUMBER = frozenset(
+    {_aten.mul.Tensor, _aten.mul_.Tensor, _aten.div.Tensor, _aten.div_.Tensor, _aten.div.Tensor_mode}
+)
+BOXED_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Enters the storages that each operation allocates into the ledger."""
+
+    def __init__(self, ledger: Ledger, measures: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ledger = ledger
+        self._measures = measures
+        self._multiplied: tuple[weakref.ref[Tensor], int] | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in ("prim", "profiler"):  # only asks for a device, perhaps within an operation
+            return func(*args, **kwargs)
+        ledger = self._ledger
+        self.enter_boxed_number()
+        ledger.moment += 1
+        in_backward = torch._C._current_graph_task_id() != -1
+        recomputed = in_backward and torch.is_grad_enabled()
+        successor_of = None
+        # A view keeps its base, so its storage has another reference.
+        if (
+            in_backward
+            and func._opname in IN_PLACE_ON_PLAIN_TENSORS
+            and not args[0]._is_view()
+            and _called_by_autograd()
+        ):
+            successor_of = ledger.number_of(args[0])
+        before = len(ledger.storages)
+        out = func(*args, **kwargs)
+        if func._schema.name in WEIGHTS_OF_LAYER_NORM and ledger.device == "cpu":
+            out = with_dtype_of_weights(args, out, WEIGHTS_OF_LAYER_NORM[func._schema.name])
+        if func._schema.name in WRONGLY_FAKED and ledger.device == "cpu":
+            out = with_real_sizes(call_of(func, args, kwargs), out, self._measures)
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                if ledger.device == "cpu":
+                    _refuse_unfakeable(tensor)
+                ledger.see(tensor, recomputed, successor_of)
+        if not is_scratch_free(func, args, ledger.device):
+            outputs = tuple(range(before, len(ledger.storages)))
+            call = call_of(func, args, kwargs)
+            ledger.calls.append(CallMade(call, len(ledger.ends), len(ledger.events), outputs))
+        if ledger.device == "cpu" and func in SAVES_ITS_NUMBER and type(args[1]) in BOXED_BYTES:
+            self._multiplied = weakref.ref(out), BOXED_BYTES[type(args[1])]
+        return out
+
+    def enter_boxed_number(self) -> None:
+        """Enters the number that the last product saved, once autograd has created the node that keeps it."""
+        if self._multiplied is None:
+            return
+        product, size = self._multiplied
+        self._multiplied = None
+        tensor = product()
+        if tensor is not None and tensor.grad_fn is not None:
+            end = self._ledger.lend(size)
+            tensor.grad_fn.register_prehook(_Loan(end))
+
+
+class _Loan:
+    """Frees a boxed number when its node runs, or is freed itself."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+        weakref.finalize(self, end)
+
+    def __call__(self, _: Any) -> None:
+        self._end()
+
+
+def _called_by_autograd() -> bool:
+    """Whether autograd's engine or a derivative formula in C++ made this call, and not Python code (a user's)."""
+    frame = sys._getframe(1).f_back
+    while frame is not None and frame.f_code.co_filename.endswith(("_dynamo/eval_frame.py", "torch/_compile.py")):
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_name == "_engine_run_backward"
+
+
+def _refuse_unfakeable(tensor: Tensor) -> None:
+    if tensor.device.type == "cuda" and not can_fake_cuda():
+        raise RuntimeError(
+            f"the block makes a tensor on {str(tensor.device)!r}, which is not here, and torch would abort: predict "
+            'the block for device="cuda"'
+        )
