@@ -45,7 +45,7 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
       the function; a fused one (softmax, layer norm, a fused optimizer) as many as it fuses. Those without a
       floating-point tensor are none. Copies, casts, views, gathers and random numbers are none.
     - Forward is everything outside a backward pass, the optimizer's step and a loss included. Recomputed is what runs
-      inside a backward pass with gradients enabled: torch's checkpointing of either kind, and anybody else's. With
+      inside a backward pass with gradients enabled: torch's checkpointing of either kind, and other libraries'. With
       create_graph=True gradients always are; there, and with retain_graph=True, only torch's is recognised.
     - Modules are named as torch's ModuleTracker names them: the class of the outermost, then attributes. In a backward
       pass it knows a module by the gradients of its inputs and outputs, so a module whose input needs no gradient

@@ -1,4 +1,4 @@
-"""To which modules an operator belongs: those that are running when it is dispatched."""
+"""The modules that are running when an operator is dispatched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RunningModules(ModuleTracker):
         self._names = _Names(names)
 
     def _fw_pre_hook(self, mod: torch.nn.Module, inputs: Any) -> None:
-        """Torch's own, except for leaves: it would refuse torch.autograd.grad by the input of a module."""
+        """Torch's own hook, except for leaves: it would refuse torch.autograd.grad by the input of a module."""
         name = self._get_mod_name(mod)  # type: ignore[no-untyped-call]
         self._get_append_fn(name, False)()  # type: ignore[no-untyped-call]
         tensors = [tensor for tensor in tensors_in(inputs) if tensor.requires_grad]
@@ -49,7 +49,7 @@ class RunningModules(ModuleTracker):
 
 
 class _Names(set[str]):
-    """The names of the running modules. Their tally is looked up again when the names change."""
+    """The names of the running modules, and their tally, which is looked up again when the names change."""
 
     tally: Tally | None = None
 

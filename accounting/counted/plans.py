@@ -1,4 +1,4 @@
-"""How the calls of an operator are counted: by which formula, as what kind of work, and which of its bytes move."""
+"""How the calls of an operator are counted: its formula, its kind of work, and which of its bytes move."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accounting.counted.operators import OPERATORS, Formula, elements
 from accounting.counted.result import ELEMENTWISE, PRODUCTS, UNKNOWN
 from accounting.counted.tensors import tensors_in
 
-# --- operators by what they do, for those that need no formula of their own -------------------------------------------
+# --- kinds of operators that need no formula of their own -------------------------------------------------------------
 
 REDUCTIONS = frozenset(
     """
@@ -33,8 +33,8 @@ POINTWISE = frozenset(
     """.split()
 )
 
-# Operators that only create, copy, cast, reorder or describe data. (Views and their copies are recognised as such, and
-# operators without any tensor argument create something.)
+# Operators that only create, copy, cast, reorder or describe data. Not listed: views and their copies, which are
+# recognised by their schema, and operators without a tensor argument, which create one.
 DATA_MOVEMENT = frozenset(
     """
     as_strided_scatter bernoulli block_diag cat cauchy channel_shuffle _chunk_cat clone constant_pad_nd copy _copy_from
@@ -60,7 +60,7 @@ UNTOUCHED = frozenset(
     """.split()
 )
 
-# Operators whose first argument is a model for the result, or overwritten unread.
+# Operators whose first argument only gives shape and dtype, or is overwritten unread.
 FIRST_UNREAD = frozenset(
     """
     bernoulli cauchy copy exponential fill full_like geometric log_normal new_full new_ones new_zeros normal ones_like
@@ -68,7 +68,7 @@ FIRST_UNREAD = frozenset(
     """.split()
 )
 
-# Operators that read of their first argument as many elements as they return.
+# Operators that read only as many elements of their first argument as they return.
 GATHERS = frozenset("embedding gather index index_select masked_select take".split())
 
 # Questions about the layout of a tensor; a subclass (nested tensors) answers them itself.
@@ -100,7 +100,7 @@ PLANS: dict[Any, Plan] = {}
 
 
 def plan_of(func: Any) -> Plan:
-    """How the calls of an operator are counted; kept for each operator except those that are unknown."""
+    """How the calls of an operator are counted; cached for each known operator."""
     plan = PLANS.get(func)
     if plan is None:
         plan = _plan(func)
@@ -158,13 +158,13 @@ def _classified(packet: Any) -> tuple[int, Formula]:
     if not is_torchs:
         return UNKNOWN, _one_call_if_it_reads_a_tensor
     if plain in ATTENTION:
-        return PRODUCTS, _nothing  # the counter asks for the pairs that are to be counted
+        return PRODUCTS, _nothing  # computed by the counter, which knows the convention of pairs
     each = plain.removeprefix("_foreach_")
     if _is_view(packet) or plain.endswith("_copy") or each in DATA_MOVEMENT:
         return ELEMENTWISE, _nothing
     if each != plain:
         return ELEMENTWISE, lambda out, tensors, *args, **kwargs: elements(tensors)
-    # The tags of an operator in place may lack what those of its plain form have.
+    # An operator in place may lack the tags of its plain form.
     pointwise = any(torch.Tag.pointwise in each.tags for each in _overloads(packet) + _overloads(not_in_place))
     if pointwise or plain in REDUCTIONS | POINTWISE:
         return ELEMENTWISE, _largest
@@ -187,7 +187,7 @@ def _name(func: Any) -> str:
 
 
 def _plain_name(packet: Any) -> str:
-    """The name without the namespace and the mark of an operator in place."""
+    """The name without the namespace and the final _ of an operator in place."""
     return _name(packet).rpartition(".")[2].removesuffix("_")
 
 

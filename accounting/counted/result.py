@@ -1,4 +1,4 @@
-"""The figures of a count: what `accounting.counted` fills and its users read."""
+"""The results of a count: FLOPs and bytes by operator, module and phase."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accounting.roofline import arithmetic_intensity
 
 # The figures kept of each operator, as places in a list.
 PRODUCTS, ELEMENTWISE, UNKNOWN, READ, WRITTEN = range(5)
-# When an operator runs. What belongs to a pass: whatever runs in a backward pass is backward, a recomputation, too.
+# When an operator runs. The backward phase includes recomputation.
 FORWARD, BACKWARD, RECOMPUTED = range(3)
 PHASES = {
     "all": (FORWARD, BACKWARD, RECOMPUTED),
@@ -26,7 +26,7 @@ Tally = dict[tuple[str, int], list[int]]  # (operator, when) -> figures
 
 
 class Totals(NamedTuple):
-    """What one operator, one module or all of them did."""
+    """The FLOPs and bytes of one operator, one module or all of them."""
 
     products: int = 0  # FLOPs of sums of multiply-adds
     elementwise: int = 0  # FLOPs of elementwise operations and reductions
@@ -146,7 +146,7 @@ class CountedWork:
 
     @property
     def unknown(self) -> dict[str, int]:
-        """Operators without a formula which are not known to be free, with the number of their calls."""
+        """Operators without a formula that are not known to cost nothing, with the number of their calls."""
         sums: Counter[str] = Counter()
         for tally in list(self._table.values()):
             for (operator, _), numbers in list(tally.items()):

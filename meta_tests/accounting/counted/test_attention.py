@@ -1,7 +1,6 @@
 """What attention costs: in full or for the pairs that a causal mask leaves, fused or not."""
 
 import warnings
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -15,12 +14,6 @@ from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.counted import attention
 from meta_tests.accounting.counted import operator_definitions as define
-
-
-def flops_of(act: Callable[[], object]) -> counted.CountedWork:
-    with counted.flops() as count:
-        act()
-    return count
 
 
 def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:

@@ -119,7 +119,7 @@ class OwnCheckpoint(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("retain_graph", [False, True])
-def test_recomputation_by_somebody_else_is_recognised_unless_the_graph_is_retained(retain_graph: bool) -> None:
+def test_recomputation_by_another_library_is_recognised_unless_the_graph_is_retained(retain_graph: bool) -> None:
     layers, data = net(), torch.randn(2, 3, requires_grad=True)
     count = flops_of(lambda: OwnCheckpoint.apply(layers, data).sum().backward(retain_graph=retain_graph))
     should = 0 if retain_graph else count.forward
@@ -285,7 +285,7 @@ def test_work_inside_a_fused_product_is_not_elementwise() -> None:
     assert count.elementwise < 4 * 2 * 5, f"{count}, but the gates of the fused layer should not be seen"
 
 
-def test_a_wrong_operator_formula_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_operator_formula_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "PLANS", {})
     monkeypatch.delitem(operators.OPERATORS, "aten.mv")
     operators.operator("aten.mv")(lambda out, a, x: 7)

@@ -6,7 +6,7 @@ from torch import nn
 from meta_tests.accounting.counted.counting import flops_of, net, products
 
 
-def test_flops_are_told_apart_by_module_pass_and_operator() -> None:
+def test_flops_are_separated_by_module_pass_and_operator() -> None:
     count = flops_of(lambda: net()(torch.randn(2, 3)).sum().backward())
     assert products(count.by_operator()) == {"aten.addmm": 48, "aten.mm": 80 + 160 + 48}, f"{count.by_operator()}"
     assert products(count.by_operator("forward")) == {"aten.addmm": 48, "aten.mm": 80}
@@ -30,7 +30,7 @@ def test_a_module_whose_input_is_a_leaf_can_be_differentiated_by_it() -> None:
     assert backward == {"Global": 128, "Sequential": 128, "Sequential.0": 48, "Sequential.1": 80}, f"{backward}"
 
 
-def test_bytes_are_told_apart_by_module_and_pass() -> None:
+def test_bytes_are_separated_by_module_and_pass() -> None:
     layers = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 5, bias=False))
     data = torch.randn(2, 3)
     count = flops_of(lambda: layers(data).backward(torch.ones(2, 5)))

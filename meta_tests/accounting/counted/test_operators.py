@@ -12,14 +12,9 @@ from accounting import counted
 from accounting.counted import operators, plans
 from accounting.counted.result import UNKNOWN
 from meta_tests.accounting.counted import operator_definitions as define
+from meta_tests.accounting.counted.counting import flops_of
 from meta_tests.accounting.counted.operator_cases import CASES, Case
 from meta_tests.accounting.counted.operator_table import PAGE, count_of, page, version
-
-
-def flops_of(act: Callable[[], object]) -> counted.CountedWork:
-    with counted.flops() as count:
-        act()
-    return count
 
 
 def counted_if_there_is(case: Case) -> counted.CountedWork:

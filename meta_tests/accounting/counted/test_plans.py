@@ -20,7 +20,7 @@ def test_a_fused_layer_of_inference_is_listed_and_not_taken_apart() -> None:
     assert count.total == 0, f"{count}, but what it does inside should not be seen"
 
 
-def test_a_kernel_of_somebody_else_is_listed() -> None:
+def test_a_kernel_of_another_library_is_listed() -> None:
     @torch.library.custom_op("prooflops_meta_tests::square", mutates_args=())
     def square_of(matrix: Tensor) -> Tensor:
         return matrix @ matrix
