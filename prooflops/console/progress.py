@@ -28,11 +28,14 @@ class Progress:
 
     def __call__(self, text: str, ahead_s: float = 0.0) -> None:
         """Prints `text`, unless it is too early; `ahead_s` is how long the work that begins now prints nothing."""
-        if self._quiet or self._terminal is None or self._now() - self._printed_at + ahead_s < LONG_S:
+        if self._now() - self._printed_at + ahead_s >= LONG_S:
+            self.always(text + (f", about {ahead_s:.0f} s" if ahead_s else ""))
+
+    def always(self, text: str) -> None:
+        """Prints `text` however early it is, but under -q."""
+        if self._quiet or self._terminal is None:
             return
         self._printed_at = self._now()
-        if ahead_s:
-            text += f", about {ahead_s:.0f} s"
         with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
             self._terminal.ensure_newline()
             self._terminal.write_line(f"  {self._name}: {text}", bold=True)

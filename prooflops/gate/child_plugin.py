@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,24 @@ from prooflops.machine.contention import Watch
 
 RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
+OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}  # what the gate chooses
 
 
 class Replicate:
-    """Selects tests, and collects what the gate needs to know of them."""
+    """Selects tests, paces the benchmarks among them, and collects what the gate needs to know of them.
 
-    def __init__(self, ids: list[str] | None, benchmarks_only: bool) -> None:
+    `paces`: pytest-benchmark's options by node id, and under "" those of every other benchmark; those that the command
+    line or the benchmark's own marker gives go before them.
+    """
+
+    def __init__(
+        self, ids: list[str] | None, benchmarks_only: bool, paces: dict[str, dict[str, Any]], given: set[str]
+    ) -> None:
         self.ids = None if ids is None else set(ids)
         self.benchmarks_only = benchmarks_only
+        self.paces, self.given = paces, given
+        self.fixed: set[str] = set()
+        self.calls: dict[str, dict[str, Any]] = {}
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
         self.errors: list[str] = []
@@ -37,12 +48,31 @@ class Replicate:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         kept = [item for item in items if self.is_chosen(item)]
-        if dropped := [item for item in items if item not in kept]:
+        chosen = set(kept)
+        if dropped := [item for item in items if item not in chosen]:
             config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+        for item in filter(is_benchmark, kept):
+            self.set_pace(item)
 
     def is_chosen(self, item: pytest.Item) -> bool:
         return (self.ids is None or item.nodeid in self.ids) and (not self.benchmarks_only or is_benchmark(item))
+
+    def set_pace(self, item: pytest.Item) -> None:
+        """Has pytest-benchmark take the rounds that the gate wants; it reads the closest marker only."""
+        own = item.get_closest_marker("benchmark")
+        args, kwargs = (own.args, own.kwargs) if own else ((), {})
+        if "max_time" in self.given or "max_time" in kwargs:
+            self.fixed.add(item.nodeid)
+        chosen = self.paces.get(item.nodeid, self.paces.get("", {}))
+        if pace := {key: value for key, value in chosen.items() if key not in self.given}:
+            item.add_marker(pytest.mark.benchmark(*args, **{**pace, **kwargs}), append=False)
+
+    def is_fixed(self, item: pytest.Item) -> bool:
+        """Whether the project itself, or the command line, says how long this benchmark runs."""
+        # No public name tells that a test called `benchmark.pedantic`, whose rounds no option changes.
+        mode = getattr(getattr(item, "funcargs", {}).get("benchmark"), "_mode", None)
+        return item.nodeid in self.fixed or "pedantic" in str(mode)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -50,13 +80,16 @@ class Replicate:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
-        # The plugin watches for itself, where there is one, and its record says what it saw.
-        if not is_benchmark(item) or item.config.pluginmanager.hasplugin("prooflops.plugin"):
+        if not is_benchmark(item):
             yield
             return
-        watch = Watch()
+        # The plugin watches for itself, where there is one, and its record says what it saw.
+        watch = None if item.config.pluginmanager.hasplugin("prooflops.plugin") else Watch()
+        began = time.monotonic()
         yield
-        self.contention[item.nodeid] = watch.stop()
+        self.calls[item.nodeid] = {"seconds": time.monotonic() - began, "fixed": self.is_fixed(item)}
+        if watch:
+            self.contention[item.nodeid] = watch.stop()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, None]:
@@ -81,6 +114,8 @@ class Replicate:
             "modules": modules(),
             "errors": self.errors,
             "reports": self.reports,
+            "calls": self.calls,
+            "paces": self.paces,
         }
         part = path.with_suffix(".part")
         part.write_text(json.dumps(record, default=plain_figure), encoding="utf-8")
@@ -118,4 +153,6 @@ def modules() -> dict[str, str]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
     task = json.loads(os.environ.pop(TASK))  # not for what the tests start
-    config.pluginmanager.register(Replicate(**task), "prooflops.gate.replicate")
+    words = {str(word).partition("=")[0] for word in config.invocation_params.args}
+    given = {key for key, option in OPTIONS.items() if option in words}
+    config.pluginmanager.register(Replicate(**task, given=given), "prooflops.gate.replicate")

@@ -7,13 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prooflops.history.comparison import ComparisonRule, Sides, decisions, seconds, time_rows
-from prooflops.history.rows import Row
+from prooflops.history.rows import TIME, Row
 from prooflops.statistics import effects
 from prooflops.statistics.decision_rule import Decision, decide
-from prooflops.statistics.plan import CONFIRMING_PAIRS, LOOKS, Plan, pairs_needed
+from prooflops.statistics.effects import Effect
+from prooflops.statistics.plan import CONFIRMING_PAIRS, LOOKS, Plan, pairs_needed, smallest_effect
 
 FEWEST_CONFIRMING = 5  # pairs, of which all must agree to reach the level of a confirmation: 1/32
 ADVISED = 16  # processes of a baseline
+MOST_ADVISED = 200  # pairs: beyond, the benchmark is too noisy for the question
+SHOWN_LEVEL = 0.0125  # of each bound that is printed: SAME's at each of four looks
+
+# What ended the run of an open benchmark.
+NOISE = "its noise exceeds the question"
+PAIRS = "--gate-replicates ended it"
+BUDGET = "the budget ended it (--gate-budget)"
 
 
 def replicate_plan(
@@ -64,10 +72,28 @@ class ReplicateRule(ComparisonRule):
 
     def advice(self, sides: Sides, decision: Decision) -> str:
         fewest = 0 if self.paired else fewest_stored(self.plan)
-        if len(sides[0]) >= fewest:
-            return super().advice(sides, decision)
-        enough = f"--gate-record NAME --gate-replicates {max(fewest, ADVISED)}"
-        return f"the baseline holds {len(sides[0])} processes, and below {fewest} no regression can be found: {enough}"
+        if len(sides[0]) < fewest:
+            enough = f"--gate-record NAME --gate-replicates {max(fewest, ADVISED)}"
+            return (
+                f"the baseline holds {len(sides[0])} processes, and below {fewest} no regression can be found: {enough}"
+            )
+        return "; ".join([excluded(decision.effect), self.ended_by(sides, decision), self.remedy(sides, decision)])
+
+    def ended_by(self, sides: Sides, decision: Decision) -> str:
+        """What ended the run of an open benchmark."""
+        if self.most and len(sides[1]) >= self.most:
+            return PAIRS
+        return BUDGET if decision.verdict is None else NOISE
+
+    def remedy(self, sides: Sides, decision: Decision) -> str:
+        """What would decide it."""
+        needed = self.needed(decision, self.smallest(sides[1]))
+        if decision.verdict is None and not self.most:
+            return f"{len(sides[1])} of {decision.wanted} pairs were taken"
+        if needed > MOST_ADVISED and math.isfinite(decision.effect.noise):
+            found = smallest_effect(decision.effect.noise, self.plan, self.smallest(sides[1]))
+            return f"as noisy as this, changes are found from {found:.0%}: --gate-min-effect {found:.0%}"
+        return super().advice(sides, decision)
 
     def needed(self, decision: Decision, smallest: float) -> int:
         found = max(pairs_needed(decision.effect, self.plan, smallest), decision.wanted)
@@ -102,8 +128,47 @@ def look_at(both: Mapping[str, Sides], rule: ReplicateRule) -> tuple[list[Row], 
     return time_rows(both, rule, decided), open_
 
 
-def fails(row: Row, direction: str, strict: bool) -> bool:
-    """Whether a gate that guards `direction` (slower, faster, both) stops for this row."""
-    failing = {"CHANGED", "MISSING"} | ({"INCONCLUSIVE"} if strict else set())
+def fails(row: Row, direction: str, allow_inconclusive: bool) -> bool:
+    """Whether a gate that guards `direction` (slower, faster, both) stops for this row.
+
+    For a time that could not be decided it does, unless that is allowed: else a gate too noisy to find anything is
+    green. A test that skipped itself has no time.
+    """
+    if row.verdict == "INCONCLUSIVE":
+        return row.quantity == TIME and row.after is not None and not allow_inconclusive
+    failing = {"CHANGED", "MISSING"}
     failing |= {"slower": {"SLOWER"}, "faster": {"FASTER"}, "both": {"SLOWER", "FASTER"}}[direction]
     return row.verdict in failing
+
+
+def excluded(effect: Effect) -> str:
+    """By how much slower it is at most, whatever else is open.
+
+    >>> from prooflops.statistics.effects import paired
+    >>> excluded(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01))
+    'slower by 20.0% at most (88% sure)'
+    """
+    _, high, level = effect.bounds(SHOWN_LEVEL)
+    sure = f"({math.floor(100 * (1 - level) + 0.5)}% sure)"
+    return f"slower by {high - 1:.1%} at most {sure}" if high > 1 else f"not slower {sure}"
+
+
+def overall(both: Mapping[str, Sides]) -> Effect | None:
+    """What the geometric mean of all benchmarks did, from the pairs that all have; None where there are none."""
+    shared = [(seconds(before), seconds(after)) for before, after in both.values() if before and after]
+    pairs = min((len(after) for _, after in shared), default=0)
+    if not pairs:
+        return None
+    means = [
+        math.exp(sum(math.log(after[pair] / before[pair]) for before, after in shared) / len(shared))
+        for pair in range(pairs)
+    ]
+    return effects.paired([1.0] * pairs, means, level=SHOWN_LEVEL)
+
+
+def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
+    """In how many benchmarks a slowdown somewhat larger than the smallest effect is found, as noisy as they were."""
+    effect = 5 / 3 * min_effect
+    noises = [row.effect.noise for row in rows if row.quantity == TIME and row.effect]
+    found = sum(math.isfinite(noise) and smallest_effect(noise, plan, min_effect) <= effect for noise in noises)
+    return f"as noisy as they were, a slowdown of {effect:.1%} is found in {found} of {len(noises)} benchmarks"

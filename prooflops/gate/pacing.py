@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from prooflops.gate.decisions import ReplicateRule, look_at
+from prooflops.gate.process_plan import Look
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
 
-REPEATS_SHARE = 4  # of four pairs of a benchmark one may be repeated because it was contended, and two in any case
+REPEATS_SHARE = 4  # of four pairs of a benchmark one may be repeated because it was contended, see `_may_repeat`
 
 Pair = tuple[Timed | None, Timed]  # before (None where that side is stored) and after
 Take = Callable[[list[str]], Mapping[str, Pair]]  # runs these benchmarks once more
@@ -21,7 +22,7 @@ class Pacing:
 
     `stored`: what there is of the before side to begin with; in pairs it grows with the other. `take` runs benchmarks
     once more, until `deadline` (of `time.monotonic`). `say` is called with a text, the replicates taken, and the most
-    that are wanted.
+    that are wanted. `given_up`: benchmarks that are not taken again. `look` may choose another pace for what is open.
     """
 
     def __init__(
@@ -31,12 +32,16 @@ class Pacing:
         take: Take,
         deadline: float,
         say: Callable[[str, int, int], None],
+        *,
+        given_up: Collection[str] = (),
+        look: Look = lambda noise, to_go: None,
     ) -> None:
         self.sides = {name: (list(group), list[Timed]()) for name, group in stored.items()}
         self.rule, self.deadline = rule, deadline
         self.taken = 0
         self.left_open: list[str] = []  # when the time was over
-        self._take, self._say = take, say
+        self._take, self._say, self._given_up, self._look = take, say, frozenset(given_up), look
+        self._took_s, self._seen_quiet = 0.0, False
         self._tries = Counter[str]()
         self._repeats = Counter[str]()
         self._contended: dict[str, Pair] = {}  # the last pair that was set aside
@@ -48,9 +53,10 @@ class Pacing:
 
     def run(self, first: Mapping[str, Pair], took_s: float) -> list[Row]:
         """Takes replicates after the first one, which took `took_s`, and returns a row for each benchmark."""
+        self._took_s = took_s
         self._add(first, first)
         while wanted := self._wanted():
-            if time.monotonic() + took_s > self.deadline:
+            if time.monotonic() + self._took_s > self.deadline:
                 self.left_open = list(wanted)
                 break
             least, most = min(wanted.values()), max(wanted.values())
@@ -59,7 +65,7 @@ class Pacing:
             self._say(f"{kind} {self.taken + 1} of {until}, {len(wanted)} open", self.taken, most)
             began = time.monotonic()
             self._add(self._take(list(wanted)), wanted)
-            took_s = time.monotonic() - began
+            self._took_s = time.monotonic() - began
         for name, pair in self._contended.items():
             if not self.sides[name][1]:  # the machine was never quiet: the row says so
                 self._keep(name, pair)
@@ -67,8 +73,16 @@ class Pacing:
 
     def _wanted(self) -> dict[str, int]:
         """How many replicates each open benchmark wants; one that mostly yields none (is skipped, say) is given up."""
-        _, wanted = look_at(self.sides, self.rule)
-        return {name: count for name, count in wanted.items() if self._tries[name] < 4 * max(count, 8)}
+        rows, wanted = look_at(self.sides, self.rule)
+        wanted = {
+            name: count
+            for name, count in wanted.items()
+            if name not in self._given_up and self._tries[name] < 4 * max(count, 8)
+        }
+        if wanted:
+            noise = {row.name: row.effect.noise for row in rows if row.effect and row.name in wanted}
+            self._look(noise, max(count - len(self.sides[name][1]) for name, count in wanted.items()))
+        return wanted
 
     def _add(self, pairs: Mapping[str, Pair], asked: Iterable[str]) -> None:
         self.taken += 1
@@ -76,12 +90,22 @@ class Pacing:
         for name, (before, after) in pairs.items():
             if name not in self.sides:
                 continue
-            allowed = max(2, len(self.sides[name][1]) // REPEATS_SHARE)
-            if (after.contended or (before and before.contended)) and self._repeats[name] < allowed:
+            contended = bool(after.contended or (before and before.contended))
+            self._seen_quiet |= not contended
+            if contended and self._may_repeat(name):
                 self._repeats[name] += 1
                 self._contended[name] = (before, after)
             else:
                 self._keep(name, (before, after))
+
+    def _may_repeat(self, name: str) -> bool:
+        """Whether a contended pair is set aside: two in any case, more only on a machine that is quiet at times, and
+        none that would cost one of the pairs which the next look needs."""
+        kept = len(self.sides[name][1])
+        to_go = max(self.rule.plan.looks[0], kept + 1) - kept
+        if time.monotonic() + to_go * self._took_s > self.deadline:
+            return False
+        return self._repeats[name] < (max(2, kept // REPEATS_SHARE) if self._seen_quiet else 2)
 
     def _keep(self, name: str, pair: Pair) -> None:
         for side, timed in zip(self.sides[name], pair, strict=True):

@@ -14,9 +14,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,9 @@ class Replicate:
     prefix: str  # of its interpreter
     modules: dict[str, str]  # imported ones and their files, without site-packages and the standard library
     reports: list[dict[str, Any]]  # of its tests, serialised by pytest
+    # Per benchmark, the seconds of its call, and whether its pace is fixed.
+    calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    wall_s: float = 0.0  # of the whole process
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
@@ -128,22 +132,34 @@ class Replicates:
         return path
 
     def run(
-        self, side: Side, targets: Sequence[str], ids: Sequence[str] | None, benchmarks_only: bool = True
+        self,
+        side: Side,
+        targets: Sequence[str],
+        ids: Sequence[str] | None,
+        benchmarks_only: bool = True,
+        paces: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Replicate:
-        """One process of `side` over the files `targets`, of which it runs `ids` (None: all).
+        """One process of `side` over the files `targets`, of which it runs `ids` (None: all), paced by `paces`.
 
         Raises ReplicateFailed for one that crashed, took too long, or could not collect.
         """
         self._count += 1
         stem = self.folder / f"{self._count:04d}"
         path, output = stem.with_suffix(".json"), stem.with_suffix(".txt")
-        task = {"ids": None if ids is None else list(ids), "benchmarks_only": benchmarks_only}
+        task = {
+            "ids": None if ids is None else list(ids),
+            "benchmarks_only": benchmarks_only,
+            "paces": dict(paces or {}),
+        }
+        began = time.monotonic()
         code = self._process(side, targets, {TASK: json.dumps(task), RECORD: str(path)}, output)
+        wall_s = time.monotonic() - began
         record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         found = record.pop("replicate", None)
         if found is None or code not in (0, 1, 5):
             raise ReplicateFailed(self._failure(side, code, output, found["errors"] if found else []))
-        return Replicate(side, record, found["prefix"], found["modules"], found["reports"])
+        prefix, modules, reports, calls = (found[key] for key in ("prefix", "modules", "reports", "calls"))
+        return Replicate(side, record, prefix, modules, reports, calls, wall_s)
 
     def _process(self, side: Side, targets: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
         """The exit code; None where it took too long."""

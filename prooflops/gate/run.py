@@ -7,6 +7,7 @@ once, as if it had run it: a regression is that test's failure.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ import pytest
 from prooflops import run_state
 from prooflops.console.progress import Progress
 from prooflops.console.tables import engineering
-from prooflops.gate import decisions, sides, single_run, summary
+from prooflops.gate import decisions, process_plan, sides, single_run, summary
 from prooflops.gate.noise_floor import store_noise_floor
 from prooflops.gate.pacing import Pacing, Pair, Take
 from prooflops.gate.processes import Replicate, ReplicateFailed, Replicates, Side
@@ -58,6 +59,8 @@ class Gate:
         self.begun = self.timing_since = time.monotonic()
         self.broken = ""  # why a process of this side ended without a record
         self.markers: dict[str, dict[str, Any]] = {}
+        self.paces: process_plan.Paces = process_plan.FIRST
+        self.planned = ""
 
     # ---- the hooks -----------------------------------------------------------------------------------------------
 
@@ -65,6 +68,7 @@ class Gate:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        self.progress = Progress(self.config, "gate")  # there was no terminal yet when this plugin was registered
         self.markers = self.config.stash.get(run_state.MARKERS, {})
         self.begun = time.monotonic()
         with Replicates(self.config, limit_s=self.settings.budget_s) as self.replicates:
@@ -204,6 +208,7 @@ class Gate:
         if versus:
             sides.check_origins(before, after, self.config.rootpath, versus)
             then = {name: timed for name, timed in then.items() if self.is_compared(name, benchmarks)}
+        too_long, look = self.plan(before, after, {name: now[name].time_s for name in now if name in then})
         swapped = False
 
         def take(names: list[str]) -> dict[str, Pair]:
@@ -213,10 +218,11 @@ class Gate:
             old, new = (self.summary_of(done).benchmarks for done in pair)
             return {name: (old[name], new[name]) for name in new if name in old}
 
-        self.title = f"{other.label} (before) beside this side (after)" if versus else "this code beside itself"
+        this = f"this side ({sides.commit_of(self.config.rootpath)})"
+        self.title = f"{other.label} (before) beside {this} (after)" if versus else f"{this} beside itself"
         first: dict[str, Pair] = {name: (then.get(name), timed) for name, timed in now.items()}
         stored = {name: [] if name in now else [timed] for name, timed in then.items()}
-        self.compare(first, stored, take, paired=True)
+        self.compare(first, stored, take, paired=True, given_up=too_long, look=look)
         failed_there = {report["nodeid"] for report in before.reports if report.get("outcome") == "failed"}
         self.rows = [
             replace(row, note="it fails on the other side")
@@ -227,6 +233,34 @@ class Gate:
         if self.settings.noise_floor:
             self.store_noise_floor(self.summary_of(after).fingerprint_id)
 
+    def plan(
+        self, before: Replicate, after: Replicate, rounds_s: Mapping[str, float]
+    ) -> tuple[dict[str, str], process_plan.Look]:
+        """Plans what follows the first pair and says so. Returns which benchmarks are too long and why, and what
+        chooses the pace before each pair."""
+        rule = self.rule(len(rounds_s), paired=True)
+        budget_s = self.settings.budget_s - (self.timing_since - self.begun)
+        plan = process_plan.plan_of(before, after, rounds_s, rule.plan, budget_s)
+        too_long = plan.too_long()
+        names = [name for name in plan.costs if name not in too_long]
+        left_s = self.begun + self.settings.budget_s - time.monotonic()
+        each_s = plan.each_s(names, left_s, plan.most_pairs - 1)
+        self.planned = plan.sentence(each_s, too_long)
+        self.progress.always(self.planned)
+
+        def look(noise: Mapping[str, float], to_go: int) -> None:
+            left_s = self.begun + self.settings.budget_s - time.monotonic()
+            more_s = plan.each_s(list(noise), left_s, max(to_go, rule.plan.confirming_pairs), process_plan.MOST_S)
+            self.paces = process_plan.paces(
+                {
+                    name: max(each_s, more_s) if process_plan.NOISY < noisy < math.inf else each_s
+                    for name, noisy in noise.items()
+                }
+            )
+
+        why = f"{plan.pairs} pairs do not fit into the budget: --gate-budget {plan.minutes_for(list(plan.costs))}"
+        return {name: f"a process takes {plan.costs[name].call_s:.1f} s for it, and {why}" for name in too_long}, look
+
     def pair(
         self, other: Side, targets: Sequence[str], theirs: Sequence[str] | None, mine: Sequence[str], *, swapped: bool
     ) -> tuple[Replicate, Replicate]:
@@ -234,16 +268,16 @@ class Gate:
 
         def before() -> Replicate:
             try:
-                return self.replicates.run(other, targets, theirs)
+                return self.replicates.run(other, targets, theirs, paces=self.paces)
             except ReplicateFailed as failed:
                 if not self.settings.versus:
                     raise
                 raise pytest.UsageError(f"--gate-versus {self.settings.versus}: {failed}") from failed
 
         if swapped:
-            after = self.run_here(mine)
+            after = self.run_here(mine, paces=self.paces)
             return before(), after
-        return before(), self.run_here(mine)
+        return before(), self.run_here(mine, paces=self.paces)
 
     def compare(
         self,
@@ -253,22 +287,32 @@ class Gate:
         *,
         paired: bool,
         floors: Mapping[str, float] | None = None,
+        given_up: Mapping[str, str] | None = None,
+        look: process_plan.Look = lambda noise, to_go: None,
     ) -> None:
         """Takes replicates until every benchmark of both sides is decided, and sets the rows, of all benchmarks."""
         shared = {name: group for name, group in stored.items() if name in first}
         rule = self.rule(len(shared), paired=paired, floors=floors)
-        pacing = Pacing(shared, rule, take, self.begun + self.settings.budget_s, self.say)
+        given_up = given_up or {}
+        deadline = self.begun + self.settings.budget_s
+        pacing = Pacing(shared, rule, take, deadline, self.say, given_up=given_up, look=look)
         rows = pacing.run(first, time.monotonic() - self.timing_since)
+        rows = [replace(row, note=given_up[row.name]) if row.name in given_up else row for row in rows]
         gone = [one_sided(name, TIME, group[-1].time_s, None) for name, group in stored.items() if name not in first]
         new = [one_sided(name, TIME, None, timed.time_s) for name, (_, timed) in first.items() if name not in stored]
         exact = [row for row in exact_rows(pacing.sides) if row.verdict != "SAME"]
         self.rows = [*with_skips(gone, single_run.skip_reasons(self.reports)), *new, *exact, *rows]
+        self.lines += [self.planned] if self.planned else []
         if pacing.left_open:
             budget = f"the budget of {self.settings.budget_s / 60:g} min (--gate-budget) is spent"
             self.lines.append(f"{budget}: {len(pacing.left_open)} benchmarks are open")
+        if paired and (every := decisions.overall(pacing.sides)):
+            bounds = f"{every.ratio:.3f} ({summary.interval(every)})"
+            self.lines.append(f"overall {bounds}: the geometric mean of {len(rows)} benchmarks")
+            self.lines.append(decisions.found_from(rows, rule.plan, self.settings.min_effect))
         self.lines.append(
             f"{pacing.taken} {'pairs' if paired else 'replicates'} in {time.monotonic() - self.begun:.0f} s, "
-            f"{pacing.repeated} repeated because other work competed"
+            f"{pacing.repeated} measurements repeated because other work competed"
         )
 
     def rule(
@@ -295,9 +339,11 @@ class Gate:
 
     # ---- the parts of it -----------------------------------------------------------------------------------------
 
-    def run_here(self, ids: Sequence[str], benchmarks_only: bool = True) -> Replicate:
+    def run_here(
+        self, ids: Sequence[str], benchmarks_only: bool = True, paces: process_plan.Paces | None = None
+    ) -> Replicate:
         """One process of this side, whose reports count."""
-        done = self.replicates.run(self.here, files_of(ids), ids, benchmarks_only)
+        done = self.replicates.run(self.here, files_of(ids), ids, benchmarks_only, paces)
         self.reports.add(done)
         return done
 
@@ -317,9 +363,9 @@ class Gate:
         """The rows for which the gate stops."""
         if not self.settings.gate:
             return []
-        default, strict = self.settings.direction, self.settings.strict
+        default, allow = self.settings.direction, self.settings.allow_inconclusive
         guarded = {name: str(row["direction"]) for name, row in self.markers.items() if "direction" in row}
-        return [row for row in self.rows if decisions.fails(row, guarded.get(row.name, default), strict)]
+        return [row for row in self.rows if decisions.fails(row, guarded.get(row.name, default), allow)]
 
     def say(self, text: str, done: int, most: int) -> None:
         each = (time.monotonic() - self.begun) / max(done, 1)

@@ -35,6 +35,12 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini("gate_min_effect", f"smallest change that counts (default: {MIN_EFFECT})", default=MIN_EFFECT)
     parser.addini("gate_direction", f"which changes fail: {', '.join(DIRECTIONS)} (default: slower)", default="slower")
+    parser.addini(
+        "gate_allow_inconclusive",
+        "whether the gate passes where a benchmark could not be decided (default: false)",
+        type="bool",
+        default=False,
+    )
     group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
     option = group.addoption
     option("--gate", action="store_true", help="fail on a confirmed regression, or on a change of an exact quantity")
@@ -44,7 +50,7 @@ def add_options(parser: pytest.Parser) -> None:
     option("--gate-replicates", metavar="N", help="fresh processes a side, at most, confirming ones too")
     option("--gate-min-effect", metavar="X%", help="smallest change that counts, such as 5%% or 0.05")
     option("--gate-budget", metavar="MINUTES", help=f"time for all replicates (default: {BUDGET_MIN:g})")
-    option("--gate-strict", action="store_true", help="fail on INCONCLUSIVE too")
+    option("--gate-allow-inconclusive", action="store_true", help="do not fail where a benchmark could not be decided")
     option("--gate-portable", action="store_true", help="compare with another machine, by portable ratios only")
     option("--gate-noise-floor", action="store_true", help="compare this code with itself: what can be detected here")
     option("--gate-history", action="store_true", help="list records and baselines, oldest first, and exit")
@@ -61,7 +67,7 @@ class Settings:
     replicates: int | None
     min_effect: float
     budget_s: float
-    strict: bool
+    allow_inconclusive: bool
     portable: bool
     noise_floor: bool
     direction: str
@@ -95,6 +101,8 @@ def settings(config: pytest.Config) -> Settings:
 def _checked(config: pytest.Config) -> Settings:
     found = _read(config)
     _check_one_another(found)
+    if config.getoption("gate_allow_inconclusive") and not found.gate:  # the ini setting is there in every run
+        raise ValueError("--gate-allow-inconclusive changes what --gate does, which is not given")
     _check_paths(found, config)
     if found.used or config.getoption("gate_history"):
         _check_packages()
@@ -120,7 +128,7 @@ def _read(config: pytest.Config) -> Settings:
         if min_effect is None
         else _share("--gate-min-effect", min_effect),
         budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
-        strict=option("gate_strict"),
+        allow_inconclusive=option("gate_allow_inconclusive") or bool(config.getini("gate_allow_inconclusive")),
         portable=option("gate_portable"),
         noise_floor=option("gate_noise_floor"),
         direction=direction("gate_direction", config.getini("gate_direction")),
@@ -146,9 +154,8 @@ def _check_one_another(found: Settings) -> None:
         )
     if found.record and found.baseline and found.orchestrated:
         raise ValueError("--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline")
-    for name, needs in (("strict", "gate"), ("portable", "baseline")):
-        if getattr(found, name) and not getattr(found, needs):
-            raise ValueError(f"{_flag(name)} changes what {_flag(needs)} does, which is not given")
+    if found.portable and not found.baseline:
+        raise ValueError("--gate-portable changes what --gate-baseline does, which is not given")
     if found.portable and found.orchestrated:
         raise ValueError("--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates")
 
@@ -227,7 +234,8 @@ def _share(name: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 1:
-        raise ValueError(f"{name} should be a share between 0 and 100 %, such as 5% or 0.05, got {text!r}")
+        meant = f": {value:g} % is written {value:g}% or {value / 100:g}" if 1 <= value < 100 else ""
+        raise ValueError(f"{name} should be a share between 0 and 100 %, such as 5% or 0.05, got {text!r}{meant}")
     return value
 
 

@@ -39,7 +39,7 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
                 return _interpreter(path / inside, root, text)
         if path.resolve() == root.resolve():
             raise _same(text)
-        return Side(f"checkout {text}", python_here(), path.resolve(), import_paths(path.resolve()))
+        return Side(f"checkout {text} ({commit_of(path)})", python_here(), path.resolve(), import_paths(path.resolve()))
     found = shutil.which(text) if os.sep in text or text.startswith(("python", "pypy")) else None
     if found:
         return _interpreter(Path(found).absolute(), root, text)
@@ -67,6 +67,14 @@ def _git(root: Path, *words: str) -> str | None:
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def commit_of(root: Path) -> str:
+    """The commit that is checked out, in words, and whether files differ from it."""
+    commit = _git(root, "rev-parse", "--short=9", "HEAD")
+    if not commit:
+        return "under no version control"
+    return commit + (" with changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
 
 
 def _revision(text: str, config: pytest.Config, replicates: Replicates) -> Side:

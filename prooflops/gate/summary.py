@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from prooflops.console.tables import aligned, engineering, markdown_table, write_coloured
+from prooflops.gate.decisions import BUDGET, NOISE, PAIRS, SHOWN_LEVEL
 from prooflops.history import rows as comparison
 from prooflops.history.rows import TIME, Row
+from prooflops.statistics.effects import Effect
 
+NARROW, WIDE = 80, 100  # columns
+SHORTEST_NAME = 18
+REMEDIES = {
+    NOISE: "longer rounds, more --gate-replicates or a larger --gate-min-effect decide it",
+    PAIRS: "more of them decide it",
+    BUDGET: "a larger one or fewer benchmarks decide it",
+}
 SHOWN = 3  # names printed after a note that several rows have
 EXPLAIN = "if this is intended, store a new baseline: --gate-record NAME"
 
@@ -70,6 +81,73 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return lines + [f"{name}: {'; '.join(each)}" for name, each in own.items()]
 
 
+def interval(effect: Effect) -> str:
+    """The bounds of an effect; where so few pairs allow none at its level, those at the least level they allow.
+
+    >>> from prooflops.statistics.effects import paired
+    >>> interval(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01))
+    '1.000 to 1.200, 88%'
+    """
+    if math.isfinite(effect.high):
+        return comparison.interval(effect)
+    low, high, level = effect.bounds(SHOWN_LEVEL)
+    return f"{low:.3f} to {high:.3f}, {math.floor(100 * (1 - level) + 0.5)}%"
+
+
+def short_lines(rows: Sequence[Row], width: int) -> list[str]:
+    """A line for each row that is not SAME: verdict, ratio and interval, figures, name; the rest in one.
+
+    >>> for line in short_lines([Row("t.py::test_a", "flops", 1, 2, "CHANGED"), Row("b", "bytes", 1, 1, "SAME")], 80):
+    ...     print(line)
+    CHANGED  flops: 1 -> 2  t.py::test_a
+    1 CHANGED, 1 SAME
+    """
+    cells = [_short_cells(row) for row in rows if row.verdict != "SAME"]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    shown = [column for column in range(3) if widths and widths[column]]
+    lines = []
+    for row in cells:
+        before_name = "".join(row[column].ljust(widths[column]) + "  " for column in shown)
+        lines.append(before_name + cut(row[3], max(width - len(before_name), SHORTEST_NAME)))
+        if row[4]:
+            lines.append("  " + row[4])
+    return [*lines, *one_line(rows)]
+
+
+def _short_cells(row: Row) -> list[str]:
+    ratio = f"{row.effect.ratio:.3f} ({interval(row.effect)})" if row.effect else ""
+    before, after = comparison.figures(row)
+    figures = f"{before} -> {after}" if row.quantity == TIME else f"{row.quantity}: {before} -> {after}"
+    if row.verdict in ("MISSING", "INCONCLUSIVE") and not row.effect and row.note:
+        return [row.verdict, ratio, figures, row.name, row.note]
+    return [row.verdict, ratio, figures, row.name, ""]
+
+
+def cut(text: str, width: int) -> str:
+    """`text` without so much of its beginning that it fits: the ends of node ids tell them apart.
+
+    >>> cut("tests/test_a.py::test_product[fp32]", 20)
+    '…:test_product[fp32]'
+    """
+    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+def one_line(rows: Sequence[Row]) -> list[str]:
+    """How many rows have which verdict, how wide the widest SAME is; then why others are open, in one line."""
+    text = counts(rows)
+    same = [row.effect.bounds(SHOWN_LEVEL) for row in rows if row.verdict == "SAME" and row.effect]
+    if widest := max((max(high - 1, 1 / low - 1) for low, high, _ in same), default=0.0):
+        text += f", the widest within {widest:.1%}"
+    notes = [note for row in rows for note in row.note.split("; ")]
+    ended = [f"{notes.count(reason)}: {reason}, {remedy}" for reason, remedy in REMEDIES.items() if reason in notes]
+    beside = [note for note in notes if " replicates contended: " in note]
+    if beside:
+        ended.append(f"{len(beside)} of {len(rows)} ran beside other work ({beside[-1].partition(': ')[2]})")
+    if any(reason in notes for reason in REMEDIES):
+        ended.append("-v says it for each")
+    return [text, *(["; ".join(ended)] if ended else [])]
+
+
 def write_terminal(
     terminal: pytest.TerminalReporter,
     title: str,
@@ -77,13 +155,17 @@ def write_terminal(
     lines: Sequence[str],
     table: Sequence[Sequence[str]] = (),
 ) -> None:
-    """Prints the table of the rows (or the one given), their notes below it, and the further lines."""
+    """Prints what is not SAME, or with -v the table of all rows with their notes (or `table`), and the lines."""
     terminal.section(f"gate: {title}")
-    if table or rows:
+    if table:
+        write_coloured(terminal, aligned(table))
+    elif rows and terminal.verbosity > 0:
         # The notes are longer than all other cells: below the table, once for all rows that share one.
-        write_coloured(terminal, aligned(table or comparison.table([replace(row, note="") for row in rows])))
-    if rows and not table:
-        lines = [counts(rows), *notes(rows), *lines]
+        write_coloured(terminal, aligned(comparison.table([replace(row, note="") for row in rows])))
+        lines = [*one_line(rows)[:1], *notes(rows), *lines]
+    elif rows:
+        width = min(max(shutil.get_terminal_size().columns, NARROW), WIDE)
+        write_coloured(terminal, short_lines(rows, width))
     for line in lines:
         terminal.write_line(line)
 
@@ -102,7 +184,9 @@ def write_step_summary(
     text = [f"### Gate: {title}", ""]
     text += [f"**{len(failing)} stop the gate**", "", *(f"- {sentence(row)}" for row in failing), ""] if failing else []
     if table or rows:
-        text += ["" if table else f"{counts(rows)}.", "", *markdown_table(table or comparison.table(rows)), ""]
+        shown = table or comparison.table([row for row in rows if row.verdict != "SAME"])
+        text += [f"{'. '.join(one_line(rows))}.", ""] if not table else []
+        text += [*markdown_table(shown), ""] if len(shown) > 1 else []
     text += [f"{line}  " for line in lines]
     try:
         with open(target, "a", encoding="utf-8") as file:

@@ -61,11 +61,16 @@ def table(rows: Sequence[Row], *, every: bool = False) -> list[list[str]]:
     return [HEAD, *(_cells(row) for row in shown)]
 
 
+def figures(row: Row) -> list[str]:
+    """The figures of a row before and after, in words."""
+    return [_figure(row, row.before), _figure(row, row.after)]
+
+
 def _cells(row: Row) -> list[str]:
     ratio = f"{row.effect.ratio:.3f}" if row.effect else ""
     bounds = interval(row.effect) if row.effect else ""
     verdict = row.verdict + (f": {row.note}" if row.note else "")
-    return [row.name, row.quantity, _figure(row, row.before), _figure(row, row.after), ratio, bounds, verdict]
+    return [row.name, row.quantity, *figures(row), ratio, bounds, verdict]
 
 
 def interval(effect: Effect) -> str:

@@ -56,6 +56,17 @@ class Effect:
         down, up = _margins(self.floor, self.common) if drift else (0.0, 0.0)
         return math.exp(ordered[k - 1] - down), math.exp(ordered[len(ordered) - k] + up)
 
+    def bounds(self, level: float) -> tuple[float, float, float]:
+        """The bounds at `level`, or at the least level that so few pairs allow, and that level.
+
+        Never infinite: the extremes of three pairs, say, err with a chance of 1/8 each.
+
+        >>> paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01).bounds(0.01)[1:]
+        (1.2, 0.125)
+        """
+        reached = max(level, float(self._null[0]))
+        return (*self.interval(reached), reached)
+
 
 def _margins(floor: float, common: float) -> tuple[float, float]:
     """By how much the logarithm of a ratio must lie above 0, and below, before it is a change of its own."""

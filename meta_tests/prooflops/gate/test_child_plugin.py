@@ -64,3 +64,41 @@ def test_a_file_that_cannot_be_collected_is_named_with_its_error(tmp_path: Path)
     assert "replicate 1 (here:" in str(failed.value)
     assert "ended with exit code 2" in str(failed.value)
     assert "broken on purpose" in str(failed.value)
+
+
+PACED = """
+import pytest
+
+def test_plain(benchmark):
+    benchmark(sum, [1, 2])
+
+@pytest.mark.benchmark(max_time=0.002, group="own")
+def test_own(benchmark):
+    benchmark(sum, [1, 2])
+
+def test_pedantic(benchmark):
+    benchmark.pedantic(sum, args=([1, 2],), rounds=7)
+"""
+
+
+@pytest.mark.parametrize("given", [(), ("--benchmark-max-time=0.003",)])
+def test_the_gate_paces_what_neither_the_project_nor_the_command_line_does(
+    tmp_path: Path, given: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", "prooflops.plugin", *given])
+    (tmp_path / "test_it.py").write_text(PACED)
+    paces = {"": {"max_time": 0.01, "min_rounds": 2}}
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        done = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None, paces=paces)
+    found = {bench["name"]: bench for bench in done.record["benchmarks"]}
+    assert found["test_plain"]["options"]["max_time"] == (0.003 if given else 0.01)
+    assert found["test_plain"]["options"]["min_rounds"] == 2
+    assert (found["test_own"]["options"]["max_time"], found["test_own"]["group"]) == (0.002, "own")
+    assert found["test_pedantic"]["stats"]["rounds"] == 7
+    assert {name.partition("::")[2]: call["fixed"] for name, call in done.calls.items()} == {
+        "test_plain": bool(given),
+        "test_own": True,
+        "test_pedantic": True,
+    }
+    assert 0 < sum(call["seconds"] for call in done.calls.values()) < done.wall_s

@@ -8,10 +8,22 @@ from typing import Any
 
 import pytest
 
-from prooflops.gate.decisions import ReplicateRule, fails, fewest_stored, look_at, replicate_plan
+from prooflops.gate.decisions import (
+    BUDGET,
+    NOISE,
+    PAIRS,
+    ReplicateRule,
+    fails,
+    fewest_stored,
+    found_from,
+    look_at,
+    overall,
+    replicate_plan,
+)
 from prooflops.gate.run import Gate
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
+from prooflops.statistics.effects import paired
 from prooflops.statistics.plan import LOOKS
 
 
@@ -67,13 +79,52 @@ def test_a_noise_floor_takes_all_pairs_where_a_comparison_would_stop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "direction", "strict", "stops"),
+    ("verdict", "direction", "allowed", "stops"),
     [
         ("SLOWER", "slower", False, True), ("SLOWER", "faster", False, False), ("FASTER", "both", False, True),
         ("FASTER", "slower", False, False), ("MISSING", "slower", False, True), ("CHANGED", "slower", False, True),
-        ("INCONCLUSIVE", "slower", False, False), ("INCONCLUSIVE", "slower", True, True), ("NEW", "both", True, False),
+        ("INCONCLUSIVE", "slower", False, True), ("INCONCLUSIVE", "slower", True, False), ("NEW", "both", True, False),
     ],
 )  # fmt: skip
-def test_what_stops_the_gate(verdict: str, direction: str, strict: bool, stops: bool) -> None:
+def test_what_stops_the_gate(verdict: str, direction: str, allowed: bool, stops: bool) -> None:
     row = Row("a", "time", 1.0, 2.0, verdict)
-    assert fails(row, direction, strict) is stops
+    assert fails(row, direction, allowed) is stops
+
+
+def test_an_open_benchmark_says_what_it_excludes_and_what_ended_it() -> None:
+    rule = ReplicateRule(replicate_plan(1))
+    three: Any = {"a": ([timed(1.0)] * 3, [timed(1.0), timed(1.1), timed(1.2)])}
+    ((row,), _) = look_at(three, rule)
+    assert "slower by 20.0% at most (88% sure)" in row.note, row
+    assert f"{BUDGET}; 3 of 8 pairs were taken" in row.note, row
+    ((row,), _) = look_at(three, ReplicateRule(replicate_plan(1, most=3), most=3))
+    assert PAIRS in row.note, row
+    noisy: Any = {"a": ([timed(1.0)] * 32, [timed(4.0 ** (number * 7 % 32 / 31 - 0.5)) for number in range(32)])}
+    ((row,), _) = look_at(noisy, rule)
+    assert f"{NOISE}; as noisy as this, changes are found from" in row.note, row
+
+
+def test_a_benchmark_that_could_not_be_decided_stops_the_gate_and_one_that_was_skipped_does_not() -> None:
+    assert fails(Row("a", "time", 1.0, 1.0, "INCONCLUSIVE"), "slower", False)
+    assert not fails(Row("a", "time", 1.0, None, "INCONCLUSIVE", note="skipped this time: later"), "slower", False)
+    assert not fails(Row("a.claim", "verdict", "holds", "not checked", "INCONCLUSIVE"), "slower", False)
+
+
+def test_the_whole_is_the_geometric_mean_of_the_pairs_that_all_have() -> None:
+    both: Any = {
+        "a": ([timed(1.0)] * 9, [timed(1.21)] * 9),
+        "b": ([timed(1.0)] * 8, [timed(1.0)] * 8),
+        "new": ([], [timed(1.0)]),
+    }
+    effect = overall(both)
+    assert effect
+    assert (effect.ratio, effect.low, effect.pairs) == (pytest.approx(1.1), pytest.approx(1.1), 8)
+    assert overall({"new": both["new"]}) is None
+
+
+def test_how_many_benchmarks_are_quiet_enough_is_said() -> None:
+    rows = []
+    for step in (1.001, 1.5):
+        effect = paired([1.0] * 8, [step ** (number - 3.5) for number in range(8)], level=0.01)
+        rows.append(Row("a", "time", 1.0, 1.0, "SAME", effect))
+    assert found_from(rows, replicate_plan(2), 0.03).endswith("a slowdown of 5.0% is found in 1 of 2 benchmarks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -69,3 +70,44 @@ def test_a_spent_budget_leaves_open_what_is_open() -> None:
     pacing, rows = paced({"a": (timed(1.0), timed(2.0))}, never, minutes=-1)
     assert rows["a"].verdict == "INCONCLUSIVE", rows
     assert pacing.left_open == ["a"], rows
+
+
+def test_a_machine_that_is_always_busy_gets_its_pairs_after_two_repeats() -> None:
+    taken = 0
+
+    def take(names: list[str]) -> Any:
+        nonlocal taken
+        taken += 1
+        return {name: (timed(1.0), timed([1.3, 0.8][taken % 2], "other processes")) for name in names}
+
+    pacing, rows = paced({"a": (timed(1.0), timed(1.0, "other processes"))}, take)
+    assert rows["a"].effect, rows
+    assert (rows["a"].effect.pairs, pacing.repeated) == (32, 2), rows
+
+
+def test_no_contended_pair_is_repeated_where_the_next_look_would_go_without_it() -> None:
+    busy: Any = {"a": (timed(1.0), timed(1.0, "other processes"))}
+    rule = ReplicateRule(replicate_plan(1))
+    pacing = Pacing({"a": []}, rule, lambda _: busy, time.monotonic() + 0.1, lambda text, done, most: None)
+    pacing.run(busy, took_s=1.0)
+    assert pacing.repeated == 0
+    assert len(pacing.sides["a"][1]) == 1
+
+
+def test_a_benchmark_that_was_given_up_is_not_taken_again_and_the_look_is_told_the_noise_of_the_others() -> None:
+    asked, noises = set[str](), []
+
+    def take(names: list[str]) -> Any:
+        asked.update(names)
+        return {name: (timed(1.0), timed([1.3, 0.8, 1.2, 0.7][len(noises) % 4])) for name in names}
+
+    first: Any = {name: (timed(1.0), timed(1.1)) for name in ("long", "short")}
+    pacing = Pacing(
+        {name: [] for name in first}, ReplicateRule(replicate_plan(2)), take, time.monotonic() + 60,
+        lambda text, done, most: None, given_up=["long"], look=lambda noise, to_go: noises.append((noise, to_go)),
+    )  # fmt: skip
+    pacing.run(first, took_s=0.0)
+    assert asked == {"short"}
+    assert list(noises[0][0]) == ["short"]
+    assert noises[0][1] == 7, "pairs to go until the first look"
+    assert 0 < noises[-1][0]["short"] < math.inf

@@ -90,14 +90,29 @@ def test_a_history_that_cannot_be_written_is_reported_and_so_are_the_processes(f
     assert " passed" in done.output
 
 
-def test_a_benchmark_that_is_skipped_stops_a_strict_gate(foreign: Path, tmp_path: Path) -> None:
+def test_a_benchmark_that_is_skipped_is_named_and_does_not_stop_the_gate(foreign: Path, tmp_path: Path) -> None:
     tests = foreign / "test_foreign.py"
     tests.write_text("import pytest\npytestmark = pytest.mark.skip('later')\n" + tests.read_text())
-    done = run(
-        foreign, "test_foreign.py", "--gate", "--gate-versus", "HEAD", "--gate-strict", f"--junitxml={tmp_path / 'x'}"
-    )
-    assert done.code == 1
-    assert "INCONCLUSIVE: test_foreign.py::test_busy_loop: time: skipped this time: later" in done.output
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-versus", "HEAD", f"--junitxml={tmp_path / 'x'}")
+    assert done.code == 0, done.output
+    assert "skipped this time: later" in done.output
+    assert "1 INCONCLUSIVE" in done.output
+
+
+def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_unless_that_is_allowed(
+    foreign: Path,
+) -> None:
+    (foreign / "work.py").write_text("import time\nSTEPS = 300\ndef busy(steps=0):\n    time.sleep(0.05)\n")
+    options = ("test_foreign.py::test_busy_loop", "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.12")
+    done = run(foreign, *options, "-v")
+    assert done.code == 1, done.output
+    first, _, _ = done.output.partition("FAILURES")
+    assert "decide nothing: give --gate-budget 1" in first, done.output
+    assert "the budget ended it (--gate-budget)" in done.output, done.output
+    (foreign / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\ngate_allow_inconclusive = true\n")
+    done = run(foreign, *options)
+    assert done.code == 0, done.output
+    assert "1: the budget ended it" in done.output, done.output
 
 
 def test_a_fresh_process_that_hangs_is_ended_and_reported(foreign: Path) -> None:

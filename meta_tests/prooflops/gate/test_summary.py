@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from prooflops.gate.summary import properties, sentence, write_step_summary
+from prooflops.gate.decisions import NOISE
+from prooflops.gate.summary import properties, sentence, short_lines, write_step_summary
 from prooflops.history.rows import Row
 from prooflops.statistics.effects import paired
 
@@ -44,3 +46,29 @@ def test_the_page_of_a_ci_names_what_stops_the_gate(tmp_path: Path, monkeypatch:
     assert "**1 stop the gate**" in page
     assert "1 SLOWER, 1 CHANGED." in page
     assert "| t.py::test_a | flops | 1 | 2 |" in page
+
+
+def test_what_is_same_is_summed_up_and_all_else_has_a_line_that_fits() -> None:
+    same = Row("t.py::test_s", "time", 1.0, 1.0, "SAME", paired([1.0] * 8, [1.02] * 8, level=0.001))
+    effect = paired([1.0] * 8, [1.0, 1.1] * 4, level=0.001)
+    note = f"slower by 10.0% at most (99% sure); {NOISE}; about 40 replicates a side would decide"
+    long = "tests/" + "deep/" * 30 + "test_it.py::test_" + "x" * 60 + "[last]"
+    lines = short_lines(
+        [SLOWER, replace(SLOWER, name=long), Row("o", "time", 1.0, 1.1, "INCONCLUSIVE", effect, note), same], 80
+    )
+    assert max(map(len, lines[:3])) <= 80, lines
+    assert " ".join(lines[0].split()) == "SLOWER 1.100 (1.100 to 1.100) 1.00 s -> 1.10 s t.py::test_a", lines
+    assert lines[1].endswith("[last]"), lines
+    assert "1.049 (1.000 to 1.100, 99%)" in lines[2], lines
+    assert lines[3] == "2 SLOWER, 1 INCONCLUSIVE, 1 SAME, the widest within 2.0%", lines
+    assert lines[4].startswith(f"1: {NOISE}, longer rounds"), lines
+    assert len(lines) == 5, lines
+
+
+def test_the_page_of_a_ci_has_no_row_for_what_is_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
+    same = Row("t.py::test_s", "time", 1.0, 1.0, "SAME", paired([1.0] * 8, [1.02] * 8, level=0.001))
+    write_step_summary("a beside b", [CHANGED, same], [], [CHANGED])
+    page = (tmp_path / "page.md").read_text()
+    assert "1 CHANGED, 1 SAME, the widest within 2.0%." in page
+    assert "test_s" not in page

@@ -1,0 +1,59 @@
+"""How long each benchmark runs in a process, and what the budget allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prooflops.gate.process_plan import LEAST_S, MOST_S, USUAL_S, Cost, ProcessPlan, plan_of
+from prooflops.gate.processes import Replicate, Side
+from prooflops.statistics.plan import Plan
+
+
+def plan(costs: dict[str, Cost], besides_s: float = 2.0, budget_s: float = 600.0) -> ProcessPlan:
+    return ProcessPlan(costs, besides_s, pairs=8, most_pairs=34, budget_s=budget_s)
+
+
+MICROSECONDS = {f"test_{number}": Cost(0.06, paced=True) for number in range(64)}
+
+
+def test_microseconds_take_a_twentieth_of_a_second_each_and_less_where_there_are_many() -> None:
+    assert plan(MICROSECONDS).each_s(list(MICROSECONDS), 600, 33) == USUAL_S
+    many = {f"test_{number}": Cost(0.06, paced=True) for number in range(500)}
+    assert plan(many).each_s(list(many), 600, 33) == LEAST_S
+    assert plan(many).each_s(list(many)[:3], 600, 33, MOST_S) == MOST_S  # the few that are open have all the time
+
+
+def test_the_sentence_says_what_was_chosen_and_how_long_it_takes() -> None:
+    said = plan(MICROSECONDS).sentence(USUAL_S, [])
+    assert "64 benchmarks (0.05 s a benchmark and process; 2.0 s a process besides)" in said
+    assert "about 1 min 33 s for 8 pairs, 6 min 37 s at most" in said  # 16 processes of 2 s and 64 x 0.06 s
+    mixed = plan(MICROSECONDS | {"test_long": Cost(1.5, paced=False)}).sentence(USUAL_S, [])
+    assert "1 by their own rounds" in mixed
+
+
+def test_a_budget_too_small_for_the_first_look_is_said_with_what_is_enough() -> None:
+    small = plan({"a": Cost(0.06, paced=True)}, besides_s=5.0, budget_s=30.0)
+    assert not small.fits(["a"])
+    said = small.sentence(LEAST_S, [])
+    assert "No more than 2 pairs fit into 30 s, and fewer than 8 decide nothing: give --gate-budget 2" in said
+    assert plan(small.costs, 5.0, 120.0).fits(["a"]), "what was advised is not enough"
+
+
+def test_a_benchmark_that_is_too_long_leaves_the_others_their_pairs() -> None:
+    costs = {**MICROSECONDS, "test_long": Cost(60.0, paced=False), "test_second": Cost(1.0, paced=False)}
+    assert plan(costs).too_long() == ["test_long"]
+    assert plan(MICROSECONDS).too_long() == []
+    assert plan({"a": Cost(60.0, paced=False)}).too_long() == [], "nothing would be left"
+
+
+@pytest.mark.parametrize(("round_s", "fixed", "paced"), [(1e-6, False, True), (1e-6, True, False), (0.5, False, False)])
+def test_what_the_first_pair_took_is_divided_into_the_benchmarks_and_the_rest(
+    round_s: float, fixed: bool, paced: bool
+) -> None:
+    calls = {"a": {"seconds": 2.0, "fixed": fixed}}
+    first, second = (Replicate(Side("a", "python", Path()), {}, "", {}, [], calls, wall_s) for wall_s in (5.0, 4.0))
+    found = plan_of(first, second, {"a": round_s}, Plan(benchmarks=1), 600.0)
+    assert found.costs == {"a": Cost(2.0, paced)}
+    assert (found.besides_s, found.pairs, found.most_pairs) == (3.0, 8, 34)

@@ -1,0 +1,128 @@
+"""How long each benchmark runs in a process of a comparison, and how many pairs of processes the budget allows.
+
+Of a process only the fastest round of each benchmark counts, so a second a benchmark, as pytest-benchmark takes it,
+buys hardly more than a twentieth of one; many processes decide. The first pair of processes runs at `FIRST` and shows
+what a round takes, and what a process takes besides: the rest is planned from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prooflops.gate.processes import Replicate
+from prooflops.statistics.plan import Plan
+
+Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of every other one
+Look = Callable[[Mapping[str, float], int], None]  # told the noise of the open benchmarks, and the pairs to go
+
+LEAST_S, USUAL_S, MOST_S = 0.02, 0.05, 0.2  # of a benchmark and process
+ROUNDS = 3
+FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
+NOISY = 0.02  # standard deviation of a pair's log ratio, from which on a benchmark gets more time
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a benchmark took in a process at the first pace, and whether another would change it."""
+
+    call_s: float
+    paced: bool
+
+    def at(self, seconds: float) -> float:
+        return max(self.call_s - USUAL_S, 0.0) + seconds if self.paced else self.call_s
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """What the first pair of processes showed, and what follows from it."""
+
+    costs: Mapping[str, Cost]
+    besides_s: float  # of a process: its start, imports, collection
+    pairs: int  # the least number that decides anything: the first look
+    most_pairs: int  # where a suspicion is confirmed after the second look, which few need
+    budget_s: float  # from the beginning of the first pair
+
+    def each_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float = USUAL_S) -> float:
+        """The time of each of these benchmarks with which so many pairs fit into `left_s`."""
+        paced = sum(self.costs[name].paced for name in names)
+        least_s = self.process_s(names, 0.0)
+        return min(max((left_s / (2 * max(pairs, 1)) - least_s) / max(paced, 1), LEAST_S), most_s)
+
+    def process_s(self, names: Sequence[str], each_s: float) -> float:
+        """How long a process with these benchmarks takes."""
+        return self.besides_s + sum(self.costs[name].at(each_s) for name in names)
+
+    def too_long(self) -> list[str]:
+        """The benchmarks without which the others can have the least number of pairs; none where nothing helps."""
+        names = sorted(self.costs, key=lambda name: self.costs[name].at(LEAST_S))
+        allowed_s = self.budget_s / (2 * self.pairs)
+        fitting = len(names)
+        while fitting and self.process_s(names[:fitting], LEAST_S) > allowed_s:
+            fitting -= 1
+        return names[fitting:] if fitting else []
+
+    def fits(self, names: Sequence[str]) -> bool:
+        """Whether the least number of pairs of these benchmarks fits into the budget."""
+        return bool(names) and 2 * self.pairs * self.process_s(names, LEAST_S) <= self.budget_s
+
+    def sentence(self, each_s: float, too_long: Sequence[str]) -> str:
+        """What was chosen, and how long it will take."""
+        names = [name for name in self.costs if name not in too_long]
+        pair_s = 2 * self.process_s(names, each_s)
+        paced = sum(self.costs[name].paced for name in names)
+        chosen = f"{each_s:.2g} s a benchmark and process"
+        if paced < len(names):
+            own = f"{len(names) - paced} by their own rounds"
+            chosen = f"{chosen}, {own}" if paced else own
+        text = (
+            f"{len(names)} benchmarks ({chosen}; {self.besides_s:.1f} s a process besides): about "
+            f"{in_words(self.pairs * pair_s)} for {self.pairs} pairs"
+        )
+        if self.most_pairs > self.pairs:
+            text += f", {in_words(min(self.most_pairs * pair_s, self.budget_s))} at most where they must be confirmed"
+        if not self.fits(names):
+            text += (
+                f". No more than {int(self.budget_s / pair_s)} pairs fit into {in_words(self.budget_s)}, and fewer "
+                f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}, or fewer benchmarks"
+            )
+        return text
+
+    def minutes_for(self, names: Sequence[str]) -> int:
+        """The --gate-budget that is enough for the first look, with a reserve of a fifth."""
+        return int(1.2 * 2 * self.pairs * self.process_s(names, LEAST_S) / 60) + 1
+
+
+def plan_of(
+    before: Replicate, after: Replicate, rounds_s: Mapping[str, float], plan: Plan, budget_s: float
+) -> ProcessPlan:
+    """The plan that follows from a first pair. `rounds_s`: the fastest round of each benchmark that both sides have."""
+    calls = [{name: float(call["seconds"]) for name, call in side.calls.items()} for side in (before, after)]
+    besides_s = max(side.wall_s - sum(each.values()) for side, each in zip((before, after), calls, strict=True))
+    costs = {
+        name: Cost(
+            sum(side.get(name, 0.0) for side in calls) / max(sum(name in side for side in calls), 1),
+            # Where three rounds take longer than the time, the rounds count.
+            paced=not after.calls.get(name, {}).get("fixed", False) and ROUNDS * round_s < USUAL_S,
+        )
+        for name, round_s in rounds_s.items()
+    }
+    looks = plan.looks
+    most = looks[min(1, len(looks) - 1)] + plan.confirming_pairs
+    return ProcessPlan(costs, max(besides_s, 0.0), looks[0], most, budget_s)
+
+
+def paces(each_s: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """For the processes: pytest-benchmark's options of each benchmark."""
+    return {name: {"max_time": round(seconds, 4), "min_rounds": ROUNDS} for name, seconds in each_s.items()}
+
+
+def in_words(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> in_words(42.3), in_words(80), in_words(600)
+    ('42 s', '1 min 20 s', '10 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest or not minutes else [])])
