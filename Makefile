@@ -1,7 +1,7 @@
 # make validate   checks the claims and measures this machine; writes the run record and the report
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
-# make prove      plants every fault, where make test plants a sample of 40 that the date draws
+# make prove      plants every fault, where make test plants a sample of 40 that the date draws; and what else takes long
 # make lint       lint and types alone
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
@@ -57,8 +57,11 @@ $(META:%=meta-%): meta-%:
 meta-rest:
 	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py $(META:%=--ignore=meta_tests/%))
 
-faults prove:
+faults:
 	@$(call strict,meta_tests/test_faults.py)
+
+prove:
+	@$(call strict,meta_tests -m prove)
 
 lint:
 	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \

@@ -15,6 +15,7 @@ for topic in TOPICS:
     importlib.import_module(f"meta_tests.faults.{topic}")
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: f"{planted.topic}-{planted.name}")
 def test_a_planted_fault_turns_the_claims_it_names_red(
     planted: Fault, result_of_fault: Callable[[Fault], dict[str, Any]]
@@ -32,11 +33,15 @@ def test_a_quick_run_plants_a_sample_and_any_other_all(quick: bool, planted: int
     deselected: list[object] = []
     hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
     config = SimpleNamespace(option=SimpleNamespace(quick=quick), hook=hook)
-    items = [SimpleNamespace(fixturenames=("result_of_fault",), number=number) for number in range(266)]
-    items.append(SimpleNamespace(fixturenames=(), number=266))
+
+    def item(number: int, *fixtures: str, marked: bool) -> SimpleNamespace:
+        return SimpleNamespace(fixturenames=fixtures, number=number, get_closest_marker=lambda _: marked or None)
+
+    items = [item(number, "result_of_fault", marked=True) for number in range(266)]
+    items += [item(266, marked=False), item(267, marked=True)]
     pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
-    assert len(items) == planted + 1
-    assert sorted(item.number for item in [*items, *deselected]) == list(range(267))  # type: ignore[attr-defined]
+    assert len(items) == planted + (1 if quick else 2)
+    assert sorted(each.number for each in [*items, *deselected]) == list(range(268))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("topic", TOPICS)
