@@ -170,6 +170,7 @@ def test_active_parameters_are_those_that_one_token_gives_a_gradient(active):
 # FLOPs
 
 
+@pytest.mark.prove  # counted/test_models.py counts three of them at full size in each run
 @presets
 def test_flops_at_full_size_are_those_counted_on_the_meta_device(model, published):
     sequence = model.learned_positions or 8192

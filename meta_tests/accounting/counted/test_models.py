@@ -41,7 +41,7 @@ MODELS: dict[str, Model] = {
     "deep linear": DEEP_LINEAR,
 }
 TRANSFORMERS = {name: model for name, model in MODELS.items() if isinstance(model, Transformer)}
-SIZES = [(1, 1024), (3, 100)]
+SIZES = [(1, 1024), pytest.param(3, 100, marks=pytest.mark.prove)]
 
 FEW = ("GPT-2 small", "Llama-3-8B", "deep linear")
 

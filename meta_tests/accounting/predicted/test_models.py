@@ -77,6 +77,7 @@ def test_the_peak_of_an_optimizer_step_is_that_of_the_formula(implementation):
     assert 0 <= got - formula <= 12, f"optimizer_step_peak_bytes={formula}, but should be {got}"
 
 
+@pytest.mark.prove
 def test_a_step_of_mixtral_is_predicted_at_full_size_in_time_proportional_to_its_layers(workloads):
     quarter_s, _ = timed(step_of, workloads, replace(MIXTRAL_8X7B, layers=MIXTRAL_8X7B.layers // 4), 4096)
     full_s, step = timed(step_of, workloads, MIXTRAL_8X7B, 4096)
