@@ -79,12 +79,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
+    if not _is_recorded(config) or config.option.collectonly:
+        return
     if settings(config).baseline and not settings(config).orchestrated and not hasattr(config, "workerinput"):
         from prooflops.gate import single_run
 
-        single_run.check_baseline(config, settings(config))
+        benchmarks = [item.nodeid for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
+        single_run.check_baseline(config, settings(config), benchmarks)
+    elif not settings(config).orchestrated and not config.pluginmanager.hasplugin("prooflops.run"):
+        from prooflops.history import record
+
+        record.plain_fingerprint()  # now: what tests import later does not change it
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -94,6 +101,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     config = session.config
     if run_state.MARKERS not in config.stash or hasattr(config, "workerinput") or config.option.collectonly:
         return result
+    if session.exitstatus == pytest.ExitCode.USAGE_ERROR:
+        return result  # refused: nothing ran
     chosen = settings(config)
     if (chosen.used and not chosen.orchestrated) or is_replicate():
         if run_state.RECORD_PATH not in config.stash:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -80,7 +81,12 @@ class Pacing:
             if name not in self._given_up and self._tries[name] < 4 * max(count, 8)
         }
         if wanted:
-            noise = {row.name: row.effect.noise for row in rows if row.effect and row.name in wanted}
+            least = self.rule.plan.looks[0]  # what fewer pairs say of the noise is no reason to spend time
+            noise = {
+                row.name: row.effect.noise if row.effect.pairs >= least else math.inf
+                for row in rows
+                if row.effect and row.name in wanted
+            }
             self._look(noise, max(count - len(self.sides[name][1]) for name, count in wanted.items()))
         return wanted
 

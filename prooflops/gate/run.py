@@ -103,7 +103,7 @@ class Gate:
         if not benchmarks:
             raise pytest.UsageError("the gate found no test with the fixture `benchmark` among those selected")
         if settings.baseline:
-            single_run.baseline_of(settings, "")  # an unknown one is refused before anything runs
+            single_run.baseline_of(settings, "", benchmarks)  # an unknown one is refused before anything runs
         other = self.here
         if settings.versus:
             other = sides.other_side(settings.versus, self.config, self.replicates)
@@ -164,7 +164,7 @@ class Gate:
         settings = self.settings
         first = self.run_here(benchmarks)
         mine = self.summary_of(first)
-        then = single_run.baseline_of(settings, mine.fingerprint_id)
+        then = single_run.baseline_of(settings, mine.fingerprint_id, benchmarks)
         if then[-1].fingerprint_id != mine.fingerprint_id:
             raise pytest.UsageError(single_run.refusal(settings, then[-1], first.fingerprint or {}))
         known = records.noise_floors(settings.folder, mine.fingerprint_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,12 @@ UNFINISHED: Mapping[int, str] = {
 }
 
 
-def check_baseline(config: pytest.Config, settings: Settings) -> None:
+def check_baseline(config: pytest.Config, settings: Settings, benchmarks: Collection[str]) -> None:
     """Refuses, before anything runs, a baseline that is not there or is another machine's."""
     own = fingerprint(config)
     own_id = records.fingerprint_id(own)
     # Read now: once this run's own record is stored, it is the latest.
-    summaries = config.stash[BASELINE] = baseline_of(settings, own_id)
+    summaries = config.stash[BASELINE] = baseline_of(settings, own_id, benchmarks)
     if summaries[-1].fingerprint_id != own_id and not settings.portable:
         raise pytest.UsageError(refusal(settings, summaries[-1], own))
 
@@ -45,10 +45,10 @@ def refusal(settings: Settings, other: Summary, own: dict[str, object]) -> str:
     )
 
 
-def baseline_of(settings: Settings, own: str) -> list[Summary]:
-    """The records of the baseline that was named. Raises UsageError where there is none."""
+def baseline_of(settings: Settings, own: str, benchmarks: Collection[str]) -> list[Summary]:
+    """The records of the baseline that was named, for these benchmarks. Raises UsageError where there is none."""
     try:
-        return records.baseline(settings.folder, str(settings.baseline), own, settings.exact)
+        return records.baseline(settings.folder, str(settings.baseline), own, settings.exact, benchmarks)
     except (records.UnknownBaseline, records.UnreadableRecord) as error:
         raise pytest.UsageError(str(error)) from error
 

@@ -15,14 +15,16 @@ def print_history(folder: Path, exact: Sequence[str], *, verbose: bool) -> int:
     benchmark as well. Returns the exit code."""
     listed = records.summaries(folder, exact)
     print(f"{len(listed)} records in {folder}")
+    claims = any(each.verdicts for each in listed if isinstance(each, Summary))  # other projects have none
     for each in listed:
         if isinstance(each, UnreadableRecord):
             print(f"  unreadable, skipped: {each}")
             continue
         contended = "  contended" if each.contended else ""
         print(
-            f"  {each.path.name}  {len(each.benchmarks):3d} benchmarks  {len(each.verdicts):3d} claims"
-            f"  {', torch '.join(filter(None, [each.name, each.torch]))}  {each.commit[:10]}{contended}".rstrip()
+            f"  {each.path.name}  {len(each.benchmarks):3d} benchmarks"
+            + (f"  {len(each.verdicts):3d} claims" if claims else "")
+            + f"  {', torch '.join(filter(None, [each.name, each.torch]))}  {each.commit[:10]}{contended}".rstrip()
         )
     for name, files in records.baselines(folder).items():
         print(f"  baseline {name}: {', '.join(str(file.relative_to(folder)) for file in files)}")

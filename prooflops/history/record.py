@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
@@ -97,7 +98,10 @@ def fingerprint(config: pytest.Config) -> dict[str, Any]:
 
 @cache
 def plain_fingerprint() -> Mapping[str, Any]:
-    """What can be found out about machine and software without importing torch or waking a GPU."""
+    """What can be found out about machine and software without importing torch or waking a GPU.
+
+    As it is first asked, after collection: by then the tests have imported what they use.
+    """
     return {
         "name": cpu.name(),
         "cores": os.cpu_count(),
@@ -105,9 +109,14 @@ def plain_fingerprint() -> Mapping[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}",
         "accelerators": [driver, *nvml.gpu_names()] if (driver := nvml.driver_version()) else [],
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in PACKAGES if is_used(name) and (version := _version(name))},
         "environment": {name: os.environ[name] for name in SETTING_VARIABLES if name in os.environ},
     }
+
+
+def is_used(package: str) -> bool:
+    """Whether a package's version may matter to the times: torch's does where the tests have imported it."""
+    return package != "torch" or package in sys.modules
 
 
 def _version(package: str) -> str | None:

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -246,18 +246,30 @@ def baselines(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def baseline(folder: Path, wanted: str, own: str, exact: Sequence[str]) -> list[Summary]:
+def baseline(
+    folder: Path, wanted: str, own: str, exact: Sequence[str], benchmarks: Collection[str] = ()
+) -> list[Summary]:
     """The records that `wanted` stands for: a name, "latest" (this fingerprint's newest) or a record's file.
+
+    Of the newest the one that has most of these `benchmarks`: a run of others in between is not what is meant.
 
     `own` is the fingerprint in force; where it has no baseline of that name, that of another fingerprint is returned,
     for the caller to refuse. Raises UnknownBaseline, naming those there are, and UnreadableRecord.
     """
     if wanted == "latest":
         files = sorted(_record_files(folder), key=lambda path: (path.parent.name == own, path.name), reverse=True)
+        best, most = None, -1
         for path in files:  # the newest by this fingerprint, else by any: the caller says what differs
             with suppress(UnreadableRecord):
-                return [read_summary(path, exact)]
-        raise UnknownBaseline(f"--gate-baseline latest: there is no record in {folder} yet")
+                found = read_summary(path, exact)
+                shared = len(found.benchmarks.keys() & set(benchmarks))
+                if best is None or (shared > most and best.fingerprint_id == found.fingerprint_id):
+                    best, most = found, shared
+                if most >= len(benchmarks) or best.fingerprint_id != found.fingerprint_id:
+                    break
+        if best is None:
+            raise UnknownBaseline(f"--gate-baseline latest: there is no record in {folder} yet")
+        return [best]
     named = {path.parent.parent.name: path for path in baselines(folder).get(wanted, [])}
     if named:
         path = named.get(own) or max(named.values(), key=lambda each: each.stat().st_mtime)

@@ -109,5 +109,6 @@ def test_a_benchmark_that_was_given_up_is_not_taken_again_and_the_look_is_told_t
     pacing.run(first, took_s=0.0)
     assert asked == {"short"}
     assert list(noises[0][0]) == ["short"]
+    assert noises[1][0]["short"] == math.inf, "two pairs know no noise"
     assert noises[0][1] == 7, "pairs to go until the first look"
     assert 0 < noises[-1][0]["short"] < math.inf

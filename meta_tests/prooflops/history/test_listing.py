@@ -18,5 +18,6 @@ def test_records_unreadable_files_and_baselines_are_listed(tmp_path: Path, capsy
     assert head == f"2 records in {tmp_path}"
     assert "unreadable, skipped" in unreadable
     assert path.name in listed
+    assert "claims" not in listed, "no record has any"
     assert "Some GPU, torch 2.13.0" in listed
     assert baseline.startswith("  baseline main: ")
