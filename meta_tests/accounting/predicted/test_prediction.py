@@ -7,13 +7,14 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B
 from meta_tests.accounting.predicted.predicting import (
     OPTIMIZERS,
+    Net,
     assert_alike,
     both,
     built,
@@ -27,11 +28,16 @@ from meta_tests.accounting.predicted.predicting import (
 
 @few
 @given(net=nets(), optimizer=st.sampled_from(sorted(OPTIMIZERS)), micro_batches=st.integers(1, 3))
+@example(Net(("layernorm",), 32, 86, True, True, torch.float32), "momentum foreach", 2)
 def test_linear_norm_embedding_and_pointwise_nets_are_predicted_without_scratch(net, optimizer, micro_batches):
     guess, held = both(net.build, net.batch(), optimizer=optimizer, micro_batches=micro_batches)
     # A mask is drawn into a buffer of integers by some releases of torch.
     without_scratch = "dropout" not in net.layers
-    assert_alike(guess, held, without_scratch=without_scratch, given=f"[{net=}, {optimizer=}, {micro_batches=}]")
+    # The backward pass of a layer norm sums two gradients apart: more than 1 % of the peak of the smallest nets.
+    sums = 2 * net.width * net.dtype.itemsize if "layernorm" in net.layers else 0
+    given = f"[{net=}, {optimizer=}, {micro_batches=}]"
+    assert_alike(guess, held, without_scratch=without_scratch, scratch_bytes=sums, given=given)
+    assert_alike(guess, held, without_scratch=False, given=given)
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
