@@ -1,4 +1,4 @@
-"""The counter: to which pass, module and operator a figure belongs, what is recomputed, and where its domain ends.
+"""The counter: to which pass, module and operator a figure belongs, what is recomputed, and the limits of the counter.
 
 What each operator costs is the subject of test_operators.py, the bytes it moves of test_tensors.py.
 """
@@ -240,7 +240,7 @@ def test_cuda_costs_the_same_and_recognises_what_its_own_threads_recompute(devic
     assert count.recomputed == linear_flops(2, 3, 4), f"{count}, but the first layer is recomputed"
 
 
-# --- where it ends ----------------------------------------------------------------------------------------------------
+# --- limits -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_whole_transformer_layer_leaves_no_operator_unknown() -> None:

@@ -1,7 +1,4 @@
-"""The meter of bytes: exact figures, what it refuses, and where it ends.
-
-There may be no accelerator here, so the CUDA side is tried on a stand-in that keeps torch.cuda's books.
-"""
+"""Measured bytes: exact figures, refused inputs, and limits; CUDA on a stand-in for the counters of torch.cuda."""
 
 import gc
 import threading
@@ -113,7 +110,7 @@ def test_the_collector_of_cycles_is_as_it_was_after_the_block(enabled: bool) -> 
         (gc.enable if enabled else gc.disable)()
         with measured.memory():
             inside = gc.isenabled()
-        assert not inside, "the collector would free at moments of its own"
+        assert not inside, "the collector would free at unpredictable moments"
         assert gc.isenabled() == enabled, f"the collector is {gc.isenabled()}, but was {enabled}"
     finally:
         (gc.enable if was else gc.disable)()
@@ -171,7 +168,7 @@ def test_fake_tensors_are_refused() -> None:
         ("xpu", "device must be present, got 'xpu'"),
     ],
 )
-def test_a_device_without_an_account_is_refused(device: str, message: str) -> None:
+def test_a_device_whose_bytes_are_not_counted_is_refused(device: str, message: str) -> None:
     if device == "xpu" and torch.xpu.is_available():
         pytest.skip("there is one here")
     with pytest.raises(ValueError, match=message):
@@ -189,7 +186,7 @@ def test_a_phase_has_a_name_of_its_own_and_an_end_inside_the_block() -> None:
         held.mark("late")
 
 
-# --- where it ends ----------------------------------------------------------------------------------------------------
+# --- limits -----------------------------------------------------------------------------------------------------------
 
 
 def test_memory_that_numpy_or_another_thread_allocated_is_not_seen() -> None:
@@ -205,7 +202,7 @@ def test_memory_that_numpy_or_another_thread_allocated_is_not_seen() -> None:
     assert (held.allocated_bytes, held.live_bytes) == (0, 0), f"{held.allocated_bytes}, but should be unseen"
 
 
-def test_a_block_of_before_is_no_part_of_the_account_when_it_is_freed() -> None:
+def test_a_storage_allocated_before_the_block_does_not_count_when_it_is_freed() -> None:
     never_seen = torch.empty(25)
     with measured.memory():
         seen_by_an_earlier_session = torch.empty(50)
@@ -214,7 +211,7 @@ def test_a_block_of_before_is_no_part_of_the_account_when_it_is_freed() -> None:
         kept = torch.empty(1)
     assert held.live_bytes == held.peak_bytes == kept.nbytes, f"{held.live_bytes}, but should be {kept.nbytes}"
     assert held.freed_bytes == 0, f"{held.freed_bytes} freed, but nothing of this block was"
-    # 300 where an even earlier session knew a block at the address of the other one.
+    # 300 if an earlier session knew a storage at the address of the other one too.
     assert held.earlier_freed_bytes >= 200, f"{held.earlier_freed_bytes}, but one of the two was seen before"
 
 
@@ -343,7 +340,7 @@ def test_on_cuda_freeing_what_was_there_before_lowers_the_live_bytes(books: Book
     assert held.live_bytes == -4096, f"{held.live_bytes}, but the counters cannot tell the blocks apart"
 
 
-def test_an_allocator_without_an_account_of_requests_is_refused(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocator_that_does_not_count_requests_is_refused(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     books.stats.clear()
     with pytest.raises(RuntimeError, match="reports no requested bytes"):
         measured.memory("cuda").__enter__()
