@@ -113,9 +113,11 @@ def plan_of(
     return ProcessPlan(costs, max(besides_s, 0.0), looks[0], most, budget_s)
 
 
-def paces(each_s: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """For the processes: pytest-benchmark's options of each benchmark."""
-    return {name: {"max_time": round(seconds, 4), "min_rounds": ROUNDS} for name, seconds in each_s.items()}
+def paces(usual_s: float, own_s: Mapping[str, float]) -> Paces:
+    """For the processes: pytest-benchmark's options of each benchmark that has a time of its own, and of all others."""
+    return {
+        name: {"max_time": round(each_s, 4), "min_rounds": ROUNDS} for name, each_s in {"": usual_s, **own_s}.items()
+    }
 
 
 def in_words(seconds: float) -> str:

@@ -251,12 +251,8 @@ class Gate:
         def look(noise: Mapping[str, float], to_go: int) -> None:
             left_s = self.begun + self.settings.budget_s - time.monotonic()
             more_s = plan.each_s(list(noise), left_s, max(to_go, rule.plan.confirming_pairs), process_plan.MOST_S)
-            self.paces = process_plan.paces(
-                {
-                    name: max(each_s, more_s) if process_plan.NOISY < noisy < math.inf else each_s
-                    for name, noisy in noise.items()
-                }
-            )
+            noisy = [name for name, spread in noise.items() if process_plan.NOISY < spread < math.inf]
+            self.paces = process_plan.paces(each_s, dict.fromkeys(noisy, max(each_s, more_s)))
 
         why = f"{plan.pairs} pairs do not fit into the budget: --gate-budget {plan.minutes_for(list(plan.costs))}"
         return {name: f"a process takes {plan.costs[name].call_s:.1f} s for it, and {why}" for name in too_long}, look

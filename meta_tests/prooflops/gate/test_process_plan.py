@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prooflops.gate.process_plan import LEAST_S, MOST_S, USUAL_S, Cost, ProcessPlan, plan_of
+from prooflops.gate.process_plan import LEAST_S, MOST_S, USUAL_S, Cost, ProcessPlan, paces, plan_of
 from prooflops.gate.processes import Replicate, Side
 from prooflops.statistics.plan import Plan
 
@@ -23,6 +23,14 @@ def test_microseconds_take_a_twentieth_of_a_second_each_and_less_where_there_are
     many = {f"test_{number}": Cost(0.06, paced=True) for number in range(500)}
     assert plan(many).each_s(list(many), 600, 33) == LEAST_S
     assert plan(many).each_s(list(many)[:3], 600, 33, MOST_S) == MOST_S  # the few that are open have all the time
+
+
+def test_a_benchmark_without_a_time_of_its_own_has_the_usual_one() -> None:
+    assert paces(USUAL_S, {"noisy": MOST_S}) == {
+        "": {"max_time": USUAL_S, "min_rounds": 3},
+        "noisy": {"max_time": MOST_S, "min_rounds": 3},
+    }
+    assert paces(USUAL_S, {})[""], "before any noise is known, pytest-benchmark would take its second"
 
 
 def test_the_sentence_says_what_was_chosen_and_how_long_it_takes() -> None:
