@@ -36,6 +36,7 @@ from prooflops.run_state import is_replicate
 from prooflops.statistics.effects import UNKNOWN_FLOOR
 from prooflops.statistics.noise import spread
 
+SILENT_S = 20.0  # between two lines of progress
 RECORDED = 5  # processes of a baseline, where --gate-replicates doesn't say
 
 
@@ -56,7 +57,7 @@ class Gate:
         self.table: list[list[str]] = []  # in place of that of the rows
         self.lines: list[str] = []
         self.title = ""
-        self.begun = self.timing_since = time.monotonic()
+        self.begun = self.timing_since = self.said_at = time.monotonic()
         self.broken = ""  # why a process of this side ended without a record
         self.markers: dict[str, dict[str, Any]] = {}
         self.paces: process_plan.Paces = process_plan.FIRST
@@ -364,8 +365,11 @@ class Gate:
         return [row for row in self.rows if decisions.fails(row, guarded.get(row.name, default), allow)]
 
     def say(self, text: str, done: int, most: int) -> None:
+        if done and time.monotonic() - self.said_at < SILENT_S:
+            return
+        self.said_at = time.monotonic()
         each = (time.monotonic() - self.begun) / max(done, 1)
-        left = min(each * (most - done), self.settings.budget_s)
+        left = min(each * max(most - done, 1), self.settings.budget_s)
         self.progress(text + (f", at most {left / 60:.1f} min left" if done else ""), ahead_s=each if done else 0.0)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from meta_tests.conftest import House
 from meta_tests.prooflops.gate.foreign_repo import MORE, run, worktrees
-from prooflops.gate.run import changed_claims
+from prooflops.gate.run import SILENT_S, Gate, changed_claims
 
 
 def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_and_what_is_unchanged_does_not(
@@ -159,3 +161,17 @@ def test_the_other_sides_claims_are_compared_where_both_were_checked() -> None:
     before = {"a": "holds", "b": "holds", "c": "not checked", "d": "holds"}
     rows = changed_claims(before, {"a": "holds", "b": "FAILS", "c": "holds", "d": "not checked"})
     assert [(row.name, row.verdict, row.before, row.after) for row in rows] == [("b", "CHANGED", "holds", "FAILS")]
+
+
+def test_progress_is_said_at_the_start_and_then_rarely() -> None:
+    config: Any = SimpleNamespace(
+        pluginmanager=SimpleNamespace(get_plugin=lambda _: None), get_verbosity=lambda: -1, stash={}
+    )
+    gate, said = Gate(config, SimpleNamespace(budget_s=600.0)), []  # type: ignore[arg-type]
+    gate.progress = lambda text, ahead_s: said.append(text)  # type: ignore[assignment]
+    gate.say("pair 1", 0, 8)
+    gate.say("pair 2", 1, 8)
+    gate.said_at -= SILENT_S
+    gate.say("pair 9", 8, 8)
+    assert [text.partition(",")[0] for text in said] == ["pair 1", "pair 9"]
+    assert "at most -" not in said[1], "less than nothing is left"
