@@ -198,6 +198,7 @@ def test_the_reference_lists_the_values_of_a_field(field: str, values: tuple[str
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pdoc") is None, reason="needs pdoc")
+@pytest.mark.prove
 def test_the_reference_of_the_api_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [
         sys.executable,

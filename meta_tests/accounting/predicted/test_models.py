@@ -31,8 +31,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
         (GPT2_SMALL, "bf16", 3),
         (LLAMA3_8B, "bf16", 0),
         (LLAMA3_8B, "fp32", 2),
-        (LLAMA3_70B, "bf16", 0),
-        (MIXTRAL_8X7B, "bf16", 0),
+        pytest.param(LLAMA3_70B, "bf16", 0, marks=pytest.mark.prove),
+        pytest.param(MIXTRAL_8X7B, "bf16", 0, marks=pytest.mark.prove),
     ],
 )
 def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype, every):
