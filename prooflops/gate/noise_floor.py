@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from prooflops.console.tables import engineering
+from prooflops.gate import decisions
+from prooflops.gate.measurement import Measurement
 from prooflops.history import records
-from prooflops.history.rows import Row
+from prooflops.history.rows import TIME, Row
 from prooflops.statistics.noise import noise_floor
 from prooflops.statistics.plan import Plan, smallest_effect
 
@@ -17,17 +18,19 @@ HEAD = ["benchmark", "time", "pairs", "noise", "slowdowns are found from", "betw
 MOST = 50  # sessions kept
 
 
-def store_noise_floor(
-    folder: Path, fingerprint_id: str, rows: Sequence[Row], plan: Plan, smallest: Callable[[str], float]
-) -> tuple[Path, list[list[str]]]:
-    """Stores the noise of each row's benchmark beside that of earlier sessions. Returns the file, and a table.
-
-    `plan` is that of a gate run, whatever this estimate took; `smallest`: a benchmark's smallest change that counts.
-    Raises OSError where the history cannot be written.
-    """
-    known = records.noise_floors(folder, fingerprint_id)
-    found = {row.name: _entry(row, known.get(row.name, {}), plan, smallest(row.name)) for row in rows}
-    return records.store_noise_floors(folder, fingerprint_id, found), [HEAD, *map(_cells, found, found.values())]
+def store_noise_floor(measurement: Measurement, fingerprint_id: str) -> None:
+    """Stores the noise of each benchmark beside that of earlier sessions, and has a table of it printed."""
+    settings = measurement.settings
+    timed = [row for row in measurement.rows if row.quantity == TIME and row.effect]
+    # What can be found is what a gate run with the plan in force finds, however many pairs this estimate took.
+    plan = decisions.replicate_plan(len(timed), directions=measurement.directions())
+    measurement.lines.append(f"at most {plan.alarm_rate:.0%} of whole gate runs alarm without a change")
+    known = records.noise_floors(settings.folder, fingerprint_id)
+    with measurement.storing():
+        found = {row.name: _entry(row, known.get(row.name, {}), plan, measurement.smallest(row.name)) for row in timed}
+        stored = records.store_noise_floors(settings.folder, fingerprint_id, found)
+        measurement.table = [HEAD, *map(_cells, found, found.values())]
+        measurement.lines.append(f"stored in {stored}")
 
 
 def _entry(row: Row, known: Mapping[str, Any], plan: Plan, smallest: float) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +19,9 @@ from prooflops.gate.decisions import (
     overall,
     replicate_plan,
 )
-from prooflops.gate.run import Gate
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
 from prooflops.statistics.effects import paired
-from prooflops.statistics.plan import LOOKS
 
 
 def timed(time_s: float) -> Timed:
@@ -60,22 +57,6 @@ def test_a_baseline_too_small_to_decide_anything_is_named_and_costs_one_process(
         both["a"][1].append(timed(2.0))
     (row,), _ = look_at(both, rule)
     assert row.verdict == "SLOWER", (fewest, row)
-
-
-def test_a_noise_floor_takes_all_pairs_where_a_comparison_would_stop() -> None:
-    settings: Any = SimpleNamespace(noise_floor=True, direction="slower", min_effect=0.03, replicates=None)
-    config: Any = SimpleNamespace(
-        pluginmanager=SimpleNamespace(get_plugin=lambda _: None), get_verbosity=lambda: -1, stash={}
-    )
-    rule = Gate(config, settings).rule(1, paired=True)
-    both: Any = {"a": ([], [])}
-    while look_at(both, rule)[1]:
-        both["a"][0].append(timed(1.0))
-        both["a"][1].append(timed(1.001))
-    ((row,), _) = look_at(both, rule)
-    assert row.effect, row
-    assert row.effect.pairs == len(both["a"][1]) == LOOKS[-1], row
-    assert row.verdict == "SAME", row
 
 
 @pytest.mark.parametrize(

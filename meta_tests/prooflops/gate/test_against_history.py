@@ -1,0 +1,22 @@
+"""Processes of this side against stored ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meta_tests.prooflops.gate.foreign_repo import run
+
+
+def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path) -> None:
+    done = run(foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "3")
+    assert done.code == 0
+    assert "baseline main: 3 records" in done.output
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", OMP_NUM_THREADS="7")
+    assert done.code == 4
+    assert "environment.OMP_NUM_THREADS: None -> 7" in done.output
+    (foreign / "work.py").write_text((foreign / "work.py").read_text().replace("STEPS = 300", "STEPS = 1500"))
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
+    assert done.code == 1
+    assert "SLOWER: test_foreign.py::test_busy_loop" in done.output
+    assert "flops is 3000, but was 600" in done.output
+    assert "drift between sessions is unknown for 1 benchmarks" in done.output
