@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.brief import Asked, BriefMeasure
 from bench.cache import Caches, Flush, flush_of
 from bench.ceilings import Ceilings
 from bench.measuring import Measure
@@ -58,6 +59,8 @@ def bandwidths(
 
 @pytest.fixture
 def measure(
+    request: pytest.FixtureRequest,
+    gate_replicate: Any,
     benchmark: Any,
     device: torch.device,
     pace: str,
@@ -68,13 +71,9 @@ def measure(
     flush: Callable[[], Flush],
 ) -> Measure:
     """Runs one benchmark, see `bench.measuring`."""
-    return Measure(
-        benchmark,
-        device,
-        PACES[pace],
-        peak_flop_per_s,
-        bound_flop_per_s,
-        flush=flush,
-        conditions=conditions,
-        progress=progress,
-    )
+    arguments = (benchmark, device, PACES[pace], peak_flop_per_s, bound_flop_per_s)
+    options = {"flush": flush, "conditions": conditions, "progress": progress}
+    if gate_replicate:
+        leave_out = functools.partial(gate_replicate.leave_out, request.node)
+        return BriefMeasure(Asked(*gate_replicate.pace(request.node), leave_out), *arguments, **options)
+    return Measure(*arguments, **options)

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from accounting.measured import median_interval
 from accounting.roofline import Work, mfu
 from bench import launch
 from bench.cache import Flush
-from bench.call_inspection import as_tensors, assert_declared, assert_random, examine, overwrite
+from bench.call_inspection import Examined, as_tensors, assert_declared, assert_random, examine, overwrite
 from bench.ceilings import Ceilings
 from bench.pace import Pace
 from bench.rounds import FEWEST_ROUNDS, is_flat, rounds_for
@@ -41,6 +41,8 @@ SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs
 LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
 LEAST_WAITED_SHARE = 0.5
 TRIALS_OF_WAITING = 5
+
+Looked = TypeVar("Looked")
 
 
 # ---- rounds ------------------------------------------------------------------------------------------------------
@@ -60,6 +62,8 @@ class Warm:
 
 class Measure:
     """The fixture `measure`: runs one benchmark by pytest-benchmark and puts its figures into `extra_info`."""
+
+    brief = False  # in a process of the gate, see `bench.brief`
 
     def __init__(
         self,
@@ -88,6 +92,15 @@ class Measure:
     def declare(self, **figures: object) -> None:
         """Puts further figures into the benchmark's record."""
         self.info.update(figures)
+
+    def once(self, look: Callable[[], Looked]) -> Looked | None:
+        """What `look` returns; None, and nothing is done, where an earlier process of a gate run has looked already."""
+        __tracebackhide__ = True
+        return look()
+
+    def skip_if_longer(self, flops: float, dtype: str, ceilings: Ceilings) -> None:
+        """Skips where so many FLOPs take too long at the ceiling. Raises Unsupported."""
+        self._pace.skip_if_longer(flops / ceilings.flop_per_s(dtype))
 
     def median_s(
         self,
@@ -120,15 +133,9 @@ class Measure:
         once, waited_share = self._first_calls(function, setup)
         single = before_round is not None
         calls = 1 if single else max(1, math.ceil(self._shortest_round_s() / once))
-        self.progress("warming up", self._pace.longest_warmup_s)
-        warm = self._warm_up(function, calls, before_round)
-        once = median(warm.pilot)
+        self.info.update(declared, method=METHOD, cache=cache, calls_per_round=calls, waited_share=waited_share)
+        once, rounds, affordable = self._rounds(function, once, calls, before_round)
         lead = self._lead(function, calls, once) if before_round is None else None
-        rounds, affordable = self._rounds(warm.pilot, calls, before_round)
-        self.info.update(
-            declared, method=METHOD, cache=cache, calls_per_round=calls, warmup_s=warm.seconds, flat=warm.flat,
-            waited_share=waited_share,
-        )  # fmt: skip
         self.progress(f"{rounds} rounds of {calls * once:.2g} s", rounds * calls * once)
         with self._conditions() as conditions:
             self._run(function, rounds, calls, before_round or lead, flush)
@@ -167,23 +174,14 @@ class Measure:
         `flop_bound` (default: that of the device for `dtype`) and `bytes_bound` are rates that cannot be exceeded.
         """
         __tracebackhide__ = True
-        if setup is not None:
-            setup()
-        seen = examine(function)
-        if counted or (counted is None and seen.flops):
-            assert_declared(work.flops, seen)
-            self.info["counted_flops"] = seen.flops
-        assert_random(as_tensors(inputs, seen))
+        seen = self.once(lambda: self._examined(function, setup, work, inputs, counted))
         seconds = self.median_s(
             function, cache=cache, setup=setup,
-            operators=seen.operators if launch or self._device.type == "cpu" else None,
+            operators=seen.operators if seen and (launch or self._device.type == "cpu") else None,
             dtype=dtype, flops=work.flops, bytes=work.bytes, **declared,
         )  # fmt: skip
-        if check is not None:
-            if setup is not None:
-                setup()
-            overwrite(seen)
-            check(function())
+        if check is not None and seen is not None:
+            self.once(lambda: self._check_again(function, setup, seen, check))
         bound = flop_bound
         if bound is None and dtype is not None and work.flops:
             bound = self._bound_flop_per_s(dtype)
@@ -203,9 +201,11 @@ class Measure:
         **options: Any,
     ) -> None:
         """Measures a product, see `work`, and holds its rate against the vendor's peak and this machine's ceiling in
-        the same regime."""
+        the same regime; not in a process of the gate, which compares times."""
         __tracebackhide__ = True
         seconds = self.work(function, work, dtype=dtype, check=check, counted=True, **options)
+        if self.brief:
+            return
         rate, peak, ceiling = work.flops / seconds, self._peak_flop_per_s(dtype), ceilings.flop_per_s(dtype, regime)
         remeasured = rate > ceiling
         if remeasured:
@@ -217,6 +217,41 @@ class Measure:
             ceiling_remeasured=remeasured,
             share_of_ceiling=rate / ceiling,
         )
+
+    # ---- examining ----
+
+    def _examined(
+        self,
+        function: Callable[[], object],
+        setup: Callable[[], object] | None,
+        work: Work,
+        inputs: Sequence[torch.Tensor] | None,
+        counted: bool | None,
+    ) -> Examined:
+        """One call, whose FLOPs must be those declared, and whose inputs random."""
+        __tracebackhide__ = True
+        if setup is not None:
+            setup()
+        seen = examine(function)
+        if counted or (counted is None and seen.flops):
+            assert_declared(work.flops, seen)
+            self.info["counted_flops"] = seen.flops
+        assert_random(as_tensors(inputs, seen))
+        return seen
+
+    def _check_again(
+        self,
+        function: Callable[[], object],
+        setup: Callable[[], object] | None,
+        seen: Examined,
+        check: Callable[[Any], None],
+    ) -> None:
+        """Checks the result of one more call, the examined one's overwritten."""
+        __tracebackhide__ = True
+        if setup is not None:
+            setup()
+        overwrite(seen)
+        check(function())
 
     # ---- stages ----
 
@@ -241,7 +276,9 @@ class Measure:
     def _shortest_round_s(self) -> float:
         return SHORTEST_ROUND_S if self._device.type == "cpu" else SHORTEST_DEVICE_ROUND_S
 
-    def _first_calls(self, function: Callable[[], object], setup: Callable[[], object] | None) -> tuple[float, float]:
+    def _first_calls(
+        self, function: Callable[[], object], setup: Callable[[], object] | None
+    ) -> tuple[float, float | None]:
         """How long a call takes after one untimed call, and the share of the host's time that the clock saw of it.
 
         The same calls are timed twice: by the benchmark's clock, and by the host's from an idle device to an idle
@@ -249,24 +286,10 @@ class Measure:
         share, however noisy the machine is.
         """
         __tracebackhide__ = True
-
-        def once() -> tuple[float, float]:
-            if setup is not None:
-                setup()
-            measured.synchronise(self._device)
-            calls, began = 0, perf_counter()
-            start = self._timer()
-            while not calls or (setup is None and perf_counter() - began < 2 * SHORTEST_ROUND_S):
-                function()
-                calls += 1
-            seconds = self._timer() - start
-            measured.synchronise(self._device)
-            return seconds / calls, seconds / max(perf_counter() - began, 1e-9)
-
-        once()  # imports, compiles, allocates
+        self._call_s(function, setup)  # imports, compiles, allocates
         best, fastest = 0.0, math.inf
         for _ in range(TRIALS_OF_WAITING):
-            seconds, share = once()
+            seconds, share = self._call_s(function, setup)
             best, fastest = max(best, share), min(fastest, seconds)
             if best >= LEAST_WAITED_SHARE:
                 break
@@ -275,6 +298,20 @@ class Measure:
             "was the device waited for?"
         )
         return max(fastest, 1e-9), best
+
+    def _call_s(self, function: Callable[[], object], setup: Callable[[], object] | None) -> tuple[float, float]:
+        """The time of a call by the benchmark's clock, the mean of several short ones; and its share of the host's."""
+        if setup is not None:
+            setup()
+        measured.synchronise(self._device)
+        calls, began = 0, perf_counter()
+        start = self._timer()
+        while not calls or (setup is None and perf_counter() - began < 2 * SHORTEST_ROUND_S):
+            function()
+            calls += 1
+        seconds = self._timer() - start
+        measured.synchronise(self._device)
+        return max(seconds / calls, 1e-9), seconds / max(perf_counter() - began, 1e-9)
 
     def _warm_up(self, function: Callable[[], object], calls: int, before_round: Callable[[], object] | None) -> Warm:
         """Rounds until their rolling median is flat, or the time for it is up."""
@@ -292,16 +329,27 @@ class Measure:
                 flat, looked_at = is_flat(rounds), len(rounds)
         return Warm(elapsed, flat, tuple(rounds[len(rounds) // 3 :]))
 
-    def _rounds(self, pilot: Sequence[float], calls: int, before_round: Callable[[], object] | None) -> tuple[int, int]:
-        """How many rounds to run, and how many the time would allow, the set-up of each round included."""
-        round_s = calls * median(pilot)
-        if before_round is not None:
-            began = perf_counter()
-            before_round()
-            measured.synchronise(self._device)
-            round_s += perf_counter() - began
+    def _rounds(
+        self, function: Callable[[], object], once: float, calls: int, before_round: Callable[[], object] | None
+    ) -> tuple[float, int, int]:
+        """After the warm-up: the seconds of a call, how many rounds to run, and how many the time would allow, the
+        set-up of each round included."""
+        self.progress("warming up", self._pace.longest_warmup_s)
+        warm = self._warm_up(function, calls, before_round)
+        self.info.update(warmup_s=warm.seconds, flat=warm.flat)
+        once = median(warm.pilot)
+        round_s = calls * once + self._preparing_s(before_round)
         affordable = min(max(int(self._pace.measure_s / round_s), FEWEST_ROUNDS), self._pace.most_rounds)
-        return rounds_for(self._pace.width, pilot, affordable), affordable
+        return once, rounds_for(self._pace.width, warm.pilot, affordable), affordable
+
+    def _preparing_s(self, before_round: Callable[[], object] | None) -> float:
+        """What is done before a round takes as long as this."""
+        if before_round is None:
+            return 0.0
+        began = perf_counter()
+        before_round()
+        measured.synchronise(self._device)
+        return perf_counter() - began
 
     def _lead(self, function: Callable[[], object], calls: int, once: float) -> Callable[[], object] | None:
         """On CUDA, what keeps the device busy while the host launches the timed call: one call more, not timed.

@@ -16,16 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from accounting.roofline import (
-    attainable_flop_per_s,
-    ridge_point,
-)
+from accounting import counted
+from accounting.roofline import attainable_flop_per_s, ridge_point
 from bench import kernels, products
 from bench.cache import Caches
 from bench.ceilings import Ceilings
 from bench.kernels import KERNELS, Kernel, kernel
 from bench.measuring import Measure
-from bench.pace import PACES
 from bench.streams import WANTED_MULTIPLE, Bandwidths, assert_bytes
 from bench.work import bound_of
 
@@ -74,9 +71,14 @@ def place(
     def placed(kernel: Kernel) -> None:
         __tracebackhide__ = True
         work, dtype = kernel.work, kernel.dtype
-        seen = assert_bytes(work, kernel.run, uncounted=kernel.more_bytes)
-        assert_counted(kernel, seen.total + seen.elementwise)
-        reads = seen.read_bytes / seen.moved_bytes
+
+        def count() -> counted.CountedWork:
+            __tracebackhide__ = True
+            seen = assert_bytes(work, kernel.run, uncounted=kernel.more_bytes)
+            assert_counted(kernel, seen.total + seen.elementwise)
+            return seen
+
+        seen = measure.once(count)
         known = caches.last_level_bytes
         long = known is None or work.bytes >= 2 * WANTED_MULTIPLE * known
         seconds = measure.work(
@@ -86,18 +88,21 @@ def place(
             check=kernel.check,
             cache="as-is" if long else "cold",
             bytes_bound=bound_bytes_per_s if long else None,
-            counted_bytes=seen.moved_bytes,
-            counted_intensity=(seen.total + seen.elementwise) / seen.moved_bytes,
-            read_share=reads,
             **({"counted_otherwise": kernel.why} if kernel.why else {}),
             **({"label": kernel.label} if kernel.label else {}),
         )
+        if measure.brief or seen is None:
+            return  # the gate compares times
+        reads = seen.read_bytes / seen.moved_bytes
         peak, roof, remeasured = roofs(kernel, seconds, reads, ceilings, bandwidths, fits_cache=not long)
         attainable = attainable_flop_per_s(work.intensity, peak, roof)
         ridge = ridge_point(peak, roof)
         paper, vendor = peak_flop_per_s(dtype), bound_bytes_per_s
         measure.declare(
             roofline=True,
+            counted_bytes=seen.moved_bytes,
+            counted_intensity=(seen.total + seen.elementwise) / seen.moved_bytes,
+            read_share=reads,
             ceiling_flop_per_s=peak,
             roof_bytes_per_s=roof,
             roof_remeasured=remeasured,
@@ -151,14 +156,14 @@ def test_layer(
     dtype: str,
     batch: int,
     device: torch.device,
-    pace: str,
+    measure: Measure,
     ceilings: Ceilings,
     weights: dict[str, products.Product],
     place: Callable[[Kernel], None],
 ) -> None:
     """(batch, 4096) by (4096, 4096), a layer of Llama 3 8B, from one token to many."""
     try:
-        PACES[pace].skip_if_longer(2 * batch * math.prod(kernels.LAYER) / ceilings.flop_per_s(dtype))
+        measure.skip_if_longer(2 * batch * math.prod(kernels.LAYER), dtype, ceilings)
         if dtype not in weights:
             weights[dtype] = products.product(dtype, 1, *kernels.LAYER, device)
     except products.Unsupported as reason:

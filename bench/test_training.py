@@ -16,7 +16,6 @@ from accounting.measured import alternating
 from accounting.roofline import Work, hfu, mfu
 from bench.ceilings import Ceilings
 from bench.measuring import Measure
-from bench.pace import PACES
 from bench.products import Unsupported, product
 from bench.training import ON_CPU, PARTS, RECIPES, Step, Workload, smaller, workload
 
@@ -31,14 +30,16 @@ COMPILED_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
 # The lecture's own example: (16384, 32768) by (32768, 8192).
 LECTURE = (16384, 32768, 8192)
 
+Examined = tuple[float, Work]  # the loss of a first step, and the work of one
+
 
 @pytest.fixture
-def skip_if_slow(ceilings: Ceilings, pace: str) -> Callable[[Workload, str], None]:
+def skip_if_slow(ceilings: Ceilings, measure: Measure) -> Callable[[Workload, str], None]:
     """Skips where the device does not multiply the dtype, or would take too long at the best rate it reached."""
 
     def check(work: Workload, recipe: str) -> None:
         try:
-            PACES[pace].skip_if_longer(work.flops().hardware / ceilings.flop_per_s(recipe))
+            measure.skip_if_longer(work.flops().hardware, recipe, ceilings)
         except Unsupported as reason:
             pytest.skip(str(reason))
 
@@ -105,14 +106,20 @@ def test_step(
         pytest.skip("compiling for a CPU takes longer than all other benchmarks: --thorough only")
     work = workload(model, device)
     skip_if_slow(work, recipe)
-    step = Step(work, recipe, device)
-    gradients = step.gradients()
-    first_loss = assert_it_learns(step)
+    step, flops = Step(work, recipe, device), work.flops()
+
+    def examine() -> Examined:
+        return assert_it_learns(step), counted_work(Step(work, recipe, device), flops.hardware)
+
     if mode == "compiled":
-        step, compile_s = compiled_step(work, recipe, device, first_loss, gradients)
+        gradients, examined = step.gradients(), examine()
+        step, compile_s = compiled_step(work, recipe, device, examined[0], gradients)
         measure.declare(compile_s=compile_s)
-    flops = work.flops()
-    seconds = step_s(measure, step, counted_work(Step(work, recipe, device), flops.hardware), first_loss)
+        seconds = step_s(measure, step, examined)
+    else:
+        seconds = step_s(measure, step, measure.once(examine))
+    if measure.brief:
+        return  # the gate compares times
     record_rates(measure, work, step, flops, seconds, ceilings, peak_flop_per_s(recipe))
     parts = step.part_times_s(measured.clock(device), PARTS_TIMED[pace])
     # Near 1: what is not in the parts is not in the step either, as long as the machine is quiet.
@@ -144,8 +151,11 @@ def assert_close(got: list[torch.Tensor], expected: list[torch.Tensor], toleranc
     assert difference <= tolerance, f"{how} gradients differ by {difference:.2g} of their norm, {tolerance} is allowed"
 
 
-def step_s(measure: Measure, step: Step, work: Work, first_loss: float) -> float:
+def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
     """Median seconds of a step, which after all rounds must still have learnt; its FLOPs were compared already."""
+    if examined is None:
+        return measure.median_s(step, dtype=step.recipe)
+    first_loss, work = examined
 
     def check(loss: torch.Tensor) -> None:
         __tracebackhide__ = True
@@ -158,13 +168,20 @@ def step_s(measure: Measure, step: Step, work: Work, first_loss: float) -> float
 @pytest.mark.parametrize("model", MODELS)
 def test_accumulation(model: str, device: torch.device, pace: str, measure: Measure) -> None:
     work = workload(model, device)
-    whole, parts = (Step(smaller(work), "fp32", device, micro_batches=n) for n in (1, 2))
-    assert_close(parts.gradients(), whole.gradients(), ACCUMULATED_TOLERANCE, "accumulated")
-    steps = [Step(work, "fp32", device, micro_batches=n) for n in (1, MICRO_BATCHES)]
-    first_loss = assert_it_learns(steps[1])
-    ratio = time_ratio(steps[1], steps[0], device, PAIRS[pace], measure.progress)
-    counted_once = counted_work(Step(work, "fp32", device, micro_batches=MICRO_BATCHES), work.flops().hardware)
-    seconds = step_s(measure, steps[1], counted_once, first_loss)
+    plain, step = (Step(work, "fp32", device, micro_batches=n) for n in (1, MICRO_BATCHES))
+
+    def examine() -> Examined:
+        whole, parts = (Step(smaller(work), "fp32", device, micro_batches=n) for n in (1, 2))
+        assert_close(parts.gradients(), whole.gradients(), ACCUMULATED_TOLERANCE, "accumulated")
+        counted_step = Step(work, "fp32", device, micro_batches=MICRO_BATCHES)
+        return assert_it_learns(step), counted_work(counted_step, work.flops().hardware)
+
+    examined = measure.once(examine)
+    if measure.brief:
+        step_s(measure, step, examined)
+        return  # the gate compares times
+    ratio = time_ratio(step, plain, device, PAIRS[pace], measure.progress)
+    seconds = step_s(measure, step, examined)
     measure.declare(micro_batches=MICRO_BATCHES, time_ratio=ratio, tokens_per_s=work.tokens / seconds)
 
 
@@ -181,15 +198,25 @@ def test_checkpointing(
     work = workload(model, device)
     plain, spared = (work.flops(every) for every in (0, every))
     steps = {every: Step(work, "fp32", device, checkpoint_every=every) for every in (0, every)}
-    for one, other in zip(steps[0].gradients(), steps[every].gradients(), strict=True):
-        torch.testing.assert_close(one, other)
-    held = {every: held_bytes(step) for every, step in steps.items()}
+
+    def examine() -> Examined:
+        for one, other in zip(steps[0].gradients(), steps[every].gradients(), strict=True):
+            torch.testing.assert_close(one, other)
+        held.update({every: held_bytes(step) for every, step in steps.items()})
+        assert held[every] < held[0], (
+            f"checkpointing holds {held[every]} bytes for the backward pass, without {held[0]}"
+        )
+        counted_step = Step(work, "fp32", device, checkpoint_every=every)
+        return assert_it_learns(steps[every]), counted_work(counted_step, spared.hardware)
+
+    held: dict[int, int] = {}
+    examined = measure.once(examine)
+    if measure.brief:
+        step_s(measure, steps[every], examined)
+        return  # the gate compares times
     foreseen = {every: predicted_held_bytes(step) for every, step in steps.items()}
-    assert held[every] < held[0], f"checkpointing holds {held[every]} bytes for the backward pass, without {held[0]}"
-    first_loss = assert_it_learns(steps[every])
     ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace], measure.progress)
-    counted_once = counted_work(Step(work, "fp32", device, checkpoint_every=every), spared.hardware)
-    seconds = step_s(measure, steps[every], counted_once, first_loss)
+    seconds = step_s(measure, steps[every], examined)
     measure.declare(
         checkpoint_every=every,
         time_ratio=ratio,

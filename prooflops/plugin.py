@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_recorded(config: pytest.Config) -> bool:
     """Whether this run leaves a record: by an option, or because this suite's own plugin keeps all of its runs."""
     return settings(config).used or is_replicate() or config.pluginmanager.hasplugin("prooflops.run")
+
+
+@pytest.fixture(scope="session")
+def gate_replicate(pytestconfig: pytest.Config) -> Any:
+    """In a process that the gate paces, what it asks of a benchmark that chooses its own rounds; else None.
+
+    `gate_replicate.pace(request.node)` is the seconds it should take, its least rounds, and whether an earlier process
+    has checked it. `gate_replicate.leave_out(request.node, seconds)` says what those checks took, which later ones
+    do without.
+    """
+    found = pytestconfig.pluginmanager.get_plugin("prooflops.gate.replicate")
+    return found if found and found.paces else None
 
 
 @pytest.hookimpl(wrapper=True)

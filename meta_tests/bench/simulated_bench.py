@@ -267,7 +267,7 @@ def kernel(bench: Bench, cold: bool = True) -> None:
 
 
 def layer(bench: Bench) -> None:
-    test_roofline.test_layer("fp32", 4, CPU, "quick", bench.ceilings, {}, place_of(bench, cold=False))
+    test_roofline.test_layer("fp32", 4, CPU, bench.measure(), bench.ceilings, {}, place_of(bench, cold=False))
 
 
 def step(bench: Bench, model: str = "deep-linear", mode: str = "eager") -> None:

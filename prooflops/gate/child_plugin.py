@@ -30,16 +30,24 @@ class Replicate:
     """Selects tests, paces the benchmarks among them, and collects what the gate needs to know of them.
 
     `paces`: pytest-benchmark's options by node id, and under "" those of every other benchmark; those that the command
-    line or the benchmark's own marker gives go before them.
+    line or the benchmark's own marker gives go before them. `examined`: benchmarks that an earlier process of this side
+    checked.
     """
 
     def __init__(
-        self, ids: list[str] | None, benchmarks_only: bool, paces: dict[str, dict[str, Any]], given: set[str]
+        self,
+        ids: list[str] | None,
+        benchmarks_only: bool,
+        paces: dict[str, dict[str, Any]],
+        examined: list[str],
+        given: set[str],
     ) -> None:
         self.ids = None if ids is None else set(ids)
         self.benchmarks_only = benchmarks_only
-        self.paces, self.given = paces, given
+        self.paces, self.given, self.examined = paces, given, set(examined)
         self.fixed: set[str] = set()
+        self.obeying: set[str] = set()  # that choose their own rounds, as this asks
+        self.once_s: dict[str, float] = {}
         self.calls: dict[str, dict[str, Any]] = {}
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
@@ -72,7 +80,21 @@ class Replicate:
         """Whether the project itself, or the command line, says how long this benchmark runs."""
         # No public name tells that a test called `benchmark.pedantic`, whose rounds no option changes.
         mode = getattr(getattr(item, "funcargs", {}).get("benchmark"), "_mode", None)
-        return item.nodeid in self.fixed or "pedantic" in str(mode)
+        return item.nodeid in self.fixed or ("pedantic" in str(mode) and item.nodeid not in self.obeying)
+
+    # ---- for benchmarks that choose their own rounds: what the fixture `gate_replicate` offers, see docs/gate.md ----
+
+    def pace(self, item: pytest.Item) -> tuple[float, int, bool]:
+        """The seconds of a benchmark and its least rounds, and whether an earlier process of this side checked it."""
+        marker = item.get_closest_marker("benchmark")
+        kwargs = marker.kwargs if marker else {}
+        self.obeying.add(item.nodeid)
+        seconds, rounds = (kwargs.get(key, getattr(item.config.option, f"benchmark_{key}")) for key in OPTIONS)
+        return float(seconds), int(rounds), item.nodeid in self.examined
+
+    def leave_out(self, item: pytest.Item, seconds: float) -> None:
+        """Of a benchmark's time, what processes to come will not take: they find it examined."""
+        self.once_s[item.nodeid] = self.once_s.get(item.nodeid, 0.0) + seconds
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -87,7 +109,9 @@ class Replicate:
         watch = None if item.config.pluginmanager.hasplugin("prooflops.plugin") else Watch()
         began = time.monotonic()
         yield
-        self.calls[item.nodeid] = {"seconds": time.monotonic() - began, "fixed": self.is_fixed(item)}
+        seconds = time.monotonic() - began
+        once_s = self.once_s.get(item.nodeid, 0.0)
+        self.calls[item.nodeid] = {"seconds": seconds - once_s, "once_s": once_s, "fixed": self.is_fixed(item)}
         if watch:
             self.contention[item.nodeid] = watch.stop()
 

@@ -99,7 +99,10 @@ def plan_of(
 ) -> ProcessPlan:
     """The plan that follows from a first pair. `rounds_s`: the fastest round of each benchmark that both sides have."""
     calls = [{name: float(call["seconds"]) for name, call in side.calls.items()} for side in (before, after)]
-    besides_s = max(side.wall_s - sum(each.values()) for side, each in zip((before, after), calls, strict=True))
+    once_s = [sum(float(call["once_s"]) for call in side.calls.values()) for side in (before, after)]
+    besides_s = max(
+        side.wall_s - sum(each.values()) - once for side, each, once in zip((before, after), calls, once_s, strict=True)
+    )
     costs = {
         name: Cost(
             sum(side.get(name, 0.0) for side in calls) / max(sum(name in side for side in calls), 1),

@@ -90,6 +90,7 @@ class Replicates:
         self._arguments = passed_on(config)
         self._limit_s = limit_s
         self._count = 0
+        self.examined: Sequence[str] = ()  # benchmarks of which both sides have had a figure
         self._stack = ExitStack()
 
     def __enter__(self) -> Replicates:
@@ -150,6 +151,7 @@ class Replicates:
             "ids": None if ids is None else list(ids),
             "benchmarks_only": benchmarks_only,
             "paces": dict(paces or {}),
+            "examined": list(self.examined),
         }
         began = time.monotonic()
         code = self._process(side, targets, {TASK: json.dumps(task), RECORD: str(path)}, output)

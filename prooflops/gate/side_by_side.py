@@ -38,7 +38,9 @@ class SideBySide:
             then = {name: timed for name, timed in then.items() if measurement.is_compared(name, benchmarks)}
         this = f"this side ({sides.commit_of(measurement.config.rootpath)})"
         measurement.title = f"{self.other.label} (before) beside {this} (after)" if versus else f"{this} beside itself"
-        too_long, look = self.plan(before, after, {name: now[name].time_s for name in now if name in then})
+        rounds_s = {name: now[name].time_s for name in now if name in then}
+        measurement.replicates.examined = list(rounds_s)
+        too_long, look = self.plan(before, after, rounds_s)
         first: dict[str, Pair] = {name: (then.get(name), timed) for name, timed in now.items()}
         stored = {name: [] if name in now else [timed] for name, timed in then.items()}
         measurement.compare(first, stored, self.take, paired=True, given_up=too_long, look=look)

@@ -60,8 +60,8 @@ def test_a_benchmark_that_is_too_long_leaves_the_others_their_pairs() -> None:
 def test_what_the_first_pair_took_is_divided_into_the_benchmarks_and_the_rest(
     round_s: float, fixed: bool, paced: bool
 ) -> None:
-    calls = {"a": {"seconds": 2.0, "fixed": fixed}}
-    first, second = (Replicate(Side("a", "python", Path()), {}, "", {}, [], calls, wall_s) for wall_s in (5.0, 4.0))
+    calls = {"a": {"seconds": 2.0, "once_s": 7.0, "fixed": fixed}}
+    first, second = (Replicate(Side("a", "python", Path()), {}, "", {}, [], calls, wall_s) for wall_s in (12.0, 11.0))
     found = plan_of(first, second, {"a": round_s}, Plan(benchmarks=1), 600.0)
     assert found.costs == {"a": Cost(2.0, paced)}
     assert (found.besides_s, found.pairs, found.most_pairs) == (3.0, 8, 34)
