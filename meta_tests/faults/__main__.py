@@ -20,6 +20,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+import accounting
 from meta_tests.faults import FAULTS, TOPICS, Fault
 from prooflops.suite import plugin
 from prooflops.suite.collection import claims_of
@@ -139,6 +140,8 @@ def main() -> int:
         importlib.import_module(f"meta_tests.faults.{topic}")
     if unknown := set(options.fault) - {planted.name for planted in FAULTS}:
         parser.error(f"--fault: no fault of {', '.join(options.topics or ['any topic'])} is named {sorted(unknown)}")
+    for module in (*(f"accounting.{name}" for name in accounting.__all__), "bench.models"):
+        importlib.import_module(module)  # one first imported while a fault is planted would keep it
     register_hypothesis_profile()
     failed = False
     for planted in FAULTS:

@@ -2,35 +2,26 @@
 
 import torch
 
-import accounting.activations
-from meta_tests.faults import fault, replace
+from meta_tests.faults import fault
 
 
-@fault("accum.equivalent")
-def backward_forgets_the_gradients_of_before(patch):
-    backward = torch.Tensor.backward
-
-    def forgetting(self, *args, **kwargs):
-        leaves, seen = [self.grad_fn], set()
-        while leaves:
-            node = leaves.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if hasattr(node, "variable"):
-                node.variable.grad = None
-            leaves += [following for following, _ in node.next_functions]
-        backward(self, *args, **kwargs)
-
-    patch.setattr(torch.Tensor, "backward", forgetting)
+@fault("accum.equivalent", instead_of="torch.Tensor.backward")
+def backward_forgets_the_gradients_of_before(backward, self, *args, **kwargs):
+    leaves, seen = [self.grad_fn], set()
+    while leaves:
+        node = leaves.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            node.variable.grad = None
+        leaves += [following for following, _ in node.next_functions]
+    backward(self, *args, **kwargs)
 
 
-@fault("accum.equivalent")
-def the_loss_is_a_sum_over_examples(patch):
-    cross_entropy = torch.nn.functional.cross_entropy
-    patch.setattr(
-        torch.nn.functional, "cross_entropy", lambda scores, labels: cross_entropy(scores, labels, reduction="sum")
-    )
+@fault("accum.equivalent", instead_of="torch.nn.functional.cross_entropy")
+def the_loss_is_a_sum_over_examples(cross_entropy, scores, labels):
+    return cross_entropy(scores, labels, reduction="sum")
 
 
 @fault("accum.equivalent")
@@ -52,24 +43,17 @@ def batch_norm_does_not_look_across_examples(patch):
     patch.setattr(torch.nn, "BatchNorm1d", torch.nn.LayerNorm)
 
 
-@fault("accum.memory")
-def a_micro_batch_is_run_as_the_whole_batch(patch):
-    chunk = torch.Tensor.chunk
-
-    def padded(self, chunks, dim=0):
-        parts = chunk(self, chunks, dim)
-        return [torch.cat([part, *[torch.zeros_like(part)] * (chunks - 1)]) for part in parts]
-
-    patch.setattr(torch.Tensor, "chunk", padded)
+@fault("accum.memory", instead_of="torch.Tensor.chunk")
+def a_micro_batch_is_run_as_the_whole_batch(chunk, self, chunks, dim=0):
+    parts = chunk(self, chunks, dim)
+    return [torch.cat([part, *[torch.zeros_like(part)] * (chunks - 1)]) for part in parts]
 
 
-@fault("accum.memory")
-def micro_batches_are_said_to_save_nothing(patch):
-    activation_bytes = accounting.activations.activation_bytes
-    replace(patch, activation_bytes, lambda *args, **rest: activation_bytes(*args, **{**rest, "micro_batches": 1}))
+@fault("accum.memory", instead_of="accounting.activations.activation_bytes")
+def micro_batches_are_said_to_save_nothing(activation_bytes, *args, **rest):
+    return activation_bytes(*args, **{**rest, "micro_batches": 1})
 
 
-@fault("accum.memory")
-def the_peak_is_said_to_be_that_of_two_examples_more(patch):
-    peak_bytes = accounting.activations.deep_linear_peak_bytes
-    replace(patch, peak_bytes, lambda model, batch, **rest: peak_bytes(model, batch + 2, **rest))
+@fault("accum.memory", instead_of="accounting.activations.deep_linear_peak_bytes")
+def the_peak_is_said_to_be_that_of_two_examples_more(peak_bytes, model, batch, **rest):
+    return peak_bytes(model, batch + 2, **rest)

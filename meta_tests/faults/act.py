@@ -6,8 +6,6 @@ import torch
 from torch.nn.attention import SDPBackend
 from torch.utils import checkpoint as checkpointing
 
-import accounting.activations
-import accounting.models
 from meta_tests.faults import fault, replace
 
 
@@ -30,15 +28,14 @@ def checkpointing_keeps_everything(patch):
     checkpointed(patch, lambda function, *args, **_: function(*args))
 
 
-@fault("act.ckpt-cost", "act.sqrt-L")
-def a_recomputation_always_stops_early(patch):
-    patch.setattr(checkpointing, "set_checkpoint_early_stop", lambda _wanted: contextlib.nullcontext())
+@fault("act.ckpt-cost", "act.sqrt-L", instead_of="torch.utils.checkpoint.set_checkpoint_early_stop")
+def a_recomputation_always_stops_early(_original, _wanted):
+    return contextlib.nullcontext()
 
 
-@fault("act.why", "act.BDL", "act.can-dominate")
-def a_linear_layer_keeps_a_copy_of_its_input(patch):
-    forward = torch.nn.Linear.forward
-    patch.setattr(torch.nn.Linear, "forward", lambda self, x: forward(self, x.clone()))
+@fault("act.why", "act.BDL", "act.can-dominate", instead_of="torch.nn.Linear.forward")
+def a_linear_layer_keeps_a_copy_of_its_input(forward, self, x):
+    return forward(self, x.clone())
 
 
 @fault("act.why")
@@ -46,10 +43,9 @@ def a_linear_layer_prepares_for_gradients_nobody_asked_for(patch):
     patch.setattr(torch.nn.Linear, "forward", torch.enable_grad()(torch.nn.Linear.forward))
 
 
-@fault("act.BDL", "act.can-dominate")
-def fused_attention_is_never_chosen(patch):
-    choose = torch.nn.attention.sdpa_kernel
-    patch.setattr(torch.nn.attention, "sdpa_kernel", lambda *_: choose(SDPBackend.MATH))
+@fault("act.BDL", "act.can-dominate", instead_of="torch.nn.attention.sdpa_kernel")
+def fused_attention_is_never_chosen(choose, *_):
+    return choose(SDPBackend.MATH)
 
 
 @fault("act.BDL")
@@ -57,27 +53,16 @@ def relu_keeps_its_input(patch):
     patch.setattr(torch.nn, "ReLU", torch.nn.SiLU)
 
 
-@fault("act.BDL", "act.can-dominate")
-def the_activations_of_the_last_layer_are_forgotten(patch):
-    activation_bytes = accounting.activations.activation_bytes
-
-    def without_the_last(model, batch, *args, **rest):
-        return activation_bytes(model, batch, *args, **rest) - 4 * batch * model.dim
-
-    replace(patch, activation_bytes, without_the_last)
+@fault("act.BDL", "act.can-dominate", instead_of="accounting.activations.activation_bytes")
+def the_activations_of_the_last_layer_are_forgotten(activation_bytes, model, batch, *args, **rest):
+    return activation_bytes(model, batch, *args, **rest) - 4 * batch * model.dim
 
 
-@fault("act.ckpt-cost")
-def early_stop_is_said_to_spare_nothing(patch):
-    recompute_flops = accounting.models.recompute_flops
-    replace(patch, recompute_flops, lambda *args, **rest: recompute_flops(*args, **{**rest, "early_stop": False}))
+@fault("act.ckpt-cost", instead_of="accounting.models.recompute_flops")
+def early_stop_is_said_to_spare_nothing(recompute_flops, *args, **rest):
+    return recompute_flops(*args, **{**rest, "early_stop": False})
 
 
-@fault("act.sqrt-L")
-def recomputing_is_said_to_bring_back_a_layer_more(patch):
-    recomputed_bytes = accounting.activations.recomputed_bytes
-
-    def with_one_more(model, batch, *args, **rest):
-        return recomputed_bytes(model, batch, *args, **rest) + 8 * batch * model.dim
-
-    replace(patch, recomputed_bytes, with_one_more)
+@fault("act.sqrt-L", instead_of="accounting.activations.recomputed_bytes")
+def recomputing_is_said_to_bring_back_a_layer_more(recomputed_bytes, model, batch, *args, **rest):
+    return recomputed_bytes(model, batch, *args, **rest) + 8 * batch * model.dim

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
 
 import accounting.memory
@@ -15,41 +13,38 @@ from meta_tests.faults import fault
 
 
 @fault("ckpt.full", "ckpt.periodic", "ckpt.model-plus-optimizer")
-def setting_torchs_generator_does_nothing(patch: pytest.MonkeyPatch) -> None:
+def setting_torchs_generator_does_nothing(patch):
     for module in (torch, torch.cuda):
         patch.setattr(module, "set_rng_state", lambda *_, **__: None)
 
 
-@fault("ckpt.full", "ckpt.periodic")
-def setting_numpys_generator_does_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(np.random, "set_state", lambda state: None)
+@fault("ckpt.full", "ckpt.periodic", instead_of="numpy.random.set_state")
+def setting_numpys_generator_does_nothing(_original, state):
+    return None
 
 
-@fault("ckpt.full", "ckpt.periodic")
-def pythons_generator_comes_back_one_draw_late(patch: pytest.MonkeyPatch) -> None:
-    set_state = random.setstate
-
-    def late(state: Any) -> None:
-        set_state(state)
-        random.random()
-
-    patch.setattr(random, "setstate", late)
+@fault("ckpt.full", "ckpt.periodic", instead_of="random.setstate")
+def pythons_generator_comes_back_one_draw_late(set_state, state):
+    set_state(state)
+    random.random()
 
 
-@fault("ckpt.full", "ckpt.optimizer-matters", "ckpt.load", "ckpt.periodic", "ckpt.model-plus-optimizer")
-def a_loaded_optimizer_forgets_its_second_buffer(patch: pytest.MonkeyPatch) -> None:
-    load = torch.optim.Optimizer.load_state_dict
-
-    def forgetful(self: torch.optim.Optimizer, state_dict: Any) -> None:
-        load(self, state_dict)
-        for state in self.state.values():
-            list(state.values())[-1].zero_()
-
-    patch.setattr(torch.optim.Optimizer, "load_state_dict", forgetful)
+@fault(
+    "ckpt.full",
+    "ckpt.optimizer-matters",
+    "ckpt.load",
+    "ckpt.periodic",
+    "ckpt.model-plus-optimizer",
+    instead_of="torch.optim.Optimizer.load_state_dict",
+)
+def a_loaded_optimizer_forgets_its_second_buffer(load, self, state_dict):
+    load(self, state_dict)
+    for state in self.state.values():
+        list(state.values())[-1].zero_()
 
 
 @fault("ckpt.optimizer-matters")
-def an_optimizers_state_has_no_influence(patch: pytest.MonkeyPatch) -> None:
+def an_optimizers_state_has_no_influence(patch):
     """Every optimizer takes the step of plain SGD: nothing that was lost is missed."""
 
     def plain(self: torch.optim.Optimizer, closure: Any = None) -> None:
@@ -63,34 +58,28 @@ def an_optimizers_state_has_no_influence(patch: pytest.MonkeyPatch) -> None:
 
 
 @fault("ckpt.full", "ckpt.model-plus-optimizer")
-def a_lost_loss_scale_is_never_missed(patch: pytest.MonkeyPatch) -> None:
+def a_lost_loss_scale_is_never_missed(patch):
     patch.setattr(torch.amp.GradScaler, "scale", lambda self, outputs: outputs)
     patch.setattr(torch.amp.GradScaler, "step", lambda self, optimizer: optimizer.step())
     patch.setattr(torch.amp.GradScaler, "update", lambda self: None)
 
 
-@fault("ckpt.load", "ckpt.full")
-def torch_load_loses_the_last_bit(patch: pytest.MonkeyPatch) -> None:
-    load = torch.load
-
-    def careless(*arguments: Any, **options: Any) -> Any:
-        found = load(*arguments, **options)
-        for tensor in [found] if isinstance(found, torch.Tensor) else found.get("model", {}).values():
-            if tensor.numel():
-                tensor.view(-1).view(torch.uint8)[0] ^= 1
-        return found
-
-    patch.setattr(torch, "load", careless)
+@fault("ckpt.load", "ckpt.full", instead_of="torch.load")
+def torch_load_loses_the_last_bit(load, *arguments, **options):
+    found = load(*arguments, **options)
+    for tensor in [found] if isinstance(found, torch.Tensor) else found.get("model", {}).values():
+        if tensor.numel():
+            tensor.view(-1).view(torch.uint8)[0] ^= 1
+    return found
 
 
-@fault("ckpt.load")
-def torch_load_trusts_every_file(patch: pytest.MonkeyPatch) -> None:
-    load = torch.load
-    patch.setattr(torch, "load", lambda file, weights_only=False, **options: load(file, weights_only=False, **options))
+@fault("ckpt.load", instead_of="torch.load")
+def torch_load_trusts_every_file(load, file, weights_only=False, **options):
+    return load(file, weights_only=False, **options)
 
 
 @fault("ckpt.size")
-def torch_save_writes_twice_as_wide(patch: pytest.MonkeyPatch) -> None:
+def torch_save_writes_twice_as_wide(patch):
     save = torch.save
 
     def widened(thing: Any) -> Any:
@@ -102,10 +91,10 @@ def torch_save_writes_twice_as_wide(patch: pytest.MonkeyPatch) -> None:
 
 
 @fault("ckpt.size")
-def adamw_is_said_to_keep_one_moment(patch: pytest.MonkeyPatch) -> None:
+def adamw_is_said_to_keep_one_moment(patch):
     patch.setitem(accounting.memory.OPTIMIZERS, "adamw", Optimizer("AdamW", ("exp_avg",)))
 
 
-@fault("ckpt.periodic")
-def a_schedule_starts_anew_after_each_restart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(torch.optim.lr_scheduler.LRScheduler, "load_state_dict", lambda self, state_dict: None)
+@fault("ckpt.periodic", instead_of="torch.optim.lr_scheduler.LRScheduler.load_state_dict")
+def a_schedule_starts_anew_after_each_restart(_original, self, state_dict):
+    return None

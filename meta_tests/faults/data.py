@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from torch import Tensor, nn
 
-import accounting.formats
-from meta_tests.faults import fault, replace
+from meta_tests.faults import fault
 
 memmap = np.memmap
 
 
-@fault("data.memmap-lazy")
-def a_map_reads_its_file_when_it_is_opened(patch: pytest.MonkeyPatch) -> None:
+@fault("data.memmap-lazy", instead_of="numpy.memmap")
+def a_map_reads_its_file_when_it_is_opened(memmap, path, dtype=np.uint8, mode="r+", **rest):
     """Only the first 256 MiB of it, to spare the machine's memory."""
 
-    def eager(path: Path, dtype: Any = np.uint8, mode: str = "r+", **rest: Any) -> np.ndarray:
-        mapped = memmap(path, dtype=dtype, mode=mode, **rest)
-        mapped[: 2**26].sum()
-        return mapped
-
-    patch.setattr(np, "memmap", eager)
+    mapped = memmap(path, dtype=dtype, mode=mode, **rest)
+    mapped[: 2**26].sum()
+    return mapped
 
 
 @fault("data.memmap-lazy", "data.dataloader")
-def a_map_is_a_copy_and_a_slice_of_it_another(patch: pytest.MonkeyPatch) -> None:
+def a_map_is_a_copy_and_a_slice_of_it_another(patch):
     """Of small files."""
 
     class Copying(np.ndarray):
@@ -47,95 +39,69 @@ def a_map_is_a_copy_and_a_slice_of_it_another(patch: pytest.MonkeyPatch) -> None
     patch.setattr(np, "memmap", copied)
 
 
-@fault("data.memmap-npy")
-def a_map_skips_the_header_of_a_npy_file(patch: pytest.MonkeyPatch) -> None:
-    def helpful(path: Path, dtype: Any = np.uint8, mode: str = "r+", offset: int = 0, **rest: Any) -> np.ndarray:
-        with open(path, "rb") as file:
-            start = file.read(10)
-        if start.startswith(b"\x93NUMPY") and not offset:
-            offset = 10 + int.from_bytes(start[8:], "little")
-        return memmap(path, dtype=dtype, mode=mode, offset=offset, **rest)
-
-    patch.setattr(np, "memmap", helpful)
+@fault("data.memmap-npy", instead_of="numpy.memmap")
+def a_map_skips_the_header_of_a_npy_file(memmap, path, dtype=np.uint8, mode="r+", offset=0, **rest):
+    with open(path, "rb") as file:
+        start = file.read(10)
+    if start.startswith(b"\x93NUMPY") and not offset:
+        offset = 10 + int.from_bytes(start[8:], "little")
+    return memmap(path, dtype=dtype, mode=mode, offset=offset, **rest)
 
 
-@fault("data.int-sequences", "data.batch-shift", "data.memmap-lazy", "data.uint16")
-def a_map_takes_the_other_byte_order(patch: pytest.MonkeyPatch) -> None:
-    def swapped(path: Path, dtype: Any = np.uint8, mode: str = "r+", **rest: Any) -> np.ndarray:
-        return memmap(path, dtype=np.dtype(dtype).newbyteorder(), mode=mode, **rest)
-
-    patch.setattr(np, "memmap", swapped)
+@fault("data.int-sequences", "data.batch-shift", "data.memmap-lazy", "data.uint16", instead_of="numpy.memmap")
+def a_map_takes_the_other_byte_order(memmap, path, dtype=np.uint8, mode="r+", **rest):
+    return memmap(path, dtype=np.dtype(dtype).newbyteorder(), mode=mode, **rest)
 
 
-@fault("data.uint16", "data.llama-2.8tb", "data.int-sequences")
-def an_element_of_uint16_has_32_bits(patch: pytest.MonkeyPatch) -> None:
-    bits = accounting.formats.element_bits
-    replace(patch, bits, lambda name: 32 if name == "uint16" else bits(name))
+@fault("data.uint16", "data.llama-2.8tb", "data.int-sequences", instead_of="accounting.formats.element_bits")
+def an_element_of_uint16_has_32_bits(bits, name):
+    return 32 if name == "uint16" else bits(name)
 
 
-@fault("data.uint16")
-def an_array_of_uint16_saturates(patch: pytest.MonkeyPatch) -> None:
-    array = np.array
-
-    def saturated(values: Any, dtype: Any = None, **rest: Any) -> np.ndarray:
-        if dtype is not np.uint16:
-            return array(values, dtype=dtype, **rest)
-        return array(values, **rest).clip(0, 65535).astype(np.uint16)
-
-    patch.setattr(np, "array", saturated)
+@fault("data.uint16", instead_of="numpy.array")
+def an_array_of_uint16_saturates(array, values, dtype=None, **rest):
+    if dtype is not np.uint16:
+        return array(values, dtype=dtype, **rest)
+    return array(values, **rest).clip(0, 65535).astype(np.uint16)
 
 
-@fault("data.randint-bound")
-def randint_includes_its_bound(patch: pytest.MonkeyPatch) -> None:
-    randint = torch.randint
-    patch.setattr(torch, "randint", lambda high, shape, **options: randint(high + 1, shape, **options))
+@fault("data.randint-bound", instead_of="torch.randint")
+def randint_includes_its_bound(randint, high, shape, **options):
+    return randint(high + 1, shape, **options)
 
 
-@fault("data.randint-bound")
-def randint_never_reaches_its_last_value(patch: pytest.MonkeyPatch) -> None:
-    randint = torch.randint
-    patch.setattr(torch, "randint", lambda high, shape, **options: randint(max(high - 1, 1), shape, **options))
+@fault("data.randint-bound", instead_of="torch.randint")
+def randint_never_reaches_its_last_value(randint, high, shape, **options):
+    return randint(max(high - 1, 1), shape, **options)
 
 
-@fault("data.batch-shift")
-def stacking_turns_every_row_round(patch: pytest.MonkeyPatch) -> None:
-    stack = torch.stack
-    patch.setattr(torch, "stack", lambda rows: stack(rows).flip(-1))
+@fault("data.batch-shift", instead_of="torch.stack")
+def stacking_turns_every_row_round(stack, rows):
+    return stack(rows).flip(-1)
 
 
-@fault("data.astype-int64")
-def embedding_takes_every_integer(patch: pytest.MonkeyPatch) -> None:
-    embedding = nn.functional.embedding
-    patch.setattr(nn.functional, "embedding", lambda tokens, table: embedding(tokens.long(), table))
+@fault("data.astype-int64", instead_of="torch.nn.functional.embedding")
+def embedding_takes_every_integer(embedding, tokens, table):
+    return embedding(tokens.long(), table)
 
 
-@fault("data.astype-int64")
-def tensors_over_read_only_memory_come_without_a_warning(patch: pytest.MonkeyPatch) -> None:
-    from_numpy = torch.from_numpy
-
-    def quiet(array: np.ndarray) -> Tensor:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return from_numpy(array)
-
-    patch.setattr(torch, "from_numpy", quiet)
+@fault("data.astype-int64", instead_of="torch.from_numpy")
+def tensors_over_read_only_memory_come_without_a_warning(from_numpy, array):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return from_numpy(array)
 
 
-@fault("data.dataloader")
-def a_loader_draws_with_replacement(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(torch, "randperm", lambda n, generator=None: torch.randint(n, (n,), generator=generator))
+@fault("data.dataloader", instead_of="torch.randperm")
+def a_loader_draws_with_replacement(_original, n, generator=None):
+    return torch.randint(n, (n,), generator=generator)
 
 
-@fault("data.dataloader")
-def a_loader_drops_the_last_batch_in_any_case(patch: pytest.MonkeyPatch) -> None:
-    batches = torch.utils.data.BatchSampler.__iter__
-
-    def whole_batches(self: Any) -> Iterator[list[int]]:
-        return (batch for batch in batches(self) if len(batch) == self.batch_size)
-
-    patch.setattr(torch.utils.data.BatchSampler, "__iter__", whole_batches)
+@fault("data.dataloader", instead_of="torch.utils.data.BatchSampler.__iter__")
+def a_loader_drops_the_last_batch_in_any_case(batches, self):
+    return (batch for batch in batches(self) if len(batch) == self.batch_size)
 
 
-@fault("data.pipeline-bottleneck")
-def a_slow_loader_is_not_slow(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(time, "sleep", lambda _: None)
+@fault("data.pipeline-bottleneck", instead_of="time.sleep")
+def a_slow_loader_is_not_slow(_original, _):
+    return None

@@ -1,7 +1,5 @@
 """Faults of number formats: wrong cells of the format table, wrong rounding, and wrong casts of torch."""
 
-from __future__ import annotations
-
 from dataclasses import replace as with_field
 
 import torch
@@ -95,12 +93,9 @@ def torch_truncates_to_bf16_instead_of_rounding(patch):
     _spoil_casts(patch, torch.bfloat16, lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32))
 
 
-@fault("dtype.bf16-layout", "dtype.bf16-reallocates", "dtype.bf16-33bit-exponent")
-def torch_reads_bf16_patterns_as_fp16(patch):
-    view = torch.Tensor.view
-    patch.setattr(
-        torch.Tensor, "view", lambda x, *a: view(x, *(torch.float16 if d == torch.bfloat16 else d for d in a))
-    )
+@fault("dtype.bf16-layout", "dtype.bf16-reallocates", "dtype.bf16-33bit-exponent", instead_of="torch.Tensor.view")
+def torch_reads_bf16_patterns_as_fp16(view, x, *a):
+    return view(x, *(torch.float16 if d == torch.bfloat16 else d for d in a))
 
 
 @fault("dtype.fp16-overflow", "dtype.fp16-layout")
@@ -121,16 +116,14 @@ def torch_rounds_every_nonzero_value_up_to_the_least_subnormal_of_fp16(patch):
 # ---- behaviour of torch --------------------------------------------------------------------------------------------
 
 
-@fault("dtype.fp16-not-for-big-models")
-def squares_of_fp16_do_not_overflow(patch):
-    square = torch.Tensor.square
-    patch.setattr(torch.Tensor, "square", lambda x: square(x / 2) if x.dtype == torch.float16 else square(x))
+@fault("dtype.fp16-not-for-big-models", instead_of="torch.Tensor.square")
+def squares_of_fp16_do_not_overflow(square, x):
+    return square(x / 2) if x.dtype == torch.float16 else square(x)
 
 
-@fault("dtype.default-fp16-misconception")
-def losses_are_computed_in_fp32_whatever_the_default(patch):
-    mse_loss = torch.nn.functional.mse_loss
-    patch.setattr(torch.nn.functional, "mse_loss", lambda a, b: mse_loss(a.float(), b.float()))
+@fault("dtype.default-fp16-misconception", instead_of="torch.nn.functional.mse_loss")
+def losses_are_computed_in_fp32_whatever_the_default(mse_loss, a, b):
+    return mse_loss(a.float(), b.float())
 
 
 @fault("dtype.fp8-h100-only")
@@ -141,20 +134,14 @@ def the_scales_of_an_fp8_matmul_are_ignored(patch):
     )
 
 
-@fault("dtype.fp8-special-handling")
-def fp8_is_added_like_any_other_dtype(patch):
-    add = torch.Tensor.__add__
-    patch.setattr(torch.Tensor, "__add__", lambda a, b: add(a.float(), b.float()) if a.itemsize == 1 else add(a, b))
+@fault("dtype.fp8-special-handling", instead_of="torch.Tensor.__add__")
+def fp8_is_added_like_any_other_dtype(add, a, b):
+    return add(a.float(), b.float()) if a.itemsize == 1 else add(a, b)
 
 
-@fault("dtype.lower-is-faster")
-def a_bf16_matmul_takes_a_detour_through_fp64(patch):
-    matmul = torch.Tensor.__matmul__
-
-    def slow(a, b):
-        if a.dtype == torch.bfloat16:
-            for _ in range(3):
-                matmul(_to(a, torch.float64), _to(b, torch.float64))
-        return matmul(a, b)
-
-    patch.setattr(torch.Tensor, "__matmul__", slow)
+@fault("dtype.lower-is-faster", instead_of="torch.Tensor.__matmul__")
+def a_bf16_matmul_takes_a_detour_through_fp64(matmul, a, b):
+    if a.dtype == torch.bfloat16:
+        for _ in range(3):
+            matmul(_to(a, torch.float64), _to(b, torch.float64))
+    return matmul(a, b)

@@ -7,7 +7,7 @@ import accounting.attention
 import accounting.convolution
 import accounting.flops
 import accounting.roofline
-from meta_tests.faults import fault, replace
+from meta_tests.faults import fault
 
 
 @fault(
@@ -22,10 +22,9 @@ def the_addition_of_each_multiply_add_is_forgotten(patch):
     patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)
 
 
-@fault("flops.batched")
-def only_the_first_operand_has_a_batch(patch):
-    original = accounting.flops.broadcast_matmul_flops
-    replace(patch, original, lambda a_shape, b_shape: original(a_shape, b_shape[-2:]))
+@fault("flops.batched", instead_of="accounting.flops.broadcast_matmul_flops")
+def only_the_first_operand_has_a_batch(original, a_shape, b_shape):
+    return original(a_shape, b_shape[-2:])
 
 
 @fault("flops.matmul-2mnk", "flops.example-268M", "flops.forward-2BN", "flops.step-without-B")
@@ -36,14 +35,11 @@ def torchs_counter_takes_a_multiply_add_for_one_operation(patch):
     patch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, lambda *args, **kwargs: added(*args, **kwargs) // 2)
 
 
-@fault("flops.forward-2BN", "flops.transformer-generalises")
-def attention_is_dispatched_for_every_other_key_only(patch):
-    original = torch.nn.functional.scaled_dot_product_attention
-
-    def sparse(query, key, value, *args, is_causal=False, **kwargs):
-        return original(query, key[..., ::2, :], value[..., ::2, :], *args, **kwargs)
-
-    patch.setattr(torch.nn.functional, "scaled_dot_product_attention", sparse)
+@fault(
+    "flops.forward-2BN", "flops.transformer-generalises", instead_of="torch.nn.functional.scaled_dot_product_attention"
+)
+def attention_is_dispatched_for_every_other_key_only(original, query, key, value, *args, is_causal=False, **kwargs):
+    return original(query, key[..., ::2, :], value[..., ::2, :], *args, **kwargs)
 
 
 @fault("flops.forward-2BN")
@@ -51,27 +47,25 @@ def attention_counts_one_of_its_two_products(patch):
     patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "forward", (1, 0))
 
 
-@fault("flops.forward-2BN")
-def a_convolutions_weight_counts_once_whatever_the_positions(patch):
-    replace(
-        patch,
-        accounting.convolution.convolution_flops,
-        lambda it: 2 * it.batch * it.in_channels * it.out_channels * it.kernel_size[0] * it.kernel_size[1],
-    )
+@fault("flops.forward-2BN", instead_of="accounting.convolution.convolution_flops")
+def a_convolutions_weight_counts_once_whatever_the_positions(_original, it):
+    return 2 * it.batch * it.in_channels * it.out_channels * it.kernel_size[0] * it.kernel_size[1]
 
 
-@fault("flops.add", "flops.elementwise", "flops.example-square", "flops.example-ratio")
-def an_elementwise_operation_costs_a_flop_per_row(patch):
-    replace(patch, accounting.flops.elementwise_flops, lambda *shapes, flops_per_element=1: shapes[0][0])
+@fault(
+    "flops.add",
+    "flops.elementwise",
+    "flops.example-square",
+    "flops.example-ratio",
+    instead_of="accounting.flops.elementwise_flops",
+)
+def an_elementwise_operation_costs_a_flop_per_row(_original, *shapes, flops_per_element=1):
+    return shapes[0][0]
 
 
-@fault("flops.linear-128-64", "flops.linear-2DK")
-def the_bias_is_added_once_for_the_whole_batch(patch):
-    replace(
-        patch,
-        accounting.flops.linear_flops,
-        lambda batch, d, k, bias=False: 2 * batch * d * k + bool(bias) * k,
-    )
+@fault("flops.linear-128-64", "flops.linear-2DK", instead_of="accounting.flops.linear_flops")
+def the_bias_is_added_once_for_the_whole_batch(_original, batch, d, k, bias=False):
+    return 2 * batch * d * k + bool(bias) * k
 
 
 @fault("flops.terms")

@@ -66,23 +66,21 @@ def a_linear_layer_keeps_a_copy_of_its_input(patch):
     patch.setattr(torch.nn.functional, "linear", _KeepsACopy.layer)
 
 
-@fault("grad.graph-built-in-forward")
-def a_graph_survives_its_backward_pass(patch):
-    original = torch.Tensor.backward
-    patch.setattr(
-        torch.Tensor, "backward", lambda self, gradient=None, **_: original(self, gradient, retain_graph=True)
-    )
+@fault("grad.graph-built-in-forward", instead_of="torch.Tensor.backward")
+def a_graph_survives_its_backward_pass(original, self, gradient=None, **_):
+    return original(self, gradient, retain_graph=True)
 
 
-@fault("grad.quadratic-example", "grad.linear-mse-example", "grad.no-manual", "grad.six-micro-ops")
-def every_backward_pass_runs_twice(patch):
-    original = torch.Tensor.backward
-
-    def twice(self, gradient=None, **_):
-        original(self, gradient, retain_graph=True)
-        original(self, gradient)
-
-    patch.setattr(torch.Tensor, "backward", twice)
+@fault(
+    "grad.quadratic-example",
+    "grad.linear-mse-example",
+    "grad.no-manual",
+    "grad.six-micro-ops",
+    instead_of="torch.Tensor.backward",
+)
+def every_backward_pass_runs_twice(original, self, gradient=None, **_):
+    original(self, gradient, retain_graph=True)
+    original(self, gradient)
 
 
 class _WrongTanh(torch.autograd.Function):
@@ -103,21 +101,16 @@ def the_derivative_of_tanh_lacks_a_square(patch):
     patch.setattr(torch.Tensor, "tanh", _WrongTanh.apply)
 
 
-@fault("grad.extra-activation-factor")
-def checkpointing_recomputes_nothing(patch):
-    patch.setattr(torch.utils.checkpoint, "checkpoint", lambda function, *arguments, **_: function(*arguments))
+@fault("grad.extra-activation-factor", instead_of="torch.utils.checkpoint.checkpoint")
+def checkpointing_recomputes_nothing(_original, function, *arguments, **_):
+    return function(*arguments)
 
 
-@fault("grad.same-shape")
-def autocast_turns_the_parameter_itself_into_bf16(patch):
-    original = torch.nn.Linear.forward
-
-    def cast(self, x):
-        if torch.is_autocast_enabled(x.device.type):
-            self.to(torch.bfloat16)
-        return original(self, x)
-
-    patch.setattr(torch.nn.Linear, "forward", cast)
+@fault("grad.same-shape", instead_of="torch.nn.Linear.forward")
+def autocast_turns_the_parameter_itself_into_bf16(original, self, x):
+    if torch.is_autocast_enabled(x.device.type):
+        self.to(torch.bfloat16)
+    return original(self, x)
 
 
 @fault("grad.w1", "grad.w2", "grad.h1", "grad.two-layer-sum", "grad.six-micro-ops", "grad.reason-param-only")

@@ -3,12 +3,9 @@
 import inspect
 
 import torch
-from torch.optim import adagrad, adam, rmsprop
 
-import accounting.memory
-import accounting.planning
 from accounting.memory import OPTIMIZERS, Optimizer
-from meta_tests.faults import fault, replace
+from meta_tests.faults import fault
 
 
 def defaulting(patch, optimizer, **defaults):
@@ -44,22 +41,18 @@ def nothing(_parameter, _state):
     pass
 
 
-@fault("optim.adam-combo")
-def adam_does_not_correct_the_bias(patch):
-    update = adam.adam
-
-    def uncorrected(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options):
-        for step in state_steps:
-            step.fill_(1e9)
-        update(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options)
-
-    patch.setattr(adam, "adam", uncorrected)
+@fault("optim.adam-combo", instead_of="torch.optim.adam.adam")
+def adam_does_not_correct_the_bias(
+    update, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options
+):
+    for step in state_steps:
+        step.fill_(1e9)
+    update(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options)
 
 
-@fault("optim.adam-description", "optim.adam-combo")
-def adam_keeps_the_gradient_in_place_of_its_average(patch):
-    update = adam.adam
-    patch.setattr(adam, "adam", lambda *args, **options: update(*args, **{**options, "beta1": 0.0}))
+@fault("optim.adam-description", "optim.adam-combo", instead_of="torch.optim.adam.adam")
+def adam_keeps_the_gradient_in_place_of_its_average(update, *args, **options):
+    return update(*args, **{**options, "beta1": 0.0})
 
 
 @fault("optim.adam-2", "optim.adam-doubles", "optim.linear-1024", "optim.state-ON")
@@ -92,17 +85,12 @@ def momentum_is_dampened_unasked(patch):
     defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))
 
 
-@fault("optim.sgd-none")
-def sgd_keeps_a_buffer_that_it_does_not_need(patch):
-    step = torch.optim.SGD.step
-
-    def steps(self, *args, **kwargs):
-        step(self, *args, **kwargs)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                self.state[parameter].setdefault("unused", torch.zeros_like(parameter))
-
-    patch.setattr(torch.optim.SGD, "step", steps)
+@fault("optim.sgd-none", instead_of="torch.optim.SGD.step")
+def sgd_keeps_a_buffer_that_it_does_not_need(step, self, *args, **kwargs):
+    step(self, *args, **kwargs)
+    for group in self.param_groups:
+        for parameter in group["params"]:
+            self.state[parameter].setdefault("unused", torch.zeros_like(parameter))
 
 
 @fault("optim.fp32-state-needed")
@@ -119,16 +107,11 @@ def sgd_updates_a_hidden_copy_in_fp32(patch):
     patch.setattr(torch.optim.SGD, "step", steps)
 
 
-@fault("optim.adagrad-update", "optim.adam-for-adagrad", "optim.subclass")
-def adagrad_forgets_half_of_its_sum_at_every_step(patch):
-    update = adagrad.adagrad
-
-    def forgetful(params, grads, state_sums, state_steps, **options):
-        for kept in state_sums:
-            kept.mul_(0.5)
-        update(params, grads, state_sums, state_steps, **options)
-
-    patch.setattr(adagrad, "adagrad", forgetful)
+@fault("optim.adagrad-update", "optim.adam-for-adagrad", "optim.subclass", instead_of="torch.optim.adagrad.adagrad")
+def adagrad_forgets_half_of_its_sum_at_every_step(update, params, grads, state_sums, state_steps, **options):
+    for kept in state_sums:
+        kept.mul_(0.5)
+    update(params, grads, state_sums, state_steps, **options)
 
 
 @fault("optim.adagrad-1")
@@ -136,16 +119,11 @@ def adagrad_is_said_to_allocate_at_the_first_step(patch):
     patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum",)))
 
 
-@fault("optim.rmsprop-ema")
-def rmsprop_sums_the_squares(patch):
-    update = rmsprop.rmsprop
-
-    def summing(params, grads, square_avgs, *rest, alpha, **options):
-        for kept in square_avgs:
-            kept.div_(alpha)
-        update(params, grads, square_avgs, *rest, alpha=alpha, **options)
-
-    patch.setattr(rmsprop, "rmsprop", summing)
+@fault("optim.rmsprop-ema", instead_of="torch.optim.rmsprop.rmsprop")
+def rmsprop_sums_the_squares(update, params, grads, square_avgs, *rest, alpha, **options):
+    for kept in square_avgs:
+        kept.div_(alpha)
+    update(params, grads, square_avgs, *rest, alpha=alpha, **options)
 
 
 @fault("optim.rmsprop-1")
@@ -153,22 +131,19 @@ def rmsprop_is_centered_unasked(patch):
     defaulting(patch, torch.optim.RMSprop, centered=True)
 
 
-@fault("optim.subclass")
-def the_options_of_a_group_are_ignored(patch):
-    add = torch.optim.Optimizer.add_param_group
-    patch.setattr(torch.optim.Optimizer, "add_param_group", lambda self, group: add(self, {"params": group["params"]}))
+@fault("optim.subclass", instead_of="torch.optim.Optimizer.add_param_group")
+def the_options_of_a_group_are_ignored(add, self, group):
+    return add(self, {"params": group["params"]})
 
 
-@fault("optim.zero-grad-none")
-def zero_grad_keeps_the_gradients(patch):
-    zero_grad = torch.optim.Optimizer.zero_grad
-    patch.setattr(torch.optim.Optimizer, "zero_grad", lambda self, set_to_none=True: zero_grad(self, False))
+@fault("optim.zero-grad-none", instead_of="torch.optim.Optimizer.zero_grad")
+def zero_grad_keeps_the_gradients(zero_grad, self, set_to_none=True):
+    return zero_grad(self, False)
 
 
-@fault("optim.zero-sharding")
-def zero_1_is_said_to_shard_nothing(patch):
-    device_state = accounting.planning.device_state
-    replace(patch, device_state, lambda n, devices=1, zero_stage=0, **rest: device_state(n, 1, zero_stage, **rest))
+@fault("optim.zero-sharding", instead_of="accounting.planning.device_state")
+def zero_1_is_said_to_shard_nothing(device_state, n, devices=1, zero_stage=0, **rest):
+    return device_state(n, 1, zero_stage, **rest)
 
 
 @fault("optim.linear-1024", "optim.adam-2")

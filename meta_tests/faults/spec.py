@@ -94,7 +94,6 @@ def time_runs_ten_thousand_times_too_slowly(patch):
     patch.setattr(timing, "perf_counter", lambda: perf_counter() / 10_000)
 
 
-@fault("spec.tensor-core")
-def a_product_takes_ten_milliseconds_more(patch):
-    mm = torch.mm
-    patch.setattr(torch, "mm", lambda a, b, out=None: (time.sleep(0.01), mm(a, b, out=out)))
+@fault("spec.tensor-core", instead_of="torch.mm")
+def a_product_takes_ten_milliseconds_more(mm, a, b, out=None):
+    return (time.sleep(0.01), mm(a, b, out=out))
