@@ -39,6 +39,12 @@ kind = "behaviour"
 """
 
 
+def recorded(name: str) -> dict[str, str]:
+    """The entries of a file of meta_tests/recorded by their names; an entry goes on in the lines indented below it."""
+    text = (ROOT / "meta_tests" / "recorded" / name).read_text(encoding="utf-8").replace("\n  ", " ")
+    return dict(line.split(": ", 1) for line in text.splitlines() if not line.startswith("#"))
+
+
 @dataclass
 class ChildRun:
     """The exit code and output of a child run of pytest, and the verdicts it reported."""
@@ -121,7 +127,6 @@ def new_house(root: Path) -> House:
     for folder in ("test_claims", "bench"):
         (root / folder).mkdir()
         (root / folder / "__init__.py").touch()
-    (root / "bench" / "measuring.py").write_text("METHOD = 0\n")
     registry = root / "test_claims" / "registry"
     registry.mkdir()
     (registry / "sources.toml").write_text('[[source]]\nkey = "lecture"\ntitle = "A lecture"\nlocator = "minute 3"\n')

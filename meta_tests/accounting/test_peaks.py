@@ -3,17 +3,16 @@
 Each check is a function from a row to its violations, so that it can also be run over a table with one cell perturbed.
 """
 
-import csv
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from accounting import devices
 from accounting.devices import ACCELERATORS, device_named, nominal_clock_mhz
 from accounting.peaks import CPU_PATHS, FLOP_PER_CLOCK, ROWS, SOURCES, Accelerator, Figure
+from meta_tests.conftest import recorded
 
 # Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed, and by how much.
 RE_DERIVATION_EXCEPTIONS = {
@@ -171,16 +170,16 @@ def printed_figures(row: Accelerator) -> dict[str, tuple[float, str]]:
     return figures | {name: (number, "") for name, number in numbers.items() if number is not None}
 
 
-def transcription() -> dict[str, dict[str, tuple[float, str]]]:
-    """meta_tests/recorded/peaks.csv: the vendors' figures written down a second time, apart from the table."""
-    found: dict[str, dict[str, tuple[float, str]]] = {}
-    with (Path(__file__).parents[1] / "recorded" / "peaks.csv").open(newline="", encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            found.setdefault(line["device"], {})[line["quantity"]] = (float(line["printed"]), line["as"])
-    return found
+def transcribed(entry: str) -> Iterator[tuple[str, tuple[float, str]]]:
+    """The figures of one device, each with its kind."""
+    for cell in entry.split(", "):
+        quantity, printed, *kind = cell.split(" ")
+        is_rate = quantity not in ("units", "vector_clock_mhz", "matrix_clock_mhz")
+        yield quantity, (float(printed), *(kind or ["dense" if is_rate else ""]))
 
 
-TRANSCRIPTION = transcription()
+# The vendors' figures written down a second time, apart from the table.
+TRANSCRIPTION = {device: dict(transcribed(entry)) for device, entry in recorded("peaks.txt").items()}
 
 
 def transcription_violations(row: Accelerator) -> list[str]:
@@ -224,7 +223,7 @@ def test_every_figure_follows_from_units_and_clock_or_is_transcribed():
     ]
     assert not unprotected, (
         f"nothing can tell whether these figures are right: {unprotected}. Give the row its units and clocks_mhz, and "
-        "its die a rate in FLOP_PER_CLOCK; or write the row's figures into meta_tests/recorded/peaks.csv too"
+        "its die a rate in FLOP_PER_CLOCK; or write the row's figures into meta_tests/recorded/peaks.txt too"
     )
 
 
@@ -245,7 +244,7 @@ def test_each_stated_exception_is_one():
 
 def test_the_transcription_names_only_rows_of_the_table():
     strangers = set(TRANSCRIPTION) - set(ACCELERATORS)
-    assert not strangers, f"recorded/peaks.csv has devices that the table lacks: {sorted(strangers)}"
+    assert not strangers, f"recorded/peaks.txt has devices that the table lacks: {sorted(strangers)}"
 
 
 # Can the checks fail?

@@ -6,15 +6,15 @@ from collections import Counter
 import pytest
 import torch
 
-from meta_tests.conftest import ROOT
+from meta_tests.conftest import ROOT, recorded
 from prooflops.machine import device as machine
 from prooflops.suite.registry import Claim, load_registry
 
 REGISTRY = load_registry(ROOT / "test_claims" / "registry")
-RECORDED = ROOT / "meta_tests" / "recorded" / "claims.txt"
 PUBLISHED = {
-    claim: remark == "on record"
-    for claim, _, remark in (line.partition(" ") for line in RECORDED.read_text().splitlines() if line[0] != "#")
+    f"{topic}.{slug.rstrip('*')}": slug.endswith("*")
+    for topic, slugs in recorded("claims.txt").items()
+    for slug in slugs.split()
 }
 ON_RECORD = {claim.id for claim in REGISTRY.claims.values() if claim.on_record}
 
