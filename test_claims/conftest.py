@@ -1,5 +1,7 @@
 """What several topics need: the device under test, where torch counts the bytes that tensors hold on it."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -14,3 +16,11 @@ def memory_device(device: torch.device) -> torch.device:
     x = torch.ones(64, 8, device=device, requires_grad=True)
     (x @ torch.ones(8, 8, device=device)).sum().backward()
     return device
+
+
+@pytest.fixture
+def default_dtype() -> Iterator[torch.dtype]:
+    """The default dtype, which is restored afterwards."""
+    before = torch.get_default_dtype()
+    yield before
+    torch.set_default_dtype(before)

@@ -51,9 +51,7 @@ def test_equal_micro_batches_with_losses_divided_give_the_gradient_of_the_batch(
 ):
     net, x, labels = net_and_batch(device, micro_batches * each, norm, seed)
     error = error_of(net, x, labels, [each] * micro_batches, [1 / micro_batches] * micro_batches)
-    assert error < 1e-12, (
-        f"the gradient is off by {error:.2g}, but should be by rounding alone [{micro_batches=}, {each=}, {seed=}]"
-    )
+    assert error < 1e-12, f"the gradient is off by {error:.2g}, not by rounding [{micro_batches=}, {each=}, {seed=}]"
 
 
 @pytest.mark.claim("accum.equivalent")
@@ -75,15 +73,6 @@ def test_uneven_micro_batches_are_weighted_by_their_examples(device, parts, seed
     if len(set(parts)) > 1:
         alike = error_of(net, x, labels, parts, [1 / len(parts)] * len(parts))
         assert alike > 1e-9, f"weighted alike it is off by {alike:.2g}, but should be by more than rounding [{parts=}]"
-
-
-@pytest.mark.claim("accum.equivalent")
-def test_uneven_micro_batches_weighted_alike_are_off_by_much(device, record_figure):
-    parts = [4, 8, 20]
-    net, x, labels = net_and_batch(device, sum(parts))
-    error = error_of(net, x, labels, parts, [1 / 3] * 3)
-    record_figure(f"4 + 8 + 20 weighted alike: off by {error:.0%}")
-    assert error > 0.05, f"weighted alike the gradient is off by {error:.2g}, but should be by more than 5 %"
 
 
 @pytest.mark.claim("accum.equivalent")
@@ -150,13 +139,8 @@ def step_bytes(workloads, device):
             net.zero_grad()
             held.mark(f"freed {micro_batches}")
     phases = held.phases
-    return {
-        n: (
-            max(phases[f"{moment} {n}"].peak_bytes for moment in ("forward", "rest")),
-            phases[f"forward {n}"].live_bytes,
-        )
-        for n in counts
-    }
+    peaks = {n: max(phases[f"{moment} {n}"].peak_bytes for moment in ("forward", "rest")) for n in counts}
+    return {n: (peaks[n], phases[f"forward {n}"].live_bytes) for n in counts}
 
 
 @pytest.mark.claim("accum.memory")
@@ -165,12 +149,9 @@ def test_a_forward_pass_keeps_the_activations_of_one_micro_batch(step_bytes, mic
     rows = BATCH // micro_batches
     _, kept = step_bytes[micro_batches]
     formula = activation_bytes(MODEL, BATCH, micro_batches=micro_batches)
-    output, scalars = 4 * rows * MODEL.outputs, kept - formula - 4 * rows * MODEL.outputs
+    output = 4 * rows * MODEL.outputs
     assert formula == 4 * rows * MODEL.dim * MODEL.layers, f"activation_bytes={formula}, but should be 1/n of B · D · L"
-    assert 0 < scalars <= 16, (
-        f"{kept} bytes are kept, but should be {formula} of activations, {output} of output and the loss "
-        f"[{micro_batches=}]"
-    )
+    assert 0 < kept - formula - output <= 16, f"{kept=} bytes, not {formula}, {output=} and the loss [{micro_batches=}]"
 
 
 @pytest.mark.claim("accum.memory")
@@ -180,9 +161,7 @@ def test_the_peak_is_that_of_one_micro_batch_and_the_gradients_held(step_bytes, 
     peak, _ = step_bytes[micro_batches]
     alone = deep_linear_peak_bytes(MODEL, rows, model_state_bytes=0) - 4 * rows * MODEL.inputs
     gradients = 4 * parameter_count(MODEL) if micro_batches > 1 else 0
-    assert alone <= peak <= alone + gradients + 8, (
-        f"the peak is {peak} bytes, but should be {alone} and up to {gradients} of gradients [{micro_batches=}]"
-    )
+    assert alone <= peak <= alone + gradients + 8, f"{peak=}, not {alone} and up to {gradients} [{micro_batches=}]"
 
 
 @pytest.mark.claim("accum.memory")
@@ -191,6 +170,4 @@ def test_the_peak_falls_with_every_doubling_of_the_micro_batches(step_bytes, rec
     record_figure(", ".join(f"{n} micro-batches {peak / peaks[1]:.0%}" for n, peak in peaks.items()))
     falling = list(peaks.values())
     assert falling == sorted(falling, reverse=True), f"the peaks are {peaks}, but should fall"
-    assert peaks[4] < 0.4 * peaks[1], (
-        f"at 4 micro-batches the peak is {peaks[4]} of {peaks[1]}, but should be below 40 %"
-    )
+    assert peaks[4] < 0.4 * peaks[1], f"at 4 micro-batches the peak is {peaks[4]} of {peaks[1]}, not below 40 %"

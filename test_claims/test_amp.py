@@ -95,27 +95,7 @@ def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, r
     assert gained < 0.1, f"unscaled fp8 came {gained:.0%} of the way, from {unscaled_first} to {unscaled}"
 
 
-@pytest.mark.claim("amp.recipe-bf16-params")
-def test_torchs_adamw_gives_bf16_parameters_a_bf16_state(device):
-    net = linear_layers(device, (8, 4)).bfloat16()
-    stock, claimed = torch.optim.AdamW(net.parameters()), None
-    net(torch.ones(2, 8, device=device, dtype=torch.bfloat16)).sum().backward()
-    stock.step()
-    dtypes = {kept.dtype for state in stock.state.values() for name, kept in state.items() if name != "step"}
-    assert dtypes == {torch.bfloat16}, f"torch's AdamW keeps {dtypes} for bf16 parameters, but should keep bf16"
-    claimed = tensors.RecipeAdamW(net.parameters(), torch.bfloat16, torch.float32, torch.float32)
-    claimed.step()
-    held = {
-        "parameters": net.parameters(),
-        "gradients": [p.grad for p in net.parameters()],
-        "state": claimed.tensors("exp_avg", "exp_avg_sq", "master"),
-    }
-    got = {name: {tensor.dtype for tensor in of} for name, of in held.items()}
-    low, wide = {torch.bfloat16}, {torch.float32}
-    assert got == {"parameters": low, "gradients": low, "state": wide}, f"the recipe's dtypes are {got}"
-
-
-@pytest.mark.claim("amp.recipe-bf16-params")
+@pytest.mark.claim("amp.recipe-bf16-params", "optim.fp32-state-needed")
 @given(weight=st.floats(1, 2, exclude_max=True, width=16), update=st.integers(2**9, 2**17), seed=seeds)
 def test_an_update_below_half_a_spacing_is_lost_in_bf16_and_kept_by_either_repair(device, weight, update, seed):
     bf16, copies, steps = format_of("bf16"), 4096, 8
@@ -176,20 +156,20 @@ OPERATIONS = {
 }
 
 
+FIXED = {"low": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+
+
 @pytest.mark.claim("amp.autocast")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_autocast_chooses_each_operations_dtype_by_the_table_of_the_device(device, name):
     if device.type not in ("cpu", "cuda"):
         pytest.skip(f"no table of autocast's choices on {device.type}")
     on_cpu, on_cuda, operation = OPERATIONS[name]
-    rule = on_cpu if device.type == "cpu" else on_cuda
-    for given_dtype in (torch.float32, torch.bfloat16):
-        x = torch.eye(8, device=device, dtype=given_dtype)
+    for dtype in (torch.float32, torch.bfloat16):
         with torch.autocast(device.type, torch.bfloat16):
-            got = operation(x).dtype
-        fixed = {"low": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
-        should = fixed.get(rule, given_dtype)
-        assert got == should, f"{name} of {given_dtype} gives {got} under autocast on {device.type}, not {should}"
+            got = operation(torch.eye(8, device=device, dtype=dtype)).dtype
+        should = FIXED.get(on_cpu if device.type == "cpu" else on_cuda, dtype)
+        assert got == should, f"{name} of {dtype} gives {got} under autocast on {device.type}, not {should}"
 
 
 @pytest.mark.claim("amp.autocast")
@@ -239,9 +219,8 @@ def test_the_backward_products_run_in_bf16_too_and_the_gradients_end_in_fp32(dev
         y.float().sum().backward()
     layers = len(widths) - 1
     assert forward.dtypes == [torch.bfloat16] * 2 * layers, f"forward products ran in {forward.dtypes} [{widths=}]"
-    assert backward.dtypes == [torch.bfloat16] * 2 * (2 * layers - 1), (
-        f"{2 * layers - 1} backward products ran in {backward.dtypes}, but should run in bf16 [{widths=}]"
-    )
+    should = [torch.bfloat16] * 2 * (2 * layers - 1)
+    assert backward.dtypes == should, f"backward products ran in {backward.dtypes}, not in {should} [{widths=}]"
     ends = {p.grad.dtype for p in net.parameters()}
     assert ends == {torch.float32}, f"the parameters' gradients are {ends}, but should be fp32"
 
@@ -423,7 +402,7 @@ def test_a_large_layer_is_faster_in_bf16_where_the_device_multiplies_it_faster(
         speed.assert_slower(lambda: x @ weight, lambda: low[0] @ low[1], f"batch 32, width {dim}, fp32 against bf16")
 
 
-@pytest.mark.claim("amp.ex-bf16-linear-32")
+@pytest.mark.claim("amp.ex-bf16-linear-32", "dtype.lower-is-faster")
 def test_a_small_layer_is_not_twice_as_fast_in_bf16(device, speed):
     x, weight = torch.randn(32, 8, device=device), torch.randn(8, 8, device=device)
     low = x.bfloat16(), weight.bfloat16()

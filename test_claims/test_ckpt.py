@@ -106,21 +106,6 @@ def test_the_cpus_generator_state_does_not_resume_dropout_on_a_gpu(device):
     assert off > 0, "resumed exactly with torch.get_rng_state() alone, although dropout draws on the GPU"
 
 
-@pytest.mark.claim("ckpt.full")
-def test_one_generator_restored_does_not_restore_the_other_two():
-    """torch, numpy and Python each keep their own: torch.set_rng_state rewinds torch's numbers and no others."""
-
-    def drawn():
-        return float(torch.rand(())), np.random.random(), random.random()  # noqa: NPY002 - the global one
-
-    state = torch.get_rng_state()
-    first = drawn()
-    torch.set_rng_state(state)
-    again = drawn()
-    repeated = [a == b for a, b in zip(first, again, strict=True)]
-    assert repeated == [True, False, False], f"torch, numpy and Python repeat themselves: {repeated}, not torch alone"
-
-
 @pytest.mark.claim("ckpt.optimizer-matters")
 @pytest.mark.parametrize("name", sorted(set(tensors.OPTIMIZERS) - {"sgd"}))
 def test_dropping_the_state_of_an_optimizer_changes_training(device, record_figure, name):
@@ -183,9 +168,8 @@ def test_without_the_iteration_a_resumed_run_repeats_the_ramp_of_its_first_steps
     assert run.steps == 0, f"the resumed run believes it is at step {run.steps}, though the step was not saved"
     first, continued = run.step(), uninterrupted(device, ("step",))[0][CUT]
     # The ramp weights step k with (k + 1) / 20, and model and data are the same.
-    assert continued == pytest.approx((CUT + 1) * first, rel=1e-5), (
-        f"the first loss is {first}, but should be a {CUT + 1}th of {continued}"
-    )
+    ratio = continued / first
+    assert ratio == pytest.approx(CUT + 1, rel=1e-5), f"the first loss is 1/{ratio} of {continued}, not 1/{CUT + 1}"
 
 
 # ---- torch.load --------------------------------------------------------------------------------------------------
@@ -224,9 +208,7 @@ def test_strides_and_shared_storage_come_back(shape, chosen):
     back, back_view = loaded([x, view])
     assert back_view.stride() == view.stride(), f"strides are {back_view.stride()}, but should be {view.stride()}"
     back.view(-1)[0] = -1
-    assert back_view.view(-1 if back_view.is_contiguous() else back_view.shape).flatten()[0] == -1, (
-        f"a view came back as a copy [{shape=}, {dims=}]"
-    )
+    assert back_view.flatten()[0] == -1, f"a view came back as a copy [{shape=}, {dims=}]"
 
 
 @pytest.mark.claim("ckpt.load")
@@ -266,13 +248,7 @@ def test_what_is_no_tensor_and_no_plain_type_is_refused_by_default(thing):
 
 @pytest.mark.claim("ckpt.load")
 def test_plain_types_are_loaded_by_default():
-    plain = {
-        "loss": 0.5,
-        "step": 7,
-        "python": random.getstate(),
-        "numpy": list(range(3)),
-        "torch": torch.get_rng_state(),
-    }
+    plain = {"loss": 0.5, "step": 7, "python": random.getstate(), "numpy": [0, 1, 2], "torch": torch.get_rng_state()}
     back = loaded(plain)
     assert torch.equal(back.pop("torch"), plain.pop("torch")), "the state of torch's generator came back changed"
     assert back == plain, f"{back} came back for {plain}"
@@ -317,27 +293,11 @@ def test_a_checkpoint_takes_four_bytes_per_parameter_and_twelve_with_adamw(workl
     both, header_of_both = entries(saved({"model": net.state_dict(), "optimizer": stepper.state_dict()}))
     formula = model_state(n)
     assert weights == formula.parameters == 4 * n, f"the model takes {weights} bytes in the file, not {4 * n} [{model}]"
-    assert both == formula.parameters + formula.state + STEP_BYTES * count == 12 * n + 4 * count, (
-        f"with AdamW {both} bytes are in the file, but should be {12 * n} and {4 * count} of step counts [{model}]"
-    )
+    should = formula.parameters + formula.state + STEP_BYTES * count
+    assert both == should == 12 * n + 4 * count, f"with AdamW the file has {both} bytes, not {should} [{model}]"
     # A zip entry's two headers, its name twice, padding to 64 bytes and the pickled description: under 400 bytes each.
     assert header < 2000 + 400 * count, f"the header takes {header} bytes for {count} tensors [{model}]"
     assert header_of_both < 4000 + 4 * 400 * count, f"the header takes {header_of_both} bytes for {4 * count} tensors"
-
-
-@pytest.mark.claim("ckpt.size")
-def test_the_header_is_small_beside_a_model_worth_saving(device, record_figure):
-    net = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4))).to(device)
-    stepper = torch.optim.AdamW(net.parameters())
-    tensors.train(net, stepper, torch.ones(1, 256, device=device))
-    n = sum(parameter.numel() for parameter in net.parameters())
-    each = [
-        len(saved(thing).getbuffer()) / n
-        for thing in (net.state_dict(), {"model": net.state_dict(), "optimizer": stepper.state_dict()})
-    ]
-    record_figure(f"{each[0]:.2f} and {each[1]:.2f} bytes per parameter of {n}")
-    assert 4 < each[0] < 4.1, f"the model's file takes {each[0]:.3f} bytes per parameter, but should take just over 4"
-    assert 12 < each[1] < 12.2, f"with AdamW it takes {each[1]:.3f}, but should take just over 12"
 
 
 @pytest.mark.claim("ckpt.size")

@@ -252,9 +252,7 @@ def test_a_compiled_einsum_runs_in_the_order_in_which_torch_runs_it_uncompiled(m
     flops, eager = product_flops(function, *matrices), product_flops(einsum_chain, *matrices)
     installed = torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled
     should = flops_of(matrices, "best" if installed else "left")
-    assert flops == eager == should, (
-        f"FLOPs compiled={flops}, uncompiled={eager}, but should be {should} [{installed=}]"
-    )
+    assert flops == eager == should, f"FLOPs compiled={flops}, {eager=}, but should be {should} [{installed=}]"
     record_figure(f"{flops / flops_of(matrices, 'best'):.1f} times the FLOPs of the best order")
 
 
@@ -390,9 +388,7 @@ def test_changes_in_place_side_effects_and_branches_on_data_are_kept(compiled_wi
     for function in (changing_its_argument, compiled_with_side_effects):
         argument, seen = torch.tensor(numbers, device=device), []
         runs.append((function(argument, seen).tolist(), argument.tolist(), seen))
-    assert runs[0] == runs[1], (
-        f"result, argument, side effect: compiled {runs[1]}, but should be {runs[0]} [{numbers=}]"
-    )
+    assert runs[0] == runs[1], f"result, argument, side effect: compiled {runs[1]}, not {runs[0]} [{numbers=}]"
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -37,9 +36,8 @@ def test_fp32_reads_a_pattern_as_1_sign_8_exponent_and_23_fraction_bits(pattern)
     read = values_of_patterns(torch.float32, [pattern], numbers.CPU).item()
     decoded = fp32.decode(pattern)
     assert (fp32.exponent_bits, fp32.fraction_bits) == (8, 23)
-    assert decoded == read or (math.isnan(decoded) and math.isnan(read)), (
-        f"decode={decoded!r}, but torch reads {read!r} [pattern={pattern:#010x}]"
-    )
+    same = decoded == read or (math.isnan(decoded) and math.isnan(read))
+    assert same, f"decode={decoded!r}, but torch reads {read!r} [pattern={pattern:#010x}]"
 
 
 @pytest.mark.claim("dtype.fp32-layout")
@@ -52,12 +50,12 @@ def test_fp32_rounds_what_lies_between_two_of_its_values_to_the_nearer_or_the_ev
     assert rounded == cast_value, f"rounded={rounded!r}, but torch casts to {cast_value!r} [{value=!r}]"
 
 
-# Name, (exponent, fraction) bits, how many NaNs, infinities and distinct finite values, max, least normal, least value.
+# Name, (exponent, fraction) bits, how many NaNs, infinities and distinct finite values; max, least normal, least value.
 LAYOUTS = [
-    ("fp16", (5, 10), (2046, 2, 63487), 65504.0, 2**-14, 2**-24),
-    ("bf16", (8, 7), (254, 2, 65279), (2 - 2**-7) * 2.0**127, 2**-126, 2**-133),
-    ("fp8_e4m3", (4, 3), (2, 0, 253), 448.0, 2**-6, 2**-9),
-    ("fp8_e5m2", (5, 2), (6, 2, 247), 57344.0, 2**-14, 2**-16),
+    ("fp16", (5, 10), (2046, 2, 63487), (65504.0, 2**-14, 2**-24)),
+    ("bf16", (8, 7), (254, 2, 65279), ((2 - 2**-7) * 2.0**127, 2**-126, 2**-133)),
+    ("fp8_e4m3", (4, 3), (2, 0, 253), (448.0, 2**-6, 2**-9)),
+    ("fp8_e5m2", (5, 2), (6, 2, 247), (57344.0, 2**-14, 2**-16)),
 ]
 LAYOUT_CLAIMS = {
     "fp16": ["dtype.fp16-layout"],
@@ -68,12 +66,10 @@ LAYOUT_CLAIMS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "census", "largest", "least_normal", "least"),
+    ("name", "fields", "census", "ends"),
     [pytest.param(*row, marks=pytest.mark.claim(LAYOUT_CLAIMS[row[0]][0]), id=row[0]) for row in LAYOUTS],
 )
-def test_every_pattern_reads_as_the_fields_of_the_format_say(
-    name, fields, census, largest, least_normal, least, device
-):
+def test_every_pattern_reads_as_the_fields_of_the_format_say(name, fields, census, ends, device):
     row, values = format_of(name), values_of_patterns(dtype_of(name), None, device)
     wrong = numbers.decode_disagreement(row, device)
     assert wrong is None, wrong
@@ -81,10 +77,8 @@ def test_every_pattern_reads_as_the_fields_of_the_format_say(
     counted = (int(values.isnan().sum()), int(values.isinf().sum()), finite.unique().numel())
     assert fields_counted(values, row.bits) == fields == (row.exponent_bits, row.fraction_bits)
     assert counted == census, f"{name} has {counted} NaNs, infinities and finite values, but should have {census}"
-    ends = (finite.max().item(), torch.finfo(dtype_of(name)).smallest_normal, finite[finite > 0].min().item())
-    assert ends == (largest, least_normal, least) == (row.max, row.least_normal, row.least_subnormal), (
-        f"ends are {ends}"
-    )
+    got = (finite.max().item(), torch.finfo(dtype_of(name)).smallest_normal, finite[finite > 0].min().item())
+    assert got == ends == (row.max, row.least_normal, row.least_subnormal), f"{got}, but should be {ends} [{name}]"
 
 
 @pytest.mark.claim("dtype.bf16-layout")
@@ -108,9 +102,7 @@ def test_bf16_has_an_8_bit_exponent_and_no_room_for_33_bits(device):
     binades = normals.frexp().exponent.unique().numel()
     assert 8 * torch.bfloat16.itemsize < 1 + 33, "a sign and a 33-bit exponent would fit into bf16"
     assert format_of("bf16").exponent_bits == 8
-    assert binades == 2**8 - 2 != 2**33 - 2, (
-        f"bf16 has {binades} binades, but should have {2**8 - 2}: 8 exponent bits, all zeros and all ones reserved"
-    )
+    assert binades == 2**8 - 2, f"bf16 has {binades} binades, but should have all of 8 bits but zeros and ones"
 
 
 @pytest.mark.claim("dtype.bf16-reallocates")
@@ -123,31 +115,20 @@ def test_bf16_takes_3_bits_from_the_fraction_of_fp16_and_gives_them_to_the_expon
 
 
 @pytest.mark.claim("dtype.finfo")
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.claim("dtype.fp4-block-scale")] * (n == "fp4_e2m1")) for n in FORMATS],
+)
 def test_torch_and_the_specifications_agree_with_every_row_of_the_format_table(name, device):
     wrong = disagreement(FORMATS[name], device)
     assert wrong is None, wrong
 
 
 @pytest.mark.claim("dtype.finfo")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, E4M3, E5M2], ids=str)
-def test_finfo_tells_largest_value_least_normal_and_spacing_as_counted_over_all_patterns(dtype, device):
-    values, info = values_of_patterns(dtype, None, device), torch.finfo(dtype)
-    positive = values[(values > 0) & values.isfinite()].sort().values
-    _, fraction_bits = fields_counted(values, 8 * dtype.itemsize)
-    subnormals = 2**fraction_bits - 1
-    counted = (positive[-1].item(), positive[subnormals].item(), positive[positive > 1][0].item() - 1)
-    reported = (info.max, info.smallest_normal, info.eps)
-    assert reported == counted, f"finfo reports max, smallest_normal and eps {reported}, but counted are {counted}"
-
-
-@pytest.mark.claim("dtype.finfo")
 def test_finfo_does_not_tell_where_underflow_begins(device):
     fp16 = format_of("fp16")
     below = torch.finfo(torch.float16).smallest_normal / 1024
-    assert cast_of(below, torch.float16, device) == below == fp16.least_subnormal, (
-        f"{below} is 1024 times below finfo's smallest_normal, but should still be there in fp16"
-    )
+    assert cast_of(below, torch.float16, device) == below == fp16.least_subnormal, f"fp16 lost {below}"
     with pytest.raises(TypeError):
         torch.finfo(torch.int8)
 
@@ -164,9 +145,7 @@ def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, r
         table = values_of_patterns(dtype, None, device)
         table = table[(table > 0) & table.isfinite()]
         octaves.append(math.log2(table.max() / table.min()))
-    record_figure(
-        f"largest relative error {errors[0]:.4f} v {errors[1]:.4f}, octaves {octaves[0]:.1f} v {octaves[1]:.1f}"
-    )
+    record_figure(f"largest relative errors {errors[0]:.4f}, {errors[1]:.4f}; octaves {octaves}")
     for name, error in zip(FP8, errors, strict=True):
         eps = format_of(name).eps
         # A tie at 1 + eps/2 is the worst that can happen: eps/2 / (1 + eps/2).
@@ -174,21 +153,6 @@ def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, r
     formula = [math.log2(format_of(name).max / format_of(name).least_subnormal) for name in FP8]
     assert octaves == pytest.approx(formula), f"octaves={octaves}, but should be {formula}"
     assert octaves == pytest.approx([17.81, 31.81], abs=0.01)
-
-
-@pytest.mark.claim("dtype.fp8-rounding")
-@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=FP8)
-def test_a_cast_to_fp8_finds_the_nearest_of_its_few_values(dtype, device):
-    table = values_of_patterns(dtype, None, device)
-    grid = table[(table >= 0) & table.isfinite() & ~table.signbit()]
-    values = seeded(20_000) * torch.logspace(-4, 4, 20_000)
-    values = values[values.abs() <= grid[-1]]
-    got, nearest = cast(values, dtype, device), numbers.nearest_even(values.double(), grid)
-    wrong = numbers.difference("cast", got, nearest, lambda i: f"of {values[i].item()!r}")
-    assert wrong is None, wrong
-    normal = values.abs() >= torch.finfo(dtype).smallest_normal
-    error = ((got - values.double()) / values.double())[normal].abs().max().item()
-    assert error <= torch.finfo(dtype).eps / 2, f"relative error={error}, but should be at most half of eps"
 
 
 @pytest.mark.claim("dtype.fp8-overflow")
@@ -243,9 +207,7 @@ def test_a_cast_and_the_format_make_this_of_the_value(name, value, should, devic
 def test_fp16_flushes_a_magnitude_if_and_only_if_it_is_at_most_2_to_the_minus_25(exponent, fraction, sign, device):
     value = sign * (1 + fraction * 2**-23) * 2.0**exponent
     flushed = cast_of(value, torch.float16, device) == 0
-    assert flushed == (abs(value) <= 2**-25), (
-        f"fp16({value!r}) is {'' if flushed else 'not '}0, but should be otherwise"
-    )
+    assert flushed == (abs(value) <= 2**-25), f"fp16({value!r}) {flushed=}, but should be otherwise"
     assert (format_of("fp16").rounded(value) == 0) == flushed
 
 
@@ -294,9 +256,8 @@ def test_fp64_is_2_to_the_29_times_finer_than_fp32_and_counts_where_fp32_stops()
     # "Full" against the 16-bit formats, both of which fp32 contains.
     for dtype in (torch.float16, torch.bfloat16):
         half = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
-        assert torch.equal(
-            half.float().to(dtype).view(torch.int16)[~half.isnan()], half.view(torch.int16)[~half.isnan()]
-        )
+        back, patterns = (of.view(torch.int16)[~half.isnan()] for of in (half.float().to(dtype), half))
+        assert torch.equal(back, patterns), f"fp32 does not hold every value of {dtype}"
 
 
 # ---- what it means for training ------------------------------------------------------------------------------------
@@ -347,15 +308,6 @@ def test_a_large_bf16_matmul_is_faster_than_fp32_where_there_is_a_bf16_unit(devi
 
 
 @pytest.mark.claim("dtype.lower-is-faster")
-def test_a_tiny_bf16_matmul_is_not_twice_as_fast_as_fp32(device, speed):
-    wide = torch.randn(8, 8, device=device)
-    narrow = wide.bfloat16()
-    speed.assert_slower(
-        lambda: narrow @ narrow, lambda: wide @ wide, "8^3 matmul in bf16 against fp32", at_least=0.6, block_s=5e-4
-    )
-
-
-@pytest.mark.claim("dtype.lower-is-faster")
 def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa):
     if any("fp8" in feature or "avx10" in feature for feature in isa):
         pytest.skip("this CPU has an fp8 unit")
@@ -365,9 +317,7 @@ def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa):
         narrow @ narrow
     except (NotImplementedError, RuntimeError) as error:
         pytest.skip(f"this torch multiplies no fp8 on a CPU: {error}")
-    speed.assert_slower(
-        lambda: narrow @ narrow, lambda: wide @ wide, "128^3 matmul on one CPU core in fp8 against fp32"
-    )
+    speed.assert_slower(lambda: narrow @ narrow, lambda: wide @ wide, "128^3 matmul on a CPU core in fp8 against fp32")
 
 
 @pytest.mark.claim("dtype.bf16-sweet-spot", "amp.gradscaler")
@@ -375,10 +325,8 @@ def test_fp16_flushes_a_quarter_of_gradients_of_1e_7_and_bf16_none(device, recor
     gradients = seeded(100_000) * 1e-7
     zeros = {d: (cast(gradients, d, device) == 0).double().mean().item() for d in (torch.float16, torch.bfloat16)}
     record_figure(f"flushed: fp16 {zeros[torch.float16]:.1%}, bf16 {zeros[torch.bfloat16]:.1%}")
-    expected = math.erf(2**-25 / 1e-7 / math.sqrt(2))  # the share of a normal distribution within ±2^-25
-    assert zeros[torch.float16] == pytest.approx(expected, abs=0.006), (
-        f"fp16 flushes {zeros[torch.float16]:.3f} of the gradients, but should flush {expected:.3f}"
-    )
+    should = {torch.float16: math.erf(2**-25 / 1e-7 / math.sqrt(2)), torch.bfloat16: 0}  # of a normal within ±2^-25
+    assert zeros == pytest.approx(should, abs=0.006), f"flushed are {zeros}, but should be {should}"
     assert zeros[torch.bfloat16] == 0
 
 
@@ -397,16 +345,9 @@ def test_scaling_the_loss_repairs_the_underflow_of_fp16_gradients_and_not_the_ov
     assert squares == [math.inf, 90112.0], f"300^2 is {squares} in fp16 and bf16, but should be infinite and 90112"
 
 
-@pytest.fixture
-def fp16_by_default() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float16)
-    yield
-    torch.set_default_dtype(before)
-
-
 @pytest.mark.claim("dtype.default-fp16-misconception")
-def test_with_fp16_by_default_losses_and_adam_moments_are_fp16_too(device, fp16_by_default):
+def test_with_fp16_by_default_losses_and_adam_moments_are_fp16_too(device, default_dtype):
+    torch.set_default_dtype(torch.float16)
     model = torch.nn.Linear(8, 4, device=device)
     optimizer = torch.optim.Adam(model.parameters())
     out = model(torch.randn(16, 8, device=device))
@@ -442,9 +383,8 @@ def test_a_cpu_multiplies_fp8_too():
 
 @pytest.mark.claim("dtype.fp8-h100-only")
 def test_vendors_list_fp8_rates_of_cards_before_and_beside_the_h100():
-    listed = {
-        name: peak_flop_per_s(name, "fp8_e4m3") for name in ("NVIDIA L4", "NVIDIA L40S", "NVIDIA GeForce RTX 4090")
-    }
+    cards = ("NVIDIA L4", "NVIDIA L40S", "NVIDIA GeForce RTX 4090")
+    listed = {name: peak_flop_per_s(name, "fp8_e4m3") for name in cards}
     assert all(listed.values()), f"dense fp8 peaks of compute capability 8.9 are {listed}, but each should be a rate"
     ampere = peak_flop_per_s("NVIDIA A100-SXM4-80GB", "fp8_e4m3")
     assert ampere is None, f"the fp8 peak of an A100 is {ampere}, but it has no fp8 unit"
@@ -487,15 +427,6 @@ def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, record_figure):
     else:
         record_figure("`@` on a CPU takes fp8")
         assert (product == 16).all(), f"the plain fp8 product on a CPU is {product[0, 0]}, but should be 16"
-
-
-@pytest.mark.claim("dtype.fp4-block-scale")
-def test_fp4_has_fifteen_values_and_rounds_to_the_nearest():
-    fp4 = format_of("fp4_e2m1")
-    values = [fp4.decode(pattern) for pattern in range(16)]
-    assert values == [*numbers.E2M1_GRID, *(-value for value in numbers.E2M1_GRID)]
-    wrong = numbers.rounding_disagreement(fp4)
-    assert wrong is None, wrong
 
 
 finite = st.floats(-1e6, 1e6, width=32, allow_subnormal=False).filter(lambda x: x == 0 or abs(x) > 1e-20)
@@ -554,9 +485,7 @@ def test_nvfp4_loses_blocks_further_below_the_largest_than_its_scale_reaches_and
     scale = format_of("fp8_e4m3")
     below = x.view(-1, 16).abs().amax(dim=1) / x.abs().max() <= scale.least_subnormal / 2 / scale.max
     lost = {name: (kept_by(name, x).view(-1, 16) == 0).all(dim=1) for name in ("mxfp4", "nvfp4")}
-    assert lost["nvfp4"].tolist() == below.tolist(), (
-        "NVFP4 should lose the blocks 2^18.8 below the largest, and no other"
-    )
+    assert lost["nvfp4"].tolist() == below.tolist(), "NVFP4 should lose the blocks 2^18.8 below the largest"
     assert below.double().mean() > 0.3, "the blocks should reach beyond the range of an e4m3 scale"
     assert not lost["mxfp4"].any(), f"MXFP4 loses {int(lost['mxfp4'].sum())} blocks, but should keep all"
 
@@ -569,9 +498,7 @@ def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, record
     packed = torch.arange(16, dtype=torch.uint8, device=device).view(dtype)
     assert packed.view(torch.uint8).tolist() == list(range(16)), "fp4 does not keep its bits"
     held, logical = packed.untyped_storage().nbytes(), 2 * packed.numel()
-    assert held == logical * element_bits("fp4_e2m1") // 8 == 16, (
-        f"{logical} fp4 values in {held} B, but should be 16 B"
-    )
+    assert held == logical * element_bits("fp4_e2m1") // 8 == 16, f"{logical} fp4 values in {held} B, not in 16"
     try:
         values = packed.float()
     except (NotImplementedError, RuntimeError):

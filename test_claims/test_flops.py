@@ -80,9 +80,7 @@ def test_a_batch_costs_the_product_of_each_of_its_elements(batch, m, k, n, data)
     product = scalars.matmul(operations.array(a), operations.array(b))
     assert torch.equal(scalars.tensor(product), a @ b), "the oracle's own product is wrong"
     formula = broadcast_matmul_flops(a_shape, b_shape)
-    assert formula == operations.flops, (
-        f"broadcast_matmul_flops={formula}, but should be {operations.flops} [{a_shape} @ {b_shape}]"
-    )
+    assert formula == operations.flops, f"{formula=}, but should be {operations.flops} [{a_shape} @ {b_shape}]"
 
 
 @pytest.mark.parametrize(
@@ -101,9 +99,7 @@ def test_a_batch_costs_the_product_of_each_of_its_elements(batch, m, k, n, data)
 def test_the_worked_products_cost_what_torch_dispatches(device, a_shape, b_shape, number):
     a, b = torch.rand(a_shape, device=device), torch.rand(b_shape, device=device)
     dispatched, formula = product_flops(lambda: a @ b), broadcast_matmul_flops(a_shape, b_shape)
-    assert formula == dispatched == number, (
-        f"broadcast_matmul_flops={formula}, torch dispatched {dispatched}, but both should be {number}"
-    )
+    assert formula == dispatched == number, f"{formula=}, {dispatched=}, but both should be {number}"
 
 
 @pytest.mark.claim("flops.batched", "matmul.einsum-efficient")
@@ -118,9 +114,7 @@ def test_einsums_of_two_operands_cost_the_product_of_all_their_sizes_twice(devic
     ):
         operands = [torch.rand(shape, device=device) for shape in shapes_]
         dispatched, formula = product_flops(torch.einsum, equation, *operands), einsum_flops(equation, *shapes_)
-        assert formula == dispatched == number, (
-            f"einsum_flops={formula}, torch dispatched {dispatched}, but both should be {number} [{equation} {shapes_}]"
-        )
+        assert formula == dispatched == number, f"{formula=}, {dispatched=}, not {number} [{equation} {shapes_}]"
 
 
 @pytest.mark.claim("flops.cubic")

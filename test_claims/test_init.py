@@ -95,14 +95,6 @@ def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(device, kind, s
 
 
 @pytest.mark.claim("init.rescale")
-def test_outputs_are_of_unit_size_from_narrow_to_wide(device, record_figure):
-    got = {n: root_mean_square(output_of_a_layer(device, n, n, 1024, 1 / math.sqrt(n))) for n in SWEEP}
-    record_figure(", ".join(f"{size:.3f} at {fan_in}" for fan_in, size in got.items()))
-    for fan_in, size in got.items():
-        assert_within(size, deviation_bounds(1.0, 1024), f"the outputs' deviation [{fan_in=}]")
-
-
-@pytest.mark.claim("init.rescale")
 @pytest.mark.parametrize(("fan_in", "fan_out"), [(64, 1024), (1024, 64)])
 def test_divided_by_the_root_of_fan_out_they_are_not(device, fan_in, fan_out):
     got = root_mean_square(output_of_a_layer(device, 0, fan_in, fan_out, 1 / math.sqrt(fan_out)))
@@ -137,17 +129,6 @@ def test_xaviers_deviation_is_the_rescale_times_a_factor_of_the_shape_and_kaimin
     assert_within(root_mean_square(weights), bounds, f"the weights' deviation [{fan_in=}, {fan_out=}, {seed=}]")
 
 
-@pytest.mark.claim("init.xavier-constant")
-def test_the_factor_is_one_for_square_layers_and_no_constant_for_others(device, record_figure):
-    factors = {}
-    for fan_in, fan_out in ((256, 256), (1024, 64), (64, 1024)):
-        weights = initialised(device, (fan_out, fan_in), nn.init.xavier_normal_, seed=0)
-        factors[fan_in, fan_out] = root_mean_square(weights) * math.sqrt(fan_in)
-    record_figure(", ".join(f"{factor:.2f} for {fan_in} to {out}" for (fan_in, out), factor in factors.items()))
-    assert_within(factors[256, 256], deviation_bounds(1.0, 256 * 256), "Xavier's factor for a square layer")
-    assert factors[1024, 64] > 3 * factors[64, 1024], f"the factors are {factors}, as good as a constant"
-
-
 # ---- depth -------------------------------------------------------------------------------------------------------
 
 
@@ -166,14 +147,6 @@ def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, s
         got = growth(device, seed, width, layers, deviation)
         bounds = growth_bounds(width, layers, deviation)
         assert_within(got, bounds, f"the growth through {layers} layers [{width=}, {deviation=:.3g}, {seed=}]")
-
-
-@pytest.mark.claim("init.explodes-with-depth")
-def test_eight_layers_of_width_256_multiply_by_four_billion_and_rescaled_by_one(device, record_figure):
-    naive, rescaled = growth(device, 0, 256, 8), growth(device, 0, 256, 8, 1 / 16)
-    record_figure(f"{naive:.3g} after 8 layers of width 256, rescaled {rescaled:.3f}")
-    assert_within(naive / 256**4, growth_bounds(256, 8, 1 / 16), "the growth through 8 layers, over 256⁴,")
-    assert_within(rescaled, growth_bounds(256, 8, 1 / 16), "the growth through 8 rescaled layers")
 
 
 @pytest.mark.claim("init.explodes-with-depth")
@@ -215,14 +188,6 @@ def test_bounds_of_three_truncate_nothing_of_weights_with_a_small_deviation(devi
     bounds = share_bounds(math.erfc(3 / math.sqrt(2)), len(weights))
     assert bounds[0] > 0, "too few weights to be sure of one beyond 3 deviations"
     assert_within(share_beyond_3(weights), bounds, f"the share beyond 3 deviations [{fan_in=}, {seed=}]")
-
-
-@pytest.mark.claim("init.trunc-3")
-def test_the_largest_weight_of_a_4096_wide_layer_with_both_kinds_of_bounds(device, record_figure):
-    absolute, relative = (truncated(device, 0, 1 / 64, bound, 2**22).abs().max().item() for bound in (3.0, 3 / 64))
-    record_figure(f"largest of 4 million weights: {absolute:.1f} deviations with a=-3, b=3; {relative:.3f} with ±3·std")
-    assert absolute > 4, f"bounds of -3 and 3 cut weights at {absolute} deviations"
-    assert 2.99 < relative < 3.00001, f"bounds of 3 deviations cut weights at {relative}"
 
 
 @pytest.mark.claim("init.trunc-shrinks-std")
@@ -277,17 +242,8 @@ def test_outputs_are_of_unit_size_only_near_fan_in_2500(device, record_figure, w
     of_eight = one**8
     record_figure(f"width {width}: {one:.2f} after one layer, {of_eight:.2g} after eight")
     assert_within(one, deviation_bounds(math.sqrt(width / 2500), 512), "the deviation after one layer")
-    unit, vanishing, exploding = 0.2 < of_eight < 5, of_eight < 1e-3, of_eight > 50
-    found = {"unit": unit, "vanishing": vanishing, "exploding": exploding}[size]
-    assert found, f"eight layers of {width=} multiply by {of_eight}, which is not {size}"
-
-
-@pytest.mark.claim("init.0.02")
-@given(seed=seeds, width=st.integers(32, 128))
-def test_narrow_002_layers_shrink_their_input_to_nothing(device, seed, width):
-    got = growth(device, seed, width, 8, 0.02)
-    assert_within(got, growth_bounds(width, 8, 0.02), f"the growth through 8 layers [{width=}, {seed=}]")
-    assert got < 0.02, f"eight layers left {got} of the input's size [{width=}, {seed=}]"
+    low, high = {"unit": (0.2, 5), "vanishing": (0, 1e-3), "exploding": (50, math.inf)}[size]
+    assert low < of_eight < high, f"eight layers of {width=} multiply by {of_eight}, which is not {size}"
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
@@ -340,9 +296,7 @@ def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, r
                 largest[layers], left[layers] = 10.0**-exponent, losses[-1]
                 break
     good = trained_losses(device, 8, 64, 1 / 8, rate=0.1)[-1]
-    record_figure(
-        "largest stable rate from N(0, 1): " + ", ".join(f"{r:.0e} of {n} layers" for n, r in largest.items())
-    )
+    record_figure(f"largest stable rate from N(0, 1), by layers: {largest}")
     assert sorted(largest) == [2, 4, 8], f"from N(0, 1) only these depths learn at any rate: {largest}"
     assert largest[4] <= 1e-3 * largest[2], f"4 layers learn at {largest[4]}, nearly as 2 at {largest[2]}"
     assert largest[8] <= 1e-6 * largest[4], f"8 layers learn at {largest[8]}, nearly as 4 at {largest[4]}"

@@ -14,19 +14,20 @@ from accounting.planning import device_state
 from test_claims.oracles import memory as tensors
 from test_claims.oracles import optimizers as papers
 from test_claims.oracles import sharding
-from test_claims.strategies import shapes
+from test_claims.strategies import TORCH_DTYPES, shapes
 
-FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+FLOATS = ["fp64", "fp32", "bf16", "fp16"]
 rates = st.sampled_from([1e-4, 0.01, 0.5])
 averages = st.floats(0.5, 0.999)
 epsilons = st.sampled_from([1e-12, 1e-8, 1e-2])
+momenta = st.sampled_from([0.0, 0.9])
 loops = st.sampled_from([{"foreach": True}, {"foreach": False}])
 several_shapes = st.lists(shapes(size=(0, 6)), min_size=1, max_size=4)
 
 
-def stepped(optimizer, tensor_shapes, device="cpu", dtype=torch.float32):
+def stepped(optimizer, tensor_shapes, device="cpu", dtype="fp32"):
     """Parameters of these shapes, and an optimizer after two steps on random gradients."""
-    parameters = [torch.nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) for shape in tensor_shapes]
+    parameters = [torch.nn.Parameter(torch.ones(of, device=device, dtype=TORCH_DTYPES[dtype])) for of in tensor_shapes]
     stepper = optimizer(parameters)
     for _ in range(2):
         for parameter in parameters:
@@ -48,7 +49,10 @@ KEPT = [
     ("optim.adam-2", "adamw", 2),
     ("optim.adam-2", "adam-amsgrad", 3),
 ]
-KEEPING = [pytest.param(name, number, marks=pytest.mark.claim(claim), id=name) for claim, name, number in KEPT]
+KEEPING = [
+    pytest.param(name, number, marks=pytest.mark.claim(claim, "optim.state-ON"), id=name)
+    for claim, name, number in KEPT
+]
 
 
 @pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
@@ -56,10 +60,9 @@ KEEPING = [pytest.param(name, number, marks=pytest.mark.claim(claim), id=name) f
 def test_the_state_is_so_many_copies_of_the_parameters(device, optimizer, buffers, tensor_shapes, dtype):
     parameters, stepper = stepped(tensors.OPTIMIZERS[optimizer], tensor_shapes, device, dtype)
     got, elements = tensors.state_bytes(stepper), sum(parameter.numel() for parameter in parameters)
-    should = buffers * elements * dtype.itemsize
+    should = buffers * elements * TORCH_DTYPES[dtype].itemsize
     assert got == should, f"{optimizer} keeps {got} bytes, but should keep {should} [{tensor_shapes}, {dtype}]"
-    name = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
-    formula = memory.optimizer_state_bytes(elements, optimizer, name)
+    formula = memory.optimizer_state_bytes(elements, optimizer, dtype)
     assert formula == got, f"optimizer_state_bytes={formula}, but should be {got} [{tensor_shapes}, {dtype}]"
 
 
@@ -82,10 +85,8 @@ def test_the_allocator_sees_the_state_appear(memory_device, optimizer, buffers):
         got = held.phases[moment].live_bytes - held.phases["before"].live_bytes
         formula = memory.optimizer_state_bytes(elements, optimizer, tensors=step_counts, steps=steps)
         assert got == formula, f"after the {moment} {optimizer} holds {got} bytes, but should hold {formula}"
-        lazy = steps == 0 and optimizer != "adagrad"
-        assert got // (4 * elements) == (0 if lazy else buffers), (
-            f"after the {moment} {optimizer} holds {got / (4 * elements):.2f} copies, but should hold {buffers}"
-        )
+        copies, should = got // (4 * elements), 0 if steps == 0 and optimizer != "adagrad" else buffers
+        assert copies == should, f"after the {moment} {optimizer} holds {copies} copies, but should hold {should}"
 
 
 @pytest.mark.claim("optim.adam-doubles")
@@ -94,24 +95,8 @@ def test_adam_doubles_parameters_and_gradients_and_triples_parameters_alone(devi
     parameters, stepper = stepped(torch.optim.Adam, tensor_shapes, device)
     weights, state = tensors.tensor_sum(parameters), tensors.state_bytes(stepper)
     gradients = tensors.tensor_sum(parameter.grad for parameter in parameters)
-    assert weights + gradients + state == 2 * (weights + gradients), (
-        f"{weights} + {gradients} bytes become {weights + gradients + state}, but should double [{tensor_shapes}]"
-    )
-    assert weights + state == 3 * weights, (
-        f"{weights} bytes of parameters become {weights + state}, but should triple [{tensor_shapes}]"
-    )
-
-
-@pytest.mark.claim("optim.state-ON")
-@pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adamw"])
-def test_the_state_grows_linearly_with_the_parameters(device, record_figure, optimizer):
-    widths = np.array([8, 16, 32, 64, 128])
-    kept = [tensors.state_bytes(stepped(tensors.OPTIMIZERS[optimizer], [(n, n), (n,)], device)[1]) for n in widths]
-    slope, intercept = np.polyfit(widths**2 + widths, kept, 1)
-    should = 4 * len(memory.OPTIMIZERS[optimizer].buffers)
-    record_figure(f"{optimizer}: {slope:.6g} bytes per parameter")
-    assert abs(slope - should) < 1e-9, f"{optimizer} keeps {slope} bytes per parameter, but should keep {should}"
-    assert abs(intercept) < 1e-6, f"{optimizer} keeps {intercept} bytes of no parameter, but should keep 0"
+    assert state == weights + gradients, f"{state=} should double {weights} + {gradients} bytes [{tensor_shapes}]"
+    assert weights + state == 3 * weights, f"{weights} bytes become {weights + state}, not triple [{tensor_shapes}]"
 
 
 @pytest.mark.claim("optim.state-ON")
@@ -138,7 +123,7 @@ def test_a_factored_state_is_the_exception_to_linear_growth(device):
 
 # ---- Linear(1024, 1024) ------------------------------------------------------------------------------------------
 
-LINEAR_1024_PARAMETERS, LINEAR_1024_BYTES = 1_049_600, 16_793_600
+LINEAR_1024_BYTES = 16_793_600
 
 
 @pytest.fixture
@@ -160,15 +145,11 @@ def test_a_linear_layer_of_1024_by_1024_with_adamw_holds_16_793_600_bytes(linear
     elements = sum(parameter.numel() for parameter in net.parameters())
     summed = tensors.parameter_bytes(net) + tensors.gradient_bytes(net) + tensors.state_bytes(stepper)
     formula = memory.model_state(elements).total
-    assert elements == LINEAR_1024_PARAMETERS, f"the layer has {elements} parameters, but should have 1,049,600"
-    assert summed == LINEAR_1024_BYTES == 4 * (elements + elements + 2 * elements), (
-        f"the tensors take {summed} bytes, but should take 16,793,600"
-    )
-    assert formula == summed, f"model_state={formula}, but should be {summed}"
+    assert elements == 1_049_600, f"the layer has {elements} parameters, but should have 1,049,600"
+    assert formula == summed == LINEAR_1024_BYTES, f"tensors take {summed} bytes, {formula=}, but should be 16,793,600"
     step_counts = 2 * memory.STEP_BYTES if next(net.parameters()).device.type == "cpu" else 0
-    assert held.live_bytes == summed + step_counts, (
-        f"the allocator holds {held.live_bytes} bytes, but should hold {summed} and {step_counts} of step counts"
-    )
+    got = held.live_bytes - step_counts
+    assert got == summed, f"the allocator holds {got} bytes beside the step counts, but should hold {summed}"
 
 
 @pytest.mark.claim("optim.linear-1024")
@@ -179,9 +160,8 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
     bounds = [charge_bounds(parameter.nbytes) for parameter in net.parameters()]
     least, most = (4 * sum(bound[end] for bound in bounds) for end in (0, 1))
     assert least == sum(sizes) == LINEAR_1024_BYTES, f"{least} bytes are the least charge, but should be 16,793,600"
-    assert least <= held.charged_live_bytes <= most, (
-        f"memory_allocated grew by {held.charged_live_bytes}, but should grow by {least} to {most}"
-    )
+    got = held.charged_live_bytes
+    assert least <= got <= most, f"memory_allocated grew by {got}, but should grow by {least} to {most}"
     places = {state["step"].device.type for state in stepper.state.values()}
     assert places == {"cpu"}, f"the step counts are on {places}, but should be on the CPU"
 
@@ -204,9 +184,7 @@ def test_the_sum_leaves_out_the_pass_itself(memory_device):
 def test_the_state_is_a_dict_keyed_by_parameter_and_persists(device, optimizer):
     parameters, stepper = stepped(tensors.OPTIMIZERS[optimizer], [(3, 2), (4,)], device)
     buffers = memory.OPTIMIZERS[optimizer].buffers
-    assert set(stepper.state) == set(parameters), (
-        f"{optimizer} has state of {list(stepper.state)}, not of each parameter"
-    )
+    assert set(stepper.state) == set(parameters), f"{optimizer} has state of {list(stepper.state)}"
     before = {(p, name): stepper.state[p][name] for p in parameters for name in buffers}
     values = {key: buffer.clone() for key, buffer in before.items()}
     for _ in range(3):
@@ -221,7 +199,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(device, optimizer):
     assert keys == [0, 1], f"state_dict() is keyed by {keys}, but should be by the parameters' positions"
 
 
-@pytest.mark.claim("optim.state-same-dtype")
+@pytest.mark.claim("optim.state-same-dtype", "optim.state-fp32-auto", "amp.recipe-bf16-params")
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
 @given(shape=shapes(), dtype=st.sampled_from(FLOATS), amsgrad=st.booleans())
 def test_each_buffer_of_adam_has_shape_dtype_and_device_of_its_parameter(device, optimizer, shape, dtype, amsgrad):
@@ -233,17 +211,8 @@ def test_each_buffer_of_adam_has_shape_dtype_and_device_of_its_parameter(device,
 
 
 @pytest.mark.claim("optim.state-fp32-auto")
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_torch_keeps_the_state_in_fp32_only_where_the_parameters_are(device, dtype):
-    (parameter,), stepper = stepped(torch.optim.AdamW, [(4, 3)], device, dtype)
-    got = {stepper.state[parameter][name].dtype for name in ("exp_avg", "exp_avg_sq")}
-    assert (got == {torch.float32}) == (dtype == torch.float32), f"the state of {dtype} parameters is {got}"
-    assert got == {dtype}, f"the state is {got}, but should be of the parameters' dtype {dtype}"
-
-
-@pytest.mark.claim("optim.state-fp32-auto")
 def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device):
-    (parameter,), stepper = stepped(torch.optim.AdamW, [(4, 3)], device, torch.bfloat16)
+    (parameter,), stepper = stepped(torch.optim.AdamW, [(4, 3)], device, "bf16")
     brought = stepper.state_dict()
     brought["state"][0]["exp_avg"] = brought["state"][0]["exp_avg"].float()
     stepper.load_state_dict(brought)
@@ -298,14 +267,14 @@ def test_plain_sgd_subtracts_the_gradient_and_remembers_nothing(device, task, lr
 
 
 @pytest.mark.claim("optim.momentum-average")
-@pytest.mark.parametrize("momentum", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("momentum", [0.5, 0.9])
 def test_a_constant_gradient_of_1_fills_the_buffer_up_to_a_geometric_sum(device, record_figure, momentum):
     ends = {}
     for dampening in (0.0, momentum):
         parameter = torch.nn.Parameter(torch.zeros(1, device=device, dtype=torch.float64))
         stepper = torch.optim.SGD([parameter], lr=1.0, momentum=momentum, dampening=dampening)
         parameter.grad = torch.ones_like(parameter)
-        for _ in range(4000):
+        for _ in range(300):
             stepper.step()
         ends[dampening] = stepper.state[parameter]["momentum_buffer"].item()
     record_figure(f"momentum {momentum}: {ends[0.0]:.6g}")
@@ -334,10 +303,12 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
 
 @pytest.mark.claim("optim.adagrad-update")
 @given(
-    task=papers.tasks, lr=rates, eps=epsilons, lr_decay=st.sampled_from([0.0, 0.1]), initial=st.floats(0, 2), loop=loops
+    task=papers.tasks,
+    options=st.fixed_dictionaries({"lr": rates, "eps": epsilons, "lr_decay": st.sampled_from([0.0, 0.1])}),
+    initial=st.floats(0, 2),
+    loop=loops,
 )
-def test_adagrad_divides_by_the_root_of_the_sum_of_squares(device, task, lr, eps, lr_decay, initial, loop):
-    options = {"lr": lr, "eps": eps, "lr_decay": lr_decay}
+def test_adagrad_divides_by_the_root_of_the_sum_of_squares(device, task, options, initial, loop):
     run = task.torchs(torch.optim.Adagrad, device, initial_accumulator_value=initial, **options, **loop)
     differs = papers.disagreement(run.paths, task.reference(papers.adagrad, initial=initial, **options))
     assert differs is None, f"{differs} [{task}, {options}, {initial=}, {loop}]"
@@ -351,15 +322,12 @@ def test_adagrad_divides_by_the_root_of_the_sum_of_squares(device, task, lr, eps
 @pytest.mark.claim("optim.rmsprop-ema")
 @given(
     task=papers.tasks,
-    lr=rates,
-    alpha=averages,
-    eps=epsilons,
-    momentum=st.sampled_from([0.0, 0.9]),
-    centered=st.booleans(),
+    options=st.fixed_dictionaries(
+        {"lr": rates, "alpha": averages, "eps": epsilons, "momentum": momenta, "centered": st.booleans()}
+    ),
     loop=loops,
 )
-def test_rmsprop_divides_by_the_root_of_the_moving_average(device, task, lr, alpha, eps, momentum, centered, loop):
-    options = {"lr": lr, "alpha": alpha, "eps": eps, "momentum": momentum, "centered": centered}
+def test_rmsprop_divides_by_the_root_of_the_moving_average(device, task, options, loop):
     got = task.torchs(torch.optim.RMSprop, device, **options, **loop).paths
     differs = papers.disagreement(got, task.reference(papers.rmsprop, **options), 1e-9)
     assert differs is None, f"{differs} [{task}, {options}, {loop}]"
@@ -518,11 +486,9 @@ def test_zero_grad_frees_the_gradients_unless_told_to_keep_them(memory_device, o
         held.mark("backward")
         stepper.zero_grad(**options)
         held.mark("zero_grad")
-    before, after, built = (held.phases[moment].live_bytes for moment in ("backward", "zero_grad", "built"))
-    assert before - built == 4 * elements, f"the gradient takes {before - built} bytes, but should take 4N"
-    assert after - built == kept * 4 * elements, (
-        f"after zero_grad({options}) {after - built} bytes of gradients are left, but should be {kept * 4 * elements}"
-    )
+    before, after = (held.phases[at].live_bytes - held.phases["built"].live_bytes for at in ("backward", "zero_grad"))
+    assert before == 4 * elements, f"the gradient takes {before} bytes, but should take 4N"
+    assert after == kept * before, f"zero_grad({options}) leaves {after} bytes of gradients, not {kept * before}"
 
 
 # ---- sharding ----------------------------------------------------------------------------------------------------
@@ -546,11 +512,8 @@ def test_each_of_two_processes_keeps_half_of_the_state_and_all_else(shards):
     whole = memory.model_state(elements, "adam")
     assert formula.state == whole.state // 2, f"device_state={formula}, but should keep half of {whole.state} bytes"
     for rank, held in enumerate(shards[EVEN]):
-        assert held.state == whole.state // 2, (
-            f"rank {rank} keeps {held.state} bytes of state, but should keep half of {whole.state}"
-        )
-        got, should = (held.parameters, held.gradients), (formula.parameters, formula.gradients)
-        assert got == should, f"rank {rank} holds {got} bytes of parameters and gradients, but should hold {should}"
+        got, should = ((of.parameters, of.gradients, of.state) for of in (held, formula))
+        assert got == should, f"rank {rank} holds {got} bytes of parameters, gradients and state, not {should}"
 
 
 @pytest.mark.claim("optim.zero-sharding")
@@ -577,32 +540,12 @@ def test_whole_tensors_are_shared_out_so_one_large_one_upsets_the_balance(shards
 # ---- fp32 or not -------------------------------------------------------------------------------------------------
 
 
-REPAIRS = ["bf16, fp32 master", "bf16, stochastic rounding"]
-
-
-@pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params")
-@pytest.mark.parametrize(
-    ("keeping", "should", "error"),
-    [
-        ("bf16", 1.0, 0.0),
-        ("fp32", 0.9, 1e-5),
-        ("bf16, fp32 master", 0.9, 2**-9),
-        ("bf16, stochastic rounding", 0.9, 8e-4),
-    ],
-)
-def test_bf16_weights_stall_under_small_updates_unless_repaired(device, record_figure, keeping, should, error):
-    """The mean of 20,000 stochastically rounded weights has a standard deviation of 1.2e-4; bf16(0.9) is 0.8984."""
-    got = papers.descended(torch.ones(20_000, device=device), torch.ones_like, keeping).mean().item()
-    record_figure(f"1.0 less 100 times 0.001: {got:.4f} in {keeping}")
-    assert got == pytest.approx(should, rel=0, abs=error), f"in {keeping} the weights end at {got}, not at {should}"
-
-
 @pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params")
 def test_least_squares_in_bf16_learns_nothing_unless_repaired(device, record_figure):
     torch.manual_seed(0)
     x, solution = torch.randn(256, 16).to(device), torch.linspace(1.02, 1.15, 16).to(device)
     losses = {}
-    for keeping in ("fp32", "bf16", *REPAIRS):
+    for keeping in ("fp32", "bf16", "bf16, fp32 master", "bf16, stochastic rounding"):
         weights = papers.descended(
             torch.ones(16, device=device),
             lambda weights: (2 / 256 * x.T @ (x @ (weights.float() - solution))).to(weights.dtype),
@@ -613,13 +556,9 @@ def test_least_squares_in_bf16_learns_nothing_unless_repaired(device, record_fig
         losses[keeping] = (x @ (weights - solution)).pow(2).mean().item()
     start = (x @ (1 - solution)).pow(2).mean().item()
     record_figure(f"loss from {start:.2g}: " + ", ".join(f"{keeping} {loss:.1g}" for keeping, loss in losses.items()))
-    assert losses["bf16"] > start / 2, (
-        f"in bf16 the loss falls from {start:.2g} to {losses['bf16']:.2g}, but should not"
-    )
-    for keeping in ("fp32", *REPAIRS):
-        assert losses[keeping] < start / 20, (
-            f"in {keeping} the loss goes from {start:.2g} to {losses[keeping]:.2g}, but should fall to a twentieth"
-        )
+    bf16 = losses.pop("bf16")
+    assert bf16 > start / 2, f"in bf16 the loss falls from {start:.2g} to {bf16:.2g}, but should not"
+    assert max(losses.values()) < start / 20, f"from {start:.2g} the losses fall to {losses}, not all to a twentieth"
 
 
 @pytest.mark.claim("optim.fp32-state-needed")
@@ -633,9 +572,7 @@ def test_an_update_is_lost_where_it_is_below_half_the_spacing_of_bf16(device, we
     spacing = 2.0 ** (frexp(nextafter(start, 0))[1] - 8)
     moved = parameter.item() != start
     if abs(update / spacing - 0.5) > 0.01:
-        assert moved == (update > spacing / 2), (
-            f"the weight {'moves' if moved else 'stays'}, but should not [{start=}, {update=}]"
-        )
+        assert moved == (update > spacing / 2), f"the weight {moved=}, but should not be so [{start=}, {update=}]"
 
 
 @pytest.mark.claim("optim.fp32-state-needed")

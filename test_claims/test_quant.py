@@ -50,9 +50,7 @@ def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(device, seed, ro
     weight = gaussian(seed, rows, columns, device=device)
     got = relative_error(quantised(weight, bits, granularity), weight)
     should = uniform_noise(weight.cpu(), bits, granularity)
-    assert got == pytest.approx(should, rel=0.07), (
-        f"{bits} bits {granularity} err by {got:.4f}, but should err by {should:.4f} [{seed=}, {rows=}, {columns=}]"
-    )
+    assert got == pytest.approx(should, rel=0.07), f"{bits=} {granularity}: error {got:.4f}, not {should:.4f} [{seed=}]"
 
 
 @pytest.mark.claim("quant.minimal-loss")
@@ -136,9 +134,7 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(devic
         formula = element_bytes(weight.numel(), name) + element_bytes(rows, "fp32")
         assert taken[name] == formula, f"{name} takes {taken[name]} B, but should take {formula} [{rows=}, {pairs=}]"
         del stored
-    assert 4 * (taken["int8"] - 4 * rows) == 8 * (taken["int4"] - 4 * rows) == weight.nbytes, (
-        f"{taken} of {weight.nbytes}"
-    )
+    assert 4 * (taken["int8"] - 4 * rows) == 8 * (taken["int4"] - 4 * rows) == weight.nbytes, f"{taken=}"
 
 
 @pytest.mark.claim("quant.smaller")
@@ -253,6 +249,4 @@ def test_training_with_a_wide_copy_behind_few_bits_beats_quantising_afterwards(d
     record_figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy")
     levels = max(len(row.unique()) for layer in aware if hasattr(layer, "weight") for row in layer.weight)
     assert levels <= 2**bits - 1, f"a row of weights has {levels} values, but {bits} bits should have {2**bits - 1}"
-    assert within < 0.8 * after, (
-        f"trained in {bits} bits the loss is {within}, not clearly less than {after} afterwards"
-    )
+    assert within < 0.8 * after, f"trained in {bits} bits the loss is {within}, not clearly below {after} after"

@@ -60,9 +60,7 @@ def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m,
     nbytes = sum(tensor.nbytes for tensor in tensors)
     formula = roofline.matmul_work(m, k, n, dtype)
     intensity = roofline.arithmetic_intensity(formula.flops, formula.bytes)
-    assert formula == Work(tally.flops, nbytes), (
-        f"{formula}, but should be {Work(tally.flops, nbytes)} [{m=} {k=} {n=}]"
-    )
+    assert formula == Work(tally.flops, nbytes), f"{formula}, not {Work(tally.flops, nbytes)} [{m=} {k=} {n=}]"
     assert dispatched.moved_bytes == nbytes, f"{dispatched.moved_bytes} bytes are moved, but should be {nbytes}"
     assert intensity == tally.flops / nbytes, f"intensity={intensity}, but should be {tally.flops}/{nbytes}"
 
@@ -87,9 +85,7 @@ def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(label, dt
     assert formula == pytest.approx(float(printed)), f"ridge_point={formula}, but should be {float(printed)}"
     assert round(formula) == rounded, f"ridge_point={formula:.1f}, but should round to {rounded}"
     near = abs(formula / 300 - 1) < 0.05
-    assert near == ((label, dtype) == ("H100 SXM5 80GB", "bf16")), (
-        f"{label} has {formula:.0f} FLOPs per byte in {dtype}"
-    )
+    assert near == ((label, dtype) == ("H100 SXM5 80GB", "bf16")), f"{label}: {formula:.0f} FLOPs per byte of {dtype}"
 
 
 def simulated_s(work, peak, bandwidth, steps=64):
@@ -114,9 +110,7 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmet
     simulated = simulated_s(work, peak, bandwidth)
     attainable = roofline.attainable_flop_per_s(work.intensity, peak, bandwidth)
     least_s, tolerance = work.flops / attainable, 1 + 1e-9
-    assert least_s <= simulated * tolerance, (
-        f"{attainable=} FLOP/s would take {least_s} s, more than {float(simulated)}"
-    )
+    assert least_s <= simulated * tolerance, f"at {attainable=} FLOP/s it takes {least_s} s, above {float(simulated)}"
     assert simulated <= least_s * (1 + 1 / 64) * tolerance, f"the pipeline takes {float(simulated)} s, not {least_s}"
     below = work.intensity < roofline.ridge_point(peak, bandwidth)
     assert below == (fetching > arithmetic), f"{below=} the ridge, but fetching takes {float(fetching)} s [{work}]"
@@ -300,9 +294,7 @@ def test_a_fused_gelu_moves_the_bytes_of_a_relu_and_one_by_hand_many_times_as_ma
             moved[name] = dispatched.moved_bytes
     formula = roofline.elementwise_work((2**10,), "gelu", "fp32").bytes
     assert moved["gelu"] == moved["relu"] == formula, f"a fused GELU moves {moved['gelu']} bytes, not {formula}"
-    assert moved["by hand"] == 5.5 * formula, (
-        f"by hand it moves {moved['by hand']} bytes, but should 5.5 times {formula}"
-    )
+    assert moved["by hand"] == 5.5 * formula, f"by hand it moves {moved['by hand']} bytes, not 5.5 times {formula}"
 
 
 @pytest.mark.claim("roof.gelu")
@@ -341,9 +333,7 @@ def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k,
     intensity = Fraction(tally.flops, sum(tensor.nbytes for tensor in meta((m, k), (k,), (m,), dtype=dtype)))
     formula = roofline.matvec_work(m, k, dtype).intensity
     assert formula == float(intensity), f"intensity={formula}, but should be {intensity} [{m=}, {k=}, {dtype=}]"
-    assert intensity < Fraction(16, element_bits(dtype)), (
-        f"intensity={intensity}, but should stay below that of 16 bits"
-    )
+    assert intensity < Fraction(16, element_bits(dtype)), f"{intensity=}, but should stay below that of 16 bits"
     wide = roofline.matvec_work(10**6, 10**6, dtype).intensity
     assert wide == pytest.approx(16 / element_bits(dtype), rel=1e-5), f"a large one has {wide} [{dtype=}]"
 
@@ -378,9 +368,7 @@ def test_a_matrix_times_a_vector_takes_about_the_time_of_reading_the_matrix(memo
 def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
     nbytes = sum(tensor.nbytes for tensor in meta(*[(n, n)] * 3, dtype=dtype))
     formula, intensity = roofline.matmul_work(n, n, n, dtype).intensity, Fraction(2 * n**3, nbytes)
-    assert formula == pytest.approx(float(intensity)), (
-        f"intensity={formula}, but should be {intensity} [{n=}, {dtype=}]"
-    )
+    assert formula == pytest.approx(float(intensity)), f"{formula=}, but should be {intensity} [{n=}, {dtype=}]"
     assert intensity == Fraction(n, 3) * 16 / element_bits(dtype), f"intensity={intensity} [{n=}, {dtype=}]"
 
 
@@ -415,9 +403,7 @@ def test_a_product_of_twice_the_side_takes_eight_times_as_long_not_four(device, 
 def test_intensity_grows_with_the_batch_up_to_that_of_the_matrix(batch, dim):
     nbytes = sum(tensor.nbytes for tensor in meta((batch, dim), (dim, dim), (batch, dim), dtype="bf16"))
     formula, intensity = roofline.matmul_work(batch, dim, dim).intensity, Fraction(2 * batch * dim * dim, nbytes)
-    assert formula == pytest.approx(float(intensity)), (
-        f"intensity={formula}, but should be {intensity} [{batch=}, {dim=}]"
-    )
+    assert formula == pytest.approx(float(intensity)), f"{formula=}, but should be {intensity} [{batch=}, {dim=}]"
     assert formula < min(batch, Fraction(dim, 2)), f"intensity={formula} should be below {batch=} and {dim=} / 2"
     assert formula < roofline.matmul_work(batch + 1, dim, dim).intensity, f"one row more should raise {formula}"
 

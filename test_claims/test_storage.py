@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.layout import (
-    Layout,
     contiguous_layout,
     contiguous_strides,
     is_contiguous,
@@ -31,11 +28,6 @@ from test_claims.strategies import (
     with_each_operation,
 )
 
-
-def indices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    return itertools.product(*map(range, shape))
-
-
 # ---- where an element lies ---------------------------------------------------------------------------------------
 
 
@@ -43,18 +35,15 @@ def indices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def test_a_4x4_matrix_has_strides_4_and_1(device):
     x = torch.arange(16, device=device).reshape(4, 4)
     down, right = (x[1, 0] - x[0, 0]).item(), (x[0, 1] - x[0, 0]).item()  # counted: the values are storage places
-    assert x.stride() == (down, right) == contiguous_strides((4, 4)) == (4, 1), (
-        f"strides={x.stride()}, counted={(down, right)}, formula={contiguous_strides((4, 4))}, but should be (4, 1)"
-    )
+    strides, formula = x.stride(), contiguous_strides((4, 4))
+    assert strides == (down, right) == formula == (4, 1), f"{strides=}, {formula=}, {down=}, {right=}, not (4, 1)"
 
 
 @pytest.mark.claim("storage.arange-3x4")
 @given(shape=shapes())
 def test_a_fresh_contiguous_tensor_always_has_the_row_major_strides(device, shape):
     x = torch.empty(shape, device=device)
-    assert x.stride() == contiguous_strides(shape), (
-        f"contiguous_strides={contiguous_strides(shape)}, but should be {x.stride()} [{shape=}]"
-    )
+    assert x.stride() == contiguous_strides(shape), f"{contiguous_strides(shape)} [{shape=}]"
 
 
 @pytest.mark.claim("storage.arange-3x4")
@@ -130,15 +119,6 @@ def test_an_allocation_with_shape_strides_and_offset_is_all_there_is_to_a_tensor
     rebuilt = empty.set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
     assert rebuilt.tolist() == x.tolist(), f"rebuilt={rebuilt.tolist()}, but should be {x.tolist()} [{chain!r}]"
     assert rebuilt.data_ptr() == x.data_ptr(), f"{chain!r} does not lie where its metadata says"
-
-
-@pytest.mark.claim("storage.metadata")
-def test_two_tensors_of_different_shape_lie_in_one_allocation(device):
-    x = torch.arange(12, device=device)
-    y = x.view(3, 4)[1:]
-    assert shares_storage(x, y), "x and y have two allocations"
-    assert layout_of(x) == Layout((12,), (1,)), f"layout={layout_of(x)}"
-    assert layout_of(y) == Layout((2, 4), (4, 1), 4), f"layout={layout_of(y)}"
 
 
 # ---- contiguity --------------------------------------------------------------------------------------------------
@@ -219,10 +199,8 @@ def test_transposing_exchanges_two_strides_and_copies_nothing(device, shape, dat
     assert shares_storage(x, y), f"transpose({first}, {second}) copied [{shape=}]"
     assert layout_of(y) == contiguous_layout(shape).transpose(first, second), f"{layout_of(y)} [{shape=}]"
     assert (y.stride(first), y.stride(second)) == (x.stride(second), x.stride(first)), f"{y.stride()} [{shape=}]"
-    for index in indices(shape):
-        swapped = list(index)
-        swapped[first], swapped[second] = index[second], index[first]
-        assert y[tuple(swapped)] == x[index], f"y{swapped}={y[tuple(swapped)]}, but should be x{index}={x[index]}"
+    should = np.swapaxes(x.cpu().numpy(), first, second).tolist()
+    assert y.tolist() == should, f"y={y.tolist()}, but should be {should} [{shape=}, {first}, {second}]"
 
 
 @pytest.mark.claim("storage.mutation-propagates")
@@ -254,13 +232,6 @@ def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_nowhere_el
 
 
 # ---- view or copy ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.claim("storage.view-raises")
-def test_a_view_across_the_strides_of_a_transposed_matrix_is_refused(device):
-    x = torch.arange(6, device=device).reshape(2, 3).t()
-    with pytest.raises(RuntimeError, match="view size is not compatible"):
-        x.view(2, 3)
 
 
 @pytest.mark.claim("storage.view-raises", "storage.reshape-noncontig-always-copies")
@@ -330,9 +301,7 @@ def test_pow_sqrt_and_rsqrt_work_on_each_element(device):
         ("rsqrt()", x.rsqrt(), [1, 1 / 2, 1 / 3]),
     ):
         # A device may compute rsqrt with an error of a few units in the last place of fp32.
-        assert got.tolist() == pytest.approx(expected, rel=4 * 2**-23), (
-            f"{name}={got.tolist()}, but should be {expected}"
-        )
+        assert got.tolist() == pytest.approx(expected, rel=4 * 2**-23), f"{name}={got.tolist()}, not {expected}"
 
 
 @pytest.mark.claim("storage.typed-storage")
@@ -361,20 +330,10 @@ def chained_views(x: torch.Tensor) -> torch.Tensor:
 def test_making_views_allocates_nothing(device):
     x = torch.ones(1, 256, 1024, device=metered(device))
     arguments = {
-        "select": (2, 5),
-        "narrow": (1, 3, 100),
-        "transpose": (1, 2),
-        "permute": ((2, 0, 1),),
-        "expand": ((64, -1, -1),),
-        "unsqueeze": (0,),
-        "squeeze": (),
-        "view": (512, 512),
-        "reshape": (-1,),
-        "flatten": (),
-        "unflatten": (2, (32, 32)),
-        "diagonal": (1, 1, 2),
-        "as_strided": ((1000, 1000), (1, 1)),
-    }
+        "select": (2, 5), "narrow": (1, 3, 100), "transpose": (1, 2), "permute": ((2, 0, 1),), "unsqueeze": (0,),
+        "expand": ((64, -1, -1),), "squeeze": (), "view": (512, 512), "reshape": (-1,), "flatten": (),
+        "unflatten": (2, (32, 32)), "diagonal": (1, 1, 2), "as_strided": ((1000, 1000), (1, 1)),
+    }  # fmt: skip
     with memory(x.device) as held:
         for name, values in arguments.items():
             getattr(x, name)(*values)
@@ -423,10 +382,6 @@ def test_summing_a_column_is_slower_than_summing_its_contiguous_copy(device, spe
 
 @pytest.mark.claim("storage.contiguous-for-speed")
 def test_a_product_with_a_transposed_matrix_is_not_worth_a_contiguous_copy(device, speed):
-    transposed = torch.rand(2048, 2048, device=device).t()
-    vector = torch.rand(2048, device=device)
-    speed.assert_slower(
-        lambda: transposed.contiguous() @ vector,
-        lambda: transposed @ vector,
-        "copying a transposed 2048x2048 matrix for one product over multiplying it as it is",
-    )
+    transposed, vector = torch.rand(1024, 1024, device=device).t(), torch.rand(1024, device=device)
+    what = "copying a transposed 1024x1024 matrix for one product over multiplying it as it is"
+    speed.assert_slower(lambda: transposed.contiguous() @ vector, lambda: transposed @ vector, what)

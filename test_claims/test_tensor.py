@@ -53,9 +53,7 @@ def test_the_allocator_is_asked_for_exactly_the_bytes_of_the_values(device):
             held.mark(name)
     for name, phase in held.phases.items():
         formula = tensor_bytes(shape, name)
-        assert formula == phase.allocated_bytes, (
-            f"tensor_bytes={formula}, but should be {phase.allocated_bytes} [{name}]"
-        )
+        assert formula == phase.allocated_bytes, f"{formula=}, but should be {phase.allocated_bytes} [{name}]"
 
 
 @pytest.mark.claim("tensor.nbytes-formula")
@@ -174,15 +172,11 @@ def test_integers_booleans_and_numpy_arrays_keep_a_dtype_of_their_own():
 
 
 @pytest.mark.claim("tensor.default-float32")
-def test_the_default_can_be_set(device):
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(torch.bfloat16)
-        made = torch.zeros(2, device=device)
-    finally:
-        torch.set_default_dtype(before)
+def test_the_default_can_be_set(device, default_dtype):
+    torch.set_default_dtype(torch.bfloat16)
+    made = torch.zeros(2, device=device)
     assert made.dtype == torch.bfloat16, f"zeros made {made.dtype}, but should make torch.bfloat16"
-    assert before == torch.float32, f"the default was {before}, but should be torch.float32"
+    assert default_dtype == torch.float32, f"the default was {default_dtype}, but should be torch.float32"
 
 
 @pytest.mark.claim("tensor.everything-is-tensors")

@@ -264,9 +264,7 @@ def test_all_that_is_recomputed_has_a_reason(user_model):
 @pytest.mark.parametrize("what", ["gradients", "optimizer state"])
 def test_memory_is_what_its_tensors_say(user_model, memory_device, what):
     row = user_model.memory.row(what)
-    assert row.measured_bytes == row.predicted_bytes, (
-        f"{what}: the allocator was asked for {row.measured_bytes} B, not for {row.predicted_bytes} B"
-    )
+    assert row.measured_bytes == row.predicted_bytes, f"{what}: {row.measured_bytes} B, not {row.predicted_bytes}"
 
 
 @pytest.mark.parametrize("what", ["held for the backward pass", "peak of a step"])
