@@ -1,12 +1,15 @@
 """Child runs of pytest, the house of demonstration claims in which they run, and the planted faults' process.
 
-`run_pytest` runs them all: most are shared by the tests of a module, which pytest's own `pytester` cannot do, because
-its folder and environment last for one test.
+Most of them are shared by the tests of a module, which pytest's own `pytester` cannot do, because its folder and
+environment last for one test.
 """
 
+import atexit
+import functools
 import json
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -75,22 +78,67 @@ def run_pytest(folder: Path, *arguments: str, path: Path | str = "", **variables
     return ChildRun(done.returncode, done.stdout)
 
 
-SEVERAL_RUNS = """
-import contextlib, gc, io, json, sys, pytest
-for line in sys.argv[1:]:
-    gc.freeze()  # pytest collects garbage five times at each end: not among all that torch has imported
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-        code = int(pytest.main(line.split()))
-    print(json.dumps([line, code, out.getvalue()]))
+# Reads folder, environment, lines of arguments and a folder for the results; runs pytest for each line in a fork.
+FORKS = """
+import gc, json, os, shlex, signal, sys
+import pytest, {imported}
+gc.freeze()  # pytest collects garbage five times at each end: not among all that has been imported
+for request in sys.stdin:
+    folder, environment, lines, results = json.loads(request)
+    if child := os.fork():
+        print(os.waitpid(child, 0)[1], flush=True)
+        continue
+    signal.alarm(300)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+    for number, line in enumerate(lines):
+        with open(f"{{results}}/{{number}}", "wb") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        code = int(pytest.main(shlex.split(line)))
+        sys.stdout.flush()
+        os.rename(file.name, f"{{file.name}} {{code}}")
+        gc.freeze()
+    sys.exit()
 """
 
 
-def run_pytest_for_each(folder: Path, lines: Collection[str]) -> dict[str, ChildRun]:
-    """One run of pytest in `folder` for each line of arguments, all in one process: torch is imported once."""
-    command = [sys.executable, "-c", SEVERAL_RUNS, *lines]
-    done = subprocess.run(command, cwd=folder, env=child_environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {line: ChildRun(code, output) for line, code, output in map(json.loads, done.stdout.splitlines())}
+@functools.cache
+def _forks(imported: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", FORKS.format(imported=imported)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.communicate)
+    return process
+
+
+def run_pytest_for_each(
+    folder: Path, lines: Collection[str], imported: str = "torch", *, path: Path | str = "", **variables: str
+) -> dict[str, ChildRun]:
+    """One run of pytest in `folder` for each line of arguments, all in one fork of a process that has `imported`.
+
+    Importing torch takes longer than most runs, and starts no thread, so that a fork is safe.
+    """
+    forks = _forks(imported)
+    assert forks.stdin
+    assert forks.stdout
+    with tempfile.TemporaryDirectory() as results:
+        request = [str(folder), child_environment(path, **variables), [*lines], results]
+        print(json.dumps(request), file=forks.stdin, flush=True)
+        status = forks.stdout.readline()
+        found = {each.name: each.read_text("utf-8", "replace") for each in Path(results).iterdir()}
+    runs = {name.partition(" ")[0]: ChildRun(int(name.split()[1]), text) for name, text in found.items() if " " in name}
+    assert status == "0\n", f"{len(runs)} of {len(lines)} runs ended: {status}{found}"
+    return {line: runs[str(number)] for number, line in enumerate(lines)}
+
+
+def fork_pytest(folder: Path, *arguments: str, imported: str = "scipy.stats", **environment: Any) -> ChildRun:
+    """One run of pytest in `folder`, in a fork of a process that has `imported`."""
+    line = shlex.join(["-p", "no:cacheprovider", *arguments])
+    run = run_pytest_for_each(folder, [line], imported, **environment)[line]
+    print(run.output)  # pytest shows it below a test that fails
+    return run
 
 
 @dataclass
@@ -111,8 +159,8 @@ class House:
         with open(path, "a", encoding="utf-8") as tests:
             tests.write(header + code + "\n")
 
-    def run(self, *arguments: str) -> ChildRun:
-        run = run_pytest(self.root, *arguments)
+    def run(self, *arguments: str, path: Path | str = "") -> ChildRun:
+        run = fork_pytest(self.root, *arguments, imported="torch", path=path)
         file = self.root / "reports" / "verdicts.json"
         run.verdicts = {row["id"]: row for row in json.loads(file.read_text())} if file.exists() else {}
         return run

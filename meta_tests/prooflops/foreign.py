@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meta_tests.conftest import ROOT, ChildRun, run_pytest
+from meta_tests.conftest import ROOT, ChildRun, fork_pytest
 from prooflops.history import records
 
 
@@ -30,7 +30,7 @@ class Foreign:
         )
 
     def run(self, *arguments: str, path: str = "", **variables: str) -> ChildRun:
-        return run_pytest(self.root, "-p", "prooflops.plugin", *arguments, path=path or ROOT, **variables)
+        return fork_pytest(self.root, "-p", "prooflops.plugin", *arguments, path=path or ROOT, **variables)
 
     def records(self, folder: str = ".prooflops/history") -> list[Path]:
         return [path for path, _ in records.records(self.root / folder)]

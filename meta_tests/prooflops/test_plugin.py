@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meta_tests.conftest import ROOT, run_pytest
 from meta_tests.prooflops.foreign import Foreign
 
 
@@ -23,7 +24,7 @@ def test_a_plain_run_pays_for_a_few_small_modules(plain_repo: Foreign) -> None:
             "    heavy = sorted({'numpy', 'scipy', 'torch', 'pynvml', 'matplotlib'} & set(sys.modules))\n"
             "    print('loaded', sorted(ours), heavy)\n"
         )
-    run = plain_repo.run()
+    run = run_pytest(plain_repo.root, "-p", "prooflops.plugin", path=ROOT)  # a process that has imported nothing
     assert f"loaded {LOADED} []" in run.output
 
 

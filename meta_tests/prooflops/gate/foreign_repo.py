@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from meta_tests.conftest import ROOT, ChildRun, run_pytest
+from meta_tests.conftest import ROOT, ChildRun, fork_pytest
 
 # The plan in force takes 26 pairs to confirm anything: these runs are about everything else, with six.
 QUICK = """
@@ -53,7 +53,7 @@ def import_path(repo: Path) -> str:
 
 def run(repo: Path, *options: str, **variables: str) -> ChildRun:
     """One run of pytest with the gate and the quick plan."""
-    return run_pytest(repo, *PLUGINS, *options, path=import_path(repo), PYTHONDONTWRITEBYTECODE="1", **variables)
+    return fork_pytest(repo, *PLUGINS, *options, path=import_path(repo), PYTHONDONTWRITEBYTECODE="1", **variables)
 
 
 def worktrees(repo: Path) -> int:

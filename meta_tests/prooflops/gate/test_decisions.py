@@ -35,7 +35,7 @@ def test_no_more_replicates_are_taken_than_were_allowed(most: int, benchmarks: i
     plan = replicate_plan(benchmarks, most=most)
     rule = ReplicateRule(plan, most=most)
     assert plan.looks[-1] <= most, plan
-    both: dict[str, Any] = {f"test_{number}": ([], []) for number in range(benchmarks)}
+    both: dict[str, Any] = {f"test_{number}": ([], []) for number in range(min(benchmarks, 3))}
     while look_at(both, rule)[1]:
         for before, after in both.values():
             before.append(timed(1.0))

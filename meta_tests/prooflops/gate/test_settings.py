@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from meta_tests.conftest import ROOT, run_pytest
+from meta_tests.conftest import ROOT, ChildRun, run_pytest_for_each
 from prooflops.gate.settings import marker_settings, stands_alone
 
+IMPOSSIBLE = {
+    "--gate": "--gate-baseline",
+    "--gate-versus a --gate-baseline b": "exclude each other",
+    "--gate-baseline b --gate-min-effect 3": "such as 5% or 0.05, got '3': 3 % is written 3% or 0.03",
+    "--gate-baseline b --gate-min-effect=-1%": "such as 5% or 0.05",
+    "--gate-replicates 0": "whole number of 1 or more",
+    "--gate-budget nan": "positive number",
+    "--gate-record a/b": "letters, digits",
+    "--gate-baseline nowhere": "no baseline of that name",
+    "--gate-allow-inconclusive": "--gate does, which is not given",
+    "--gate-record a --gate-baseline b --gate-replicates 2": "compares with nothing",
+    f"--gate-baseline {__file__}": "write --gate-baseline=",
+    "--gate-record a --benchmark-skip": "--benchmark-skip leaves nothing",
+}
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (["--gate"], "--gate-baseline"),
-        (["--gate-versus", "a", "--gate-baseline", "b"], "exclude each other"),
-        (["--gate-baseline", "b", "--gate-min-effect", "3"], "such as 5% or 0.05, got '3': 3 % is written 3% or 0.03"),
-        (["--gate-baseline", "b", "--gate-min-effect=-1%"], "such as 5% or 0.05"),
-        (["--gate-replicates", "0"], "whole number of 1 or more"),
-        (["--gate-budget", "nan"], "positive number"),
-        (["--gate-record", "a/b"], "letters, digits"),
-        (["--gate-baseline", "nowhere"], "no baseline of that name"),
-        (["--gate-allow-inconclusive"], "--gate does, which is not given"),
-        (["--gate-record", "a", "--gate-baseline", "b", "--gate-replicates", "2"], "compares with nothing"),
-        (["--gate-baseline", __file__], "write --gate-baseline="),
-        (["--gate-record", "a", "--benchmark-skip"], "--benchmark-skip leaves nothing"),
-    ],
-)
-def test_an_impossible_option_is_refused_before_anything_runs(tmp_path: Path, options: list[str], why: str) -> None:
-    (tmp_path / "test_it.py").write_text("def test_it(benchmark): open('it-ran', 'w')\n")
-    run = run_pytest(tmp_path, "-p", "prooflops.plugin", *options, path=ROOT)
-    assert run.code == pytest.ExitCode.USAGE_ERROR
-    assert why in run.output
-    assert not (tmp_path / "it-ran").exists()
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
+    """What each of them got; in one process, in which no test may run."""
+    folder = tmp_path_factory.mktemp("refused")
+    (folder / "test_it.py").write_text("def test_it(benchmark): open('it-ran', 'w')\n")
+    lines = [f"-p no:cacheprovider -p prooflops.plugin {options}" for options in IMPOSSIBLE]
+    runs = run_pytest_for_each(folder, lines, "scipy.stats", path=ROOT)
+    assert not (folder / "it-ran").exists()
+    return dict(zip(IMPOSSIBLE, runs.values(), strict=True))
+
+
+@pytest.mark.parametrize("options", IMPOSSIBLE)
+def test_an_impossible_option_is_refused_before_anything_runs(refusals: dict[str, ChildRun], options: str) -> None:
+    assert refusals[options].code == pytest.ExitCode.USAGE_ERROR, refusals[options].output
+    assert IMPOSSIBLE[options] in refusals[options].output
 
 
 @pytest.mark.parametrize(

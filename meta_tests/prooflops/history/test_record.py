@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-from meta_tests.conftest import ROOT
 from meta_tests.prooflops.foreign import Foreign
 
 
@@ -18,12 +15,9 @@ def test_a_full_disk_is_reported_and_the_history_stays(plain_repo: Foreign) -> N
     assert plain_repo.run("--gate-record", "main").code == 0
     (before,) = plain_repo.records()
     text = before.read_text()
-    (plain_repo.root / "sitecustomize.py").write_text(
-        "import os\n"
-        "def full(descriptor): raise OSError(28, 'No space left on device')\n"
-        "os.fsync = full\n"
-    )  # fmt: skip
-    run = plain_repo.run("--gate-baseline", "main", path=f"{plain_repo.root}{os.pathsep}{ROOT}")
+    with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
+        conftest.write("import os\ndef full(_): raise OSError(28, 'No space left on device')\nos.fsync = full\n")
+    run = plain_repo.run("--gate-baseline", "main")
     assert run.code == 1
     assert "could not be stored" in run.output
     assert "No space left on device" in run.output
