@@ -5,6 +5,7 @@
 # make lint       lint and types alone
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
+# make gate-field tries the gate on public projects' own benchmarks: ARGS=prepare, then ARGS="plan --minutes 60"
 #
 # Each sets up all that it needs (setup_env.py says how). PYTHON=... is the Python to validate, by default the active one;
 # ARGS=... is handed to pytest: make validate ARGS="--device cpu --claim flops"
@@ -34,7 +35,7 @@ endif
 # The tests start hundreds of processes; without compiled files each of them would compile the suite for itself.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: validate test prove setup docs gate-study $(CHECKS)
+.PHONY: validate test prove setup docs gate-study gate-field $(CHECKS)
 
 validate:
 	@$(call ready) && exec "$$python" -m pytest $(ARGS)
@@ -72,3 +73,6 @@ docs:
 
 gate-study:
 	@$(call ready) && exec "$$python" -m meta_tests.gate_study $(ARGS)
+
+gate-field:
+	@$(call ready) && exec "$$python" -m meta_tests.gate_study.field $(or $(ARGS),--help)

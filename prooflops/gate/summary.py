@@ -46,10 +46,10 @@ def sentence(row: Row) -> str:
 
 
 def properties(row: Row) -> list[tuple[str, object]]:
-    """A row as JUnit properties of its test: gate.time = SLOWER, gate.time.ratio = 1.1 and its bounds."""
+    """A row as JUnit properties of its test: gate.time = SLOWER, gate.time.ratio = 1.1, its bounds, its noise."""
     figures: dict[str, object] = {"before": row.before, "after": row.after}
     if row.effect:
-        figures |= {"ratio": row.effect.ratio, "low": row.effect.low, "high": row.effect.high}
+        figures |= {key: getattr(row.effect, key) for key in ("ratio", "low", "high", "noise")}
     found: list[tuple[str, object]] = [(f"gate.{row.quantity}", row.verdict)]
     found += [(f"gate.{row.quantity}.{key}", value) for key, value in figures.items() if value is not None]
     return found + ([(f"gate.{row.quantity}.note", row.note)] if row.note else [])

@@ -36,6 +36,7 @@ def test_the_properties_of_a_test_have_the_verdict_and_its_figures() -> None:
     found = dict(properties(SLOWER))
     assert found["gate.time"] == "SLOWER"
     assert found["gate.time.ratio"] == pytest.approx(1.1)
+    assert found["gate.time.noise"] == SLOWER.effect.noise
     assert dict(properties(MISSING)) == {"gate.time": "MISSING", "gate.time.before": 1.0, "gate.time.note": "removed"}
 
 
