@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-COLOURS = {"SLOWER": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green", "INCONCLUSIVE": "yellow"}
+COLOURS = {
+    "SLOWER": "red", "MORE MEMORY": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green",
+    "LESS MEMORY": "green", "INCONCLUSIVE": "yellow", "MORE INSTRUCTIONS": "yellow",
+}  # fmt: skip
 
 
 def engineering(value: float, unit: str) -> str:
@@ -24,6 +27,18 @@ def engineering(value: float, unit: str) -> str:
             digits = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2
             return f"{scaled:.{digits}f} {prefix}{unit}"
     return f"{value / 1e-9:.3g} n{unit}" if value else f"0 {unit}"
+
+
+def binary(value: float) -> str:
+    """Bytes to one decimal, in powers of 1024.
+
+    >>> binary(512), binary(12_600), binary(3 * 2**30)
+    ('512 B', '12.3 KiB', '3.0 GiB')
+    """
+    for power, prefix in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
+        if value >= 1024**power:
+            return f"{value / 1024**power:.1f} {prefix}B"
+    return f"{value:.0f} B"
 
 
 def share(value: float | None, absent: str) -> str:
@@ -46,7 +61,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def write_coloured(terminal: pytest.TerminalReporter, lines: Iterable[str]) -> None:
     """Writes each line in the colour of the gate's verdict that it names, if it names one."""
     for line in lines:
-        colour = next((colour for verdict, colour in COLOURS.items() if f" {verdict} " in f"{line} "), None)
+        colour = next((colour for verdict, colour in COLOURS.items() if f" {verdict} " in f" {line} "), None)
         terminal.write_line(line, **({colour: True} if colour else {}))
 
 

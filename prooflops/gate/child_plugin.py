@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from prooflops.gate.call_resources import measure_untimed_calls
 from prooflops.history.plain import plain_figure
 from prooflops.machine.contention import Watch
 
@@ -177,6 +178,7 @@ def modules() -> dict[str, str]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
     task = json.loads(os.environ.pop(TASK))  # not for what the tests start
+    measure_untimed_calls(task.pop("measured"))
     words = {str(word).partition("=")[0] for word in config.invocation_params.args}
     given = {key for key, option in OPTIONS.items() if option in words}
     config.pluginmanager.register(Replicate(**task, given=given), "prooflops.gate.replicate")

@@ -128,7 +128,7 @@ def look_at(both: Mapping[str, Sides], rule: ReplicateRule) -> tuple[list[Row], 
     return time_rows(both, rule, decided), open_
 
 
-def fails(row: Row, direction: str, allow_inconclusive: bool) -> bool:
+def fails(row: Row, direction: str, allow_inconclusive: bool, guards_memory: bool = True) -> bool:
     """Whether a gate that guards `direction` (slower, faster, both) stops for this row.
 
     For a time that could not be decided it does, unless that is allowed: else a gate too noisy to find anything is
@@ -136,7 +136,7 @@ def fails(row: Row, direction: str, allow_inconclusive: bool) -> bool:
     """
     if row.verdict == "INCONCLUSIVE":
         return row.quantity == TIME and row.after is not None and not allow_inconclusive
-    failing = {"CHANGED", "MISSING"}
+    failing = {"CHANGED", "MISSING", *(["MORE MEMORY"] if guards_memory else [])}
     failing |= {"slower": {"SLOWER"}, "faster": {"FASTER"}, "both": {"SLOWER", "FASTER"}}[direction]
     return row.verdict in failing
 

@@ -21,6 +21,7 @@ from prooflops.gate.settings import Settings
 from prooflops.history import records
 from prooflops.history.comparison import exact_rows
 from prooflops.history.records import Summary, Timed
+from prooflops.history.resources import resource_rows
 from prooflops.history.rows import TIME, Row, one_sided, with_skips
 
 SILENT_S = 20.0  # between two lines of progress
@@ -98,6 +99,7 @@ class Measurement:
         gone = [one_sided(name, TIME, group[-1].time_s, None) for name, group in stored.items() if name not in first]
         new = [one_sided(name, TIME, None, timed.time_s) for name, (_, timed) in first.items() if name not in stored]
         exact = [row for row in exact_rows(pacing.sides) if row.verdict != "SAME"]
+        exact += resource_rows(pacing.sides, self.settings.min_memory_effect, self.settings.min_effect)
         self.rows = [*with_skips(gone, single_run.skip_reasons(self.reports)), *new, *exact, *rows]
         if pacing.left_open:
             budget = f"the budget of {self.settings.budget_s / 60:g} min (--gate-budget) is spent"

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,11 +25,15 @@ from typing import Any
 import pytest
 
 from prooflops.gate import cleanup_process
+from prooflops.gate.call_resources import measured_in
 from prooflops.gate.child_plugin import RECORD, TASK
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The child plugin and all that it imports of this package; in a child they are a package of their own, COPY.
-COPIED = ("gate/child_plugin.py", "history/plain.py", "machine/contention.py", "machine/cpu.py")
+COPIED = (
+    "gate/child_plugin.py", "gate/call_resources.py", "history/plain.py", "machine/contention.py", "machine/cpu.py",
+    "machine/instructions.py",
+)  # fmt: skip
 COPY = "prooflops_gate"
 PREFIX, OWNER = "prooflops-gate-", "owner"  # of the folder of a run, and the file in it with the run's process
 # Variables of the environment that would change or disturb the child's run.
@@ -85,12 +90,14 @@ class Replicate:
 class Replicates:
     """Starts processes one after the other; a context, at whose end nothing of them is left."""
 
-    def __init__(self, config: pytest.Config, limit_s: float) -> None:
+    def __init__(self, config: pytest.Config, limit_s: float, resources: bool = True) -> None:
         self._config = config
         self._arguments = passed_on(config)
         self._limit_s = limit_s
         self._count = 0
         self.examined: Sequence[str] = ()  # benchmarks of which both sides have had a figure
+        self._resources = resources  # whether memory and instructions are measured
+        self._by_side: Counter[str] = Counter()
         self._stack = ExitStack()
 
     def __enter__(self) -> Replicates:
@@ -145,6 +152,7 @@ class Replicates:
         Raises ReplicateFailed for one that crashed, took too long, or could not collect.
         """
         self._count += 1
+        self._by_side[side.label] += 1
         stem = self.folder / f"{self._count:04d}"
         path, output = stem.with_suffix(".json"), stem.with_suffix(".txt")
         task = {
@@ -152,6 +160,7 @@ class Replicates:
             "benchmarks_only": benchmarks_only,
             "paces": dict(paces or {}),
             "examined": list(self.examined),
+            "measured": measured_in(self._by_side[side.label]) if self._resources else "",
         }
         began = time.monotonic()
         code = self._process(side, targets, {TASK: json.dumps(task), RECORD: str(path)}, output)

@@ -45,7 +45,8 @@ class Gate:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         broken = ""  # why a process of this side ended without a record
-        with Replicates(self.config, limit_s=self.settings.budget_s) as replicates:
+        settings = self.settings
+        with Replicates(self.config, settings.budget_s, resources=settings.memory != "off") as replicates:
             found = self.measurement = Measurement(self.config, self.settings, replicates)
             try:
                 self.measure(session, found)
@@ -108,8 +109,8 @@ class Gate:
         default, allow = self.settings.direction, self.settings.allow_inconclusive
         markers = self.measurement.markers
         guarded = {name: str(row["direction"]) for name, row in markers.items() if "direction" in row}
-        rows = self.measurement.rows
-        return [row for row in rows if decisions.fails(row, guarded.get(row.name, default), allow)]
+        rows, memory = self.measurement.rows, self.settings.memory == "fail"
+        return [row for row in rows if decisions.fails(row, guarded.get(row.name, default), allow, memory)]
 
 
 def verdicts_of(done: Replicate) -> dict[str, str]:

@@ -18,6 +18,8 @@ EXACT = "flops bytes peak_bytes live_bytes parameters"
 MIN_EFFECT = "3%"
 BUDGET_MIN = 10.0
 DIRECTIONS = ("slower", "faster", "both")
+MIN_MEMORY_EFFECT = "5%"
+MEMORY = ("fail", "show", "off")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -35,6 +37,17 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini("gate_min_effect", f"smallest change that counts (default: {MIN_EFFECT})", default=MIN_EFFECT)
     parser.addini("gate_direction", f"which changes fail: {', '.join(DIRECTIONS)} (default: slower)", default="slower")
+    parser.addini(
+        "gate_memory",
+        "what becomes of a benchmark whose calls hold more memory: fail, show, or off, which measures none "
+        "(default: fail)",
+        default="fail",
+    )
+    parser.addini(
+        "gate_min_memory_effect",
+        f"smallest growth of memory that counts, if it is 4 KiB or more (default: {MIN_MEMORY_EFFECT})",
+        default=MIN_MEMORY_EFFECT,
+    )
     parser.addini(
         "gate_allow_inconclusive",
         "whether the gate passes where a benchmark could not be decided (default: false)",
@@ -71,6 +84,8 @@ class Settings:
     portable: bool
     noise_floor: bool
     direction: str
+    memory: str
+    min_memory_effect: float
     exact: tuple[str, ...]
     folder: Path
 
@@ -132,6 +147,8 @@ def _read(config: pytest.Config) -> Settings:
         portable=option("gate_portable"),
         noise_floor=option("gate_noise_floor"),
         direction=direction("gate_direction", config.getini("gate_direction")),
+        memory=_one_of("gate_memory", config.getini("gate_memory"), MEMORY),
+        min_memory_effect=_share("gate_min_memory_effect", str(config.getini("gate_min_memory_effect"))),
         exact=tuple(str(config.getini("gate_exact")).split()),
         folder=history_folder(config),
     )
@@ -241,8 +258,12 @@ def _share(name: str, text: str) -> float:
 
 def direction(name: str, text: object) -> str:
     """Which changes fail. Raises ValueError, naming the valid ones."""
-    if text not in DIRECTIONS:
-        raise ValueError(f"{name} should be one of {', '.join(DIRECTIONS)}, got {text!r}")
+    return _one_of(name, text, DIRECTIONS)
+
+
+def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
+    if text not in valid:
+        raise ValueError(f"{name} should be one of {', '.join(valid)}, got {text!r}")
     return str(text)
 
 

@@ -40,6 +40,10 @@ def sentence(row: Row) -> str:
         return f"{name} takes {row.effect.ratio:.3f} times as long{bounds}: {times}, confirmed by a fresh batch"
     if row.verdict == "MISSING":
         return f"{name}: {row.quantity} was {row.before} before, and is gone ({row.note}); {EXPLAIN}"
+    if row.verdict == "MORE MEMORY":
+        before, after = comparison.figures(row)
+        held = f"{row.quantity} of a call is {after} at most, before {before}"
+        return f"{name}: {held}; if this is intended, the ini setting gate_memory = show reports it without failing"
     if row.verdict == "CHANGED":
         return f"{name}: {row.quantity} is {row.after}, but was {row.before}, and is an exact quantity; {EXPLAIN}"
     return f"{name}: {row.quantity}: {row.note}"
@@ -117,7 +121,8 @@ def short_lines(rows: Sequence[Row], width: int) -> list[str]:
 def _short_cells(row: Row) -> list[str]:
     ratio = f"{row.effect.ratio:.3f} ({interval(row.effect)})" if row.effect else ""
     before, after = comparison.figures(row)
-    figures = f"{before} -> {after}" if row.quantity == TIME else f"{row.quantity}: {before} -> {after}"
+    named = row.quantity == TIME or row.verdict.endswith(f" {row.quantity.upper()}")
+    figures = f"{before} -> {after}" if named else f"{row.quantity}: {before} -> {after}"
     if row.verdict in ("MISSING", "INCONCLUSIVE") and not row.effect and row.note:
         return [row.verdict, ratio, figures, row.name, row.note]
     return [row.verdict, ratio, figures, row.name, ""]

@@ -17,7 +17,7 @@ import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,7 @@ class Timed:
     method: Any = None
     contended: str = ""  # what competed with it, in words
     settings: Mapping[str, Any] | None = None  # the arguments of its marker `gate`
+    resources: Mapping[str, float] = field(default_factory=dict)  # what a call of it takes besides time
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
         method=extra.get("method"),
         contended=str(contention.get("why") or "other work") if contention.get("contended") else "",
         settings=extra.get("gate"),
+        resources={key: float(value) for key, value in (extra.get("gate_resources") or {}).items()},
     )
 
 

@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prooflops.console.tables import engineering
+from prooflops.console.tables import binary, engineering
 from prooflops.history.records import PORTABLE
 from prooflops.statistics.effects import Effect
 
 TIME = "time"
-VERDICTS = ("SLOWER", "CHANGED", "MISSING", "INCONCLUSIVE", "FASTER", "NEW", "SAME")  # the worst first
+RESOURCES = ("memory", "CUDA memory", "instructions")
+VERDICTS = (  # the worst first
+    "SLOWER", "MORE MEMORY", "CHANGED", "MISSING", "INCONCLUSIVE", "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS", "FASTER",
+    "LESS MEMORY", "NEW", "SAME",
+)  # fmt: skip
 HEAD = ["benchmark", "quantity", "before", "after", "ratio", "interval", "verdict"]
 
 
@@ -63,7 +67,10 @@ def table(rows: Sequence[Row], *, every: bool = False) -> list[list[str]]:
 
 def figures(row: Row) -> list[str]:
     """The figures of a row before and after, in words."""
-    return [_figure(row, row.before), _figure(row, row.after)]
+    before, after = _figure(row, row.before), _figure(row, row.after)
+    if row.quantity in RESOURCES and row.before:
+        after += f" ({row.after / row.before - 1:+.1%})"
+    return [before, after]
 
 
 def _cells(row: Row) -> list[str]:
@@ -83,6 +90,8 @@ def _figure(row: Row, value: Any) -> str:
         return "-"
     if row.quantity == TIME:
         return engineering(float(value), "s")
+    if row.quantity in RESOURCES:
+        return engineering(float(value), "") if row.quantity == "instructions" else binary(value)
     if row.quantity in PORTABLE:
         return f"{value:.1%}"
     if isinstance(value, float):

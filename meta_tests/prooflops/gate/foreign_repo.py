@@ -51,6 +51,11 @@ def import_path(repo: Path) -> str:
     return f"{repo.parent / 'path'}:{ROOT}"
 
 
+def run_git(repo: Path, *words: str) -> None:
+    """git in the foreign repository."""
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True)
+
+
 def run(repo: Path, *options: str, **variables: str) -> ChildRun:
     """One run of pytest with the gate and the quick plan."""
     return fork_pytest(repo, *PLUGINS, *options, path=import_path(repo), PYTHONDONTWRITEBYTECODE="1", **variables)

@@ -91,6 +91,14 @@ def test_a_benchmark_that_could_not_be_decided_stops_the_gate_and_one_that_was_s
     assert not fails(Row("a.claim", "verdict", "holds", "not checked", "INCONCLUSIVE"), "slower", False)
 
 
+def test_more_memory_stops_the_gate_unless_it_is_only_to_be_shown() -> None:
+    row = Row("a", "memory", 12_600, 25_200, "MORE MEMORY")
+    assert fails(row, "slower", False)
+    assert not fails(row, "slower", False, guards_memory=False)
+    assert not fails(Row("a", "memory", 25_200, 12_600, "LESS MEMORY"), "slower", False)
+    assert not fails(Row("a", "instructions", 1e6, 2e6, "MORE INSTRUCTIONS"), "slower", False)
+
+
 def test_the_whole_is_the_geometric_mean_of_the_pairs_that_all_have() -> None:
     both: Any = {
         "a": ([timed(1.0)] * 9, [timed(1.21)] * 9),

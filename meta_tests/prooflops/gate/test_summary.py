@@ -14,6 +14,7 @@ from prooflops.statistics.effects import paired
 
 SLOWER = Row("t.py::test_a", "time", 1.0, 1.1, "SLOWER", paired([1.0] * 9, [1.1] * 9, level=0.01))
 CHANGED = Row("t.py::test_a", "flops", 1, 2, "CHANGED")
+MEMORY = Row("t.py::test_d", "memory", 12_600, 25_200, "MORE MEMORY")
 MISSING = Row("t.py::test_b", "time", 1.0, None, "MISSING", note="removed")
 
 
@@ -23,6 +24,7 @@ MISSING = Row("t.py::test_b", "time", 1.0, None, "MISSING", note="removed")
         (SLOWER, "takes 1.100 times as long [1.100 to 1.100]: 1.10 s, before 1.00 s"),
         (CHANGED, "flops is 2, but was 1, and is an exact quantity; if this is intended"),
         (MISSING, "time was 1.0 before, and is gone (removed); if this is intended"),
+        (MEMORY, "memory of a call is 24.6 KiB (+100.0%) at most, before 12.3 KiB; if this is intended"),
         (Row("t.py::test_c", "time", 1.0, 1.0, "INCONCLUSIVE", note="noise 9%"), "test_c: time: noise 9%"),
     ],
     ids=lambda value: value.verdict if isinstance(value, Row) else "",

@@ -1,0 +1,61 @@
+"""Which changes of memory and instructions are reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from prooflops.history.records import Timed, summary_of
+from prooflops.history.resources import resource_rows
+from prooflops.history.rows import counts, figures
+
+MEMORY = "memory"
+
+
+def group(key: str, *values: float) -> list[Timed]:
+    return [Timed(1.0, {}, {}, resources={key: value}) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([12_600] * 3, [25_200] * 3, "MORE MEMORY"),
+        ([25_200] * 3, [12_600] * 3, "LESS MEMORY"),
+        ([12_600] * 3, [12_600] * 3, None),
+        ([12_600] * 2, [25_200] * 8, None),  # too few processes to know that it is always so
+        ([1000] * 8, [5095] * 8, None),  # 5 times as much, and less than 4 KiB more
+        ([1000] * 8, [5096] * 8, "MORE MEMORY"),
+        ([1_000_000] * 8, [1_049_999] * 8, None),  # 49 KB more, and less than 5 %
+        ([1_000_000] * 8, [1_050_000] * 8, "MORE MEMORY"),
+        ([10_000, 20_000, 20_000], [20_000, 20_000, 90_000], None),  # both sides have had 20,000
+        ([10_000, 20_000, 11_000], [30_000, 24_097, 90_000], "MORE MEMORY"),
+        ([0] * 3, [8192] * 3, "MORE MEMORY"),
+    ],
+)
+def test_memory_is_reported_where_every_process_of_a_side_held_more_by_the_smallest_effect(
+    before: list[float], after: list[float], verdict: str | None
+) -> None:
+    rows = resource_rows({"a": (group(MEMORY, *before), group(MEMORY, *after))}, 0.05, 0.03)
+    assert [row.verdict for row in rows] == ([verdict] if verdict else [])
+
+
+def test_instructions_are_held_against_the_smallest_effect_of_times() -> None:
+    sides = group("instructions", *[1e6] * 4), group("instructions", *[1.03e6] * 4)
+    (row,) = resource_rows({"a": sides}, 0.05, 0.03)
+    assert (row.verdict, figures(row)) == ("MORE INSTRUCTIONS", ["1.00 M", "1.03 M (+3.0%)"])
+    assert not resource_rows({"a": sides}, 0.01, 0.04)
+
+
+def test_what_only_one_side_measured_is_not_compared() -> None:
+    assert not resource_rows({"a": (group("CUDA memory", *[1] * 8), group(MEMORY, *[9e9] * 8))}, 0.05, 0.03)
+
+
+def test_the_figures_are_read_back_from_a_record_and_shown_in_powers_of_1024() -> None:
+    def side(held: int) -> list[Timed]:
+        bench = {"fullname": "a", "stats": {"min": 1.0}, "extra_info": {"gate_resources": {MEMORY: held}}}
+        return [summary_of({"benchmarks": [bench], "prooflops": {}}, None, ()).benchmarks["a"]] * 3  # type: ignore[arg-type]
+
+    (row,) = rows = resource_rows({"a": (side(12_600), side(25_200))}, 0.05, 0.03)
+    assert figures(row) == ["12.3 KiB", "24.6 KiB (+100.0%)"]
+    assert counts(rows) == "1 MORE MEMORY"
+    (row,) = resource_rows({"a": (side(0), side(25_200))}, 0.05, 0.03)
+    assert figures(row) == ["0 B", "24.6 KiB"]

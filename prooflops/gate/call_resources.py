@@ -1,0 +1,137 @@
+"""What a benchmarked call takes besides time: the most bytes it holds, or its instructions. Copied beside a replicate.
+
+Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result `benchmark(function)`
+returns, that of `pedantic` with several iterations, or one of three or more warm-up rounds of `pedantic`, neither the
+first nor the last. So a function is called as often as without the gate, whatever its side effects are, the call is a
+warm one, and the timed rounds call the function itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from prooflops.machine.instructions import call_counted, is_permitted
+
+try:
+    import tracemalloc
+except ImportError:  # PyPy
+    tracemalloc = None  # type: ignore[assignment]
+
+KEY = "gate_resources"  # of a benchmark's extra_info
+MEMORY, INSTRUCTIONS = "memory", "instructions"
+MOST = 8  # processes of a side that measure: more add hardly anything
+
+Figures = dict[str, int]
+
+
+class UntimedCall:
+    """Stands for a benchmarked function in the calls that are not timed, and measures them."""
+
+    def __init__(self, function: Callable[..., Any], measured: str, warm_up: int = 0) -> None:
+        self.function, self.measured = function, measured
+        self.warm_up = warm_up  # the round in which it stands for the function as well, counted from 1; 0: in none
+        self.rounds = 0
+        self.figures: Figures = {}  # of the last call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        self.figures = {}
+        if self.measured == INSTRUCTIONS:
+            result, count = call_counted(self.function, *args, **kwargs)
+            if count is not None:
+                self.figures = {INSTRUCTIONS: count}
+        else:
+            result = call_traced(self.figures, self.function, *args, **kwargs)
+        if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
+            self.figures = {}  # its work is still to be done
+        return result
+
+    def in_round(self) -> Callable[..., Any]:
+        """What the next round calls."""
+        self.rounds += 1
+        return self if self.rounds == self.warm_up else self.function
+
+
+def measured_in(process: int) -> str:
+    """What the process of this number, of one side, measures: memory and instructions in turn; nothing after MOST."""
+    return (MEMORY, INSTRUCTIONS)[(process - 1) % 2] if process <= MOST else ""
+
+
+def measure_untimed_calls(measured: str) -> None:
+    """Has the fixture `benchmark` measure calls that it doesn't time, and leave the figures in `extra_info`.
+
+    `measured`: MEMORY or INSTRUCTIONS, as each would disturb the other; the former in place of the latter where they
+    can't be counted. Nothing is measured where pytest-benchmark is built in another way than versions 5.0 to 5.3.
+    """
+    if not measured:
+        return
+    if not is_permitted():
+        measured = MEMORY
+    try:
+        from pytest_benchmark import fixture
+    except ImportError:
+        return
+    cls: Any = getattr(fixture, "BenchmarkFixture", None)
+    # No public name tells the function of a timed round from the same function called for its result.
+    plain, pedantic, make_runner = (getattr(cls, name, None) for name in ("__call__", "pedantic", "_make_runner"))
+    if not (plain and pedantic and make_runner):
+        return
+
+    def run(fixture: Any, method: Callable[..., Any], untimed: UntimedCall, args: Any, kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        result = method(fixture, untimed, *args, **kwargs)
+        if untimed.figures and fixture.stats:
+            fixture.stats.extra_info.setdefault(KEY, untimed.figures)
+        return result
+
+    def call(self: Any, function_to_benchmark: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return run(self, plain, UntimedCall(function_to_benchmark, measured), args, kwargs)
+
+    def call_pedantic(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        warm_ups = inspect.signature(pedantic).bind(self, target, *args, **kwargs).arguments.get("warmup_rounds", 0)
+        chosen = warm_ups - 1 if isinstance(warm_ups, int) and warm_ups > 2 else 0
+        return run(self, pedantic, UntimedCall(target, measured, chosen), args, kwargs)
+
+    def runner(self: Any, function_to_benchmark: Any, *args: Any) -> Any:
+        is_ours = isinstance(function_to_benchmark, UntimedCall)
+        return make_runner(self, function_to_benchmark.in_round() if is_ours else function_to_benchmark, *args)
+
+    cls.__call__, cls.pedantic, cls._make_runner = call, call_pedantic, runner
+
+
+def call_traced(figures: Figures, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls `function`, and adds to `figures` by how much the bytes held exceeded those before at most.
+
+    "memory": what Python's allocators gave, numpy's arrays included; memory of other C libraries, such as tensors of
+    torch on the CPU, they don't see. "CUDA memory": what torch's allocator gave on all devices, where CUDA is in use.
+    """
+    if tracemalloc is None or tracemalloc.is_tracing():  # the project's own tracing would be disturbed
+        return function(*args, **kwargs)
+    cuda = _cuda_in_use()
+    devices = range(cuda.device_count()) if cuda else ()
+    held = sum(cuda.memory_allocated(device) for device in devices)
+    for device in devices:
+        cuda.reset_peak_memory_stats(device)
+    gc.collect(1)  # from here on the young generations are collected at the same points in every process
+    tracemalloc.start()
+    try:
+        result = function(*args, **kwargs)
+        if tracemalloc.is_tracing():
+            figures[MEMORY] = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    if peak := sum(cuda.max_memory_allocated(device) for device in devices) - held:
+        figures["CUDA memory"] = peak
+    return result
+
+
+def _cuda_in_use() -> Any:
+    """torch.cuda where a test has imported torch and used a GPU; else None."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
