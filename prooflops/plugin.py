@@ -110,8 +110,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
     # After every other plugin's own (the suite writes its record there), and before the terminal's summary.
-    result = yield
     config = session.config
+    interrupted = session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+    config.stash[run_state.PARTIAL] = str(
+        session.shouldfail or session.shouldstop or (interrupted and "interrupted") or ""
+    )
+    result = yield
     if run_state.MARKERS not in config.stash or hasattr(config, "workerinput") or config.option.collectonly:
         return result
     if session.exitstatus == pytest.ExitCode.USAGE_ERROR:

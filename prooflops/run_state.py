@@ -14,6 +14,7 @@ RECORD_PATH = pytest.StashKey[Path]()  # where the record of this run was writte
 STORAGE_ERROR = pytest.StashKey[str]()  # why the record or a baseline could not be written
 WATCH = pytest.StashKey[Any]()  # during a benchmark's call: the machine.contention.Watch that began with it
 CONTENTION = pytest.StashKey[dict[str, dict[str, Any]]]()  # per benchmark, see machine.contention
+PARTIAL = pytest.StashKey[str]()  # why the run ended before all of its tests had run; empty where they did
 MARKERS = pytest.StashKey[dict[str, dict[str, Any]]]()  # per benchmark, the arguments of its marker `gate`
 
 

@@ -26,6 +26,7 @@ from prooflops.suite import plugin
 from prooflops.suite.collection import claims_of
 from prooflops.suite.registry import load_registry
 from prooflops.suite.run import evidence_of
+from prooflops.suite.verdicts import RED
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIES = 3  # for a fault that a claim about speed must notice: on a busy machine noise can hide it
@@ -104,7 +105,7 @@ def result_of(planted: Fault, traceback: str) -> dict[str, Any]:
     """The run with a fault planted, again where noise hides it: which claims did not notice, and what excuses them."""
     for _ in range(TRIES):
         run = verdicts_under(planted, planted.turns_red, traceback)
-        unnoticed = [claim for claim in planted.turns_red if run["rows"].get(claim, {}).get("verdict") != "FAILS"]
+        unnoticed = [claim for claim in planted.turns_red if run["rows"].get(claim, {}).get("verdict") not in RED]
         noisy = bool(unnoticed) and all(NOISE in run["rows"].get(claim, {}).get("reason", "") for claim in unnoticed)
         if not noisy:
             break

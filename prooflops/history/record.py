@@ -16,7 +16,7 @@ import pytest
 from prooflops import __version__
 from prooflops.history import records
 from prooflops.machine import cpu, nvml
-from prooflops.run_state import CONTENTION, MARKERS, RECORD_PATH, REPLICATE, STORAGE_ERROR
+from prooflops.run_state import CONTENTION, MARKERS, PARTIAL, RECORD_PATH, REPLICATE, STORAGE_ERROR
 
 SETTING_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -84,6 +84,7 @@ def record_of(config: pytest.Config, **facts: Any) -> dict[str, Any]:
         "arguments": list(config.invocation_params.args),
         "fingerprint": fingerprint(config),
         "verdicts": [],
+        "partial": config.stash.get(PARTIAL, ""),
         **facts,
     }
     return content

@@ -139,6 +139,7 @@ class Summary:
     commit: str
     benchmarks: Mapping[str, Timed]
     verdicts: Mapping[str, str]
+    partial: str = ""  # why the run ended before all of its tests had run
 
     @property
     def contended(self) -> bool:
@@ -165,6 +166,7 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
                 and 0 < (timed := _timed(bench, exact)).time_s < math.inf
             },
             verdicts={row["id"]: row["verdict"] for row in ours.get("verdicts", [])},
+            partial=str(ours.get("partial") or ""),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UnreadableRecord(f"{path}: not a record of this suite ({type(error).__name__}: {error})") from error
@@ -253,7 +255,8 @@ def baseline(
 ) -> list[Summary]:
     """The records that `wanted` stands for: a name, "latest" (this fingerprint's newest) or a record's file.
 
-    Of the newest the one that has most of these `benchmarks`: a run of others in between is not what is meant.
+    Of the newest whole runs the one that has most of these `benchmarks`: a run of others in between is not what is
+    meant, and neither is one that was interrupted.
 
     `own` is the fingerprint in force; where it has no baseline of that name, that of another fingerprint is returned,
     for the caller to refuse. Raises UnknownBaseline, naming those there are, and UnreadableRecord.
@@ -264,13 +267,15 @@ def baseline(
         for path in files:  # the newest by this fingerprint, else by any: the caller says what differs
             with suppress(UnreadableRecord):
                 found = read_summary(path, exact)
+                if found.partial:
+                    continue
                 shared = len(found.benchmarks.keys() & set(benchmarks))
                 if best is None or (shared > most and best.fingerprint_id == found.fingerprint_id):
                     best, most = found, shared
                 if most >= len(benchmarks) or best.fingerprint_id != found.fingerprint_id:
                     break
         if best is None:
-            raise UnknownBaseline(f"--gate-baseline latest: there is no record in {folder} yet")
+            raise UnknownBaseline(f"--gate-baseline latest: there is no record of a whole run in {folder} yet")
         return [best]
     named = {path.parent.parent.name: path for path in baselines(folder).get(wanted, [])}
     if named:

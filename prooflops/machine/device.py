@@ -147,6 +147,22 @@ def driver(device: torch.device) -> str | None:
     return nvml.driver_version() if device.type == "cuda" else None
 
 
+def why_lost(device: torch.device) -> str:
+    """The error of an accelerator that can no longer add two numbers; empty where it can, and for a CPU.
+
+    A CUDA error other than a lack of memory is sticky: everything that the process asks from then on fails with it.
+    """
+    if device.type == "cpu":
+        return ""
+    try:
+        (torch.ones(1, device=device) + 1).item()  # waits for all that was started before
+    except torch.OutOfMemoryError:
+        return ""
+    except Exception as error:  # each back end has its own
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    return ""
+
+
 def nvml_handle(device: torch.device) -> Any:
     """What NVML calls a CUDA device; None without NVML, or where it does not know the device."""
     return nvml.handle(getattr(torch.cuda.get_device_properties(device), "uuid", None))
@@ -194,9 +210,8 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
     }
 
 
-def headline(device: torch.device) -> list[str]:
-    """The lines about machine and software that head every run."""
-    facts = fingerprint(device)
+def headline(device: torch.device, facts: dict[str, Any]) -> list[str]:
+    """The lines about machine and software that head every run, from the device's fingerprint."""
     memory = f"{facts['memory_bytes'] / 2**30:.1f} GiB" if facts["memory_bytes"] else "memory unknown"
     count = f"{facts['count']} x " if facts["count"] > 1 else ""
     versions = [f"torch {facts['torch']}"]

@@ -22,23 +22,26 @@ class Answer:
 
     claim: str
     statement: str
-    verdict: str  # holds | corrected | FAILS | does not apply | not checked
+    verdict: str  # holds | corrected | FAILS | error | does not apply | not checked
     reason: str  # why it fails, does not apply, or was not checked; the correction of a wrong claim
     figures: tuple[str, ...]
 
 
 def answer_of(claim: Claim, outcomes: Sequence[Outcome]) -> Answer:
-    """One answer from all tests of a claim: a failure decides, then what was not checked, then what does not apply."""
+    """One answer from all tests: a failure decides, then a crash, what was not checked, and what does not apply."""
 
     def reasons(selected: Iterable[Outcome]) -> str:
         return "; ".join(dict.fromkeys(outcome.reason.removeprefix(f"{DOES_NOT_APPLY}: ") for outcome in selected))
 
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    errors = [outcome for outcome in outcomes if outcome.status == "error"]
     not_applicable = [outcome for outcome in outcomes if outcome.reason.startswith(DOES_NOT_APPLY)]
-    settled = (*failed, *not_applicable)
+    settled = (*failed, *errors, *not_applicable)
     unchecked = [outcome for outcome in outcomes if outcome.status != "passed" and outcome not in settled]
     if failed:
         verdict, reason = "FAILS", reasons(failed)
+    elif errors:
+        verdict, reason = "error", reasons(errors)
     elif unchecked:
         verdict, reason = "not checked", reasons(unchecked)
     elif not_applicable:

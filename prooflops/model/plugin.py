@@ -126,7 +126,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         examination = config.stash[_examination]
         examination.answers = config.stash[_answers].in_order()
         device = examination.user_model.device
-        report.write(examination, Path(config.option.report), machine.headline(device), machine.fingerprint(device))
+        facts = machine.fingerprint(device)
+        report.write(examination, Path(config.option.report), machine.headline(device, facts), facts)
 
 
 @pytest.hookimpl(trylast=True)

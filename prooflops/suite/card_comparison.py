@@ -10,6 +10,7 @@ from typing import Any
 
 from prooflops.console.tables import engineering
 from prooflops.history.records import is_ignored
+from prooflops.suite.verdicts import RED
 
 ALONE, AT_ONCE = "alone", "at once"
 # An outlier is at least this far from the median card by both measures.
@@ -200,12 +201,12 @@ def failures(runs: Sequence[CardRun]) -> list[str]:
     for run in runs:
         name = f"{run.card.name} {run.phase}"
         verdicts = run.record["prooflops"]["verdicts"] if run.record else []
-        failing = [str(verdict["id"]) for verdict in verdicts if verdict["verdict"] == "FAILS"]
         if run.code or run.record is None:
             output = run.output.strip().splitlines()
             shown = [line for line in output if line.startswith(("FAILED", "ERROR"))] or output[-5:]
             lines.append(f"{name}: exit {run.code}, {'without' if run.record is None else 'with'} a record")
             lines += [f"    {line}" for line in shown]
-        if failing:
-            lines.append(f"{name}: FAILS {', '.join(failing)}")
+        for word in RED:
+            if claims := [str(verdict["id"]) for verdict in verdicts if verdict["verdict"] == word]:
+                lines.append(f"{name}: {word} {', '.join(claims)}")
     return lines

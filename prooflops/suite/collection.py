@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -50,6 +50,37 @@ def _runs_all_claims(config: pytest.Config) -> bool:
         config.option.keyword or config.option.markexpr or config.getoption("deselect", None) or config.option.ignore
     )
     return not narrowed and any(path == wanted or path in wanted.parents for path in given)
+
+
+def note_all_tests(config: pytest.Config, run: Run, items: Iterable[pytest.Item]) -> None:
+    """Notes every test of each claim that these items bear, with what to say of one that does not run.
+
+    The items are what was collected, before any is deselected. Where the command line names files or tests, the others
+    are looked up: a claim is not checked by a part of its tests.
+    """
+    items = [*items]
+    for item in items:
+        for claim in claims_of(item):
+            run.tests[claim][item.nodeid] = "deselected"
+    if any("::" in argument for argument in config.args):
+        for module in dict.fromkeys(item.getparent(pytest.Module) for item in items):
+            for test in _tests_in(module) if module else ():
+                for claim in claims_of(test):
+                    run.tests[claim].setdefault(test.nodeid, "not named on the command line")
+    named = {item.path for item in items}
+    for file in sorted(config.rootpath.glob("test_claims/test_*.py")):
+        if run.tests and file not in {*named, *config.getini("model_tests")}:
+            text = file.read_text(encoding="utf-8")
+            for claim in [claim for claim in run.tests if f'"{claim}"' in text]:
+                run.tests[claim][file.name] = f"{file.name} was not collected"
+
+
+def _tests_in(collector: pytest.Collector) -> Iterator[pytest.Item]:
+    for child in collector.collect():
+        if isinstance(child, pytest.Item):
+            yield child
+        elif isinstance(child, pytest.Collector):
+            yield from _tests_in(child)
 
 
 def skip_without_hardware(item: pytest.Item, run: Run) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import signal
+import threading
 from collections.abc import Generator
 from contextlib import nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import hypothesis
@@ -15,7 +19,7 @@ import prooflops
 from accounting import measured
 from prooflops.gate.settings import history_folder
 from prooflops.machine import device as machine
-from prooflops.run_state import is_replicate
+from prooflops.run_state import PARTIAL, is_replicate
 from prooflops.suite import ranks, report
 from prooflops.suite.collection import (
     EXAMPLE_COUNTER,
@@ -23,9 +27,11 @@ from prooflops.suite.collection import (
     check_claims_have_tests,
     claims_of,
     count_examples,
+    note_all_tests,
     skip_without_hardware,
     use_device_clock,
 )
+from prooflops.suite.crashes import crash_of, one_line
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
 
@@ -128,6 +134,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     run = config.stash[RUN]
     check_claims_exist(run.registry, items)
     check_claims_have_tests(config, run.registry, items)
+    note_all_tests(config, run, items)
     for item in items:
         claims = claims_of(item)
         item.extra_keyword_matches.update(claims)
@@ -171,9 +178,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     result = yield
     evidence = item.stash[EVIDENCE]
+    if call.excinfo and not isinstance(call.excinfo.value, (pytest.skip.Exception, pytest.xfail.Exception)):
+        error = call.excinfo.value
+        evidence.crash = crash_of(error) if call.when == "call" else f"{call.when}: {one_line(error)}"
+        if lost := machine.why_lost(item.config.stash[RUN].device):
+            evidence.crash = item.session.shouldfail = f"the device is lost: {lost} [after {item.nodeid}]"
     evidence.attach(result)
     if result.when == "teardown":  # the report from which JUnit's XML takes the properties
         result.user_properties = [*result.user_properties, *evidence.properties]
@@ -191,8 +205,35 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
 
 
 def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any]:
-    job = ranks.job_rank()
-    return machine.fingerprint(config.stash[RUN].device) | ({"ranks": job.size} if job else {})
+    job, run = ranks.job_rank(), config.stash[RUN]
+    # Of the start where there was one: a device that was lost since cannot be asked.
+    return (run.fingerprint or machine.fingerprint(run.device)) | ({"ranks": job.size} if job else {})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config, run = session.config, session.config.stash[RUN]
+    if not _only_starts_others(config):
+        run.fingerprint = machine.fingerprint(run.device)
+    if threading.current_thread() is threading.main_thread():
+        end_run_on_sigint(session)
+
+
+def end_run_on_sigint(session: pytest.Session) -> None:
+    """Ends the run after the test that swallows a KeyboardInterrupt, as one in a callback of torch or hypothesis."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: FrameType | None) -> object:
+        session.shouldstop = "interrupted"
+        return before(number, frame) if callable(before) else None
+
+    if callable(before):
+        signal.signal(signal.SIGINT, stop)
+        session.config.add_cleanup(functools.partial(_restore_sigint, before))
+
+
+def _restore_sigint(handler: Any) -> None:
+    signal.signal(signal.SIGINT, handler)
 
 
 # ---- reporting ---------------------------------------------------------------------------------------------------
@@ -201,7 +242,7 @@ def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any]:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash[RUN]
     origin = f"accounting and prooflops from {Path(str(accounting.__file__)).parents[1]}"
-    head = [f"device: {run.device}"] if _only_starts_others(config) else machine.headline(run.device)
+    head = [f"device: {run.device}"] if _only_starts_others(config) else machine.headline(run.device, run.fingerprint)
     return [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
 
 
@@ -209,6 +250,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     run = config.stash[RUN]
+    run.stopped = config.stash.get(PARTIAL, "")
     if config.option.collectonly or hasattr(config, "workerinput") or _only_starts_others(config):
         return
     if not ranks.is_writer():
@@ -216,8 +258,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     # A user's model has a page of its own and leaves the report of the last validation as it is; so do the processes of
     # a gate run.
     only_model = config.getoption("model", None) and not run.outcomes
-    folder = None if is_replicate() or only_model else Path(config.option.report)
+    config.stash[PARTIAL] = run.partial
+    folder = None if is_replicate() or only_model else Path(config.option.report, *(["partial"] if run.partial else []))
     finished = config.stash[report.FINISHED] = report.finish(config, run, folder=folder, records=history_folder(config))
+    if finished.unwritten and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if finished.verdicts and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK  # all that was asked for is on record
 
@@ -225,4 +270,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     stash = terminalreporter.config.stash
     if report.FINISHED in stash:
-        report.print_summary(terminalreporter, stash[report.FINISHED], known=stash[RUN].known)
+        report.print_summary(terminalreporter, stash[report.FINISHED], stash[RUN])

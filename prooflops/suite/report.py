@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from prooflops.machine import device as machine
 from prooflops.suite import plots
 from prooflops.suite.registry import Registry
 from prooflops.suite.run import Run
-from prooflops.suite.verdicts import VERDICTS, Verdict
+from prooflops.suite.verdicts import RED, VERDICTS, Verdict
 
-COLOURS = {"FAILS": "red", "not checked": "yellow", "corrected": "cyan"}
+COLOURS = {"FAILS": "red", "error": "red", "not checked": "yellow", "corrected": "cyan"}
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What one run found, and where it was written."""
+    """What one run found, and where it was written, or why not."""
 
     fingerprint: dict[str, Any]
     headline: list[str]
@@ -33,6 +33,7 @@ class FinishedRun:
     benchmarks: list[dict[str, Any]]
     folder: Path | None
     record: Path | None
+    unwritten: str = ""
 
 
 FINISHED = pytest.StashKey[FinishedRun]()
@@ -43,19 +44,31 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
     """Writes the record of a run that had a claim or a benchmark, and with a folder verdicts.json and report.md."""
     verdicts = run.verdicts()
     content = record.record_of(config, pace=run.pace, verdicts=[verdict.as_dict() for verdict in verdicts])
-    fingerprint, headline = content["prooflops"]["fingerprint"], machine.headline(run.device)
+    fingerprint = content["prooflops"]["fingerprint"]
+    headline = machine.headline(run.device, fingerprint)
+    if run.partial:
+        headline.append(f"part of a run: {run.partial}")
     if not verdicts and not content["benchmarks"]:
         return FinishedRun(fingerprint, headline, [], [], None, None)
     path = record.save(config, content, records)
     finished = FinishedRun(fingerprint, headline, verdicts, content["benchmarks"], folder, path)
     if folder is None:
         return finished
-    history.write_atomically(folder / "verdicts.json", json.dumps(content["prooflops"]["verdicts"], indent=1) + "\n")
+    try:
+        write_pages(config, run, finished, folder, records)
+    except OSError as error:  # what was found is printed all the same
+        return replace(finished, folder=None, unwritten=f"the report could not be written to {folder}: {error}")
+    return finished
+
+
+def write_pages(config: pytest.Config, run: Run, finished: FinishedRun, folder: Path, records: Path) -> None:
+    """Writes verdicts.json, report.md and the plot. Raises OSError."""
+    rows = [verdict.as_dict() for verdict in finished.verdicts]
+    history.write_atomically(folder / "verdicts.json", json.dumps(rows, indent=1) + "\n")
     page = [markdown(finished, run.registry), *trend_lines(config, records, finished)]
     history.write_atomically(folder / "report.md", "\n".join(page))
-    if drawing := plots.roofline_svg(finished.benchmarks, f"Roofline measured on {fingerprint['name']}"):
+    if drawing := plots.roofline_svg(finished.benchmarks, f"Roofline measured on {finished.fingerprint['name']}"):
         history.write_atomically(folder / ROOFLINE, drawing)
-    return finished
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------
@@ -209,7 +222,7 @@ def trend_lines(config: pytest.Config, records: Path, finished: FinishedRun) -> 
     return trend.markdown([each for each in listed if isinstance(each, history.Summary)], names) if names else []
 
 
-def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, *, known: frozenset[str]) -> None:
+def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, run: Run) -> None:
     """The tables at the end of a run on the terminal: per topic, and in full with -v."""
     verdicts = finished.verdicts
     if finished.benchmarks:
@@ -221,16 +234,20 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, *, k
         for line in aligned(topic_table(verdicts)):
             terminal.write_line(line)
         verbose = terminal.config.get_verbosity() > 0
-        shown = [verdict for verdict in verdicts if verbose or verdict.verdict == "FAILS"]
+        shown = [verdict for verdict in verdicts if verbose or verdict.verdict in RED]
         width = max((len(verdict.id) for verdict in shown), default=0)
         for verdict in shown:
             colour = COLOURS.get(verdict.verdict, "green")
             terminal.write_line(f"{verdict.id:<{width}}  {verdict_line(verdict)}", **{colour: True})
         if not verbose:
             _print_unchecked(terminal, verdicts)
-        settled = {verdict.id for verdict in verdicts if verdict.verdict not in ("FAILS", "not checked")}
-        for claim in sorted(known & settled):
+        settled = {verdict.id for verdict in verdicts if verdict.verdict not in (*RED, "not checked")}
+        for claim in sorted(run.known & settled):
             terminal.write_line(f"{claim} is listed in --known-failures but now holds: remove it there", yellow=True)
+    if run.partial:
+        terminal.write_line(f"part of a run: {run.partial}; no baseline, and the last whole report stays", red=True)
+    if finished.unwritten:
+        terminal.write_line(finished.unwritten, red=True)
     if finished.folder:
         terminal.write_line(f"report: {finished.folder}/report.md  verdicts: {finished.folder}/verdicts.json")
     if finished.record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ class Evidence:
     figures: list[str] = field(default_factory=list)
     cases: int = 0
     unmet: str = ""  # the hardware that it needs and this machine lacks
+    crash: str = ""  # what ended it, where that is no contradiction of its claims
 
     def attach(self, report: pytest.TestReport) -> None:
         """Puts it on a report, as a dict of plain values: those survive pytest's own serialisation, as for xdist."""
@@ -29,10 +31,15 @@ class Evidence:
     def properties(self) -> list[tuple[str, object]]:
         """The same for readers of JUnit's XML, as properties of the test."""
         rows = [("claim", claim) for claim in self.claims] + [("figure", figure) for figure in self.figures]
-        return [*rows, ("cases", self.cases), *([("unmet", self.unmet)] if self.unmet else [])]
+        return [
+            *rows,
+            ("cases", self.cases),
+            *((key, text) for key in ("unmet", "crash") if (text := getattr(self, key))),
+        ]
 
 
 EVIDENCE = pytest.StashKey[Evidence]()
+LONGEST_REASON = 600
 
 
 class Run:
@@ -52,22 +59,49 @@ class Run:
         self.selected = selected
         self.known = known
         self.outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
+        self.tests: defaultdict[str, dict[str, str]] = defaultdict(dict)  # per claim, why each of its tests may not run
+        self.chosen: dict[str, list[str]] = {}  # the tests that were to run, each with its claims
+        self.ended: set[str] = set()
+        self.stopped = ""  # why the run ended early, if it did
+        self.fingerprint: dict[str, Any] = {}  # as it was at the start: a lost device cannot be asked
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.chosen = {item.nodeid: item.stash[EVIDENCE].claims for item in session.items if EVIDENCE in item.stash}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self.ended.add(report.nodeid)
         if outcome := outcome_of(report):
             for claim in evidence_of(report).claims:
                 self.outcomes[claim].append(outcome)
 
     def verdicts(self) -> list[Verdict]:
         """A verdict for each claim this run had a test of, and the on-record ones of its topics, as in the registry."""
-        topics = {claim.partition(".")[0] for claim in self.outcomes}
+        tested = {claim for claims in self.chosen.values() for claim in claims} | self.outcomes.keys()
+        topics = {claim.partition(".")[0] for claim in tested}
 
         def concerned(claim: Claim) -> bool:
             asked = claim.topic in topics if self.selected is None else claim.id in self.selected
-            return claim.id in self.outcomes or (asked and claim.on_record)
+            return (asked and claim.on_record) or (claim.id in tested and (asked or self.selected is None))
 
         rows = self.registry.claims.values()
-        return [verdict_of(claim, self.outcomes.get(claim.id, [])) for claim in rows if concerned(claim)]
+        return [verdict_of(claim, self._outcomes(claim.id)) for claim in rows if concerned(claim)]
+
+    def _outcomes(self, claim: str) -> list[Outcome]:
+        """The outcomes of a claim's tests, those that did not run included."""
+        known = self.outcomes.get(claim, [])
+        ran = {outcome.test for outcome in known}
+        ended = self.stopped or "the run ended before them"
+        unrun = {test: ended if test in self.chosen else why for test, why in self.tests[claim].items()}
+        return [*known, *(Outcome(test, "unrun", why, cases=0) for test, why in unrun.items() if test not in ran)]
+
+    @property
+    def partial(self) -> str:
+        """What ended the run before all of its tests had run, and after how many; empty where they all did."""
+        ended = len(self.ended & self.chosen.keys())
+        return (
+            f"{self.stopped or 'ended'}, after {ended} of {len(self.chosen)} tests" if ended < len(self.chosen) else ""
+        )
 
 
 RUN = pytest.StashKey[Run]()
@@ -87,19 +121,20 @@ def outcome_of(report: pytest.TestReport) -> Outcome | None:
     return Outcome(
         test=report.nodeid,
         status=_status(report, evidence),
-        reason=_reason(report),
+        reason=evidence.crash or _reason(report),
         cases=evidence.cases,
         duration=report.duration,
         figures=tuple(evidence.figures),
+        known=report.skipped and hasattr(report, "wasxfail"),
     )
 
 
 def _status(report: pytest.TestReport, evidence: Evidence) -> str:
-    if hasattr(report, "wasxfail"):
-        return "known" if report.skipped else "passed"
-    if report.skipped:
+    if report.skipped and not hasattr(report, "wasxfail"):
         return "unmet" if evidence.unmet else "skipped"
-    return report.outcome
+    if report.passed:
+        return "passed"
+    return "error" if evidence.crash else "failed"
 
 
 def _reason(report: pytest.TestReport) -> str:
@@ -111,5 +146,9 @@ def _reason(report: pytest.TestReport) -> str:
     else:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = crash.message if crash else str(report.longrepr or "")
-    lines = text.strip().splitlines()
-    return lines[0][:300] if lines else report.outcome
+    message = text.strip().partition("\nassert ")[0]  # what follows is pytest's own explanation of the assertion
+    return shortened(" ".join(message.split())) or report.outcome
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ... ({len(text):,} characters)"

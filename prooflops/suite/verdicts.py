@@ -9,7 +9,8 @@ from typing import Any
 
 from prooflops.suite.registry import Claim
 
-VERDICTS = ("holds", "holds if", "corrected", "FAILS", "not checked", "on record")
+VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
+RED = ("FAILS", "error")
 WRITTEN_VERDICTS = {"holds": "holds", "holds-if": "holds if", "wrong": "corrected"}  # where all tests pass
 
 
@@ -18,11 +19,13 @@ class Outcome:
     """The result of one test of a claim."""
 
     test: str
-    status: str  # passed | failed | unmet (hardware it needs is absent) | skipped | known (a listed failure)
+    # passed | failed | error (it crashed) | unmet (hardware it needs is absent) | skipped | unrun (it did not run)
+    status: str
     reason: str = ""
     cases: int = 1
     duration: float = 0.0
     figures: tuple[str, ...] = ()
+    known: bool = False  # a failure that --known-failures lists
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,22 @@ class Verdict:
 def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     """One verdict from all outcomes of a claim's tests.
 
-    A failure decides against everything else. A claim with a skipped test is not checked, whatever the reason, unless
-    that test was skipped for hardware that the claim as a whole does not need, and other tests of it passed; those
-    skipped are then named in the reason.
+    A failure decides against everything else, then a crash. A claim with a test that did not run or was skipped is not
+    checked, whatever the reason, unless that test was skipped for hardware that the claim as a whole does not need, and
+    other tests of it passed; those skipped are then named in the reason.
     """
     by_status: defaultdict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_status[outcome.status].append(outcome)
-    passed, failed, known = by_status["passed"], by_status["failed"], by_status["known"]
-    skipped, unmet = by_status["skipped"], by_status["unmet"]
+    passed, failed, errors = by_status["passed"], by_status["failed"], by_status["error"]
+    skipped, unmet, unrun = by_status["skipped"], by_status["unmet"], by_status["unrun"]
+    red = failed or errors
     statement = _joined([claim.condition, claim.correction, claim.note if claim.on_record else ""])
-    if failed or known:
-        verdict, reason = "FAILS", _reasons(failed or known)
+    if red:
+        verdict, reason = "FAILS" if failed else "error", _reasons([each for each in red if not each.known] or red)
+    elif unrun:
+        verdict = "not checked"
+        reason = f"{len(outcomes) - len(unrun)} of {len(outcomes)} tests ran: {_reasons(unrun)}"
     elif skipped:
         verdict, reason = "not checked", _reasons(skipped)
     elif passed:
@@ -75,11 +82,11 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
         id=claim.id,
         verdict=verdict,
         reason=reason,
-        cases=sum(outcome.cases for outcome in (*passed, *failed, *known)),
+        cases=sum(outcome.cases for outcome in (*passed, *failed, *errors)),
         duration=round(sum(outcome.duration for outcome in outcomes), 4),
         figures=tuple(figure for outcome in outcomes for figure in outcome.figures),
-        known=bool(known) and not failed,
-        tests=tuple(outcome.test for outcome in outcomes),
+        known=bool(red) and all(outcome.known for outcome in (*failed, *errors)),
+        tests=tuple(outcome.test for outcome in outcomes if outcome.status != "unrun"),
     )
 
 

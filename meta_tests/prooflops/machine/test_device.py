@@ -139,3 +139,29 @@ def test_equal_machines_have_equal_fingerprints_and_another_thread_count_another
         assert devices.fingerprint(CPU) != before
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (None, ""),
+        (torch.OutOfMemoryError("CUDA out of memory"), ""),
+        (RuntimeError("CUDA error: an illegal\nmemory access"), "RuntimeError: CUDA error: an illegal memory access"),
+    ],
+)
+def test_a_device_is_lost_where_it_cannot_add_for_another_reason_than_memory(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, why: str
+) -> None:
+    asked = []
+
+    def ones(size: int, device: torch.device) -> torch.Tensor:
+        asked.append(device)
+        if error:
+            raise error
+        return torch.zeros(size)
+
+    monkeypatch.setattr(torch, "ones", ones)
+    assert devices.why_lost(GPU) == why
+    assert asked == [GPU]
+    assert devices.why_lost(CPU) == "", "a CPU is not asked"
+    assert asked == [GPU]

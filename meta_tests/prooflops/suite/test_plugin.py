@@ -1,6 +1,7 @@
 """Child runs of the suite over demonstration claims: verdicts, exit codes, refusals, what is written."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,11 @@ def test_wrong_on_many_gpus(): ...
 def test_fails():
     assert 1 == 2, "one is not two"
 
+@pytest.mark.claim("demo.crashes")
+@given(x=strategies.integers())
+def test_crashes(x):
+    {}["bf16"]
+
 @pytest.mark.claim("demo.gpu")
 def test_gpu():
     raise RuntimeError("must not run without CUDA")
@@ -60,6 +66,7 @@ def whole_house(tmp_path_factory: pytest.TempPathFactory) -> House:
     house.claim("demo.if", written="holds-if", condition="the moon is full")
     house.claim("demo.wrong", written="wrong", correction="it is otherwise")
     house.claim("demo.fails", statement="One is two.")
+    house.claim("demo.crashes")
     house.claim("demo.gpu", needs='["cuda"]')
     house.claim("demo.skipped")
     house.test(HOLDING + EVERY_KIND)
@@ -91,6 +98,7 @@ def test_each_kind_of_claim_gets_its_verdict(whole_run: ChildRun) -> None:
         "demo.if": "holds if",
         "demo.wrong": "corrected",
         "demo.fails": "FAILS",
+        "demo.crashes": "error",
         "demo.gpu": "not checked",
         "demo.skipped": "not checked",
     }
@@ -99,6 +107,7 @@ def test_each_kind_of_claim_gets_its_verdict(whole_run: ChildRun) -> None:
 def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run: ChildRun) -> None:
     assert whole_run.verdicts["demo.if"]["cases"] == 100, "every example of a property is a case"
     assert whole_run.verdicts["demo.skipped"]["reason"] == "nobody knows"
+    assert whole_run.verdicts["demo.crashes"]["reason"] == "KeyError: 'bf16'"
     assert whole_run.verdicts["demo.gpu"]["reason"] == "needs a CUDA device"
     assert "1 of 2 tests not run here" in whole_run.verdicts["demo.wrong"]["reason"]
     assert whole_run.verdicts["demo.wrong"]["figures"] == ["7.0x"]
@@ -129,7 +138,7 @@ def test_the_report_has_every_claim(whole_house: House, whole_run: ChildRun) -> 
 def test_the_record_has_benchmarks_verdicts_and_fingerprint(whole_record: tuple[Path, dict[str, Any]]) -> None:
     _, content = whole_record
     assert [bench["name"] for bench in content["benchmarks"]] == ["test_sum"]
-    assert len(content["prooflops"]["verdicts"]) == 6
+    assert len(content["prooflops"]["verdicts"]) == 7
     assert content["prooflops"]["fingerprint"]["device"] == "cpu"
     assert "hz_actual" not in content["machine_info"]["cpu"], "the clock at one moment is no property of a machine"
 
@@ -230,14 +239,127 @@ def test_a_clone_with_another_copy_installed_is_refused(house: House, tmp_path_f
     assert f"was imported from {elsewhere}" in run.output, run.output
 
 
-def test_an_interrupted_run_leaves_the_history_readable(house: House) -> None:
-    house.claim("demo.holds")
-    house.test(HOLDING)
-    house.run()
-    house.test("def test_interrupted():\n    raise KeyboardInterrupt")
-    run = house.run()
-    assert run.code == 2, run.output
-    records = [record for _, record in history.records(house.root / ".prooflops" / "history")]
-    assert len(records) == 2
-    assert all(isinstance(record, dict) for record in records)
-    json.loads((house.root / "reports" / "verdicts.json").read_text())
+PARTS = """
+import os, signal, pytest
+from prooflops.machine import device as machine
+
+@pytest.mark.claim("demo.two-tests")
+def test_first(): ...
+
+@pytest.mark.claim("demo.two-tests", "demo.two-files")
+def test_second(): ...
+"""
+STOPS = """
+import os, signal, pytest
+from prooflops.machine import device as machine
+
+@pytest.mark.claim("demo.before-{why}")
+def test_before(): ...
+
+def test_stops(monkeypatch):
+    {stop}
+
+@pytest.mark.claim("demo.before-{why}", "demo.after-{why}")
+def test_after(): ...
+"""
+SWALLOWED = "try:\n        os.kill(os.getpid(), signal.SIGINT)\n    except KeyboardInterrupt: ..."
+LOST = "monkeypatch.setattr(machine, 'why_lost', lambda device: 'CUDA error: an illegal address')\n    assert False"
+STOPPING = {"interrupted": "raise KeyboardInterrupt", "swallowed": SWALLOWED, "lost": LOST}
+PART_LINES = {
+    "whole": "--report reports test_claims/test_demo.py test_claims/test_other.py",
+    "deselected": "--report deselected -k test_first test_claims/test_demo.py test_claims/test_other.py",
+    "named": "--report named test_claims/test_demo.py::test_first",
+    "one file": "--report one_file test_claims/test_demo.py",
+    "unwritable": "--report /dev/null/reports test_claims/test_demo.py test_claims/test_other.py",
+    **{why: f"--report reports test_claims/test_{why}.py" for why in STOPPING},
+}
+
+
+@pytest.fixture(scope="module")
+def part_house(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, dict[str, ChildRun]]:
+    """Runs of which some tests did not run, all in one process."""
+    house = new_house(tmp_path_factory.mktemp("house"))
+    for claim in (
+        "demo.two-tests",
+        "demo.two-files",
+        *(f"demo.{when}-{why}" for when in ("before", "after") for why in STOPPING),
+    ):
+        house.claim(claim)
+    house.test(PARTS)
+    house.test('@pytest.mark.claim("demo.two-files")\ndef test_third(): ...', "test_claims/test_other.py")
+    for why, stop in STOPPING.items():
+        house.test(STOPS.format(stop=stop, why=why), f"test_claims/test_{why}.py")
+    lines = {key: f"-p no:cacheprovider --device cpu {line}" for key, line in PART_LINES.items()}
+    runs = run_pytest_for_each(house.root, lines.values())
+    return house, {key: runs[line] for key, line in lines.items()}
+
+
+def verdicts_in(folder: Path) -> dict[str, tuple[str, str]]:
+    rows = json.loads((folder / "verdicts.json").read_text())
+    return {row["id"]: (row["verdict"], row["reason"]) for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("folder", "claim", "verdict", "reason"),
+    [
+        ("reports", "demo.two-tests", "holds", ""),
+        ("reports", "demo.two-files", "holds", ""),
+        ("deselected", "demo.two-tests", "not checked", "1 of 2 tests ran: deselected"),
+        ("named", "demo.two-tests", "not checked", "1 of 2 tests ran: not named on the command line"),
+        ("one_file", "demo.two-tests", "holds", ""),
+        ("one_file", "demo.two-files", "not checked", "1 of 2 tests ran: test_other.py was not collected"),
+    ],
+)
+def test_a_claim_is_not_checked_by_a_part_of_its_tests(
+    part_house: tuple[House, dict[str, ChildRun]], folder: str, claim: str, verdict: str, reason: str
+) -> None:
+    house, runs = part_house
+    assert verdicts_in(house.root / folder)[claim] == (verdict, reason), runs
+
+
+@pytest.mark.parametrize(
+    ("why", "code", "said", "after"),
+    [
+        ("interrupted", 2, "interrupted", 1),
+        ("swallowed", 2, "interrupted", 2),
+        (
+            "lost",
+            1,
+            "the device is lost: CUDA error: an illegal address [after test_claims/test_lost.py::test_stops]",
+            2,
+        ),
+    ],
+)
+def test_a_run_that_is_stopped_says_so_and_leaves_the_last_whole_report(
+    part_house: tuple[House, dict[str, ChildRun]], why: str, code: int, said: str, after: int
+) -> None:
+    house, runs = part_house
+    run = runs[why]
+    assert run.code == code, run.output
+    assert f"part of a run: {said}, after {after} of 3 tests; no baseline" in run.output
+    assert set(verdicts_in(house.root / "reports")) == {"demo.two-tests", "demo.two-files"}, "overwritten"
+    if why == "lost":  # the last of them
+        found = verdicts_in(house.root / "reports" / "partial")
+        assert found["demo.before-lost"] == ("not checked", f"1 of 2 tests ran: {said}")
+        assert found["demo.after-lost"] == ("not checked", f"0 of 1 tests ran: {said}")
+        assert f"- part of a run: {said}" in (house.root / "reports" / "partial" / "report.md").read_text()
+
+
+def test_the_record_of_a_run_that_was_stopped_is_no_latest_baseline(
+    part_house: tuple[House, dict[str, ChildRun]],
+) -> None:
+    history_of = part_house[0].root / ".prooflops" / "history"
+    summaries = [each for each in history.summaries(history_of, ()) if isinstance(each, history.Summary)]
+    assert [bool(each.partial) for each in summaries] == [False] * 5 + [True] * 3
+    (latest,) = history.baseline(history_of, "latest", summaries[0].fingerprint_id, ())
+    assert latest.path == summaries[4].path
+
+
+def test_what_was_found_is_printed_where_the_report_cannot_be_written(
+    part_house: tuple[House, dict[str, ChildRun]],
+) -> None:
+    run = part_house[1]["unwritable"]
+    assert run.code == 1, run.output
+    assert "the report could not be written to /dev/null/reports: " in run.output
+    assert re.search(r"^all +2 +2 ", run.output, re.MULTILINE), "the table of verdicts"
+    assert "INTERNALERROR" not in run.output

@@ -1,11 +1,13 @@
 """The evidence of a test reaches the verdicts unchanged when pytest serialises its reports."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from prooflops.suite.run import Evidence, evidence_of, outcome_of
+from prooflops.suite.run import Evidence, evidence_of, outcome_of, shortened
 
+LONG = "the sum is 3, but should be 4 [tensor([[1., 2.],\n        [3., 4.]])]\nassert 3 == 4"
 EVIDENCE = Evidence(["demo.one", "demo.two"], figures=["1.62x slower", "7 %, noisy"], cases=100)
 
 
@@ -34,3 +36,18 @@ def test_a_test_skipped_for_hardware_is_told_from_others(unmet: str, status: str
     outcome = outcome_of(report("skipped", Evidence(["demo.one"], unmet=unmet), ("test_a.py", 1, "Skipped: why")))
     assert outcome is not None
     assert (outcome.status, outcome.reason) == (status, "why")
+
+
+def test_a_reason_is_the_whole_message_without_pytests_own_explanation() -> None:
+    crash = SimpleNamespace(reprcrash=SimpleNamespace(message=f"AssertionError: {LONG}"))
+    outcome = outcome_of(report("failed", Evidence(["demo.one"]), crash))
+    assert outcome is not None
+    said = "AssertionError: the sum is 3, but should be 4 [tensor([[1., 2.], [3., 4.]])]"
+    assert (outcome.status, outcome.reason) == ("failed", said)
+    assert shortened("x" * 1000).endswith("... (1,000 characters)")
+
+
+def test_a_crash_is_an_error_with_its_reason() -> None:
+    outcome = outcome_of(report("failed", Evidence(["demo.one"], crash="KeyError: 'bf16'")))
+    assert outcome is not None
+    assert (outcome.status, outcome.reason) == ("error", "KeyError: 'bf16'")

@@ -1,11 +1,13 @@
 """How outcomes become a verdict."""
 
+from dataclasses import replace
+
 import pytest
 
 from prooflops.suite.registry import Claim
 from prooflops.suite.verdicts import Outcome, verdict_of
 
-STATUSES = ("passed", "failed", "unmet", "skipped", "known")
+STATUSES = ("passed", "failed", "error", "unmet", "skipped", "unrun")
 
 
 def claim(written: str = "holds", **rest: object) -> Claim:
@@ -35,8 +37,31 @@ def test_passed_tests_give_the_verdict_of_how_the_claim_is_written(written: str,
 def test_one_failure_decides_against_everything_else(other: str, on_record: bool) -> None:
     verdict = verdict_of(claim(on_record=on_record), outcomes(other, "failed"))
     assert verdict.verdict == "FAILS"
-    assert "why failed" in verdict.reason
-    assert not verdict.known, "a failure beside a known one is not known"
+    assert verdict.reason == "why failed"
+    assert not verdict.known
+
+
+@pytest.mark.parametrize("other", STATUSES)
+def test_a_crash_decides_against_everything_but_a_failure(other: str) -> None:
+    verdict = verdict_of(claim(), outcomes(other, "error"))
+    assert verdict.verdict == ("FAILS" if other == "failed" else "error")
+
+
+@pytest.mark.parametrize(("status", "verdict"), [("failed", "FAILS"), ("error", "error")])
+def test_a_listed_failure_is_known_unless_another_is_beside_it(status: str, verdict: str) -> None:
+    listed = replace(outcomes(status)[0], known=True)
+    assert (found := verdict_of(claim(), [listed])).known
+    assert found.verdict == verdict
+    assert not verdict_of(claim(), [listed, *outcomes("failed")]).known, "a failure beside a known one is not known"
+
+
+@pytest.mark.parametrize("others", [("passed",), ("passed", "skipped"), ("unmet",), ()])
+@pytest.mark.parametrize("on_record", [False, True])
+def test_a_claim_of_which_a_test_did_not_run_is_not_checked(others: tuple[str, ...], on_record: bool) -> None:
+    verdict = verdict_of(claim(on_record=on_record), outcomes(*others, "unrun"))
+    assert verdict.verdict == "not checked"
+    assert verdict.reason == f"{len(others)} of {len(others) + 1} tests ran: why unrun"
+    assert len(verdict.tests) == len(others)
 
 
 @pytest.mark.parametrize("others", [(), ("passed",), ("unmet",), ("passed", "unmet")])

@@ -1,0 +1,49 @@
+"""Whether what ended a test says anything about its claim, or is a crash of the suite or of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis.errors import Flaky
+from torch.autograd.gradcheck import GradcheckError
+
+# How a test says that the claim is contradicted: by `assert`, `pytest.raises`, or `gradcheck`.
+CONTRADICTIONS = (AssertionError, pytest.fail.Exception, GradcheckError)
+
+
+def crash_of(error: BaseException) -> str:
+    """The exception in one line, where it is a crash; empty for a failed assertion, which contradicts the claim.
+
+    Hypothesis raises the exception of an example as it is, and a group where examples ended in different ones: one
+    failed assertion among them decides. What fails once and not again with the same input is no contradiction.
+
+    >>> crash_of(KeyError("bf16")), crash_of(AssertionError("3 is not 4"))
+    ("KeyError: 'bf16'", '')
+    """
+    parts: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    if isinstance(error, Flaky):
+        return f"failed once, and not again with the same input: {_joined(map(one_line, parts or (error,)))}"
+    if parts:
+        crashes = [crash_of(part) for part in parts]
+        return _joined(crashes) if all(crashes) else ""
+    return "" if isinstance(error, CONTRADICTIONS) and not _is_of_torch(error) else one_line(error)
+
+
+def one_line(error: BaseException) -> str:
+    """Type and message of an exception, without line breaks."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _is_of_torch(error: BaseException) -> bool:
+    """Whether an assertion inside torch failed, such as "Torch not compiled with CUDA enabled"."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    module = str(trace.tb_frame.f_globals.get("__name__", "")) if trace else ""
+    ours = module.startswith("torch.testing") or isinstance(error, GradcheckError)
+    return module.partition(".")[0] == "torch" and not ours
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(texts))
