@@ -24,6 +24,8 @@ from meta_tests.gate_study.replay import (
 )
 from meta_tests.gate_study.runs import Session, sessions
 from meta_tests.gate_study.simulate import SCENARIOS, outcome
+from prooflops.gate.decisions import SieveRule
+from prooflops.history.records import Timed
 from prooflops.statistics.decision_rule import decide
 from prooflops.statistics.effects import UNKNOWN_FLOOR, paired
 from prooflops.statistics.plan import MIN_EFFECT, Plan
@@ -309,6 +311,22 @@ def history() -> str:
     return markdown(head, rows)
 
 
+def sieve() -> str:
+    """What one look at as many processes as the first look takes leaves to pairs, beside a stored group."""
+    rows = []
+    for where, windows in (("next in its session", _next_groups), ("in another session", _groups_across)):
+        found: dict[float, list[bool]] = {1.0: [], 1.05: [], 1.10: []}
+        for groups, now in itertools.islice(windows(), 0, None, 4):
+            rule = SieveRule(Plan(benchmarks=now.shape[1], shared_baseline=True), paired=False)
+            for factor, left in found.items():
+                for stored, taken in zip(groups[-1].T, factor * now[: rule.plan.looks[0]].T, strict=True):
+                    group = [Timed(float(time_s), {}, {}) for time_s in stored]
+                    decision = rule.decision("", (group, [Timed(float(time_s), {}, {}) for time_s in taken]), 1.0)
+                    left.append(decision.verdict != "SAME")
+        rows.append((where, str(len(found[1.0])), *(f"{np.mean(left):.1%}" for left in found.values())))
+    return markdown(("now", "benchmarks", "unchanged: left to pairs", "+5 %", "+10 %"), rows)
+
+
 Windows = Iterable[tuple[list[NDArray[np.float64]], NDArray[np.float64]]]
 
 
@@ -371,5 +389,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "locations": locations,
     "estimate or bound": estimate_or_bound,
     "history": history,
+    "sieve": sieve,
     "simulated": simulated,
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from prooflops.history.comparison import ComparisonRule, Sides, decisions, seconds, time_rows
 from prooflops.history.rows import TIME, Row
 from prooflops.statistics import effects
-from prooflops.statistics.decision_rule import Decision, decide
+from prooflops.statistics.decision_rule import Decision, decide, verdict
 from prooflops.statistics.effects import Effect
 from prooflops.statistics.plan import CONFIRMING_PAIRS, LOOKS, Plan, pairs_needed, smallest_effect
 
@@ -106,6 +106,22 @@ class ReplicateRule(ComparisonRule):
         if self.all_pairs:
             return self.plan.looks[-1]
         return min(decision.wanted, self.most or decision.wanted) if decision.verdict is None else 0
+
+
+@dataclass(frozen=True)
+class SieveRule(ReplicateRule):
+    """Looks once at processes beside stored ones: SAME where those are, else INCONCLUSIVE, for pairs to decide."""
+
+    def decision(self, name: str, sides: Sides, common: float) -> Decision:
+        before, after = map(seconds, sides)
+        first = self.plan.looks[0]
+        effect = effects.unpaired(before, after, level=SHOWN_LEVEL, floor=self.floor(name), common=common)
+        if math.comb(len(before) + first, first) * self.plan.miss_level(0) < 1:
+            return Decision("INCONCLUSIVE", len(after), effect)  # so few are stored that none is ever SAME
+        if len(after) < first:
+            return Decision(None, first, effect)
+        found = verdict(effect, self.plan, 0, self.smallest(sides[1]))
+        return Decision("SAME" if found == "SAME" else "INCONCLUSIVE", len(after), effect)
 
 
 def fewest_stored(plan: Plan) -> int:

@@ -14,7 +14,7 @@ from prooflops import run_state
 from prooflops.console.progress import Progress
 from prooflops.gate import decisions, process_plan, sides, single_run, summary
 from prooflops.gate.pacing import Pacing, Pair, Take
-from prooflops.gate.processes import Replicate, Replicates, Side
+from prooflops.gate.processes import Replicate, ReplicateFailed, Replicates, Side
 from prooflops.gate.reporting import Reports
 from prooflops.gate.selection import files_of, is_asked_for
 from prooflops.gate.settings import Settings
@@ -44,13 +44,22 @@ class Measurement:
         self.table: list[list[str]] = []
         self.begun = self.timing_since = self.said_at = time.monotonic()
 
+    def run(
+        self, side: Side, ids: Sequence[str], benchmarks_only: bool = True, paces: process_plan.Paces | None = None
+    ) -> Replicate:
+        """One process of a side, over the files of these tests that it has; the reports of this side count."""
+        if not (files := sides.existing(files_of(ids), side)):
+            raise ReplicateFailed(f"{side.label} has none of {', '.join(files_of(ids))}")
+        done = self.replicates.run(side, files, ids, benchmarks_only, paces)
+        if side == self.here:
+            self.reports.add(done)
+        return done
+
     def run_here(
         self, ids: Sequence[str], benchmarks_only: bool = True, paces: process_plan.Paces | None = None
     ) -> Replicate:
-        """One process of this side, whose reports count."""
-        done = self.replicates.run(self.here, files_of(ids), ids, benchmarks_only, paces)
-        self.reports.add(done)
-        return done
+        """One process of this side."""
+        return self.run(self.here, ids, benchmarks_only, paces)
 
     def summary_of(self, done: Replicate) -> Summary:
         return records.summary_of(done.record, Path("replicate"), self.settings.exact)
@@ -69,29 +78,32 @@ class Measurement:
         return 2 if "both" in given else 1
 
     def rule(
-        self, benchmarks: int, *, paired: bool, floors: Mapping[str, float] | None = None
+        self,
+        benchmarks: int,
+        *,
+        kind: type[decisions.ReplicateRule] = decisions.ReplicateRule,
+        paired: bool = True,
+        floors: Mapping[str, float] | None = None,
     ) -> decisions.ReplicateRule:
         most, all_pairs = self.settings.replicates, self.settings.noise_floor
         plan = decisions.replicate_plan(
             benchmarks, paired=paired, most=most, all_pairs=all_pairs, directions=self.directions()
         )
-        return decisions.ReplicateRule(plan, self.settings.min_effect, floors or {}, paired, most, all_pairs)
+        return kind(plan, self.settings.min_effect, floors or {}, paired, most, all_pairs)
 
     def compare(
         self,
         first: Mapping[str, Pair],
         stored: Mapping[str, Sequence[Timed]],
         take: Take,
+        rule: decisions.ReplicateRule,
         *,
-        paired: bool,
-        floors: Mapping[str, float] | None = None,
         given_up: Mapping[str, str] | None = None,
         look: process_plan.Look = lambda noise, to_go: None,
     ) -> None:
         """Takes replicates until every benchmark of both sides is decided, and sets the rows, of all benchmarks."""
         shared = {name: group for name, group in stored.items() if name in first}
-        rule = self.rule(len(shared), paired=paired, floors=floors)
-        given_up = given_up or {}
+        given_up, paired = given_up or {}, rule.paired
         deadline = self.begun + self.settings.budget_s
         pacing = Pacing(shared, rule, take, deadline, self.say, given_up=given_up, look=look)
         rows = pacing.run(first, time.monotonic() - self.timing_since)

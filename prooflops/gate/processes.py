@@ -94,7 +94,7 @@ class Replicates:
         self._config = config
         self._arguments = passed_on(config)
         self._limit_s = limit_s
-        self._count = 0
+        self._count = self._trees = 0
         self.examined: Sequence[str] = ()  # benchmarks of which both sides have had a figure
         self._resources = resources  # whether memory and instructions are measured
         self._by_side: Counter[str] = Counter()
@@ -120,7 +120,8 @@ class Replicates:
     def worktree(self, repository: Path, revision: str) -> Path:
         """A checkout of `revision` in a folder of its own. Raises UsageError where git refuses."""
         remove_leftovers(repository)
-        path = self.folder / "worktree"
+        self._trees += 1
+        path = self.folder / f"worktree-{self._trees}"
         self._register("worktree", str(repository), str(path))
         git = subprocess.Popen(
             ["git", "-C", str(repository), "worktree", "add", "--detach", "--force", str(path), revision],
@@ -136,7 +137,7 @@ class Replicates:
         message = git.communicate()[1]
         self._register("ended", str(git.pid))
         if git.returncode:
-            raise pytest.UsageError(f"--gate-versus {revision}: git worktree: {message.strip()}")
+            raise pytest.UsageError(f"{revision}: git worktree: {message.strip()}")
         return path
 
     def run(

@@ -10,6 +10,7 @@ import pytest
 
 from prooflops.console.tables import engineering
 from prooflops.gate.measurement import Measurement
+from prooflops.gate.process_plan import FIRST
 from prooflops.history import records
 from prooflops.history.records import Timed
 from prooflops.statistics.noise import spread
@@ -27,9 +28,10 @@ def record(measurement: Measurement, ids: Sequence[str]) -> None:
     taken: dict[str, list[Timed]] = {}
     for number in range(wanted):
         measurement.say(f"replicate {number + 1} of {wanted}", number, wanted)
-        done = measurement.run_here(ids, benchmarks_only=False)
+        done = measurement.run_here(ids, benchmarks_only=False, paces=FIRST)
         if done.fingerprint is None:
             raise pytest.UsageError("--gate-record: the plugin prooflops.plugin is not active in a fresh process")
+        done.record["prooflops"]["pace"] = FIRST
         with measurement.storing():
             files.append(records.append(settings.folder, done.record, done.fingerprint))
         for name, timed in measurement.summary_of(done).benchmarks.items():

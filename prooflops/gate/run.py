@@ -7,14 +7,13 @@ once, as if it had run it: a regression is that test's failure.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from prooflops.gate import decisions, sides, single_run, summary
-from prooflops.gate.against_history import compare_with_history
+from prooflops.gate.against_history import AgainstHistory
 from prooflops.gate.measurement import Measurement
 from prooflops.gate.noise_floor import store_noise_floor
 from prooflops.gate.processes import Replicate, ReplicateFailed, Replicates
@@ -78,22 +77,22 @@ class Gate:
             raise pytest.UsageError("the gate found no test with the fixture `benchmark` among those selected")
         if settings.baseline:
             single_run.baseline_of(settings, "", benchmarks)  # an unknown one is refused before anything runs
-        other = found.here
+        other, asked = found.here, ""
         if settings.versus:
+            asked = f"--gate-versus {settings.versus}"
             other = sides.other_side(settings.versus, self.config, found.replicates)
             found.here = replace(found.here, paths=sides.import_paths(found.here.root))
         verdicts: dict[str, str] = {}
         if rest:
             found.say(f"the {len(rest)} tests that are no benchmarks", 0, 1)
             verdicts = verdicts_of(found.run_here(rest, benchmarks_only=False))
-        found.timing_since = time.monotonic()
         if settings.baseline:
-            then = compare_with_history(found, benchmarks)
+            then = AgainstHistory(found, benchmarks).compare()
             found.rows += changed_claims(
                 {claim: was for each in then for claim, was in each.verdicts.items()}, verdicts
             )
             return
-        fingerprint_id = SideBySide(found, benchmarks, other).compare()
+        fingerprint_id = SideBySide(found, found.here, other, asked).compare(benchmarks)
         if settings.noise_floor:
             store_noise_floor(found, fingerprint_id)
         if verdicts and settings.versus and (there := sides.existing(files_of(rest), other)):

@@ -10,40 +10,46 @@ from dataclasses import replace
 import pytest
 
 from prooflops.gate import process_plan, sides
+from prooflops.gate.decisions import ReplicateRule
 from prooflops.gate.measurement import Measurement
 from prooflops.gate.pacing import Pair
 from prooflops.gate.processes import Replicate, ReplicateFailed, Side
-from prooflops.gate.selection import files_of
 from prooflops.history.rows import TIME
 
 
 class SideBySide:
-    """This side's benchmarks beside those of `other`, which may be this side itself."""
+    """Benchmarks of `here` beside those of `other`, which may be the same side.
 
-    def __init__(self, measurement: Measurement, benchmarks: Sequence[str], other: Side) -> None:
-        self.measurement, self.benchmarks, self.other = measurement, benchmarks, other
-        self.versus = measurement.settings.versus
+    `asked`: what names the other side, for messages; empty where it is this one.
+    """
+
+    def __init__(self, measurement: Measurement, here: Side, other: Side, asked: str) -> None:
+        self.measurement, self.here, self.other, self.asked = measurement, here, other, asked
         self.paces: process_plan.Paces = process_plan.FIRST
         self.swapped = False
 
-    def compare(self) -> str:
-        """Sets the rows. Returns the fingerprint of this side."""
-        measurement, benchmarks, versus = self.measurement, self.benchmarks, self.versus
-        targets = sides.targets(measurement.config, self.other) if versus else files_of(benchmarks)
+    def compare(self, benchmarks: Sequence[str], *, only: bool = False) -> str:
+        """Sets the rows. Returns the fingerprint of this side. `only`: nothing else of the other side is compared."""
+        measurement, whole = self.measurement, bool(self.asked) and not only
+        measurement.timing_since = time.monotonic()
         # The other side runs whole files first, with the same -k and -m: what it has is not known yet.
-        before, after = self.pair(targets, None if versus else benchmarks, benchmarks)
+        targets = sides.targets(measurement.config, self.other) if whole else None
+        before, after = self.pair(benchmarks, targets)
         then, now = measurement.summary_of(before).benchmarks, measurement.summary_of(after).benchmarks
-        if versus:
-            sides.check_origins(before, after, measurement.config.rootpath, versus)
+        if self.asked:
+            sides.check_origins(before, after, self.here.root, self.asked)
             then = {name: timed for name, timed in then.items() if measurement.is_compared(name, benchmarks)}
-        this = f"this side ({sides.commit_of(measurement.config.rootpath)})"
-        measurement.title = f"{self.other.label} (before) beside {this} (after)" if versus else f"{this} beside itself"
+        this = f"this side ({sides.commit_of(self.here.root)})"
+        measurement.title = (
+            f"{self.other.label} (before) beside {this} (after)" if self.asked else f"{this} beside itself"
+        )
         rounds_s = {name: now[name].time_s for name in now if name in then}
         measurement.replicates.examined = list(rounds_s)
-        too_long, look = self.plan(before, after, rounds_s)
+        rule = measurement.rule(len(rounds_s), paired=True)
+        too_long, look = self.plan(before, after, rounds_s, rule)
         first: dict[str, Pair] = {name: (then.get(name), timed) for name, timed in now.items()}
         stored = {name: [] if name in now else [timed] for name, timed in then.items()}
-        measurement.compare(first, stored, self.take, paired=True, given_up=too_long, look=look)
+        measurement.compare(first, stored, self.take, rule, given_up=too_long, look=look)
         failed_there = {report["nodeid"] for report in before.reports if report.get("outcome") == "failed"}
         measurement.rows = [
             replace(row, note="it fails on the other side")
@@ -53,38 +59,36 @@ class SideBySide:
         ]
         return measurement.summary_of(after).fingerprint_id
 
-    def take(self, names: list[str]) -> dict[str, Pair]:
-        """These benchmarks once more, the sides in the other order."""
-        self.swapped = not self.swapped
-        pair = self.pair(sides.existing(files_of(names), self.other), names, names)
-        old, new = (self.measurement.summary_of(done).benchmarks for done in pair)
+    def take(self, names: Sequence[str]) -> dict[str, Pair]:
+        """These benchmarks once more, the sides in the other order: those that both have."""
+        old, new = (self.measurement.summary_of(done).benchmarks for done in self.pair(names))
         return {name: (old[name], new[name]) for name in new if name in old}
 
-    def pair(
-        self, targets: Sequence[str], theirs: Sequence[str] | None, mine: Sequence[str]
-    ) -> tuple[Replicate, Replicate]:
-        """A process of the other side and one of this, which runs first if it is `swapped`'s turn."""
+    def pair(self, names: Sequence[str], targets: Sequence[str] | None = None) -> tuple[Replicate, Replicate]:
+        """A process of the other side, over all that is in `targets` if they are given, and one of this."""
 
         def before() -> Replicate:
             try:
-                return self.measurement.replicates.run(self.other, targets, theirs, paces=self.paces)
+                if targets:
+                    return self.measurement.replicates.run(self.other, targets, None, paces=self.paces)
+                return self.measurement.run(self.other, names, paces=self.paces)
             except ReplicateFailed as failed:
-                if not self.versus:
+                if not self.asked:
                     raise
-                raise pytest.UsageError(f"--gate-versus {self.versus}: {failed}") from failed
+                raise pytest.UsageError(f"{self.asked}: {failed}") from failed
 
-        if self.swapped:
-            after = self.measurement.run_here(mine, paces=self.paces)
+        turn, self.swapped = self.swapped, not self.swapped
+        if turn:
+            after = self.measurement.run(self.here, names, paces=self.paces)
             return before(), after
-        return before(), self.measurement.run_here(mine, paces=self.paces)
+        return before(), self.measurement.run(self.here, names, paces=self.paces)
 
     def plan(
-        self, before: Replicate, after: Replicate, rounds_s: Mapping[str, float]
+        self, before: Replicate, after: Replicate, rounds_s: Mapping[str, float], rule: ReplicateRule
     ) -> tuple[dict[str, str], process_plan.Look]:
         """Plans what follows the first pair and says so. Returns which benchmarks are too long and why, and what
         chooses the pace before each pair."""
         measurement = self.measurement
-        rule = measurement.rule(len(rounds_s), paired=True)
         ends = measurement.begun + measurement.settings.budget_s
         plan = process_plan.plan_of(before, after, rounds_s, rule.plan, ends - measurement.timing_since)
         too_long = plan.too_long()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from prooflops.gate.processes import Replicate, Replicates, Side
+from prooflops.history.records import Summary
 
 
 def python_here() -> str:
@@ -61,7 +62,24 @@ def _interpreter(python: Path, root: Path, text: str) -> Side:
     return Side(f"interpreter {text}", str(python), root, import_paths(root))
 
 
-def _git(root: Path, *words: str) -> str | None:
+def repository_of(root: Path) -> Path | None:
+    """The working tree of git around `root`; None where there is none."""
+    top = git(root, "rev-parse", "--show-toplevel")
+    return Path(top) if top else None
+
+
+def commit_named(root: Path, text: str) -> str | None:
+    """The commit that a revision means; None for one that is unknown here."""
+    return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}") or None
+
+
+def is_changed(root: Path) -> bool:
+    """Whether files differ from the commit that is checked out."""
+    return bool(git(root, "status", "--porcelain", "--untracked-files=no"))
+
+
+def git(root: Path, *words: str) -> str | None:
+    """What git prints; None where it fails or is not installed."""
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
     except OSError:
@@ -71,29 +89,52 @@ def _git(root: Path, *words: str) -> str | None:
 
 def commit_of(root: Path) -> str:
     """The commit that is checked out, in words, and whether files differ from it."""
-    commit = _git(root, "rev-parse", "--short=9", "HEAD")
+    commit = git(root, "rev-parse", "--short=9", "HEAD")
     if not commit:
         return "under no version control"
-    return commit + (" with changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+    return commit + (" with changes" if is_changed(root) else "")
 
 
 def _revision(text: str, config: pytest.Config, replicates: Replicates) -> Side:
     root = config.rootpath
-    top = _git(root, "rev-parse", "--show-toplevel")
-    commit = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}") if top else None
+    top, commit = repository_of(root), commit_named(root, text)
     if top is None or not commit:
         where = "no git repository" if top is None else "no revision of this repository (a shallow clone lacks some)"
         raise pytest.UsageError(
             f"--gate-versus {text}: no folder, no interpreter, and {where}; valid: an interpreter or a virtual "
             "environment, the folder of another checkout, or a git revision"
         )
-    if commit == _git(root, "rev-parse", "HEAD") and not _git(root, "status", "--porcelain", "--untracked-files=no"):
+    if commit == commit_named(root, "HEAD") and not is_changed(root):
         raise _same(text)
-    tree = replicates.worktree(Path(top), commit)
-    inside = tree / root.resolve().relative_to(Path(top).resolve())
+    return checkout(commit, f"revision {text} ({commit[:9]})", root, replicates)
+
+
+def checkout(commit: str, label: str, root: Path, replicates: Replicates) -> Side:
+    """A commit of the repository around `root`, in a worktree of its own. Raises UsageError without such a folder."""
+    top = repository_of(root)
+    assert top, root
+    tree = replicates.worktree(top, commit)
+    inside = tree / root.resolve().relative_to(top.resolve())
     if not inside.is_dir():
-        raise pytest.UsageError(f"--gate-versus {text}: that revision has no folder {inside.relative_to(tree)}")
-    return Side(f"revision {text} ({commit[:9]})", python_here(), inside, import_paths(inside))
+        raise pytest.UsageError(f"{label} has no folder {inside.relative_to(tree)}")
+    return Side(label, python_here(), inside, import_paths(inside))
+
+
+def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
+    """The commit that these records are of, or why it cannot be checked out beside this side; one of them is empty."""
+    commits = {each.commit for each in then}
+    if commits == {""} or repository_of(root) is None:
+        return "", "not under git"
+    if len(commits) > 1:
+        return "", f"records of {len(commits)} commits"
+    (commit,) = commits
+    if any(each.dirty for each in then):
+        return "", f"recorded with changes to {commit[:9]} that no commit holds"
+    if not commit_named(root, commit):
+        return "", f"commit {commit[:9]} is not in this repository (a shallow clone lacks some)"
+    if commit == commit_named(root, "HEAD") and not is_changed(root):
+        return "", "recorded at this very commit"
+    return commit, ""
 
 
 def targets(config: pytest.Config, other: Side) -> list[str]:
@@ -116,11 +157,11 @@ def existing(files: Sequence[str], side: Side) -> list[str]:
     return [file for file in dict.fromkeys(files) if (side.root / file).exists()]
 
 
-def check_origins(before: Replicate, after: Replicate, root: Path, text: str) -> None:
+def check_origins(before: Replicate, after: Replicate, root: Path, asked: str) -> None:
     """Refuses a comparison in which the other side ran this side's code, or either ran an installed copy of it."""
     if before.side.root == after.side.root:
         if before.prefix == after.prefix:
-            raise _same(text)
+            raise pytest.UsageError(f"{asked}: both sides are the same (--gate-noise-floor is for that)")
         return
     for done, foreign in ((before, after.side.root), (after, before.side.root)):
         wrong = {
@@ -133,8 +174,8 @@ def check_origins(before: Replicate, after: Replicate, root: Path, text: str) ->
         if wrong:
             name, file = next(iter(wrong.items()))
             raise pytest.UsageError(
-                f"--gate-versus {text}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
+                f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
                 "which is the other side's: both would run the same code; see PYTHONPATH"
             )
     if not before.modules and not after.modules:
-        raise pytest.UsageError(f"--gate-versus {text}: neither side imported anything from {root}")
+        raise pytest.UsageError(f"{asked}: neither side imported anything from {root}")

@@ -140,6 +140,8 @@ class Summary:
     benchmarks: Mapping[str, Timed]
     verdicts: Mapping[str, str]
     partial: str = ""  # why the run ended before all of its tests had run
+    dirty: bool = False  # files differed from the commit
+    pace: Mapping[str, Any] | None = None  # how long each benchmark ran, where the gate chose it
 
     @property
     def contended(self) -> bool:
@@ -167,6 +169,8 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             },
             verdicts={row["id"]: row["verdict"] for row in ours.get("verdicts", [])},
             partial=str(ours.get("partial") or ""),
+            dirty=bool((record.get("commit_info") or {}).get("dirty")),
+            pace=ours.get("pace"),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UnreadableRecord(f"{path}: not a record of this suite ({type(error).__name__}: {error})") from error

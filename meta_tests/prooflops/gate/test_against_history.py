@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from meta_tests.prooflops.gate.foreign_repo import run
+from meta_tests.prooflops.gate.foreign_repo import run, worktrees
 
 
 def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path) -> None:
@@ -15,8 +16,18 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path
     assert done.code == 4
     assert "environment.OMP_NUM_THREADS: None -> 7" in done.output
     (foreign / "work.py").write_text((foreign / "work.py").read_text().replace("STEPS = 300", "STEPS = 1500"))
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", "-v")
+    assert done.code == 1
+    suspected = "history calls 0 of 1 benchmarks SAME and suspects 1; side by side with its commit"
+    assert suspected in done.output, done.output
+    assert "those are 1 SLOWER" in done.output, done.output
+    assert "SLOWER: test_foreign.py::test_busy_loop" in done.output
+    assert "flops is 3000, but was 600" in done.output
+    assert worktrees(foreign) == 1, "the worktree of the baseline's commit is still there"
+    shutil.rmtree(foreign / ".git")
     done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
     assert done.code == 1
+    assert "history alone decides, without pairs beside the baseline's commit: not under git" in done.output
     assert "SLOWER: test_foreign.py::test_busy_loop" in done.output
     assert "flops is 3000, but was 600" in done.output
     assert "drift between sessions is unknown for 1 benchmarks" in done.output

@@ -12,6 +12,7 @@ from prooflops.gate.decisions import (
     NOISE,
     PAIRS,
     ReplicateRule,
+    SieveRule,
     fails,
     fewest_stored,
     found_from,
@@ -22,6 +23,7 @@ from prooflops.gate.decisions import (
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
 from prooflops.statistics.effects import paired
+from prooflops.statistics.plan import LOOKS
 
 
 def timed(time_s: float) -> Timed:
@@ -117,3 +119,17 @@ def test_how_many_benchmarks_are_quiet_enough_is_said() -> None:
         effect = paired([1.0] * 8, [step ** (number - 3.5) for number in range(8)], level=0.01)
         rows.append(Row("a", "time", 1.0, 1.0, "SAME", effect))
     assert found_from(rows, replicate_plan(2), 0.03).endswith("a slowdown of 5.0% is found in 1 of 2 benchmarks")
+
+
+@pytest.mark.parametrize(
+    ("stored", "ratio", "verdict"),
+    [(16, 1.0, "SAME"), (16, 1.05, "INCONCLUSIVE"), (16, 0.9, "INCONCLUSIVE"), (2, 1.0, "INCONCLUSIVE")],
+)
+def test_the_sieve_calls_the_same_same_and_leaves_all_else_to_pairs(stored: int, ratio: float, verdict: str) -> None:
+    rule = SieveRule(replicate_plan(1, paired=False), paired=False)
+    both: Any = {"a": ([timed(1 + i % 3 / 1000) for i in range(stored)], [])}
+    while look_at(both, rule)[1]:
+        both["a"][1].append(timed(ratio))
+    ((row,), _) = look_at(both, rule)
+    assert row.verdict == verdict, row
+    assert len(both["a"][1]) == (LOOKS[0] if stored > 2 else 1), "it takes one look, and none that cannot say SAME"

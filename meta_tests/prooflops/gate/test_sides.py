@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from prooflops.gate import sides
+from prooflops.history.records import Summary
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,24 @@ def test_the_same_side_twice_and_an_unknown_side_are_refused(
     config = SimpleNamespace(rootpath=foreign, invocation_params=SimpleNamespace(args=[f"--gate-versus={other}"]))
     with pytest.raises(pytest.UsageError, match=why):
         sides.other_side(other, config, None)  # type: ignore[arg-type]
+
+
+def summary(commit: str, *, dirty: bool = False) -> Summary:
+    return Summary(Path(), "", "", "", "", commit, {}, {}, dirty=dirty)
+
+
+def test_a_baseline_is_measured_again_only_where_one_commit_holds_it_that_is_here_and_another(foreign: Path) -> None:
+    here = sides.commit_named(foreign, "HEAD") or ""
+    absent = "0" * 40
+    for then, why in (
+        ([summary("")], "not under git"),
+        ([summary(here), summary(absent)], "records of 2 commits"),
+        ([summary(here, dirty=True)], f"recorded with changes to {here[:9]} that no commit holds"),
+        ([summary(absent)], "is not in this repository"),
+        ([summary(here)], "recorded at this very commit"),
+    ):
+        commit, said = sides.commit_of_records(then, foreign)
+        assert not commit, then
+        assert why in said, f"{said!r}, but should be {why!r}"
+    (foreign / "work.py").write_text("STEPS = 1\n")
+    assert sides.commit_of_records([summary(here)], foreign) == (here, "")

@@ -29,11 +29,13 @@ def test_each_option_that_a_document_names_exists(file: Path, options: set[str])
 def test_the_workflow_is_yaml_that_runs_the_gate_side_by_side_with_the_whole_history_there() -> None:
     text = WORKFLOW.read_text(encoding="utf-8")
     assert "\t" not in text, "YAML is indented by spaces"
-    assert re.search(r"fetch-depth: 0\b", text), "without the base's commits there is nothing to run beside"
     assert "pytest --gate --gate-versus origin/$GITHUB_BASE_REF" in text, text
     import yaml
 
     jobs = yaml.safe_load(text)["jobs"]
+    for name in ("side-by-side", "against-history"):
+        checkout = jobs[name]["steps"][0]["with"]
+        assert checkout == {"fetch-depth": 0}, f"{name} has no other commit to run beside: {checkout}"
     assert all(job["steps"] for job in jobs.values()), jobs
 
 
