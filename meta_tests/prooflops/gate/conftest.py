@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meta_tests.conftest import ROOT
-from meta_tests.prooflops.gate.foreign_repo import MORE, QUICK
+from meta_tests.prooflops.gate.foreign_repo import INI, MORE, QUICK
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def foreign(tmp_path: Path) -> Path:
     """The foreign repo under git, its one commit checked out."""
     repo = tmp_path / "foreign"
     shutil.copytree(ROOT / "meta_tests" / "foreign", repo, ignore=shutil.ignore_patterns("__pycache__"))
-    (repo / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
+    (repo / "pytest.ini").write_text(INI)
     (repo / ".gitignore").write_text("__pycache__\n.prooflops\n")
     (repo / "test_more.py").write_text(MORE.format(name="old_name", steps=400))
     (tmp_path / "path").mkdir()

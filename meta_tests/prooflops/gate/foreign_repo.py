@@ -7,18 +7,21 @@ from pathlib import Path
 
 from meta_tests.conftest import ROOT, ChildRun, fork_pytest
 
-# The plan in force takes 26 pairs to confirm anything: these runs are about everything else, with six.
+# The plan in force takes 26 pairs to confirm anything: these runs are about everything else, with four.
 QUICK = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
     from prooflops.gate import decisions
     from prooflops.statistics.plan import Plan
     def plan(benchmarks, *, paired=True, most=None, all_pairs=False, directions=1):
-        looks = (most if all_pairs else 3,)
-        return Plan(benchmarks=1, looks=looks, alarm_rate=0.2, confirmation_level=0.2, confirming_pairs=3,
+        looks = (most if all_pairs else 2,)
+        return Plan(benchmarks=1, looks=looks, alarm_rate=0.3, confirmation_level=0.3, confirming_pairs=2,
                     shared_baseline=not paired)
     decisions.replicate_plan = plan
 """
+INI = (
+    "[pytest]\naddopts = --strict-markers -p no:hypothesispytest\n"  # which imports hypothesis, for a third of a second
+)
 PLUGINS = ("-p", "prooflops.plugin", "-p", "quick_plan")
 
 MORE = """

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from meta_tests.prooflops.gate.foreign_repo import MORE, run, worktrees
+from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, worktrees
 
 
 def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_and_what_is_unchanged_does_not(
@@ -64,7 +64,7 @@ def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_un
     first, _, _ = done.output.partition("FAILURES")
     assert "decide nothing: give --gate-budget 1" in first, done.output
     assert "the budget ended it (--gate-budget)" in done.output, done.output
-    (foreign / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\ngate_allow_inconclusive = true\n")
+    (foreign / "pytest.ini").write_text(INI + "gate_allow_inconclusive = true\n")
     done = run(foreign, *options)
     assert done.code == 0, done.output
     assert "1: the budget ended it" in done.output, done.output

@@ -132,10 +132,11 @@ def test_a_file_too_large_for_the_disk_leaves_nothing_of_itself(tmp_path: Path) 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_what_killed_writers_had_stored_is_all_there(tmp_path: Path) -> None:
-    found = kill_writers(tmp_path, 20)
-    assert found["kills"] == 20
-    assert found["said"] >= 20
+@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.prove)])
+def test_what_killed_writers_had_stored_is_all_there(tmp_path: Path, kills: int) -> None:
+    found = kill_writers(tmp_path, kills)
+    assert found["kills"] == kills
+    assert found["said"] >= kills
 
 
 def test_a_long_history_is_listed_in_time(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, run_pytest
+from meta_tests.conftest import ROOT, fork_pytest
 from prooflops.suite import all_devices
 from prooflops.suite.card_comparison import ALONE, AT_ONCE, Card, CardRun, compare_times, times_of
 
@@ -40,7 +40,8 @@ def validate(tmp_path: Path, *cards: Card) -> tuple[int, str, list[CardRun]]:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     said: list[str] = []
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "prooflops.plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    command += ["-p", "prooflops.plugin"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         found = all_devices.validate(cards, command, tmp_path, tmp_path / "cards", said.append)
@@ -104,6 +105,6 @@ def test_one_card_is_said_to_be_one_and_run_here(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_a_card_the_run_ends_with_4_and_names_the_valid_devices() -> None:
-    run = run_pytest(ROOT, "--device", "all", "--collect-only", "-q", "test_claims/test_device.py")
+    run = fork_pytest(ROOT, "--device=all", "--collect-only", "-q", "test_claims/test_device.py", imported="torch")
     assert run.code == 4, run.output
     assert "--device all: this machine has no accelerator; valid here: cpu" in run.output
