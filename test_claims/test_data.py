@@ -443,12 +443,10 @@ def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, s
             torch.cuda.current_stream().wait_stream(stream)
 
         same = torch.cuda.current_stream()
-        speed.assert_slower(
-            lambda: step(pageable, side), lambda: step(pinned, side), "pageable against pinned batches", at_least=1.2
-        )
-        speed.assert_slower(
-            lambda: step(pinned, same), lambda: step(pinned, side), "one stream against two", at_least=1.2
-        )
+        what = "pageable against pinned batches"
+        speed.assert_slower(lambda: step(pageable, side), lambda: step(pinned, side), what, at_least=1.2)
+        what = "one stream against two"
+        speed.assert_slower(lambda: step(pinned, same), lambda: step(pinned, side), what, at_least=1.2)
 
 
 # ---- who waits for whom ------------------------------------------------------------------------------------------
@@ -479,7 +477,6 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads,
     step_s = min(speed.seconds(lambda: step(prompt)) for _ in range(9))
     delay_s = max(4 * step_s, 0.005)
     slow = batches(delay_s)
-    ratio = speed.assert_slower(
-        lambda: step(slow), lambda: step(prompt), f"a step of {step_s * 1e3:.1f} ms behind a loader", at_least=2
-    )
+    what = f"a step of {step_s * 1e3:.1f} ms behind a loader"
+    ratio = speed.assert_slower(lambda: step(slow), lambda: step(prompt), what, at_least=2)
     record_figure(f"with a delay of {delay_s * 1e3:.1f} ms the model is idle {1 - 1 / ratio.value:.0%} of the time")

@@ -387,9 +387,8 @@ def test_a_copy_over_the_bus_takes_longer_than_one_within_the_device(cuda, speed
     here = torch.ones(COPIED_FLOATS, pin_memory=host_memory == "pinned")
     there, other = torch.empty(COPIED_FLOATS, device=cuda), torch.ones(COPIED_FLOATS, device=cuda)
     source, target = (here, there) if direction == "to the device" else (other, here)
-    speed.assert_slower(
-        lambda: target.copy_(source), lambda: there.copy_(other), f"{host_memory} copy {direction}", at_least=2
-    )
+    what = f"{host_memory} copy {direction}"
+    speed.assert_slower(lambda: target.copy_(source), lambda: there.copy_(other), what, at_least=2)
     target.zero_()
     target.copy_(source)
     assert torch.equal(target.cpu(), source.cpu()), "the copy that was timed did not arrive"
@@ -405,10 +404,9 @@ def test_a_copy_from_a_buffer_pinned_before_is_faster(cuda, speed):
 @pytest.mark.claim("device.pinned-faster")
 def test_pinning_for_one_copy_is_slower_than_not_pinning(cuda, speed):
     pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
+    what = "pin_memory() and copy against a plain copy"
     speed.assert_slower(
-        lambda: target.copy_(pageable.pin_memory(), non_blocking=True),
-        lambda: target.copy_(pageable),
-        "pin_memory() and copy against a plain copy",
+        lambda: target.copy_(pageable.pin_memory(), non_blocking=True), lambda: target.copy_(pageable), what
     )
 
 

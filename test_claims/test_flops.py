@@ -329,11 +329,9 @@ def test_a_norm_takes_more_of_the_time_than_of_the_flops(device, speed):
     with counted.flops() as norm:
         torch.nn.functional.layer_norm(x, (n,))
     of_flops = norm.elementwise / matmul_flops(n, n, n)
+    what = f"a layer norm with {100 * of_flops:.1f} % of the FLOPs of the product behind it, in time"
     speed.assert_slower(
-        lambda: torch.nn.functional.layer_norm(x, (n,)),
-        lambda: x @ weight,
-        f"a layer norm with {100 * of_flops:.1f} % of the FLOPs of the product behind it, in time",
-        at_least=2 * of_flops,
+        lambda: torch.nn.functional.layer_norm(x, (n,)), lambda: x @ weight, what, at_least=2 * of_flops
     )
 
 
@@ -345,18 +343,11 @@ def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed):
 
     large = 64 if device.type == "cpu" else 1024
     by_flops = matmul_flops(8, 8, 8) / matmul_flops(large, large, large)
-    speed.assert_slower(
-        product(8),
-        product(large),
-        f"8 x 8 against {large} x {large} ({1 / by_flops:,.0f} times the FLOPs), in time",
-        at_least=10 * by_flops,
-    )
+    what = f"8 x 8 against {large} x {large} ({1 / by_flops:,.0f} times the FLOPs), in time"
+    speed.assert_slower(product(8), product(large), what, at_least=10 * by_flops)
     eight, sixteen = product(8), product(16)
-    speed.assert_slower(
-        lambda: [eight() for _ in range(4)],
-        sixteen,
-        "four products of 8 x 8 against one of 16 x 16, twice their FLOPs, in time",
-    )
+    what = "four products of 8 x 8 against one of 16 x 16, twice their FLOPs, in time"
+    speed.assert_slower(lambda: [eight() for _ in range(4)], sixteen, what)
 
 
 @pytest.mark.claim("flops.crude")
@@ -365,12 +356,8 @@ def test_products_of_equal_flops_take_unequal_times(device, speed):
     assert matmul_flops(wide, thin, wide) == matmul_flops(n, n, n)
     a, b, out = (torch.rand(shape, device=device) for shape in ((wide, thin), (thin, wide), (wide, wide)))
     x, y, square = (torch.rand(n, n, device=device) for _ in range(3))
-    speed.assert_slower(
-        lambda: torch.mm(a, b, out=out),
-        lambda: torch.mm(x, y, out=square),
-        f"({wide}, {thin}) by ({thin}, {wide}) against {n} x {n}, the same FLOPs, in time",
-        at_least=1.2,
-    )
+    what = f"({wide}, {thin}) by ({thin}, {wide}) against {n} x {n}, the same FLOPs, in time"
+    speed.assert_slower(lambda: torch.mm(a, b, out=out), lambda: torch.mm(x, y, out=square), what, at_least=1.2)
 
 
 @pytest.mark.claim("flops.crude")

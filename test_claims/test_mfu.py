@@ -186,12 +186,8 @@ def test_a_tiny_product_stays_below_a_twentieth_whatever_the_peak_is(device, spe
     """The large product has at most an MFU of 1, so one with less than 1/20 of its rate has less than 0.05."""
     tiny, large = (4, 128) if device.type == "cpu" else (64, 4096)
     by_flops = matmul_flops(tiny, tiny, tiny) / matmul_flops(large, large, large)
-    speed.assert_slower(
-        product(device, "fp32", tiny),
-        product(device, "fp32", large),
-        f"a product of side {tiny} with 1/{1 / by_flops:,.0f} of the FLOPs of one of side {large}, in time",
-        at_least=20 * by_flops,
-    )
+    what = f"a product of side {tiny} with 1/{1 / by_flops:,.0f} of the FLOPs of one of side {large}, in time"
+    speed.assert_slower(product(device, "fp32", tiny), product(device, "fp32", large), what, at_least=20 * by_flops)
 
 
 @pytest.mark.claim("mfu.target")
@@ -233,12 +229,8 @@ def test_a_whole_training_step_stays_away_from_the_rate_of_its_own_products(devi
     with counting() as counter:
         step()
     products = int(counter.get_total_flops()) // matmul_flops(batch, dim, dim)
-    speed.assert_slower(
-        step,
-        lambda: [multiply() for _ in range(products)],
-        f"a training step against {products} products, which is all that counts as its FLOPs",
-        at_least=1 / 0.9,
-    )
+    what = f"a training step against {products} products, which is all that counts as its FLOPs"
+    speed.assert_slower(step, lambda: [multiply() for _ in range(products)], what, at_least=1 / 0.9)
 
 
 # ---- the lecture's example ---------------------------------------------------------------------------------------
@@ -371,12 +363,8 @@ def test_the_same_flops_in_another_shape_take_far_longer(device, speed):
     """Shapes: few outputs, each of a very long sum, against a square of the same FLOPs."""
     square, thin = (64, 2) if device.type == "cpu" else (1024, 8)
     long = square**3 // thin**2
-    speed.assert_slower(
-        product(device, "fp32", thin, long, thin),
-        product(device, "fp32", square),
-        f"({thin}, {long}) by ({long}, {thin}) against the square of the same FLOPs",
-        at_least=1.5,
-    )
+    what = f"({thin}, {long}) by ({long}, {thin}) against the square of the same FLOPs"
+    speed.assert_slower(product(device, "fp32", thin, long, thin), product(device, "fp32", square), what, at_least=1.5)
 
 
 @pytest.mark.claim("mfu.benchmark-yourself")

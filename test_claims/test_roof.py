@@ -126,12 +126,9 @@ def assert_memory_bound(speed, memory, name):
     operation, elements = OPERATIONS[name], memory.x.numel()
     if memory.x.device.type == "cpu":
         few, calls = memory.first(IN_CACHE), elements // IN_CACHE
+        what = f"{name} of operands in memory against the same arithmetic in a cache"
         speed.assert_slower(
-            lambda: operation(memory),
-            lambda: [operation(few) for _ in range(calls)],
-            f"{name} of operands in memory against the same arithmetic in a cache",
-            at_least=1.2,
-            **FEW_PAIRS,
+            lambda: operation(memory), lambda: [operation(few) for _ in range(calls)], what, at_least=1.2, **FEW_PAIRS
         )
     else:
         half = memory.first(elements * FULL_TENSORS[name] // 4)  # copied: read and written
@@ -165,11 +162,9 @@ def test_a_tiny_operation_of_low_intensity_waits_for_its_launch_instead(memory, 
     tiny = memory.first(16)
     large = memory.first(IN_CACHE if memory.x.device.type == "cpu" else memory.x.numel())
     by_bytes = 16 / large.x.numel()
+    what = f"ReLU of 16 elements against {large.x.numel():,}"
     speed.assert_slower(
-        lambda: OPERATIONS["relu"](tiny),
-        lambda: OPERATIONS["relu"](large),
-        f"ReLU of 16 elements against {large.x.numel():,}",
-        at_least=10 * by_bytes,
+        lambda: OPERATIONS["relu"](tiny), lambda: OPERATIONS["relu"](large), what, at_least=10 * by_bytes
     )
 
 
@@ -190,12 +185,9 @@ def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed
     work = Work(memory.x.numel(), nbytes[name])
     peak = 1e4 * work.flops  # far above the ridge
     bound = roofline.least_time_s(work, peak, nbytes[other])
+    what = f"{name} against {other} ({mix}), of {nbytes[name] / nbytes[other]:g} times the bytes"
     speed.assert_slower(
-        lambda: operation(memory),
-        lambda: OPERATIONS[other](memory),
-        f"{name} against {other} ({mix}), of {nbytes[name] / nbytes[other]:g} times the bytes",
-        at_least=SAME * bound,
-        **FEW_PAIRS,
+        lambda: operation(memory), lambda: OPERATIONS[other](memory), what, at_least=SAME * bound, **FEW_PAIRS
     )
 
 
@@ -204,12 +196,8 @@ def test_a_product_stays_below_the_roof_of_the_best_product(device, speed):
     side = 256 if device.type == "cpu" else 4096
     work, best = roofline.matmul_work(side // 2, side // 2, side // 2, "fp32"), matmul_flops(side, side, side)
     bound = roofline.least_time_s(work, best, 1e6 * work.bytes)  # in times of the larger product, memory aside
-    speed.assert_slower(
-        product(device, "fp32", side // 2),
-        product(device, "fp32", side),
-        f"a product of side {side // 2} against one of {side}, the ceiling",
-        at_least=SAME * bound,
-    )
+    what = f"a product of side {side // 2} against one of {side}, the ceiling"
+    speed.assert_slower(product(device, "fp32", side // 2), product(device, "fp32", side), what, at_least=SAME * bound)
 
 
 @pytest.mark.claim("roof.model")
@@ -257,13 +245,8 @@ def test_an_operation_takes_far_longer_than_a_product_of_its_flops(device, speed
         "layer norm": roofline.layer_norm_work(shape).flops,
     }[name]
     side = math.ceil((flops / 2) ** (1 / 3))
-    speed.assert_slower(
-        lambda: OPERATIONS[name](on),
-        product(device, "fp32", side),
-        f"{name} against a product of its {flops:.2g} FLOPs",
-        at_least=2,
-        **FEW_PAIRS,
-    )
+    what = f"{name} against a product of its {flops:.2g} FLOPs"
+    speed.assert_slower(lambda: OPERATIONS[name](on), product(device, "fp32", side), what, at_least=2, **FEW_PAIRS)
 
 
 @pytest.mark.claim("roof.most-others", "roof.gelu")
@@ -301,9 +284,8 @@ def test_a_fused_gelu_moves_the_bytes_of_a_relu_and_one_by_hand_many_times_as_ma
 def test_a_gelu_written_as_five_operations_is_slower_than_a_fused_one(memory, speed, record_figure):
     gelu, relu = (lambda name=name: OPERATIONS[name](memory) for name in ("gelu", "relu"))
     record_figure(f"fused GELU against ReLU: {speed.ratio(gelu, relu, **FEW_PAIRS)}")
-    speed.assert_slower(
-        lambda: gelu_by_hand(memory), gelu, "GELU by hand against a fused one", at_least=1.2, **FEW_PAIRS
-    )
+    what = "GELU by hand against a fused one"
+    speed.assert_slower(lambda: gelu_by_hand(memory), gelu, what, at_least=1.2, **FEW_PAIRS)
 
 
 @pytest.mark.claim("roof.gelu")
@@ -342,12 +324,9 @@ def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k,
 def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device, memory, speed):
     """Each element is used once: the time is that of reading the matrix, not of the arithmetic."""
     side = math.ceil(memory.x.numel() ** (1 / 3))
+    what = f"a matrix of {memory.x.numel():,} elements times a vector against a product of the same FLOPs"
     speed.assert_slower(
-        lambda: OPERATIONS["matvec"](memory),
-        product(device, "fp32", side),
-        f"a matrix of {memory.x.numel():,} elements times a vector against a product of the same FLOPs",
-        at_least=1.3,
-        **FEW_PAIRS,
+        lambda: OPERATIONS["matvec"](memory), product(device, "fp32", side), what, at_least=1.3, **FEW_PAIRS
     )
 
 
