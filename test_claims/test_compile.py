@@ -141,10 +141,8 @@ def test_a_function_is_compiled_once_and_run_by_every_call(device, size, calls):
     function = torch.compile(fresh(scaled), backend=backend)
     for _ in range(calls):
         function(torch.ones(size, device=device))
-    assert (backend.compiled, backend.runs) == (1, calls), (
-        f"{backend.compiled} graphs were compiled and run {backend.runs} times, "
-        f"but should be 1 and {calls} [{calls=} at {size=}]"
-    )
+    got = backend.compiled, backend.runs
+    assert got == (1, calls), f"graphs compiled and runs are {got}, but should be 1 and {calls} [{size=}]"
 
 
 @pytest.mark.claim("compile.once-then-reuse")
@@ -194,10 +192,9 @@ def test_beyond_a_limit_of_compilations_calls_run_uncompiled(device, record_figu
 @pytest.mark.needs("c++")
 def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(compiled_gelu, x, speed, record_figure):
     later_s = statistics.median(speed.seconds(lambda: compiled_gelu(x)) for _ in range(5))
-    assert compiled_gelu.first_call_s > 10 * later_s, (
-        f"the first call took {compiled_gelu.first_call_s:.3f} s, a later one {later_s:.4f} s: not 10 times it"
-    )
-    record_figure(f"first call {compiled_gelu.first_call_s:.1f} s, later ones {1e3 * later_s:.1f} ms")
+    first_s = compiled_gelu.first_call_s
+    record_figure(f"first call {first_s:.1f} s, later ones {1e3 * later_s:.1f} ms")
+    assert first_s > 10 * later_s, f"the first call took {first_s:.3f} s, not 10 times a later one's {later_s:.4f} s"
 
 
 # ---- what it gains -----------------------------------------------------------------------------------------------
@@ -222,7 +219,7 @@ def test_nine_operations_become_one_that_allocates_its_result_alone(device, comp
 @pytest.mark.claim("compile.fuses")
 def test_fused_operations_are_faster_than_one_after_the_other(compiled_gelu, x, speed):
     claim = "a GELU of nine operations, uncompiled against compiled"
-    speed.assert_slower(lambda: gelu(x), lambda: compiled_gelu(x), claim)
+    speed.assert_slower(lambda: gelu(x), lambda: compiled_gelu(x), claim, pairs=21)
 
 
 @pytest.mark.claim("compile.better-than-hand")
@@ -277,13 +274,13 @@ def compiled_product(device):
     return compiled(product, *ones_and_a_bit(device, 1))
 
 
-@pytest.mark.claim("compile.mixed-precision")
+@pytest.mark.claim("compile.mixed-precision", "compile.uses-hardware")
 @given(bit=st.integers(1, 23))
 def test_compiling_leaves_products_in_fp32(device, compiled_product, bit):
     result = compiled_product(*ones_and_a_bit(device, bit))
     assert result.dtype == torch.float32, f"the compiled product is in {result.dtype}, but should be in float32"
     values = result.unique().tolist()
-    assert values == [1 + 2.0**-bit], f"compiled, 1 + 2^-{bit} became {values}, but should stay: fp32 has 23 bits"
+    assert values == [1 + 2.0**-bit], f"compiled, 1 + 2^-{bit} became {values}: the product ran in less than fp32"
 
 
 @pytest.mark.claim("compile.mixed-precision")
@@ -363,9 +360,8 @@ def test_dropout_draws_other_numbers_from_the_same_seed_unless_fallback_random_i
 @pytest.mark.claim("compile.same-values")
 def test_a_compiled_net_has_the_outputs_and_gradients_of_the_uncompiled_one(device):
     torch.manual_seed(0)
-    net = torch.nn.Sequential(
-        torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
-    ).to(device)
+    layers = torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
+    net = torch.nn.Sequential(*layers).to(device)
     inputs = torch.randn(32, 64, device=device)
 
     def outputs_and_gradients(forward):
@@ -423,10 +419,3 @@ def test_compiled_products_use_tensor_cores_for_bf16_and_not_for_fp32(large, spe
     in_fp32, in_bf16 = compiled(fresh(product), *large), compiled(fresh(product), *low)
     claim = "a compiled product in fp32 against bf16"
     speed.assert_slower(lambda: in_fp32(*large), lambda: in_bf16(*low), claim, at_least=1.5)
-
-
-@pytest.mark.claim("compile.uses-hardware")
-@given(bit=st.integers(1, 23))
-def test_a_compiled_product_of_fp32_does_not_use_tf32_unless_allowed(compiled_product, device, bit):
-    values = compiled_product(*ones_and_a_bit(device, bit)).unique().tolist()
-    assert values == [1 + 2.0**-bit], f"compiled, 1 + 2^-{bit} became {values}: products of fp32 run in less than fp32"

@@ -1,5 +1,6 @@
 """Optimizers and their state: torch's own against updates written from the papers, and the bytes that they keep."""
 
+import os
 from math import frexp, nextafter, sqrt
 
 import numpy as np
@@ -500,8 +501,8 @@ EVEN, UNEVEN = (8, 8, 8, 8), (16, 4, 4)
 def shards():
     """What each of two real processes holds, for a net that can be divided evenly, and for one that cannot."""
     distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_gloo_available()):
-        pytest.skip("this build of torch lacks torch.distributed with gloo")
+    if not (hasattr(os, "fork") and distributed.is_available() and distributed.is_gloo_available()):
+        pytest.skip("needs a torch with torch.distributed and gloo, and a system that forks")
     return dict(zip((EVEN, UNEVEN), sharding.ranks(EVEN, UNEVEN), strict=True))
 
 

@@ -162,7 +162,7 @@ def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
 # ---- views -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.claim("storage.slices-are-views")
+@pytest.mark.claim("storage.slices-are-views", "storage.metadata")
 @given(chain=view_chains(operations=("select", "slice")))
 def test_basic_indexing_shares_the_storage(device, chain):
     base = chain.base(device)
@@ -352,7 +352,8 @@ def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, sp
     assert ratio.low < 2, f"views of 2^20 times the elements took {ratio}, but should take as long"
     if ratio.high > 2**10:  # then even a time that grows with the root of the size could hide in it
         pytest.skip(f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {ratio}")
-    speed.assert_slower(large.clone, lambda: chained_views(large), "copying 32 MiB over making six views", at_least=10)
+    what = "copying 32 MiB over making six views"
+    speed.assert_slower(large.clone, lambda: chained_views(large), what, at_least=10, pairs=15)
 
 
 @pytest.mark.claim("storage.views-free")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-# Several times what a busy machine needs to import torch twice at once.
+# Several times what a busy machine needs to import torch.
 TIMEOUT_S = 120
 
 
@@ -46,45 +49,58 @@ def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optim
 def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
     """For each net what each of `processes` held, which trained it with a sharded Adam over gloo on the CPU.
 
-    A rank that is done waits to be killed: gloo's own shutdown hangs if the other rank has exited already.
+    All are forked from one process, which imports torch for them. A rank that is done waits for the end of its input
+    and is killed then: gloo's own shutdown hangs if the other rank has exited already.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        task = json.dumps({"rendezvous": (folder / "rendezvous").as_uri(), "processes": processes, "nets": nets})
+        task = json.dumps({"folder": str(folder), "processes": processes, "nets": nets})
         results = [folder / f"{rank}.json" for rank in range(processes)]
-        started: list[subprocess.Popen[bytes]] = []
-        for rank, result in enumerate(results):
-            errors = stack.enter_context(result.with_suffix(".log").open("wb"))
-            command = [sys.executable, "-m", __name__, task, str(rank), str(result)]
-            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=errors, stderr=errors)
-            started.append(stack.enter_context(process))
-            stack.callback(process.kill)  # before the block that waits for the process is left
+        log = stack.enter_context((folder / "log").open("w+b"))
+        command = [sys.executable, "-m", __name__, task]
+        process = stack.enter_context(
+            subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+        )
+        stack.callback(os.killpg, process.pid, signal.SIGKILL)  # before the block that waits for the process is left
         deadline = time.monotonic() + TIMEOUT_S
         while not all(result.exists() for result in results):
-            ended = [rank for rank, process in enumerate(started) if process.poll() is not None]
-            if ended or time.monotonic() > deadline:
-                logs = "\n".join(result.with_suffix(".log").read_text(errors="replace") for result in results)
-                raise RuntimeError(f"ranks {ended} of {processes} ended early, or {TIMEOUT_S} s have passed:\n{logs}")
+            if process.poll() is not None or time.monotonic() > deadline:
+                log.seek(0)
+                said = log.read().decode(errors="replace")
+                raise RuntimeError(f"one of {processes} ranks ended early, or {TIMEOUT_S} s have passed:\n{said}")
             time.sleep(0.05)
         held = [json.loads(result.read_text()) for result in results]
     return [[Rank(**of_rank[net]) for of_rank in held] for net in range(len(nets))]
 
 
-def main(task: str, rank: str, result: str) -> None:
-    """One rank: trains each net, and writes the bytes it holds."""
-    from torch import distributed
+def main(task: str) -> None:
+    """Forks the ranks, and ends as soon as one of them does."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
+    torch.optim.Adam(net_of([1]))  # imports what each rank would import for itself
+    asked = json.loads(task)
+    for rank in range(asked["processes"]):
+        if not os.fork():
+            try:
+                train_sharded(rank, asked, ZeroRedundancyOptimizer)
+            finally:
+                traceback.print_exc()
+                os._exit(1)
+    os.wait()
+
+
+def train_sharded(rank: int, asked: dict[str, Any], optimizer_class: Any) -> None:
+    """One rank: trains each net, writes the bytes it holds, and waits for the end of its input."""
     from test_claims.oracles.memory import state_bytes, tensor_sum
 
-    asked = json.loads(task)
-    distributed.init_process_group(
-        "gloo", init_method=asked["rendezvous"], world_size=asked["processes"], rank=int(rank)
+    folder = Path(asked["folder"])
+    torch.distributed.init_process_group(
+        "gloo", init_method=(folder / "rendezvous").as_uri(), world_size=asked["processes"], rank=rank
     )
     held = []
     for widths in asked["nets"]:
         parameters = net_of(widths)
-        optimizer = ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=1e-2)
+        optimizer = optimizer_class(parameters, optimizer_class=torch.optim.Adam, lr=1e-2)
         train(parameters, optimizer)
         held.append(
             {
@@ -94,11 +110,10 @@ def main(task: str, rank: str, result: str) -> None:
                 "weights": [value for parameter in parameters for value in parameter.flatten().tolist()],
             }
         )
-    written = Path(result).with_suffix(".part")
+    written = folder / f"{rank}.part"
     written.write_text(json.dumps(held))
-    written.rename(result)
-    sys.stdin.read()  # until the parent has all results, or has exited
-    os._exit(0)
+    written.rename(folder / f"{rank}.json")
+    sys.stdin.read()
 
 
 if __name__ == "__main__":
