@@ -66,14 +66,9 @@ def cuda(device: torch.device) -> Iterator[torch.device]:
 
 @pytest.mark.claim("device.default-cpu")
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_a_factory_makes_its_tensor_on_the_cpu(factory):
+def test_a_factory_makes_its_tensor_on_the_cpu(factory, default_device):
     where = FACTORIES[factory]().device
     assert where == torch.device("cpu"), f"torch.{factory} made its tensor on {where}, but should be on the cpu"
-
-
-@pytest.mark.claim("device.default-cpu")
-@pytest.mark.parametrize("factory", FACTORIES)
-def test_a_default_device_is_where_a_factory_makes_its_tensor(factory, default_device):
     with META:
         inside = FACTORIES[factory]().device
     torch.set_default_device("meta")

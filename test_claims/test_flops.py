@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.convolution import Convolution, convolution_flops
-from accounting.flops import (
-    broadcast_matmul_flops,
-    einsum_flops,
-    elementwise_flops,
-    linear_flops,
-    matmul_flops,
-)
+from accounting.flops import broadcast_matmul_flops, einsum_flops, elementwise_flops, linear_flops, matmul_flops
 from accounting.models import Transformer
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
@@ -36,10 +30,8 @@ def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
     product = scalars.matmul(operations.array(a), operations.array(b))
     assert torch.equal(scalars.tensor(product), a @ b), "the oracle's own product is wrong"
     assert operations.multiplications == operations.additions == k * product.size == m * k * n
-    at_one_each = 1 * operations.multiplications + 1 * operations.additions
-    assert matmul_flops(m, k, n) == operations.flops == at_one_each, (
-        f"matmul_flops={matmul_flops(m, k, n)}, but should be {operations.flops}, counted one by one [{m=}, {k=}, {n=}]"
-    )
+    formula = matmul_flops(m, k, n)
+    assert formula == operations.flops, f"{formula=}, but {operations.flops} were counted [{m=}, {k=}, {n=}]"
     per_output = 2 * product.size
     assert k == 1 or operations.flops != per_output, f"2 FLOPs per output would be {per_output} [{m=}, {k=}, {n=}]"
 
@@ -50,9 +42,8 @@ def test_matmul_needs_one_addition_less_per_output_where_the_first_is_a_copy(m, 
     operations = Operations()
     scalars.matmul(operations.array(integers(m, k)), operations.array(integers(k, n)), from_zero=False)
     minimum = matmul_flops(m, k, n) - m * n
-    assert operations.flops == minimum == m * n * (2 * k - 1), (
-        f"counted {operations.flops}, but should be {minimum} [{m=}, {k=}, {n=}]"
-    )
+    got = operations.flops
+    assert got == minimum == m * n * (2 * k - 1), f"{got} were counted, but should be {minimum} [{m=}, {k=}, {n=}]"
 
 
 @pytest.mark.claim("flops.matmul-2mnk")
@@ -159,8 +150,9 @@ def test_gelu_costs_several_flops_per_element():
     x, tally = torch.linspace(-3, 3, 20).reshape(4, 5), Operations()
     values = scalars.tensor(scalars.gelu(tally.array(x)))
     torch.testing.assert_close(values, torch.nn.functional.gelu(x, approximate="tanh"))
-    assert tally.flops == elementwise_flops(x.shape, flops_per_element=9) == 9 * x.numel(), (
-        f"GELU takes {tally.flops / x.numel()} operations per element, but should take 9"
+    formula, should = elementwise_flops(x.shape, flops_per_element=9), 9 * x.numel()
+    assert tally.flops == formula == should, (
+        f"GELU takes {tally.flops} operations, {formula=}, but should take {should}"
     )
 
 
@@ -190,10 +182,8 @@ def test_squaring_a_1024x512_matrix_costs_524_288_flops(device):
     row = tally.array(torch.rand(512))
     for _ in range(1024 // 64):  # a 64th of the rows, one multiplication at a time: the rest is the same again
         row * row
-    formula = elementwise_flops((1024, 512))
-    assert formula == dispatched.elementwise == 64 * tally.flops == 524_288, (
-        f"elementwise_flops={formula}, dispatched {dispatched.elementwise}, counted {64 * tally.flops}; not all 524,288"
-    )
+    got = elementwise_flops((1024, 512)), dispatched.elementwise, 64 * tally.flops
+    assert set(got) == {524_288}, f"formula, dispatched and counted are {got}, but should all be 524,288"
     unseen = product_flops(lambda: x * x)
     assert unseen == 0, f"torch's FlopCounterMode reports {unseen} for x * x, but it has always left those out"
 
@@ -219,10 +209,8 @@ def test_the_128_to_64_layer_costs_the_worked_number_without_its_bias(device, ba
     assert formula == dispatched == number, f"linear_flops={formula}, dispatched {dispatched}, not {number} [{batch=}]"
     tally = Operations()
     scalars.linear(tally.array(x[:1]), tally.array(layer.weight), tally.array(layer.bias))
-    with_bias = linear_flops(batch, 128, 64, bias=True)
-    assert with_bias == batch * tally.flops == number + bias_additions, (
-        f"linear_flops with bias={with_bias}, counted {batch * tally.flops}, not {number} + {bias_additions} [{batch=}]"
-    )
+    got, should = (linear_flops(batch, 128, 64, bias=True), batch * tally.flops), number + bias_additions
+    assert set(got) == {should}, f"with bias formula and count are {got}, but should both be {should} [{batch=}]"
 
 
 @pytest.mark.claim("flops.linear-2DK")
@@ -244,9 +232,8 @@ def test_a_forward_pass_of_linear_layers_costs_2_per_token_and_parameter(device,
     parameters = sum(p.numel() for p in net.parameters())
     dispatched = product_flops(lambda: net(torch.rand(batch, widths[0], device=device)))
     formula = sum(linear_flops(batch, m, n) for m, n in pairwise(widths))
-    assert dispatched == formula == 2 * batch * parameters, (
-        f"dispatched {dispatched}, formula {formula}, but should be 2·{batch}·{parameters} [{widths=}]"
-    )
+    should = 2 * batch * parameters
+    assert dispatched == formula == should, f"{dispatched=}, {formula=}, but should be {should} [{batch=}, {widths=}]"
 
 
 @pytest.mark.claim("flops.forward-2BN")
@@ -268,9 +255,8 @@ def test_a_convolution_uses_each_weight_once_per_position(device, size, channels
     dispatched = product_flops(lambda: net(torch.rand(1, channels, size, size, device=device)))
     positions = (size - width + 1) ** 2
     formula = convolution_flops(Convolution(1, channels, outputs, (size, size), (width, width)))
-    assert formula == dispatched == 2 * positions * net.weight.numel(), (
-        f"convolution_flops={formula}, but should be {dispatched}: 2 per weight at each of {positions} positions"
-    )
+    should = 2 * positions * net.weight.numel()
+    assert formula == dispatched == should, f"{formula=}, {dispatched=}, but should be {should}: 2 per weight and place"
 
 
 @pytest.mark.claim("flops.forward-2BN")
@@ -308,11 +294,11 @@ def test_attention_adds_a_sixth_of_length_over_width_to_a_transformer_block(work
     assert weights == 12 * d * d, f"the block has {weights} weights, but should have 12·d² = {12 * d * d}"
     x = torch.empty(batch, length, d, device="meta", requires_grad=True)
     forward, backward = forward_and_backward(block, x)
-    shape = Attention(batch, model.heads, length, d // model.heads)
-    attention, beyond = (
-        attention_flops(shape) + attention_backward_flops(shape),
+    shape, beyond = (
+        Attention(batch, model.heads, length, d // model.heads),
         forward + backward - 6 * weights * batch * length,
     )
+    attention = attention_flops(shape) + attention_backward_flops(shape)
     assert attention == beyond, f"attention costs {attention} by formula, but {beyond} FLOPs are beyond 6 a weight"
     per_weight = (forward + backward) / (weights * batch * length)
     assert per_weight == factor == 6 * (1 + length / (6 * d)), f"{per_weight} per weight and token, not {factor}"

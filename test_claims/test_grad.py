@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from accounting.flops import (
-    linear_backward_flops,
-    linear_flops,
-    linear_step,
-    matmul_backward_flops,
-    matmul_flops,
-)
+from accounting.flops import linear_backward_flops, linear_flops, linear_step, matmul_backward_flops, matmul_flops
 from accounting.models import DeepLinear
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
@@ -315,18 +309,9 @@ MODULES = {
     "Linear": (lambda: torch.nn.Linear(3, 4), (2, 3)),
     "Conv2d": (lambda: torch.nn.Conv2d(2, 4, 3, groups=2), (1, 2, 5, 5)),
     "LayerNorm": (lambda: torch.nn.LayerNorm(4), (2, 4)),
-    "Bilinear": (lambda: _Twice(torch.nn.Bilinear(3, 3, 2)), (2, 3)),
+    "Bilinear": (lambda: torch.nn.Bilinear(3, 3, 2), (2, 3), (2, 3)),
     "PReLU": (lambda: torch.nn.PReLU(2), (3, 2)),
 }
-
-
-class _Twice(torch.nn.Module):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return self.inner(x, x)
 
 
 @pytest.mark.claim("grad.same-shape")
@@ -335,9 +320,9 @@ class _Twice(torch.nn.Module):
 def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype):
     if dtype is torch.float64 and device.type == "mps":
         dtype = torch.float32  # that device has no fp64
-    make, shape = MODULES[name]
+    make, *shapes = MODULES[name]
     module = make().to(device, dtype)
-    module(torch.rand(shape, device=device, dtype=dtype)).float().sum().backward()
+    module(*(torch.rand(shape, device=device, dtype=dtype) for shape in shapes)).float().sum().backward()
     for parameter_name, parameter in module.named_parameters():
         got = parameter.grad.shape, parameter.grad.dtype
         should_be = parameter.shape, parameter.dtype
@@ -384,11 +369,8 @@ def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(devi
     layer = torch.nn.Linear(n, n, bias=False, device=device)
     x, dy = torch.rand(n, n, device=device, requires_grad=True), torch.rand(n, n, device=device)
 
-    def forward():
-        return layer(x)
-
     def both():
-        torch.autograd.grad(forward(), (x, layer.weight), dy)
+        torch.autograd.grad(layer(x), (x, layer.weight), dy)
 
     claim = "forward and backward against forward, in time"
-    speed.assert_slower(both, forward, claim, at_least=2, at_most=4.5)
+    speed.assert_slower(both, lambda: layer(x), claim, at_least=2, at_most=4.5)

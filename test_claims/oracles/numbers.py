@@ -230,10 +230,6 @@ def published_disagreement(row: Format) -> str | None:
 
 def finfo_disagreement(row: Format) -> str | None:
     """Our derived constants against torch.finfo; where that is wrong or silent, see the claim dtype.finfo."""
-    if (row.torch_name is None) != (row.name in NOT_IN_TORCH):
-        return (
-            f"{row.name}.torch_name={row.torch_name!r}, but torch {'has no' if row.torch_name else 'has a'} such dtype"
-        )
     dtype = torch_dtype(row)
     if dtype is None:
         return None
@@ -262,10 +258,6 @@ def integer_disagreement(row: IntegerFormat) -> str | None:
     got = (row.storage_bits, row.min, row.max)
     if got != PUBLISHED_INTEGERS[row.name]:
         return f"{row.name} has bits, min and max {got}, but should have {PUBLISHED_INTEGERS[row.name]}"
-    if (row.torch_name is None) != (row.name in NOT_IN_TORCH):
-        return (
-            f"{row.name}.torch_name={row.torch_name!r}, but torch {'has no' if row.torch_name else 'has a'} such dtype"
-        )
     dtype = torch_dtype(row)
     if dtype is None:
         return None
@@ -283,6 +275,9 @@ def integer_disagreement(row: IntegerFormat) -> str | None:
 
 def disagreement(row: Format | IntegerFormat, device: torch.device = CPU) -> str | None:
     """The first disagreement of a format with the specifications and with torch, cheap checks first."""
+    if (row.torch_name is None) != (row.name in NOT_IN_TORCH):
+        has = "has no" if row.torch_name else "has a"
+        return f"{row.name}.torch_name={row.torch_name!r}, but torch {has} such dtype"
     if isinstance(row, IntegerFormat):
         return integer_disagreement(row)
 
