@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
+from math import inf
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 FEWEST_ARRIVALS = 8
 FEWEST_ARRIVALS_OF_MANY_CALLS = 3
+MOST_LOOKS = 8  # arrivals of 4 KiB are over in a millisecond, which another process can take as a whole
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,12 @@ def assert_waited(
         for _ in range(calls):
             function()
 
-    arrivals = ranks.arrivals(several, FEWEST_ARRIVALS if calls == 1 else FEWEST_ARRIVALS_OF_MANY_CALLS)
-    least = min(time for arrival in arrivals for time in arrival["rounds_s"]) / calls
+    least = inf
+    for _ in range(MOST_LOOKS):
+        arrivals = ranks.arrivals(several, FEWEST_ARRIVALS if calls == 1 else FEWEST_ARRIVALS_OF_MANY_CALLS)
+        least = min(least, *(time / calls for arrival in arrivals for time in arrival["rounds_s"]))
+        if seconds >= LEAST_WAITED_SHARE * least:  # which all ranks find alike
+            break
     with ranks.together("the clock"):
         assert seconds >= LEAST_WAITED_SHARE * least, (
             f"a call takes {seconds:.3g} s, but {least:.3g} s until the device is idle: was it waited for?"
