@@ -14,6 +14,7 @@ from accounting.attention import (
     attention_pairs,
     attention_step,
 )
+from meta_tests.accounting.refusals import refuses
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations
@@ -67,21 +68,15 @@ def test_causal_pairs_are_the_lower_triangle(length):
     assert attention_pairs(length, pairs="causal") == int(torch.ones(length, length).tril().sum())
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: attention_pairs(3, pairs="triangle"), ValueError, "pairs must be one of full, causal"),
-        (lambda: attention_pairs(3, 2, pairs="causal"), ValueError, "key_length must be at least query_length"),
-        (lambda: Attention(1, 6, 3, 4, kv_heads=4), ValueError, "heads=6 and kv_heads=4"),
-        (lambda: Attention(1, 6, 3, 4, kv_heads=0), ValueError, "heads=6 and kv_heads=0"),
-        (lambda: Attention(1, 6, 3, -4), ValueError, "head_dim must be at least 0, got -4"),
-        (lambda: attention_backward_flops(Attention(1, 6, 3, 4), "fast"), ValueError, "convention must be .* 'flash'"),
-        (lambda: attention_step(Attention(1, 6, 3, 4), "forward"), ValueError, "convention must be one of math, flash"),
-        (lambda: Attention(1, 6, 3, 4, value_dim=-1), ValueError, "value_dim must be at least 0, got -1"),
-        (lambda: Attention(1, 6, 3, 4, key_length=2, pairs="causal"), ValueError, "key_length must be at least"),
-        (lambda: Attention(1, 6, 3, 4, pairs="half"), ValueError, "pairs must be one of full, causal, got 'half'"),
-    ],
+test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
+    (lambda: attention_pairs(3, pairs="triangle"), ValueError, "pairs must be one of full, causal"),
+    (lambda: attention_pairs(3, 2, pairs="causal"), ValueError, "key_length must be at least query_length"),
+    (lambda: Attention(1, 6, 3, 4, kv_heads=4), ValueError, "heads=6 and kv_heads=4"),
+    (lambda: Attention(1, 6, 3, 4, kv_heads=0), ValueError, "heads=6 and kv_heads=0"),
+    (lambda: Attention(1, 6, 3, -4), ValueError, "head_dim must be at least 0, got -4"),
+    (lambda: attention_backward_flops(Attention(1, 6, 3, 4), "fast"), ValueError, "convention must be .* 'flash'"),
+    (lambda: attention_step(Attention(1, 6, 3, 4), "forward"), ValueError, "convention must be one of math, flash"),
+    (lambda: Attention(1, 6, 3, 4, value_dim=-1), ValueError, "value_dim must be at least 0, got -1"),
+    (lambda: Attention(1, 6, 3, 4, key_length=2, pairs="causal"), ValueError, "key_length must be at least"),
+    (lambda: Attention(1, 6, 3, 4, pairs="half"), ValueError, "pairs must be one of full, causal, got 'half'"),
 )
-def test_bad_input_is_named_with_its_value_and_what_is_valid(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

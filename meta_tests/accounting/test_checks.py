@@ -20,6 +20,7 @@ from accounting.checks import (
     validated_product,
     validated_real,
 )
+from meta_tests.accounting.refusals import refuses
 
 INTEGERS = [int, np.int8, np.int64, np.uint16]
 
@@ -45,34 +46,28 @@ def test_a_real_number_of_any_type_becomes_a_float(kind):
         assert (got, type(got)) == (2.0, float), f"{got!r} of {type(got)}"
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: validated_int("m", True), TypeError, "m must be an integer, got True of type bool"),
-        (lambda: validated_int("m", 2.0), TypeError, "m must be an integer, got 2.0 of type float"),
-        (lambda: validated_int("m", None), TypeError, "m must be an integer, got None of type NoneType"),
-        (lambda: validated_int("m", 1, minimum=2), ValueError, "m must be at least 2, got 1"),
-        (lambda: validated_int("m", np.int8(-1)), ValueError, "m must be at least 0, got -1"),
-        (lambda: validated_product(m=2, k=-1), ValueError, "k must be at least 0, got -1"),
-        (
-            lambda: validated_ints("shape", "23"),
-            TypeError,
-            "shape must be a sequence of integers, got '23' of type str",
-        ),
-        (lambda: validated_ints("shape", 3), TypeError, "shape must be a sequence of integers, got 3 of type int"),
-        (lambda: validated_ints("shape", (2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
-        (lambda: validated_real("x", True), TypeError, "x must be a number, got True of type bool"),
-        (lambda: validated_real("x", 1j), TypeError, "x must be a number"),
-        (lambda: validated_positive("x", float("inf")), ValueError, "x must be a finite number above 0, got inf"),
-        (lambda: validated_positive("x", float("nan")), ValueError, "x must be a finite number above 0, got nan"),
-        (lambda: validated_positive("x", -1), ValueError, "x must be a finite number above 0, got -1"),
-        (lambda: validated_choice("x", [1], {"a": 1}), ValueError, r"x must be one of a, got \[1\]"),
-        (lambda: validated_choice("x", "bf61", ["bf16"]), ValueError, "got 'bf61'; did you mean 'bf16'"),
-    ],
+test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
+    (lambda: validated_int("m", True), TypeError, "m must be an integer, got True of type bool"),
+    (lambda: validated_int("m", 2.0), TypeError, "m must be an integer, got 2.0 of type float"),
+    (lambda: validated_int("m", None), TypeError, "m must be an integer, got None of type NoneType"),
+    (lambda: validated_int("m", 1, minimum=2), ValueError, "m must be at least 2, got 1"),
+    (lambda: validated_int("m", np.int8(-1)), ValueError, "m must be at least 0, got -1"),
+    (lambda: validated_product(m=2, k=-1), ValueError, "k must be at least 0, got -1"),
+    (
+        lambda: validated_ints("shape", "23"),
+        TypeError,
+        "shape must be a sequence of integers, got '23' of type str",
+    ),
+    (lambda: validated_ints("shape", 3), TypeError, "shape must be a sequence of integers, got 3 of type int"),
+    (lambda: validated_ints("shape", (2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
+    (lambda: validated_real("x", True), TypeError, "x must be a number, got True of type bool"),
+    (lambda: validated_real("x", 1j), TypeError, "x must be a number"),
+    (lambda: validated_positive("x", float("inf")), ValueError, "x must be a finite number above 0, got inf"),
+    (lambda: validated_positive("x", float("nan")), ValueError, "x must be a finite number above 0, got nan"),
+    (lambda: validated_positive("x", -1), ValueError, "x must be a finite number above 0, got -1"),
+    (lambda: validated_choice("x", [1], {"a": 1}), ValueError, r"x must be one of a, got \[1\]"),
+    (lambda: validated_choice("x", "bf61", ["bf16"]), ValueError, "got 'bf61'; did you mean 'bf16'"),
 )
-def test_bad_input_is_named_with_its_value_and_what_is_valid(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
 
 
 # --- plain integers, whatever the caller's are ----------------------------------------------------------------------

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.convolution import Convolution, convolution_backward_flops, convolution_flops
+from meta_tests.accounting.refusals import refuses
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers
@@ -51,16 +51,10 @@ def test_a_convolutions_gradients_cost_what_torch_dispatches_group_by_group(data
     assert formula == dispatched, f"convolution_backward_flops={formula}, but should be {dispatched} [{shape}]"
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: Convolution(1, 3, 4, (8,), (3,), groups=2), ValueError, "in_channels=3 and groups=2"),
-        (lambda: Convolution(1, 4, 4, (8,), (3, 3)), ValueError, "kernel_size must have the 1 dimensions"),
-        (lambda: Convolution(1, 4, 4, (2,), (3,)), ValueError, "must fit into the padded input"),
-        (lambda: Convolution(1, 4, 4, (8,), (3,), stride=0), ValueError, "stride must be at least 1, got 0"),
-        (lambda: Convolution(1, 4, 4, (8, 8), (3, 3), padding=(1,)), ValueError, "padding must be one number or"),
-    ],
+test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
+    (lambda: Convolution(1, 3, 4, (8,), (3,), groups=2), ValueError, "in_channels=3 and groups=2"),
+    (lambda: Convolution(1, 4, 4, (8,), (3, 3)), ValueError, "kernel_size must have the 1 dimensions"),
+    (lambda: Convolution(1, 4, 4, (2,), (3,)), ValueError, "must fit into the padded input"),
+    (lambda: Convolution(1, 4, 4, (8,), (3,), stride=0), ValueError, "stride must be at least 1, got 0"),
+    (lambda: Convolution(1, 4, 4, (8, 8), (3, 3), padding=(1,)), ValueError, "padding must be one number or"),
 )
-def test_bad_input_is_named_with_its_value_and_what_is_valid(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

@@ -15,6 +15,7 @@ from accounting.flops import (
     matmul_flops,
     reduction_flops,
 )
+from meta_tests.accounting.refusals import refuses
 from test_claims.oracles import scalars
 from test_claims.oracles.scalars import Operations, integers
 
@@ -69,23 +70,17 @@ def test_the_gradients_of_a_layer_with_a_bias_cost_what_their_loops_count(batch,
 # ---- bad input ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: matmul_flops(-1, 2, 3), ValueError, "m must be at least 0, got -1"),
-        (lambda: matmul_flops(1, 2.0, 3), TypeError, "k must be an integer, got 2.0 of type float"),
-        (lambda: matmul_flops(1, 2, True), TypeError, "n must be an integer, got True of type bool"),
-        (lambda: linear_flops(1, -2, 3), ValueError, "in_features must be at least 0, got -2"),
-        (lambda: broadcast_matmul_flops((2, 3), (4, 5)), ValueError, "got 3 and 4"),
-        (lambda: broadcast_matmul_flops((), (4, 5)), ValueError, "at least one dimension"),
-        (lambda: broadcast_matmul_flops((2, 4, 3), (5, 3, 1)), ValueError, "sizes 2 and 5 meet"),
-        (lambda: broadcast_matmul_flops((2, -3), (3, 1)), ValueError, r"a_shape\[1\] must be at least 0, got -3"),
-        (lambda: broadcast_matmul_flops(3, (3, 1)), TypeError, "a_shape must be a sequence of integers, got 3"),
-        (lambda: elementwise_flops((2, 3), (2,)), ValueError, "2 and 3"),
-        (lambda: elementwise_flops((2,), flops_per_element=0.5), TypeError, "flops_per_element"),
-        (lambda: reduction_flops((2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
-    ],
+test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
+    (lambda: matmul_flops(-1, 2, 3), ValueError, "m must be at least 0, got -1"),
+    (lambda: matmul_flops(1, 2.0, 3), TypeError, "k must be an integer, got 2.0 of type float"),
+    (lambda: matmul_flops(1, 2, True), TypeError, "n must be an integer, got True of type bool"),
+    (lambda: linear_flops(1, -2, 3), ValueError, "in_features must be at least 0, got -2"),
+    (lambda: broadcast_matmul_flops((2, 3), (4, 5)), ValueError, "got 3 and 4"),
+    (lambda: broadcast_matmul_flops((), (4, 5)), ValueError, "at least one dimension"),
+    (lambda: broadcast_matmul_flops((2, 4, 3), (5, 3, 1)), ValueError, "sizes 2 and 5 meet"),
+    (lambda: broadcast_matmul_flops((2, -3), (3, 1)), ValueError, r"a_shape\[1\] must be at least 0, got -3"),
+    (lambda: broadcast_matmul_flops(3, (3, 1)), TypeError, "a_shape must be a sequence of integers, got 3"),
+    (lambda: elementwise_flops((2, 3), (2,)), ValueError, "2 and 3"),
+    (lambda: elementwise_flops((2,), flops_per_element=0.5), TypeError, "flops_per_element"),
+    (lambda: reduction_flops((2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
 )
-def test_bad_input_is_named_with_its_value_and_what_is_valid(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from accounting.layout import (
     storage_offset,
     view_strides,
 )
+from meta_tests.accounting.refusals import refuses
 from test_claims.strategies import factorisations, shapes
 
 
@@ -84,49 +84,43 @@ def test_a_storage_of_storage_numel_elements_is_just_enough(drawn):
 x = contiguous_layout((2, 3))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: contiguous_strides((2, -1)), ValueError, r"shape\[1\] must be at least 0, got -1"),
-        (lambda: contiguous_strides((2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
-        (lambda: contiguous_strides((True,)), TypeError, r"shape\[0\] must be an integer, got True"),
-        (lambda: contiguous_strides("23"), TypeError, "shape must be a sequence of integers, got '23'"),
-        (lambda: contiguous_strides(3), TypeError, "shape must be a sequence of integers, got 3"),
-        (lambda: storage_offset((1,), (4, 1)), ValueError, r"one entry per stride of \(4, 1\), got \(1,\)"),
-        (lambda: storage_offset((-1,), (4,)), ValueError, r"index\[0\] must be at least 0, got -1"),
-        (lambda: storage_offset((1,), (-4,)), ValueError, r"strides\[0\] must be at least 0, got -4"),
-        (lambda: storage_offset((1,), (4,), offset=-1), ValueError, "offset must be at least 0, got -1"),
-        (lambda: is_contiguous((2, 3), (3,)), ValueError, r"one entry per dimension of shape \(2, 3\), got \(3,\)"),
-        (lambda: storage_extent((2,), (-1,)), ValueError, r"strides\[0\] must be at least 0, got -1"),
-        (
-            lambda: broadcast_shape((2, 3), (2,)),
-            ValueError,
-            r"got \(2, 3\), \(2,\): sizes 2 and 3 meet in dimension -1",
-        ),
-        (lambda: inferred_shape((6,), (-1, -1)), ValueError, r"at most one -1, got \(-1, -1\)"),
-        (lambda: inferred_shape((0, 2), (0, -1)), ValueError, r"\(0, -1\): any size could stand for -1"),
-        (lambda: inferred_shape((6,), (4, -1)), ValueError, r"hold the 6 elements of shape \(6,\), got \(4, -1\)"),
-        (lambda: view_strides((6,), (1,), (5,)), ValueError, r"hold the 6 elements of shape \(6,\), got \(5,\)"),
-        (lambda: view_strides((6,), (1,), (-2, -3)), ValueError, r"new_shape\[0\] must be at least 0, got -2"),
-        (lambda: Layout((2,), (1, 1)), ValueError, r"one entry per dimension of shape \(2,\), got \(1, 1\)"),
-        (lambda: Layout((2,), (1,), -1), ValueError, "offset must be at least 0, got -1"),
-        (lambda: x.offset_of(1), ValueError, r"one entry per dimension of shape \(2, 3\), got \(1,\)"),
-        (lambda: x.offset_of(1, 3), ValueError, "index must be from -3 to 2, got 3"),
-        (lambda: x.select(2, 0), ValueError, "dim must be from -2 to 1, got 2"),
-        (lambda: x.select(True, 0), TypeError, "dim must be an integer, got True of type bool"),
-        (lambda: contiguous_layout((0,)).select(0, 0), ValueError, "there is no dimension or element to choose, got 0"),
-        (lambda: x.slice(0, step=-1), ValueError, "step must be at least 1, got -1"),
-        (lambda: x.transpose(0, "1"), TypeError, "dim1 must be an integer, got '1'"),
-        (lambda: x.permute((0, 0)), ValueError, r"each of the 2 dimensions once, got \(0, 0\)"),
-        (lambda: x.expand((3,)), ValueError, r"at least the 2 dimensions of \(2, 3\), got \(3,\)"),
-        (lambda: x.expand((4, 3)), ValueError, r"keep the sizes other than 1 of \(2, 3\), got \(4, 3\)"),
-        (lambda: x.expand((-1, 2, 3)), ValueError, "shape must be at least 0, got -1"),
-        (lambda: x.transpose(0, 1).view((6,)), ValueError, r"needs a copy"),
-        (lambda: x.flatten(1, 0), ValueError, "start_dim must not come after end_dim, got 1 and 0"),
-        (lambda: x.unflatten(1, (2, -1)), ValueError, r"hold the 3 elements of shape \(3,\), got \(2, -1\)"),
-        (lambda: x.diagonal(0, 1, -1), ValueError, r"two dimensions, got 1 and -1 of \(2, 3\)"),
-    ],
+test_bad_input_is_refused_by_the_name_of_the_argument_and_its_value = refuses(
+    (lambda: contiguous_strides((2, -1)), ValueError, r"shape\[1\] must be at least 0, got -1"),
+    (lambda: contiguous_strides((2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
+    (lambda: contiguous_strides((True,)), TypeError, r"shape\[0\] must be an integer, got True"),
+    (lambda: contiguous_strides("23"), TypeError, "shape must be a sequence of integers, got '23'"),
+    (lambda: contiguous_strides(3), TypeError, "shape must be a sequence of integers, got 3"),
+    (lambda: storage_offset((1,), (4, 1)), ValueError, r"one entry per stride of \(4, 1\), got \(1,\)"),
+    (lambda: storage_offset((-1,), (4,)), ValueError, r"index\[0\] must be at least 0, got -1"),
+    (lambda: storage_offset((1,), (-4,)), ValueError, r"strides\[0\] must be at least 0, got -4"),
+    (lambda: storage_offset((1,), (4,), offset=-1), ValueError, "offset must be at least 0, got -1"),
+    (lambda: is_contiguous((2, 3), (3,)), ValueError, r"one entry per dimension of shape \(2, 3\), got \(3,\)"),
+    (lambda: storage_extent((2,), (-1,)), ValueError, r"strides\[0\] must be at least 0, got -1"),
+    (
+        lambda: broadcast_shape((2, 3), (2,)),
+        ValueError,
+        r"got \(2, 3\), \(2,\): sizes 2 and 3 meet in dimension -1",
+    ),
+    (lambda: inferred_shape((6,), (-1, -1)), ValueError, r"at most one -1, got \(-1, -1\)"),
+    (lambda: inferred_shape((0, 2), (0, -1)), ValueError, r"\(0, -1\): any size could stand for -1"),
+    (lambda: inferred_shape((6,), (4, -1)), ValueError, r"hold the 6 elements of shape \(6,\), got \(4, -1\)"),
+    (lambda: view_strides((6,), (1,), (5,)), ValueError, r"hold the 6 elements of shape \(6,\), got \(5,\)"),
+    (lambda: view_strides((6,), (1,), (-2, -3)), ValueError, r"new_shape\[0\] must be at least 0, got -2"),
+    (lambda: Layout((2,), (1, 1)), ValueError, r"one entry per dimension of shape \(2,\), got \(1, 1\)"),
+    (lambda: Layout((2,), (1,), -1), ValueError, "offset must be at least 0, got -1"),
+    (lambda: x.offset_of(1), ValueError, r"one entry per dimension of shape \(2, 3\), got \(1,\)"),
+    (lambda: x.offset_of(1, 3), ValueError, "index must be from -3 to 2, got 3"),
+    (lambda: x.select(2, 0), ValueError, "dim must be from -2 to 1, got 2"),
+    (lambda: x.select(True, 0), TypeError, "dim must be an integer, got True of type bool"),
+    (lambda: contiguous_layout((0,)).select(0, 0), ValueError, "there is no dimension or element to choose, got 0"),
+    (lambda: x.slice(0, step=-1), ValueError, "step must be at least 1, got -1"),
+    (lambda: x.transpose(0, "1"), TypeError, "dim1 must be an integer, got '1'"),
+    (lambda: x.permute((0, 0)), ValueError, r"each of the 2 dimensions once, got \(0, 0\)"),
+    (lambda: x.expand((3,)), ValueError, r"at least the 2 dimensions of \(2, 3\), got \(3,\)"),
+    (lambda: x.expand((4, 3)), ValueError, r"keep the sizes other than 1 of \(2, 3\), got \(4, 3\)"),
+    (lambda: x.expand((-1, 2, 3)), ValueError, "shape must be at least 0, got -1"),
+    (lambda: x.transpose(0, 1).view((6,)), ValueError, r"needs a copy"),
+    (lambda: x.flatten(1, 0), ValueError, "start_dim must not come after end_dim, got 1 and 0"),
+    (lambda: x.unflatten(1, (2, -1)), ValueError, r"hold the 3 elements of shape \(3,\), got \(2, -1\)"),
+    (lambda: x.diagonal(0, 1, -1), ValueError, r"two dimensions, got 1 and -1 of \(2, 3\)"),
 )
-def test_bad_input_is_refused_by_the_name_of_the_argument_and_its_value(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

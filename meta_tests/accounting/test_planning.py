@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from accounting import memory, planning
 from accounting.planning import device_state, largest_model_parameters
+from meta_tests.accounting.refusals import refuses
 
 STAGES = st.sampled_from(sorted(planning.ZERO_SHARDS))
 OPTIMIZERS = st.sampled_from(sorted(memory.OPTIMIZERS))
@@ -69,29 +70,23 @@ def test_cost_is_every_hour_of_every_device():
     assert planning.training_cost(2.5, 3, price_per_device_hour=4) == sum(4 for _ in range(3) for _ in range(60))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: planning.training_days(70e9, 1, 1, 1e12, 0.5), TypeError, "parameters must be an integer, got 7"),
-        (lambda: planning.training_days(1, -1, 1, 1e12, 0.5), ValueError, "tokens must be at least 0, got -1"),
-        (lambda: planning.training_days(1, 1, 0, 1e12, 0.5), ValueError, "devices must be at least 1, got 0"),
-        (lambda: planning.training_days(1, 1, 1, 0, 0.5), ValueError, "peak_flop_per_s must be a finite number above"),
-        (lambda: planning.training_days(1, 1, 1, None, 0.5), TypeError, "peak_flop_per_s must be a number, got None"),
-        (lambda: planning.training_days(1, 1, 1, 1e12, 50), ValueError, "mfu must be at most 1, got 50"),
-        (lambda: planning.training_days(1, 1, 1, 1e12, 0), ValueError, "mfu must be a finite number above 0, got 0"),
-        (lambda: planning.affordable_flops(-7, 1, 1e12), ValueError, "days must be a finite number above 0, got -7"),
-        (lambda: planning.tokens_per_s(0, 1, 1e12, 0.5), ValueError, "parameters must be at least 1, got 0"),
-        (lambda: planning.training_cost(1, 1, 0), ValueError, "price_per_device_hour must be a finite number above 0"),
-        (lambda: device_state(1, 1, 4), ValueError, "zero_stage must be one of 0, 1, 2, 3, got 4"),
-        (lambda: device_state(1, 0), ValueError, "devices must be at least 1, got 0"),
-        (lambda: device_state(-1), ValueError, "parameters must be at least 0, got -1"),
-        (lambda: device_state(1.5), TypeError, "parameters must be an integer, got 1.5"),
-        (lambda: largest_model_parameters(80e9), TypeError, "memory_bytes must be an integer, got 80000000000.0"),
-        (lambda: largest_model_parameters(1, optimizer="adan"), ValueError, "optimizer must be one of .*got 'adan'"),
-        (lambda: largest_model_parameters(0, recipe="fp12"), ValueError, "recipe must be one of .*got 'fp12'"),
-        (lambda: largest_model_parameters(0, zero_stage=9), ValueError, "zero_stage must be one of 0, 1, 2, 3, got 9"),
-    ],
+test_an_impossible_plan_is_refused_with_the_value = refuses(
+    (lambda: planning.training_days(70e9, 1, 1, 1e12, 0.5), TypeError, "parameters must be an integer, got 7"),
+    (lambda: planning.training_days(1, -1, 1, 1e12, 0.5), ValueError, "tokens must be at least 0, got -1"),
+    (lambda: planning.training_days(1, 1, 0, 1e12, 0.5), ValueError, "devices must be at least 1, got 0"),
+    (lambda: planning.training_days(1, 1, 1, 0, 0.5), ValueError, "peak_flop_per_s must be a finite number above"),
+    (lambda: planning.training_days(1, 1, 1, None, 0.5), TypeError, "peak_flop_per_s must be a number, got None"),
+    (lambda: planning.training_days(1, 1, 1, 1e12, 50), ValueError, "mfu must be at most 1, got 50"),
+    (lambda: planning.training_days(1, 1, 1, 1e12, 0), ValueError, "mfu must be a finite number above 0, got 0"),
+    (lambda: planning.affordable_flops(-7, 1, 1e12), ValueError, "days must be a finite number above 0, got -7"),
+    (lambda: planning.tokens_per_s(0, 1, 1e12, 0.5), ValueError, "parameters must be at least 1, got 0"),
+    (lambda: planning.training_cost(1, 1, 0), ValueError, "price_per_device_hour must be a finite number above 0"),
+    (lambda: device_state(1, 1, 4), ValueError, "zero_stage must be one of 0, 1, 2, 3, got 4"),
+    (lambda: device_state(1, 0), ValueError, "devices must be at least 1, got 0"),
+    (lambda: device_state(-1), ValueError, "parameters must be at least 0, got -1"),
+    (lambda: device_state(1.5), TypeError, "parameters must be an integer, got 1.5"),
+    (lambda: largest_model_parameters(80e9), TypeError, "memory_bytes must be an integer, got 80000000000.0"),
+    (lambda: largest_model_parameters(1, optimizer="adan"), ValueError, "optimizer must be one of .*got 'adan'"),
+    (lambda: largest_model_parameters(0, recipe="fp12"), ValueError, "recipe must be one of .*got 'fp12'"),
+    (lambda: largest_model_parameters(0, zero_stage=9), ValueError, "zero_stage must be one of 0, 1, 2, 3, got 9"),
 )
-def test_an_impossible_plan_is_refused_with_the_value(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
