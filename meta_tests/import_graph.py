@@ -37,24 +37,21 @@ def names_in(path: str, source: str) -> frozenset[str]:
     like are given, `pytest_plugins`, modules of the house that follow `-p` or `-m` on a command line, and paths of its
     files. Tests of the suite itself name files of all kinds, so their paths are not looked at.
     """
-    tree = ast.parse(source)
-    return frozenset(
-        itertools.chain(
-            _imported(tree), _loaded(tree), () if path.startswith("meta_tests/") else _files_named(path, tree)
-        )
-    )
+    nodes = [*ast.walk(ast.parse(source))]
+    files = () if path.startswith("meta_tests/") else _files_named(path, nodes)
+    return frozenset(itertools.chain(_imported(nodes), _loaded(nodes), files))
 
 
-def _imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _imported(nodes: list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _loaded(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _loaded(nodes: list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Call):
             function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if function in LOADERS:
@@ -64,15 +61,14 @@ def _loaded(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.List | ast.Tuple):
             words = [next(iter(_texts([each])), "") for each in node.elts]
             yield from OPTION.findall(" ".join(words))
-    for text in _texts(ast.walk(tree)):
+    for text in _texts(nodes):
         yield from OPTION.findall(text)
 
 
-def _files_named(path: str, tree: ast.AST) -> Iterator[str]:
+def _files_named(path: str, nodes: list[ast.AST]) -> Iterator[str]:
     """The modules of the paths in strings: from the root, beside this file, or from its package."""
-    for node in ast.walk(tree):
-        (text, *_) = [*_texts([node]), ""] if isinstance(node, ast.Constant) else [_joined(node)]
-        if re.fullmatch(r"[\w/]+\.py(::\w+)?", text):
+    for text in (*_texts(nodes), *map(_joined, nodes)):
+        if text and re.fullmatch(r"[\w/]+\.py(::\w+)?", text):
             named = text.partition("::")[0]
             for folder in ("", f"{Path(path).parent}/", f"{Path(path).parts[0]}/"):
                 if (ROOT / folder / named).is_file():

@@ -65,7 +65,7 @@ DEVICES_RUN = "meta_tests/accounting/test_peaks.py meta_tests/accounting/test_de
 BENCHMARK_RUN = f"{BENCHMARK} --quick"
 OPTIMIZERS_RUN = "meta_tests/accounting/test_memory.py -q -k adamax"
 OPERATORS_RUN = COUNTED
-HOUSE_RUN = "meta_tests/test_imports.py meta_tests/test_claims/test_registry.py -q"
+HOUSE_RUN = "meta_tests/test_imports.py::test_the_house_keeps_its_rules meta_tests/test_claims/test_registry.py -q"
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def given(tmp_path):
 
     def make(**versions):
         folder = tmp_path / "given"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        venv.create(folder, symlinks=True)
         for name, version in versions.items():
             put_package(packages_of(folder), name, version)
         return str(folder / "bin" / "python")

@@ -43,8 +43,8 @@ def test_a_type_checker_knows_every_name_and_no_other(tmp_path: Path) -> None:
     settings.write_text(
         f"[mypy]\nmypy_path = {ROOT}\n[mypy-torch.*,numpy.*,scipy.*]\nfollow_imports = skip\n"  # seconds, not minutes
     )
-    options = ["--config-file", str(settings), "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent"]
-    output, errors, _ = api.run([*options, str(tmp_path / "snippet.py")])
+    options = ["--config-file", settings, "--cache-dir", ROOT / ".mypy_cache" / "names", "--follow-imports", "silent"]
+    output, errors, _ = api.run([*map(str, options), str(tmp_path / "snippet.py")])
     assert 'Revealed type is "def (model: accounting.models.' in output, (
         f"the type of accounting.models.parameter_count is unknown to mypy: {output}{errors}"
     )

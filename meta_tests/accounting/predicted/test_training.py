@@ -70,7 +70,7 @@ def test_dtype_recipes_are_predicted_with_accumulation_and_checkpoints(
 @pytest.mark.parametrize("recipe", memory.RECIPES)
 def test_what_a_recipe_holds_is_that_of_the_formula(workloads, recipe):
     dtype, optimizer, _ = RECIPES[recipe]
-    build = partial(built, workloads, workloads.reduced(GPT2_SMALL), 1, dtype)
+    build = partial(built, workloads, workloads.reduced(GPT2_SMALL, layers=1), 1, dtype)
     guess = predicted.TrainingStep(
         build, torch.empty(2, 8, dtype=torch.long), loss=next_token_loss, optimizer=optimizer, micro_batches=2
     ).predict()
