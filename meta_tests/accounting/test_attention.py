@@ -7,13 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting.attention import (
-    Attention,
-    attention_backward_flops,
-    attention_flops,
-    attention_pairs,
-    attention_step,
-)
+from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_pairs, attention_step
 from meta_tests.accounting.refusals import refuses
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops

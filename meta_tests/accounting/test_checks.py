@@ -53,11 +53,7 @@ test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
     (lambda: validated_int("m", 1, minimum=2), ValueError, "m must be at least 2, got 1"),
     (lambda: validated_int("m", np.int8(-1)), ValueError, "m must be at least 0, got -1"),
     (lambda: validated_product(m=2, k=-1), ValueError, "k must be at least 0, got -1"),
-    (
-        lambda: validated_ints("shape", "23"),
-        TypeError,
-        "shape must be a sequence of integers, got '23' of type str",
-    ),
+    (lambda: validated_ints("shape", "23"), TypeError, "shape must be a sequence of integers, got '23' of type str"),
     (lambda: validated_ints("shape", 3), TypeError, "shape must be a sequence of integers, got 3 of type int"),
     (lambda: validated_ints("shape", (2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
     (lambda: validated_real("x", True), TypeError, "x must be a number, got True of type bool"),

@@ -179,11 +179,7 @@ test_a_wrong_argument_is_named_in_the_error = refuses(
     (lambda: peak_flop_per_s("NVIDIA H100 PCIe", "float16"), ValueError, "float16"),
     (lambda: peak_flop_per_s("no such device", "bf61"), ValueError, "bf61"),
     (lambda: peak_flop_per_s("NVIDIA H100 PCIe", "bf16", path="tensor"), ValueError, "path must be one of"),
-    (
-        lambda: peak_flop_per_s("NVIDIA H100 PCIe", "fp16", accumulate="bf16"),
-        ValueError,
-        "accumulate must be one of",
-    ),
+    (lambda: peak_flop_per_s("NVIDIA H100 PCIe", "fp16", accumulate="bf16"), ValueError, "accumulate must be one of"),
     (lambda: devices.clock_scaled_peak_flop_per_s("NVIDIA H100 PCIe", "bf16", 0), ValueError, "clock_hz"),
     (lambda: device_named(b"NVIDIA H100 PCIe"), TypeError, "name must be"),
     (lambda: devices.cpu_flops_per_cycle(["avx512_f"], fma_units_512=3), ValueError, "fma_units_512"),

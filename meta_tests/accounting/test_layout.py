@@ -96,11 +96,7 @@ test_bad_input_is_refused_by_the_name_of_the_argument_and_its_value = refuses(
     (lambda: storage_offset((1,), (4,), offset=-1), ValueError, "offset must be at least 0, got -1"),
     (lambda: is_contiguous((2, 3), (3,)), ValueError, r"one entry per dimension of shape \(2, 3\), got \(3,\)"),
     (lambda: storage_extent((2,), (-1,)), ValueError, r"strides\[0\] must be at least 0, got -1"),
-    (
-        lambda: broadcast_shape((2, 3), (2,)),
-        ValueError,
-        r"got \(2, 3\), \(2,\): sizes 2 and 3 meet in dimension -1",
-    ),
+    (lambda: broadcast_shape((2, 3), (2,)), ValueError, r"got \(2, 3\), \(2,\): sizes 2 and 3 meet in dimension -1"),
     (lambda: inferred_shape((6,), (-1, -1)), ValueError, r"at most one -1, got \(-1, -1\)"),
     (lambda: inferred_shape((0, 2), (0, -1)), ValueError, r"\(0, -1\): any size could stand for -1"),
     (lambda: inferred_shape((6,), (4, -1)), ValueError, r"hold the 6 elements of shape \(6,\), got \(4, -1\)"),

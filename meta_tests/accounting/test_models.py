@@ -109,11 +109,7 @@ def counted_step(
     net = build(model, device=device, checkpoint_every=checkpoint_every)
     x = inputs(model, batch, sequence, device=device)
     x = x.requires_grad_() if input_gradient else x
-    with (
-        sdpa_kernel(SDPBackend.MATH),
-        set_checkpoint_early_stop(early_stop),
-        FlopCounterMode(display=False) as counter,
-    ):
+    with sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(early_stop), FlopCounterMode(display=False) as counter:
         output = net(x)
         forward = counter.get_total_flops()
         output.float().square().sum().backward()

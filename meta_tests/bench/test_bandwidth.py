@@ -12,13 +12,7 @@ import torch
 from bench import streams, test_bandwidth
 from bench.measuring import Measure
 from bench.pace import PACES
-from bench.streams import (
-    MEMORY,
-    Arrays,
-    Size,
-    Stream,
-    assert_level,
-)
+from bench.streams import MEMORY, Arrays, Size, Stream, assert_level
 from bench.work import STREAMS, stream_work
 from meta_tests.bench.stand_ins import CPU, SteadyRounds
 from prooflops.machine.caches import Caches

@@ -7,13 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from accounting.models import (
-    GPT2_SMALL,
-    MIXTRAL_8X7B,
-    DeepLinear,
-    matmul_parameter_count,
-    parameter_count,
-)
+from accounting.models import GPT2_SMALL, MIXTRAL_8X7B, DeepLinear, matmul_parameter_count, parameter_count
 from bench.models import MixtureOfExperts, RotaryEmbedding, build, inputs, reduced
 from meta_tests.accounting.test_models import one_thread, presets, reduced_presets  # noqa: F401  # a fixture
 

@@ -15,11 +15,7 @@ from bench import kernels, products, test_roofline
 from bench.ceilings import Ceilings
 from bench.measuring import Measure
 from bench.pace import PACES
-from bench.streams import (
-    MEMORY,
-    Bandwidths,
-    Size,
-)
+from bench.streams import MEMORY, Bandwidths, Size
 from bench.work import bandwidth_of_mix
 from meta_tests.bench.stand_ins import CPU, SteadyRounds
 from prooflops.machine.caches import Caches

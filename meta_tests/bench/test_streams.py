@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.pace import PACES
-from bench.streams import (
-    MEMORY,
-    Bandwidths,
-    Size,
-    cache_size,
-    memory_size,
-)
+from bench.streams import MEMORY, Bandwidths, Size, cache_size, memory_size
 from meta_tests.bench.stand_ins import CPU
 from prooflops.machine.caches import Caches
 

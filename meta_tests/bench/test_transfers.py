@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from accounting.roofline import Work
 from bench import transfers
-from bench.streams import (
-    assert_bytes,
-)
+from bench.streams import assert_bytes
 from meta_tests.bench.stand_ins import CPU
 
 

@@ -261,9 +261,7 @@ def test_a_whole_transformer_layer_leaves_no_operator_unknown() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("predicate", "flops"), [(True, 256), (False, 128)])
 def test_only_the_branch_that_a_condition_takes_is_counted(predicate: bool, flops: int) -> None:
-    count = flops_of(
-        lambda: torch.cond(torch.tensor(predicate), lambda x: x @ x @ x, lambda x: x @ x, (square,)),
-    )
+    count = flops_of(lambda: torch.cond(torch.tensor(predicate), lambda x: x @ x @ x, lambda x: x @ x, (square,)))
     assert count.total == flops, f"{count}, but should be {flops}"
 
 

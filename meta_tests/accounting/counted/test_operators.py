@@ -163,10 +163,7 @@ ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
     "a running sum": (lambda: wide.cumsum(0), 60),
     "a list of tensors": (lambda: torch._foreach_mul([wide, wide], 2.0), 120),
     "an outer product": (lambda: torch.outer(wide[0], wide[1]), 100),
-    "a bag of an embedding adds its rows": (
-        lambda: F.embedding_bag(torch.tensor([[0, 1, 5]]), wide, mode="sum"),
-        30,
-    ),
+    "a bag of an embedding adds its rows": (lambda: F.embedding_bag(torch.tensor([[0, 1, 5]]), wide, mode="sum"), 30),
     "added at indices": (lambda: wide.clone().index_add_(0, torch.tensor([1, 1]), wide[:2]), 20),
     "put at indices": (lambda: wide.clone().index_put_((torch.tensor([1]),), wide[:1]), 0),
     "max pooling reads every window": (lambda: F.max_pool2d(wide[None, :, :], 2), 3 * 5 * 4),

@@ -67,11 +67,7 @@ def test_marks_are_kept_in_order():
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workloads, optimizer):
-    given = {
-        "loss": lambda logits: logits.float().mean(),
-        "optimizer": OPTIMIZERS[optimizer],
-        "device": "cuda",
-    }
+    given = {"loss": lambda logits: logits.float().mean(), "optimizer": OPTIMIZERS[optimizer], "device": "cuda"}
     build, batch = partial(built, workloads, workloads.reduced(LLAMA3_8B)), torch.zeros(2, 32, dtype=torch.long)
     step = predicted.TrainingStep(build, batch, **given)
     step.measure()  # cuBLAS takes its workspace

@@ -31,11 +31,7 @@ ALIKE = ["linear", "wide", "layernorm", "gelu", "silu", "tanh", "relu", "softmax
     micro_batches=st.integers(1, 3),
 )
 def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(net, optimizer, micro_batches):
-    given = {
-        "loss": torch.mean,
-        "optimizer": OPTIMIZERS[optimizer],
-        "micro_batches": micro_batches,
-    }
+    given = {"loss": torch.mean, "optimizer": OPTIMIZERS[optimizer], "micro_batches": micro_batches}
     guess = predicted.TrainingStep(net.build, net.batch(), device="cuda", **given).predict()
     held = predicted.TrainingStep(net.build, net.batch(), **given).measure()
     tensors = len(list(net.build().parameters()))
