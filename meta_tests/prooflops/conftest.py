@@ -1,7 +1,5 @@
 """A repository that knows nothing of this suite."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

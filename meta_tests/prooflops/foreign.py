@@ -1,7 +1,5 @@
 """A repository that knows nothing of this suite, and runs of pytest with the plugin in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from meta_tests.conftest import ROOT, ChildRun, fork_pytest

@@ -1,7 +1,5 @@
 """The plugin in a repository that knows nothing of this suite: it costs next to nothing, and records when asked to."""
 
-from __future__ import annotations
-
 from meta_tests.conftest import ROOT, run_pytest
 from meta_tests.prooflops.foreign import Foreign
 

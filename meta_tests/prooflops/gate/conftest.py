@@ -1,7 +1,5 @@
 """The foreign repository in which the gate runs."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small repository under git that knows nothing of the gate, and runs of the gate in it."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

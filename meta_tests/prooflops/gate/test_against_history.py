@@ -1,7 +1,5 @@
 """Processes of this side against stored ones."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

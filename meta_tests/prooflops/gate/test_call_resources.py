@@ -1,7 +1,5 @@
 """What the calls that pytest-benchmark doesn't time show of memory; none is added, and timing stays as it is."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a fresh process leaves for the gate, with the plugin and without it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Nothing is left of a run of the gate, however it ended."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What made-up replicates decide."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run of the gate says while it measures, and by which rule it compares."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

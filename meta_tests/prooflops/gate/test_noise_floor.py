@@ -1,7 +1,5 @@
 """This code beside itself: what it prints and stores."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How often which benchmarks are taken."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

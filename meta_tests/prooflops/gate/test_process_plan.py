@@ -1,7 +1,5 @@
 """How long each benchmark runs in a process, and what the budget allows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Fresh processes: their worktrees, and the options that they get."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A baseline of fresh processes, where it can be stored and where not; `test_against_history` compares with one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from meta_tests.prooflops.gate.foreign_repo import run

@@ -1,7 +1,5 @@
 """The reports of fresh processes become those of this one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

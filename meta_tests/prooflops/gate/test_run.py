@@ -1,7 +1,5 @@
 """The gate on a small foreign repository, in real processes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which tests a run was asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The options, ini settings and markers of the gate."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Pairs of processes of two sides of a small foreign repository."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree as ET

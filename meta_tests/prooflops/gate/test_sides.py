@@ -1,7 +1,5 @@
 """The other side of a comparison."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """One run compared with the history, or stored as a baseline."""
 
-from __future__ import annotations
-
 import pytest
 
 from meta_tests.prooflops.foreign import Foreign

@@ -1,7 +1,5 @@
 """What the gate prints: sentences, notes, JUnit's properties, the page of a CI."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

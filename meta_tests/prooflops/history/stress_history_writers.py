@@ -7,8 +7,6 @@ said is there afterwards, and every other file is a whole record too. Of each tw
 a record, the other at any moment.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

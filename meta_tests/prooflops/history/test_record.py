@@ -1,7 +1,5 @@
 """The record of one run: where it is kept, and what happens where it cannot be."""
 
-from __future__ import annotations
-
 from meta_tests.prooflops.foreign import Foreign
 
 

@@ -1,7 +1,5 @@
 """Which changes of memory and instructions are reported."""
 
-from __future__ import annotations
-
 import pytest
 
 from prooflops.history.records import Timed, summary_of

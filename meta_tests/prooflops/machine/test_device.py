@@ -94,32 +94,19 @@ def test_the_features_of_an_older_torch_come_from_the_operating_system(monkeypat
     assert devices.bound_flop_per_s(CPU, "fp32") is None
 
 
-class DriverOfAnH200:
-    """NVML, as far as the fingerprint and the highest clock ask it."""
-
-    NVML_CLOCK_SM = 1
-
-    class NVMLError(Exception):
-        pass
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "570.86.15"
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        if uuid != "GPU-0f0f0f0f-0000-0000-0000-000000000000":
-            raise self.NVMLError
-        return uuid
-
-    def nvmlDeviceGetMaxClockInfo(self, handle: str, clock: int) -> int:  # noqa: N802
-        return 1980
-
-
+# NVML, as far as the fingerprint and the highest clock ask it.
+DRIVER_OF_AN_H200 = SimpleNamespace(
+    NVML_CLOCK_SM=1, NVMLError=KeyError,
+    nvmlSystemGetDriverVersion=lambda: "570.86.15",
+    nvmlDeviceGetHandleByUUID={"GPU-0f0f0f0f-0000-0000-0000-000000000000": 0}.__getitem__,
+    nvmlDeviceGetMaxClockInfo=lambda handle, clock: 1980,
+)  # fmt: skip
 HIGHEST_CLOCK_HZ = devices.highest_clock_hz
 
 
 @pytest.mark.usefixtures("h200")
 def test_the_drivers_version_and_the_highest_clock_are_what_nvml_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "library", DriverOfAnH200)
+    monkeypatch.setattr(nvml, "library", lambda: DRIVER_OF_AN_H200)
     assert devices.driver(GPU) == "570.86.15"
     assert HIGHEST_CLOCK_HZ(GPU) == 1980e6
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: SimpleNamespace(uuid="another"))

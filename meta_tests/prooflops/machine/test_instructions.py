@@ -1,7 +1,5 @@
 """The counter of instructions on made-up system calls, and on this machine's own."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Sequence

@@ -2,44 +2,40 @@
 
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from prooflops.machine import nvml
 
 
-class FakePynvml:
-    """Two GPUs, of which the driver refuses to name one where `refuses` is set."""
+class NVMLError(Exception):
+    """What the drivers of these tests raise."""
 
-    class NVMLError(Exception):
-        pass
 
-    def __init__(self, *, starts: bool = True, refuses: bool = False) -> None:
-        self.started, self._starts, self._refuses = 0, starts, refuses
+def two_gpus(*, starts: bool = True, refuses: tuple[int, ...] = ()) -> Any:
+    """A stand-in for pynvml with two GPUs, some of which the driver refuses to name, and how often it was started."""
+    started: list[int] = []
 
-    def nvmlInit(self) -> None:  # noqa: N802
-        self.started += 1
-        if not self._starts:
-            raise self.NVMLError("Driver Not Loaded")
+    def start() -> None:
+        started.append(1)
+        if not starts:
+            raise NVMLError("Driver Not Loaded")
 
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "570.86.15"
+    def answer(known: bool, text: str) -> str:
+        if not known:
+            raise NVMLError("Not Found, or No Permission")
+        return text
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        if uuid != "GPU-7f":
-            raise self.NVMLError("Not Found")
-        return uuid
-
-    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
-        if handle == 1 and self._refuses:
-            raise self.NVMLError("No Permission")
-        return f"NVIDIA H100 {handle}"
+    return SimpleNamespace(
+        started=started, NVMLError=NVMLError, nvmlInit=start,
+        nvmlSystemGetDriverVersion=lambda: "570.86.15",
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetHandleByUUID=lambda uuid: answer(uuid == "GPU-7f", uuid),
+        nvmlDeviceGetName=lambda handle: answer(handle not in refuses, f"NVIDIA H100 {handle}"),
+    )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -50,22 +46,22 @@ def not_yet_started() -> Iterator[None]:
 
 
 def test_nvml_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakePynvml()
-    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    driver = two_gpus()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
     assert nvml.driver_version() == "570.86.15"
     assert nvml.gpu_names() == ["NVIDIA H100 0", "NVIDIA H100 1"]
     assert nvml.handle("7f") == "GPU-7f"
-    assert driver.started == 1
+    assert len(driver.started) == 1
 
 
 def test_what_the_driver_refuses_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakePynvml(refuses=True))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", two_gpus(refuses=(1,)))
     assert nvml.gpu_names() == []
     assert nvml.handle("another") is None
     assert nvml.ask(lambda library: library.nvmlOfANewerVersion()) is None
 
 
-@pytest.mark.parametrize("driver", [None, FakePynvml(starts=False), object()], ids=["absent", "no driver", "another"])
+@pytest.mark.parametrize("driver", [None, two_gpus(starts=False), object()], ids=["absent", "no driver", "another"])
 def test_without_nvml_nothing_is_known_and_nothing_raised(monkeypatch: pytest.MonkeyPatch, driver: object) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
     assert nvml.library() is None

@@ -127,10 +127,7 @@ def test_a_decision_asks_for_the_pairs_it_then_uses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: decide([1.0], [1.0], Plan(benchmarks=1)), "the first look takes 8 pairs"),
-    ],
+    ("call", "message"), [(lambda: decide([1.0], [1.0], Plan(benchmarks=1)), "the first look takes 8 pairs")]
 )
 def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

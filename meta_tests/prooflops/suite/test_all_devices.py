@@ -1,7 +1,5 @@
 """`--device all` on a machine whose cards are stand-ins: processes of this machine, told apart by their environment."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cards compared by the records of their runs: outliers, and what could not be compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,7 @@ def run_of(name: str, phase: str, **medians_s: float) -> CardRun:
 def test_what_sharing_costs_each_card_is_its_own_time_at_once_over_alone() -> None:
     runs = [run_of(name, ALONE, copy=1.0) for name in "abcd"]
     runs += [run_of(name, AT_ONCE, copy=2.0 if name == "c" else 1.1) for name in "abcd"]
-    assert tables(runs)["at once: time against the same card alone"][1] == [
-        "copy",
-        "1.10x",
-        "1.10x",
-        "2.00x",
-        "1.10x",
-    ]
+    assert tables(runs)["at once: time against the same card alone"][1] == ["copy", "1.10x", "1.10x", "2.00x", "1.10x"]
     assert outliers(runs) == [
         "outlier: c at once in 1 of 1 benchmarks, most in copy: 81.8% slower than the median card"
     ]

@@ -1,7 +1,5 @@
 """What the suite does to collected tests."""
 
-from __future__ import annotations
-
 from time import perf_counter, process_time
 from types import SimpleNamespace
 from typing import Any

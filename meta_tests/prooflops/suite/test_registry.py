@@ -6,13 +6,7 @@ import pytest
 
 from prooflops.suite.registry import RegistryError, load_registry
 
-GOOD = {
-    "id": '"demo.it"',
-    "statement": '"It is."',
-    "sources": '["s"]',
-    "written": '"holds"',
-    "kind": '"number"',
-}
+GOOD = {"id": '"demo.it"', "statement": '"It is."', "sources": '["s"]', "written": '"holds"', "kind": '"number"'}
 SOURCE = '[[source]]\nkey = "s"\ntitle = "A source"\n'
 
 
