@@ -31,6 +31,9 @@ from typing import Any
 
 import numpy as np
 
+from prooflops.gate.child_plugin import OPTIONS
+from prooflops.gate.process_plan import FIRST
+
 DATA = Path(__file__).parent / "data"
 PLANTED = (0.05, 0.10)
 LOADS = ("none", "half", "third")
@@ -51,6 +54,7 @@ def process(extra: float = 0.0) -> dict[str, Any]:
         out = Path(folder) / "run.json"
         command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(Path(__file__).parent)]
         command += ["--noconftest", "-p", "pytest_benchmark.plugin", "-p", "no:cacheprovider", "-q"]
+        command += [f"{option}={FIRST[''][name]}" for name, option in OPTIONS.items()]  # the gate's pace
         command += [f"--benchmark-json={out}", str(Path(__file__).with_name("kernels.py"))]
         environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "STUDY_EXTRA": str(extra)}
         started, steal, usage = time.time(), steal_and_total_ticks(), resource.getrusage(resource.RUSAGE_CHILDREN)

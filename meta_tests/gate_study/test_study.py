@@ -3,13 +3,15 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from meta_tests.gate_study import __main__ as command
-from meta_tests.gate_study import replay, runs, tables
+from meta_tests.gate_study import field, replay, runs, tables
 from meta_tests.gate_study.collect import schedule
+from meta_tests.gate_study.field_table import table
 from meta_tests.gate_study.simulate import SCENARIOS, outcome
 from prooflops.statistics.decision_rule import Decision
 from prooflops.statistics.effects import paired
@@ -162,3 +164,30 @@ def test_the_committed_runs_are_small() -> None:
 def test_a_plan_of_the_study_is_the_gates() -> None:
     plan = Plan(benchmarks=18)
     assert replay.most_pairs(plan) == 50, f"a run takes up to {replay.most_pairs(plan)} pairs; docs/gate.md says 50"
+
+
+# The field trials
+
+
+def test_slowdowns_are_planted_into_the_function_that_is_named(tmp_path: Path) -> None:
+    source = 'class A:\n    def f(self, x):\n        """Says x."""\n        seen.append(x)\n        return x\n'
+    for plant, should in ((lambda: field.plant_slight(tmp_path, "a.py:A.f", "seen.append(0)"), [0, 7]),
+                          (lambda: field.plant_twice(tmp_path, "a.py:A.f"), [7, 7])):  # fmt: skip
+        (tmp_path / "a.py").write_text(source)
+        plant()
+        names: dict[str, Any] = {"seen": []}
+        exec((tmp_path / "a.py").read_text(), names)
+        assert names["A"]().f(7) == 7
+        assert names["seen"] == should, f"the function did {names['seen']}, but should have done {should}"
+    with pytest.raises(SystemExit, match="no g in the file"):
+        field.plant_slight(tmp_path, "a.py:A.g", "pass")
+
+
+def test_the_table_of_the_field_tells_alarms_from_planted_slowdowns() -> None:
+    slower = {"verdict": "SLOWER", "ratio": 1.06, "low": 1.05, "high": 1.07, "noise": 0.01}
+    same = {**slower, "verdict": "SAME", "ratio": 1.0}
+    run = {"project": "p", "busy": False, "wall_s": 9.0, "exit": 1, "rows": {"a": slower, "b": same, "c": same}}
+    text = table([{**run, "trial": "unchanged"}, {**run, "trial": "slight"}], {("p", "slight"): {"a", "b"}})
+    assert "Unchanged: 1 of 1 runs alarm; 66.7% of 3 benchmarks SAME." in text
+    slight = next(line for line in text.splitlines() if "| slight |" in line)
+    assert "| 0 | 1 of 2 | 1 of 1 | 1: 1 |" in slight, f"no alarm, one of two found, one of one clear: {slight}"
