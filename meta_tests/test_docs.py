@@ -200,17 +200,7 @@ def test_the_reference_lists_the_values_of_a_field(field: str, values: tuple[str
 @pytest.mark.skipif(importlib.util.find_spec("pdoc") is None, reason="needs pdoc")
 @pytest.mark.prove
 def test_the_reference_of_the_api_is_built_without_a_warning(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-m",
-        "pdoc",
-        "--output-directory",
-        str(tmp_path),
-        "accounting",
-        "prooflops",
-    ]
+    command = [sys.executable, *f"-W error -m pdoc --output-directory {tmp_path} accounting prooflops".split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "warn" not in done.stderr.lower(), done.stderr

@@ -69,6 +69,17 @@ def put_instead_of(target: str, function: Callable[..., Any], patch: pytest.Monk
         patch.setattr(holder, name, replacement)
 
 
+def leaves_of(loss: Any) -> list[Any]:
+    """The tensors to whose gradients a backward pass from `loss` adds."""
+    nodes, leaves = [loss.grad_fn], {}
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in leaves:
+            leaves[node] = getattr(node, "variable", None)
+            nodes += [inner for inner, _ in node.next_functions]
+    return [leaf for leaf in leaves.values() if leaf is not None]
+
+
 def replace(patch: pytest.MonkeyPatch, original: object, replacement: Any) -> None:
     """Puts `replacement` wherever a loaded module of accounting, bench or prooflops holds `original`."""
     found = False

@@ -2,20 +2,13 @@
 
 import torch
 
-from meta_tests.faults import fault
+from meta_tests.faults import fault, leaves_of
 
 
 @fault("accum.equivalent", instead_of="torch.Tensor.backward")
 def backward_forgets_the_gradients_of_before(backward, self, *args, **kwargs):
-    leaves, seen = [self.grad_fn], set()
-    while leaves:
-        node = leaves.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            node.variable.grad = None
-        leaves += [following for following, _ in node.next_functions]
+    for leaf in leaves_of(self):
+        leaf.grad = None
     backward(self, *args, **kwargs)
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from meta_tests.faults import fault
+from meta_tests.faults import fault, leaves_of
 
 
 @fault("loop.zero-grad-position", "loop.order", instead_of="torch.optim.Optimizer.zero_grad")
@@ -12,13 +12,7 @@ def zero_grad_does_nothing(_original, self, set_to_none=True):
 
 @fault("loop.zero-grad-position", instead_of="torch.Tensor.backward")
 def backward_overwrites_gradients_instead_of_adding(backward, self, *arguments, **options):
-    nodes, leaves = [self.grad_fn], []
-    while nodes:
-        node = nodes.pop()
-        if node is not None:
-            leaves += [node.variable] if hasattr(node, "variable") else []
-            nodes += [inner for inner, _ in node.next_functions]
-    for leaf in leaves:
+    for leaf in leaves_of(self):
         leaf.grad = None
     backward(self, *arguments, **options)
 
