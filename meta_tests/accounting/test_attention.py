@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_pairs, attention_step
@@ -13,10 +13,7 @@ from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations
 
-few = settings(max_examples=60, deadline=None)
 
-
-@few
 @given(data=st.data(), causal=st.booleans(), convention=st.sampled_from(["math", "flash"]))
 def test_attention_costs_what_its_loops_count(data, causal, convention):
     kv_heads, group, queries, width, value_dim = (data.draw(st.integers(1, 3)) for _ in range(5))
@@ -45,7 +42,6 @@ def test_attention_costs_what_its_loops_count(data, causal, convention):
     )
 
 
-@few
 @given(batch=st.integers(1, 3), heads=st.integers(1, 3), length=st.integers(2, 6), width=st.integers(2, 6))
 def test_full_attention_costs_what_torch_dispatches_both_ways(batch, heads, length, width):
     q, k, v = (torch.rand(batch, heads, length, width, requires_grad=True) for _ in range(3))

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import contraction
@@ -13,8 +13,6 @@ from meta_tests.accounting.refusals import refuses
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers
-
-few = settings(max_examples=60, deadline=None)
 
 
 @st.composite
@@ -48,7 +46,6 @@ def contracted(equation, arrays, order):
     return operands[0]
 
 
-@few
 @given(einsum=einsums(), data=st.data())
 def test_an_einsum_costs_what_its_loops_count_in_any_order(einsum, data):
     equation, shapes = einsum
@@ -63,7 +60,6 @@ def test_an_einsum_costs_what_its_loops_count_in_any_order(einsum, data):
     assert formula == tally.flops, f"einsum_flops={formula}, but should be {tally.flops} [{equation} {shapes} {order}]"
 
 
-@few
 @given(einsum=einsums())
 def test_the_best_order_is_the_cheapest_of_all(einsum):
     equation, shapes = einsum
@@ -73,7 +69,6 @@ def test_the_best_order_is_the_cheapest_of_all(einsum):
     assert einsum_flops(equation, *shapes, order=found) == best, f"einsum_order {found} does not cost {best}"
 
 
-@few
 @given(sizes=st.lists(st.integers(2, 40), min_size=3, max_size=9))
 def test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication(sizes):
     """Against the textbook recurrence over intervals (Cormen et al., section 15.2), up to eight operands.
@@ -94,7 +89,6 @@ def test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication(sizes)
         assert got == cost[0, len(sizes) - 1], f"best={got}, but should be {cost[0, len(sizes) - 1]} [{sizes=}]"
 
 
-@few
 @given(sizes=st.lists(st.integers(2, 9), min_size=3, max_size=7))
 def test_left_order_multiplies_from_left_to_right(sizes):
     letters = "abcdefg"[: len(sizes)]
@@ -107,7 +101,6 @@ def test_left_order_multiplies_from_left_to_right(sizes):
     assert got == dispatched, f"left={got}, but should be {dispatched} [{sizes=}]"
 
 
-@few
 @given(sizes=st.tuples(*[st.integers(2, 6)] * 4), wanted=st.sets(st.integers(0, 2), min_size=1))
 def test_the_gradients_of_a_chain_cost_what_autograd_dispatches(sizes, wanted):
     i, j, k, m = sizes

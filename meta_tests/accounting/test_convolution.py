@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.convolution import Convolution, convolution_backward_flops, convolution_flops
@@ -12,10 +12,7 @@ from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers
 
-few = settings(max_examples=60, deadline=None)
 
-
-@few
 @given(data=st.data(), groups=st.integers(1, 2), stride=st.integers(1, 2), padding=st.integers(0, 1))
 def test_a_convolution_costs_what_its_inner_products_count(data, groups, stride, padding):
     channels, outputs, kernel = (data.draw(st.integers(1, 2)) for _ in range(3))
@@ -37,7 +34,6 @@ def test_a_convolution_costs_what_its_inner_products_count(data, groups, stride,
     assert with_bias == formula + reference.numel(), "a bias adds once per output element"
 
 
-@few
 @given(data=st.data(), groups=st.integers(1, 3), needs_input=st.booleans())
 def test_a_convolutions_gradients_cost_what_torch_dispatches_group_by_group(data, groups, needs_input):
     """One convolution a group: torch counts the gradients of a grouped one wrongly."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import counted
@@ -18,8 +18,6 @@ from accounting.flops import (
 from meta_tests.accounting.refusals import refuses
 from test_claims.oracles import scalars
 from test_claims.oracles.scalars import Operations, integers
-
-few = settings(max_examples=60, deadline=None)
 
 # ---- matmul ------------------------------------------------------------------------------------------------------
 
@@ -52,7 +50,6 @@ def test_steps_add_up_by_purpose_and_recomputation_counts_for_the_hardware_alone
         step + 1
 
 
-@few
 @given(batch=st.integers(1, 4), d=st.integers(1, 4), k=st.integers(1, 4), needs_input=st.booleans())
 def test_the_gradients_of_a_layer_with_a_bias_cost_what_their_loops_count(batch, d, k, needs_input):
     x, weight, bias = integers(batch, d), integers(k, d), integers(k, requires_grad=True)

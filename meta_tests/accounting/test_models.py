@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -141,7 +141,6 @@ def test_published_parameters_are_those_of_the_formula_and_of_the_built_net(mode
 
 
 @given(model=st.one_of(transformers(), deep_linears()))
-@settings(max_examples=100)
 def test_parameters_by_part_are_those_of_the_built_net(model):
     formula, built = parameter_counts(model), built_parts(build(model, device="meta"))
     assert formula == built, f"parameter_counts={formula}, but should be {built} [{model}]"
@@ -218,7 +217,6 @@ def test_flops_of_a_step_are_those_counted_on_the_cpu(model, checkpoint_every, e
     every=st.integers(0, 5),
     early_stop=st.booleans(),
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_flops_of_any_transformer_are_those_counted(model, batch, sequence, every, early_stop):
     options = {"checkpoint_every": every, "early_stop": early_stop}
     forward, backward, _ = counted_step(model, batch, sequence, **options)
@@ -235,7 +233,6 @@ def test_flops_of_any_transformer_are_those_counted(model, batch, sequence, ever
     early_stop=st.booleans(),
     input_gradient=st.booleans(),
 )
-@settings(max_examples=100)
 def test_flops_of_any_deep_linear_net_are_those_counted(model, batch, every, early_stop, input_gradient):
     options = {"checkpoint_every": every, "early_stop": early_stop, "input_gradient": input_gradient}
     forward, backward, _ = counted_step(model, batch, **options)
@@ -287,7 +284,6 @@ def test_the_flash_convention_is_what_torch_counts_of_a_flash_kernel(monkeypatch
 
 
 @given(model=st.one_of(transformers(), deep_linears()), batch=st.integers(1, 3), sequence=st.integers(1, 8))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_the_errors_of_a_rule_add_up_to_the_rule_minus_what_is_counted(model, batch, sequence):
     # A deep linear net has no sequence: as many examples.
     sizes = (batch * sequence, 1) if isinstance(model, DeepLinear) else (batch, sequence)
