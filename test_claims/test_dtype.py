@@ -140,11 +140,9 @@ def test_finfo_does_not_tell_where_underflow_begins(device):
 def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, record_figure):
     values = 1 + torch.rand(10_000, generator=torch.Generator().manual_seed(0))
     errors = [((cast(values, d, device) - values) / values).abs().max().item() for d in (E4M3, E5M2)]
-    octaves = []
-    for dtype in (E4M3, E5M2):
-        table = values_of_patterns(dtype, None, device)
-        table = table[(table > 0) & table.isfinite()]
-        octaves.append(math.log2(table.max() / table.min()))
+    tables = (values_of_patterns(dtype, None, device) for dtype in (E4M3, E5M2))
+    positive = (table[(table > 0) & table.isfinite()] for table in tables)
+    octaves = [math.log2(table.max() / table.min()) for table in positive]
     record_figure(f"largest relative errors {errors[0]:.4f}, {errors[1]:.4f}; octaves {octaves}")
     for name, error in zip(FP8, errors, strict=True):
         eps = format_of(name).eps
@@ -213,10 +211,8 @@ def test_fp16_flushes_a_magnitude_if_and_only_if_it_is_at_most_2_to_the_minus_25
 
 @pytest.mark.claim("dtype.fp16-overflow")
 def test_an_inner_product_of_1024_16s_overflows_fp16_and_not_bf16(device):
-    products = []
-    for dtype in (torch.float16, torch.bfloat16):
-        row = torch.full((1, 1024), 16.0, dtype=dtype, device=device)
-        products.append((row @ row.T).item())
+    rows = (torch.full((1, 1024), 16.0, dtype=dtype, device=device) for dtype in (torch.float16, torch.bfloat16))
+    products = [(row @ row.T).item() for row in rows]
     assert products == [math.inf, 1024 * 16 * 16], f"fp16 and bf16 give {products}, but should give inf and 262144"
 
 
@@ -281,10 +277,9 @@ def test_the_error_of_a_linear_layer_is_a_third_of_eps_in_every_format(device, r
 
 @pytest.mark.claim("dtype.lower-is-less-accurate")
 def test_the_more_accurate_of_the_16_bit_formats_is_the_less_stable(device):
-    casts = {dtype: cast(torch.tensor([1.001, 70000.0]), dtype, device) for dtype in (torch.float16, torch.bfloat16)}
-    errors = {dtype: abs(values[0].item() - 1.001) for dtype, values in casts.items()}
-    assert errors[torch.float16] < errors[torch.bfloat16]
-    ends = [casts[torch.float16][1].item(), casts[torch.bfloat16][1].item()]
+    fp16, bf16 = (cast(torch.tensor([1.001, 70000.0]), d, device).tolist() for d in (torch.float16, torch.bfloat16))
+    assert abs(fp16[0] - 1.001) < abs(bf16[0] - 1.001), f"1.001 is {fp16[0]} in fp16, {bf16[0]} in bf16"
+    ends = [fp16[1], bf16[1]]
     assert ends == [math.inf, 70144.0], f"fp16 and bf16 make {ends} of 70000, but should make infinity and 70144"
 
 
@@ -352,10 +347,8 @@ def test_with_fp16_by_default_losses_and_adam_moments_are_fp16_too(device, defau
     model = torch.nn.Linear(8, 4, device=device)
     optimizer = torch.optim.Adam(model.parameters())
     out = model(torch.randn(16, 8, device=device))
-    losses = [
-        torch.nn.functional.mse_loss(out, torch.zeros_like(out)),
-        torch.nn.functional.cross_entropy(out, torch.zeros(16, dtype=torch.long, device=device)),
-    ]
+    of_classes = torch.nn.functional.cross_entropy(out, torch.zeros(16, dtype=torch.long, device=device))
+    losses = [torch.nn.functional.mse_loss(out, torch.zeros_like(out)), of_classes]
     sum(losses).backward()
     optimizer.step()
     state = optimizer.state[model.weight]

@@ -267,21 +267,25 @@ def test_plain_sgd_subtracts_the_gradient_and_remembers_nothing(device, task, lr
     assert differs is None, f"{differs} [{task}, {lr=}, {loop}]"
 
 
+def under_a_gradient_of_1(optimizer, device, steps, **options):
+    """The last of so many steps of a weight whose gradient is always 1, and the optimizer's state of it."""
+    parameter = torch.nn.Parameter(torch.zeros(1, device=device, dtype=torch.float64))
+    stepper = optimizer([parameter], lr=1.0, **options)
+    parameter.grad = torch.ones_like(parameter)
+    for _ in range(steps):
+        before = parameter.item()
+        stepper.step()
+    return before - parameter.item(), stepper.state[parameter]
+
+
 @pytest.mark.claim("optim.momentum-average")
 @pytest.mark.parametrize("momentum", [0.5, 0.9])
 def test_a_constant_gradient_of_1_fills_the_buffer_up_to_a_geometric_sum(device, record_figure, momentum):
-    ends = {}
-    for dampening in (0.0, momentum):
-        parameter = torch.nn.Parameter(torch.zeros(1, device=device, dtype=torch.float64))
-        stepper = torch.optim.SGD([parameter], lr=1.0, momentum=momentum, dampening=dampening)
-        parameter.grad = torch.ones_like(parameter)
-        for _ in range(300):
-            stepper.step()
-        ends[dampening] = stepper.state[parameter]["momentum_buffer"].item()
-    record_figure(f"momentum {momentum}: {ends[0.0]:.6g}")
-    sums = 1 / (1 - momentum)
-    assert ends[0.0] == pytest.approx(sums), f"the buffer ends at {ends[0.0]}, but should end at 1/(1 - {momentum})"
-    assert ends[momentum] == pytest.approx(1), f"the dampened buffer ends at {ends[momentum]}, but should end at 1"
+    for dampening, should in ((0.0, 1 / (1 - momentum)), (momentum, 1)):
+        options = {"momentum": momentum, "dampening": dampening}
+        got = under_a_gradient_of_1(torch.optim.SGD, device, 300, **options)[1]["momentum_buffer"].item()
+        record_figure(f"{options}: {got:.6g}")
+        assert got == pytest.approx(should), f"the buffer ends at {got}, but should end at {should} [{options}]"
 
 
 @pytest.mark.claim("optim.momentum-average")
@@ -337,17 +341,10 @@ def test_rmsprop_divides_by_the_root_of_the_moving_average(device, task, options
 @pytest.mark.claim("optim.rmsprop-ema")
 def test_steps_of_adagrad_shrink_where_those_of_rmsprop_do_not(device):
     """The gradient is 1 throughout: the sum of squares grows with t, their moving average does not."""
-    last = {}
-    for optimizer, options in ((torch.optim.Adagrad, {}), (torch.optim.RMSprop, {"alpha": 0.9})):
-        parameter = torch.nn.Parameter(torch.zeros(1, device=device, dtype=torch.float64))
-        stepper = optimizer([parameter], lr=1.0, **options)
-        parameter.grad = torch.ones_like(parameter)
-        for _ in range(400):
-            before = parameter.item()
-            stepper.step()
-        last[optimizer.__name__] = before - parameter.item()
-    assert last["Adagrad"] == pytest.approx(1 / sqrt(400)), f"step 400 of AdaGrad is {last}, but should be 1/20"
-    assert last["RMSprop"] == pytest.approx(1), f"step 400 of RMSProp is {last}, but should still be 1"
+    adagrad, _ = under_a_gradient_of_1(torch.optim.Adagrad, device, 400)
+    rmsprop, _ = under_a_gradient_of_1(torch.optim.RMSprop, device, 400, alpha=0.9)
+    assert adagrad == pytest.approx(1 / sqrt(400)), f"step 400 of AdaGrad is {adagrad}, but should be 1/20"
+    assert rmsprop == pytest.approx(1), f"step 400 of RMSProp is {rmsprop}, but should still be 1"
 
 
 adams = st.fixed_dictionaries({"lr": rates, "betas": st.tuples(averages, averages), "eps": epsilons})
@@ -375,11 +372,9 @@ def test_momentum_and_rmsprop_without_the_correction_take_a_first_step_three_tim
     task = papers.Task(shapes=((50,),), steps=1, scale=1.0, seed=0)
     options = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
     start = task.arrays()[0][0]
-    step = {
-        "Adam": task.torchs(torch.optim.Adam, device, **options).paths[0][0] - start,
-        "uncorrected": task.reference(papers.adam, bias_correction=False, **options)[0][0] - start,
-    }
-    ratio = float(np.median(step["uncorrected"] / step["Adam"]))
+    corrected = task.torchs(torch.optim.Adam, device, **options).paths[0][0] - start
+    uncorrected = task.reference(papers.adam, bias_correction=False, **options)[0][0] - start
+    ratio = float(np.median(uncorrected / corrected))
     record_figure(f"first step {ratio:.2f} times as large without bias correction")
     should = (1 - 0.9) / sqrt(1 - 0.999)
     assert ratio == pytest.approx(should, rel=1e-4), f"the first step is {ratio:.3f} as large, not {should:.3f}"
@@ -437,11 +432,8 @@ def test_an_eps_inside_the_root_is_negligible_for_large_gradients_only(device):
     gaps = {}
     for scale in (1e-4, 10.0):
         task = papers.Task(shapes=((20,),), steps=1, scale=scale, seed=0)
-        start = task.arrays()[0][0]
-        own, torchs = (
-            np.median(np.abs(task.torchs(optimizer, device, lr=0.01, eps=1e-5).paths[0][0] - start))
-            for optimizer in (OwnAdagrad, torch.optim.Adagrad)
-        )
+        ends = [task.torchs(of, device, lr=0.01, eps=1e-5).paths[0][0] for of in (OwnAdagrad, torch.optim.Adagrad)]
+        own, torchs = (np.median(np.abs(end - task.arrays()[0][0])) for end in ends)
         gaps[scale] = own / torchs
     assert gaps[10.0] == pytest.approx(1, rel=1e-5), f"the first step is {gaps} of torch's, but should be 1"
     assert gaps[1e-4] < 0.1, f"with tiny gradients it is {gaps[1e-4]:.3f} of torch's, but should be far below 1"

@@ -174,4 +174,3 @@ LARGE_RUNS = {
     "Llama 3 405B, 16,384 GPUs": (41, "llama3-2024"),
     "Llama 3 405B, sequences of 131,072": (38, "llama3-2024"),
 }
-LLAMA3_TFLOP_PER_S = {43: 430, 41: 400, 38: 380}  # printed MFU in percent -> printed TFLOP/s of each GPU
