@@ -274,7 +274,7 @@ def compiled_product(device):
     return compiled(product, *ones_and_a_bit(device, 1))
 
 
-@pytest.mark.claim("compile.mixed-precision", "compile.uses-hardware")
+@pytest.mark.claim("compile.mixed-precision")
 @given(bit=st.integers(1, 23))
 def test_compiling_leaves_products_in_fp32(device, compiled_product, bit):
     result = compiled_product(*ones_and_a_bit(device, bit))
@@ -419,3 +419,10 @@ def test_compiled_products_use_tensor_cores_for_bf16_and_not_for_fp32(large, spe
     in_fp32, in_bf16 = compiled(fresh(product), *large), compiled(fresh(product), *low)
     claim = "a compiled product in fp32 against bf16"
     speed.assert_slower(lambda: in_fp32(*large), lambda: in_bf16(*low), claim, at_least=1.5)
+
+
+@pytest.mark.claim("compile.uses-hardware")
+@given(bit=st.integers(1, 23))
+def test_a_compiled_product_of_fp32_does_not_use_tf32_unless_allowed(compiled_product, device, bit):
+    values = compiled_product(*ones_and_a_bit(device, bit)).unique().tolist()
+    assert values == [1 + 2.0**-bit], f"compiled, 1 + 2^-{bit} became {values}: products of fp32 run in less than fp32"
