@@ -1,4 +1,5 @@
 # make validate   checks the claims and measures this machine; writes the run record and the report
+# make evidence   the same in slices of 9 minutes, which may be killed; each call goes on; the result is kept in results/
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
 # make prove      plants every fault, where make test plants a sample of 40 that the date draws; and what else takes long
@@ -35,10 +36,13 @@ endif
 # The tests start hundreds of processes; without compiled files each of them would compile the suite for itself.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: validate test prove setup docs gate-study gate-field $(CHECKS)
+.PHONY: validate evidence test prove setup docs gate-study gate-field $(CHECKS)
 
 validate:
 	@$(call ready) && exec "$$python" -m pytest $(ARGS)
+
+evidence:
+	@$(call ready) && exec "$$python" -m prooflops.suite.evidence $(ARGS)
 
 test: $(CHECKS)
 

@@ -14,6 +14,7 @@ import pytest
 
 from accounting import roofline
 from meta_tests.conftest import ROOT, run_pytest
+from prooflops.suite.evidence.command import parser
 from prooflops.suite.registry import KINDS, WRITTEN, Claim, Source
 
 PAGES = {
@@ -28,6 +29,7 @@ SOURCES = {
     for path in (ROOT / package).rglob("*.py")
 }
 OPTIONS_OF_OTHERS = {"--nproc-per-node", "--kill-on-bad-exit"}  # torchrun's and srun's
+OPTIONS_OF_OTHERS |= {name for action in parser()._actions for name in action.option_strings}  # of make evidence
 ALIASES = {"--junitxml"}  # known to pytest, and not in its help
 GENERATED = {"docs/api", "reports/report.md", "reports/verdicts.json"}
 
@@ -112,7 +114,7 @@ def test_the_targets_of_make_that_a_page_names_are_there(page: str) -> None:
 def test_every_target_of_make_is_explained_in_its_head_or_is_a_part_of_another() -> None:
     lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
     head = "\n".join(takewhile(lambda line: line.startswith("#"), lines))
-    for target in ("validate", "test", "lint", "docs", "gate-study"):
+    for target in ("validate", "evidence", "test", "lint", "docs", "gate-study"):
         assert f"# make {target} " in head, f"the head of the Makefile does not say what make {target} does"
 
 

@@ -130,10 +130,11 @@ def known_failures(file: str | None, registry: Registry) -> frozenset[str]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     run = config.stash[RUN]
     check_claims_exist(run.registry, items)
-    check_claims_have_tests(config, run.registry, items)
+    if not session.testsfailed:  # a file that could not be collected is reported as such
+        check_claims_have_tests(config, run.registry, items)
     note_all_tests(config, run, items)
     for item in items:
         claims = claims_of(item)

@@ -1,0 +1,145 @@
+"""A collection of evidence that is killed three times loses the running tests alone, and the next call completes it."""
+
+import random
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from meta_tests.conftest import child_environment, new_house
+from prooflops.suite.evidence import command
+from prooflops.suite.evidence.folder import Folder
+
+TESTS = """
+import os, signal, time
+
+@pytest.mark.claim("demo.holds")
+@pytest.mark.parametrize("n", range(12))
+def test_short(n):
+    time.sleep(0.1)
+
+@pytest.mark.claim("demo.hangs")
+def test_hangs():
+    time.sleep(100)
+
+@pytest.mark.claim("demo.dies")
+def test_dies():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+@pytest.mark.claim("demo.fails")
+def test_fails():
+    assert 1 == 2, "one is not two"
+
+@pytest.mark.claim("demo.crashes")
+def test_crashes():
+    {}["bf16"]
+"""
+BENCHMARK = "def test_sum(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=5)"
+OPTIONS = ("--into", "results/here", "--device", "cpu", "--test-limit", "4", "--limit", "150")
+
+
+@dataclass
+class Story:
+    """What three kills and a last call left, and what was there after each."""
+
+    folder: Folder
+    code: int = 0
+    output: str = ""
+    ended: list[set[str]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    house = new_house(tmp_path_factory.mktemp("house"))
+    for claim in ("holds", "hangs", "dies", "fails", "crashes"):
+        house.claim(f"demo.{claim}")
+    house.test(TESTS)
+    house.test(BENCHMARK, "bench/test_demo.py")
+    told = Story(Folder(house.root / "results" / "here"))
+    today = random.Random(datetime.now(timezone.utc).date().isoformat())
+    line = [sys.executable, "-m", "prooflops.suite.evidence", *OPTIONS]
+    for _ in range(3):
+        before, more = len(told.folder.ended()), today.randint(1, 3)
+        process = subprocess.Popen(line, cwd=house.root, env=child_environment(), stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 100
+        while len(told.folder.ended()) < before + more and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(today.uniform(0, 0.1))
+        process.kill()
+        process.wait()
+        told.ended.append(set(told.folder.ended()))
+    done = subprocess.run(line, cwd=house.root, env=child_environment(), capture_output=True, text=True, timeout=200)
+    told.code, told.output = done.returncode, done.stdout + done.stderr
+    return told
+
+
+def test_a_kill_loses_nothing_but_the_running_test(story: Story) -> None:
+    starts = [row["test"] for row in story.folder.rows("tests.jsonl") if row["event"] == "start"]
+    ends = [row["test"] for row in story.folder.rows("tests.jsonl") if row["event"] == "end"]
+    assert len(ends) == len(set(ends)), "a test that had ended ran again"
+    assert len(starts) <= len(ends) + 3, "more was lost than the test that ran at each kill"
+    assert all(ended for ended in story.ended)
+    assert story.ended[0] <= story.ended[1] <= story.ended[2] <= set(ends)
+
+
+def test_the_next_call_completes_it(story: Story) -> None:
+    assert story.code == 1, story.output
+    assert story.folder.remaining() == []
+    status = {test.rpartition("::")[2]: row["status"] for test, row in story.folder.ended().items()}
+    assert status == {
+        **{f"test_short[{n}]": "passed" for n in range(12)},
+        "test_hangs": "timed out",
+        "test_dies": "crashed",
+        "test_fails": "failed",
+        "test_crashes": "error",
+        "test_sum": "passed",
+    }
+
+
+def test_what_was_lost_with_its_process_has_its_stacks(story: Story) -> None:
+    rows = {test.rpartition("::")[2]: row for test, row in story.folder.ended().items()}
+    assert "in test_hangs" in rows["test_hangs"]["log"]
+    assert rows["test_hangs"]["reason"] == "it took longer than its limit of 4 s"
+    assert rows["test_dies"]["reason"] == "its process ended with signal SIGSEGV"
+    assert "in test_dies" in rows["test_dies"]["log"]
+    assert "AssertionError: one is not two" in rows["test_fails"]["log"]
+    assert str(story.folder.path.parents[1]) not in rows["test_fails"]["log"], "a path of this machine"
+
+
+def test_the_page_says_what_ran_what_failed_and_how_long_each_slice_took(story: Story) -> None:
+    page = (story.folder.path / "README.md").read_text()
+    assert "- 17 of 17 tests ran: 13 passed, 1 failed, 1 error, 1 timed out, 1 crashed" in page
+    assert "| `test_claims/test_demo.py::test_fails` | failed | AssertionError: one is not two |" in page
+    assert page.count("| killed |") == 3
+    assert "| 5 claims | 1 | · | · | 1 | 3 | · | · |" in page
+    assert "| sum |" in page.partition("## Benchmarks")[2]
+    assert page.endswith("## Never reached\n\nNothing.\n")
+    with tarfile.open(f"{story.folder.path}.tar.gz") as archive:
+        assert {"here/README.md", "here/tests.jsonl", "here/plan.json"} <= set(archive.getnames())
+
+
+def test_a_device_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert command.main(["--results", str(tmp_path), "--device", "abacus"]) == 4
+    assert "--device abacus: no such kind of device" in capsys.readouterr().err
+
+
+def test_a_second_run_into_one_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "LOCK_S", 0.1)
+    with (
+        command.locked(Folder(tmp_path)),
+        pytest.raises(command.Refused, match="another run is writing"),
+        command.locked(Folder(tmp_path)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "ten"])
+def test_a_limit_that_is_no_time_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.parser().parse_args([f"--limit={limit}"])
+    assert f"--limit: {'invalid' if limit == 'ten' else 'must be above 0'}" in capsys.readouterr().err

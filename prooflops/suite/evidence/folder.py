@@ -1,0 +1,138 @@
+"""The folder that a collection of evidence fills a line of JSON at a time, so that a kill loses the running test only.
+
+    plan.json      the machine, the arguments, all tests and the claims that each settles; written by the first process
+    tests.jsonl    a line when a test starts, a line with all that is known of it when it ends
+    slices.jsonl   a line when a slice starts and one when it ends
+    README.md      the page, made of these; output-*.txt and stacks-*.txt: what each process printed
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from prooflops.history.plain import plain_figure
+
+MOST_LOSSES = 3  # so often a test may be killed with its process before it is given up
+RAN = ("passed", "failed", "error", "timed out", "crashed")
+
+
+class Folder:
+    """Reads and writes one folder of evidence."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What there is to run; empty before the first process has collected it."""
+        try:
+            return dict(json.loads((self.path / "plan.json").read_text(encoding="utf-8")))
+        except OSError:
+            return {}
+
+    def append(self, file: str, **row: Any) -> None:
+        """Adds one line to a file and has it written to the disk."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({**row, "at": round(time.time(), 3)}, default=plain_figure) + "\n"
+        with open(self.path / file, "ab+") as lines:
+            if lines.tell():
+                lines.seek(-1, os.SEEK_END)
+                line = line if lines.read(1) == b"\n" else "\n" + line  # a process was killed within its last line
+            lines.write(line.encode())
+            lines.flush()
+            os.fsync(lines.fileno())
+
+    def rows(self, file: str) -> list[dict[str, Any]]:
+        """The lines of a file; one that a kill cut off is left out."""
+        found = []
+        try:
+            text = (self.path / file).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        for line in text.splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def ended(self) -> dict[str, dict[str, Any]]:
+        """What is known of each test that has ended."""
+        return {row["test"]: row for row in self.rows("tests.jsonl") if row["event"] == "end"}
+
+    def unended(self) -> dict[str, list[dict[str, Any]]]:
+        """The lines of each test that has started and not ended, the one that started last at the end."""
+        ended = self.ended()
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows("tests.jsonl"):
+            if row["event"] == "start" and row["test"] not in ended:
+                found[row["test"]] = [*found.pop(row["test"], []), row]
+        return found
+
+    def remaining(self) -> list[str]:
+        """The tests that have not ended, in the order of the plan."""
+        ended = self.ended()
+        return [test for test in self.plan.get("tests", []) if test not in ended]
+
+    def end_without_a_report(self, test: str, status: str, reason: str, log: str = "") -> None:
+        """Notes the end of a test whose process could not."""
+        self.append("tests.jsonl", event="end", test=test, status=status, reason=reason, outcomes=[], log=log)
+
+    def give_up_what_kills(self) -> None:
+        """Ends each test that so many processes did not survive."""
+        for test, starts in self.unended().items():
+            if len(starts) >= MOST_LOSSES:
+                self.end_without_a_report(test, "crashed", f"{len(starts)} processes ended while it ran")
+
+
+def ran_before(results: Path, own: Path) -> dict[str, set[str]]:
+    """The tests that ran in the other folders of `results`, by the type of device."""
+    found: dict[str, set[str]] = {}
+    for plan in results.glob("*/plan.json"):
+        other = Folder(plan.parent)
+        if other.path != own:
+            ran = {test for test, row in other.ended().items() if row["status"] in RAN}
+            found.setdefault(str(other.plan.get("fingerprint", {}).get("device")), set()).update(ran)
+    return found
+
+
+def in_order(tests: Sequence[str], device: str, before: Mapping[str, set[str]], started: Sequence[str]) -> list[str]:
+    """The order in which tests are run: what was cut off, what never ran anywhere, what never ran on such a device.
+
+    >>> in_order(["a", "b", "c", "d"], "cuda", {"cpu": {"a"}, "cuda": {"b"}}, ["d"])
+    ['d', 'c', 'a', 'b']
+    """
+    anywhere = set().union(*before.values())
+    here = before.get(device, set())
+    return sorted(tests, key=lambda test: (test not in started, test in here, test in anywhere))
+
+
+def chosen(results: Path, facts: Mapping[str, Any], arguments: Sequence[str], fresh: bool) -> Folder:
+    """The unfinished folder of this machine and these arguments, or a new one named by device, versions and date."""
+    stem = f"{slug(facts['name'])}-{slug(facts['driver'] or 'no-driver')}-torch{slug(facts['torch'])}"
+    for path in [] if fresh else sorted(results.glob(f"{stem}-*"), reverse=True):
+        folder = Folder(path)
+        if folder.plan.get("arguments") == list(arguments) and folder.remaining():
+            return folder
+    name = f"{stem}-{datetime.now(timezone.utc):%Y-%m-%d}"
+    taken = Counter(path.name for path in results.glob(f"{name}*"))
+    return Folder(results / next(each for each in [name, *(f"{name}-{n}" for n in range(2, 99))] if each not in taken))
+
+
+def slug(text: object) -> str:
+    """A text as a part of a file's name.
+
+    >>> slug("Intel(R) Xeon(R) Processor @ 2.50GHz"), slug("2.11.0+cu130")
+    ('Intel-Xeon-Processor-2.50GHz', '2.11.0+cu130')
+    """
+    return re.sub(r"[^A-Za-z0-9.+]+", "-", re.sub(r"\((R|TM|C)\)", "", str(text))).strip("-")
