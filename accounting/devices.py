@@ -32,6 +32,7 @@ _MATRIX_COLUMNS: dict[str, tuple[str, ...]] = {
     "fp4_e2m1": ("fp4",),
     "int8": ("int8",),
 }
+MATRIX_DTYPES = tuple(_MATRIX_COLUMNS)  # those that a peak of matrix products can be stated for
 _FP16_ACCUMULATE_COLUMNS: dict[str, tuple[str, ...]] = {
     "fp16": ("fp16_acc16",),
     "fp8_e4m3": ("fp8_acc16",),

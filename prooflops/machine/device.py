@@ -264,6 +264,11 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
     return None
 
 
+def derived_bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
+    """Cores times FLOPs per cycle times highest clock of a CPU; None for others, or where the clock is unknown."""
+    return bound_flop_per_s(device, dtype) if device.type == "cpu" and highest_clock_hz(device) else None
+
+
 def highest_clock_hz(device: torch.device) -> float | None:
     """The highest clock the driver or the system allows the device; None where it does not say."""
     if device.type == "cpu":

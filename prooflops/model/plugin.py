@@ -127,7 +127,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         examination.answers = config.stash[_answers].in_order()
         device = examination.user_model.device
         facts = machine.fingerprint(device)
-        report.write(examination, Path(config.option.report), machine.headline(device, facts), facts)
+        headline = [*machine.headline(device, facts), *config.stash[RUN].peaks.headline()]
+        report.write(examination, Path(config.option.report), headline, facts)
 
 
 @pytest.hookimpl(trylast=True)

@@ -16,6 +16,7 @@ from prooflops.machine import device as machine
 from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions as device_conditions
 from prooflops.run_state import WATCH
+from prooflops.suite.peaks import Peaks
 from prooflops.suite.ranks import RankPlugin
 from prooflops.suite.run import EVIDENCE, RUN
 from prooflops.suite.speed import Speed
@@ -55,9 +56,9 @@ def caches(device: torch.device) -> Caches:
 
 
 @pytest.fixture(scope="session")
-def peak_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
-    """The vendor's dense peak of the device under test for a dtype; None where none is on record."""
-    return functools.partial(machine.peak_flop_per_s, device)
+def peak_flop_per_s(device: torch.device, pytestconfig: pytest.Config) -> Callable[[str], float | None]:
+    """The vendor's dense peak of the device under test for a dtype, or else that of `--peak`; None without either."""
+    return Peaks(device, pytestconfig.stash[RUN].peaks.stated).flop_per_s
 
 
 @pytest.fixture(scope="session")

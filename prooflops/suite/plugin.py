@@ -32,6 +32,7 @@ from prooflops.suite.collection import (
     use_device_clock,
 )
 from prooflops.suite.crashes import crash_of, one_line
+from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
 
@@ -50,6 +51,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--quick", action="store_true", help="a fifth of the examples, short benchmarks")
     group.addoption("--thorough", action="store_true", help="ten times the examples, long benchmarks")
+    group.addoption(
+        "--peak",
+        metavar="DTYPE=FLOP_PER_S",
+        action="append",
+        default=[],
+        help="a dense peak of this device where none is on record, such as bf16=989e12; may be repeated",
+    )
+    parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
     group.addoption("--report", metavar="DIR", default="reports", help="folder of verdicts.json and report.md")
     group.addoption(
         "--known-failures", metavar="FILE", help="claims known to fail on this machine: one id a line, # comments"
@@ -79,11 +88,12 @@ def pytest_configure(config: pytest.Config) -> None:
         request = config.option.device
         device = machine.chosen(ranks.device_of(request, job, machine.counts()) if job else request)
         registry = load_registry(config.rootpath / "test_claims" / "registry")
+        peaks = Peaks(device, stated_peaks([*(config.option.peak or config.getini("peak"))]))
         selected = registry.selected(config.option.claim) if config.option.claim else None
     except (ValueError, RegistryError) as error:
         raise pytest.UsageError(str(error)) from error
     known = known_failures(config.option.known_failures, registry)
-    run = config.stash[RUN] = Run(device, pace, registry, selected, known)
+    run = config.stash[RUN] = Run(device, pace, registry, selected, known, peaks)
     config.pluginmanager.register(run, "prooflops.run")
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
@@ -243,8 +253,13 @@ def _restore_sigint(handler: Any) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash[RUN]
     origin = f"accounting and prooflops from {Path(str(accounting.__file__)).parents[1]}"
-    head = [f"device: {run.device}"] if _only_starts_others(config) else machine.headline(run.device, run.fingerprint)
+    head = [f"device: {run.device}"] if _only_starts_others(config) else whole_headline(run)
     return [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
+
+
+def whole_headline(run: Run) -> list[str]:
+    """Machine, software, and the peaks that are not the vendor's."""
+    return [*machine.headline(run.device, run.fingerprint), *run.peaks.headline()]
 
 
 @pytest.hookimpl(trylast=True)

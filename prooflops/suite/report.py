@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from prooflops.history import record
 from prooflops.history import records as history
 from prooflops.machine import device as machine
 from prooflops.suite import plots
+from prooflops.suite.peaks import share_of_peak
 from prooflops.suite.registry import Registry
 from prooflops.suite.run import Run
 from prooflops.suite.verdicts import RED, VERDICTS, Verdict
@@ -34,6 +36,7 @@ class FinishedRun:
     folder: Path | None
     record: Path | None
     unwritten: str = ""
+    peaks: dict[str, dict[str, float]] = field(default_factory=dict)  # those that are not the vendor's, see Peaks
 
 
 FINISHED = pytest.StashKey[FinishedRun]()
@@ -43,15 +46,19 @@ ROOFLINE = "roofline.svg"
 def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Path) -> FinishedRun:
     """Writes the record of a run that had a claim or a benchmark, and with a folder verdicts.json and report.md."""
     verdicts = run.verdicts()
-    content = record.record_of(config, pace=run.pace, verdicts=[verdict.as_dict() for verdict in verdicts])
+    content = record.record_of(
+        config, pace=run.pace, peaks=run.peaks.as_dict(), verdicts=[verdict.as_dict() for verdict in verdicts]
+    )
     fingerprint = content["prooflops"]["fingerprint"]
-    headline = machine.headline(run.device, fingerprint)
+    headline = [*machine.headline(run.device, fingerprint), *run.peaks.headline()]
     if run.partial:
         headline.append(f"part of a run: {run.partial}")
     if not verdicts and not content["benchmarks"]:
         return FinishedRun(fingerprint, headline, [], [], None, None)
     path = record.save(config, content, records)
-    finished = FinishedRun(fingerprint, headline, verdicts, content["benchmarks"], folder, path)
+    finished = FinishedRun(
+        fingerprint, headline, verdicts, content["benchmarks"], folder, path, peaks=run.peaks.as_dict()
+    )
     if folder is None:
         return finished
     try:
@@ -100,7 +107,9 @@ def topic_table(verdicts: Sequence[Verdict]) -> list[list[str]]:
     return rows
 
 
-def benchmark_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
+def benchmark_table(
+    benchmarks: Sequence[dict[str, Any]], peaks: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+) -> list[list[str]]:
     """One row per benchmark: what it is, its time and spread, its rate, and its share of the two ceilings.
 
     A last column has the notes, if there are any. For a stream through the memory the vendor's peak is the bandwidth.
@@ -115,7 +124,7 @@ def benchmark_table(benchmarks: Sequence[dict[str, Any]]) -> list[list[str]]:
             engineering(stats["median"], "s"),
             spread,
             rate(extra),
-            share(extra["mfu"], "no peak on record") if "mfu" in extra else share(extra.get("mbu"), "-"),
+            share_of_peak(extra, peaks),
             share(extra.get("share_of_ceiling"), "-"),
         ])  # fmt: skip
     if any(remarks):
@@ -191,7 +200,7 @@ def markdown(finished: FinishedRun, registry: Registry) -> str:
                 rows.append([f"`{verdict.id}`", statement, verdict_line(verdict), f"{verdict.cases:,}", figures])
             lines += [f"### {topic}", "", *markdown_table(rows), ""]
     if finished.benchmarks:
-        lines += ["## Benchmarks", "", *markdown_table(benchmark_table(finished.benchmarks)), ""]
+        lines += ["## Benchmarks", "", *markdown_table(benchmark_table(finished.benchmarks, finished.peaks)), ""]
         lines += [
             "Of own ceiling: against the best rate of this machine for that dtype in this run. `!` marks a share",
             "above 1, where the ceiling was measured too low.",
@@ -227,7 +236,7 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, run:
     verdicts = finished.verdicts
     if finished.benchmarks:
         terminal.section("benchmarks")
-        for line in aligned(benchmark_table(finished.benchmarks)):
+        for line in aligned(benchmark_table(finished.benchmarks, finished.peaks)):
             terminal.write_line(line)
     if verdicts:
         terminal.section("verdicts")

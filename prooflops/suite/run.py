@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from prooflops.suite.peaks import Peaks
 from prooflops.suite.registry import Claim, Registry
 from prooflops.suite.verdicts import Outcome, Verdict, verdict_of
 
@@ -52,12 +53,14 @@ class Run:
         registry: Registry,
         selected: frozenset[str] | None,
         known: frozenset[str],
+        peaks: Peaks,
     ) -> None:
         self.device = device
         self.pace = pace
         self.registry = registry
         self.selected = selected
         self.known = known
+        self.peaks = peaks
         self.outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
         self.tests: defaultdict[str, dict[str, str]] = defaultdict(dict)  # per claim, why each of its tests may not run
         self.chosen: dict[str, list[str]] = {}  # the tests that were to run, each with its claims

@@ -35,7 +35,11 @@ def device():
         patch.setattr(machine, "highest_clock_hz", lambda device: 2 * 1830e6)
         yield torch.device("cuda", 0)
 """
-OPTIONS = {"quick": "--device cpu --quick", "default": "--device cpu", "thorough": "--device cpu --thorough"}
+OPTIONS = {
+    "quick": "--device cpu --quick",
+    "default": "--device cpu",
+    "thorough": "--device cpu --thorough --peak bf16=1e12",
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
     house.test(WRITES_FIXTURES.format(device=""))
     house.test(WRITES_FIXTURES.format(device=H200), "bench/test_h200.py")
     lines = {pace: f"-p no:cacheprovider {line} test_claims" for pace, line in OPTIONS.items()}
-    lines["h200"] = "-p no:cacheprovider --device cpu bench"
+    lines["h200"] = "-p no:cacheprovider --device cpu bench -o peak=bf16=1e12"
     done = run_pytest_for_each(house.root, lines.values())
     for line, run in done.items():
         assert run.code == 0, f"{line}: {run.output}"
@@ -59,6 +63,7 @@ def test_device_and_pace_are_those_of_the_options(values: dict[str, dict[str, An
 
 def test_a_cpu_has_no_peak_and_no_bandwidth_on_record(values: dict[str, dict[str, Any]]) -> None:
     assert (values["quick"]["peak"], values["quick"]["bytes_per_s"]) == (None, None)
+    assert values["thorough"]["peak"] == 1e12, "that of --peak"
 
 
 def test_peaks_and_bounds_are_those_of_the_device_under_test(values: dict[str, dict[str, Any]]) -> None:

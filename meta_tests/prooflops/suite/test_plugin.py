@@ -77,7 +77,7 @@ def whole_house(tmp_path_factory: pytest.TempPathFactory) -> House:
 @pytest.fixture(scope="module")
 def whole_run(whole_house: House) -> ChildRun:
     """One run over all of it."""
-    return whole_house.run("--device", "cpu", "-v", "--junitxml", "junit.xml")
+    return whole_house.run("--device", "cpu", "--peak", "bf16=989e12", "-v", "--junitxml", "junit.xml")
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,12 @@ def test_a_failure_names_the_claim_and_its_source(whole_run: ChildRun, text: str
     assert text in whole_run.output, f"{text!r} is missing from the output"
 
 
+def test_a_peak_of_the_user_is_marked_in_the_header_and_the_report(whole_house: House, whole_run: ChildRun) -> None:
+    line = "peak as the user states it (--peak): bf16 989 TFLOP/s"
+    assert f"\n{line}\n" in whole_run.output
+    assert f"\n- {line}\n" in (whole_house.root / "reports" / "report.md").read_text()
+
+
 def test_the_report_has_every_claim(whole_house: House, whole_run: ChildRun) -> None:
     report = (whole_house.root / "reports" / "report.md").read_text()
     assert "| `demo.fails` | One is two. | FAILS: " in report
@@ -140,6 +146,7 @@ def test_the_record_has_benchmarks_verdicts_and_fingerprint(whole_record: tuple[
     assert [bench["name"] for bench in content["benchmarks"]] == ["test_sum"]
     assert len(content["prooflops"]["verdicts"]) == 7
     assert content["prooflops"]["fingerprint"]["device"] == "cpu"
+    assert content["prooflops"]["peaks"]["by --peak"] == {"bf16": 989e12}
     assert "hz_actual" not in content["machine_info"]["cpu"], "the clock at one moment is no property of a machine"
 
 
@@ -171,6 +178,13 @@ WRONG_USAGE: dict[str, tuple[str, ...]] = {
     "--device cuda:99": ("--device cuda:99: this machine has no such device", "valid here: cpu"),
     "--claim demo.hold": ("--claim", "demo.holds", "did you mean"),
     "--quick --thorough": ("exclude each other",),
+    "--peak bf16": ("--peak bf16: should be DTYPE=FLOP_PER_S, such as bf16=989e12",),
+    "--peak bf61=1e12": ("--peak must be one of fp64, fp32, tf32, bf16", "got 'bf61'"),
+    "--peak bf16=fast": ("--peak bf16=fast: should be DTYPE=FLOP_PER_S",),
+    "--peak bf16=-1e12": ("--peak bf16=-1e12: should be DTYPE=FLOP_PER_S", "above 0"),
+    "--peak bf16=nan": ("--peak bf16=nan: should be DTYPE=FLOP_PER_S", "finite"),
+    "--peak bf16=989": ("--peak bf16=989: 989 FLOP/s is no peak; for TFLOP/s write 989e12",),
+    "--peak bf16=1e12 --peak bf16=2e12": ("bf16 is stated twice, once as 1.00 TFLOP/s",),
     "--known-failures absent.txt": ("absent.txt", "No such file"),
     "--known-failures known.txt": ("no claim is named demo.typo", "demo.holds"),
 }

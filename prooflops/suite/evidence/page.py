@@ -72,7 +72,7 @@ def page_lines(folder: Folder, rows: Rows, verdicts: Sequence[Verdict]) -> list[
     if benchmarks := [bench for row in rows for bench in row.get("benchmarks", ())]:
         from prooflops.suite.report import benchmark_table  # brings torch
 
-        lines += ["", "## Benchmarks", "", *markdown_table(benchmark_table(benchmarks))]
+        lines += ["", "## Benchmarks", "", *markdown_table(benchmark_table(benchmarks, plan["peaks"]))]
     slow = sorted(rows, key=lambda row: -row.get("seconds", 0))[:10]
     lines += ["", "## The longest tests", ""]
     lines += markdown_table(

@@ -102,7 +102,8 @@ def plan_of(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Any]:
         "commit": head.stdout.strip(),
         "pace": run.pace,
         "fingerprint": run.fingerprint,
-        "headline": machine.headline(run.device, run.fingerprint),
+        "headline": [*machine.headline(run.device, run.fingerprint), *run.peaks.headline()],
+        "peaks": run.peaks.as_dict(),
         "tests": [item.nodeid for item in items],
         "claims": {item.nodeid: claims for item in items if (claims := claims_of(item))},
     }

@@ -1,0 +1,95 @@
+"""The peaks of the device under test: the vendor's on record, the user's by `--peak`, and what a CPU's units allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from accounting.checks import validated_choice, validated_positive
+from accounting.devices import MATRIX_DTYPES
+from prooflops.console.tables import engineering, share
+from prooflops.machine import device as machine
+
+LEAST_FLOP_PER_S = 1e9  # less is a slip of units: 989 for 989e12
+
+
+def stated_peaks(words: Iterable[str]) -> dict[str, float]:
+    """The peaks in FLOP/s that `--peak DTYPE=FLOP_PER_S` states, per dtype. Raises ValueError.
+
+    >>> stated_peaks(["bf16=989e12", "fp8_e4m3=1979e12"])
+    {'bf16': 989000000000000.0, 'fp8_e4m3': 1979000000000000.0}
+    """
+    found: dict[str, float] = {}
+    for word in words:
+        dtype, sign, text = word.partition("=")
+        if not sign:
+            raise ValueError(f"--peak {word}: should be DTYPE=FLOP_PER_S, such as bf16=989e12")
+        validated_choice("--peak", dtype, MATRIX_DTYPES)
+        try:
+            value = validated_positive(f"--peak {dtype}", float(text))
+        except ValueError as error:
+            raise ValueError(f"--peak {word}: should be DTYPE=FLOP_PER_S, such as bf16=989e12 ({error})") from error
+        if value < LEAST_FLOP_PER_S:
+            raise ValueError(f"--peak {word}: {engineering(value, 'FLOP/s')} is no peak; for TFLOP/s write {text}e12")
+        if found.get(dtype, value) != value:
+            raise ValueError(f"--peak {word}: {dtype} is stated twice, once as {engineering(found[dtype], 'FLOP/s')}")
+        found[dtype] = value
+    return found
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The peaks of a device per dtype; one on record goes before the user's."""
+
+    device: torch.device
+    stated: Mapping[str, float] = field(default_factory=dict)
+
+    def flop_per_s(self, dtype: str) -> float | None:
+        """The vendor's dense peak, or else the one that the user states; None without either."""
+        on_record = machine.peak_flop_per_s(self.device, dtype)
+        return self.stated.get(dtype) if on_record is None else on_record
+
+    @property
+    def used(self) -> dict[str, float]:
+        """The user's peaks that are in force."""
+        return {key: value for key, value in self.stated.items() if machine.peak_flop_per_s(self.device, key) is None}
+
+    @property
+    def derived(self) -> dict[str, float]:
+        """The most that the units of a CPU allow at its highest clock, where the system tells it."""
+        found = {dtype: machine.derived_bound_flop_per_s(self.device, dtype) for dtype in MATRIX_DTYPES}
+        return {dtype: bound for dtype, bound in found.items() if bound}
+
+    def as_dict(self) -> dict[str, dict[str, float]]:
+        """For the record: by whom each peak is that is not the vendor's."""
+        return {"by --peak": self.used, "derived": self.derived}
+
+    def headline(self) -> list[str]:
+        """The lines of the header: the user's peaks, those that are not used, the bounds of a CPU."""
+
+        def listed(peaks: Mapping[str, float]) -> str:
+            return ", ".join(f"{dtype} {engineering(value, 'FLOP/s')}" for dtype, value in peaks.items())
+
+        unused = {dtype: value for dtype, value in self.stated.items() if dtype not in self.used}
+        lines = [f"peak as the user states it (--peak): {listed(self.used)}"] if self.used else []
+        lines += [f"--peak not used, as the vendor's is on record: {listed(unused)}"] if unused else []
+        if bounds := self.derived:
+            lines.append(f"bound derived from cores x FLOP per clock x highest clock: {listed(bounds)}")
+        return lines
+
+
+def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, float]]) -> str:
+    """The cell of a benchmark's share of its peak: the vendor's, or else said whose; of a stream, of the bandwidth.
+
+    `peaks`: as `Peaks.as_dict` has them.
+    """
+    if "mfu" not in extra:
+        return share(extra.get("mbu"), "-")
+    if extra["mfu"] is not None:
+        stated = extra.get("peak_flop_per_s") in peaks.get("by --peak", {}).values()
+        return share(extra["mfu"], "-") + (" of --peak" if stated else "")
+    bound, rate = peaks.get("derived", {}).get(str(extra.get("dtype"))), extra.get("flop_per_s")
+    return f"{share(rate / bound, '-')} of derived bound" if bound and rate else "no peak on record"
