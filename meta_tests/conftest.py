@@ -88,7 +88,7 @@ for request in sys.stdin:
     if child := os.fork():
         print(os.waitpid(child, 0)[1], flush=True)
         continue
-    signal.alarm(300)
+    signal.alarm(600)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

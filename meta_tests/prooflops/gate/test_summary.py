@@ -40,13 +40,17 @@ def test_the_properties_of_a_test_have_the_verdict_and_its_figures() -> None:
     assert dict(properties(MISSING)) == {"gate.time": "MISSING", "gate.time.before": 1.0, "gate.time.note": "removed"}
 
 
-def test_the_page_of_a_ci_names_what_stops_the_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_a_ci_names_what_stops_the_gate_and_has_no_row_for_what_is_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
-    write_step_summary("a beside b", [SLOWER, CHANGED], ["12 pairs"], [CHANGED])
+    same = Row("t.py::test_s", "time", 1.0, 1.0, "SAME", paired([1.0] * 8, [1.02] * 8, level=0.001))
+    write_step_summary("a beside b", [SLOWER, CHANGED, same], ["12 pairs"], [CHANGED])
     page = (tmp_path / "page.md").read_text()
     assert "**1 stop the gate**" in page
-    assert "1 SLOWER, 1 CHANGED." in page
+    assert "1 SLOWER, 1 CHANGED, 1 SAME, the widest within 2.0%." in page
     assert "| t.py::test_a | flops | 1 | 2 |" in page
+    assert "test_s" not in page
 
 
 def test_what_is_same_is_summed_up_and_all_else_has_a_line_that_fits() -> None:
@@ -64,12 +68,3 @@ def test_what_is_same_is_summed_up_and_all_else_has_a_line_that_fits() -> None:
     assert lines[3] == "2 SLOWER, 1 INCONCLUSIVE, 1 SAME, the widest within 2.0%", lines
     assert lines[4].startswith(f"1: {NOISE}, longer rounds"), lines
     assert len(lines) == 5, lines
-
-
-def test_the_page_of_a_ci_has_no_row_for_what_is_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
-    same = Row("t.py::test_s", "time", 1.0, 1.0, "SAME", paired([1.0] * 8, [1.02] * 8, level=0.001))
-    write_step_summary("a beside b", [CHANGED, same], [], [CHANGED])
-    page = (tmp_path / "page.md").read_text()
-    assert "1 CHANGED, 1 SAME, the widest within 2.0%." in page
-    assert "test_s" not in page

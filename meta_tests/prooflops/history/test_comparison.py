@@ -10,6 +10,7 @@ from prooflops.history.comparison import NotComparable, compare
 from prooflops.history.records import Summary, Timed
 from prooflops.history.rows import Row, interval
 
+NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
 
 
@@ -58,17 +59,19 @@ def test_as_many_processes_as_it_asks_for_can_decide() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
-    [(24, 24, "SAME"), (24, 25, "CHANGED"), (24, None, "MISSING"), (None, 24, "NEW"), (1, True, "CHANGED")],
+    [
+        (24, 24, "SAME"),
+        (24, 25, "CHANGED"),
+        (24, None, "MISSING"),
+        (None, 24, "NEW"),
+        (1, True, "CHANGED"),
+        (NAN, NAN, "SAME"),
+    ],
 )
 def test_an_exact_quantity_is_compared_by_equality(before: object, after: object, verdict: str) -> None:
     old, new = ({} if value is None else {"flops": value} for value in (before, after))
     row = rows(side({A: timed(**old)}), side({A: timed(**new)}))[A, "flops"]
     assert (row.verdict, row.before, row.after) == (verdict, before, after)
-
-
-def test_a_figure_that_is_no_number_is_equal_to_itself() -> None:
-    row = rows(side({A: timed(flops=float("nan"))}), side({A: timed(flops=float("nan"))}))[A, "flops"]
-    assert row.verdict == "SAME"
 
 
 def test_an_exact_quantity_that_differs_between_runs_of_one_side_is_said_to_be_none() -> None:

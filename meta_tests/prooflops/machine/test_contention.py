@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,20 @@ BUSY_LOOP = "import sys\nsys.stdout.write('x'); sys.stdout.flush()\nwhile True: 
 WORK = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 
 
-def busy_process() -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen([sys.executable, "-c", BUSY_LOOP], stdout=subprocess.PIPE)
+@contextmanager
+def child(code: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    """A process that runs `code`, from its first output to the end of the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
     assert process.stdout is not None
-    process.stdout.read(1)
-    return process
+    try:
+        process.stdout.read(1)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def stat_file(path: Path, user: int, steal: int) -> Path:
@@ -67,30 +77,18 @@ def test_what_others_do_meanwhile_is_reported(tmp_path: Path, monkeypatch: pytes
 
 def test_a_process_that_this_one_started_is_its_own_work() -> None:
     before, _ = contention._own_s()
-    process = busy_process()
-    try:
+    with child(BUSY_LOOP):
         time.sleep(0.4)
         assert contention._own_s()[0] - before > 0.05, "the CPU time of a living child should count as its parent's"
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_what_a_child_waited_for_stays_its_work() -> None:
     """The times of a process that has ended are its parent's: they must not vanish from the parent's sum."""
-    code = (
-        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {WORK!r}])\nprint(end='x', flush=True)\ninput()"
-    )
     before, _ = contention._own_s()
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
-    try:
-        assert child.stdout is not None
-        child.stdout.read(1)
+    waiting = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {WORK!r}])"
+    with child(f"{waiting}\nprint(end='x', flush=True)\ninput()"):
         spent = contention._own_s()[0] - before
         assert spent > 0.25, f"a child's child worked for 0.3 s and has ended, but {spent:.2f} s are counted"
-    finally:
-        child.kill()
-        child.communicate()
 
 
 def own_work_of_a_rank(ranks: str, meanwhile: Callable[[], object], work: str = "") -> float:
@@ -100,27 +98,14 @@ def own_work_of_a_rank(ranks: str, meanwhile: Callable[[], object], work: str = 
         "before, _ = contention._own_s()\nprint(end='x', flush=True)\ninput()\n"
         f"{work}\nprint(contention._own_s()[0] - before)"
     )
-    rank = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "LOCAL_WORLD_SIZE": ranks}, text=True,
-        stdout=subprocess.PIPE, stdin=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert rank.stdout is not None
-        rank.stdout.read(1)
+    with child(code, LOCAL_WORLD_SIZE=ranks) as rank:
         meanwhile()
         return float(rank.communicate("\n", timeout=60)[0])
-    finally:
-        rank.kill()
-        rank.communicate()
 
 
 def test_the_other_ranks_of_a_job_are_no_rivals() -> None:
-    sibling = busy_process()
-    try:
+    with child(BUSY_LOOP):
         in_a_job, by_itself = (own_work_of_a_rank(ranks, lambda: time.sleep(0.4)) for ranks in ("2", "1"))
-    finally:
-        sibling.kill()
-        sibling.communicate()
     assert in_a_job > 0.05, f"a busy rank beside an idle one: {in_a_job:.2f} s are counted as the job's"
     assert by_itself < 0.05, f"a process that is no rank counts {by_itself:.2f} s of another's work as its own"
 

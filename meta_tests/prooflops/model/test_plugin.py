@@ -63,8 +63,8 @@ def test_a_wrong_explanation_and_a_wrong_account_of_bytes_redden_the_run(examine
         "AssertionError: the parts sum to",
         "NOT EXPLAINED: forward",
         "AssertionError: parameters and buffers are counted as",
-        "AssertionError: gradients: the allocator was asked for",
-        "AssertionError: optimizer state: the allocator was asked for",
+        "AssertionError: gradients: 123008 B, not 30752",
+        "AssertionError: optimizer state: 246128 B, not 61532",
         "claimed of any model",
         "A forward pass costs 2 FLOPs per token and parameter.",
     ):

@@ -42,23 +42,12 @@ def test_topics_are_counted_by_verdict_and_their_cases_added() -> None:
         Verdict("b.z", "on record", "so it is", 0, 0.0),
     ]
     head, *rows = report.topic_table(verdicts)
-    assert [dict(zip(head, row, strict=True)) for row in rows] == [
-        {
-            "topic": "a",
-            "claims": "2",
-            "cases": "103",
-            **dict.fromkeys(report.VERDICTS, "·"),
-            "holds": "1",
-            "FAILS": "1",
-        },
-        {"topic": "b", "claims": "1", "cases": "0", **dict.fromkeys(report.VERDICTS, "·"), "on record": "1"},
-        {
-            "topic": "all",
-            "claims": "3",
-            "cases": "103",
-            **dict.fromkeys(report.VERDICTS, "·"),
-            "holds": "1",
-            "FAILS": "1",
-            "on record": "1",
-        },
+
+    def row(topic: str, claims: str, cases: str, **counts: str) -> dict[str, str]:
+        return {"topic": topic, "claims": claims, "cases": cases, **dict.fromkeys(report.VERDICTS, "·"), **counts}
+
+    assert [dict(zip(head, each, strict=True)) for each in rows] == [
+        row("a", "2", "103", holds="1", FAILS="1"),
+        row("b", "1", "0", **{"on record": "1"}),
+        row("all", "3", "103", holds="1", FAILS="1", **{"on record": "1"}),
     ]
