@@ -18,7 +18,7 @@ from prooflops.gate.measurement import Measurement
 from prooflops.gate.noise_floor import store_noise_floor
 from prooflops.gate.processes import Replicate, ReplicateFailed, Replicates
 from prooflops.gate.recording import record
-from prooflops.gate.selection import files_of
+from prooflops.gate.selection import files_of, without_fixture
 from prooflops.gate.settings import Settings
 from prooflops.gate.side_by_side import SideBySide
 from prooflops.history.comparison import claim_rows
@@ -73,8 +73,11 @@ class Gate:
         if settings.record or not (settings.baseline or settings.versus or settings.noise_floor):
             record(found, [*benchmarks, *rest])
             return
+        unmeasured = without_fixture(session.items)
         if not benchmarks:
-            raise pytest.UsageError("the gate found no test with the fixture `benchmark` among those selected")
+            none = "the gate found no test with the fixture `benchmark` among those selected"
+            raise pytest.UsageError("; ".join(filter(None, [none, unmeasured])))
+        found.lines += [unmeasured] if unmeasured else []
         if settings.baseline:
             single_run.baseline_of(settings, "", benchmarks)  # an unknown one is refused before anything runs
         other, asked = found.here, ""

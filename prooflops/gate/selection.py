@@ -38,3 +38,18 @@ def is_asked_for(name: str, config: pytest.Config) -> bool:
         ):
             return True
     return False
+
+
+def without_fixture(items: Sequence[pytest.Item]) -> str:
+    """Names the tests with the marker `benchmark` and without the fixture, which pytest-codspeed alone measures."""
+    names = [
+        item.nodeid
+        for item in items
+        if item.get_closest_marker("benchmark") and "benchmark" not in getattr(item, "fixturenames", ())
+    ]
+    if not names:
+        return ""
+    return (
+        f"not compared: {len(names)} tests with the marker `benchmark` that do not use its fixture, the first "
+        f"{names[0]}; pytest-benchmark does not measure them: call benchmark(...) in them"
+    )

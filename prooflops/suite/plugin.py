@@ -11,7 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import hypothesis
 import pytest
 
 import accounting
@@ -97,15 +96,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(run, "prooflops.run")
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
-    if not config.getoption("hypothesis_profile", None):
-        hypothesis.settings.register_profile(
-            "prooflops",
-            max_examples=EXAMPLES[pace],
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[hypothesis.HealthCheck.too_slow],
-        )
-        hypothesis.settings.load_profile("prooflops")
+    replicate = config.pluginmanager.get_plugin("prooflops.gate.replicate")
+    if not config.getoption("hypothesis_profile", None) and not (replicate and replicate.benchmarks_only):
+        draw_examples(EXAMPLES[pace])
+
+
+def draw_examples(number: int) -> None:
+    """Has hypothesis draw so many examples of each property."""
+    import hypothesis  # takes a tenth of the start of a process that only measures
+
+    hypothesis.settings.register_profile(
+        "prooflops",
+        max_examples=number,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("prooflops")
 
 
 def refuse_a_mix_of_copies(root: Path) -> None:

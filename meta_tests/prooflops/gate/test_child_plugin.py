@@ -133,3 +133,87 @@ def test_a_benchmark_that_chooses_its_own_rounds_may_ask_for_the_pace(
             replicates.examined = ["test_it.py::test_obeys"]
         unpaced = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None)
     assert "'NoneType' object has no attribute 'pace'" in str(unpaced.reports), "a process without a pace asks for one"
+
+
+FORMS = """
+import asyncio
+import pytest
+
+async def work(n=20):
+    await asyncio.sleep(0)
+    return sum(range(n))
+
+@pytest.fixture(scope="module")
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+@pytest.fixture
+def bench(benchmark):
+    return benchmark
+
+@pytest.fixture
+def run_async(benchmark, loop):
+    return lambda call: benchmark(lambda: loop.run_until_complete(call()))
+
+def test_async(benchmark, loop):
+    assert benchmark(lambda: loop.run_until_complete(work())) == 190
+
+def test_async_by_a_fixture(run_async):
+    run_async(work)
+
+class TestClass:
+    n = 3
+
+    @pytest.mark.benchmark(group="sums")
+    @pytest.mark.parametrize("size", [1, 2], ids=["one", "two, with a space"])
+    def test_in_a_class(self, benchmark, size):
+        benchmark(sum, range(self.n * size))
+
+@pytest.mark.benchmark(group="own", warmup=True)
+def test_by_a_fixture_of_its_own(bench):
+    bench(sum, [1, 2])
+
+def test_pedantic_with_a_setup(benchmark):
+    benchmark.extra_info["flops"] = 2
+    benchmark.pedantic(sum, setup=lambda: (([1, 2],), {}), teardown=lambda values: None, rounds=4)
+
+@pytest.mark.benchmark
+def test_marked_only():
+    assert sum([1, 2]) == 3
+
+@pytest.mark.benchmark(group="named")
+class TestMarkedOnly:
+    def test_it(self):
+        assert sum([1, 2]) == 3
+"""
+
+
+def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_fixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", "prooflops.plugin"])
+    (tmp_path / "test_it.py").write_text(FORMS)
+    paces = {"": {"max_time": 0.01, "min_rounds": 2}}
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        side = Side("here", sys.executable, tmp_path)
+        done = replicates.run(side, ["test_it.py"], None, paces=paces)
+        chosen = list(done.calls)
+        again = replicates.run(side, ["test_it.py"], chosen, paces=paces)
+    assert not [report for report in done.reports if report["outcome"] != "passed"]
+    assert {name.partition("::")[2]: call["fixed"] for name, call in done.calls.items()} == {
+        "test_async": False,
+        "test_async_by_a_fixture": False,
+        "TestClass::test_in_a_class[one]": False,
+        "TestClass::test_in_a_class[two, with a space]": False,
+        "test_by_a_fixture_of_its_own": False,
+        "test_pedantic_with_a_setup": True,
+    }
+    assert list(again.calls) == chosen, "the ids of the first process do not select the same tests"
+    found = {bench["name"]: bench for bench in done.record["benchmarks"]}
+    assert len(found) == len(chosen)
+    assert {bench["options"]["max_time"] for bench in found.values()} == {0.01}
+    assert found["test_by_a_fixture_of_its_own"]["group"] == "own"
+    assert found["test_pedantic_with_a_setup"]["extra_info"]["flops"] == 2

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-from prooflops.gate.selection import is_asked_for
+from prooflops.gate.selection import is_asked_for, without_fixture
 
 
 def test_a_benchmark_that_vanished_is_missing_where_its_file_was_asked_for(tmp_path: Path) -> None:
@@ -23,3 +24,18 @@ def test_a_benchmark_that_vanished_is_missing_where_its_file_was_asked_for(tmp_p
     assert not asked("test_a.py::test_old", "test_a.py")
     assert not asked("sub/test_ab.py::test_old", "test_a.py")
     assert not asked("sub/test_a.py::test_older", "test_a.py::test_old")
+
+
+def test_what_pytest_codspeed_alone_measures_is_named() -> None:
+    def item(name: str, marked: bool, *fixtures: str) -> Any:
+        return SimpleNamespace(nodeid=name, fixturenames=fixtures, get_closest_marker=lambda _: marked or None)
+
+    measured, plain, marked = (
+        item("a", True, "benchmark"),
+        item("b", False),
+        item("test_c.py::test_c", True, "tmp_path"),
+    )
+    assert without_fixture([measured, plain]) == ""
+    assert "1 tests with the marker `benchmark` that do not use its fixture, the first test_c.py::test_c" in (
+        without_fixture([measured, plain, marked])
+    )
