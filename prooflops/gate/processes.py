@@ -97,7 +97,7 @@ class Replicates:
         self._count = self._trees = 0
         self.examined: Sequence[str] = ()  # benchmarks of which both sides have had a figure
         self._resources = resources  # whether memory and instructions are measured
-        self._by_side: Counter[str] = Counter()
+        self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
         self._stack = ExitStack()
 
     def __enter__(self) -> Replicates:
@@ -153,7 +153,6 @@ class Replicates:
         Raises ReplicateFailed for one that crashed, took too long, or could not collect.
         """
         self._count += 1
-        self._by_side[side.label] += 1
         stem = self.folder / f"{self._count:04d}"
         path, output = stem.with_suffix(".json"), stem.with_suffix(".txt")
         task = {
@@ -171,6 +170,7 @@ class Replicates:
         if found is None or code not in (0, 1, 5):
             raise ReplicateFailed(self._failure(side, code, output, found["errors"] if found else []))
         prefix, modules, reports, calls = (found[key] for key in ("prefix", "modules", "reports", "calls"))
+        self._by_side[side.label] += bool(record["benchmarks"])
         return Replicate(side, record, prefix, modules, reports, calls, wall_s)
 
     def _process(self, side: Side, targets: Sequence[str], variables: dict[str, str], output: Path) -> int | None:

@@ -8,7 +8,9 @@ from statistics import median
 from prooflops.history.comparison import Sides
 from prooflops.history.rows import RESOURCES, Row
 
-FEWEST = 3  # processes of a side
+# Processes of a side that decide. Some figures have two values from process to process: all five of each side agree on
+# one, and not on the same, with a chance of 1 in 1024 at most. Instructions are only shown.
+FEWEST = {"memory": 5, "CUDA memory": 5, "instructions": 3}
 LEAST = {"memory": 4096, "CUDA memory": 4096, "instructions": 10_000}  # changes below are never reported
 WORDS = {"instructions": ("MORE INSTRUCTIONS", "FEWER INSTRUCTIONS")}
 
@@ -23,7 +25,7 @@ def resource_rows(both: Mapping[str, Sides], min_memory_effect: float, min_effec
     for name, (before, after) in both.items():
         for key in RESOURCES:
             old, new = ([timed.resources[key] for timed in side if key in timed.resources] for side in (before, after))
-            if min(len(old), len(new)) >= FEWEST:
+            if min(len(old), len(new)) >= FEWEST[key]:
                 more, less = WORDS.get(key, ("MORE MEMORY", "LESS MEMORY"))
                 effect = min_effect if key == "instructions" else min_memory_effect
                 for verdict, low, high in ((more, old, new), (less, new, old)):

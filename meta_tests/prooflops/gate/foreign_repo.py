@@ -16,6 +16,8 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
         return Plan(benchmarks=1, looks=looks, alarm_rate=0.3, confirmation_level=0.3, confirming_pairs=2,
                     shared_baseline=not paired)
     decisions.replicate_plan = plan
+    from prooflops.history import resources
+    resources.FEWEST = dict.fromkeys(resources.FEWEST, 3)
 """
 INI = (
     "[pytest]\naddopts = --strict-markers -p no:hypothesispytest\n"  # which imports hypothesis, for a third of a second

@@ -13,7 +13,8 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path
     done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", OMP_NUM_THREADS="7")
     assert done.code == 4
     assert "environment.OMP_NUM_THREADS: None -> 7" in done.output
-    (foreign / "work.py").write_text((foreign / "work.py").read_text().replace("STEPS = 300", "STEPS = 1500"))
+    more = (foreign / "work.py").read_text().replace("STEPS = 300", "STEPS = 1500")
+    (foreign / "work.py").write_text(more.replace("total = 0", "total, held = 0, bytes(90_000)"))
     done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", "-v")
     assert done.code == 1
     suspected = "history calls 0 of 1 benchmarks SAME and suspects 1; side by side with its commit"
@@ -28,4 +29,5 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path
     assert "history alone decides, without pairs beside the baseline's commit: not under git" in done.output
     assert "SLOWER: test_foreign.py::test_busy_loop" in done.output
     assert "flops is 3000, but was 600" in done.output
+    assert "MORE MEMORY: test_foreign.py::test_busy_loop: memory of a call is 88.1 KiB" in done.output
     assert "drift between sessions is unknown for 1 benchmarks" in done.output

@@ -12,8 +12,10 @@ import pytest
 from meta_tests.prooflops.gate.foreign_repo import run, run_git
 from meta_tests.prooflops.gate.test_child_plugin import config
 from prooflops.gate import call_resources
-from prooflops.gate.call_resources import INSTRUCTIONS, MEMORY, MOST, UntimedCall, call_traced, measured_in
+from prooflops.gate.call_resources import INSTRUCTIONS, MEMORY, UntimedCall, call_traced, measured_in
 from prooflops.gate.processes import Replicates, Side
+from prooflops.history.resources import FEWEST
+from prooflops.statistics.plan import LOOKS
 
 TESTS = """
 import tracemalloc
@@ -95,9 +97,11 @@ def test_nothing_is_measured_where_the_project_does_not_want_it(
     assert figures_of(tmp_path, monkeypatch, resources=False) == {"plain": None}
 
 
-def test_processes_of_a_side_measure_memory_and_instructions_in_turn_and_the_later_ones_nothing() -> None:
-    assert [measured_in(process) for process in (1, 2, 3)] == [MEMORY, INSTRUCTIONS, MEMORY]
-    assert (measured_in(MOST), measured_in(MOST + 1)) == (INSTRUCTIONS, "")
+def test_the_first_processes_of_a_side_measure_enough_to_decide_and_the_later_ones_nothing() -> None:
+    turns = [measured_in(process) for process in range(9)]
+    assert turns[: FEWEST[MEMORY]] == [MEMORY] * FEWEST[MEMORY]
+    assert turns.count(INSTRUCTIONS) >= FEWEST[INSTRUCTIONS]
+    assert turns[LOOKS[0] :] == [""]
 
 
 @pytest.mark.parametrize(("count", "figures"), [(7, {"instructions": 7}), (None, {})])

@@ -16,17 +16,17 @@ def group(key: str, *values: float) -> list[Timed]:
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
-        ([12_600] * 3, [25_200] * 3, "MORE MEMORY"),
-        ([25_200] * 3, [12_600] * 3, "LESS MEMORY"),
-        ([12_600] * 3, [12_600] * 3, None),
-        ([12_600] * 2, [25_200] * 8, None),  # too few processes to know that it is always so
+        ([12_600] * 5, [25_200] * 5, "MORE MEMORY"),
+        ([25_200] * 5, [12_600] * 5, "LESS MEMORY"),
+        ([12_600] * 5, [12_600] * 5, None),
+        ([12_600] * 4, [25_200] * 8, None),  # too few processes to know that it is always so
         ([1000] * 8, [5095] * 8, None),  # 5 times as much, and less than 4 KiB more
         ([1000] * 8, [5096] * 8, "MORE MEMORY"),
         ([1_000_000] * 8, [1_049_999] * 8, None),  # 49 KB more, and less than 5 %
         ([1_000_000] * 8, [1_050_000] * 8, "MORE MEMORY"),
-        ([10_000, 20_000, 20_000], [20_000, 20_000, 90_000], None),  # both sides have had 20,000
-        ([10_000, 20_000, 11_000], [30_000, 24_097, 90_000], "MORE MEMORY"),
-        ([0] * 3, [8192] * 3, "MORE MEMORY"),
+        ([*[10_000] * 4, 24_000], [24_000, *[90_000] * 4], None),  # both sides have had 24,000
+        ([10_000, 20_000, 11_000] * 2, [30_000, 24_097, 90_000] * 2, "MORE MEMORY"),
+        ([0] * 5, [8192] * 5, "MORE MEMORY"),
     ],
 )
 def test_memory_is_reported_where_every_process_of_a_side_held_more_by_the_smallest_effect(
@@ -50,7 +50,7 @@ def test_what_only_one_side_measured_is_not_compared() -> None:
 def test_the_figures_are_read_back_from_a_record_and_shown_in_powers_of_1024() -> None:
     def side(held: int) -> list[Timed]:
         bench = {"fullname": "a", "stats": {"min": 1.0}, "extra_info": {"gate_resources": {MEMORY: held}}}
-        return [summary_of({"benchmarks": [bench], "prooflops": {}}, None, ()).benchmarks["a"]] * 3  # type: ignore[arg-type]
+        return [summary_of({"benchmarks": [bench], "prooflops": {}}, None, ()).benchmarks["a"]] * 5  # type: ignore[arg-type]
 
     (row,) = rows = resource_rows({"a": (side(12_600), side(25_200))}, 0.05, 0.03)
     assert figures(row) == ["12.3 KiB", "24.6 KiB (+100.0%)"]
