@@ -14,6 +14,7 @@ import pytest
 
 from prooflops.gate import decisions, sides, single_run, summary
 from prooflops.gate.against_history import AgainstHistory
+from prooflops.gate.bisection import bisect
 from prooflops.gate.measurement import Measurement
 from prooflops.gate.noise_floor import store_noise_floor
 from prooflops.gate.processes import Replicate, ReplicateFailed, Replicates
@@ -22,7 +23,7 @@ from prooflops.gate.selection import files_of, without_fixture
 from prooflops.gate.settings import Settings
 from prooflops.gate.side_by_side import SideBySide
 from prooflops.history.comparison import claim_rows
-from prooflops.history.rows import VERDICTS, Row
+from prooflops.history.rows import TIME, VERDICTS, Row
 from prooflops.run_state import is_replicate
 
 
@@ -70,7 +71,7 @@ class Gate:
         benchmarks = [item.nodeid for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
         rest = [item.nodeid for item in session.items if item.nodeid not in set(benchmarks)]
         settings = self.settings
-        if settings.record or not (settings.baseline or settings.versus or settings.noise_floor):
+        if settings.record or not settings.compares:
             record(found, [*benchmarks, *rest])
             return
         unmeasured = without_fixture(session.items)
@@ -78,6 +79,10 @@ class Gate:
             none = "the gate found no test with the fixture `benchmark` among those selected"
             raise pytest.UsageError("; ".join(filter(None, [none, unmeasured])))
         found.lines += [unmeasured] if unmeasured else []
+        if settings.bisect:
+            session.items[:] = [item for item in session.items if item.nodeid in set(benchmarks)]
+            bisect(found, benchmarks, settings.bisect)
+            return
         if settings.baseline:
             single_run.baseline_of(settings, "", benchmarks)  # an unknown one is refused before anything runs
         other, asked = found.here, ""
@@ -106,7 +111,11 @@ class Gate:
 
     def failing(self) -> list[Row]:
         """The rows for which the gate stops."""
-        if not self.settings.gate or not self.measurement:
+        if not self.measurement:
+            return []
+        if self.settings.bisect:
+            return [row for row in self.measurement.rows if row.quantity == TIME and row.verdict == "SLOWER"]
+        if not self.settings.gate:
             return []
         default, allow = self.settings.direction, self.settings.allow_inconclusive
         markers = self.measurement.markers

@@ -59,6 +59,7 @@ def add_options(parser: pytest.Parser) -> None:
     option("--gate", action="store_true", help="fail on a confirmed regression, or on a change of an exact quantity")
     option("--gate-baseline", metavar="NAME|latest|FILE", help="compare with this baseline of the history")
     option("--gate-versus", metavar="PYTHON|DIR|REVISION", help="compare with this other side, run side by side")
+    option("--gate-bisect", metavar="GOOD", help="name the first slow commit since this revision, for what got slower")
     option("--gate-record", metavar="NAME", help="store this run as the baseline NAME")
     option("--gate-replicates", metavar="N", help="fresh processes a side, at most, confirming ones too")
     option("--gate-min-effect", metavar="X%", help="smallest change that counts, such as 5%% or 0.05")
@@ -76,6 +77,7 @@ class Settings:
     gate: bool
     baseline: str | None
     versus: str | None
+    bisect: str | None
     record: str | None
     replicates: int | None
     min_effect: float
@@ -92,7 +94,12 @@ class Settings:
     @property
     def orchestrated(self) -> bool:
         """Whether fresh processes do the measuring, and this one only starts them."""
-        return self.gate or bool(self.versus) or self.noise_floor or (self.replicates or 1) > 1
+        return self.gate or bool(self.versus or self.bisect) or self.noise_floor or (self.replicates or 1) > 1
+
+    @property
+    def compares(self) -> bool:
+        """Whether there is another side."""
+        return bool(self.baseline or self.versus or self.bisect) or self.noise_floor
 
     @property
     def used(self) -> bool:
@@ -137,6 +144,7 @@ def _read(config: pytest.Config) -> Settings:
         gate=option("gate"),
         baseline=option("gate_baseline"),
         versus=option("gate_versus"),
+        bisect=option("gate_bisect"),
         record=record,
         replicates=None if replicates is None else _count("--gate-replicates", replicates),
         min_effect=_share("gate_min_effect", str(config.getini("gate_min_effect")))
@@ -155,19 +163,20 @@ def _read(config: pytest.Config) -> Settings:
 
 
 def _check_one_another(found: Settings) -> None:
-    for one, other in (("baseline", "versus"), ("noise_floor", "baseline"), ("noise_floor", "versus")):
+    for one, other in itertools.combinations(("noise_floor", "baseline", "versus", "bisect"), 2):
         if getattr(found, one) and getattr(found, other):
             raise ValueError(
                 f"{_flag(one)} and {_flag(other)} exclude each other: they name two things to compare with"
             )
-    if found.gate and not (found.baseline or found.versus):
+    if found.gate and not (found.baseline or found.versus or found.bisect):
         raise ValueError(
-            "--gate needs something to compare with: --gate-baseline NAME|latest|FILE or --gate-versus SIDE"
+            "--gate needs something to compare with: --gate-baseline NAME|latest|FILE, --gate-versus SIDE or "
+            "--gate-bisect GOOD"
         )
-    if found.record and (found.versus or found.noise_floor or found.gate):
+    if found.record and (found.versus or found.bisect or found.noise_floor or found.gate):
         raise ValueError(
-            "--gate-record stores a baseline and compares nothing: run it without --gate, --gate-versus and "
-            "--gate-noise-floor"
+            "--gate-record stores a baseline and compares nothing: run it without --gate, --gate-versus, "
+            "--gate-bisect and --gate-noise-floor"
         )
     if found.record and found.baseline and found.orchestrated:
         raise ValueError("--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline")
@@ -180,11 +189,11 @@ def _check_one_another(found: Settings) -> None:
 def _check_paths(found: Settings, config: pytest.Config) -> None:
     """Refuses a path that was given as a word of its own, if pytest takes its rootdir from it."""
     here = config.invocation_params.dir.resolve()
-    for name in ("baseline", "versus"):
+    for name in ("baseline", "versus", "bisect"):
         text = getattr(found, name)
         if text and stands_alone(_flag(name), text, config):
             path = (here / text).resolve()
-            if (path.is_file() and not path.is_relative_to(here)) or (name == "versus" and path.exists()):
+            if (path.is_file() and not path.is_relative_to(here)) or (name != "baseline" and path.exists()):
                 raise ValueError(f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its rootdir there")
 
 

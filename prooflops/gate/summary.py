@@ -37,7 +37,8 @@ def sentence(row: Row) -> str:
     if row.quantity == TIME and row.verdict in ("SLOWER", "FASTER") and row.effect:
         bounds = f" [{comparison.interval(row.effect)}]"
         times = f"{engineering(row.after, 's')}, before {engineering(row.before, 's')}"
-        return f"{name} takes {row.effect.ratio:.3f} times as long{bounds}: {times}, confirmed by a fresh batch"
+        note = f"; {row.note}" if row.note else ""
+        return f"{name} takes {row.effect.ratio:.3f} times as long{bounds}: {times}, confirmed by a fresh batch{note}"
     if row.verdict == "MISSING":
         return f"{name}: {row.quantity} was {row.before} before, and is gone ({row.note}); {EXPLAIN}"
     if row.verdict == "MORE MEMORY":

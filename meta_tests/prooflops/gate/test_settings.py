@@ -10,6 +10,7 @@ from prooflops.gate.settings import marker_settings, stands_alone
 IMPOSSIBLE = {
     "--gate": "--gate-baseline",
     "--gate-versus a --gate-baseline b": "exclude each other",
+    "--gate-versus a --gate-bisect b": "exclude each other",
     "--gate-baseline b --gate-min-effect 3": "such as 5% or 0.05, got '3': 3 % is written 3% or 0.03",
     "--gate-baseline b --gate-min-effect=-1%": "such as 5% or 0.05",
     "--gate-replicates 0": "whole number of 1 or more",
