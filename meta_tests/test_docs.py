@@ -176,7 +176,7 @@ def fixtures_of(*modules: str) -> set[str]:
     [
         ("field", {field.name for field in fields(Claim)} - {"file"}),
         ("field of a source", {field.name for field in fields(Source)}),
-        ("fixture", fixtures_of("conftest", "prooflops.suite.fixtures", "prooflops.model.plugin")),
+        ("fixture", fixtures_of("conftest", "prooflops.plugin", "prooflops.suite.fixtures", "prooflops.model.plugin")),
         ("fixture of claims", fixtures_of("test_claims.conftest")),
         ("fixture of benchmarks", fixtures_of("bench.conftest")),
         ("work of", {name for name in vars(roofline) if name.endswith("_work")}),
