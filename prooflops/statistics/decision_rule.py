@@ -15,6 +15,13 @@ def _beyond(ratio: float, min_effect: float) -> str | None:
     return "FASTER" if ratio < 1 / (1 + min_effect) else None
 
 
+def _plain(effect: Effect, min_effect: float) -> str | None:
+    """SLOWER or FASTER where every pair shows it: no other outcome of so many pairs is as rare."""
+    direction = _beyond(effect.ratio, min_effect)
+    p = {"SLOWER": effect.p_slower, "FASTER": effect.p_faster, None: 1.0}[direction]
+    return direction if p <= 0.5**effect.pairs else None
+
+
 def _same(effect: Effect, level: float, min_effect: float) -> bool:
     low, high = effect.interval(level, drift=False)
     return 1 / (1 + min_effect) < low and high < 1 + min_effect
@@ -83,17 +90,19 @@ def decide(
     """The whole rule of a benchmark in one: looks, suspicion, confirmation by what follows, verdict.
 
     A function of all times in the order taken, so that the gate may ask after each batch, and a study may replay it;
-    what lies beyond those that decide is ignored. A suspicion that isn't confirmed goes on to the next look: the sum
-    over looks that bounds false alarms has that chance in it already. In history mode (`plan.shared_baseline`) before
-    is the whole stored group, looks count processes of after, and `floor` and `common` are those of `unpaired`.
+    what lies beyond those that decide is ignored. A change that every pair of the first look shows, and every one of
+    `plan.plain_pairs` fresh ones, is decided by these. A suspicion that isn't confirmed goes on to the next look: the
+    sum over looks that bounds false alarms has that chance in it already. In history mode (`plan.shared_baseline`)
+    before is the whole stored group, looks count processes of after, and `floor` and `common` are those of `unpaired`.
 
     Raises ValueError for fewer pairs than the first look.
 
     >>> plan = Plan(benchmarks=1, looks=(8, 16), confirming_pairs=8)
     >>> decide([1.0] * 8, [1.01, 0.8, 1.3, 0.9, 1.2, 1.0, 0.9, 1.1], plan).wanted
     16
-    >>> decide([1.0] * 16, [1.1] * 16, plan).suspicion, decide([1.0] * 16, [1.1] * 16, plan).verdict
-    ('SLOWER', 'SLOWER')
+    >>> plain = decide([1.0] * 16, [1.1] * 16, plan)
+    >>> plain.suspicion, plain.verdict, plain.wanted
+    ('SLOWER', 'SLOWER', 13)
     """
     if len(after) < plan.looks[0] or not (plan.shared_baseline or len(before) == len(after)):
         raise ValueError(
@@ -112,6 +121,12 @@ def decide(
             return Decision(None, pairs, compared(0, len(after), level), suspicion)
         effect = compared(0, pairs, level)
         answer = verdict(effect, plan, look, min_effect)
+        if look == 0 and plan.plain_pairs and (plain := _plain(effect, min_effect)):
+            wanted = pairs + plan.plain_pairs
+            if wanted > len(after):
+                return Decision(None, wanted, effect, plain)
+            if _plain(compared(pairs, wanted, level), min_effect) == plain:
+                return Decision(plain, wanted, compared(0, wanted, level), plain)
         if answer in ("SLOWER", "FASTER"):
             suspicion, wanted = answer, pairs + plan.confirming_pairs
             if wanted > len(after):

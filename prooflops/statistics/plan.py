@@ -7,9 +7,11 @@ rates that follow, such that at most `alarm_rate` of whole gate runs on unchange
                                                                    x (chance to be confirmed by a fresh batch)
                                            <= m x (screening rate / m) x confirmation level = alarm_rate
 
-The first factor is spent over the looks by the O'Brien-Fleming type function of Lan and DeMets, each look being given
-its increment as its nominal level: by Bonferroni's inequality that is valid whatever the dependence between the looks,
-without numerical integration, and slightly conservative. The second factor is exact because the batch is fresh.
+A change so plain that every pair of the first look shows it has a shorter way, which PLAIN_SHARE of `alarm_rate` pays:
+it stands where each of some fresh pairs shows it, too. The rest is for what is not as plain. There the first factor is
+spent over the looks by the O'Brien-Fleming type function of Lan and DeMets, each look being given its increment as its
+nominal level: by Bonferroni's inequality that is valid whatever the dependence between the looks, without numerical
+integration, and slightly conservative. The second factor is exact because the batch is fresh.
 
 Source: Lan and DeMets, Biometrika 70 (1983) 659 (spending; equation 5 is its O'Brien-Fleming type).
 """
@@ -30,6 +32,8 @@ CONFIRMING_PAIRS = 18
 CONFIRMATION_LEVEL = 0.05
 ALARM_RATE = 0.01
 MIN_EFFECT = 0.03
+PLAIN_SHARE = 0.1  # of the alarm rate
+FEWEST_PLAIN = 5  # fresh pairs, however few benchmarks there are
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Plan:
 
     >>> plan = Plan(benchmarks=20)
     >>> [f"{plan.level(look):.1e}" for look in range(len(plan.looks))]
-    ['2.6e-07', '2.7e-04', '2.7e-03', '7.1e-03']
+    ['1.7e-07', '2.2e-04', '2.3e-03', '6.4e-03']
     """
 
     benchmarks: int
@@ -80,7 +84,22 @@ class Plan:
     def screening_rate(self) -> float:
         """The chance at most that one benchmark is suspected, at any look, in one direction, without a change."""
         repeated = 1.0 if self.shared_baseline else self.confirmation_level
-        return min(0.4, self.alarm_rate / repeated) / self.benchmarks / self.directions
+        rate = self.alarm_rate * (1 - PLAIN_SHARE if self.plain_pairs else 1.0)
+        return min(0.4, rate / repeated) / self.benchmarks / self.directions
+
+    @property
+    def plain_pairs(self) -> int:
+        """How many fresh pairs confirm what every pair of the first look shows, if each shows it too; 0: none do.
+
+        Without a change the chance of n pairs that all show the same is 2^-n, for each benchmark and direction.
+
+        >>> Plan(benchmarks=1).plain_pairs, Plan(benchmarks=64).plain_pairs, Plan(benchmarks=500).plain_pairs
+        (5, 8, 11)
+        """
+        in_all = math.ceil(math.log2(self.benchmarks * self.directions / (PLAIN_SHARE * self.alarm_rate)))
+        pairs = max(in_all - self.looks[0], FEWEST_PLAIN)
+        longer_way = self.looks[min(1, len(self.looks) - 1)] + self.confirming_pairs
+        return 0 if self.shared_baseline or self.looks[0] + pairs >= longer_way else pairs
 
     def spent(self, look: int) -> float:
         """What the looks up to `look` (0 is the first) have spent of `screening_rate`: 2 - 2 Phi(z / sqrt(t))."""

@@ -9,7 +9,7 @@ from prooflops.gate.decisions import ReplicateRule, replicate_plan
 from prooflops.gate.pacing import Pacing, Pair, Take
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
-from prooflops.statistics.plan import CONFIRMING_PAIRS
+from prooflops.statistics.plan import Plan
 
 
 def timed(time_s: float, contended: str = "") -> Timed:
@@ -39,7 +39,7 @@ def test_only_benchmarks_whose_verdict_is_open_are_taken_again() -> None:
     assert asked[0] == ["slow", "noisy"], asked
     assert asked[-1] != ["slow", "noisy"], asked
     assert rows["slow"].effect, rows["slow"]
-    assert rows["slow"].effect.pairs == 16 + CONFIRMING_PAIRS, rows["slow"]
+    assert rows["slow"].effect.pairs == 8 + Plan(benchmarks=2).plain_pairs, rows["slow"]
 
 
 def test_a_contended_pair_is_repeated_and_where_it_stays_contended_labelled() -> None:

@@ -104,6 +104,17 @@ def test_a_suspicion_stands_only_if_fresh_pairs_repeat_it() -> None:
         confirmed("SAME", slow, slow, plan)
 
 
+def test_a_plain_change_is_decided_by_few_pairs() -> None:
+    plan = Plan(benchmarks=20)
+    before, after = np.exp(np.random.default_rng(14).normal(0, 0.02, (2, 50)))
+    twice = decide(before, 2 * after, plan)
+    assert (twice.verdict, twice.wanted) == ("SLOWER", 15), f"twice as slow in 8 + 7 pairs should be enough: {twice}"
+    after = 2 * after
+    after[12] = 0.99 * before[12]
+    once = decide(before, after, plan)
+    assert (once.verdict, once.wanted) == ("SLOWER", 34), f"a fresh pair that contradicts should want 16 + 18: {once}"
+
+
 def test_a_passing_spell_of_slowness_alarms_nobody() -> None:
     draw, plan = np.random.default_rng(11), Plan(benchmarks=1)
     before, after = np.exp(draw.normal(0, 0.01, (2, 50)))
