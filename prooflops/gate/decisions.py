@@ -144,17 +144,31 @@ def look_at(both: Mapping[str, Sides], rule: ReplicateRule) -> tuple[list[Row], 
     return time_rows(both, rule, decided), open_
 
 
-def fails(row: Row, direction: str, allow_inconclusive: bool, guards_memory: bool = True) -> bool:
+def fails(row: Row, direction: str, allowed_open: float, guards_memory: bool = True) -> bool:
     """Whether a gate that guards `direction` (slower, faster, both) stops for this row.
 
-    For a time that could not be decided it does, unless that is allowed: else a gate too noisy to find anything is
-    green. A test that skipped itself has no time.
+    For a time that could not be decided it does, unless a change larger than `allowed_open` is excluded: else a gate
+    too noisy to find anything is green. A test that skipped itself has no time.
     """
     if row.verdict == "INCONCLUSIVE":
-        return row.quantity == TIME and row.after is not None and not allow_inconclusive
+        return row.quantity == TIME and row.after is not None and not excludes(row.effect, direction, allowed_open)
     failing = {"CHANGED", "MISSING", *(["MORE MEMORY"] if guards_memory else [])}
     failing |= {"slower": {"SLOWER"}, "faster": {"FASTER"}, "both": {"SLOWER", "FASTER"}}[direction]
     return row.verdict in failing
+
+
+def excludes(effect: Effect | None, direction: str, change: float) -> bool:
+    """Whether the pairs exclude a larger change in this direction, at the level of the bounds that are printed.
+
+    >>> from prooflops.statistics.effects import paired
+    >>> excludes(paired([1.0] * 8, [1.0, 1.04] * 4, level=0.01), "slower", 0.05)
+    True
+    """
+    if effect is None or math.isinf(change):
+        return math.isinf(change)
+    low, high, level = effect.bounds(SHOWN_LEVEL)
+    slower, faster = high <= 1 + change, low >= 1 / (1 + change)
+    return level <= SHOWN_LEVEL and {"slower": slower, "faster": faster, "both": slower and faster}[direction]
 
 
 def excluded(effect: Effect) -> str:

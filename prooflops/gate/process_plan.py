@@ -1,7 +1,7 @@
 """How long each benchmark runs in a process of a comparison, and how many pairs of processes the budget allows.
 
 Of a process only the fastest round of each benchmark counts, so a second a benchmark, as pytest-benchmark takes it,
-buys hardly more than a twentieth of one; many processes decide. The first pair of processes runs at `FIRST` and shows
+buys hardly more than a fiftieth of one; many processes decide. The first pair of processes runs at `FIRST` and shows
 what a round takes, and what a process takes besides: the rest is planned from that.
 """
 
@@ -17,7 +17,7 @@ from prooflops.statistics.plan import Plan
 Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of every other one
 Look = Callable[[Mapping[str, float], int], None]  # told the noise of the open benchmarks, and the pairs to go
 
-LEAST_S, USUAL_S, MOST_S = 0.02, 0.05, 0.2  # of a benchmark and process
+LEAST_S, USUAL_S, MOST_S = 0.01, 0.02, 0.2  # of a benchmark and process
 ROUNDS = 3
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 NOISY = 0.02  # standard deviation of a pair's log ratio, from which on a benchmark gets more time

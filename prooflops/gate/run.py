@@ -63,8 +63,11 @@ class Gate:
         found = self.measurement
         if found and found.title:
             rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))  # the worst first
-            summary.write_terminal(terminalreporter, found.title, rows, found.lines, found.table)
-            summary.write_step_summary(found.title, rows, found.lines, self.failing(), found.table)
+            failing = self.failing()
+            passing = summary.passing_open(rows, failing, self.settings.allowed_open) if self.settings.gate else []
+            lines = [*passing, *found.lines]
+            summary.write_terminal(terminalreporter, found.title, rows, lines, found.table)
+            summary.write_step_summary(found.title, rows, lines, failing, found.table)
 
     def measure(self, session: pytest.Session, found: Measurement) -> None:
         """Does what the options ask for."""
@@ -117,11 +120,11 @@ class Gate:
             return [row for row in self.measurement.rows if row.quantity == TIME and row.verdict == "SLOWER"]
         if not self.settings.gate:
             return []
-        default, allow = self.settings.direction, self.settings.allow_inconclusive
+        default, allowed = self.settings.direction, self.settings.allowed_open
         markers = self.measurement.markers
         guarded = {name: str(row["direction"]) for name, row in markers.items() if "direction" in row}
         rows, memory = self.measurement.rows, self.settings.memory == "fail"
-        return [row for row in rows if decisions.fails(row, guarded.get(row.name, default), allow, memory)]
+        return [row for row in rows if decisions.fails(row, guarded.get(row.name, default), allowed, memory)]
 
 
 def verdicts_of(done: Replicate) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shlex
 import sys
@@ -18,6 +19,7 @@ EXACT = "flops bytes peak_bytes live_bytes parameters"
 MIN_EFFECT = "3%"
 BUDGET_MIN = 10.0
 DIRECTIONS = ("slower", "faster", "both")
+ALLOWED_OPEN = "10%"
 MIN_MEMORY_EFFECT = "5%"
 MEMORY = ("fail", "show", "off")
 
@@ -50,9 +52,9 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "gate_allow_inconclusive",
-        "whether the gate passes where a benchmark could not be decided (default: false)",
-        type="bool",
-        default=False,
+        "an INCONCLUSIVE benchmark passes where a change larger than this is excluded; true: always, false: never "
+        f"(default: {ALLOWED_OPEN})",
+        default=ALLOWED_OPEN,
     )
     group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
     option = group.addoption
@@ -64,7 +66,11 @@ def add_options(parser: pytest.Parser) -> None:
     option("--gate-replicates", metavar="N", help="fresh processes a side, at most, confirming ones too")
     option("--gate-min-effect", metavar="X%", help="smallest change that counts, such as 5%% or 0.05")
     option("--gate-budget", metavar="MINUTES", help=f"time for all replicates (default: {BUDGET_MIN:g})")
-    option("--gate-allow-inconclusive", action="store_true", help="do not fail where a benchmark could not be decided")
+    option(
+        "--gate-allow-inconclusive",
+        action="store_true",
+        help="no INCONCLUSIVE benchmark fails, however little is known",
+    )
     option("--gate-portable", action="store_true", help="compare with another machine, by portable ratios only")
     option("--gate-noise-floor", action="store_true", help="compare this code with itself: what can be detected here")
     option("--gate-history", action="store_true", help="list records and baselines, oldest first, and exit")
@@ -82,7 +88,7 @@ class Settings:
     replicates: int | None
     min_effect: float
     budget_s: float
-    allow_inconclusive: bool
+    allowed_open: float  # an undecided benchmark passes where a change larger than this is excluded
     portable: bool
     noise_floor: bool
     direction: str
@@ -151,7 +157,9 @@ def _read(config: pytest.Config) -> Settings:
         if min_effect is None
         else _share("--gate-min-effect", min_effect),
         budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
-        allow_inconclusive=option("gate_allow_inconclusive") or bool(config.getini("gate_allow_inconclusive")),
+        allowed_open=math.inf
+        if option("gate_allow_inconclusive")
+        else _allowed_open("gate_allow_inconclusive", str(config.getini("gate_allow_inconclusive"))),
         portable=option("gate_portable"),
         noise_floor=option("gate_noise_floor"),
         direction=direction("gate_direction", config.getini("gate_direction")),
@@ -263,6 +271,20 @@ def _share(name: str, text: str) -> float:
         meant = f": {value:g} % is written {value:g}% or {value / 100:g}" if 1 <= value < 100 else ""
         raise ValueError(f"{name} should be a share between 0 and 100 %, such as 5% or 0.05, got {text!r}{meant}")
     return value
+
+
+def _allowed_open(name: str, text: str) -> float:
+    """The change that must be excluded: a share, or true (none need be) or false (every one must).
+
+    >>> _allowed_open("x", "true"), _allowed_open("x", "10%"), _allowed_open("x", "false")
+    (inf, 0.1, 0.0)
+    """
+    if text.lower() in ("true", "false"):
+        return math.inf if text.lower() == "true" else 0.0
+    try:
+        return _share(name, text)
+    except ValueError as error:
+        raise ValueError(f"{error}; or true or false") from None
 
 
 def direction(name: str, text: object) -> str:

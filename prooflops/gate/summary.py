@@ -154,6 +154,20 @@ def one_line(rows: Sequence[Row]) -> list[str]:
     return [text, *(["; ".join(ended)] if ended else [])]
 
 
+def passing_open(rows: Sequence[Row], failing: Sequence[Row], allowed: float) -> list[str]:
+    """A line on the undecided benchmarks for which the gate does not stop, as a larger change is excluded.
+
+    >>> passing_open([Row("a", "time", 1.0, 1.0, "INCONCLUSIVE")], [], 0.1)
+    ['1 INCONCLUSIVE passes: more than 10% is excluded (ini setting gate_allow_inconclusive)']
+    """
+    is_open = [row for row in rows if row.verdict == "INCONCLUSIVE" and row.quantity == TIME and row.after is not None]
+    count = sum(row not in failing for row in is_open)
+    if not count or not 0 < allowed < math.inf:
+        return []
+    passes = "passes" if count == 1 else "pass"
+    return [f"{count} INCONCLUSIVE {passes}: more than {allowed:.0%} is excluded (ini setting gate_allow_inconclusive)"]
+
+
 def write_terminal(
     terminal: pytest.TerminalReporter,
     title: str,

@@ -62,12 +62,13 @@ def test_a_baseline_too_small_to_decide_anything_is_named_and_costs_one_process(
 @pytest.mark.parametrize(
     ("verdict", "direction", "allowed", "stops"),
     [
-        ("SLOWER", "slower", False, True), ("SLOWER", "faster", False, False), ("FASTER", "both", False, True),
-        ("FASTER", "slower", False, False), ("MISSING", "slower", False, True), ("CHANGED", "slower", False, True),
-        ("INCONCLUSIVE", "slower", False, True), ("INCONCLUSIVE", "slower", True, False), ("NEW", "both", True, False),
+        ("SLOWER", "slower", 0.1, True), ("SLOWER", "faster", 0.1, False), ("FASTER", "both", 0.1, True),
+        ("FASTER", "slower", 0.1, False), ("MISSING", "slower", 0.1, True), ("CHANGED", "slower", 0.1, True),
+        ("INCONCLUSIVE", "slower", 0.1, True), ("INCONCLUSIVE", "slower", math.inf, False),
+        ("NEW", "both", math.inf, False),
     ],
 )  # fmt: skip
-def test_what_stops_the_gate(verdict: str, direction: str, allowed: bool, stops: bool) -> None:
+def test_what_stops_the_gate(verdict: str, direction: str, allowed: float, stops: bool) -> None:
     row = Row("a", "time", 1.0, 2.0, verdict)
     assert fails(row, direction, allowed) is stops
 
@@ -86,17 +87,34 @@ def test_an_open_benchmark_says_what_it_excludes_and_what_ended_it() -> None:
 
 
 def test_a_benchmark_that_could_not_be_decided_stops_the_gate_and_one_that_was_skipped_does_not() -> None:
-    assert fails(Row("a", "time", 1.0, 1.0, "INCONCLUSIVE"), "slower", False)
-    assert not fails(Row("a", "time", 1.0, None, "INCONCLUSIVE", note="skipped this time: later"), "slower", False)
-    assert not fails(Row("a.claim", "verdict", "holds", "not checked", "INCONCLUSIVE"), "slower", False)
+    assert fails(Row("a", "time", 1.0, 1.0, "INCONCLUSIVE"), "slower", 0.1)
+    assert not fails(Row("a", "time", 1.0, None, "INCONCLUSIVE", note="skipped this time: later"), "slower", 0.1)
+    assert not fails(Row("a.claim", "verdict", "holds", "not checked", "INCONCLUSIVE"), "slower", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "direction", "allowed", "stops"),
+    [
+        ([1.0, 1.08], "slower", 0.1, False), ([1.0, 1.08], "slower", 0.05, True), ([1.0, 1.08], "slower", 0.0, True),
+        ([1.0, 1.2], "slower", 0.1, True), ([1.0, 0.8], "slower", 0.1, False), ([1.0, 0.8], "faster", 0.1, True),
+        ([1.0, 0.8], "both", 0.1, True), ([0.95, 1.05], "both", 0.1, False),
+    ],
+)  # fmt: skip
+def test_an_open_benchmark_passes_where_a_change_larger_than_allowed_is_excluded(
+    ratios: list[float], direction: str, allowed: float, stops: bool
+) -> None:
+    effect = paired([1.0] * 8, ratios * 4, level=0.01)
+    assert fails(Row("a", "time", 1.0, 1.0, "INCONCLUSIVE", effect), direction, allowed) is stops
+    three = paired([1.0] * 3, [1.0, 1.01, 1.0], level=0.01)  # no bound that is sure enough
+    assert fails(Row("a", "time", 1.0, 1.0, "INCONCLUSIVE", three), direction, allowed)
 
 
 def test_more_memory_stops_the_gate_unless_it_is_only_to_be_shown() -> None:
     row = Row("a", "memory", 12_600, 25_200, "MORE MEMORY")
-    assert fails(row, "slower", False)
-    assert not fails(row, "slower", False, guards_memory=False)
-    assert not fails(Row("a", "memory", 25_200, 12_600, "LESS MEMORY"), "slower", False)
-    assert not fails(Row("a", "instructions", 1e6, 2e6, "MORE INSTRUCTIONS"), "slower", False)
+    assert fails(row, "slower", 0.1)
+    assert not fails(row, "slower", 0.1, guards_memory=False)
+    assert not fails(Row("a", "memory", 25_200, 12_600, "LESS MEMORY"), "slower", 0.1)
+    assert not fails(Row("a", "instructions", 1e6, 2e6, "MORE INSTRUCTIONS"), "slower", 0.1)
 
 
 def test_the_whole_is_the_geometric_mean_of_the_pairs_that_all_have() -> None:

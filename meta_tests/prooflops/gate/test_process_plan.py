@@ -33,7 +33,7 @@ def test_a_benchmark_without_a_time_of_its_own_has_the_usual_one() -> None:
 
 def test_the_sentence_says_what_was_chosen_and_how_long_it_takes() -> None:
     said = plan(MICROSECONDS).sentence(USUAL_S, [])
-    assert "64 benchmarks (0.05 s a benchmark and process; 2.0 s a process besides)" in said
+    assert "64 benchmarks (0.02 s a benchmark and process; 2.0 s a process besides)" in said
     assert "about 1 min 33 s for 8 pairs, 6 min 37 s at most" in said  # 16 processes of 2 s and 64 x 0.06 s
     mixed = plan(MICROSECONDS | {"test_long": Cost(1.5, paced=False)}).sentence(USUAL_S, [])
     assert "1 by their own rounds" in mixed
