@@ -78,6 +78,11 @@ class Product:
         return terms * 2.0**-24 + 8 * float(format_of(self.dtype).eps) / 2
 
 
+def lies_by_columns(dtype: str, device: torch.device) -> bool:
+    """Whether the second operand is transposed in memory: NVIDIA's kernels for int8 and fp8 want it so."""
+    return dtype == "fp8_e4m3" or (dtype == "int8" and device.type == "cuda")
+
+
 def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:
     """A product on `device`, tried once on a small case first. Raises Unsupported with the reason."""
     if dtype == "tf32" and device.type != "cuda":
@@ -91,14 +96,14 @@ def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product
 
 
 def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:
+    by_columns = lies_by_columns(dtype, device)
+    shapes = ((m, k), (n, k) if by_columns else (k, n))
     if dtype == "int8":
-        a, b = (torch.randint(-128, 128, shape, dtype=torch.int8, device=device) for shape in ((m, k), (k, n)))
-    elif dtype == "fp8_e4m3":
-        a = torch.randn(m, k, device=device).to(torch.float8_e4m3fn)
-        b = torch.randn(n, k, device=device).to(torch.float8_e4m3fn).t()  # the hardware wants it column by column
+        a, b = (torch.randint(-128, 128, shape, dtype=torch.int8, device=device) for shape in shapes)
     else:
         form = torch.float32 if dtype == "tf32" else getattr(torch, format_of(dtype).torch_name)
-        a, b = torch.randn(m, k, device=device).to(form), torch.randn(k, n, device=device).to(form)
+        a, b = (torch.randn(shape, device=device).to(form) for shape in shapes)
+    b = b.t() if by_columns else b
     out = None if dtype in RESULTS else torch.empty(m, n, dtype=a.dtype, device=device)
     return Product(dtype, a, b, multiplication(dtype, a, b, out))
 
@@ -147,8 +152,8 @@ class Operands:
         largest = product(dtype, m, k, n, device)
         self.dtype, self.device = dtype, device
         self._a = largest.a.flatten()
-        # Of fp8 the second operand lies column by column, and is kept so.
-        self._b = (largest.b.t() if dtype == "fp8_e4m3" else largest.b).flatten()
+        self._by_columns = lies_by_columns(dtype, device)
+        self._b = (largest.b.t() if self._by_columns else largest.b).flatten()
         self._out = None if dtype in RESULTS else torch.empty(m * n, dtype=self._a.dtype, device=device)
 
     def zeroed(self) -> Operands:
@@ -160,6 +165,6 @@ class Operands:
     def multiply(self, m: int, k: int, n: int) -> tuple[Callable[[], Tensor], int]:
         """The call that multiplies (m, k) by (k, n), and its FLOPs."""
         a, b = self._a[: m * k].view(m, k), self._b[: k * n]
-        b = b.view(n, k).t() if self.dtype == "fp8_e4m3" else b.view(k, n)
+        b = b.view(n, k).t() if self._by_columns else b.view(k, n)
         out = None if self._out is None else self._out[: m * n].view(m, n)
         return multiplication(self.dtype, a, b, out), matmul_work(m, k, n, self.dtype).flops

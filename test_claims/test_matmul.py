@@ -243,7 +243,7 @@ def test_allowing_tf32_rounds_products_of_fp32_to_its_10_bits(device):
 @pytest.mark.claim("matmul.tensor-cores-default")
 @pytest.mark.needs("sm>=8.0")
 @pytest.mark.parametrize("fast", ["bf16", "fp16"] if torch.version.hip else ["bf16", "fp16", "tf32"])
-def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast):
+def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, peak_flop_per_s):
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}[fast]
     a, b = (torch.randn(4096, 4096, device=device) for _ in range(2))
     low_a, low_b = a.to(dtype), b.to(dtype)
@@ -252,7 +252,10 @@ def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast):
         with fp32_products("high" if fast == "tf32" else "highest"):
             low_a @ low_b
 
-    speed.assert_slower(lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=1.5)
+    # A GeForce's tensor cores multiply tf32 no faster than its other units multiply fp32.
+    high, low = peak_flop_per_s(fast), peak_flop_per_s("fp32")
+    at_least = min(1.5, 0.75 * high / low) if high and low else 1.5
+    speed.assert_slower(lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=at_least)
 
 
 # ---- the bulk of a language model --------------------------------------------------------------------------------

@@ -78,17 +78,27 @@ def unmet(need: str, device: torch.device) -> str | None:
         if device.type != "cuda":
             what = "a CUDA device of compute capability" if match["what"] == "sm" else "CUDA devices:"
             return f"needs {what} >= {least:g}"
-        if match["what"] == "gpus":
-            found = float(torch.cuda.device_count())
-        else:
-            major, minor = torch.cuda.get_device_capability(device)
-            found = major + minor / 10
+        found = float(torch.cuda.device_count()) if match["what"] == "gpus" else capability(device)
         return None if found >= least else f"needs {need}, this device has {found:g}"
     if need == "c++":
         return _lacks_compiler()
     if re.fullmatch(r"[a-z_][a-z0-9_]*", need):
         return None if find_spec(need) else f"needs the package {need}"
     raise ValueError(f"unknown need {need!r}; valid: cuda, sm>=X.Y, gpus>=N, c++, or the name of a module")
+
+
+def capability(device: torch.device) -> float:
+    """The compute capability of an NVIDIA GPU, such as 8.9; for an AMD one, that of the same formats in matrix units.
+
+    torch gives (9, 4) for gfx942, which multiplies bf16 as from 8.0 on, and another fp8 than e4m3fn, that of 8.9.
+    """
+    if torch.version.hip is None:
+        major, minor = torch.cuda.get_device_capability(device)
+        return float(major + minor / 10)
+    arch = torch.cuda.get_device_properties(device).gcnArchName
+    if arch.startswith(("gfx950", "gfx12")):
+        return 8.9
+    return 8.0 if arch.startswith(("gfx908", "gfx90a", "gfx94", "gfx11")) else 7.0
 
 
 def _lacks_compiler() -> str | None:
@@ -188,6 +198,21 @@ def flags() -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
     }
+
+
+TF32_OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # NVIDIA's images set it
+
+
+def ignore_tf32_override() -> list[str]:
+    """Has products of fp32 keep every bit, as torch has it by default, also in the processes started from here.
+
+    Returns a line that says so where the environment asked for tf32: claims about fp32 would be tests of that variable.
+    """
+    value = os.environ.pop(TF32_OVERRIDE, None)
+    if torch.get_float32_matmul_precision() == "highest":
+        return []
+    torch.set_float32_matmul_precision("highest")
+    return [f"products of fp32: in full, although {TF32_OVERRIDE}={value} asks for tf32"]
 
 
 def fingerprint(device: torch.device) -> dict[str, Any]:

@@ -94,6 +94,8 @@ def pytest_configure(config: pytest.Config) -> None:
     known = known_failures(config.option.known_failures, registry)
     run = config.stash[RUN] = Run(device, pace, registry, selected, known, peaks)
     config.pluginmanager.register(run, "prooflops.run")
+    if config.option.model is None:  # the user's own model runs as the user has it run
+        run.notes += machine.ignore_tf32_override()
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
     replicate = config.pluginmanager.get_plugin("prooflops.gate.replicate")
@@ -265,8 +267,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def whole_headline(run: Run) -> list[str]:
-    """Machine, software, and the peaks that are not the vendor's."""
-    return [*machine.headline(run.device, run.fingerprint), *run.peaks.headline()]
+    """Machine, software, the peaks that are not the vendor's, and what the run does not follow."""
+    return [*machine.headline(run.device, run.fingerprint), *run.peaks.headline(), *run.notes]
 
 
 @pytest.hookimpl(trylast=True)

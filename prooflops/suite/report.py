@@ -50,7 +50,7 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
         config, pace=run.pace, peaks=run.peaks.as_dict(), verdicts=[verdict.as_dict() for verdict in verdicts]
     )
     fingerprint = content["prooflops"]["fingerprint"]
-    headline = [*machine.headline(run.device, fingerprint), *run.peaks.headline()]
+    headline = [*machine.headline(run.device, fingerprint), *run.peaks.headline(), *run.notes]
     if run.partial:
         headline.append(f"part of a run: {run.partial}")
     if not verdicts and not content["benchmarks"]:

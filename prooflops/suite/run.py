@@ -66,6 +66,7 @@ class Run:
         self.chosen: dict[str, list[str]] = {}  # the tests that were to run, each with its claims
         self.ended: set[str] = set()
         self.stopped = ""  # why the run ended early, if it did
+        self.notes: list[str] = []  # on settings of the machine that this run does not follow
         self.fingerprint: dict[str, Any] = {}  # as it was at the start: a lost device cannot be asked
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -1,5 +1,6 @@
 """Which device is chosen, what a need means, and what bounds its rates; GPUs by stand-ins."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +55,34 @@ def test_needs_are_met_by_what_the_device_has() -> None:
     assert devices.unmet("sm>=8.9", CPU) == "needs a CUDA device of compute capability >= 8.9"
     assert devices.unmet("torch", CPU) is None
     assert devices.unmet("no_such_package", CPU) == "needs the package no_such_package"
+
+
+@pytest.mark.parametrize(
+    ("arch", "meets"),
+    [("gfx942:sramecc+:xnack-", ["sm>=8.0"]), ("gfx950", ["sm>=8.0", "sm>=8.9"]), ("gfx1201", ["sm>=8.0", "sm>=8.9"]),
+     ("gfx90a", ["sm>=8.0"]), ("gfx1030", [])],
+)  # fmt: skip
+@pytest.mark.usefixtures("h200")
+def test_an_amd_device_meets_the_needs_whose_formats_it_multiplies(
+    monkeypatch: pytest.MonkeyPatch, arch: str, meets: list[str]
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: SimpleNamespace(gcnArchName=arch))
+    assert [need for need in ("sm>=8.0", "sm>=8.9", "sm>=10.0") if devices.unmet(need, GPU) is None] == meets
+
+
+def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_float32_matmul_precision()
+    monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
+    try:
+        torch.set_float32_matmul_precision("high")  # as that variable does when torch is imported
+        (said,) = devices.ignore_tf32_override()
+        assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 asks for tf32" in said, said
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" not in os.environ, "processes started from here would have it"
+        assert devices.ignore_tf32_override() == []
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("need", ["sm>8", "GPU", "gpus>=two", "cuda>=12", ""])
