@@ -11,7 +11,7 @@ import sys
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-SOUGHT = [text.rpartition(":")[::2] for text in os.environ["FIELD_FUNCTIONS"].split(";")]
+SOUGHT = [text.rpartition(":")[::2] for text in os.environ.get("FIELD_FUNCTIONS", "").split(";")]
 callers: set[str] = set()
 benchmarks: list[str] = []
 running = [""]

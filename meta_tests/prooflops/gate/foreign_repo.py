@@ -17,7 +17,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
                     shared_baseline=not paired)
     decisions.replicate_plan = plan
     from prooflops.history import resources
-    resources.FEWEST = dict.fromkeys(resources.FEWEST, 3)
+    resources.FEWEST = dict.fromkeys(resources.FEWEST, 2)
 """
 INI = (
     "[pytest]\naddopts = --strict-markers -p no:hypothesispytest\n"  # which imports hypothesis, for a third of a second
