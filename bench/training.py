@@ -20,7 +20,7 @@ from bench.products import Float32Products
 
 RECIPES = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LEARNING_RATE = 1e-3
+LEARNING_RATE, WIDTH = 1e-3, 512  # up to that width
 PARTS = ("forward", "backward", "optimizer")
 
 
@@ -68,7 +68,9 @@ def workload(name: str, device: torch.device) -> Workload:
 class Step:
     """A whole training step on one fixed batch of random data; a call returns its loss.
 
-    AdamW as torch chooses to run it, gradients set to None after the update, a loss scaler for fp16.
+    AdamW as torch chooses to run it, gradients set to None after the update, a loss scaler for fp16. The learning rate
+    falls as the width grows: AdamW changes each weight by about it, so that a layer's output changes by width times as
+    much, and at 1e-3 a deep linear net of width 4096 diverges within three steps.
     """
 
     def __init__(
@@ -90,7 +92,8 @@ class Step:
             self.targets = torch.randn(work.batch, work.model.outputs, device=device)
         else:
             self.targets = torch.randint(work.model.vocab_size, self.data.shape, device=device)
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=LEARNING_RATE)
+        rate = LEARNING_RATE * min(1.0, WIDTH / work.model.dim)
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=rate)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe == "fp16")
 
     def __call__(self) -> Tensor:

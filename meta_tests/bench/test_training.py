@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ from bench.test_training import (
     predicted_held_bytes,
     record_rates,
 )
-from bench.training import Step, Workload
+from bench.training import ON_ACCELERATOR, Step, Workload
 
 CPU = torch.device("cpu")
 WORK = {
@@ -33,6 +34,21 @@ def test_the_flops_of_a_step_by_formula_are_those_counted(model: str, checkpoint
     work = WORK[model]
     flops = work.flops(checkpoint_every).hardware
     assert counted_work(Step(work, "fp32", CPU, checkpoint_every=checkpoint_every), flops).flops == flops
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("deep-linear", 3),
+        pytest.param("deep-linear", 16, marks=pytest.mark.prove),
+        pytest.param("transformer", 12, marks=pytest.mark.prove),
+    ],
+)
+def test_what_an_accelerator_trains_learns_at_its_width(name: str, layers: int) -> None:
+    """On the CPU, with a small batch. At a learning rate of 1e-3 the deep linear net of width 4096 diverges."""
+    work = ON_ACCELERATOR[name]
+    few = replace(work.model, layers=layers)
+    assert_it_learns(Step(Workload(few, batch=2, sequence=min(work.sequence, 16)), "fp32", CPU))
 
 
 @pytest.mark.parametrize("model", WORK)
