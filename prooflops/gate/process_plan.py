@@ -17,7 +17,7 @@ from prooflops.statistics.plan import Plan
 Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of every other one
 Look = Callable[[Mapping[str, float], int], None]  # told the noise of the open benchmarks, and the pairs to go
 
-LEAST_S, USUAL_S, MOST_S = 0.01, 0.02, 0.2  # of a benchmark and process
+LEAST_S, USUAL_S, MOST_S = 0.01, 0.02, 0.2  # of a benchmark and process; USUAL_S where there are many
 ROUNDS = 3
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 NOISY = 0.02  # standard deviation of a pair's log ratio, from which on a benchmark gets more time
@@ -49,6 +49,14 @@ class ProcessPlan:
         paced = sum(self.costs[name].paced for name in names)
         least_s = self.process_s(names, 0.0)
         return min(max((left_s / (2 * max(pairs, 1)) - least_s) / max(paced, 1), LEAST_S), most_s)
+
+    def usual_s(self, names: Sequence[str]) -> float:
+        """The time of each of these benchmarks that takes as long together as what a process takes besides.
+
+        Less would save little of a process, and leave the fastest of fewer rounds.
+        """
+        paced = sum(self.costs[name].paced for name in names)
+        return min(max(self.besides_s / max(paced, 1), USUAL_S), MOST_S)
 
     def process_s(self, names: Sequence[str], each_s: float) -> float:
         """How long a process with these benchmarks takes."""

@@ -93,7 +93,7 @@ class SideBySide:
         plan = process_plan.plan_of(before, after, rounds_s, rule.plan, ends - measurement.timing_since)
         too_long = plan.too_long()
         names = [name for name in plan.costs if name not in too_long]
-        each_s = plan.each_s(names, ends - time.monotonic(), plan.most_pairs - 1)
+        each_s = plan.each_s(names, ends - time.monotonic(), plan.most_pairs - 1, plan.usual_s(names))
         planned = plan.sentence(each_s, too_long)
         measurement.progress.always(planned)
         measurement.lines.append(planned)

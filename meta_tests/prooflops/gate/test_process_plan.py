@@ -23,6 +23,15 @@ def test_microseconds_take_a_twentieth_of_a_second_each_and_less_where_there_are
     assert plan(many).each_s(list(many)[:3], 600, 33, MOST_S) == MOST_S  # the few that are open have all the time
 
 
+def test_few_benchmarks_take_as_long_together_as_the_process_besides() -> None:
+    few = {name: Cost(0.06, paced=True) for name in ("a", "b", "c", "d")}
+    assert plan(few, besides_s=0.4).usual_s(list(few)) == 0.1
+    assert plan(few, besides_s=9.0).usual_s(list(few)) == MOST_S
+    assert plan(MICROSECONDS, besides_s=0.4).usual_s(list(MICROSECONDS)) == USUAL_S
+    long = {"a": Cost(9.0, paced=False)}
+    assert plan(long, besides_s=0.1).usual_s(list(long)) == 0.1, "one that is not paced should count for none"
+
+
 def test_a_benchmark_without_a_time_of_its_own_has_the_usual_one() -> None:
     assert paces(USUAL_S, {"noisy": MOST_S}) == {
         "": {"max_time": USUAL_S, "min_rounds": 3},
