@@ -8,7 +8,6 @@ commit is not known yet, and is bad where it lost more than half of what was los
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ import pytest
 from prooflops.gate import decisions, sides, summary
 from prooflops.gate.measurement import Measurement
 from prooflops.gate.pacing import Pacing, Pair
-from prooflops.gate.processes import ReplicateFailed, Side
+from prooflops.gate.processes import ReplicateFailed, Side, environment_of_git
 from prooflops.gate.side_by_side import SideBySide
 from prooflops.history.comparison import Sides, seconds
 from prooflops.history.rows import TIME, Row
@@ -169,8 +168,7 @@ class Bisection:
     def git(self, *words: str) -> str:
         """What git prints in the worktree, which is named: in a hook the environment names the user's own."""
         place = ["-C", str(self.top), f"--git-dir={self.top / '.git'}", f"--work-tree={self.top}"]
-        environment = {key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"}
-        done = subprocess.run(["git", *place, *words], capture_output=True, text=True, env=environment)
+        done = subprocess.run(["git", *place, *words], capture_output=True, text=True, env=environment_of_git())
         if done.returncode not in (0, ONLY_SKIPPED):
             raise pytest.UsageError(f"--gate-bisect: git {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout.strip()

@@ -125,8 +125,7 @@ class Replicates:
         self._register("worktree", str(repository), str(path))
         git = subprocess.Popen(
             ["git", "-C", str(repository), "worktree", "add", "--detach", "--force", str(path), revision],
-            # In a hook of git this names the repository's index: the checkout would overwrite what is staged.
-            env={key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"},
+            env=environment_of_git(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -218,6 +217,11 @@ class Replicates:
         printed = [line for line in lines if line.startswith("Fatal")] + lines[-15:]
         head = f"replicate {self._count} ({side.label}: {side.python} in {side.root}) {how}. It printed:"
         return "\n".join([head, *(errors or printed)])
+
+
+def environment_of_git() -> dict[str, str]:
+    """For git in another worktree: in a hook this names the user's index, and a checkout would overwrite it."""
+    return {key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"}
 
 
 def remove_leftovers(repository: Path) -> None:

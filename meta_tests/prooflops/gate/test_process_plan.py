@@ -16,7 +16,7 @@ def plan(costs: dict[str, Cost], besides_s: float = 2.0, budget_s: float = 600.0
 MICROSECONDS = {f"test_{number}": Cost(0.06, paced=True) for number in range(64)}
 
 
-def test_microseconds_take_a_twentieth_of_a_second_each_and_less_where_there_are_many() -> None:
+def test_microseconds_take_a_fiftieth_of_a_second_each_and_less_where_there_are_many() -> None:
     assert plan(MICROSECONDS).each_s(list(MICROSECONDS), 600, 33) == USUAL_S
     many = {f"test_{number}": Cost(0.06, paced=True) for number in range(500)}
     assert plan(many).each_s(list(many), 600, 33) == LEAST_S
