@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from accounting.checks import validated_int
+from accounting.checks import validated_bool, validated_instance, validated_int, validated_ints
 
 BLOCK_BYTES = 512  # every block is a multiple of this (kMinBlockSize)
 SMALL_REQUEST_BYTES = 2**20  # up to here a request is served by the small pool (kSmallSize)
@@ -79,7 +79,7 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
     if free < rounded or free % BLOCK_BYTES:
         raise ValueError(f"block must be a multiple of {BLOCK_BYTES} of at least {rounded} bytes, got {free}")
     remainder = free - rounded
-    large = rounded > SMALL_REQUEST_BYTES and not expandable_segments
+    large = not validated_bool("expandable_segments", expandable_segments) and rounded > SMALL_REQUEST_BYTES
     is_split = remainder > SMALL_REQUEST_BYTES if large else remainder >= BLOCK_BYTES
     return rounded if is_split or rounded == 0 else free
 
@@ -97,7 +97,7 @@ def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int,
     [3.0, 4.0]
     """
     rounded = rounded_bytes(request)
-    whole_blocks = rounded > SMALL_REQUEST_BYTES and not expandable_segments
+    whole_blocks = not validated_bool("expandable_segments", expandable_segments) and rounded > SMALL_REQUEST_BYTES
     return rounded, rounded + SMALL_REQUEST_BYTES * whole_blocks
 
 
@@ -114,9 +114,11 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | No
     >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0)), cublas_workspace_bytes((8, 0), ":4096:8")
     (33554432, 8519680, 33554432)
     """
-    major, _ = (validated_int("compute_capability", part) for part in compute_capability)
+    capability = validated_ints("compute_capability", compute_capability)
+    if len(capability) != 2:
+        raise ValueError(f"compute_capability must be a pair of integers such as (9, 0), got {capability}")
     if config is None:
-        return CUBLAS_WORKSPACE_BYTES_HOPPER_ON if major in (9, 10, 12) else CUBLAS_WORKSPACE_BYTES
-    if not re.fullmatch(r"(:\d+:\d+)+", config):
+        return CUBLAS_WORKSPACE_BYTES_HOPPER_ON if capability[0] in (9, 10, 12) else CUBLAS_WORKSPACE_BYTES
+    if not re.fullmatch(r"(:\d+:\d+)+", validated_instance("config", config, str)):
         raise ValueError(f"config must be pairs of :KiB:count such as ':4096:2:16:8', got {config!r}")
     return sum(1024 * int(kib) * int(blocks) for kib, blocks in re.findall(r":(\d+):(\d+)", config))

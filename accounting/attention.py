@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from accounting.checks import validate_fields, validated_choice, validated_int
+from accounting.checks import validate_fields, validated_bool, validated_choice, validated_instance, validated_int
 from accounting.flops import MULTIPLY_ADD_FLOPS, RECOMPUTED_PRODUCTS, StepFlops
 
 PAIRS = ("full", "causal")
@@ -72,7 +72,7 @@ class Attention:
 
     def product_flops(self, part: str) -> int:
         """FLOPs of the products of a part, one of `ATTENTION_PRODUCTS`: 2·scores·(sum of their widths)."""
-        of_key_width, of_value_width = ATTENTION_PRODUCTS[part]
+        of_key_width, of_value_width = ATTENTION_PRODUCTS[validated_choice("part", part, ATTENTION_PRODUCTS)]
         return MULTIPLY_ADD_FLOPS * self.scores * (of_key_width * self.head_dim + of_value_width * self.value_width)
 
 
@@ -111,7 +111,7 @@ def attention_flops(attention: Attention) -> int:
     >>> attention_flops(Attention(2, 12, 1024, 64, pairs="causal")) / attention_flops(Attention(2, 12, 1024, 64))
     0.50048828125
     """
-    return attention.product_flops("forward")
+    return validated_instance("attention", attention, Attention).product_flops("forward")
 
 
 def attention_backward_flops(attention: Attention, convention: str = "math") -> int:
@@ -128,7 +128,8 @@ def attention_backward_flops(attention: Attention, convention: str = "math") -> 
     >>> [attention_backward_flops(attention, name) / attention_flops(attention) for name in ("math", "flash")]
     [2.0, 2.5]
     """
-    return attention.product_flops(validated_choice("convention", convention, CONVENTIONS))
+    part = validated_choice("convention", convention, CONVENTIONS)
+    return validated_instance("attention", attention, Attention).product_flops(part)
 
 
 def attention_step(attention: Attention, convention: str = "math", *, recomputed: bool = False) -> StepFlops:
@@ -142,4 +143,4 @@ def attention_step(attention: Attention, convention: str = "math", *, recomputed
     """
     forward, math = attention_flops(attention), attention_backward_flops(attention)
     again = attention_backward_flops(attention, convention) - math
-    return StepFlops(forward, math, again + bool(recomputed) * RECOMPUTED_PRODUCTS * forward)
+    return StepFlops(forward, math, again + validated_bool("recomputed", recomputed) * RECOMPUTED_PRODUCTS * forward)

@@ -7,25 +7,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from numbers import Real
+from operator import index
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
 def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
-    """`value` as an int if it is an integer of at least `minimum`, of any type; a bool or a float is not one.
+    """`value` as an int if it is an integer of at least `minimum`, of any type: 70e9 is one; a bool is none.
 
-    >>> validated_int("m", 3)
-    3
+    >>> validated_int("m", 3), validated_int("parameters", 70e9)
+    (3, 70000000000)
     >>> validated_int("m", -1)
     Traceback (most recent call last):
     ValueError: m must be at least 0, got -1
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = None
+    if not _is_bool(value):
+        with suppress(TypeError, ValueError, OverflowError):  # an array, NaN, infinity
+            if hasattr(value, "__index__"):
+                number = index(value)
+            elif isinstance(value, Real) and value == float(value) and float(value).is_integer():
+                number = int(float(value))
+    if number is None:
         raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
-    number: int = value.__index__()
     if minimum is not None and number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {number}")
     return number
@@ -52,15 +60,45 @@ def validated_ints(name: str, values: Iterable[object], minimum: int = 0) -> tup
     Traceback (most recent call last):
     ValueError: shape[1] must be at least 0, got -1
     """
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
         raise TypeError(f"{name} must be a sequence of integers, got {values!r} of type {type(values).__name__}")
     return tuple(validated_int(f"{name}[{position}]", value, minimum) for position, value in enumerate(values))
 
 
-def validate_fields(instance: object, *names: str, minimum: int = 0) -> None:
-    """Replaces these fields of a frozen dataclass, in its __post_init__, by what `validated_int` makes of them."""
+def validate_fields(instance: object, *names: str, minimum: int = 0, flags: Iterable[str] = ()) -> None:
+    """Replaces these fields of a frozen dataclass, in its __post_init__, by what `validated_int` makes of them.
+
+    `flags` are fields that `validated_bool` checks.
+    """
     for name in names:
         object.__setattr__(instance, name, validated_int(name, getattr(instance, name), minimum))
+    for name in flags:
+        object.__setattr__(instance, name, validated_bool(name, getattr(instance, name)))
+
+
+def validated_bool(name: str, value: object) -> bool:
+    """`value` as a bool if it is one, numpy's too; a string or a number is none: "no" would be true.
+
+    >>> validated_bool("gated", "no")
+    Traceback (most recent call last):
+    TypeError: gated must be True or False, got 'no' of type str
+    """
+    if not _is_bool(value):
+        raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
+    return bool(value)
+
+
+def validated_instance(name: str, value: object, kind: type[T]) -> T:
+    """`value` if it is a `kind`, before an attribute is asked of it that it lacks.
+
+    >>> validated_instance("equation", 5, str)
+    Traceback (most recent call last):
+    TypeError: equation must be a str, got 5 of type int
+    """
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOaeio" else "a"
+        raise TypeError(f"{name} must be {article} {kind.__name__}, got {value!r} of type {type(value).__name__}")
+    return value
 
 
 def validated_real(name: str, value: object) -> float:
@@ -70,35 +108,44 @@ def validated_real(name: str, value: object) -> float:
     Traceback (most recent call last):
     TypeError: value must be a number, got '1' of type str
     """
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if _is_bool(value) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be at most 1.8e308, got {value!r}") from None
 
 
-def validated_positive(name: str, value: object) -> float:
-    """`value` as a float if it is a finite number above zero (a rate, a time, a price).
+def validated_positive(name: str, value: object, *, or_zero: bool = False) -> float:
+    """`value` as a float if it is a finite number above zero (a rate, a time, a price), or zero where that is valid.
 
     >>> validated_positive("peak", 0)
     Traceback (most recent call last):
     ValueError: peak must be a finite number above 0, got 0
     """
     number = validated_real(name, value)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
+    if not (math.isfinite(number) and (number > 0 or (or_zero and number == 0))):
+        raise ValueError(f"{name} must be a finite number {'of at least' if or_zero else 'above'} 0, got {value!r}")
     return number
 
 
 def validated_choice(name: str, value: T, valid: Iterable[T]) -> T:
-    """The one of `valid` that equals `value`; otherwise an error that lists them and the nearest one.
+    """The one of `valid` that equals `value`; otherwise an error that lists them and names the nearest one.
 
     >>> validated_choice("norm", "layer_norm", ["layernorm", "rmsnorm"])
     Traceback (most recent call last):
     ValueError: norm must be one of layernorm, rmsnorm, got 'layer_norm'; did you mean 'layernorm'?
     """
     options = list(valid)
-    # A list or a dict is unhashable and would make a plain `in` of a set or a dict raise something unclear.
-    if value in options:
-        return options[options.index(value)]
-    near = get_close_matches(str(value), [str(option) for option in options], n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    for option in options:
+        # True is not meant where 1 is valid; and an array, compared with anything, is neither true nor false.
+        with suppress(TypeError, ValueError, RuntimeError):
+            if value == option and _is_bool(value) == _is_bool(option):
+                return option
+    near = {str(option).lower(): option for option in reversed(options)}
+    hint = "".join(f"; did you mean {near[each]!r}?" for each in get_close_matches(str(value).lower(), near, n=1))
     raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r}{hint}")
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from math import prod
 
-from accounting.checks import validate_fields, validated_int, validated_ints
+from accounting.checks import validate_fields, validated_bool, validated_instance, validated_int, validated_ints
 from accounting.flops import INPUT_GRADIENT_PRODUCTS, MULTIPLY_ADD_FLOPS, WEIGHT_GRADIENT_PRODUCTS
 
 Shape = Sequence[int]
@@ -17,8 +17,7 @@ Shape = Sequence[int]
 class Convolution:
     """The shape of a convolution, as torch.nn.Conv1d, 2d and 3d have it.
 
-    `input_size` and `kernel_size` have as many dimensions as the convolution; stride, padding and dilation are one
-    number or one per dimension.
+    `input_size` has as many dimensions as the convolution; the sizes after it are one number or one per dimension.
 
     Raises ValueError for sizes that fit no output, or channels that groups do not divide.
     Source: torch.nn.Conv2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv2d.html
@@ -40,28 +39,27 @@ class Convolution:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        validate_fields(self, "batch", "in_channels", "out_channels")
+        validate_fields(self, "batch", "in_channels", "out_channels", flags=["bias"])
         validate_fields(self, "groups", minimum=1)
         for name in ("in_channels", "out_channels"):
             if getattr(self, name) % self.groups:
                 raise ValueError(
                     f"{name} must be a multiple of groups, got {name}={getattr(self, name)} and groups={self.groups}"
                 )
+        object.__setattr__(self, "input_size", validated_ints("input_size", self.input_size))
+        for name, minimum in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
+            sizes = _per_dimension(name, getattr(self, name), len(self.input_size), minimum)
+            object.__setattr__(self, name, sizes)
         if any(positions < 1 for positions in self.output_size):
             raise ValueError(f"the kernel, with its dilation, must fit into the padded input, got {self}")
 
     @cached_property
     def output_size(self) -> tuple[int, ...]:
         """Output positions along each dimension: ⌊(size + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1."""
-        sizes = validated_ints("input_size", self.input_size)
-        kernel = validated_ints("kernel_size", self.kernel_size, minimum=1)
-        if len(kernel) != len(sizes):
-            raise ValueError(f"kernel_size must have the {len(sizes)} dimensions of input_size, got {kernel}")
-        steps, gaps = (_per_dimension(name, getattr(self, name), len(sizes), 1) for name in ("stride", "dilation"))
-        margins = _per_dimension("padding", self.padding, len(sizes), 0)
+        names = ("input_size", "kernel_size", "stride", "padding", "dilation")
         return tuple(
             (size + 2 * margin - gap * (width - 1) - 1) // step + 1
-            for size, margin, gap, width, step in zip(sizes, margins, gaps, kernel, steps, strict=True)
+            for size, width, step, margin, gap in zip(*(getattr(self, name) for name in names), strict=True)
         )
 
     @property
@@ -72,7 +70,7 @@ class Convolution:
     @property
     def product_flops(self) -> int:
         """FLOPs of the inner products: each output sums over its group's input channels and the kernel's elements."""
-        terms = self.in_channels // self.groups * prod(validated_ints("kernel_size", self.kernel_size))
+        terms = self.in_channels // self.groups * prod(self.kernel_size)
         return MULTIPLY_ADD_FLOPS * self.outputs * terms
 
 
@@ -85,7 +83,8 @@ def convolution_flops(convolution: Convolution) -> int:
     >>> convolution_flops(Convolution(1, 1, 1, (16, 16), (1, 1)))
     512
     """
-    return convolution.product_flops + bool(convolution.bias) * convolution.outputs
+    validated_instance("convolution", convolution, Convolution)
+    return convolution.product_flops + convolution.bias * convolution.outputs
 
 
 def convolution_backward_flops(convolution: Convolution, *, input_gradient: bool = True) -> int:
@@ -98,12 +97,13 @@ def convolution_backward_flops(convolution: Convolution, *, input_gradient: bool
     >>> convolution_backward_flops(grouped), convolution_flops(grouped)
     (576, 288)
     """
-    products = WEIGHT_GRADIENT_PRODUCTS + bool(input_gradient) * INPUT_GRADIENT_PRODUCTS
-    return products * convolution.product_flops + bool(convolution.bias) * convolution.outputs
+    products = WEIGHT_GRADIENT_PRODUCTS + validated_bool("input_gradient", input_gradient) * INPUT_GRADIENT_PRODUCTS
+    validated_instance("convolution", convolution, Convolution)
+    return products * convolution.product_flops + convolution.bias * convolution.outputs
 
 
 def _per_dimension(name: str, value: int | Shape, dimensions: int, minimum: int) -> tuple[int, ...]:
-    if not isinstance(value, Sequence):
+    if not isinstance(value, Iterable):
         return (validated_int(name, value, minimum),) * dimensions
     sizes = validated_ints(name, value, minimum)
     if len(sizes) != dimensions:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from math import prod
 
 from accounting import contraction
-from accounting.checks import validated_choice, validated_int, validated_ints, validated_product
+from accounting.checks import (
+    validated_bool,
+    validated_choice,
+    validated_int,
+    validated_ints,
+    validated_product,
+)
 from accounting.contraction import Order
 from accounting.layout import broadcast_shape
 
@@ -92,7 +98,8 @@ def matmul_backward_flops(
     >>> matmul_backward_flops(2, 3, 4), matmul_backward_flops(2, 3, 4, a_gradient=False)
     (96, 48)
     """
-    return (bool(a_gradient) + bool(b_gradient)) * matmul_flops(m, k, n, batch)
+    gradients = validated_bool("a_gradient", a_gradient) + validated_bool("b_gradient", b_gradient)
+    return gradients * matmul_flops(m, k, n, batch)
 
 
 def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
@@ -210,7 +217,7 @@ def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = F
     (16384, 524288, 526336)
     """
     product = MULTIPLY_ADD_FLOPS * validated_product(batch=batch, in_features=in_features, out_features=out_features)
-    return product + bool(bias) * validated_product(batch=batch, out_features=out_features)
+    return product + validated_bool("bias", bias) * validated_product(batch=batch, out_features=out_features)
 
 
 def linear_backward_flops(
@@ -227,9 +234,10 @@ def linear_backward_flops(
     >>> linear_backward_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
     (131072, 65536)
     """
-    products = WEIGHT_GRADIENT_PRODUCTS + bool(input_gradient) * INPUT_GRADIENT_PRODUCTS
+    products = WEIGHT_GRADIENT_PRODUCTS + validated_bool("input_gradient", input_gradient) * INPUT_GRADIENT_PRODUCTS
     forward = linear_flops(batch, in_features, out_features)
-    return products * forward + bool(bias) * validated_product(batch=batch, out_features=out_features)
+    bias_additions = linear_flops(batch, in_features, out_features, bias) - forward
+    return products * forward + bias_additions
 
 
 def linear_step(
@@ -254,7 +262,7 @@ def linear_step(
     """
     forward = linear_flops(batch, in_features, out_features, bias)
     backward = linear_backward_flops(batch, in_features, out_features, bias, input_gradient=input_gradient)
-    return StepFlops(forward, backward, bool(recomputed) * RECOMPUTED_PRODUCTS * forward)
+    return StepFlops(forward, backward, validated_bool("recomputed", recomputed) * RECOMPUTED_PRODUCTS * forward)
 
 
 def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:

@@ -212,8 +212,7 @@ def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_by
     >>> attainable_flop_per_s(0.25, 989.4e12, 3350e9) / 1e12
     0.8375
     """
-    # A copy has no arithmetic at all, and attains 0 FLOP/s.
-    rate = validated_positive("intensity", intensity) if intensity != 0 else 0.0
+    rate = validated_positive("intensity", intensity, or_zero=True)  # a copy has no arithmetic, and attains 0 FLOP/s
     peak = validated_positive("peak_flop_per_s", peak_flop_per_s)
     return min(peak, rate * validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
 

@@ -86,14 +86,12 @@ def bound_of(intensity: float, ridge: float, launch_share: float = 0.0) -> str:
     By its place under the roofs, not by how near it comes to them: where its share of the attainable rate is low, the
     kernel, and neither of the two, is what limits it.
 
-    Raises ValueError for a negative intensity or a ridge that is not above 0.
+    Raises ValueError for a negative intensity or share, a ridge that is not above 0, or NaN.
 
     >>> bound_of(0.25, 295.0), bound_of(341.0, 295.0), bound_of(0.25, 295.0, launch_share=0.7)
     ('memory', 'compute', 'launch')
     """
-    if intensity != 0:
-        validated_positive("intensity", intensity)
-    validated_positive("ridge", ridge)
-    if launch_share >= LAUNCH_SHARE:
+    below_ridge = validated_positive("intensity", intensity, or_zero=True) < validated_positive("ridge", ridge)
+    if validated_positive("launch_share", launch_share, or_zero=True) >= LAUNCH_SHARE:
         return "launch"
-    return "memory" if intensity < ridge else "compute"
+    return "memory" if below_ridge else "compute"

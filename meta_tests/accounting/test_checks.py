@@ -2,18 +2,22 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import activations, allocator, attention, convolution, flops, formats, layout, memory, models, planning
 from accounting import roofline as roof
 from accounting.checks import (
+    validate_fields,
+    validated_bool,
     validated_choice,
+    validated_instance,
     validated_int,
     validated_ints,
     validated_positive,
@@ -22,13 +26,28 @@ from accounting.checks import (
 )
 from meta_tests.accounting.refusals import refuses
 
-INTEGERS = [int, np.int8, np.int64, np.uint16]
+INTEGERS = [int, float, np.int8, np.int64, np.uint16, np.float16, Fraction, torch.tensor]
 
 
 @pytest.mark.parametrize("kind", INTEGERS)
 def test_an_integer_of_any_type_becomes_a_plain_one(kind):
     for got in (validated_int("m", kind(7)), *validated_ints("shape", [kind(7)]), validated_choice("m", kind(7), [7])):
         assert (got, type(got)) == (7, int), f"{got!r} of {type(got)}"
+
+
+def test_fields_become_plain_numbers_and_flags():
+    @dataclass(frozen=True)
+    class Shape:
+        rows: int
+        tied: bool
+
+        def __post_init__(self):
+            validate_fields(self, "rows", flags=["tied"])
+
+    got = Shape(np.int32(7), np.bool_(True))
+    assert [(each, type(each)) for each in (got.rows, got.tied)] == [(7, int), (True, bool)], f"{got}"
+    with pytest.raises(TypeError, match="tied must be True or False, got 'no' of type str"):
+        Shape(7, "no")
 
 
 @given(sizes=st.lists(st.integers(0, 100), max_size=6))
@@ -48,21 +67,44 @@ def test_a_real_number_of_any_type_becomes_a_float(kind):
 
 test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
     (lambda: validated_int("m", True), TypeError, "m must be an integer, got True of type bool"),
-    (lambda: validated_int("m", 2.0), TypeError, "m must be an integer, got 2.0 of type float"),
+    (lambda: validated_int("m", 2.5), TypeError, "m must be an integer, got 2.5 of type float"),
+    (lambda: validated_int("m", float("nan")), TypeError, "m must be an integer, got nan of type float"),
+    (lambda: validated_int("m", float("inf")), TypeError, "m must be an integer, got inf of type float"),
+    (lambda: validated_int("m", Fraction(2**60 + 1, 2)), TypeError, "m must be an integer, got Fraction"),
+    (lambda: validated_int("m", np.bool_(True)), TypeError, r"m must be an integer, got (np\.)?True"),
+    (lambda: validated_int("m", torch.tensor(True)), TypeError, "m must be an integer, got tensor"),
+    (lambda: validated_int("m", np.ones(2, int)), TypeError, "m must be an integer, got array"),
+    (lambda: validated_int("m", "3"), TypeError, "m must be an integer, got '3' of type str"),
     (lambda: validated_int("m", None), TypeError, "m must be an integer, got None of type NoneType"),
     (lambda: validated_int("m", 1, minimum=2), ValueError, "m must be at least 2, got 1"),
     (lambda: validated_int("m", np.int8(-1)), ValueError, "m must be at least 0, got -1"),
     (lambda: validated_product(m=2, k=-1), ValueError, "k must be at least 0, got -1"),
     (lambda: validated_ints("shape", "23"), TypeError, "shape must be a sequence of integers, got '23' of type str"),
     (lambda: validated_ints("shape", 3), TypeError, "shape must be a sequence of integers, got 3 of type int"),
+    (lambda: validated_ints("shape", np.array(3)), TypeError, "shape must be a sequence of integers, got array"),
     (lambda: validated_ints("shape", (2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
+    (lambda: validated_bool("gated", 1), TypeError, "gated must be True or False, got 1 of type int"),
+    (lambda: validated_bool("gated", None), TypeError, "gated must be True or False, got None"),
+    (lambda: validated_instance("shape", 3, str), TypeError, "shape must be a str, got 3 of type int"),
+    (lambda: validated_instance("x", 3, Exception), TypeError, "x must be an Exception, got 3 of type int"),
+    (lambda: validated_real("x", np.bool_(True)), TypeError, "x must be a number"),
+    (lambda: validated_real("x", 10**400), ValueError, "x must be at most 1.8e308"),
     (lambda: validated_real("x", True), TypeError, "x must be a number, got True of type bool"),
     (lambda: validated_real("x", 1j), TypeError, "x must be a number"),
     (lambda: validated_positive("x", float("inf")), ValueError, "x must be a finite number above 0, got inf"),
     (lambda: validated_positive("x", float("nan")), ValueError, "x must be a finite number above 0, got nan"),
+    (
+        lambda: validated_positive("x", float("nan"), or_zero=True),
+        ValueError,
+        "x must be a finite number of at least 0",
+    ),
     (lambda: validated_positive("x", -1), ValueError, "x must be a finite number above 0, got -1"),
     (lambda: validated_choice("x", [1], {"a": 1}), ValueError, r"x must be one of a, got \[1\]"),
     (lambda: validated_choice("x", "bf61", ["bf16"]), ValueError, "got 'bf61'; did you mean 'bf16'"),
+    (lambda: validated_choice("x", "BF16", ["bf16"]), ValueError, "got 'BF16'; did you mean 'bf16'"),
+    (lambda: validated_choice("x", "1", [0, 1]), ValueError, r"x must be one of 0, 1, got '1'; did you mean 1\?"),
+    (lambda: validated_choice("x", True, [0, 1]), ValueError, "x must be one of 0, 1, got True"),
+    (lambda: validated_choice("x", np.ones(2), [0, 1]), ValueError, "x must be one of 0, 1, got array"),
 )
 
 

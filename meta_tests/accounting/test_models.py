@@ -361,7 +361,7 @@ SMALL = {"vocab_size": 8, "layers": 1, "dim": 8, "heads": 4, "hidden": 8}
     ("changed", "error", "message"),
     [
         ({"layers": -1}, ValueError, "layers must be at least 1, got -1"),
-        ({"dim": 8.0}, TypeError, "dim must be an integer, got 8.0"),
+        ({"dim": 8.5}, TypeError, "dim must be an integer, got 8.5"),
         ({"vocab_size": True}, TypeError, "vocab_size must be an integer, got True"),
         ({"heads": 3}, ValueError, "heads must divide dim where head_dim is not given, got heads=3, dim=8"),
         ({"kv_heads": 3}, ValueError, "kv_heads must divide heads, got kv_heads=3, heads=4"),

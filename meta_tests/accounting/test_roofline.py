@@ -270,7 +270,7 @@ def test_utilisation_is_not_clipped_and_not_guessed():
 test_a_wrong_argument_is_named_in_the_error = refuses(
     (lambda: arithmetic_intensity(1, 0), ValueError, "moved_bytes must be at least 1, got 0"),
     (lambda: arithmetic_intensity(-1, 1), ValueError, "flops must be at least 0, got -1"),
-    (lambda: arithmetic_intensity(1.0, 1), TypeError, "flops must be an integer"),
+    (lambda: arithmetic_intensity(1.5, 1), TypeError, "flops must be an integer"),
     (lambda: elementwise_work((0,)).intensity, ValueError, "moved_bytes"),
     (lambda: matmul_work(-1, 2, 3), ValueError, "m must be at least 0, got -1"),
     (lambda: matmul_work(1, 2, 3, "float16"), ValueError, "float16"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -39,6 +40,7 @@ def test_a_mix_of_two_kinds_of_traffic_takes_the_time_of_both() -> None:
         (lambda: bandwidth_of_mix(0.5, {1.0: 0.0}), "the bandwidth at 1.0 must be"),
         (lambda: bound_of(-1.0, 2.0), "intensity must be"),
         (lambda: bound_of(1.0, 0.0), "ridge must be"),
+        (lambda: bound_of(1.0, 2.0, math.nan), "launch_share must be a finite number of at least 0, got nan"),
         (lambda: stream_work("swap", 3), "kernel must be one of"),
     ],
 )
