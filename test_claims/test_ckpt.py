@@ -17,6 +17,7 @@ from torch import nn
 
 from accounting.memory import STEP_BYTES, element_bytes, model_state
 from accounting.models import DeepLinear, parameter_count
+from test_claims.oracles import comparison
 from test_claims.oracles import memory as tensors
 from test_claims.oracles.training import KINDS, Training, generators_kept, kinds_on
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes
@@ -55,6 +56,10 @@ def difference(device, kinds, kept, cut=CUT, optimizer=torch.optim.AdamW):
     return max(abs(got - should) for got, should in pairs)
 
 
+def at_cuts(off):
+    return f"at cuts {[cut for cut, each in enumerate(off) if each]} of 0 to {STEPS}"
+
+
 # ---- what resuming needs -----------------------------------------------------------------------------------------
 
 
@@ -72,21 +77,23 @@ def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(de
 @pytest.mark.claim("ckpt.model-plus-optimizer")
 def test_model_and_optimizer_resume_a_run_in_which_nothing_else_moves(device):
     off = [difference(device, (), MODEL_AND_OPTIMIZER, cut) for cut in range(STEPS + 1)]
-    assert not any(off), f"a run without any other state resumed off by {off}, but should resume exactly at every cut"
+    assert not any(off), (
+        f"a run of no other state resumed off by {max(off):.2g} {at_cuts(off)}, not exactly at every cut"
+    )
 
 
 @pytest.mark.claim("ckpt.full")
 def test_model_optimizer_step_and_generator_resume_a_run_that_has_no_other_state(device):
     kinds = ("step", "torch") if device.type == "cpu" else ("step", "torch", "accelerator")
     off = [difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut) for cut in range(STEPS + 1)]
-    assert not any(off), f"resumed off by {off}, but should resume exactly at every cut"
+    assert not any(off), f"resumed off by {max(off):.2g} {at_cuts(off)}, but should resume exactly at every cut"
 
 
 @pytest.mark.claim("ckpt.full")
 def test_all_parts_resume_a_run_that_has_every_kind_of_state(device):
     kinds = kinds_on(device)
     off = [difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut) for cut in range(STEPS + 1)]
-    assert not any(off), f"resumed off by {off}, but should resume exactly at every cut"
+    assert not any(off), f"resumed off by {max(off):.2g} {at_cuts(off)}, but should resume exactly at every cut"
 
 
 @pytest.mark.claim("ckpt.full")
@@ -138,7 +145,8 @@ def test_a_run_stopped_any_number_of_times_anywhere_ends_as_if_it_never_was(devi
         run = Training(device, kinds)
         run.restored(checkpoint, run.parts)
     got += run.losses(STEPS - run.steps)
-    assert got == losses, f"the losses are {got}, but should be {losses} [stopped after {sorted(cuts)}]"
+    wrong = comparison.difference(torch.tensor(got), torch.tensor(losses))
+    assert not wrong, f"the losses: {wrong} [stopped after {sorted(cuts)}]"
     assert run.weights() == weights, f"the weights are not those of the uninterrupted run [{sorted(cuts)}]"
 
 
@@ -158,7 +166,8 @@ def test_files_written_every_n_steps_lose_less_than_n_steps(device, tmp_path, ev
     assert 0 < lost <= every, f"{lost} steps are to be repeated, but should be 1 to {every} [{crash=}]"
     got = resumed.losses(STEPS - resumed.steps)
     losses, weights, _ = uninterrupted(device, kinds)
-    assert got == losses[-len(got) :], f"resumed from {latest.name} the losses are {got}, not those without the crash"
+    wrong = comparison.difference(torch.tensor(got), torch.tensor(losses[-len(got) :]))
+    assert not wrong, f"losses resumed from {latest.name} against those without a crash: {wrong} [{every=}, {crash=}]"
     assert resumed.weights() == weights, f"resumed from {latest.name} the run ends with other weights"
 
 
@@ -223,8 +232,11 @@ def test_torch_load_returns_what_load_state_dict_must_put_back(device):
     fresh.optimizer.load_state_dict(checkpoint["optimizer"])
     assert fresh.weights() == run.weights(), "load_state_dict did not restore the model's weights"
     for name in ("exp_avg", "exp_avg_sq", "step"):
-        got, should = ([state[name].tolist() for state in of.optimizer.state.values()] for of in (fresh, run))
-        assert got == should != [], f"load_state_dict restored {name}={got}, but should restore {should}"
+        got, should = (
+            torch.cat([state[name].flatten() for state in of.optimizer.state.values()]) for of in (fresh, run)
+        )
+        wrong = comparison.difference(got, should)
+        assert not wrong, f"{name} after load_state_dict: {wrong}"
     assert fresh.losses(2) == run.losses(2), "the restored run and the saved one go different ways"
 
 
@@ -250,7 +262,8 @@ def test_what_is_no_tensor_and_no_plain_type_is_refused_by_default(thing):
 def test_plain_types_are_loaded_by_default():
     plain = {"loss": 0.5, "step": 7, "python": random.getstate(), "numpy": [0, 1, 2], "torch": torch.get_rng_state()}
     back = loaded(plain)
-    assert torch.equal(back.pop("torch"), plain.pop("torch")), "the state of torch's generator came back changed"
+    wrong = comparison.difference(back.pop("torch"), plain.pop("torch"))
+    assert not wrong, f"the state of torch's generator after torch.load: {wrong}"
     assert back == plain, f"{back} came back for {plain}"
 
 

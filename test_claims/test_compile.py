@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from accounting.flops import einsum_flops
 from accounting.measured import memory
+from test_claims.oracles.comparison import difference
 from test_claims.oracles.compiled import Graphs, compiled, fresh, operators, product_flops
 from test_claims.oracles.layout import metered
 from test_claims.oracles.scalars import integers
@@ -129,7 +130,8 @@ def graphs_after_each(sizes_, device, **options):
     for size in sizes_:
         result = function(torch.ones(size, device=device))
         counts.append(backend.compiled)
-        assert torch.equal(result.cpu(), torch.full((size,), 3.0)), f"compiled gives {result.tolist()} at size {size}"
+        wrong = difference(result, torch.full((size,), 3.0))
+        assert not wrong, f"compiled, of {size} ones: {wrong}"
     return counts
 
 
@@ -224,7 +226,8 @@ def test_fused_operations_are_faster_than_one_after_the_other(compiled_gelu, x, 
 
 @pytest.mark.claim("compile.better-than-hand")
 def test_a_product_ordered_by_hand_beats_the_compiled_one(compiled_chain, matrices, speed):
-    assert torch.equal(compiled_chain(*matrices), chain_from_the_right(*matrices)), "the orders give different results"
+    wrong = difference(compiled_chain(*matrices), chain_from_the_right(*matrices))
+    assert not wrong, f"compiled against ordered by hand: {wrong}"
     flops = product_flops(compiled_chain, *matrices), product_flops(chain_from_the_right, *matrices)
     should = flops_of(matrices, "left"), flops_of(matrices, "best")
     assert flops == should, f"FLOPs compiled and by hand={flops}, but should be {should}"
@@ -307,7 +310,8 @@ def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(comp
     fused, eager, argument = (
         values[million].cpu().double() for values in (compiled_gelu(patterns), gelu(patterns), patterns)
     )
-    assert torch.equal(fused.isnan(), eager.isnan()), "compiled and uncompiled give NaN in different places"
+    wrong = difference(fused.isnan(), eager.isnan())
+    assert not wrong, f"where compiled and uncompiled are NaN: {wrong}"
     valid = ~eager.isnan() & argument.isfinite()
     eps, least = torch.finfo(torch.float32).eps, torch.finfo(torch.float32).tiny
     exact, bound = gelu(argument), 8 * eps * argument.abs() + least
@@ -354,7 +358,8 @@ def test_dropout_draws_other_numbers_from_the_same_seed_unless_fallback_random_i
         assert 0.4 < kept < 0.6, f"{name} dropout keeps {kept:.1%}, but should keep half"
     fallback = compiled(fresh(dropout), ones, options={"fallback_random": True})
     with_fallback, uncompiled = after_seed(fallback, ones), after_seed(dropout, ones)
-    assert torch.equal(with_fallback, uncompiled), "with fallback_random=True the compiled mask still differs"
+    wrong = difference(with_fallback, uncompiled)
+    assert not wrong, f"the compiled mask with fallback_random=True: {wrong}"
 
 
 @pytest.mark.claim("compile.same-values")

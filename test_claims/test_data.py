@@ -22,6 +22,7 @@ from accounting import models
 from accounting.formats import element_bits
 from accounting.memory import tensor_bytes
 from accounting.models import DeepLinear
+from test_claims.oracles.comparison import difference
 from test_claims.oracles.devices import timed_copy
 from test_claims.oracles.tokens import TokenWindows, batch, fresh, resident_bytes, sparse_file, window
 from test_claims.strategies import sizes
@@ -108,12 +109,13 @@ def test_reading_64_tokens_of_a_file_larger_than_memory_leaves_as_many_pages_the
     tokens = np.memmap(path, dtype=np.int32, mode="r")
     quarter = tokens[len(tokens) // 4 : len(tokens) // 2]
     opened = resident_bytes(tokens)
-    got = {index: int(tokens[index]) for index in marks}
+    wrong = {index: got for index, token in marks.items() if (got := int(tokens[index])) != token}
     touched = resident_bytes(tokens)
     nbytes = path.stat().st_size
     record_figure(f"of {nbytes / 2**30:.0f} GiB, {touched / 2**20:.1f} MiB are in memory after reading 64 tokens")
     assert tokens.nbytes == nbytes, f"the mapped array has {tokens.nbytes} bytes, but should have {nbytes}"
-    assert got == marks, f"the tokens at the marked places are {got}, but should be {marks}"
+    first = next(iter(wrong), None)
+    assert not wrong, f"{len(wrong)} of 64 tokens are wrong, at {first} {wrong[first]}, not {marks[first]}"
     assert abs(quarter.nbytes - nbytes / 4) < 8, f"the slice of a quarter has {quarter.nbytes} bytes of {nbytes}"
     for what, rise, most in (("opening", opened, 2**24), ("64 tokens", touched, TOUCHED * READ_AROUND_BYTES)):
         assert rise <= most, f"{what} brought {rise / 2**20:.1f} MiB into memory, not at most {most / 2**20:.0f}"
@@ -240,7 +242,8 @@ def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed,
     x, y = batch(mapped, size, length, torch.Generator().manual_seed(seed))
     got, should = [(of.dtype, of.shape) for of in (x, y)], (torch.int64, (size, length))
     assert got == [should, should], f"inputs and targets are {got}, but should both be {should}"
-    assert torch.equal(x[:, 1:], y[:, :-1]), f"the targets {y} are not the inputs {x} shifted [{tokens=}, {length=}]"
+    wrong = difference(y[:, :-1], x[:, 1:])
+    assert not wrong, f"targets against inputs one later: {wrong} [{len(tokens)} tokens, {size=}, {length=}, {seed=}]"
     text = tokens.tolist()
     windows = [text[start : start + length + 1] for start in range(len(text) - length)]
     for inputs, targets in zip(x.tolist(), y.tolist(), strict=True):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from accounting.devices import peak_flop_per_s
 from accounting.formats import BLOCK_FORMATS, FORMATS, block_format_of, element_bits, format_of
 from test_claims.oracles import numbers
+from test_claims.oracles.comparison import difference
 from test_claims.oracles.numbers import cast, cast_of, disagreement, fields_counted, values_of_patterns
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -253,7 +254,8 @@ def test_fp64_is_2_to_the_29_times_finer_than_fp32_and_counts_where_fp32_stops()
     for dtype in (torch.float16, torch.bfloat16):
         half = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
         back, patterns = (of.view(torch.int16)[~half.isnan()] for of in (half.float().to(dtype), half))
-        assert torch.equal(back, patterns), f"fp32 does not hold every value of {dtype}"
+        wrong = difference(back, patterns)
+        assert not wrong, f"patterns of {dtype} through fp32 and back: {wrong}"
 
 
 # ---- what it means for training ------------------------------------------------------------------------------------
@@ -413,7 +415,8 @@ def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, record_figure):
     numbers_1_to_16 = torch.arange(1.0, 17.0, device=device).reshape(4, 4)
     moved = torch.cat([numbers_1_to_16.to(E4M3).t()[1:], numbers_1_to_16.to(E4M3)[:1]]).float()
     should = torch.cat([numbers_1_to_16.t()[1:], numbers_1_to_16[:1]])
-    assert torch.equal(moved, should), f"moving fp8 values gave {moved.tolist()}"
+    wrong = difference(moved, should)
+    assert not wrong, f"fp8 values transposed, sliced and joined: {wrong}"
     try:
         product = (torch.ones(16, 16).to(E4M3) @ torch.ones(16, 16).to(E4M3)).float()
     except (NotImplementedError, RuntimeError):

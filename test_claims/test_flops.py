@@ -15,6 +15,7 @@ from accounting.convolution import Convolution, convolution_flops
 from accounting.flops import broadcast_matmul_flops, einsum_flops, elementwise_flops, linear_flops, matmul_flops
 from accounting.models import Transformer
 from test_claims.oracles import scalars
+from test_claims.oracles.comparison import difference
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.names import public_quantities, violations
 from test_claims.oracles.scalars import Operations, integers
@@ -28,7 +29,7 @@ from test_claims.strategies import shapes, sizes, stretched
 def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
     operations, a, b = Operations(), integers(m, k), integers(k, n)
     product = scalars.matmul(operations.array(a), operations.array(b))
-    assert torch.equal(scalars.tensor(product), a @ b), "the oracle's own product is wrong"
+    assert not (wrong := difference(scalars.tensor(product), a @ b)), f"the oracle's own product: {wrong}"
     assert operations.multiplications == operations.additions == k * product.size == m * k * n
     formula = matmul_flops(m, k, n)
     assert formula == operations.flops, f"{formula=}, but {operations.flops} were counted [{m=}, {k=}, {n=}]"
@@ -69,7 +70,7 @@ def test_a_batch_costs_the_product_of_each_of_its_elements(batch, m, k, n, data)
     a_shape, b_shape = ((*data.draw(stretched(batch)), *last) for last in ((m, k), (k, n)))
     operations, a, b = Operations(), integers(*a_shape), integers(*b_shape)
     product = scalars.matmul(operations.array(a), operations.array(b))
-    assert torch.equal(scalars.tensor(product), a @ b), "the oracle's own product is wrong"
+    assert not (wrong := difference(scalars.tensor(product), a @ b)), f"the oracle's own product: {wrong}"
     formula = broadcast_matmul_flops(a_shape, b_shape)
     assert formula == operations.flops, f"{formula=}, but should be {operations.flops} [{a_shape} @ {b_shape}]"
 
@@ -138,7 +139,8 @@ def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, shape, st
     for name, operation in {"add": lambda a, b: a + b, "multiply": lambda a, b: a * b}.items():
         tally = Operations()
         values = operation(tally.array(x), tally.array(y))
-        assert torch.equal(scalars.tensor(values), operation(x, y).cpu()), "the oracle's own result is wrong"
+        wrong = difference(scalars.tensor(values), operation(x, y))
+        assert not wrong, f"the oracle's own result: {wrong} [{name}, {shape}]"
         assert formula == tally.flops, f"elementwise_flops={formula}, but should be {tally.flops} [{name}, {shape}]"
     tally = Operations()
     scalars.relu(tally.array(x))
@@ -219,7 +221,7 @@ def test_a_linear_layer_costs_2dk_per_example(b, d, k, bias):
     tally, x, weight, added = Operations(), integers(b, d), integers(k, d), integers(k)
     y = scalars.linear(tally.array(x), tally.array(weight), tally.array(added) if bias else None)
     reference = torch.nn.functional.linear(x, weight, added if bias else None)
-    assert torch.equal(scalars.tensor(y), reference), "the oracle's own layer is wrong"
+    assert not (wrong := difference(scalars.tensor(y), reference)), f"the oracle's own layer: {wrong}"
     formula = linear_flops(b, d, k, bias)
     assert formula == tally.flops, f"linear_flops={formula}, but should be {tally.flops} [{b=}, {d=}, {k=}, {bias=}]"
     assert linear_flops(b, d, k) == b * linear_flops(1, d, k) == 2 * b * d * k
@@ -273,7 +275,7 @@ def test_attention_adds_products_that_have_no_parameters(device, batch, length, 
 def test_a_two_layer_net_costs_2bdd_plus_2bdk_if_its_second_matrix_is_d_by_k(device, b, d, k):
     tally, x, w1, w2 = Operations(), integers(b, d), integers(d, d), integers(d, k)
     y = scalars.matmul(scalars.matmul(tally.array(x), tally.array(w1)), tally.array(w2))
-    assert torch.equal(scalars.tensor(y), x @ w1 @ w2), "the oracle's own net is wrong"
+    assert not (wrong := difference(scalars.tensor(y), x @ w1 @ w2)), f"the oracle's own net: {wrong}"
     formula, claimed = matmul_flops(b, d, d) + matmul_flops(b, d, k), 2 * b * d * d + 2 * b * d * k
     assert formula == tally.flops == claimed, f"{formula=}, counted {tally.flops}, not {claimed} [{b=}, {d=}, {k=}]"
     x, w1, w2, square = (of.to(device) for of in (x, w1, w2, integers(d, d)))

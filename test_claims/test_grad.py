@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from accounting.flops import linear_backward_flops, linear_flops, linear_step, matmul_backward_flops, matmul_flops
 from accounting.models import DeepLinear
 from test_claims.oracles import scalars
+from test_claims.oracles.comparison import difference
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.scalars import Net, Operations, gradients, integers
 from test_claims.strategies import sizes
@@ -65,7 +66,7 @@ def test_a_gradient_is_one_product_more_at_two_flops_a_term(device, wanted, fact
     if wanted == "w1":
         dispatched -= product_flops(net.gradient_of, net.h1)  # on the way
     formula, said = matmul_flops(m, inner, n), f"[d{wanted}, {b=}, {d=}, {k=}]"
-    assert torch.equal(got, reference.cpu()), f"the product by hand differs from autograd's gradient {said}"
+    assert not (wrong := difference(reference, got)), f"autograd's gradient against the product: {wrong} {said}"
     assert formula == tally.flops == 2 * m * inner * n, f"{formula=}, but {tally.flops} FLOPs were counted {said}"
     assert formula == dispatched, f"{formula=}, but autograd dispatched {dispatched} FLOPs {said}"
 
@@ -91,7 +92,7 @@ def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
     dy = integers(b, k)
     (dw,) = torch.autograd.grad(x @ weight, weight, dy)
     right = x.T @ dy  # (d × B) by (B × k)
-    assert torch.equal(right, dw), f"inputᵀ·dy differs from autograd's gradient [{b=}, {d=}, {k=}]"
+    assert not (wrong := difference(dw, right)), f"autograd's gradient against xᵀ·dy: {wrong} [{b=}, {d=}, {k=}]"
     stated = torch.empty(k, d) @ torch.empty(d, b)
     assert stated.shape == (k, b), f"(k × d) by (d × B) has shape {tuple(stated.shape)}, but should have {(k, b)}"
     if (k, b) != (d, k):
@@ -205,7 +206,8 @@ def backpropagated(b, widths, input_needs_gradient):
         y = y @ matrix
     y.backward(dy)
     for matrix, numbers in zip(matrices, net.weights, strict=True):
-        assert torch.equal(gradients(numbers), matrix.grad), "the counted net's gradients differ from autograd's"
+        wrong = difference(matrix.grad, gradients(numbers))
+        assert not wrong, f"autograd's gradient against the counted net's: {wrong} [{b=}, {widths=}]"
     return net, nodes
 
 

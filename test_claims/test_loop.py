@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from test_claims.oracles.comparison import difference
 from test_claims.oracles.memory import OPTIMIZERS
 from test_claims.oracles.precision import two_layers_trained
 from test_claims.strategies import sizes
@@ -161,7 +162,7 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
     torch.manual_seed(seed)
     layer, x = nn.Dropout(p), torch.ones(4000, device=device)
     layer.eval()
-    assert torch.equal(layer(x), x), f"dropout changed its input in eval mode [{p=}]"
+    assert not (wrong := difference(layer(x), x)), f"dropout in eval mode: {wrong} [{p=}]"
     layer.train()
     y = layer(x)
     dropped = (y == 0).double().mean().item()
@@ -195,7 +196,7 @@ def test_eval_stays_until_train_is_called_and_does_not_turn_gradients_off(device
     assert net.training, "a fresh net is not in train mode"
     assert not torch.equal(net(x), net(x)), "two passes in train mode are alike, in spite of dropout"
     net.eval()
-    assert torch.equal(net(x), net(x)), "two passes in eval mode differ"
+    assert not (wrong := difference(net(x), net(x))), f"a second pass in eval mode: {wrong}"
     assert net(x).requires_grad, "eval mode turned gradients off"
     net(x).sum().backward()
     assert not net[1][0].training, "a backward pass switched back to train mode"
@@ -208,7 +209,7 @@ def test_a_net_without_such_layers_is_the_same_in_both_modes(device):
     net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 1)).to(device)
     x = torch.randn(4, 8, device=device)
     trained, evaluated = net.train()(x), net.eval()(x)
-    assert torch.equal(trained, evaluated), "linear, LayerNorm and GELU layers differ between the modes"
+    assert not (wrong := difference(evaluated, trained)), f"linear, LayerNorm and GELU layers in eval mode: {wrong}"
 
 
 # ---- mixed precision ---------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from accounting.layout import contiguous_layout, view_strides
 from test_claims.oracles.annotations import checked, documented_shapes
-from test_claims.oracles.einsum import by_loops, difference
+from test_claims.oracles.comparison import difference
+from test_claims.oracles.einsum import by_loops
 from test_claims.oracles.layout import shares_storage
 from test_claims.oracles.scalars import integers
 from test_claims.strategies import shapes, sizes
@@ -60,9 +61,10 @@ def test_heads_are_split_off_transformed_alone_and_merged_again(device, b, s, he
     reference = torch.cat([by_loops("bsh,hk->bsk", part, w) for part in slices], dim=-1)
     wrong = difference(merged, reference)
     assert not wrong, f"heads transformed: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
-    assert torch.equal(split, x.view(b, s, heads, hidden)), "rearrange splits otherwise than view"
-    block_diagonal = torch.block_diag(*[w] * heads)
-    assert torch.equal(merged, x @ block_diagonal), "the same transformation of each head is a block-diagonal matrix"
+    wrong = difference(split, x.view(b, s, heads, hidden))
+    assert not wrong, f"split by rearrange against view: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
+    wrong = difference(merged, x @ torch.block_diag(*[w] * heads))
+    assert not wrong, f"merged against a block-diagonal matrix: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
 
 
 @st.composite

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from accounting.models import DeepLinear, parameter_count
+from test_claims.oracles.comparison import difference
 from test_claims.strategies import TORCH_DTYPES, shapes, sizes
 
 seeds = st.integers(0, 2**31)
@@ -81,7 +82,7 @@ def test_integers_cannot_be_trained(device, dtype):
     x = torch.zeros(3, device=device).to(TORCH_DTYPES[dtype])
     with pytest.raises(RuntimeError, match="floating point"):
         nn.Parameter(x)
-    assert not nn.Parameter(x, requires_grad=False).requires_grad
+    assert not nn.Parameter(x, requires_grad=False).requires_grad, f"a parameter of {dtype} needs a gradient"
 
 
 @pytest.mark.claim("module.parameter")
@@ -201,8 +202,8 @@ def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(device, see
     torchs = nn.Linear(fan_in, fan_out, dtype=torch.float64, device=device)
     torchs.load_state_dict({"weight": weight.T, "bias": bias})
     for name, layer in (("x @ W + b", ours), ("nn.Linear", torchs)):
-        got = layer(x).tolist()
-        assert got == should, f"{name} is {got}, but should be {should} [{x=}, {weight=}, {bias=}]"
+        wrong = difference(layer(x), torch.tensor(should, dtype=torch.float64))
+        assert not wrong, f"{name}: {wrong} [{seed=}, {rows=}, {fan_in=}, {fan_out=}]"
     stored = [tuple(layer.weight.shape) for layer in (ours, torchs)]
     assert stored == [(fan_in, fan_out), (fan_out, fan_in)], f"ours and torch's weights are {stored}"
 
@@ -218,9 +219,10 @@ def test_both_layers_take_any_leading_dimensions_and_have_transposed_gradients(d
     for output in outputs:
         output.square().sum().backward()
     assert outputs[0].shape == (*leading, fan_out), f"the output is {tuple(outputs[0].shape)}"
-    assert torch.equal(*outputs), f"the layers' outputs differ: {outputs}"
-    assert torch.equal(ours.weight.grad, torchs.weight.grad.T), "one gradient is not the other's transpose"
-    assert torch.equal(ours.bias.grad, torchs.bias.grad), "the gradients of the biases differ"
+    theirs = {"output": outputs[1], "weight's gradient": torchs.weight.grad.T, "bias's gradient": torchs.bias.grad}
+    for (name, got), should in zip(theirs.items(), (outputs[0], ours.weight.grad, ours.bias.grad), strict=True):
+        wrong = difference(got, should)
+        assert not wrong, f"nn.Linear's {name} against ours: {wrong} [{seed=}, {leading=}, {fan_in=}, {fan_out=}]"
 
 
 models = st.builds(DeepLinear, dim=sizes(most=5), layers=sizes(most=4), inputs=sizes(most=5))
@@ -244,7 +246,8 @@ def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(wo
     got = net(x)
     assert tuple(got.shape) == (batch, 1), f"the output is {tuple(got.shape)}, but should be {(batch, 1)} [{model}]"
     assert tuple(got.squeeze(-1).shape) == (batch,), "squeezed, the output is not one value for each example"
-    assert got.tolist() == should, f"the output is {got.tolist()}, but should be {should} [{model}, {seed=}]"
+    wrong = difference(got, torch.tensor(should, dtype=torch.float64))
+    assert not wrong, f"the output: {wrong} [{model}, {batch=}, {seed=}]"
 
 
 @pytest.mark.claim("module.forward-through-layers")

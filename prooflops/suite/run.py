@@ -151,6 +151,8 @@ def _reason(report: pytest.TestReport) -> str:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = crash.message if crash else str(report.longrepr or "")
     message = text.strip().partition("\nassert ")[0]  # what follows is pytest's own explanation of the assertion
+    if message.startswith("Failed: DID NOT "):  # of pytest.raises and pytest.warns, which do not say of which input
+        message = f"{message.partition(' Emitted warnings')[0]} [{report.nodeid.rpartition('::')[2]}]"
     return shortened(" ".join(message.split())) or report.outcome
 
 

@@ -21,6 +21,7 @@ from accounting.measured import alternating, median_interval, one_thread, synchr
 
 CONFIDENCE = 0.99
 FEWEST_PAIRS = 9  # from 8 on an interval of that confidence exists; with 9 one outlier on either side does no harm
+SAME_TIME = 1.05  # an interval that ends below shows that there is no difference worth the name
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,12 @@ class Speed:
         """Asserts that `slow` takes `at_least` to `at_most` times as long as `fast`, and records the ratio.
 
         Holds where the whole interval lies within; fails where it lies without, twice in a row (a busy machine can
-        distort one comparison); otherwise the claim is not checked, because the noise exceeds the effect.
+        distort one comparison). With `at_least` 1 it also fails where the interval ends below 1.05: the two take the
+        same time, which is an answer and no noise. Otherwise the interval has a bound within, and the claim is not
+        checked.
         """
         __tracebackhide__ = True
+        absent_below = SAME_TIME if at_least == 1 else at_least
         for _ in range(2):
             ratio = self.ratio(slow, fast, **options)
             if holds := at_least < ratio.low and ratio.high < at_most:
@@ -112,7 +116,9 @@ class Speed:
         self._record(f"{claim}: {ratio}")
         if holds:
             return ratio
-        if ratio.high < at_least or ratio.low > at_most:
+        if ratio.high < absent_below or ratio.low > at_most:
             bounds = f"above {at_least:g}" + (f" and below {at_most:g}" if at_most < math.inf else "")
             pytest.fail(f"{claim}: the ratio of times is {ratio}, but should be {bounds}", pytrace=False)
-        pytest.skip(f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {claim}: {ratio}")
+        bound = at_least if ratio.low <= at_least else at_most
+        noise = f"this machine's noise ({ratio.noise_percent:.0f} %)"
+        pytest.skip(f"{noise} leaves open on which side of {bound:g} the ratio of times is: {claim}: {ratio}")

@@ -47,6 +47,13 @@ def test_a_reason_is_the_whole_message_without_pytests_own_explanation() -> None
     assert shortened("x" * 1000).endswith("... (1,000 characters)")
 
 
+def test_the_reason_of_an_exception_that_was_not_raised_names_the_test() -> None:
+    crash = SimpleNamespace(reprcrash=SimpleNamespace(message="Failed: DID NOT WARN. No A. Emitted warnings: []."))
+    outcome = outcome_of(report("failed", Evidence(["demo.one"]), crash))
+    assert outcome is not None
+    assert outcome.reason == "Failed: DID NOT WARN. No A. [test_it]"
+
+
 def test_a_crash_is_an_error_with_its_reason() -> None:
     outcome = outcome_of(report("failed", Evidence(["demo.one"], crash="KeyError: 'bf16'")))
     assert outcome is not None

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, cycle
 
 import pytest
 import torch
@@ -51,8 +51,20 @@ def test_a_ratio_above_its_upper_limit_fails(assert_slower: Callable[..., object
 
 @pytest.mark.parametrize("centre", [1.0, 1.02, 0.98])
 def test_an_effect_within_the_noise_is_neither(assert_slower: Callable[..., object], centre: float) -> None:
-    with pytest.raises(Skipped, match=r"this machine's noise \(\d+ %\) exceeds the effect: A over B"):
+    with pytest.raises(
+        Skipped, match=r"noise \(\d+ %\) leaves open on which side of 1 the ratio of times is: A over B"
+    ):
         assert_slower(noisy(centre, 0.5))
+
+
+@pytest.mark.parametrize("centre", [1.0, 1.01, 0.98])
+def test_the_same_time_measured_well_is_no_noise(assert_slower: Callable[..., object], centre: float) -> None:
+    times = (centre * factor for factor in cycle((0.97, 1.03)))
+    with pytest.raises(Failed, match=r"A over B: the ratio of times is .*, but should be above 1$"):
+        assert_slower(times)
+    assert_slower(noisy(1.02, 0.001))  # a small difference is one where the whole interval shows it
+    with pytest.raises(Skipped, match=r"noise \(1 %\) leaves open on which side of 1.2 "):
+        assert_slower(noisy(1.2, 0.02), at_least=1.2)
 
 
 def test_one_distorted_comparison_does_not_fail_a_claim(
