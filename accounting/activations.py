@@ -21,10 +21,12 @@ from accounting.formats import element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Model, Transformer
 
-ATTENTION = ("flash", "math")
+ATTENTION = ("flash", "math", "unfused")
 DTYPES = ("fp64", "fp32", "bf16", "fp16")
 # The state of torch's CPU generator, which each checkpointed segment keeps in order to repeat its dropout.
 RANDOM_STATE_BYTES = 5056
+# What selective recomputation makes again from the queries, keys and values.
+SCORES = ("log of row sums", "probabilities", "probabilities' mask", "probabilities after dropout")
 
 
 class SavedTensor(NamedTuple):
@@ -49,14 +51,20 @@ def saved_tensors(
     dtype: str = "fp32",
     attention: str = "flash",
     autocast: str | None = None,
+    *,
+    dropout: bool = False,
 ) -> tuple[SavedTensor, ...]:
     """What the forward pass of `model` keeps for the backward pass, by part: their bytes sum to `activation_bytes`.
 
     `dtype` is that of parameters and activations. `attention` "flash" keeps one fp32 number per query (log of the row
-    sum) where "math" keeps the whole sequence × sequence matrix of each head. `autocast` (of a deep linear net only:
-    which of a transformer's operations are cast differs between devices) computes in that dtype and keeps casts of the
-    input and of every weight that passes a gradient on.
-    Raises ValueError for an unknown dtype or attention, a size below 1, or autocast of a transformer.
+    sum) where the others keep the whole sequence × sequence matrix of each head: "math" (torch's) in fp32 for 16-bit
+    dtypes, "unfused" (a product, a softmax and a product written out, as Megatron's) in the dtype itself. `dropout`
+    behind embedding, attention and MLP, and of probabilities that are kept, adds masks of one byte an element, as on
+    CUDA; the CPU keeps them in `dtype`. `autocast` (of a deep linear net only: which of a transformer's operations are
+    cast differs between devices) computes in that dtype and keeps casts of the input and of every weight that passes
+    a gradient on.
+    Raises ValueError for an unknown dtype or attention, a size below 1, autocast of a transformer, dropout of a
+    deep linear net.
 
     >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
     layers output 8 fp32 2 64
@@ -64,6 +72,8 @@ def saved_tensors(
     batch = validated_int("batch", batch, minimum=1)
     validated_choice("dtype", dtype, DTYPES)
     if isinstance(model, DeepLinear):
+        if dropout:
+            raise ValueError("dropout must be False for a deep linear net, got True")
         return tuple(_of_deep_linear(model, batch, dtype, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
@@ -71,9 +81,18 @@ def saved_tensors(
     tokens = batch * sequence
     validated_choice("attention", attention, ATTENTION)
     block = [*_of_attention(model, tokens, sequence, dtype, attention), *_of_mlp(model, tokens, dtype)]
+    masks = [SavedTensor(part, "dropout mask", tokens * model.dim, "bool") for part in ("attention", "mlp")]
+    if dropout and attention != "flash":
+        probabilities = next(tensor for tensor in block if tensor.name == "probabilities")
+        masks += [
+            probabilities._replace(name="probabilities' mask", dtype="bool"),
+            probabilities._replace(name="probabilities after dropout"),
+        ]
+    block += masks if dropout else []
     positions = [SavedTensor("embedding", "positions", sequence, "int64")] if model.learned_positions else []
     return (
         *positions,
+        *(mask._replace(part="embedding") for mask in masks[: bool(dropout)]),
         *(tensor._replace(copies=tensor.copies * model.layers) for tensor in block),
         *_of_norm(model, "head", tokens, dtype),
     )
@@ -86,16 +105,24 @@ def activation_bytes(
     dtype: str = "fp32",
     *,
     checkpoint_every: int = 0,
+    checkpoint_layers: int | None = None,
+    selective: bool = False,
     micro_batches: int = 1,
     attention: str = "flash",
     autocast: str | None = None,
+    dropout: bool = False,
 ) -> int:
     """Bytes that the forward pass leaves for the backward pass; for a deep linear net batch · dim · layers elements.
 
     `checkpoint_every` = k keeps only the input of every k layers (and, on the CPU, 5056 bytes of random state beside
-    it, not included); what their recomputation adds for a while is `recomputed_bytes`. With `micro_batches` the batch
-    is split and each part's gradients accumulated, so the activations are those of the largest part: ⌈batch / n⌉.
-    Exact (see the module). Raises ValueError and TypeError as `saved_tensors`.
+    it, not included), of the first `checkpoint_layers` where not of all; what their recomputation adds for a while is
+    `recomputed_bytes`. `selective` recomputes the attention's `SCORES` of the other layers, which have few FLOPs and
+    many bytes. With `micro_batches` the batch is split and each part's gradients accumulated, so the activations are
+    those of the largest part: ⌈batch / n⌉. Exact (see the module).
+    A GPT block in 16 bits, unfused, with dropout keeps s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h: the source leaves
+    out the norms' statistics, 8·s·b, below 0.1 % from h = 256 on.
+    Raises ValueError for more `checkpoint_layers` than layers, and as `saved_tensors`.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1 and section 5.
 
     >>> net = DeepLinear(dim=4, layers=4)
     >>> activation_bytes(net, batch=2), activation_bytes(net, batch=2, checkpoint_every=2)
@@ -105,18 +132,31 @@ def activation_bytes(
     """
     part = -(-validated_int("batch", batch, minimum=1) // validated_int("micro_batches", micro_batches, minimum=1))
     every = validated_int("checkpoint_every", checkpoint_every)
-    if not every:
-        return sum(tensor.bytes for tensor in saved_tensors(model, part, sequence, dtype, attention, autocast))
-    if autocast is not None:
+    most = model.layers if every else 0
+    inside = most if checkpoint_layers is None else validated_int("checkpoint_layers", checkpoint_layers)
+    if inside > most:
+        raise ValueError(f"checkpoint_layers must be at most {most} with checkpoint_every={every}, got {inside}")
+    if every and autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
-    ends = [tensor for tensor in saved_tensors(model, part, sequence, dtype, attention) if not _in_block(tensor)]
+    saved = saved_tensors(model, part, sequence, dtype, attention, autocast, dropout=dropout)
+    kept = [tensor for tensor in saved if not (selective and tensor.name in SCORES)]
+    if not every:
+        return sum(tensor.bytes for tensor in kept)
+    blocks = sum(tensor.bytes for tensor in kept if _in_block(tensor)) // model.layers * (model.layers - inside)
+    ends = sum(tensor.bytes for tensor in kept if not _in_block(tensor))
     # Of a deep linear net the input of the first segment is the batch, but the output of the last is the head's input.
-    segments = -(-model.layers // every)
-    return sum(tensor.bytes for tensor in ends) + segments * _layer_input_bytes(model, part, sequence, dtype)
+    return ends + blocks + -(-inside // every) * _layer_input_bytes(model, part, sequence, dtype)
 
 
 def recomputed_bytes(
-    model: Model, batch: int, sequence: int = 1, dtype: str = "fp32", *, checkpoint_every: int, attention: str = "flash"
+    model: Model,
+    batch: int,
+    sequence: int = 1,
+    dtype: str = "fp32",
+    *,
+    checkpoint_every: int,
+    attention: str = "flash",
+    dropout: bool = False,
 ) -> int:
     """Bytes of activations that come back while one checkpointed segment of `checkpoint_every` layers is recomputed.
 
@@ -128,7 +168,7 @@ def recomputed_bytes(
     32
     """
     layers = min(validated_int("checkpoint_every", checkpoint_every, minimum=1), model.layers)
-    saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention)
+    saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention, dropout=dropout)
     inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
     return inside - (0 if _norm_keeps_a_copy(model, dtype) else _layer_input_bytes(model, batch, sequence, dtype))
 
@@ -214,9 +254,10 @@ def _of_attention(model: Transformer, tokens: int, sequence: int, dtype: str, at
         yield SavedTensor("attention", "key and value", keys, dtype, copies=2)
         yield SavedTensor("attention", "log of row sums", tokens * model.heads, _wide(dtype))
     else:
-        # Keys and values are repeated for every query head, and 16-bit products are made in fp32.
-        yield SavedTensor("attention", "query, key and value", queries, _wide(dtype), copies=3)
-        yield SavedTensor("attention", "probabilities", tokens * sequence * model.heads, _wide(dtype))
+        # Keys and values are repeated for every query head; torch makes 16-bit products in fp32.
+        made = _wide(dtype) if attention == "math" else dtype
+        yield SavedTensor("attention", "query, key and value", queries, made, copies=3)
+        yield SavedTensor("attention", "probabilities", tokens * sequence * model.heads, made)
     yield SavedTensor("attention", "output", queries, dtype)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn import functional
 
@@ -24,13 +26,13 @@ def weighs_rms_norm_narrow() -> bool:
 
 
 def activation_bytes_here(
-    model: Transformer, batch: int, sequence: int, dtype: str, attention: str = "flash", checkpoint_every: int = 0
+    model: Transformer, batch: int, sequence: int, dtype: str, attention: str = "flash", **options: Any
 ) -> int:
     """`activation_bytes` with the attention and the norm of the torch that is running."""
-    if model.heads != model.kv_heads and not has_grouped_flash():
+    if attention == "flash" and model.heads != model.kv_heads and not has_grouped_flash():
         attention = "math"
-    norms = 1 if checkpoint_every else 2 * model.layers + 1
-    formula = activation_bytes(model, batch, sequence, dtype, attention=attention, checkpoint_every=checkpoint_every)
+    norms = 1 if options.get("checkpoint_every") else 2 * model.layers + 1
+    formula = activation_bytes(model, batch, sequence, dtype, attention=attention, **options)
     return formula - norms * narrower_norm_bytes(model, batch * sequence, dtype)
 
 

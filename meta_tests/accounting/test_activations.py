@@ -2,12 +2,16 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from accounting import measured
 from accounting.activations import (
@@ -51,14 +55,54 @@ def transformers(draw):
     )
 
 
-def saved_by(workloads, model, batch, sequence=1, dtype="fp32", attention="flash", autocast=None):
+def dropped(x, share=0.1):
+    """Dropout as CUDA's kernel has it, whose mask is of bools; the CPU's own is of the dtype of `x`."""
+    return torch.native_dropout(x, share, True)[0]
+
+
+def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False, selective=False):
+    """Attention written out: a product, a softmax, a product, all in the dtype of the queries; perhaps recomputed."""
+    if enable_gqa:
+        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
+
+    def core(query, key, value):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        hidden = torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
+        probabilities = (scores + hidden).softmax(-1)
+        return (dropped(probabilities) if dropout else probabilities) @ value
+
+    if selective:
+        return checkpoint(core, query, key, value, use_reentrant=False, preserve_rng_state=False)
+    return core(query, key, value)
+
+
+def saved_by(
+    workloads,
+    model,
+    batch,
+    sequence=1,
+    dtype="fp32",
+    attention="flash",
+    autocast=None,
+    *,
+    dropout=False,
+    selective=False,
+    checkpoint_every=0,
+):
     """Bytes that autograd keeps in a real forward pass, the batch and the parameters excepted."""
-    net = workloads.build(model, dtype=TORCH_DTYPES[dtype])
+    net = workloads.build(model, dtype=TORCH_DTYPES[dtype], checkpoint_every=checkpoint_every)
     x = workloads.inputs(model, batch, sequence)
     if x.is_floating_point():
         x = x.to(TORCH_DTYPES[dtype])
     cast = torch.autocast("cpu", TORCH_DTYPES[autocast]) if autocast else nullcontext()
-    with cast, sdpa_kernel(SDPBackend.MATH) if attention == "math" else nullcontext():
+    if dropout:
+        for part in (net.embedding, *(part for layer in net.layers for part in (layer.attention, layer.mlp))):
+            part.register_forward_hook(lambda module, arguments, output: dropped(output))
+    attend = partial(unfused, dropout=dropout, selective=selective)
+    kernel = sdpa_kernel(SDPBackend.MATH) if attention == "math" else nullcontext()
+    if attention == "unfused":
+        kernel = patch.object(functional, "scaled_dot_product_attention", attend)
+    with cast, kernel:
         return tensors.saved_bytes(lambda: net(x), [x, *net.parameters()])
 
 
@@ -83,6 +127,58 @@ def test_activations_of_published_architectures_are_what_autograd_keeps(workload
     got = saved_by(workloads, model, 2, 6, dtype, attention)
     formula = activation_bytes_here(model, 2, 6, dtype, attention)
     assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {dtype=}, {attention=}]"
+
+
+# ---- dropout and recomputation -----------------------------------------------------------------------------------
+
+GPT = Transformer(vocab_size=9, layers=2, dim=256, heads=4, hidden=1024, learned_positions=12, norm_bias=True)
+
+
+@pytest.mark.parametrize("selective", [False, True])
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B], ids=["gpt2", "llama3", "mixtral"])
+def test_dropout_keeps_masks_and_selective_recomputation_drops_scores(workloads, preset, dtype, attention, selective):
+    model = replace(workloads.reduced(preset, layers=2, head_dim=4), vocab_size=64)
+    selective = selective and attention == "unfused"  # torch cannot recompute what a fused kernel keeps
+    options = {"attention": attention, "dropout": True, "selective": selective}
+    got = saved_by(workloads, model, 2, 6, dtype, **options)
+    formula = activation_bytes_here(model, 2, 6, dtype, **options)
+    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {dtype=}, {options}]"
+
+
+@pytest.mark.parametrize("sequence", [8, 12])
+def test_a_gpt_block_keeps_34_bytes_an_element_and_5_a_score_as_korthikanti_has_it(workloads, sequence):
+    blocks = {}
+    for selective in (False, True):
+        options = {"attention": "unfused", "dropout": True, "selective": selective}
+        one, two = (
+            saved_by(workloads, replace(GPT, layers=layers), 3, sequence, "bf16", **options) for layers in (1, 2)
+        )
+        blocks[selective] = two - one
+        formula = activation_bytes(GPT, 3, sequence, "bf16", **options)
+        assert two == formula, f"{two} bytes are kept, but should be {formula} [{options}]"
+    tokens, scores = 3 * sequence, 3 * GPT.heads * sequence**2
+    statistics = 8 * tokens  # mean and deviation of two norms, which the paper leaves out
+    assert blocks[False] == 34 * tokens * GPT.dim + 5 * scores + statistics, f"{blocks} [{sequence=}]"
+    assert blocks[True] == 34 * tokens * GPT.dim + statistics, f"{blocks} [{sequence=}]"
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("inside", [0, 1, 3, 5])
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_layers_behind_the_checkpointed_ones_keep_all(workloads, attention, inside, every):
+    model, whole = replace(GPT, layers=5, dim=8, head_dim=2, hidden=8), workloads.through
+
+    def partly(layers, x, checkpoint_every=0):
+        checkpointed = inside if checkpoint_every else len(layers)
+        return whole(layers[checkpointed:], whole(layers[:checkpointed], x, checkpoint_every))
+
+    with patch.object(workloads, "through", partly):
+        got = saved_by(workloads, model, 2, 7, attention=attention, dropout=True, checkpoint_every=every)
+    options = {"checkpoint_every": every, "checkpoint_layers": inside, "attention": attention, "dropout": True}
+    formula = activation_bytes(model, 2, 7, **options)
+    assert got == formula, f"{got} bytes are kept, but should be {formula} [{options}]"
 
 
 @given(
@@ -179,6 +275,9 @@ test_bad_input_is_named_with_its_value_and_the_valid_ones = refuses(
     (lambda: activation_bytes(SMALL_TRANSFORMER, 2, 0), ValueError, ["sequence", "0"]),
     (lambda: activation_bytes(SMALL_TRANSFORMER, 2, 3, attention="paged"), ValueError, ["attention", "paged"]),
     (lambda: activation_bytes(SMALL_TRANSFORMER, 2, 3, autocast="bf16"), ValueError, ["autocast", "bf16"]),
+    (lambda: activation_bytes(NET, 2, dropout=True), ValueError, ["dropout"]),
+    (lambda: activation_bytes(NET, 2, checkpoint_layers=1), ValueError, ["checkpoint_layers", "checkpoint_every=0"]),
+    (lambda: activation_bytes(NET, 2, checkpoint_every=1, checkpoint_layers=3), ValueError, ["at most 2", "got 3"]),
     (lambda: recomputed_bytes(NET, 2, checkpoint_every=0), ValueError, ["checkpoint_every", "0"]),
     (lambda: deep_linear_peak_bytes(replace(NET, bias=True), 2), ValueError, ["bias"]),
 )
