@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from accounting.checks import validated_choice, validated_int, validated_positive
-from accounting.formats import element_bits
+from accounting.formats import Dtype, dtype_name
 from accounting.peaks import CPU_PATHS, ROWS, Accelerator, Figure
 
 ACCELERATORS: dict[str, Accelerator] = {row.label: row for row in ROWS}  # by the table's own label
@@ -81,7 +81,7 @@ def _has_memory(row: Accelerator, memory_bytes: int) -> bool:
 
 
 def peak_flop_per_s(
-    device: str | Accelerator | None, dtype: str, *, path: str = "matrix", accumulate: str = "fp32"
+    device: str | Accelerator | None, dtype: Dtype, *, path: str = "matrix", accumulate: str = "fp32"
 ) -> float | None:
     """The vendor's dense peak in FLOP/s (int8: operations/s) of a device, or of the one that torch calls so; or None.
 
@@ -102,7 +102,7 @@ def peak_flop_per_s(
 
 
 def clock_scaled_peak_flop_per_s(
-    device: str | Accelerator | None, dtype: str, clock_hz: float, *, path: str = "matrix", accumulate: str = "fp32"
+    device: str | Accelerator | None, dtype: Dtype, clock_hz: float, *, path: str = "matrix", accumulate: str = "fp32"
 ) -> float | None:
     """The peak at the clock that really ran: peak · clock / nominal clock. None without a peak or a nominal clock.
 
@@ -149,9 +149,9 @@ def flop_per_s(figure: Figure) -> float:
     return round(figure.printed * 1e6) * 1e6 / figure.divisor
 
 
-def _column(row: Accelerator | None, dtype: str, path: str, accumulate: str) -> tuple[str, Figure] | None:
+def _column(row: Accelerator | None, dtype: Dtype, path: str, accumulate: str) -> tuple[str, Figure] | None:
     """The first column on record for this dtype, with its figure."""
-    element_bits(dtype)  # raises for an unknown name
+    name = dtype_name(dtype)
     validated_choice("path", path, ("matrix", "vector"))
     validated_choice("accumulate", accumulate, ("fp32", "fp16"))
     if row is None:
@@ -160,7 +160,7 @@ def _column(row: Accelerator | None, dtype: str, path: str, accumulate: str) -> 
         columns = _VECTOR_COLUMNS
     else:
         columns = _MATRIX_COLUMNS if accumulate == "fp32" else _FP16_ACCUMULATE_COLUMNS
-    return next(((column, row.peaks[column]) for column in columns.get(dtype, ()) if column in row.peaks), None)
+    return next(((column, row.peaks[column]) for column in columns.get(name, ()) if column in row.peaks), None)
 
 
 # CPUs
@@ -201,7 +201,7 @@ def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_unit
 
 
 def cpu_peak_flop_per_s(
-    features: Mapping[str, object] | Iterable[str], cores: int, clock_hz: float, dtype: str, fma_units_512: int = 2
+    features: Mapping[str, object] | Iterable[str], cores: int, clock_hz: float, dtype: Dtype, fma_units_512: int = 2
 ) -> float | None:
     """The most FLOP/s of a CPU: cores · clock · FLOPs per cycle, or None where the dtype has no figure.
 
@@ -214,7 +214,7 @@ def cpu_peak_flop_per_s(
     >>> cpu_peak_flop_per_s(["amx_bf16"], cores=56, clock_hz=2.46e9, dtype="bf16") / 1e12
     141.06624
     """
-    element_bits(dtype)
+    name = dtype_name(dtype)
     rate = validated_int("cores", cores, minimum=1) * validated_positive("clock_hz", clock_hz)
-    flops = cpu_flops_per_cycle(features, fma_units_512).get(dtype)
+    flops = cpu_flops_per_cycle(features, fma_units_512).get(name)
     return None if flops is None else rate * flops

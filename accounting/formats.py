@@ -8,11 +8,14 @@ Patterns are Python integers. Values are Python floats: fp64, which holds every 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from accounting.checks import validated_choice, validated_int, validated_real
+from accounting.checks import validate_fields, validated_choice, validated_int, validated_real
+
+Dtype = Hashable  # a name, or a dtype of torch or numpy: see `dtype_name`
 
 # What the patterns at the top of the magnitude range mean.
 IEEE = "ieee"  # exponent all ones: infinity if the fraction is zero, NaN otherwise
@@ -46,6 +49,10 @@ class Format:
     signed: bool = True
     subnormals: bool = True
     padding_bits: int = 0
+
+    def __post_init__(self) -> None:
+        validate_fields(self, "exponent_bits", "fraction_bits", "bias", "padding_bits", flags=["signed", "subnormals"])
+        validated_choice("specials", self.specials, (IEEE, FN, FNUZ, ALL_FINITE))
 
     @property
     def bits(self) -> int:
@@ -207,6 +214,9 @@ class IntegerFormat:
     torch_name: str | None
     padding_bits: int = 0
 
+    def __post_init__(self) -> None:
+        validate_fields(self, "bits", "padding_bits", flags=["signed"])
+
     @property
     def storage_bits(self) -> int:
         """Bits that an element occupies in memory."""
@@ -263,20 +273,51 @@ _TABLE: tuple[Format | IntegerFormat, ...] = (
 FORMATS: dict[str, Format | IntegerFormat] = {row.name: row for row in _TABLE}
 
 
-def format_of(name: str) -> Format | IntegerFormat:
-    """The row of the format table called `name`. Raises ValueError for an unknown name, listing the valid ones."""
-    return FORMATS[validated_choice("dtype", name, FORMATS)]
+_NAMES = {row.torch_name: row.name for row in _TABLE if row.torch_name} | {name: name for name in FORMATS}
 
 
-def element_bits(name: str) -> int:
-    """Bits that one element of dtype `name` occupies in memory; no block scales (see `block_format_of`).
+def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dtype") -> str:
+    """The name in `FORMATS` of a dtype given by our or by torch's name in any case, or as torch or numpy have it.
 
-    Raises ValueError for an unknown name.
+    Raises ValueError for one that is unknown, not `valid` or not definite, with the ones that may be meant.
+
+    >>> [dtype_name(dtype) for dtype in ("BF16", "float32", "torch.float8_e4m3fn")]
+    ['bf16', 'fp32', 'fp8_e4m3']
+    >>> dtype_name("fp8", ["bf16", "fp8_e4m3", "fp8_e5m2"])
+    Traceback (most recent call last):
+    ValueError: dtype must be one of bf16, fp8_e4m3, fp8_e5m2, got 'fp8'; did you mean 'fp8_e4m3' or 'fp8_e5m2'?
+    """
+    called = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)  # of numpy's dtypes, and of its classes
+    text = str(called or dtype).lower().removeprefix("torch.")
+    name = _NAMES.get(text) or re.sub(r"^(float|f)(?=\d)", "fp", text)
+    options = list(valid)
+    if name in options:
+        return name
+    meant = [each for each in options if re.fullmatch(rf"{re.escape(name)}_e\dm\d", each)]
+    if meant:
+        choices = " or ".join(map(repr, meant))
+        raise ValueError(f"{argument} must be one of {', '.join(options)}, got {dtype!r}; did you mean {choices}?")
+    return validated_choice(argument, text if called else str(dtype), options)
+
+
+def format_of(dtype: Dtype) -> Format | IntegerFormat:
+    """The row of the format table for a dtype, or its name. Raises ValueError for an unknown one, as `dtype_name` does.
+
+    >>> format_of("fp16").bits, format_of("int8").min
+    (16, -128)
+    """
+    return FORMATS[dtype_name(dtype)]
+
+
+def element_bits(dtype: Dtype) -> int:
+    """Bits that one element of a dtype occupies in memory; no block scales (see `block_format_of`).
+
+    Raises ValueError for an unknown dtype.
 
     >>> element_bits("fp32"), element_bits("tf32"), element_bits("bf16"), element_bits("fp4_e2m1")
     (32, 32, 16, 4)
     """
-    return format_of(name).storage_bits
+    return format_of(dtype).storage_bits
 
 
 @dataclass(frozen=True)
@@ -399,5 +440,9 @@ BLOCK_FORMATS: dict[str, BlockFormat] = {
 
 
 def block_format_of(name: str) -> BlockFormat:
-    """The block format called `name`. Raises ValueError for an unknown name, listing the valid ones."""
+    """The block format called `name`. Raises ValueError for an unknown name, listing the valid ones.
+
+    >>> block_format_of("nvfp4").block_size
+    16
+    """
     return BLOCK_FORMATS[validated_choice("block format", name, BLOCK_FORMATS)]

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 
 from accounting.checks import validated_choice, validated_int, validated_ints, validated_product
-from accounting.formats import element_bits
+from accounting.formats import Dtype, element_bits
 from accounting.layout import Layout
 
 
@@ -98,7 +98,7 @@ def recipe_of(recipe: str | Recipe) -> Recipe:
     return recipe if isinstance(recipe, Recipe) else RECIPES[validated_choice("recipe", recipe, RECIPES)]
 
 
-def element_bytes(elements: int, dtype: str = "fp32") -> int:
+def element_bytes(elements: int, dtype: Dtype = "fp32") -> int:
     """Bytes of `elements` values packed one after the other: ⌈elements · bits / 8⌉.
 
     Exact for every dtype; formats below a byte are taken as packed (two fp4 or int4 values a byte, the last byte
@@ -111,7 +111,7 @@ def element_bytes(elements: int, dtype: str = "fp32") -> int:
     return -(-validated_int("elements", elements) * element_bits(dtype) // 8)
 
 
-def tensor_bytes(shape: Sequence[int], dtype: str = "fp32") -> int:
+def tensor_bytes(shape: Sequence[int], dtype: Dtype = "fp32") -> int:
     """Bytes of the values of a tensor: elements · bytes per element.
 
     Equals `tensor.nbytes`. It is the size of the storage only for a tensor that has its storage to itself and
@@ -124,7 +124,7 @@ def tensor_bytes(shape: Sequence[int], dtype: str = "fp32") -> int:
     return element_bytes(prod(validated_ints("shape", shape)), dtype)
 
 
-def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: str = "fp32", offset: int = 0) -> int:
+def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "fp32", offset: int = 0) -> int:
     """Bytes of the least storage that holds a strided view: (offset + 1 + Σ (size − 1) · stride) · bytes per element.
 
     This is what torch allocates for such strides (`empty_strided`). A view of a larger tensor keeps all of that

@@ -21,6 +21,7 @@ from accounting.checks import (
     validated_product,
 )
 from accounting.flops import matmul_flops
+from accounting.formats import Dtype
 from accounting.memory import element_bytes
 
 # Elementary operations per element, an exponential, a root and an error function counted as one each. Hardware needs
@@ -73,7 +74,7 @@ def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
 # Operations
 
 
-def matmul_work(m: int, k: int, n: int, dtype: str = "bf16", batch: int = 1, result: str | None = None) -> Work:
+def matmul_work(m: int, k: int, n: int, dtype: Dtype = "bf16", batch: int = 1, result: Dtype | None = None) -> Work:
     """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n): 2·m·k·n against m·k + k·n + m·n elements.
 
     `result` is the dtype of the product where it is not that of the operands: int32 of int8, bf16 of fp8.
@@ -94,7 +95,7 @@ def matmul_work(m: int, k: int, n: int, dtype: str = "bf16", batch: int = 1, res
     return Work(matmul_flops(m, k, n, batch), element_bytes(operands, dtype) + element_bytes(products, result or dtype))
 
 
-def matvec_work(m: int, k: int, dtype: str = "bf16") -> Work:
+def matvec_work(m: int, k: int, dtype: Dtype = "bf16") -> Work:
     """FLOPs and ideal bytes of an (m, k) matrix times a vector: 2·m·k against m·k + k + m elements.
 
     Every element of the matrix is used for one multiply-add: at most 1 FLOP per byte in a 16-bit format.
@@ -105,7 +106,7 @@ def matvec_work(m: int, k: int, dtype: str = "bf16") -> Work:
     return matmul_work(m, k, 1, dtype)
 
 
-def dot_work(n: int, dtype: str = "bf16") -> Work:
+def dot_work(n: int, dtype: Dtype = "bf16") -> Work:
     """FLOPs and ideal bytes of the dot product of two vectors: 2·n against 2·n + 1 elements.
 
     Half a FLOP per byte in a 16-bit format. The strict count is 2·n - 1: the first product needs no addition.
@@ -116,7 +117,7 @@ def dot_work(n: int, dtype: str = "bf16") -> Work:
     return matmul_work(1, n, 1, dtype)
 
 
-def elementwise_work(shape: Sequence[int], function: str = "relu", dtype: str = "bf16", operands: int = 1) -> Work:
+def elementwise_work(shape: Sequence[int], function: str = "relu", dtype: Dtype = "bf16", operands: int = 1) -> Work:
     """FLOPs and ideal bytes of an elementwise function: FLOPS_PER_ELEMENT of it; each operand read, one result written.
 
     One fused kernel is assumed. Written as separate eager operations, a GELU moves each intermediate to memory and back
@@ -133,7 +134,7 @@ def elementwise_work(shape: Sequence[int], function: str = "relu", dtype: str = 
     return Work(per_element * elements, element_bytes(moved, dtype))
 
 
-def softmax_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
+def softmax_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
     """FLOPs and ideal bytes of a softmax over any dimension: 5 per element; each element read once and written once.
 
     Ignored: a row too long for registers and shared memory is read two or three times.
@@ -145,7 +146,7 @@ def softmax_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
     return Work(SOFTMAX_FLOPS * elements, element_bytes(2 * elements, dtype))
 
 
-def layer_norm_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
+def layer_norm_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
     """FLOPs and ideal bytes of a layer norm over the last dimension: 7 per element; in, out, weight and bias.
 
     Exact to within a few operations per row (its division, ε and root).
@@ -158,7 +159,7 @@ def layer_norm_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
     return Work(LAYER_NORM_FLOPS * prod(sizes), element_bytes(2 * prod(sizes) + 2 * features, dtype))
 
 
-def attention_work(attention: Attention, dtype: str = "bf16", *, fused: bool = True) -> Work:
+def attention_work(attention: Attention, dtype: Dtype = "bf16", *, fused: bool = True) -> Work:
     """FLOPs and ideal bytes of attention: its two products (`attention_flops`), and the softmax between them.
 
     Fused, only q, k, v and the output meet memory, and the intensity grows with the sequence. Unfused, the score matrix

@@ -176,7 +176,7 @@ def test_rates_in_flop_per_s_are_whole_numbers_of_flops():
 
 
 test_a_wrong_argument_is_named_in_the_error = refuses(
-    (lambda: peak_flop_per_s("NVIDIA H100 PCIe", "float16"), ValueError, "float16"),
+    (lambda: peak_flop_per_s("NVIDIA H100 PCIe", "flaot16"), ValueError, "flaot16"),
     (lambda: peak_flop_per_s("no such device", "bf61"), ValueError, "bf61"),
     (lambda: peak_flop_per_s("NVIDIA H100 PCIe", "bf16", path="tensor"), ValueError, "path must be one of"),
     (lambda: peak_flop_per_s("NVIDIA H100 PCIe", "fp16", accumulate="bf16"), ValueError, "accumulate must be one of"),

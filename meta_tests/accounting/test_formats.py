@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from accounting import devices, memory, roofline
 from accounting.formats import (
     BLOCK_FORMATS,
     FORMATS,
@@ -16,6 +20,7 @@ from accounting.formats import (
     Format,
     IntegerFormat,
     block_format_of,
+    dtype_name,
     element_bits,
     format_of,
 )
@@ -140,8 +145,30 @@ def test_mxfp4_cuts_off_what_exceeds_the_largest_element_times_the_scale():
     assert block_format_of("nvfp4").quantised([7.9, 4.0]).values[0] == pytest.approx(7.9, rel=1e-6)
 
 
+@pytest.mark.parametrize("name", [name for name, row in FORMATS.items() if row.torch_name])
+def test_a_dtype_is_taken_as_torch_and_numpy_have_it(name):
+    called = FORMATS[name].torch_name
+    spellings = [name, name.upper(), called, f"torch.{called}", FORMATS[name]]
+    spellings += [getattr(torch, called)] if hasattr(torch, called) else []
+    spellings += [np.dtype(called), getattr(np, called, np.bool_)] if hasattr(np, called) else []
+    wrong = [each for each in spellings if dtype_name(each) != name]
+    assert not wrong, f"{wrong} are not taken for {name}"
+
+
+def test_a_dtype_of_torch_or_numpy_costs_what_its_name_costs():
+    for function in (element_bits, format_of, partial(memory.tensor_bytes, (3, 4)), partial(roofline.dot_work, 9)):
+        assert function(torch.bfloat16) == function("bf16")
+        assert function(np.float32) == function("F32") == function("fp32")
+    assert devices.peak_flop_per_s("NVIDIA H100 PCIe", torch.float16) == 756e12
+
+
 test_bad_input_is_refused_by_an_error_that_names_it = refuses(
     (lambda: element_bits("bf32"), ValueError, ["dtype", "'bf32'", "bf16", "did you mean"]),
+    (lambda: element_bits("fp8"), ValueError, ["got 'fp8'; did you mean 'fp8_e4m3' or 'fp8_e5m2'?"]),
+    (lambda: element_bits("float8"), ValueError, ["got 'float8'; did you mean 'fp8_e4m3' or 'fp8_e5m2'?"]),
+    (lambda: element_bits("fp4"), ValueError, ["got 'fp4'; did you mean 'fp4_e2m1'?"]),
+    (lambda: element_bits(torch.complex64), ValueError, ["must be one of fp64, fp32", "torch.complex64"]),
+    (lambda: element_bits(None), ValueError, ["must be one of fp64, fp32", "None"]),
     (lambda: element_bits(["fp32"]), ValueError, ["dtype", "['fp32']", "fp32"]),
     (lambda: block_format_of("mxfp5"), ValueError, ["block format", "'mxfp5'", "mxfp4"]),
     (lambda: format_of("fp16").decode(1 << 16), ValueError, ["pattern", "65536", "2**16", "fp16"]),

@@ -92,7 +92,7 @@ def test_the_kv_cache_holds_the_keys_and_values_of_every_layer(workloads, dtype)
 test_bad_input_is_named_with_its_value_and_the_valid_ones = refuses(
     (lambda: memory.tensor_bytes((2, -1)), ValueError, ["shape", "-1"]),
     (lambda: memory.tensor_bytes((2, 1.5)), TypeError, ["shape", "1.5"]),
-    (lambda: memory.tensor_bytes((2,), "float32"), ValueError, ["float32", "fp32", "bf16"]),
+    (lambda: memory.tensor_bytes((2,), "flaot32"), ValueError, ["flaot32", "fp32", "bf16"]),
     (lambda: memory.storage_bytes((2,), (1, 1)), ValueError, ["strides", "(1, 1)"]),
     (lambda: memory.storage_bytes((2,), (1,), offset=-1), ValueError, ["offset", "-1"]),
     (lambda: memory.optimizer_state_bytes(10, "adamm"), ValueError, ["optimizer", "adamm", "did you mean 'adam'"]),
