@@ -19,7 +19,9 @@ from typing import NamedTuple
 from accounting.checks import validated_choice, validated_int, validated_product
 from accounting.formats import element_bits
 from accounting.memory import element_bytes
-from accounting.models import DeepLinear, Model, Transformer
+from accounting.models import DeepLinear, Transformer
+
+Model = DeepLinear | Transformer  # whose activations are known tensor by tensor
 
 ATTENTION = ("flash", "math", "unfused")
 DTYPES = ("fp64", "fp32", "bf16", "fp16")

@@ -23,7 +23,8 @@ class Attention:
     """The shape of attention: `batch` sequences, in each of which `heads` heads score queries against keys.
 
     `head_dim` is the width of a query and a key. Groups of heads share `kv_heads` heads of keys and values (GQA; 1 is
-    MQA). `pairs` is the convention by which pairs of query and key are counted, see `attention_pairs`.
+    MQA). A `window` of w lets a query see the last w keys alone, its own among them. `pairs` is the convention by which
+    pairs of query and key are counted, see `attention_pairs`.
 
     Raises ValueError for a negative size, heads that are no multiple of kv_heads, and as `attention_pairs` does.
 
@@ -39,16 +40,19 @@ class Attention:
     key_length: int | None = None  # None: query_length
     kv_heads: int | None = None  # None: heads
     value_dim: int | None = None  # None: head_dim
+    window: int | None = None  # None: all keys
     pairs: str = "full"
 
     def __post_init__(self) -> None:
-        optional = [name for name in ("key_length", "kv_heads", "value_dim") if getattr(self, name) is not None]
+        optional = [
+            name for name in ("key_length", "kv_heads", "value_dim", "window") if getattr(self, name) is not None
+        ]
         validate_fields(self, "batch", "heads", "query_length", "head_dim", *optional)
         if self.heads and (not self.shared_heads or self.heads % self.shared_heads):
             raise ValueError(
                 f"heads must be a multiple of kv_heads, got heads={self.heads} and kv_heads={self.shared_heads}"
             )
-        attention_pairs(self.query_length, self.keys, self.pairs)
+        attention_pairs(self.query_length, self.keys, self.pairs, self.window)
 
     @property
     def keys(self) -> int:
@@ -68,7 +72,7 @@ class Attention:
     @property
     def scores(self) -> int:
         """Pairs of query and key that are counted, of all heads and sequences."""
-        return self.batch * self.heads * attention_pairs(self.query_length, self.keys, self.pairs)
+        return self.batch * self.heads * attention_pairs(self.query_length, self.keys, self.pairs, self.window)
 
     def product_flops(self, part: str) -> int:
         """FLOPs of the products of a part, one of `ATTENTION_PRODUCTS`: 2·scores·(sum of their widths)."""
@@ -76,24 +80,35 @@ class Attention:
         return MULTIPLY_ADD_FLOPS * self.scores * (of_key_width * self.head_dim + of_value_width * self.value_width)
 
 
-def attention_pairs(query_length: int, key_length: int | None = None, pairs: str = "full") -> int:
+def attention_pairs(
+    query_length: int, key_length: int | None = None, pairs: str = "full", window: int | None = None
+) -> int:
     """Pairs of query and key that are scored: Q·K in "full", only those a causal mask lets through in "causal".
 
-    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them. With more keys than queries (a cache)
-    the last query sees all keys: Q·K − Q·(Q − 1)/2.
+    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them, and S·w − w·(w − 1)/2 within a window of
+    w ≤ S. With more keys than queries (a cache) the last query sees all keys: Q·K − Q·(Q − 1)/2 without a window.
 
-    Raises ValueError for another convention, and for causal with fewer keys than queries.
+    Raises ValueError for another convention, for causal with fewer keys than queries, for a window below 1.
+    Source: Jiang et al., Mistral 7B (2023), section 2, arXiv:2310.06825: a token attends to W tokens at most.
 
     >>> attention_pairs(4), attention_pairs(4, pairs="causal"), attention_pairs(1, 100, pairs="causal")
     (16, 10, 100)
+    >>> attention_pairs(4, pairs="causal", window=2), attention_pairs(1, 100, pairs="causal", window=2)
+    (7, 2)
     """
     queries = validated_int("query_length", query_length)
     keys = queries if key_length is None else validated_int("key_length", key_length)
+    widest = keys if window is None else validated_int("window", window, minimum=1)
     if validated_choice("pairs", pairs, PAIRS) == "full":
         return queries * keys
     if keys < queries:
         raise ValueError(f"key_length must be at least query_length ({queries}) for causal pairs, got {keys}")
-    return queries * keys - queries * (queries - 1) // 2
+
+    def seen(positions: int) -> int:  # by the queries of the first `positions`
+        whole = min(positions, widest)
+        return positions * whole - whole * (whole - 1) // 2
+
+    return seen(keys) - seen(keys - queries)
 
 
 def attention_flops(attention: Attention) -> int:

@@ -30,7 +30,7 @@ def plain_tensors_are_taken_for_parameters(assign, self, name, value):
 
 @fault("module.cruncher-params", "module.param-formula-notes", instead_of="accounting.models.parameter_count")
 def the_count_forgets_the_head(_original, model):
-    return sum(of.copies * (of.weights + of.biases) for of in model.linear_maps if of.part != "head")
+    return sum(maps.parameters for maps in model.linear_maps if maps.part != "head")
 
 
 @fault("module.cruncher-params", "module.param-formula-notes", instead_of="torch.nn.Linear.__init__")

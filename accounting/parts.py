@@ -1,0 +1,332 @@
+"""What a model consists of: what it multiplies by, what it attends over, and what else it stores.
+
+A model is three lists: its linear maps, its attentions (and what takes their place: recurrences) and its other
+parameters. Whatever has these three attributes is a model; all that `accounting.models` says follows from
+them. `Parts` holds three lists and composes: `a + b` is a, then b; `a | b` is a beside b, on the same input; `n * a` is
+n layers of a, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TypeVar
+
+from accounting.attention import ATTENTION_PRODUCTS, Attention, attention_backward_flops, attention_flops
+from accounting.checks import validate_fields, validated_int
+from accounting.flops import MULTIPLY_ADD_FLOPS
+
+# How many rows of a sequence something handles: a fixed number, or as many as a stream has that the caller gives the
+# length of. "tokens" is the model's own stream; an encoder's is "source".
+Rows = int | str
+Lengths = int | Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that each of `layers` equal layers has. `place` orders the parts of a pass from its start on.
+
+    `block_end` is the last place of the layer that the part is repeated with. `layers` stand one after the other, so
+    that in the first of them alone nothing precedes the parts of the first place.
+    """
+
+    part: str
+    _: KW_ONLY
+    layers: int = 1
+    place: int = 0
+    block_end: int = 0
+    frozen: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Elements that are stored, in all layers."""
+        return 0
+
+
+@dataclass(frozen=True)
+class LinearMaps(Part):
+    """Equal matrices of in_features × out_features: a layer stores `copies`, a row is multiplied by `uses` of them.
+
+    Experts are stored and mostly not used; a tied head is used and not stored; the kernel of a convolution, with
+    in_features inputs of each output, is used at every position. Early stop of checkpointing does without the products
+    that end a layer (`ends_layer`), since nothing in it keeps their result.
+
+    Raises ValueError for a negative size, TypeError for one that is not an integer.
+
+    >>> LinearMaps("mlp", 8, 32, layers=3, copies=4, uses=2, bias=True).parameters
+    3456
+    """
+
+    in_features: int
+    out_features: int
+    _: KW_ONLY
+    name: str = ""
+    copies: int = 1
+    uses: int = 1
+    bias: bool = False
+    rows: Rows = "tokens"
+    ends_layer: bool = False
+
+    def __post_init__(self) -> None:
+        validate_fields(self, "in_features", "out_features", "layers", "copies", "uses", "place", "block_end")
+
+    @property
+    def weights(self) -> int:
+        """Elements of one matrix."""
+        return self.in_features * self.out_features
+
+    @property
+    def biases(self) -> int:
+        """Elements of one bias vector."""
+        return self.out_features if self.bias else 0
+
+    @property
+    def parameters(self) -> int:
+        """Elements that are stored, in all layers."""
+        return self.layers * self.copies * (self.weights + self.biases)
+
+    @property
+    def met(self) -> int:
+        """Matrices that are stored and that one row is multiplied by, in all layers."""
+        return self.layers * min(self.copies, self.uses)
+
+    def product_flops(self, batch: int, sequence: Lengths) -> int:
+        """FLOPs of the products with the rows of `batch` sequences."""
+        rows = validated_int("batch", batch) * length(self.rows, sequence)
+        return MULTIPLY_ADD_FLOPS * rows * self.layers * self.uses * self.weights
+
+
+@dataclass(frozen=True)
+class OtherParameters(Part):
+    """`elements` of each layer that no row is multiplied by as a matrix: embeddings, norms, sinks, decays.
+
+    Of a table that is `looked_up` each row takes one line. `longest` is the longest sequence that a table of positions
+    has lines for.
+
+    >>> OtherParameters("norms", 4096, layers=65).parameters
+    266240
+    """
+
+    elements: int
+    _: KW_ONLY
+    looked_up: bool = False
+    longest: int = 0  # 0: any
+
+    def __post_init__(self) -> None:
+        validate_fields(self, "elements", "layers", "place", "block_end", "longest")
+
+    @property
+    def parameters(self) -> int:
+        """Elements that are stored, in all layers."""
+        return self.layers * self.elements
+
+
+@dataclass(frozen=True)
+class AttentionLayers(Part):
+    """Attention of every layer: `heads` of width head_dim score queries against keys, and weight values.
+
+    Each token sees the last `window` tokens, or all (0); those before it (`causal`) or on both sides too, where the
+    window must be 0. `keys` of another stream than `queries` make it cross-attention. `latent` is what a token leaves
+    in a cache of compressed keys and values: a shared part, which serves as key and as value, and a rotary one, which
+    is key alone (MLA); of it every head's keys and values are made.
+
+    Raises ValueError for a negative size and for heads that are no multiple of kv_heads.
+    """
+
+    heads: int
+    head_dim: int
+    _: KW_ONLY
+    kv_heads: int = 0  # 0: heads
+    value_dim: int = 0  # 0: head_dim
+    window: int = 0
+    causal: bool = True
+    queries: Rows = "tokens"
+    keys: Rows = "tokens"
+    latent: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
+        validate_fields(self, "heads", "head_dim", "kv_heads", "value_dim", "window", "layers", "place", "block_end")
+        self.shape(1, 1, 1)
+
+    def shape(self, batch: int, queries: int, keys: int, pairs: str = "full") -> Attention:
+        """That of all layers, as one of layers·batch sequences."""
+        return Attention(
+            self.layers * validated_int("batch", batch),
+            self.heads,
+            queries,
+            self.head_dim,
+            key_length=keys,
+            kv_heads=self.kv_heads,
+            value_dim=self.value_dim,
+            window=self.window or None,
+            pairs=pairs if self.causal else "full",
+        )
+
+    def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:
+        """FLOPs of the forward products, of all layers."""
+        return attention_flops(self._whole(batch, sequence, pairs))
+
+    def backward_flops(self, batch: int, sequence: Lengths, pairs: str, convention: str) -> int:
+        """FLOPs of the gradients of queries, keys and values, of all layers."""
+        return attention_backward_flops(self._whole(batch, sequence, pairs), convention)
+
+    def spared_flops(self, batch: int, sequence: Lengths, pairs: str, convention: str, trained: set[str]) -> int:
+        """FLOPs of a backward pass that one layer is spared if of query, key and value only `trained` need gradients.
+
+        A fused kernel ("flash") computes all three gradients where it is run at all.
+        """
+        whole = replace(self, layers=1)._whole(batch, sequence, pairs)
+        if not trained or convention == "flash":
+            return 0 if trained else attention_backward_flops(whole, convention)
+        of_key_width = ("query" in trained) + ("key" in trained)
+        of_value_width = ("value" in trained) + bool({"query", "key"} & trained)
+        keys, values = ATTENTION_PRODUCTS[convention]
+        spared = (keys - of_key_width) * self.head_dim + (values - of_value_width) * self.value_dim
+        return MULTIPLY_ADD_FLOPS * whole.scores * spared
+
+    def decoding_flops(self, batch: int, context: int, source: int, absorbed: bool) -> int:
+        """FLOPs of one further token with `context` tokens before it; `absorbed` scores against the latents."""
+        crossed = self.keys != self.queries
+        keys = (source if self.keys == "source" else length(self.keys, 1)) if crossed else context + 1
+        shape = self.shape(batch, 1, keys, "full" if crossed else "causal")
+        if absorbed and self.latent[0]:
+            shape = replace(shape, kv_heads=1, head_dim=sum(self.latent), value_dim=self.latent[0])
+        return attention_flops(shape)
+
+    def cached_elements(self, context: int, source: int, absorbed: bool) -> int:
+        """Elements that all layers keep of one sequence of `context` tokens; within a window the last w − 1."""
+        if self.keys != self.queries:
+            tokens = source if self.keys == "source" else length(self.keys, 1)
+        else:
+            tokens = min(context, self.window - 1) if self.window else context
+        whole = self.kv_heads * (self.head_dim + self.value_dim)
+        cached = sum(self.latent) if absorbed and self.latent[0] else whole
+        return self.layers * tokens * cached * (self.causal or self.keys != self.queries)
+
+    def _whole(self, batch: int, sequence: Lengths, pairs: str) -> Attention:
+        return self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs)
+
+
+@dataclass(frozen=True)
+class RecurrentLayers(Part):
+    """A state of key_dim × value_dim for each head in place of keys and values: linear attention and state spaces.
+
+    A token writes k·vᵀ into the state and reads q·S: 2 `state_products`. In chunks of `chunk` tokens that is done once
+    a chunk, and inside each chunk every token is scored against all others: one product of key_dim and one of
+    value_dim a pair (`key_products`, `value_products`; the delta rule has 3 and 2, and 3 of the state). Chunk 0 is the
+    recurrent form. `kept` is what else a sequence keeps in a layer: the last inputs of a convolution.
+    Ignored: decays and gates, one or two FLOPs an element of state and token.
+    Source: Dao and Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 6.
+    """
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    _: KW_ONLY
+    chunk: int = 0
+    key_products: int = 1
+    value_products: int = 1
+    state_products: int = 2
+    kept: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = ("heads", "key_dim", "value_dim", "chunk", "key_products", "value_products", "state_products", "kept")
+        validate_fields(self, *sizes, "layers", "place", "block_end")
+
+    def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:  # noqa: ARG002
+        """FLOPs of the forward products, of all layers; the last chunk counts as a whole one."""
+        tokens = length("tokens", sequence)
+        tokens += -tokens % self.chunk if self.chunk else 0
+        widths = self.chunk * (self.key_products * self.key_dim + self.value_products * self.value_dim)
+        widths += self.state_products * self.key_dim * self.value_dim
+        return MULTIPLY_ADD_FLOPS * self.layers * validated_int("batch", batch) * tokens * self.heads * widths
+
+    def backward_flops(self, batch: int, sequence: Lengths, pairs: str, convention: str) -> int:  # noqa: ARG002
+        """FLOPs of the gradients of both factors of every product: twice the forward."""
+        return 2 * self.forward_flops(batch, sequence, pairs)
+
+    def spared_flops(self, batch: int, sequence: Lengths, pairs: str, convention: str, trained: set[str]) -> int:
+        """FLOPs of a backward pass that one layer is spared: all where nothing before it is trained."""
+        return 0 if trained else replace(self, layers=1).backward_flops(batch, sequence, pairs, convention)
+
+    def decoding_flops(self, batch: int, context: int, source: int, absorbed: bool) -> int:  # noqa: ARG002
+        """FLOPs of one further token, in the recurrent form: however many came before."""
+        return replace(self, chunk=0).forward_flops(batch, 1, "full")
+
+    def cached_elements(self, context: int, source: int, absorbed: bool) -> int:  # noqa: ARG002
+        """Elements that all layers keep of one sequence, however long."""
+        return self.layers * (self.heads * self.key_dim * self.value_dim + self.kept)
+
+
+Mixing = AttentionLayers | RecurrentLayers
+AnyPart = TypeVar("AnyPart", bound=Part)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Three lists, which are a model or a part of one: `+` is one after the other, `|` side by side, `n *` n layers.
+
+    >>> block = Parts((LinearMaps("mlp", 8, 32),)) + Parts((LinearMaps("mlp", 32, 8),))
+    >>> [(maps.layers, maps.place) for maps in (3 * block).linear_maps]
+    [(3, 0), (3, 1)]
+    """
+
+    linear_maps: tuple[LinearMaps, ...] = ()
+    attentions: tuple[Mixing, ...] = ()
+    other_parameters: tuple[OtherParameters, ...] = ()
+
+    @property
+    def places(self) -> int:
+        """Places from the first part to the last."""
+        return 1 + max(
+            (each.place for each in (*self.linear_maps, *self.attentions, *self.other_parameters)), default=-1
+        )
+
+    def __or__(self, other: Parts) -> Parts:
+        return Parts(
+            self.linear_maps + other.linear_maps,
+            self.attentions + other.attentions,
+            self.other_parameters + other.other_parameters,
+        )
+
+    def __add__(self, other: Parts) -> Parts:
+        return self | other._changed(self.places, 1)
+
+    def __rmul__(self, layers: int) -> Parts:
+        return self._changed(0, validated_int("layers", layers), block_end=self.places - 1)
+
+    def _changed(self, shift: int, layers: int, block_end: int | None = None) -> Parts:
+        def changed(parts: tuple[AnyPart, ...]) -> tuple[AnyPart, ...]:
+            return tuple(
+                replace(
+                    each,
+                    place=each.place + shift,
+                    layers=each.layers * layers,
+                    block_end=max(each.block_end, each.place) + shift if block_end is None else block_end,
+                )
+                for each in parts
+                if layers
+            )
+
+        return Parts(changed(self.linear_maps), changed(self.attentions), changed(self.other_parameters))
+
+
+def length(rows: Rows, sequence: Lengths) -> int:
+    """The number of rows of a sequence, of the lengths that the caller gives: one, of "tokens", or one for each stream.
+
+    >>> length("tokens", 512), length(197, 512), length("source", {"source": 512, "tokens": 114})
+    (512, 197, 512)
+    >>> length("source", 512)
+    Traceback (most recent call last):
+    ValueError: sequence must give the length of 'source', as in {'source': 512, 'tokens': 512}, got 512
+    """
+    if not isinstance(rows, str):
+        return validated_int("rows", rows)
+    lengths = sequence if isinstance(sequence, Mapping) else {"tokens": sequence}
+    if rows not in lengths:
+        raise ValueError(
+            f"sequence must give the length of {rows!r}, as in {{{rows!r}: 512, 'tokens': 512}}, got {sequence!r}"
+        )
+    return validated_int("sequence", lengths[rows])

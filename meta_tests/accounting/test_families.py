@@ -1,0 +1,36 @@
+"""The builders of `accounting.families`, part by part."""
+
+import pytest
+from torch import nn
+
+from accounting.families import attention, embedding, linear, mixture, mlp
+from accounting.models import active_parameter_count, parameter_count
+
+
+def elements(*modules: nn.Module) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_parts_have_the_parameters_of_torchs_modules(bias):
+    linears = nn.Linear(24, 24, bias=bias), nn.Linear(24, 8, bias=bias), nn.Linear(24, 8, bias=bias)
+    assert parameter_count(attention(24, 6, 4, 2, bias=bias)) == elements(*linears, nn.Linear(24, 24, bias=False))
+    assert parameter_count(attention(24, 3, 8, bias=bias, out_bias=bias)) == elements(
+        nn.MultiheadAttention(24, 3, bias=bias)
+    )
+    up, down = nn.Linear(24, 96, bias=bias), nn.Linear(96, 24, bias=bias)
+    assert parameter_count(mlp(24, 96, bias=bias)) == elements(up, down)
+    assert parameter_count(mlp(24, 96, bias=bias, gated=True)) == elements(up, up, down)
+
+
+def test_a_mixture_has_all_experts_and_a_token_meets_the_active_ones():
+    of_one, router = parameter_count(mlp(24, 96, gated=True)), 24 * 8
+    experts = mixture(24, 96, 8, 2, gated=True)
+    assert parameter_count(experts) == router + 8 * of_one
+    assert active_parameter_count(experts) == router + 2 * of_one
+
+
+def test_the_input_embedding_is_active_or_not_by_the_convention_asked_for():
+    untied, tied = (embedding(50, 8) + linear("head", 8, 50, copies=copies) for copies in (1, 0))
+    assert [active_parameter_count(model) for model in (untied, tied)] == [800, 400]
+    assert [active_parameter_count(model, input_embedding=False) for model in (untied, tied)] == [400, 400]
