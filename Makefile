@@ -2,7 +2,8 @@
 # make evidence   the same in slices of 9 minutes, which may be killed; each call goes on; the result is kept in results/
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
-# make prove      plants every fault, where make test plants a sample of 40 that the date draws; and what else takes long
+# make prove      plants every fault, where make test plants a sample of 40 that the date draws; judges a sample of each
+#                 module's mutants; and what else takes long
 # make lint       lint and types alone
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
@@ -70,6 +71,7 @@ faults:
 
 prove:
 	@$(call strict,meta_tests -m prove)
+	@$(call ready,--dev) && exec "$$python" -m meta_tests.mutants
 
 lint:
 	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \
