@@ -26,6 +26,7 @@ __all__ = [
     "planning",
     "predicted",
     "roofline",
+    "units",
 ]
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         planning,
         predicted,
         roofline,
+        units,
     )
 else:  # a type checker would take every name for an attribute that __getattr__ finds
 

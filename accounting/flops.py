@@ -13,6 +13,7 @@ from math import prod
 
 from accounting import contraction
 from accounting.checks import (
+    validate_fields,
     validated_bool,
     validated_choice,
     validated_int,
@@ -35,17 +36,24 @@ RECOMPUTED_PRODUCTS = 1  # the forward once more, where its result was not kept 
 
 @dataclass(frozen=True)
 class StepFlops:
-    """FLOPs of one training step by purpose; steps of several layers add up with `+`.
+    """FLOPs of one training step by purpose; several layers or steps add up with `+`, `sum` and `*`.
 
     Kept apart because utilisation is: MFU counts `model`, what the mathematics needs; HFU counts `hardware`, what ran.
 
+    Raises ValueError for a negative count, TypeError for one that is not an integer.
+
     >>> linear_step(32, 128, 64, recomputed=True).hardware // linear_flops(32, 128, 64)
     4
+    >>> sum([linear_step(32, 128, 64)] * 2) == 2 * linear_step(32, 128, 64)
+    True
     """
 
     forward: int
     backward: int
     recomputation: int = 0
+
+    def __post_init__(self) -> None:
+        validate_fields(self, "forward", "backward", "recomputation")
 
     @property
     def model(self) -> int:
@@ -63,6 +71,15 @@ class StepFlops:
         return StepFlops(
             self.forward + other.forward, self.backward + other.backward, self.recomputation + other.recomputation
         )
+
+    def __radd__(self, other: object) -> StepFlops:
+        return self if other == 0 else NotImplemented  # where sum() starts
+
+    def __mul__(self, times: int) -> StepFlops:
+        n = validated_int("times", times)
+        return StepFlops(n * self.forward, n * self.backward, n * self.recomputation)
+
+    __rmul__ = __mul__
 
 
 # Matrix products

@@ -54,6 +54,8 @@ class Work:
         return arithmetic_intensity(self.flops, self.bytes)
 
     def __add__(self, other: Work) -> Work:
+        if not isinstance(other, Work):
+            return NotImplemented
         return Work(self.flops + other.flops, self.bytes + other.bytes)
 
 

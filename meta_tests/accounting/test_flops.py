@@ -1,5 +1,6 @@
 """The FLOP formulas that no claim names: products of any operands, steps, layers with a bias; and bad input."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -46,6 +47,15 @@ def test_steps_add_up_by_purpose_and_recomputation_counts_for_the_hardware_alone
     step = linear_step(2, 3, 4) + linear_step(2, 4, 5, input_gradient=False, recomputed=True)
     assert step == StepFlops(48 + 80, 96 + 80, 80), f"{step}"
     assert (step.model, step.hardware) == (304, 384), f"{step.model} and {step.hardware}"
+
+
+def test_steps_add_up_with_sum_and_multiply():
+    step = StepFlops(1, 2, 3)
+    assert sum([step, step]) == 2 * step == step * np.int8(2) == StepFlops(2, 4, 6)
+    with pytest.raises(TypeError):
+        _ = sum([step], start=1)
+    with pytest.raises(TypeError, match="times must be an integer"):
+        _ = step * 1.5
     with pytest.raises(TypeError):
         step + 1
 

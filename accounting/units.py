@@ -1,0 +1,53 @@
+"""Figures with their units, as people write them: 3.94 PFLOP, 16.2 GiB, 15T tokens."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from accounting.checks import validated_int, validated_real
+
+PREFIXES = "kMGTPEZY"
+
+
+def with_unit(value: float, unit: str) -> str:
+    """`value` to three significant digits, with the prefix that leaves 1 to 3 digits before the point, and its unit.
+
+    Prefixes are powers of 1000, but of 1024 for bytes, unit "B": 16.2 GiB. What is below 1 has no prefix.
+
+    Raises ValueError for infinity and NaN, TypeError for what is no number.
+
+    >>> with_unit(3943913849094144, "FLOP"), with_unit(17394617549, "B"), with_unit(3.35e12, "B/s")
+    ('3.94 PFLOP', '16.2 GiB', '3.35 TB/s')
+    """
+    number, base, prefix = validated_real("value", value), 1024 if unit == "B" else 1000, ""
+    if not math.isfinite(number):
+        raise ValueError(f"value must be finite, got {value!r}")
+    for each in PREFIXES:
+        if abs(number) < 0.9995 * base:  # 999.7 would round to 1000
+            break
+        number, prefix = number / base, f"{each}i".capitalize() if base == 1024 else each
+    digits = 0 if abs(number) >= 99.95 or (not prefix and number.is_integer()) else 1 if abs(number) >= 9.995 else 2
+    return f"{number:.{digits}f} {prefix}{unit}"
+
+
+def amount(figure: str | float, name: str = "amount") -> int:
+    """The whole number that a person's figure stands for: 15T tokens, 70B or 70e9 parameters, 80 GiB.
+
+    B is 10⁹ where it stands alone and a byte behind a prefix. `name` is the argument's, for the error.
+
+    Raises ValueError for another form, TypeError for what is no whole number.
+
+    >>> amount("15T"), amount("1.5k"), amount("80 GiB"), amount("70B"), amount(70e9)
+    (15000000000000, 1500, 85899345920, 70000000000, 70000000000)
+    """
+    if not isinstance(figure, str):
+        return validated_int(name, figure)
+    plain = figure.replace(",", "").replace("_", "").strip()
+    found = re.fullmatch(r"(\d+\.?\d*(?:e\d+)?)\s*(?:([kKMGTPE])(i?)B?|(B))?", plain)
+    if not found:
+        raise ValueError(f"{name} must be a number such as 15T, 70B, 80GiB or 1.5e12, got {figure!r}")
+    number, prefix, binary, billions = found.groups()
+    power = PREFIXES.index("k" if prefix == "K" else prefix) + 1 if prefix else 3 if billions else 0
+    factor: int = (1024 if binary else 1000) ** power
+    return round(float(number) * factor)
