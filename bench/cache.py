@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,23 +33,25 @@ class Caches(Protocol):
     last_level_bytes: int | None
 
 
-def flush_bytes(device: torch.device, caches: Caches) -> tuple[int, bool]:
+def flush_bytes(device: torch.device, caches: Caches, room_bytes: float = math.inf) -> tuple[int, bool]:
     """How large a buffer empties the caches of `device`: twice the last level; and whether it had to be cut short.
 
-    At least 256 MiB on an accelerator. On a CPU at most 1 GiB and a sixteenth of the memory.
+    At least 256 MiB on an accelerator, but at most a quarter of `room_bytes`. On a CPU at most 1 GiB and a sixteenth
+    of the memory.
     """
     wanted = 2 * (caches.last_level_bytes or UNKNOWN_CACHE_BYTES)
     if device.type != "cpu":
-        return max(wanted, LEAST_HIP_FLUSH_BYTES if torch.version.hip else LEAST_FLUSH_BYTES), False
+        wanted = max(wanted, LEAST_HIP_FLUSH_BYTES if torch.version.hip else LEAST_FLUSH_BYTES)
+        return int(min(wanted, room_bytes / 4)), wanted > room_bytes / 4
     limit = LARGEST_CPU_FLUSH_BYTES
     if caches.memory_bytes:
         limit = min(limit, int(caches.memory_bytes * LARGEST_SHARE_OF_MEMORY))
     return min(wanted, limit), wanted > limit
 
 
-def flush_of(device: torch.device, caches: Caches) -> Flush:
+def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf) -> Flush:
     """What empties these caches of `device`."""
-    size, capped = flush_bytes(device, caches)
+    size, capped = flush_bytes(device, caches, room_bytes)
     return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), capped, caches)
 
 

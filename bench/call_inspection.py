@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -34,7 +35,8 @@ class _Reads(TorchDispatchMode):
         super().__init__()
         self.operators = 0
         self.read: dict[int, torch.Tensor] = {}
-        self._written: dict[int, torch.Tensor] = {}  # by storage; kept alive, or an address would be used again
+        # Weak references keep no data alive, but the address of a storage from being used again.
+        self._written: dict[int, StorageWeakRef] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -45,7 +47,7 @@ class _Reads(TorchDispatchMode):
             if storage not in self._written and storage not in written:
                 self.read.setdefault(storage, tensor)
         for tensor in (*_tensors(out), *written.values()):
-            self._written[_storage(tensor)] = tensor
+            self._written.setdefault(_storage(tensor), StorageWeakRef(tensor.untyped_storage()))
         self.operators += not getattr(func, "is_view", False)
         return out
 

@@ -8,6 +8,7 @@ CPU the sustainable one is all there is, unless `burst_ratio` shows a difference
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch
 
 from accounting import measured
 from accounting.measured import alternating
+from accounting.memory import element_bytes
 from bench import search
 from bench.pace import Pace
 from bench.products import Operands, product
@@ -46,9 +48,14 @@ class Ceilings:
     """The best rates of this machine in this run, per dtype and regime, searched for when first asked for."""
 
     def __init__(
-        self, device: torch.device, pace: Pace, progress: Callable[..., None] = lambda text, ahead_s=0.0: None
+        self,
+        device: torch.device,
+        pace: Pace,
+        progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
+        room_bytes: Callable[[], float] = lambda: math.inf,  # what the operands may take together
     ) -> None:
         self._progress = progress
+        self._room_bytes = room_bytes
         self._device = device
         self._pace = pace
         self._timer = measured.clock(device)
@@ -98,7 +105,8 @@ class Ceilings:
     def zeros_ratio(self, dtype: str, pairs: int) -> float:
         """How many times as fast zeros are multiplied as random numbers: above 1, power is what limits the device."""
         shape = self.found(dtype).shape
-        random, zeros = Operands(dtype, *shape, self._device), Operands(dtype, *shape, self._device).zeroed()
+        random = Operands(dtype, *shape, self._device)
+        zeros = random.zeroed()
         of_random, of_zeros = (each.multiply(*shape)[0] for each in (random, zeros))
         self._settle(of_random)
         times = alternating(lambda: self._steady_s(of_random), lambda: self._steady_s(of_zeros))
@@ -106,9 +114,16 @@ class Ceilings:
 
     # ---- searching ----
 
+    def space(self, dtype: str) -> search.Space:
+        """The shapes that take no longer than the pace allows, and whose operands fit the memory."""
+        most_flops = self.probed(dtype) * self._pace.longest_call_s / 4
+        # Two operands, the result, and two operands that are zeros; each is drawn in fp32.
+        most_elements = self._room_bytes() / (5 * max(4, element_bytes(1, dtype)))
+        return search.space_of(self._device, most_flops, most_elements)
+
     def _search(self, dtype: str, regime: str) -> Ceiling:
         began = perf_counter()
-        space = search.space_of(self._device, self.probed(dtype) * self._pace.longest_call_s / 4)
+        space = self.space(dtype)
         operands = Operands(dtype, max(space.m), max(space.k), max(space.n), self._device)
         bursts = regime == "achievable"
         budget_s = SEARCH * self._pace.measure_s + (RESTS * REST_S if bursts else 0.0)

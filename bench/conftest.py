@@ -13,7 +13,7 @@ from bench.cache import Caches, Flush, flush_of
 from bench.ceilings import Ceilings
 from bench.measuring import Measure
 from bench.pace import PACES
-from bench.streams import Bandwidths, memory_size
+from bench.streams import Bandwidths, Size, memory_size
 
 # Of the bound, beyond which a peak is not that of dense products: with sparsity the vendors state twice as much, while
 # the highest clock, for which the bound is, differs from the nominal one by a few percent.
@@ -38,23 +38,31 @@ def peak_flop_per_s(
 
 
 @pytest.fixture(scope="session")
-def ceilings(device: torch.device, pace: str, progress_of: Callable[[str], Callable[..., None]]) -> Ceilings:
+def ceilings(
+    device: torch.device, pace: str, sizing: Any, progress_of: Callable[[str], Callable[..., None]]
+) -> Ceilings:
     """The best rates of this machine per dtype, measured when first asked for."""
-    return Ceilings(device, PACES[pace], progress_of("ceilings"))
+    return Ceilings(device, PACES[pace], progress_of("ceilings"), sizing.room_bytes)
 
 
 @pytest.fixture(scope="session")
-def flush(device: torch.device, caches: Caches) -> Callable[[], Flush]:
+def flush(device: torch.device, caches: Caches, sizing: Any) -> Callable[[], Flush]:
     """Makes the flush of the device's caches when first asked for: one buffer serves the whole run."""
-    return functools.cache(functools.partial(flush_of, device, caches))
+    return functools.cache(lambda: flush_of(device, caches, sizing.room_bytes()))
+
+
+@pytest.fixture(scope="session")
+def memory_arrays(device: torch.device, pace: str, caches: Caches, sizing: Any) -> Size:
+    """How long arrays are whose bandwidth is that of the memory, as far as its free part allows."""
+    return memory_size(device, pace, caches, sizing.room_bytes())
 
 
 @pytest.fixture(scope="session")
 def bandwidths(
-    device: torch.device, pace: str, caches: Caches, progress_of: Callable[[str], Callable[..., None]]
+    device: torch.device, pace: str, memory_arrays: Size, progress_of: Callable[[str], Callable[..., None]]
 ) -> Bandwidths:
     """The best bandwidths of this machine's memory by the share of reads, measured when first asked for."""
-    return Bandwidths(device, PACES[pace], memory_size(device, pace, caches), progress_of("bandwidths"))
+    return Bandwidths(device, PACES[pace], memory_arrays, progress_of("bandwidths"))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -157,10 +158,10 @@ class Operands:
         self._out = None if dtype in RESULTS else torch.empty(m * n, dtype=self._a.dtype, device=device)
 
     def zeroed(self) -> Operands:
-        """These operands, all zeros: a diagnostic of power, and no measurement."""
-        for operand in (self._a, self._b):
-            operand.copy_(torch.zeros_like(operand))
-        return self
+        """Operands of the same size that are all zeros, with the same result: a diagnostic of power, no measurement."""
+        zeros = copy.copy(self)
+        zeros._a, zeros._b = torch.zeros_like(self._a), torch.zeros_like(self._b)
+        return zeros
 
     def multiply(self, m: int, k: int, n: int) -> tuple[Callable[[], Tensor], int]:
         """The call that multiplies (m, k) by (k, n), and its FLOPs."""

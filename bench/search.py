@@ -169,17 +169,21 @@ def tiles_of(device: torch.device) -> tuple[tuple[int, int], ...]:
     return CPU_TILES if device.type == "cpu" else GPU_TILES
 
 
-def space_of(device: torch.device, most_flops: float = math.inf) -> Space:
-    """Sizes that show what a device can do, and whose largest product costs at most `most_flops`."""
+def space_of(device: torch.device, most_flops: float = math.inf, most_elements: float = math.inf) -> Space:
+    """Sizes that show what a device can do, and whose largest product costs at most `most_flops` and has no matrix of
+    more than `most_elements`."""
     if device.type == "cpu":
         sizes: tuple[int, ...] = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
         deepest = sizes
     else:
         sizes = tuple(sorted({1024 * each for each in (1, 2, 3, 4, 6, 8, 10, 12, 16)} | whole_waves(units_of(device))))
         deepest = tuple(1024 * each for each in (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32))
-    while len(sizes) > 2 and 2 * sizes[-1] ** 3 > most_flops:
+    while len(sizes) > 2 and (2 * sizes[-1] ** 3 > most_flops or sizes[-1] ** 2 > most_elements):
         sizes = sizes[:-1]
-    deepest = tuple(k for k in deepest if 2 * sizes[-1] ** 2 * k <= most_flops) or deepest[:1]
+    deepest = (
+        tuple(k for k in deepest if 2 * sizes[-1] ** 2 * k <= most_flops and sizes[-1] * k <= most_elements)
+        or deepest[:1]
+    )
     return Space(sizes, deepest, sizes)
 
 

@@ -22,10 +22,15 @@ from bench.work import STREAMS, bandwidth_of_mix, stream_work
 
 SCALAR = 3.0
 WANTED_MULTIPLE = 4  # of the last-level cache, by each array: STREAM's rule
+# Of an accelerator's, whose bandwidth has a bound: what is left in the cache of an array read before adds a part in 16.
+WANTED_DEVICE_MULTIPLE = 16
+LARGEST_SHARE_OF_ROOM = 1 / 4  # by each array: three of them, and a result
 LARGEST_ARRAY_BYTES = {"quick": 2**27, "default": 2**28, "thorough": 2**31}  # on a CPU
 LARGEST_SHARE_OF_MEMORY = 1 / 32
 LEAST_DEVICE_ARRAY_BYTES = 2**29  # of an accelerator: some 100 µs and more
-LEAST_HIP_ARRAY_BYTES = 2**30  # AMD's largest have a last level of 256 MiB that torch does not tell of
+LEAST_HIP_ARRAY_BYTES = (
+    WANTED_DEVICE_MULTIPLE * 2**28
+)  # AMD's largest have a last level of 256 MiB that torch does not tell of
 MEMORY = "memory"
 # Of numbers about 1: they are added in blocks, and so the roundings grow with the logarithm of their number.
 SUM_TOLERANCE = 256 * 2.0**-24
@@ -52,14 +57,20 @@ class Size:
         return self.multiple is not None and self.multiple > 1
 
 
-def memory_size(device: torch.device, pace: str, caches: Caches) -> Size:
-    """Arrays of four times the last-level cache each, of fp32; shorter, and labelled, where that is not to be had.
+def wanted_multiple(device: torch.device) -> int:
+    """How many last-level caches an array of a row of memory is to be long."""
+    return WANTED_MULTIPLE if device.type == "cpu" else WANTED_DEVICE_MULTIPLE
+
+
+def memory_size(device: torch.device, pace: str, caches: Caches, room_bytes: float = math.inf) -> Size:
+    """Arrays of 4 (an accelerator: 16) times the last-level cache each, of fp32; shorter, and labelled, where that is
+    not to be had: together they fit `room_bytes`.
 
     On a CPU each is at most what LARGEST_ARRAY_BYTES allows at this pace and a 32nd of the memory: the last level that
     a container names may be that of the whole host, of which it can use only a part.
     """
     known = caches.last_level_bytes
-    wanted = WANTED_MULTIPLE * (known or UNKNOWN_CACHE_BYTES)
+    wanted = wanted_multiple(device) * (known or UNKNOWN_CACHE_BYTES)
     if device.type == "cpu":
         limit = LARGEST_ARRAY_BYTES[pace]
         if caches.memory_bytes:
@@ -67,18 +78,19 @@ def memory_size(device: torch.device, pace: str, caches: Caches) -> Size:
         size = min(wanted, limit)
     else:
         size = max(wanted, LEAST_HIP_ARRAY_BYTES if torch.version.hip else LEAST_DEVICE_ARRAY_BYTES)
+    size = min(size, int(room_bytes * LARGEST_SHARE_OF_ROOM)) if room_bytes < math.inf else size
     multiple = size / known if known else None
-    return Size(size // 4, MEMORY, multiple, _label(multiple))
+    return Size(size // 4, MEMORY, multiple, _label(multiple, wanted_multiple(device)))
 
 
-def _label(multiple: float | None) -> str:
+def _label(multiple: float | None, wanted: int = WANTED_MULTIPLE) -> str:
     """
     >>> _label(4.0), _label(1.5), _label(0.5), _label(None)
     ('', 'arrays of 1.5 caches', 'fits the cache: 0.5 of it', 'cache unknown')
     """
     if multiple is None:
         return "cache unknown"
-    if multiple >= WANTED_MULTIPLE:
+    if multiple >= wanted:
         return ""
     return f"arrays of {multiple:.2g} caches" if multiple > 1 else f"fits the cache: {multiple:.2g} of it"
 
@@ -101,22 +113,22 @@ def cache_size(level: str, arrays: int, known: Mapping[str, int]) -> Size | None
     return Size(elements, level, 4 * elements / max(known.values()))
 
 
-def size_of(level: str, kernel: str, device: torch.device, pace: str, caches: Caches) -> Size | None:
+def size_of(level: str, kernel: str, memory_arrays: Size, caches: Caches) -> Size | None:
     """The arrays of `kernel` for a level of cache, or for the memory."""
     if level == MEMORY:
-        return memory_size(device, pace, caches)
+        return memory_arrays
     read, written, _ = STREAMS[kernel]
     return cache_size(level, read + written, caches.core_levels)
 
 
-def assert_level(size: Size, arrays: int, known: int | None) -> None:
+def assert_level(size: Size, arrays: int, known: int | None, wanted: int = WANTED_MULTIPLE) -> None:
     """Raises AssertionError for a row of memory, not labelled, whose arrays fit the last-level cache."""
     __tracebackhide__ = True
     if size.level != MEMORY or known is None:
         return
     each = 4 * size.elements
-    assert each >= WANTED_MULTIPLE * known or size.label, (
-        f"{arrays} arrays of {each} bytes are sold as memory, but each should be {WANTED_MULTIPLE} times the "
+    assert each >= wanted * known or size.label, (
+        f"{arrays} arrays of {each} bytes are sold as memory, but each should be {wanted} times the "
         f"last-level cache of {known} bytes, or the row be labelled"
     )
 

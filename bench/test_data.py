@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,9 +41,9 @@ def token_file(tmp_path_factory: pytest.TempPathFactory, pace: str) -> Callable[
 
 
 @pytest.fixture(scope="session")
-def appetite(device: torch.device, pace: str, progress_of: Callable[[str], Callable[..., None]]) -> float:
+def appetite(device: torch.device, sizing: Any, pace: str, progress_of: Callable[[str], Callable[..., None]]) -> float:
     """Tokens per second that the transformer of the training benchmarks consumes when it never waits for data."""
-    work = workload("transformer", device)
+    work = workload("transformer", device, sizing.fitting)
     progress_of("appetite")(f"{STEPS[pace]} steps")
     return work.tokens / measured.time(Step(work, "bf16", device), device, warmup=1, rounds=STEPS[pace]).median_s
 
@@ -124,13 +125,14 @@ def assert_first_batches(
 def test_training_loop(
     workers: int,
     device: torch.device,
+    sizing: Any,
     pace: str,
     token_file: Callable[[str], Path],
     stream: Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]],
     measure: Measure,
 ) -> None:
     """A step that takes its batch from the loader, beside the same step on a batch that is there already."""
-    work = workload("transformer", device)
+    work = workload("transformer", device, sizing.fitting)
     step, timer = Step(work, "bf16", device), measured.clock(device)
     batches = Batches(token_file("uint16"), "uint16", "random", work.batch, work.sequence)
     arriving = stream(batches, workers, device.type == "cuda")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import pytest
 import torch
@@ -96,6 +97,7 @@ def test_step(
     recipe: str,
     mode: str,
     device: torch.device,
+    sizing: Any,
     pace: str,
     ceilings: Ceilings,
     peak_flop_per_s: Callable[[str], float | None],
@@ -104,7 +106,7 @@ def test_step(
 ) -> None:
     if mode == "compiled" and device.type == "cpu" and pace != "thorough":
         pytest.skip("compiling for a CPU takes longer than all other benchmarks: --thorough only")
-    work = workload(model, device)
+    work = workload(model, device, sizing.fitting)
     skip_if_slow(work, recipe)
     step, flops = Step(work, recipe, device), work.flops()
 
@@ -166,8 +168,8 @@ def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_accumulation(model: str, device: torch.device, pace: str, measure: Measure) -> None:
-    work = workload(model, device)
+def test_accumulation(model: str, device: torch.device, sizing: Any, pace: str, measure: Measure) -> None:
+    work = workload(model, device, sizing.fitting)
     plain, step = (Step(work, "fp32", device, micro_batches=n) for n in (1, MICRO_BATCHES))
 
     def examine() -> Examined:
@@ -189,13 +191,14 @@ def test_accumulation(model: str, device: torch.device, pace: str, measure: Meas
 def test_checkpointing(
     model: str,
     device: torch.device,
+    sizing: Any,
     pace: str,
     ceilings: Ceilings,
     peak_flop_per_s: Callable[[str], float | None],
     measure: Measure,
 ) -> None:
     every = 2 if model == "deep-linear" else 1
-    work = workload(model, device)
+    work = workload(model, device, sizing.fitting)
     plain, spared = (work.flops(every) for every in (0, every))
     steps = {every: Step(work, "fp32", device, checkpoint_every=every) for every in (0, every)}
 

@@ -13,11 +13,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from accounting import models
+from accounting.activations import activation_bytes
 from accounting.flops import StepFlops
+from accounting.memory import element_bytes, training_bytes
 from accounting.models import GPT2_SMALL, DeepLinear, Transformer
 from bench.models import build, inputs, reduced
 from bench.products import Float32Products
 
+# `fitting(wanted, bytes_of, least)`: the size, halved until its bytes fit the memory, see `prooflops.suite.sizing`.
+Fitting = Callable[[int, Callable[[int], float], int], int]
+LEAST_BATCH = 4  # as many micro-batches are made of it
 RECIPES = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 LEARNING_RATE, WIDTH = 1e-3, 512  # up to that width
@@ -60,9 +65,19 @@ ON_ACCELERATOR = {
 }
 
 
-def workload(name: str, device: torch.device) -> Workload:
-    """The workload of that name at a size for `device`."""
-    return (ON_CPU if device.type == "cpu" else ON_ACCELERATOR)[name]
+def workload(name: str, device: torch.device, fitting: Fitting = lambda wanted, *_: wanted) -> Workload:
+    """The workload of that name at a size for `device`, its batch halved until a step of it is `fitting`."""
+    work = (ON_CPU if device.type == "cpu" else ON_ACCELERATOR)[name]
+    batch = fitting(work.batch, lambda batch: step_bytes(replace(work, batch=batch)), LEAST_BATCH)
+    return replace(work, batch=batch)
+
+
+def step_bytes(work: Workload) -> int:
+    """About what a step in fp32 holds at most, beside another: activations, three times the logits, two states."""
+    saved = activation_bytes(work.model, work.batch, work.sequence)
+    if isinstance(work.model, Transformer):
+        saved += 3 * element_bytes(work.tokens * work.model.vocab_size)
+    return 2 * training_bytes(models.parameter_count(work.model), 0) + saved
 
 
 class Step:

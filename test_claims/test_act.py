@@ -117,12 +117,12 @@ def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(device, b
     inputs, kept = [], []
     for layer, learns in zip(net, learning, strict=True):
         layer.weight.requires_grad_(learns)
-        layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0].data_ptr()))
+        layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     weights = {parameter.data_ptr() for parameter in net.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
         y = net(torch.randn(batch, width, device=device))
     got = {tensor.data_ptr() for tensor in kept} - weights
-    should = {pointer for pointer, learns in zip(inputs, learning, strict=True) if learns}
+    should = {x.data_ptr() for x, learns in zip(inputs, learning, strict=True) if learns}
     assert got == should, (
         f"{len(got - should)} kept tensors are no input of a learning layer, {len(should - got)} inputs are not kept"
         f" [{learning=}]"

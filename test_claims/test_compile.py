@@ -85,9 +85,10 @@ def changing_its_argument(x, seen):
 
 
 @pytest.fixture(scope="session")
-def x(device):
+def x(device, sizing):
     """Larger than most caches: fusing saves passes over the memory."""
-    return torch.randn(2**20 if device.type == "cpu" else 2**26, device=device)
+    wanted = 2**20 if device.type == "cpu" else 2**26
+    return torch.randn(sizing.fitting(wanted, lambda elements: 8 * 4 * elements, least=2**20), device=device)
 
 
 @pytest.fixture(scope="session")

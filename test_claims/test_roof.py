@@ -30,9 +30,10 @@ float_dtypes = st.sampled_from(["fp32", "bf16", "fp16", "fp64"])
 
 
 @pytest.fixture(scope="module")
-def memory(device):
-    """Operands beyond the cache of a core: 64 MiB each on a CPU, on a GPU 1 GiB."""
-    return Operands.of(2**24 if device.type == "cpu" else 2**28, device)
+def memory(device, sizing):
+    """Operands beyond the cache of a core: 64 MiB each on a CPU; on a GPU 1 GiB, or what fits with a result each."""
+    wanted = 2**24 if device.type == "cpu" else 2**28
+    return Operands.of(sizing.fitting(wanted, lambda elements: 4 * 6 * elements, least=2**22), device)
 
 
 def meta(*shapes, dtype="fp32"):

@@ -53,6 +53,7 @@ from meta_tests.bench.stand_ins import SHORT, Rounds
 from prooflops.machine.caches import Caches
 from prooflops.model.examination import Examination
 from prooflops.model.user_model import UserModel
+from prooflops.suite.sizing import Sizing
 
 CPU = torch.device("cpu")
 HOST_S, KERNEL_S = 1e-6, 1e-3  # the simulated host's time of an operator, and the device's from a warm cache
@@ -201,10 +202,8 @@ class Core:
 
 def make_small(bench: Bench) -> None:
     """Has all benchmarks use small cases, and what this machine lacks stood in for."""
-    elements = 3 * streams.WINDOW
-    bench.set(streams, "memory_size", lambda *_: Size(elements, MEMORY, 4.0))
     for module in (test_training, test_data):
-        bench.set(module, "workload", lambda name, device: TINY[name])
+        bench.set(module, "workload", lambda name, *_: TINY[name])
     bench.set(kernels, "LAYER", (64, 96))
     bench.set(test_data, "BATCH", 4)
     bench.set(test_data, "SEQUENCE", 64)
@@ -250,15 +249,16 @@ def ceiling(bench: Bench) -> None:
 
 
 def stream(bench: Bench, level: str = MEMORY) -> None:
+    arrays = Size(3 * streams.WINDOW, MEMORY, 4.0)
     test_bandwidth.test_stream(
-        level, "triad", CPU, "quick", caches(3 * streams.WINDOW), {}, VENDOR_BYTES, bench.measure()
+        level, "triad", CPU, arrays, caches(3 * streams.WINDOW), {}, VENDOR_BYTES, bench.measure()
     )
 
 
 def place_of(bench: Bench, cold: bool) -> Callable[[kernels.Kernel], None]:
     roofs: Any = SimpleNamespace(bytes_per_s=lambda reads: VENDOR_BYTES, size=Size(2**16, MEMORY, None))
     fixture = test_roofline.place.__wrapped__
-    return fixture(caches(CACHE if cold else 1), bench.ceilings, roofs, bench.measure(), bench.peak, VENDOR_BYTES)  # type: ignore[no-any-return]
+    return fixture(CPU, caches(CACHE if cold else 1), bench.ceilings, roofs, bench.measure(), bench.peak, VENDOR_BYTES)  # type: ignore[no-any-return]
 
 
 def kernel(bench: Bench, cold: bool = True) -> None:
@@ -273,16 +273,18 @@ def layer(bench: Bench) -> None:
 def step(bench: Bench, model: str = "deep-linear", mode: str = "eager") -> None:
     pace = "thorough" if mode == "compiled" else "quick"
     test_training.test_step(
-        model, "fp32", mode, CPU, pace, bench.ceilings, bench.peak, lambda *_: None, bench.measure()
+        model, "fp32", mode, CPU, Sizing(CPU), pace, bench.ceilings, bench.peak, lambda *_: None, bench.measure()
     )
 
 
 def checkpointing(bench: Bench) -> None:
-    test_training.test_checkpointing("deep-linear", CPU, "quick", bench.ceilings, bench.peak, bench.measure())
+    test_training.test_checkpointing(
+        "deep-linear", CPU, Sizing(CPU), "quick", bench.ceilings, bench.peak, bench.measure()
+    )
 
 
 def accumulation(bench: Bench) -> None:
-    test_training.test_accumulation("deep-linear", CPU, "quick", bench.measure())
+    test_training.test_accumulation("deep-linear", CPU, Sizing(CPU), "quick", bench.measure())
 
 
 def token_file(bench: Bench, dtype: str) -> Path:
@@ -304,7 +306,9 @@ def batches(bench: Bench) -> None:
 
 
 def training_loop(bench: Bench) -> None:
-    test_data.test_training_loop(0, CPU, "quick", partial(token_file, bench), partial(loader, bench), bench.measure())
+    test_data.test_training_loop(
+        0, CPU, Sizing(CPU), "quick", partial(token_file, bench), partial(loader, bench), bench.measure()
+    )
 
 
 def copy(bench: Bench) -> None:

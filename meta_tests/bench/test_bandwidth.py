@@ -33,7 +33,9 @@ def stream_row(
     """One whole benchmark of a stream, on short arrays, where every round takes `seconds`."""
     measure = a_measure(seconds)
     caches = Caches({"L3": last_level})
-    test_bandwidth.test_stream(MEMORY, kernel, CPU, "quick", caches, {arrays.a.numel(): arrays}, bound, measure)
+    test_bandwidth.test_stream(
+        MEMORY, kernel, CPU, Size(2, MEMORY, None), caches, {arrays.a.numel(): arrays}, bound, measure
+    )
     return measure.info
 
 

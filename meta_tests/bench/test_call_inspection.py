@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 
+from accounting import measured
 from bench import call_inspection
 from bench.call_inspection import assert_random, examine
 from bench.products import DTYPES, Product, Unsupported, product
@@ -42,6 +46,33 @@ def test_many_zeros_among_random_numbers_are_noticed(share: float) -> None:
     else:
         with pytest.raises(AssertionError, match=r"\d\d% of an input .* are 0, but inputs should be random"):
             assert_random([data])
+
+
+def test_what_a_call_writes_is_freed_as_it_is_without_being_looked_at() -> None:
+    x = torch.randn(2**18)
+
+    def held_bytes(look: Callable[[Callable[[], object]], object]) -> int:
+        with measured.memory("cpu") as held:
+            look(lambda: [x + 1 for _ in range(8)] and [(x * 2).relu_().sum() for _ in range(64)])
+        return held.peak_bytes
+
+    plain = held_bytes(lambda function: function())
+    looked_at = held_bytes(examine)
+    assert looked_at < plain + x.nbytes, f"a call holds {plain} bytes, but looked at {looked_at}"
+
+
+def test_a_storage_that_takes_the_place_of_a_freed_one_is_told_from_it() -> None:
+    """The second of two inputs often gets the address of what the call wrote, and freed, before."""
+
+    def read_later() -> None:
+        (torch.zeros(2**12) + 1).sum()
+        inputs.append(torch.from_numpy(np.ones(2**12)))
+        inputs[-1].sum()
+
+    inputs: list[torch.Tensor] = []
+    for _ in range(20):
+        seen = examine(read_later)
+        assert any(tensor is inputs[-1] for tensor in seen.inputs), "an input was taken for what the call wrote"
 
 
 def test_what_a_call_reads_is_not_overwritten() -> None:

@@ -41,9 +41,9 @@ def place() -> Callable[..., dict[str, Any]]:
         bandwidths = Bandwidths(CPU, PACES["quick"], Size(2**12, MEMORY, 4.0))
         bandwidths._measured |= {1.0: 4e10, 0.5: 2e10}
         measure = a_measure(seconds)
-        test_roofline.place.__wrapped__(Caches({"L3": 1}), ceilings, bandwidths, measure, lambda dtype: None, None)(
-            kernel
-        )
+        test_roofline.place.__wrapped__(
+            CPU, Caches({"L3": 1}), ceilings, bandwidths, measure, lambda dtype: None, None
+        )(kernel)
         return measure.info
 
     return placed

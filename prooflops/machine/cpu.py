@@ -10,6 +10,8 @@ import platform
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
 
 
 def name() -> str:
@@ -35,6 +37,18 @@ def memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def free_bytes() -> int | None:
+    """The memory that new tensors can take: what Linux calls available, within this container's limit; else None."""
+    available = next((line.split()[1] for line in text(MEMINFO).splitlines() if line.startswith("MemAvailable:")), "")
+    limit = text(CGROUP / "memory.max")
+    held = next(
+        (line.split()[1] for line in text(CGROUP / "memory.stat").splitlines() if line.startswith("anon ")), "0"
+    )
+    left = [int(available) * 1024] if available else []
+    left += [max(int(limit) - int(held), 0)] if limit.isdigit() else []
+    return min(left, default=memory_bytes())
 
 
 def text(file: Path) -> str:

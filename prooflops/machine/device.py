@@ -187,6 +187,18 @@ def memory_bytes(device: torch.device) -> int | None:
     return cpu.memory_bytes()
 
 
+def free_bytes(device: torch.device) -> int | None:
+    """The memory that new tensors can take on `device`, with the blocks that torch keeps cached; None if unknown."""
+    if device.type == "cpu":
+        return cpu.free_bytes()
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    module = getattr(torch, device.type)
+    ask = getattr(module, "mem_get_info", None)  # not in each torch for XPU
+    cached = module.memory_reserved(device) - module.memory_allocated(device)
+    return None if ask is None else int(ask(device)[0] + cached)
+
+
 def flags() -> dict[str, Any]:
     """The settings of torch that change speed or precision."""
     return {

@@ -19,6 +19,7 @@ from prooflops.run_state import WATCH
 from prooflops.suite.peaks import Peaks
 from prooflops.suite.ranks import RankPlugin
 from prooflops.suite.run import EVIDENCE, RUN
+from prooflops.suite.sizing import Sizing
 from prooflops.suite.speed import Speed
 
 
@@ -53,6 +54,12 @@ def isa(device: torch.device) -> list[str]:
 def caches(device: torch.device) -> Caches:
     """The data caches of the device under test, and the memory of the host, see `prooflops.machine.caches`."""
     return caches_of(device)
+
+
+@pytest.fixture(scope="session")
+def sizing(device: torch.device) -> Sizing:
+    """Sizes that fit the free memory of the device under test, see `prooflops.suite.sizing`."""
+    return Sizing(device)
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,12 @@ def host_to_device_copies(function: Callable[[], Any]) -> int:
     return sum("HtoD" in event.name or "HostToDevice" in event.name for event in profile.events())
 
 
+def empty_host_cache() -> None:
+    """Gives back the pinned blocks that torch keeps for later tensors and that no copy is using any more."""
+    public = getattr(torch.accelerator, "empty_host_cache", None)  # newer than the oldest torch here
+    (public or torch._C._host_emptyCache)()
+
+
 def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float, bool]:
     """Seconds until a non_blocking copy returned, seconds it took on the device, and whether it then still ran."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

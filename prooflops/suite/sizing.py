@@ -1,0 +1,52 @@
+"""How large operands may be: of the memory that is free on the device, and of what its bandwidth moves in a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s
+from prooflops.machine import device as machine
+
+SHARE_OF_FREE = 0.75  # that the operands and results of one test take: workspaces and fragments need the rest
+# Of a device without one on record: that of the fastest, so that what must take long enough does.
+FASTEST_BYTES_PER_S = max(bandwidth_bytes_per_s(row) or 0.0 for row in ACCELERATORS.values())
+
+
+class Sizing:
+    """The fixture `sizing`: sizes for the device under test."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def room_bytes(self) -> float:
+        """What one test may take of the device's memory, of the part that is free; infinite where nobody knows."""
+        free = machine.free_bytes(self._device)
+        return float("inf") if free is None else SHARE_OF_FREE * free
+
+    def fitting(self, wanted: int, bytes_of: Callable[[int], float], least: int = 1) -> int:
+        """`wanted`, halved until `bytes_of` it fits the room. Skips, and says what is needed, below `least`.
+
+        Raises ValueError for a `least` that is not from 1 to `wanted`.
+        """
+        __tracebackhide__ = True
+        if not 1 <= least <= wanted:
+            raise ValueError(f"least must be from 1 to {wanted}, got {least}")
+        room, size = self.room_bytes(), wanted
+        while size >= least:
+            if bytes_of(size) <= room:
+                return size
+            size //= 2
+        need, free = bytes_of(least) / SHARE_OF_FREE, room / SHARE_OF_FREE
+        pytest.skip(f"needs {need / 2**30:.3g} GiB of free memory, {self._device} has {free / 2**30:.3g}")
+
+    def require(self, nbytes: float) -> None:
+        """Skips a test whose operands and results of `nbytes` do not fit, and says what is needed."""
+        __tracebackhide__ = True
+        self.fitting(1, lambda _: nbytes)
+
+    def bytes_moved_in(self, seconds: float) -> int:
+        """The bytes that the memory of an accelerator moves in so many seconds, at the bandwidth on record."""
+        return int(seconds * (bandwidth_bytes_per_s(machine.accelerator(self._device)) or FASTEST_BYTES_PER_S))
