@@ -31,7 +31,7 @@ SOURCES = {
 OPTIONS_OF_OTHERS = {"--nproc-per-node", "--kill-on-bad-exit"}  # torchrun's and srun's
 OPTIONS_OF_OTHERS |= {name for action in parser()._actions for name in action.option_strings}  # of make evidence
 ALIASES = {"--junitxml"}  # known to pytest, and not in its help
-GENERATED = {"docs/api", "reports/report.md", "reports/verdicts.json"}
+GENERATED = {"docs/api", "reports/report.html", "reports/report.md", "reports/verdicts.json"}
 
 page = pytest.mark.parametrize("page", PAGES)
 

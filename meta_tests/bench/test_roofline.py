@@ -19,7 +19,9 @@ from bench.streams import MEMORY, Bandwidths, Size
 from bench.work import bandwidth_of_mix
 from meta_tests.bench.stand_ins import CPU, SteadyRounds
 from prooflops.machine.caches import Caches
-from prooflops.suite import plots, report
+from prooflops.suite.report import plots, tables
+from prooflops.suite.report.measurement import Measurement
+from prooflops.suite.report.run_report import RunReport
 
 
 def a_measure(seconds: float = 1e-3) -> Measure:
@@ -103,8 +105,8 @@ def test_a_kernel_above_its_roof_has_the_roof_measured_again(
     assert info["roof_remeasured"] == "bandwidth"
 
 
-def as_bench(name: str, info: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "stats": {"median": 1e-3, "iqr": 1e-4}, "extra_info": info}
+def as_bench(name: str, info: dict[str, Any]) -> Measurement:
+    return Measurement.of({"name": name, "stats": {"median": 1e-3, "iqr": 1e-4}, "extra_info": info})
 
 
 def test_the_report_has_a_row_for_each_kernel_and_says_how_each_was_measured(
@@ -113,14 +115,14 @@ def test_the_report_has_a_row_for_each_kernel_and_says_how_each_was_measured(
     gelu = as_bench("test_kernel[gelu-fused]", place(kernels.kernel("gelu-fused", *rows), seconds=1e-3))
     stream = as_bench("test_stream[memory-add]", {"memory_level": MEMORY, "flop_per_s": 1e9, "bytes_per_s": 1.2e10,
                       "label": "arrays of 2 caches", "conditions": {"labels": ["contended: load 4"]}})  # fmt: skip
-    head, *table = report.benchmark_table([gelu, stream])
+    head, *table = tables.benchmark_table([gelu, stream])
     assert head[-1] == "measured"
     assert [row[-1] for row in table] == ["memory-bound", "arrays of 2 caches, contended"]
     assert table[1][3] == "12.0 GB/s"
-    _, row = report.roofline_table([gelu, stream])
+    _, row = tables.roofline_table([gelu, stream])
     assert row[:4] == ["kernel[gelu-fused]", "0.625", "0.125 *", "50%"]
     assert row[-3:] == ["memory", "50", "no peak on record"]
-    drawing = plots.roofline_svg([gelu, stream], "Roofs")
-    assert drawing is not None
-    ET.fromstring(drawing)
-    assert "20 GB/s, 50% reads" in drawing
+    plot = plots.roofline(RunReport({"name": "a machine"}, (), benchmarks=(gelu, stream)))
+    assert plot is not None
+    ET.fromstring(plot.svg)
+    assert "20.0 GB/s, 50% reads" in plot.svg

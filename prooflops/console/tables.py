@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ COLOURS = {
     "SLOWER": "red", "MORE MEMORY": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green",
     "LESS MEMORY": "green", "INCONCLUSIVE": "yellow", "MORE INSTRUCTIONS": "yellow",
 }  # fmt: skip
+NARROWEST = 5  # columns that wrapping leaves of a cell
 
 
 def engineering(value: float, unit: str) -> str:
@@ -56,6 +59,32 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """As `aligned`, with the widest columns wrapped so far that a line takes `width` columns; None: not wrapped.
+
+    >>> fitted([["benchmark", "rate"], ["matmul of a large matrix", "1 GFLOP/s"]], 24)
+    ['benchmark           rate', 'matmul of a    1 GFLOP/s', 'large matrix']
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    spare = (width or 0) - 2 * (len(widths) - 1)
+    if width is None or sum(widths) <= spare:
+        return aligned(rows)
+    least = [min(each, NARROWEST) for each in widths]
+    while sum(widths) > spare and any(each > low for each, low in zip(widths, least, strict=True)):
+        widest = max(range(len(widths)), key=lambda column: (widths[column] > least[column]) * widths[column])
+        widths[widest] -= 1
+    lines = []
+    for row in rows:
+        cells = [
+            textwrap.wrap(cell, size, break_on_hyphens=True) or [""] for cell, size in zip(row, widths, strict=True)
+        ]
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            padded = (part.ljust(size) if not column else part.rjust(size)
+                      for column, (part, size) in enumerate(zip(parts, widths, strict=True)))  # fmt: skip
+            lines.append("  ".join(padded).rstrip())
+    return lines
 
 
 def write_coloured(terminal: pytest.TerminalReporter, lines: Iterable[str]) -> None:

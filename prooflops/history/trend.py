@@ -83,10 +83,21 @@ def tables(summaries: Sequence[Summary]) -> dict[str, list[list[str]]]:
     return {device: table(found) for device, found in devices.items()}
 
 
-def markdown(summaries: Sequence[Summary], names: Collection[str]) -> list[str]:
-    """The benchmarks of these names that have enough records for a change to show, as lines of Markdown; else none."""
-    enough = [found for found in trends(summaries) if found.name in names and len(found.records) >= 2 * FEWEST]
-    if not enough:
+def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Trend]:
+    """The trends of the benchmarks of these names that have enough records for a change to show, changed ones first."""
+    found = [each for each in trends(summaries) if each.name in names and len(each.records) >= 2 * FEWEST]
+    return sorted(found, key=lambda trend: not trend.changes)
+
+
+def markdown(found: Sequence[Trend]) -> list[str]:
+    """Trends as lines of Markdown; none without any."""
+    if not found:
         return []
-    rows = table(sorted(enough, key=lambda trend: not trend.changes))
-    return ["## Trend", "", *markdown_table(rows), "", f"Changes of level by more than {SMALLEST:.0%}, by ranks.", ""]
+    return [
+        "## Trend",
+        "",
+        *markdown_table(table(found)),
+        "",
+        f"Changes of level by more than {SMALLEST:.0%}, by ranks.",
+        "",
+    ]

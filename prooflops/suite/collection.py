@@ -52,6 +52,24 @@ def _runs_all_claims(config: pytest.Config) -> bool:
     return not narrowed and any(path == wanted or path in wanted.parents for path in given)
 
 
+def selection_of(config: pytest.Config) -> str:
+    """What the command line chose of the suite, in words; empty for the whole of it."""
+    option = config.option
+    root, given = config.rootpath, [(config.invocation_params.dir / each).resolve() for each in config.args]
+    whole = {(root / path).resolve() for path in config.getini("testpaths")}
+    words = [] if whole <= {*given} or root.resolve() in given else config.args
+    for name, values in {
+        "--claim": option.claim,
+        "-k": [option.keyword] if option.keyword else [],
+        "-m": [option.markexpr] if option.markexpr else [],
+        "--deselect": config.getoption("deselect", None) or [],
+        "--ignore": [*(option.ignore or []), *(option.ignore_glob or [])],
+        "--last-failed": [""] if config.getoption("lf", False) else [],
+    }.items():
+        words = [*words, *(f"{name} {value}".strip() for value in values)]
+    return f"only {' '.join(words)}" if words else ""
+
+
 def note_all_tests(config: pytest.Config, run: Run, items: Iterable[pytest.Item]) -> None:
     """Notes every test of each claim that these items bear, with what to say of one that does not run.
 

@@ -18,8 +18,9 @@ import prooflops
 from accounting import measured
 from prooflops.gate.settings import history_folder
 from prooflops.machine import device as machine
+from prooflops.machine.caches import caches_of
 from prooflops.run_state import PARTIAL, is_replicate
-from prooflops.suite import ranks, report
+from prooflops.suite import ranks
 from prooflops.suite.collection import (
     EXAMPLE_COUNTER,
     check_claims_exist,
@@ -27,12 +28,14 @@ from prooflops.suite.collection import (
     claims_of,
     count_examples,
     note_all_tests,
+    selection_of,
     skip_without_hardware,
     use_device_clock,
 )
 from prooflops.suite.crashes import crash_of, one_line
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
+from prooflops.suite.report import terminal, writing
 from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
 
 pytest_plugins = ["prooflops.suite.fixtures"]
@@ -58,7 +61,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a dense peak of this device where none is on record, such as bf16=989e12; may be repeated",
     )
     parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
-    group.addoption("--report", metavar="DIR", default="reports", help="folder of verdicts.json and report.md")
+    group.addoption(
+        "--report", metavar="DIR", default="reports", help="folder of report.html, report.md and verdicts.json"
+    )
     group.addoption(
         "--known-failures", metavar="FILE", help="claims known to fail on this machine: one id a line, # comments"
     )
@@ -235,6 +240,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config, run = session.config, session.config.stash[RUN]
     if not _only_starts_others(config):
         run.fingerprint = machine.fingerprint(run.device)
+        run.caches = {**caches_of(run.device).levels}
     if threading.current_thread() is threading.main_thread():
         end_run_on_sigint(session)
 
@@ -284,15 +290,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     # a gate run.
     only_model = config.getoption("model", None) and not run.outcomes
     config.stash[PARTIAL] = run.partial
-    folder = None if is_replicate() or only_model else Path(config.option.report, *(["partial"] if run.partial else []))
-    finished = config.stash[report.FINISHED] = report.finish(config, run, folder=folder, records=history_folder(config))
+    run.selection = selection_of(config)
+    folder = Path(config.option.report, "partial" if run.partial or run.selection else "")
+    finished = config.stash[writing.FINISHED] = writing.finish(
+        config, run, folder=None if is_replicate() or only_model else folder, records=history_folder(config)
+    )
     if finished.unwritten and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if finished.verdicts and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+    if finished.report.claims and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK  # all that was asked for is on record
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     stash = terminalreporter.config.stash
-    if report.FINISHED in stash:
-        report.print_summary(terminalreporter, stash[report.FINISHED], stash[RUN])
+    if writing.FINISHED in stash:
+        terminal.print_summary(terminalreporter, stash[writing.FINISHED], stash[RUN].known)

@@ -168,10 +168,11 @@ class RankPlugin:
         self._status = int(exitstatus)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from prooflops.suite import report
+        from prooflops.suite.report import writing
 
-        finished = terminalreporter.config.stash.get(report.FINISHED, None)
-        benchmarks = [bench for bench in finished.benchmarks if "ranks" in bench["extra_info"]] if finished else []
+        finished = terminalreporter.config.stash.get(writing.FINISHED, None)
+        found = finished.content["benchmarks"] if finished else []
+        benchmarks = [bench for bench in found if "ranks" in bench["extra_info"]]
         if benchmarks and not self.rank:
             terminalreporter.section(f"{self.size} ranks")
             for line in aligned(table(benchmarks)):

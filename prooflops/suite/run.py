@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -68,6 +69,9 @@ class Run:
         self.stopped = ""  # why the run ended early, if it did
         self.notes: list[str] = []  # on settings of the machine that this run does not follow
         self.fingerprint: dict[str, Any] = {}  # as it was at the start: a lost device cannot be asked
+        self.caches: dict[str, int] = {}  # bytes of data cache by level
+        self.selection = ""  # what was chosen on the command line, where that is not the whole suite
+        self._began = time.monotonic()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.chosen = {item.nodeid: item.stash[EVIDENCE].claims for item in session.items if EVIDENCE in item.stash}
@@ -98,6 +102,11 @@ class Run:
         ended = self.stopped or "the run ended before them"
         unrun = {test: ended if test in self.chosen else why for test, why in self.tests[claim].items()}
         return [*known, *(Outcome(test, "unrun", why, cases=0) for test, why in unrun.items() if test not in ran)]
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken until now."""
+        return time.monotonic() - self._began
 
     @property
     def partial(self) -> str:

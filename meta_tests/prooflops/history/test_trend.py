@@ -9,7 +9,8 @@ from meta_tests.prooflops.statistics.simulated import times
 from prooflops.history import records, trend
 from prooflops.history.records import Summary, Timed
 from prooflops.statistics.change_points import FEWEST
-from prooflops.suite import report
+from prooflops.suite.report.run_report import RunReport
+from prooflops.suite.report.writing import trends_of
 
 
 def summary(index: int, time_s: float, *, device: str = "cpu-1", method: int = 3) -> Summary:
@@ -56,8 +57,7 @@ def test_the_report_shows_the_trend_of_its_own_benchmarks_on_its_own_machine(
     stored(mine, "few", [1.0] * (2 * FEWEST - 1))
     stored(mine, "not in this run", times((1.0, 9)))
     stored(other, "a", times((9.0, 9)))
-    benchmarks = [{"fullname": "a"}, {"fullname": "few"}]
-    lines = report.trend_lines(pytestconfig, tmp_path, report.FinishedRun(mine, [], [], benchmarks, None, None))
+    lines = trend.markdown(trends_of(pytestconfig, tmp_path, RunReport(mine, ()), {"a", "few"}))
     rows = [line for line in lines if line.startswith("| ")][2:]
     assert lines[0] == "## Trend"
     assert len(rows) == 1, f"{rows}, but should be the one row of the benchmark with 18 records on this machine"

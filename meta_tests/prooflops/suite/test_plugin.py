@@ -279,12 +279,13 @@ def test_after(): ...
 SWALLOWED = "try:\n        os.kill(os.getpid(), signal.SIGINT)\n    except KeyboardInterrupt: ..."
 LOST = "monkeypatch.setattr(machine, 'why_lost', lambda device: 'CUDA error: an illegal address')\n    assert False"
 STOPPING = {"interrupted": "raise KeyboardInterrupt", "swallowed": SWALLOWED, "lost": LOST}
+WHOLE = "-o testpaths='test_claims/test_demo.py test_claims/test_other.py'"
 PART_LINES = {
-    "whole": "--report reports test_claims/test_demo.py test_claims/test_other.py",
+    "whole": f"--report reports {WHOLE}",
     "deselected": "--report deselected -k test_first test_claims/test_demo.py test_claims/test_other.py",
     "named": "--report named test_claims/test_demo.py::test_first",
     "one file": "--report one_file test_claims/test_demo.py",
-    "unwritable": "--report /dev/null/reports test_claims/test_demo.py test_claims/test_other.py",
+    "unwritable": f"--report /dev/null/reports {WHOLE}",
     **{why: f"--report reports test_claims/test_{why}.py" for why in STOPPING},
 }
 
@@ -309,8 +310,9 @@ def part_house(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, dict[st
 
 
 def verdicts_in(folder: Path) -> dict[str, tuple[str, str]]:
-    rows = json.loads((folder / "verdicts.json").read_text())
-    return {row["id"]: (row["verdict"], row["reason"]) for row in rows}
+    content = json.loads((folder / "verdicts.json").read_text())
+    assert content["whole"] is (folder.name == "reports"), content["partial"]
+    return {row["id"]: (row["verdict"], row["reason"]) for row in content["claims"]}
 
 
 @pytest.mark.parametrize(
@@ -318,10 +320,10 @@ def verdicts_in(folder: Path) -> dict[str, tuple[str, str]]:
     [
         ("reports", "demo.two-tests", "holds", ""),
         ("reports", "demo.two-files", "holds", ""),
-        ("deselected", "demo.two-tests", "not checked", "1 of 2 tests ran: deselected"),
-        ("named", "demo.two-tests", "not checked", "1 of 2 tests ran: not named on the command line"),
-        ("one_file", "demo.two-tests", "holds", ""),
-        ("one_file", "demo.two-files", "not checked", "1 of 2 tests ran: test_other.py was not collected"),
+        ("deselected/partial", "demo.two-tests", "not checked", "1 of 2 tests ran: deselected"),
+        ("named/partial", "demo.two-tests", "not checked", "1 of 2 tests ran: not named on the command line"),
+        ("one_file/partial", "demo.two-tests", "holds", ""),
+        ("one_file/partial", "demo.two-files", "not checked", "1 of 2 tests ran: test_other.py was not collected"),
     ],
 )
 def test_a_claim_is_not_checked_by_a_part_of_its_tests(

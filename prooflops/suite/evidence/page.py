@@ -70,9 +70,9 @@ def page_lines(folder: Folder, rows: Rows, verdicts: Sequence[Verdict]) -> list[
     shown = [each for each in verdicts if each.verdict in (*RED, "not checked")]
     lines += markdown_table([["claim", "verdict", "reason"], *([f"`{v.id}`", v.verdict, v.reason] for v in shown)])
     if benchmarks := [bench for row in rows for bench in row.get("benchmarks", ())]:
-        from prooflops.suite.report import benchmark_table  # brings torch
+        from prooflops.suite.report.tables import evidence_table  # brings torch
 
-        lines += ["", "## Benchmarks", "", *markdown_table(benchmark_table(benchmarks, plan["peaks"]))]
+        lines += ["", "## Benchmarks", "", *markdown_table(evidence_table(benchmarks, plan["peaks"]))]
     slow = sorted(rows, key=lambda row: -row.get("seconds", 0))[:10]
     lines += ["", "## The longest tests", ""]
     lines += markdown_table(

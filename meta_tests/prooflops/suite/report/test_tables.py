@@ -1,7 +1,8 @@
 """The tables say what the records hold."""
 
-from prooflops.suite import report
-from prooflops.suite.verdicts import Verdict
+from prooflops.suite.report import tables
+from prooflops.suite.report.measurement import Measurement
+from prooflops.suite.report.run_report import ClaimResult
 
 
 def bench(name: str, median: float = 1e-3, **extra: object) -> dict:
@@ -21,7 +22,7 @@ PRODUCT = bench(
 
 
 def test_a_benchmark_row_has_time_spread_rate_and_both_shares() -> None:
-    assert report.benchmark_table([PRODUCT])[1] == [
+    assert tables.benchmark_table([Measurement.of(PRODUCT)])[1] == [
         "matmul[bf16-square-1024]",
         "1.00 ms",
         "10.0%",
@@ -32,19 +33,23 @@ def test_a_benchmark_row_has_time_spread_rate_and_both_shares() -> None:
 
 
 def test_a_benchmark_that_multiplies_nothing_has_no_mfu_to_lack() -> None:
-    assert report.benchmark_table([bench("test_cast", bytes_per_s=1.5e10)])[1][3:] == ["15.0 GB/s", "-", "-"]
+    assert tables.benchmark_table([Measurement.of(bench("test_cast", bytes_per_s=1.5e10))])[1][3:] == [
+        "15.0 GB/s",
+        "-",
+        "-",
+    ]
 
 
 def test_topics_are_counted_by_verdict_and_their_cases_added() -> None:
     verdicts = [
-        Verdict("a.x", "holds", "", 100, 1.0),
-        Verdict("a.y", "FAILS", "no", 3, 1.0),
-        Verdict("b.z", "on record", "so it is", 0, 0.0),
+        ClaimResult("a.x", "a", "", "holds", "", cases=100),
+        ClaimResult("a.y", "a", "", "FAILS", "no", cases=3),
+        ClaimResult("b.z", "b", "", "on record", "so it is"),
     ]
-    head, *rows = report.topic_table(verdicts)
+    head, *rows = tables.topic_table(verdicts)
 
     def row(topic: str, claims: str, cases: str, **counts: str) -> dict[str, str]:
-        return {"topic": topic, "claims": claims, "cases": cases, **dict.fromkeys(report.VERDICTS, "·"), **counts}
+        return {"topic": topic, "claims": claims, "cases": cases, **dict.fromkeys(tables.VERDICTS, "·"), **counts}
 
     assert [dict(zip(head, each, strict=True)) for each in rows] == [
         row("a", "2", "103", holds="1", FAILS="1"),

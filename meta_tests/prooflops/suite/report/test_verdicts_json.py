@@ -1,0 +1,35 @@
+"""verdicts.json has the form that its schema promises."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from prooflops.suite.report import verdicts_json
+from prooflops.suite.report.run_report import RunReport
+from prooflops.suite.verdicts import VERDICTS
+
+SCHEMA = json.loads(verdicts_json.SCHEMA_FILE.read_text())
+
+
+def test_the_schema_names_every_verdict_and_the_version_written() -> None:
+    assert tuple(SCHEMA["$defs"]["claim"]["properties"]["verdict"]["enum"]) == VERDICTS
+    assert SCHEMA["properties"]["schema"]["const"] == verdicts_json.SCHEMA
+
+
+def test_a_run_is_written_as_the_schema_says(report: RunReport) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the [dev] packages")
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    validator.check_schema(SCHEMA)
+    content = json.loads(verdicts_json.text(report))
+    validator.validate(content)
+    validator.validate(json.loads(verdicts_json.text(replace(report, partial="only x", duration_s=None))))
+    assert content["whole"]
+    assert content["versions"]["torch"] == "2.13.0+cpu"
+    planted: list[dict[str, Any]] = [
+        {key: value for key, value in content.items() if key != "machine"},
+        {**content, "more": 1},
+        {**content, "claims": [{**content["claims"][0], "verdict": "maybe"}]},
+    ]
+    assert not any(map(validator.is_valid, planted))

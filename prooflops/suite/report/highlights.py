@@ -1,0 +1,138 @@
+"""What stands on top of a report: the run in a sentence, what is unusual about the machine, and what limits it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from prooflops.console.tables import engineering
+from prooflops.suite.report.measurement import Measurement
+from prooflops.suite.report.run_report import RunReport
+from prooflops.suite.report.tables import best_rates, kernels_of
+
+NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
+FAR_BELOW = 0.5  # of what the roofs allow: neither of them limits it
+FEW_CACHES = 4.0  # arrays of fewer last-level caches are partly served by them
+USUAL_FLAGS = {"float32_matmul_precision": "highest", "deterministic": False, "default_dtype": "float32"}
+
+
+def sentence(report: RunReport) -> str:
+    """The run in one sentence."""
+    counts = report.counts
+    if not report.claims:
+        return f"{len(report.benchmarks)} benchmarks were measured; no claim was checked."
+    hold, red = counts["holds"] + counts["holds if"], counts["FAILS"] + counts["error"]
+    settled = hold + counts["corrected"] + red
+    condition = f" ({counts['holds if']} of them under a condition)" if counts["holds if"] else ""
+    parts = [f"{hold} hold{condition}"]
+    if counts["corrected"]:
+        parts.append(f"{counts['corrected']} {'is' if counts['corrected'] == 1 else 'are'} wrong as written")
+    parts.append(f"{red or 'none'} {'fails' if red < 2 else 'fail'} here")
+    text = f"Of {settled} claims checked on this machine, {', '.join(parts[:-1])} and {parts[-1]}"
+    if unchecked := counts["not checked"]:
+        text += f"; {unchecked} could not be checked"
+    return f"{text}."
+
+
+def unusual(report: RunReport) -> list[str]:
+    """What a reader of the figures must know about this machine and this run; nothing on an ordinary one."""
+    return [*_slow_dtypes(report), *_disturbed(report.benchmarks), *_ceilings(report.benchmarks), *_settings(report)]
+
+
+def _slow_dtypes(report: RunReport) -> Iterable[str]:
+    best = {dtype: bench for dtype, bench, _ in best_rates(report.benchmarks) if not bench.is_wide}
+    for narrow, wide in NARROWER.items():
+        if narrow in best and wide in best:
+            ratio = (best[narrow].arithmetic_rate or 0.0) / (best[wide].arithmetic_rate or 1.0)
+            if ratio < 1:
+                yield f"{narrow} is multiplied slower than {wide}: at {ratio:.2g} times its rate"
+
+
+def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    causes: Counter[str] = Counter(label.partition(":")[0] for bench in benchmarks for label in {*bench.labels})
+    for cause, number in causes.most_common():
+        yield (
+            f"{number} of {len(benchmarks)} benchmarks were {cause}"
+            if cause in ("contended", "throttled")
+            else (f"{cause}: {number} of {len(benchmarks)} benchmarks")
+        )
+    if wide := [bench for bench in benchmarks if bench.is_wide]:
+        yield f"{len(wide)} of {len(benchmarks)} benchmarks spread too widely to conclude anything from them"
+
+
+def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    if above := [bench.name for bench in benchmarks if (bench.info.get("share_of_ceiling") or 0.0) > 1]:
+        yield f"faster than the own ceiling, which was measured too low: {first(above)}"
+    multiples = [bench.info["cache_multiple"] for bench in benchmarks if bench.info.get("memory_level") == "memory"
+                 and bench.info.get("cache_multiple")]  # fmt: skip
+    if multiples and min(multiples) < FEW_CACHES:
+        yield (
+            f"the bandwidth of the memory was measured with arrays of {min(multiples):.1f} last-level caches, which "
+            "serve a part of it"
+        )
+    for bench in benchmarks:
+        if (bench.info.get("zeros_ratio") or 1.0) > 1.05:
+            times = f"{bench.info['zeros_ratio']:.2f} times as fast"
+            yield f"power limits {bench.info.get('dtype')}: zeros are multiplied {times}"
+
+
+def _settings(report: RunReport) -> Iterable[str]:
+    flags = report.machine.get("flags") or {}
+    for key, usual in USUAL_FLAGS.items():
+        if key in flags and flags[key] != usual:
+            yield f"{key} is {flags[key]}, not {usual} as usual"
+    if any(bench.info.get("mfu", 0) is None for bench in report.benchmarks):
+        yield f"no vendor peak is on record for {report.machine.get('name')}: shares are of the own ceiling"
+
+
+def limits(report: RunReport) -> list[str]:
+    """What limits this machine, from those measurements whose spread allows it."""
+    benchmarks = [bench for bench in report.benchmarks if not bench.is_wide]
+    return [*_roofs(benchmarks), *_bandwidth(benchmarks), *_training(benchmarks), *_data(benchmarks)]
+
+
+def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    kernels = kernels_of(benchmarks)
+    for dtype in dict.fromkeys(str(bench.info["dtype"]) for bench in kernels):
+        own = [bench for bench in kernels if bench.info["dtype"] == dtype]
+        ridge = median(bench.info["ridge"] for bench in own)
+        bounds = Counter(bench.bound for bench in own)
+        listed = ", ".join(f"{number} {bound}" for bound, number in bounds.most_common())
+        yield f"{dtype}: below {ridge:.3g} FLOPs per byte the memory limits; of {len(own)} kernels {listed}"
+    if low := [bench.name for bench in kernels if (bench.info.get("share_of_attainable") or 1.0) < FAR_BELOW]:
+        yield f"neither memory nor arithmetic limits these, which reach less than half of either roof: {first(low)}"
+
+
+def _bandwidth(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    streams = [bench for bench in benchmarks if bench.info.get("memory_level") == "memory"]
+    if streams:
+        best = max(streams, key=lambda bench: bench.info["bytes_per_s"])
+        share = f", {best.info['mbu']:.0%} of the vendor's figure" if best.info.get("mbu") else ""
+        yield f"the memory gives {best.rate_text} at most ({best.case.partition('-')[2]}){share}"
+
+
+def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    for bench in benchmarks:
+        if bench.family == "step" and bench.info.get("share_of_ceiling"):
+            parts = {key: bench.info[f"{key}_s"] for key in ("forward", "backward", "optimizer")
+                     if bench.info.get(f"{key}_s")}  # fmt: skip
+            most = max(parts, key=lambda key: parts[key], default="")
+            where = f", {parts[most] / sum(parts.values()):.0%} of it {most}" if most else ""
+            reached = f"{bench.info['share_of_ceiling']:.0%} of the own ceiling"
+            takes = engineering(bench.median_s, "s")
+            yield f"a training step ({bench.case}) takes {takes} and reaches {reached}{where}"
+
+
+def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    loops = [bench for bench in benchmarks if bench.family == "training_loop" and bench.info.get("bottleneck")]
+    if loops:
+        found = Counter(str(bench.info["bottleneck"]) for bench in loops)
+        yield "between data loading and step, the slower is: " + ", ".join(
+            f"{name} ({number} of {len(loops)})" for name, number in found.most_common()
+        )
+
+
+def first(names: Sequence[str], number: int = 4) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:number]) + (f" and {len(names) - number} more" if len(names) > number else "")

@@ -1,0 +1,166 @@
+"""report.html: the page of one run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prooflops.console.tables import binary, engineering, share
+from prooflops.history import trend
+from prooflops.history.trend import Trend
+from prooflops.suite.peaks import share_of_peak
+from prooflops.suite.report import highlights, page
+from prooflops.suite.report.drawing import Table
+from prooflops.suite.report.measurement import WIDEST_SPREAD, Measurement
+from prooflops.suite.report.plots import plots_of
+from prooflops.suite.report.run_report import RunReport
+from prooflops.suite.report.tables import best_rates, spread_text
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure on top of the page."""
+
+    value: str
+    label: str
+    more: str
+    kind: str = ""
+    shape: str = ""
+
+
+def html(report: RunReport) -> str:
+    """The page of a run; the same bytes from the same report."""
+    history = [trend_row(each) for each in report.trends]
+    best = Table(
+        ["dtype", "rate", "of vendor peak", "of own ceiling", "in", "spread"],
+        [cells for *_, cells in best_rates(report.benchmarks, report.peaks)],
+        words=frozenset({4}),
+    )
+    benchmarks = benchmark_table(report)
+    sections = {
+        "failures": ("What fails", report.red),
+        "corrections": ("Corrections", report.with_verdicts("corrected")),
+        "limits": ("Limits", limits := highlights.limits(report)),
+        "plots": ("Measured", plots := plots_of(report)),
+        "history": ("History", history),
+        "claims": ("Claims", report.claims),
+        "benchmarks": ("Benchmarks", benchmarks.rows),
+        "run": ("Machine and run", True),
+    }
+    return page.render(
+        "run.html.j2",
+        report=report,
+        sentence=highlights.sentence(report),
+        tiles=tiles(report),
+        contents=[(name, title) for name, (title, there) in sections.items() if there],
+        best=best,
+        unusual=highlights.unusual(report),
+        limits=limits,
+        plots=plots,
+        history=history,
+        changed=[row for row in history if row["marks"]],
+        level=[row for row in history if not row["marks"]],
+        records=max((row["records"] for row in history), default=0),
+        benchmarks=benchmarks,
+        widest=WIDEST_SPREAD,
+        machine=machine_facts(report),
+        functions=functions_of,
+    )
+
+
+def tiles(report: RunReport) -> list[Tile]:
+    """The five figures: claims that hold, are corrected, fail, could not be checked; the best rate."""
+    counts, made = report.counts, []
+    if report.claims:
+        hold, red = counts["holds"] + counts["holds if"], counts["FAILS"] + counts["error"]
+        crashed = f"{counts['error']} of them crashed" if counts["error"] else "contradicted by this machine"
+        made = [
+            Tile(str(hold), "hold", f"{counts['holds if']} under a condition", "holds", "✓"),
+            Tile(str(counts["corrected"]), "corrected", "wrong as they circulate", "corrected", "≠"),
+            Tile(str(red), "fail" if red != 1 else "fails", crashed if red else "nothing contradicted", "fails" if red
+                 else "", "✕"),
+            Tile(str(counts["not checked"]), "not checked", f"and {counts['on record']} only on record", "unchecked",
+                 "–"),
+        ]  # fmt: skip
+    best = best_rates(report.benchmarks, report.peaks)
+    if best:
+        dtype, bench, cells = best[0]
+        peak = share_of_peak(bench.info, report.peaks)
+        of_peak = f"{peak} of the vendor's peak" if peak.endswith("%") else peak
+        made.append(
+            Tile(bench.rate_text, f"best rate, {dtype}", f"{cells[3].removesuffix(' !')} of own ceiling; {of_peak}")
+        )
+    return made
+
+
+def functions_of(tests: Sequence[str]) -> Counter[str]:
+    """The test functions, each with the number of its cases."""
+    return Counter(test.partition("[")[0] for test in tests)
+
+
+def benchmark_table(report: RunReport) -> Table:
+    rows = [
+        [
+            bench.name,
+            engineering(bench.median_s, "s"),
+            spread_text(bench).partition(":")[0],
+            bench.rate_text,
+            share_of_peak(bench.info, report.peaks),
+            share(bench.info.get("share_of_ceiling"), "-"),
+            bench.method,
+            remarks(bench),
+        ]
+        for bench in report.benchmarks
+    ]
+    head = ["benchmark", "median", "spread", "rate", "of vendor peak", "of own ceiling", "measured", "notes"]
+    return Table(head, rows, words=frozenset({6, 7}))
+
+
+def remarks(bench: Measurement) -> str:
+    """What is concluded from a benchmark, and what disturbed it."""
+    return ", ".join(part for part in bench.notes.split(", ") if part and part != bench.info.get("cache"))
+
+
+def machine_facts(report: RunReport) -> list[tuple[str, str]]:
+    """The machine and the run, as pairs."""
+    facts: Mapping[str, Any] = report.machine
+    memory = facts.get("memory_bytes")
+    count = f"{facts['count']} x " if (facts.get("count") or 1) > 1 else ""
+    flags = ", ".join(f"{key} = {value}" for key, value in (facts.get("flags") or {}).items())
+    rows = [
+        ("device", f"{count}{facts.get('name')} ({facts.get('device', 'unknown')})"),
+        ("memory", binary(memory) if memory else "unknown"),
+        ("features", ", ".join(facts.get("isa") or ())),
+        ("caches", ", ".join(f"{level} {binary(size)}" for level, size in report.caches.items())),
+        *((key, str(facts[key])) for key in ("driver", "cuda", "hip", "torch", "python", "system") if facts.get(key)),
+        ("threads", f"{facts['threads']} on {facts.get('cores')} cores" if facts.get("threads") else ""),
+        ("flags", flags),
+        ("peaks", ", ".join(f"{dtype} {engineering(value, 'FLOP/s')} ({whose})" for whose, peaks in report.peaks.items()
+                            for dtype, value in peaks.items())),
+        ("date", report.date[:19].replace("T", " ")),
+        ("duration", page.duration(report.duration_s) if report.duration_s else ""),
+        ("command", report.command),
+        ("revision", report.revision),
+        ("pace", report.pace),
+        ("method of measuring", ", ".join(report.methods)),
+        ("extent", f"part of a run: {report.partial}" if report.partial else "whole run"),
+    ]  # fmt: skip
+    return [(name, value) for name, value in rows if value]
+
+
+def trend_row(each: Trend) -> dict[str, Any]:
+    """A trend as the template draws it: the line's points in a box of 240 x 48, and where the level changed."""
+    low, high = min(each.times_s), max(each.times_s)
+    scale, last = 40 / (high - low) if high > low else 0.0, max(len(each.times_s) - 1, 1)
+    points = [(240 * index / last, 44 - (time - low) * scale) for index, time in enumerate(each.times_s)]
+    return {
+        "name": each.name.rpartition("::")[2].removeprefix("test_"),
+        "first": engineering(each.times_s[0], "s"),
+        "last": engineering(each.times_s[-1], "s"),
+        "records": len(each.records),
+        "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in points),
+        "marks": [f"{240 * (change.index - 0.5) / last:.1f}" for change in each.changes],
+        "changes": trend.describe_changes(each) if each.changes else "",
+    }

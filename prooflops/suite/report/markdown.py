@@ -1,0 +1,83 @@
+"""report.md: a run in short, as for a pull request. What is long is folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from prooflops.console.tables import markdown_table
+from prooflops.history import trend
+from prooflops.suite.report import highlights
+from prooflops.suite.report.drawing import visible
+from prooflops.suite.report.run_report import ClaimResult, RunReport
+from prooflops.suite.report.tables import benchmark_table, best_rates, roofline_table, topic_table
+
+
+def markdown(report: RunReport) -> str:
+    """The run as one page: result, machine, failures, what is unusual, rates; claims and benchmarks folded."""
+    lines = [f"# What is true on {plain(str(report.machine.get('name')))}", "", plain(highlights.sentence(report)), ""]
+    if report.partial:
+        lines += [f"**A part of a run:** {plain(report.partial)}.", ""]
+    facts = [*report.headline, f"command: {report.command}, pace {report.pace}, {report.date[:16]} UTC"]
+    if report.revision:
+        facts.append(f"revision: {report.revision}")
+    lines += [*(f"- {plain(line)}" for line in facts), ""]
+    if report.red:
+        lines += ["## What fails here", "", *claim_table(report.red), ""]
+    for title, found in (("Unusual", highlights.unusual(report)), ("What limits it", highlights.limits(report))):
+        if found:
+            lines += [f"## {title}", "", *(f"- {plain(line)}" for line in found), ""]
+    if best := [cells for *_, cells in best_rates(report.benchmarks, report.peaks)]:
+        head = ["dtype", "best rate", "of vendor peak", "of own ceiling", "in", "spread"]
+        lines += ["## Best rates", "", *table([head, *best]), ""]
+    return "\n".join([*lines, *claim_lines(report), *benchmark_lines(report), *trend.markdown(report.trends)])
+
+
+def plain(text: str) -> str:
+    """The text without what Markdown or HTML would take for markup."""
+    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    return markdown_table([[plain(cell) for cell in row] for row in rows])
+
+
+def claim_table(claims: Iterable[ClaimResult]) -> list[str]:
+    """One row per claim: its id, statement and verdict with its reason."""
+    return table([["claim", "statement", "verdict"], *([f"`{c.id}`", c.statement, c.line] for c in claims)])
+
+
+def claim_lines(report: RunReport) -> list[str]:
+    """The claims by topic, and one by one in folded parts."""
+    if not report.claims:
+        return []
+    lines = ["## Verdicts", "", *table(topic_table(report.claims)), ""]
+    for topic, group in report.topics.items():
+        lines += folded(f"{topic}: {len(group)} claims", claim_table(group))
+    return lines
+
+
+def folded(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"<details><summary>{plain(title)}</summary>", "", *lines, "", "</details>", ""]
+
+
+def benchmark_lines(report: RunReport) -> list[str]:
+    """The benchmarks and the kernels under the roofs, folded, and how to read them."""
+    if not report.benchmarks:
+        return []
+    lines = ["## Benchmarks", ""]
+    lines += folded(f"{len(report.benchmarks)} benchmarks", table(benchmark_table(report.benchmarks, report.peaks)))
+    lines += [
+        "Of own ceiling: against the best rate of this machine for that dtype in this run. `!` marks a share",
+        "above 1, where the ceiling was measured too low.",
+        "",
+    ]
+    if len(rows := roofline_table(report.benchmarks)) > 1:
+        lines += folded(f"{len(rows) - 1} kernels under the roofs", table(rows))
+        lines += [
+            "Attainable: the lower of the products' ceiling and the intensity times the bandwidth measured for the",
+            "same share of reads, both of this run. The bound is the place under these roofs: memory below the",
+            "ridge, compute above it, launch where dispatching takes half of the time. Where the share is low,",
+            "neither roof is what limits the kernel. `*`: counted by another convention, see `counted_otherwise`.",
+            "",
+        ]
+    return lines

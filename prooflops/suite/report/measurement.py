@@ -1,0 +1,121 @@
+"""One benchmark of a run as a report shows it: its time and spread, its rate, and what may be concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prooflops.console.tables import engineering
+
+# Of the median. Nothing is concluded where the rounds' quartiles, or the median's 95 % interval, are further apart.
+WIDEST_SPREAD = 0.25
+WIDE = "spread too wide to conclude"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One benchmark of a record."""
+
+    name: str  # without "test_"
+    fullname: str
+    median_s: float
+    iqr_s: float
+    info: Mapping[str, Any]  # pytest-benchmark's extra_info, see docs/measuring.md
+
+    @classmethod
+    def of(cls, bench: Mapping[str, Any]) -> Measurement:
+        """A benchmark in pytest-benchmark's JSON form."""
+        stats = bench["stats"]
+        name = str(bench["name"])
+        return cls(
+            name.removeprefix("test_"),
+            str(bench.get("fullname", name)),
+            float(stats["median"]),
+            float(stats["iqr"]),
+            bench.get("extra_info") or {},
+        )
+
+    @property
+    def family(self) -> str:
+        """The name of its test, without the parameters: "matmul"."""
+        return self.name.partition("[")[0]
+
+    @property
+    def case(self) -> str:
+        """Its parameters: "bf16-square-1024"; the name of the test where it has none."""
+        return self.name.partition("[")[2].removesuffix("]") or self.name
+
+    @property
+    def iqr_share(self) -> float | None:
+        """The distance of the rounds' quartiles, as a share of their median."""
+        return self.iqr_s / self.median_s if self.median_s else None
+
+    @property
+    def spread(self) -> float:
+        """The wider of the rounds' quartiles and the median's 95 % interval, as a share of the median."""
+        low, high = self.info.get("ci_low"), self.info.get("ci_high")
+        interval = (high - low) / self.median_s if low is not None and high is not None and self.median_s else 0.0
+        return max(self.iqr_share or 0.0, interval)
+
+    @property
+    def is_wide(self) -> bool:
+        return self.spread > WIDEST_SPREAD
+
+    @property
+    def rate(self) -> tuple[float, str] | None:
+        """The rate it declared and its unit: FLOP/s, OP/s or B/s; of a stream through the memory always B/s."""
+        keys = (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s"))
+        for key, unit in keys[2:] if self.info.get("memory_level") else keys:
+            if self.info.get(key):
+                return float(self.info[key]), unit
+        return None
+
+    @property
+    def arithmetic_rate(self) -> float | None:
+        """FLOPs (of int8: operations) a second; None where it multiplies nothing, or is a stream."""
+        found = self.rate
+        return found[0] if found and found[1] != "B/s" else None
+
+    @property
+    def rate_text(self) -> str:
+        return engineering(*self.rate) if self.rate else "-"
+
+    @property
+    def bound(self) -> str:
+        """What limits it: "memory-bound", "compute-bound", "launch-bound"; else why nothing can be said, or nothing.
+
+        What is faster than the memory's bandwidth allows is not bound by it: its operands lie in a cache, or the roof
+        was measured too low.
+        """
+        bound = self.info.get("bound")
+        if not bound:
+            return ""
+        if self.is_wide:
+            return WIDE
+        if bound == "memory" and (self.info.get("share_of_attainable") or 0.0) > 1:
+            return "above the memory roof"
+        return f"{bound}-bound"
+
+    @property
+    def method(self) -> str:
+        """How it was measured: the version of the method, the rounds, the cache."""
+        parts = [f"method {self.info['method']}"] if "method" in self.info else []
+        parts += [f"{self.info['rounds']} rounds"] if "rounds" in self.info else []
+        return ", ".join([*parts, *([self.info["cache"]] if self.info.get("cache", "as-is") != "as-is" else [])])
+
+    @property
+    def labels(self) -> list[str]:
+        """What else competed with it or slowed it, in words."""
+        conditions = self.info.get("conditions")
+        return list(conditions.get("labels", ())) if isinstance(conditions, dict) else []
+
+    @property
+    def notes(self) -> str:
+        """How it was measured in short: hot or cold, what bounds it, the first word of each of its labels."""
+        found = [self.info["cache"]] if self.info.get("cache", "as-is") != "as-is" else []
+        if self.bound or self.is_wide:
+            found.append(self.bound or WIDE)
+        if self.info.get("label"):
+            found.append(self.info["label"])
+        return ", ".join([*found, *(label.partition(":")[0] for label in self.labels)])

@@ -1,0 +1,121 @@
+"""The tables of a run, as rows of text: claims by topic, benchmarks, kernels under the roofs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from prooflops.console.tables import engineering, share
+from prooflops.suite.peaks import share_of_peak
+from prooflops.suite.report.measurement import WIDE, Measurement
+from prooflops.suite.report.run_report import ClaimResult, by_topic
+from prooflops.suite.verdicts import VERDICTS
+
+NO_PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+
+
+def topic_table(claims: Sequence[ClaimResult]) -> list[list[str]]:
+    """One row per topic: its claims by verdict, and how many cases were tried."""
+    rows = [["topic", "claims", *VERDICTS, "cases"]]
+    for topic, group in [*by_topic(claims).items(), ("all", claims)]:
+        count = Counter(claim.verdict for claim in group)
+        cases = sum(claim.cases for claim in group)
+        rows.append([topic, str(len(group)), *(str(count[word] or "·") for word in VERDICTS), f"{cases:,}"])
+    return rows
+
+
+def benchmark_table(
+    benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
+) -> list[list[str]]:
+    """One row per benchmark: what it is, its time and spread, its rate, and its share of the two ceilings.
+
+    A last column has the notes, if there are any. For a stream through the memory the vendor's peak is the bandwidth.
+    """
+    rows = [["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling"]]
+    rows += [
+        [
+            bench.name,
+            engineering(bench.median_s, "s"),
+            "-" if bench.iqr_share is None else f"{bench.iqr_share:.1%}",
+            bench.rate_text,
+            share_of_peak(bench.info, peaks),
+            share(bench.info.get("share_of_ceiling"), "-"),
+        ]
+        for bench in benchmarks
+    ]
+    if any(bench.notes for bench in benchmarks):
+        rows = [[*row, note] for row, note in zip(rows, ["measured", *(b.notes for b in benchmarks)], strict=True)]
+    return rows
+
+
+def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
+    """The benchmarks that were placed under the roofs."""
+    return [bench for bench in benchmarks if bench.info.get("roofline")]
+
+
+def roofline_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
+    """One row per kernel of the roofline: its intensity by formula and as counted, and its place under the roofs.
+
+    Only the head where no such kernel ran.
+    """
+    rows = [["kernel", "intensity, FLOP/B", "counted", "reads", "attainable", "achieved", "share", "bound",
+             "ridge measured", "on paper"]]  # fmt: skip
+    for bench in kernels_of(benchmarks):
+        extra = bench.info
+        paper = extra.get("paper_ridge")
+        rows.append([
+            bench.name,
+            f"{extra['intensity']:.3g}",
+            f"{extra['counted_intensity']:.3g}" + (" *" if extra.get("counted_otherwise") else ""),
+            f"{extra['read_share']:.0%}",
+            engineering(extra["attainable_flop_per_s"], "FLOP/s"),
+            engineering(extra["flop_per_s"], "FLOP/s"),
+            share(extra["share_of_attainable"], "-"),
+            bench.bound.removesuffix("-bound") + (f", {extra['roof_label']}" if extra.get("roof_label") else ""),
+            f"{extra['ridge']:.3g}",
+            f"{paper:.3g}" if paper else "no peak on record",
+        ])  # fmt: skip
+    return rows
+
+
+def best_rates(
+    benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
+) -> list[tuple[str, Measurement, list[str]]]:
+    """Of each dtype that was multiplied the fastest benchmark, with the cells of its row: the rate, its shares, where.
+
+    One whose spread is too wide is taken only where no other has the dtype.
+    """
+    best: dict[str, Measurement] = {}
+    for bench in benchmarks:
+        dtype = bench.info.get("dtype")
+        if bench.arithmetic_rate is None or not dtype or "ceiling_flop_per_s" not in bench.info:
+            continue
+        before = best.get(dtype)
+        if before is None or _merit(bench) > _merit(before):
+            best[dtype] = bench
+    rows = []
+    for dtype, bench in sorted(best.items(), key=lambda each: -(each[1].arithmetic_rate or 0.0)):
+        ceiling = max(float(each.info.get("ceiling_flop_per_s") or 0.0) for each in benchmarks
+                      if each.info.get("dtype") == dtype)  # fmt: skip
+        own = share((bench.arithmetic_rate or 0.0) / ceiling if ceiling else None, "-")
+        cells = [dtype, bench.rate_text, share_of_peak(bench.info, peaks), own, bench.name, spread_text(bench)]
+        rows.append((dtype, bench, cells))
+    return rows
+
+
+def _merit(bench: Measurement) -> tuple[bool, float]:
+    return not bench.is_wide, bench.arithmetic_rate or 0.0
+
+
+def spread_text(bench: Measurement) -> str:
+    """The spread in percent, and where it is too wide to conclude anything, that it is."""
+    return f"{bench.spread:.1%}" + (f": {WIDE.partition(' to ')[0].removeprefix('spread ')}" if bench.is_wide else "")
+
+
+def evidence_table(
+    benchmarks: Sequence[Mapping[str, Any]], peaks: Mapping[str, Mapping[str, float]]
+) -> list[list[str]]:
+    """The table of benchmarks in pytest-benchmark's JSON form."""
+    return benchmark_table([*map(Measurement.of, benchmarks)], peaks)

@@ -1,0 +1,94 @@
+"""What a run prints at its end: benchmarks, verdicts by topic, what fails or was not checked, where the report lies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+
+import pytest
+
+from prooflops.console.tables import fitted
+from prooflops.suite.report.run_report import ClaimResult
+from prooflops.suite.report.tables import benchmark_table, topic_table
+from prooflops.suite.report.writing import FinishedRun
+from prooflops.suite.verdicts import RED
+
+COLOURS = {"FAILS": "red", "error": "red", "not checked": "yellow", "corrected": "cyan"}
+LEAST_WIDTH = 40
+
+
+def width_of(terminal: pytest.TerminalReporter) -> int | None:
+    """The columns of the terminal, or of COLUMNS; None where the output goes to a file, whose lines are not wrapped."""
+    if terminal.isatty or os.environ.get("COLUMNS", "").isdigit():
+        return max(shutil.get_terminal_size().columns, LEAST_WIDTH)
+    return None
+
+
+class Printer:
+    """Prints lines and tables that fit the terminal."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+        self._width = width_of(terminal)
+
+    def section(self, title: str) -> None:
+        self._terminal.section(title)
+
+    def line(self, text: str, indent: str = "  ", **markup: bool) -> None:
+        for each in wrapped(text, self._width, indent):
+            self._terminal.write_line(each, **markup)
+
+    def table(self, rows: Sequence[Sequence[str]]) -> None:
+        for line in fitted(rows, self._width):
+            self._terminal.write_line(line)
+
+
+def wrapped(text: str, width: int | None, indent: str) -> list[str]:
+    """The text in lines of at most `width` columns; as it is where there is no width, or it fits."""
+    if width is None or len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, known: Collection[str]) -> None:
+    """The tables at the end of a run on the terminal: per topic, and in full with -v."""
+    printer, report = Printer(terminal), finished.report
+    if report.benchmarks:
+        printer.section("benchmarks")
+        printer.table(benchmark_table(report.benchmarks, report.peaks))
+    if report.claims:
+        printer.section("verdicts")
+        printer.table(topic_table(report.claims))
+        verbose = terminal.config.get_verbosity() > 0
+        shown = [claim for claim in report.claims if verbose or claim.verdict in RED]
+        width = max((len(claim.id) for claim in shown), default=0)
+        for claim in shown:
+            colour = COLOURS.get(claim.verdict, "green")
+            printer.line(f"{claim.id:<{width}}  {claim.line}", indent="    ", **{colour: True})
+        for line in () if verbose else unchecked(report.claims):
+            printer.line(line, yellow=True)
+        settled = {claim.id for claim in report.claims if claim.verdict not in (*RED, "not checked")}
+        for listed in sorted({*known} & settled):
+            printer.line(f"{listed} is listed in --known-failures but now holds: remove it there", yellow=True)
+    if finished.stopped:
+        printer.line(f"part of a run: {finished.stopped}; no baseline, and the last whole report stays", red=True)
+    elif report.partial and finished.folder:
+        printer.line(f"part of a run: {report.partial}; the last whole report stays")
+    if finished.unwritten:
+        printer.line(finished.unwritten, red=True)
+    if finished.folder:
+        printer.line(f"report: {finished.folder}/report.html  and report.md, verdicts.json beside it")
+    if finished.record:
+        printer.line(f"record: {finished.record}")
+
+
+def unchecked(claims: Sequence[ClaimResult]) -> Iterator[str]:
+    """A line for each reason for which claims were not checked."""
+    reasons: dict[str, list[str]] = {}
+    for claim in claims:
+        if claim.verdict == "not checked":
+            reasons.setdefault(claim.reason, []).append(claim.id)
+    for reason, ids in reasons.items():
+        yield f"not checked, {reason}: {', '.join(ids)}"

@@ -1,0 +1,80 @@
+"""Writes the record of a run, and with a folder its report."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prooflops.gate.settings import settings
+from prooflops.history import record, trend
+from prooflops.history import records as history
+from prooflops.history.trend import Trend
+from prooflops.machine import device as machine
+from prooflops.suite.report import html, markdown, verdicts_json
+from prooflops.suite.report.run_report import RunReport, run_report
+from prooflops.suite.run import Run
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What one run found, and where it was written, or why not."""
+
+    report: RunReport
+    content: Mapping[str, Any]  # of the record
+    folder: Path | None
+    record: Path | None
+    stopped: str = ""  # what ended it before all of its tests had run
+    unwritten: str = ""
+
+
+FINISHED = pytest.StashKey[FinishedRun]()
+
+
+def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Path) -> FinishedRun:
+    """Writes the record of a run that had a claim or a benchmark, and with a folder the report."""
+    verdicts = run.verdicts()
+    content = record.record_of(
+        config,
+        pace=run.pace,
+        duration_s=round(run.seconds, 3),
+        peaks=run.peaks.as_dict(),
+        caches=run.caches,
+        selection=run.selection,
+        verdicts=[verdict.as_dict() for verdict in verdicts],
+    )
+    lines = [*machine.headline(run.device, content["prooflops"]["fingerprint"]), *run.peaks.headline(), *run.notes]
+    if run.partial:
+        lines.append(f"part of a run: {run.partial}")
+    report = run_report(content, run.registry, lines, partial=run.partial or run.selection)
+    if not verdicts and not content["benchmarks"]:
+        return FinishedRun(report, content, None, None, run.partial)
+    finished = FinishedRun(report, content, folder, record.save(config, content, records), run.partial)
+    if folder is None:
+        return finished
+    names = {bench["fullname"] for bench in content["benchmarks"]}
+    finished = replace(finished, report=replace(report, trends=tuple(trends_of(config, records, report, names))))
+    try:
+        write_pages(finished.report, folder)
+    except OSError as error:  # what was found is printed all the same
+        return replace(finished, folder=None, unwritten=f"the report could not be written to {folder}: {error}")
+    return finished
+
+
+def write_pages(report: RunReport, folder: Path) -> None:
+    """Writes verdicts.json, report.md and report.html. Raises OSError."""
+    history.write_atomically(folder / "verdicts.json", verdicts_json.text(report))
+    history.write_atomically(folder / "report.md", markdown.markdown(report))
+    history.write_atomically(folder / "report.html", html.html(report))
+
+
+def trends_of(config: pytest.Config, records: Path, report: RunReport, names: Collection[str]) -> list[Trend]:
+    """How these benchmarks changed over the records of this machine, its own included; none from few records."""
+    if not names:
+        return []
+    own = history.fingerprint_id(report.machine)
+    listed = history.summaries(records, settings(config).exact, only=own, newest=trend.LONGEST)
+    return trend.long_enough([each for each in listed if isinstance(each, history.Summary)], names)
