@@ -1,18 +1,20 @@
-"""What a device can do at most: its peak per dtype and its bandwidth, looked up by the exact name torch reports.
+"""What a device can do at most: its peak per dtype, its bandwidth and its memory, looked up by name.
 
-The table is `accounting.peaks`. A device, slice or dtype without a figure on record has peak None: its utilisation is
-not checked, never computed against another device's figure.
+The table is `accounting.peaks`. What torch reports is compared exactly (`device_named`), what a person writes as long
+as it fits one device alone (`device_called`). A device, slice or dtype without a figure on record has peak None: its
+utilisation is not checked, never computed against another device's figure.
 
->>> peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16") / 1e12, peak_flop_per_s("NVIDIA H100", "bf16")
-(989.4, None)
+>>> peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16") / 1e12, peak_flop_per_s("H100 PCIe", "bf16") / 1e12
+(989.4, 756.0)
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
-from accounting.checks import validated_choice, validated_int, validated_positive
+from accounting.checks import validated_choice, validated_instance, validated_int, validated_positive
 from accounting.formats import Dtype, dtype_name
 from accounting.peaks import CPU_PATHS, ROWS, Accelerator, Figure
 
@@ -74,10 +76,57 @@ def device_named(
     return rows[0] if len(rows) == 1 else None
 
 
+def device_called(name: str) -> Accelerator:
+    """The row that a person means: by its label, by torch's name, or by words of them that fit one row alone.
+
+    Case, punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X OAM", "TPU v5e". A row
+    has all words asked for, so that "RTX 4090 D" or a MIG slice is none. For planning; what runs is `device_named`.
+
+    Raises ValueError where no row fits, naming the nearest, or several do, naming them; TypeError for no string.
+
+    >>> device_called("H100 SXM").label, device_called("nvidia a100-sxm4-80gb").label
+    ('H100 SXM5 80GB', 'A100 SXM4 80GB')
+    >>> device_called("H100")
+    Traceback (most recent call last):
+    ValueError: device must be one of H100 SXM5 80GB, H100 PCIe 80GB, H100 NVL 94GB, got 'H100'
+    """
+    rows = _rows_called(name)
+    if len(rows) != 1:
+        labels = {label.lower(): label for label in ACCELERATORS}
+        near = [labels[each] for each in get_close_matches(name.lower(), labels, n=5, cutoff=0.3)]
+        options = ", ".join([row.label for row in rows] or near or list(ACCELERATORS))
+        raise ValueError(f"device must be {'one of' if rows else 'on record, such as'} {options}, got {name!r}")
+    return rows[0]
+
+
+def _rows_called(name: str) -> list[Accelerator]:
+    """The rows that a person's name fits: one whose label or name it is, or else all that have its words."""
+    wanted = _words(validated_instance("device", name, str))
+    same = [row for row in ROWS if "".join(wanted) in {"".join(_words(each)) for each in (row.label, *row.names)}]
+    if same or not wanted:
+        return same
+    words = {row.label: _words(" ".join((row.label, *row.names, row.unit))) for row in ROWS}
+    return [row for row in ROWS if all(any(_fits(word, each) for each in words[row.label]) for word in wanted)]
+
+
+def _fits(word: str, whole: str) -> bool:
+    """Whether a word is the whole one, or its letters without the digits behind them: "sxm" of SXM5."""
+    return word == whole or (len(word) > 2 and word.isalpha() and bool(re.fullmatch(rf"{word}\d+", whole)))
+
+
+def _words(name: str) -> list[str]:
+    words = re.findall(r"[a-z0-9.]+", name.lower())
+    return [word for word in words if word not in {"nvidia", "amd", "intel", "r", "google", "cloud", "aws", "apple"}]
+
+
 def _has_memory(row: Accelerator, memory_bytes: int) -> bool:
     """Whether the label, whose GB are in effect GiB, is within 5 % of what the driver reports."""
-    labels = re.findall(r"\d+(?= (?:/|GB))", row.memory or "")
-    return any(abs(memory_bytes / (int(label) * 2**30) - 1) < 0.05 for label in labels)
+    return any(abs(memory_bytes / size - 1) < 0.05 for size in _memory_sizes(row))
+
+
+def _memory_sizes(row: Accelerator) -> list[int]:
+    """The sizes that the label names, in bytes."""
+    return [int(label) * 2**30 for label in re.findall(r"\d+(?= (?:/|GB))", row.memory or "")]
 
 
 def peak_flop_per_s(
@@ -90,7 +139,8 @@ def peak_flop_per_s(
     true fp32: with TF32 allowed, ask for tf32. `accumulate="fp16"` is twice as fast on GeForce cards, and not what
     torch.matmul does by default.
 
-    None for an unknown device and where no figure is on record. Raises ValueError for an unknown dtype.
+    None for an unknown device and where no figure is on record. Raises ValueError for an unknown dtype, and for a name
+    that fits several devices, such as "H100", naming them.
 
     >>> [peak_flop_per_s("NVIDIA GeForce RTX 4090", "fp16", accumulate=a) / 1e12 for a in ("fp32", "fp16")]
     [165.2, 330.3]
@@ -134,18 +184,47 @@ def bandwidth_bytes_per_s(device: str | Accelerator | None) -> float | None:
     return None if row is None or row.bandwidth is None else round(row.bandwidth.value * 1e3) * 1e6
 
 
+def memory_bytes(device: str | Accelerator | None) -> int | None:
+    """Bytes of a device's memory: the GB of its label, which are in effect GiB; None unless it states one size.
+
+    The driver keeps about 1 % of it: an H100 of 80 GB has 79.19 GiB to give.
+
+    >>> memory_bytes("H100 PCIe") / 2**30, memory_bytes("V100 SXM2")  # sold with 16 and with 32 GB
+    (80.0, None)
+    """
+    row = device_of(device)
+    sizes = [] if row is None else _memory_sizes(row)
+    return sizes[0] if len(sizes) == 1 else None
+
+
 def device_of(device: str | Accelerator | None) -> Accelerator | None:
-    """`device` itself if it is a row, else the row that torch's name for it finds."""
-    return device_named(device) if isinstance(device, str) else device
+    """`device` itself if it is a row, else the one that this name of torch's or of a person's finds, or None.
+
+    Raises ValueError for a name that fits several devices, naming them.
+
+    >>> device_of("H100 PCIe").label, device_of("NVIDIA GeForce RTX 4090 D")
+    ('H100 PCIe 80GB', None)
+    """
+    if device is None or isinstance(device, Accelerator):
+        return device
+    return device_called(device) if _rows_called(device) else None
 
 
 def nominal_clock_mhz(row: Accelerator, column: str) -> float | None:
-    """The clock that the figure in this column of the table is stated for."""
+    """The clock in MHz that the figure in this column of the table is stated for; None where it is not on record.
+
+    >>> nominal_clock_mhz(ACCELERATORS["H100 SXM5 80GB"], "bf16"), nominal_clock_mhz(ACCELERATORS["H20"], "bf16")
+    (1830, None)
+    """
     return row.clocks_mhz[0 if column in _AT_VECTOR_CLOCK else 1]
 
 
 def flop_per_s(figure: Figure) -> float:
-    """A figure in TFLOP/s as FLOP/s, without the rounding error of a product with 1e12."""
+    """A figure in TFLOP/s as FLOP/s, without the rounding error of a product with 1e12.
+
+    >>> flop_per_s(ACCELERATORS["H100 SXM5 80GB"].peaks["bf16"])
+    989400000000000.0
+    """
     return round(figure.printed * 1e6) * 1e6 / figure.divisor
 
 

@@ -63,7 +63,8 @@ class Accelerator(NamedTuple):
     """One row of the table. `names` are exactly what torch reports; empty where that string is not settled."""
 
     label: str
-    names: tuple[str, ...]  # from NVIDIA/open-gpu-kernel-modules README.md @015742d, and from programs' output
+    # From NVIDIA/open-gpu-kernel-modules README.md @015742d, libdrm's amdgpu.ids, and programs' output.
+    names: tuple[str, ...]
     arch: str  # compute capability, or gfx architecture
     die: str  # key of FLOP_PER_CLOCK
     units: int | None  # SMs, CUs, matrix engines or EUs that are enabled
@@ -75,6 +76,7 @@ class Accelerator(NamedTuple):
     sources: tuple[str, ...]
     source_class: str  # P1 | P2 | S
     clock_is_inferred: bool = False  # from the printed peak itself
+    planning_only: bool = False  # torch itself does not run there: found by its label alone
 
 
 # Dense FLOP per clock and unit. Every figure of a row is units · this · clock, within the rounding of what is printed.
@@ -111,6 +113,15 @@ FLOP_PER_CLOCK: dict[str, dict[str, int]] = {
     "Gaudi 2": {"bf16": 131072, "fp8": 262144},
     "Gaudi 3": {"fp32": 16384, "tf32": 32768, "fp16": 32768, "bf16": 131072, "fp8": 131072},
     "Xe-HPC": {"bf16": 512},
+    # Of a matrix unit of 128 x 128 or 256 x 256 multiply-adds.
+    "TPU v4": {"bf16": 32768, "int8": 32768},
+    "TPU v5e": {"bf16": 32768, "int8": 65536},
+    "TPU v5p": {"bf16": 32768, "fp8": 32768},
+    "TPU v6e": {"bf16": 131072, "fp8": 131072, "int8": 262144},
+    "TPU7x": {"bf16": 131072, "fp8": 262144},
+    "NeuronCore-v2": {"tf32": 32768, "bf16": 32768, "int8": 65536},
+    "NeuronCore-v3": {"tf32": 32768, "bf16": 32768, "fp8": 65536},
+    "Apple GPU": {"fp32": 256},
 }  # fmt: skip
 
 
@@ -150,6 +161,17 @@ SOURCES: dict[str, str] = {
     "llm-viewer": "hahnyuan/LLM-Viewer hardwares/hardware_params.py",
     "llm-prof": "citsjtu2020/LLM-Prof hardware_spec.md",
     "ml-engineering": "stas00/ml-engineering compute/accelerator/README.md",
+    "gpumap": "lamonoai/gpumap nvidia/GPU.md @8d5e174 (SMs, boost clock, bandwidth of GeForce cards)",
+    "tpu-v4-page": "Google Cloud, TPU v4",
+    "tpu-v5e-page": "Google Cloud, TPU v5e (an earlier copy prints 819 GB/s, that of 2026-08-26 800 GiB/s)",
+    "tpu-v5p-page": "Google Cloud, TPU v5p (2026-08-26)",
+    "tpu-v6e-page": "Google Cloud, TPU v6e (2026-08-26)",
+    "tpu7x-page": "Google Cloud, TPU7x (2026-08-26): figures of a chip, which frameworks see as two devices",
+    "trainium-page": "AWS Neuron documentation, Trainium Architecture (820 GB/s in 2.9.1, 820 GiB/s later)",
+    "trainium2-page": "AWS Neuron documentation 2.29, Trainium2 Architecture",
+    "metal-benchmarks": "philipturner/metal-benchmarks README.md (cores and clocks of Apple's GPUs)",
+    "apple-m2-ultra": "Apple, newsroom 2023-06-05: Apple introduces M2 Ultra",
+    "akunu": "akunu.prabod.rathnayaka.me, part 1, chapter 5 (bandwidths of the M1 family)",
     "nvidia-page": "NVIDIA RTX PRO 6000 Blackwell Server Edition page (BF16 1 PFLOP, rounded)",
 }
 
@@ -175,12 +197,36 @@ def _row(
     sources: str,
     source_class: str,
     clock_is_inferred: bool = False,
+    planning_only: bool = False,
 ) -> Accelerator:
     """A row; a key of `peaks` may name several formats that share a figure."""
     figures = {dtype: _figure(cell) for dtypes, cell in peaks.items() for dtype in dtypes.split()}
     return Accelerator(
         label, names, arch, die, units, clocks_mhz, figures, None if bandwidth is None else _figure(bandwidth),
-        memory, unit, tuple(sources.split()), source_class, clock_is_inferred,
+        memory, unit, tuple(sources.split()), source_class, clock_is_inferred, planning_only,
+    )  # fmt: skip
+
+
+def _geforce(
+    label: str, name: str, arch: str, die: str, units: int, clock_mhz: int, bandwidth: int, memory: str
+) -> Accelerator:
+    """A GeForce card between those whose figures were read: its units and clock at the rates of its architecture."""
+    cells: dict[str, Cell] = {
+        column: derived(round(units * rate * clock_mhz / 1e6, 1)) for column, rate in FLOP_PER_CLOCK[die].items()
+    }
+    peaks = {"fp16 bf16" if column == "bf16" else column: cell for column, cell in cells.items()}
+    return _row(
+        label, (f"NVIDIA GeForce {name}",), arch, die, units, (clock_mhz, clock_mhz), peaks, secondary(bandwidth),
+        memory, "card", "gpumap", "S",
+    )  # fmt: skip
+
+
+def _apple(chip: str, cores: int, clock_mhz: int, bandwidth: int | None) -> Accelerator:
+    """The GPU of an Apple chip, of which Apple prints neither peak nor clock. torch runs there, and names no device."""
+    peaks: dict[str, Cell] = {"fp32": derived(round(cores * FLOP_PER_CLOCK["Apple GPU"]["fp32"] * clock_mhz / 1e6, 1))}
+    return _row(
+        f"Apple {chip}", (), f"Apple {chip.split(maxsplit=1)[0]}", "Apple GPU", cores, (clock_mhz, None), peaks,
+        None if bandwidth is None else secondary(bandwidth), None, "chip", "metal-benchmarks akunu apple-m2-ultra", "S",
     )  # fmt: skip
 
 
@@ -240,6 +286,12 @@ _NVIDIA = (
     _row("RTX 3090", ("NVIDIA GeForce RTX 3090",), "8.6", "GA102 GeForce", 82, (1695, 1695),
          {"fp32": 35.6, "tf32": derived(35.6), "fp16 bf16": both(71.2, 142.4), "fp16_acc16": 142, "int8": 284},
          936, "24 GB GDDR6X", "card", "ga102-whitepaper rtx-blackwell-whitepaper", "P2"),
+    _geforce("RTX 3070", "RTX 3070", "8.6", "GA102 GeForce", 46, 1725, 448, "8 GB GDDR6"),
+    # A later card of the same name has 12 GB, 70 SMs and 912 GB/s: its units, which the driver reports, tell it apart.
+    _geforce("RTX 3080 10GB", "RTX 3080", "8.6", "GA102 GeForce", 68, 1710, 760, "10 GB GDDR6X"),
+    _geforce("RTX 3090 Ti", "RTX 3090 Ti", "8.6", "GA102 GeForce", 84, 1860, 1008, "24 GB GDDR6X"),
+    _geforce("RTX 4070 Ti", "RTX 4070 Ti", "8.9", "AD102 GeForce", 60, 2610, 504, "12 GB GDDR6X"),
+    _geforce("RTX 4080", "RTX 4080", "8.9", "AD102 GeForce", 76, 2505, 717, "16 GB GDDR6X"),
     _row("RTX 4090", ("NVIDIA GeForce RTX 4090",), "8.9", "AD102 GeForce", 128, (2520, 2520),
          {"fp32": 82.6, "tf32": derived(82.6), "fp16 bf16": both(165.2, 330.4), "fp16_acc16": 330.3,
           "fp8": both(330.3, 660.6), "fp8_acc16 int8": 660.6},
@@ -307,6 +359,9 @@ _NVIDIA = (
          {"fp32 tf32": derived(104.8), "fp16 bf16": both(209.5, 419), "fp16_acc16": 419, "fp8": both(419, 838),
           "fp8_acc16": 838, "int8": derived(838), "fp4": both(1676, 3352)},
          1792, "32 GB GDDR7", "card", "rtx-blackwell-whitepaper", "P2"),
+    _geforce("RTX 5070", "RTX 5070", "12.0", "GB202 GeForce", 48, 2512, 672, "12 GB GDDR7"),
+    _geforce("RTX 5070 Ti", "RTX 5070 Ti", "12.0", "GB202 GeForce", 70, 2452, 896, "16 GB GDDR7"),
+    _geforce("RTX 5080", "RTX 5080", "12.0", "GB202 GeForce", 84, 2617, 960, "16 GB GDDR7"),
     _row("RTX PRO 6000 Blackwell Workstation", ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition",),
          "12.0", "GB202", 188, (2617, 2617),
          {"fp32": 126.0, "tf32": 251.9, "fp16 fp16_acc16 bf16": both(503.8, 1007.6), "fp8 fp8_acc16 int8": 1007.6,
@@ -325,28 +380,30 @@ _NVIDIA = (
 
 _AMD = (
     # One string for two cards: the number of CUs decides. Figures are of the card, which holds two devices.
-    _row("MI250X", ("AMD Instinct MI250X/MI250",), "gfx90a", "CDNA2", 110, (1700, 1700),
+    _row("MI250X", ("AMD Instinct MI250X/MI250", "AMD Instinct MI250X / MI250", "AMD Instinct MI250X"),
+         "gfx90a", "CDNA2", 110, (1700, 1700),
          {"fp64 fp32": card(47.9), "fp64_tensor fp32_tensor": card(95.7), "fp16 bf16 int8": card(383.0)},
          card(3277), "64 GB HBM2e per device", "die (half of a card)", "cdna3-whitepaper rocm-docs", "P1"),
-    _row("MI250", ("AMD Instinct MI250X/MI250",), "gfx90a", "CDNA2", 104, (1700, 1700),
+    _row("MI250", ("AMD Instinct MI250X/MI250", "AMD Instinct MI250X / MI250"), "gfx90a", "CDNA2", 104, (1700, 1700),
          {"fp64 fp32": card(45.3), "fp64_tensor fp32_tensor": card(90.5), "fp16 bf16 int8": card(362.1)},
          card(3200), "64 GB HBM2e per device", "die (half of a card)", "rocm-docs", "P1"),
-    _row("MI210", (), "gfx90a", "CDNA2", 104, (1700, 1700),
+    _row("MI210", ("AMD Instinct MI210",), "gfx90a", "CDNA2", 104, (1700, 1700),
          {"fp64 fp32": derived(22.6), "fp64_tensor fp32_tensor": 45.3, "fp16 bf16 int8": 181.0},
          1600, "64 GB HBM2e", "card", "inductor", "S"),
-    _row("MI300A", (), "gfx942", "CDNA3", 228, (2100, 2100),
+    _row("MI300A", ("AMD Instinct MI300A",), "gfx942", "CDNA3", 228, (2100, 2100),
          {"fp64": 61.3, "fp64_tensor fp32 fp32_tensor": 122.6, "tf32": 490.3, "fp16 bf16": both(980.6, 1961.2),
           "fp8_fnuz int8": 1961.2},
          5300, "128 GB HBM3", "APU", "cdna3-whitepaper", "P1"),
-    _row("MI300X", ("AMD Instinct MI300X",), "gfx942", "CDNA3", 304, (2100, 2100),
+    _row("MI300X", ("AMD Instinct MI300X", "AMD Instinct MI300X VF"), "gfx942", "CDNA3", 304, (2100, 2100),
          _MI300X, 5300, "192 GB HBM3", "OAM module", "cdna3-whitepaper rocm-docs", "P1"),
-    _row("MI325X", ("AMD Instinct MI325X VF", "AMD Instinct Mi325X VF"), "gfx942", "CDNA3", 304, (2100, 2100),
+    _row("MI325X", ("AMD Instinct MI325X", "AMD Instinct MI325X VF", "AMD Instinct Mi325X VF"),
+         "gfx942", "CDNA3", 304, (2100, 2100),
          _MI300X, 6000, "256 GB HBM3E", "OAM module", "cdna3-whitepaper mi325x-datasheet", "P1"),
-    _row("MI350X", (), "gfx950", "CDNA4", 256, (2200, 2200),
+    _row("MI350X", ("AMD Instinct MI350X", "AMD Instinct MI350X VF"), "gfx950", "CDNA4", 256, (2200, 2200),
          {"fp64 fp64_tensor": 72.1, "fp32 fp32_tensor": 144.2, "fp16 bf16": both(2300, 4600), "fp8 int8": 4614,
           "fp4": 9227.5},
          8000, "288 GB HBM3E", "OAM module", "cdna4-whitepaper mi350x-brochure", "P1"),
-    _row("MI355X", ("AMD Instinct MI355X",), "gfx950", "CDNA4", 256, (2400, 2400),
+    _row("MI355X", ("AMD Instinct MI355X", "AMD Instinct MI355X VF"), "gfx950", "CDNA4", 256, (2400, 2400),
          {"fp64 fp64_tensor": 78.6, "fp32 fp32_tensor": 157.3, "fp16 bf16": both(2516.6, 5033.2), "fp8 int8": 5033.2,
           "fp4": 10066.3},
          8000, "288 GB HBM3E", "OAM module", "cdna4-whitepaper mi355x-datasheet", "P1"),
@@ -368,7 +425,35 @@ _INTEL = (
          None, None, "tile", "torchtitan", "S"),
 )  # fmt: skip
 
-ROWS: tuple[Accelerator, ...] = (*_NVIDIA, *_AMD, *_INTEL)
+_PLANNING = (
+    _row("TPU v4", (), "TPU v4", "TPU v4", None, (None, None), {"bf16 int8": 275}, 1200, "32 GB HBM", "chip",
+         "tpu-v4-page", "P1", planning_only=True),
+    _row("TPU v5e", (), "TPU v5e", "TPU v5e", None, (None, None), {"bf16": 197, "int8": 393}, 819, "16 GB HBM", "chip",
+         "tpu-v5e-page", "P1", planning_only=True),
+    _row("TPU v5p", (), "TPU v5p", "TPU v5p", None, (None, None), {"bf16 fp8": 459}, 2765, "95 GB HBM", "chip",
+         "tpu-v5p-page", "P1", planning_only=True),
+    _row("TPU v6e", (), "TPU v6e", "TPU v6e", None, (None, None), {"bf16 fp8": 918, "int8": 1836}, 1638, "32 GB HBM",
+         "chip", "tpu-v6e-page tpu7x-page", "P1", planning_only=True),
+    _row("TPU7x", (), "TPU7x", "TPU7x", None, (None, None), {"bf16": card(2307), "fp8": card(4614)}, card(7380),
+         "96 GB HBM per device", "chiplet (half of a chip)", "tpu7x-page", "P1", planning_only=True),
+    _row("Trainium", (), "Trainium", "NeuronCore-v2", None, (None, None),
+         {"fp32_tensor": 47.5, "tf32 fp16 bf16": 190, "int8": 380}, 820, "32 GB HBM", "chip", "trainium-page", "P1",
+         planning_only=True),
+    _row("Trainium2", (), "Trainium2", "NeuronCore-v3", 8, (None, 2544),
+         {"fp32_tensor": 181, "tf32 fp16 bf16": 667, "fp8": 1299}, 2900, "96 GB HBM", "chip", "trainium2-page", "P1",
+         True, planning_only=True),
+    # Their peak in half precision is the same, in bf16 and of matrix products not settled; of later chips none is.
+    _apple("M1", 8, 1278, 68),
+    _apple("M1 Pro", 16, 1296, 200),
+    _apple("M1 Max", 32, 1296, 400),
+    _apple("M1 Ultra", 64, 1296, 800),
+    _apple("M2", 10, 1398, None),
+    _apple("M2 Pro", 19, 1398, None),
+    _apple("M2 Max", 38, 1398, 400),
+    _apple("M2 Ultra", 76, 1398, 800),
+)  # fmt: skip
+
+ROWS: tuple[Accelerator, ...] = (*_NVIDIA, *_AMD, *_INTEL, *_PLANNING)
 
 
 class CpuPath(NamedTuple):

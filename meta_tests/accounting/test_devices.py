@@ -16,7 +16,8 @@ def test_a_name_stands_for_one_device_unless_the_units_decide():
         for name in row.names:
             holders.setdefault(name, []).append(row)
     shared = {name: rows for name, rows in holders.items() if len(rows) > 1}
-    assert set(shared) == {"AMD Instinct MI250X/MI250", "Intel(R) Data Center GPU Max 1550"}
+    two_mi250 = {"AMD Instinct MI250X/MI250", "AMD Instinct MI250X / MI250"}
+    assert set(shared) == {*two_mi250, "Intel(R) Data Center GPU Max 1550"}
     for name, rows in shared.items():
         assert device_named(name) is None, f"{name} alone is ambiguous, but device_named gives a row"
         for row in rows:
@@ -61,13 +62,14 @@ def test_a_name_within_another_is_another_device(inside, outside):
 @pytest.mark.parametrize(
     "name",
     [
-        "NVIDIA H100",  # a further SKU of NVIDIA's own list, not settled
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA H800 PCIe",
         "AMD Radeon Graphics",
-        "AMD Instinct MI300X OAM",
+        "AMD Instinct MI300X HF",
+        "Quadro RTX 6000",
+        "NVIDIA A10-24Q",
         "cpu",
         "",
     ],
@@ -114,6 +116,67 @@ def test_figures_are_of_known_kinds_and_columns():
         for column in names
     }
     assert columns == reachable, f"columns that no dtype reads, or that no row has: {sorted(columns ^ reachable)}"
+
+
+# What a person writes
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        *((row.label, row.label) for row in ROWS),
+        *((row.label.lower().replace(" ", "-"), row.label) for row in ROWS),
+        ("A100-SXM4-80GB", "A100 SXM4 80GB"),
+        ("H100 SXM", "H100 SXM5 80GB"),
+        ("nvidia h100 pcie", "H100 PCIe 80GB"),
+        ("H200", "H200 SXM 141GB"),
+        ("H200 NVL", "H200 NVL 141GB"),
+        ("V100-SXM2", "V100 SXM2"),
+        ("4090", "RTX 4090"),
+        ("GeForce RTX 3080 12GB", None),
+        ("AMD Instinct MI300X OAM", "MI300X"),
+        ("AMD Instinct MI250X / MI250", ["MI250X", "MI250"]),
+        ("Gaudi 3", "Gaudi 3"),
+        ("Trainium 2", "Trainium2"),
+        ("Google TPU v5e", "TPU v5e"),
+        ("M1 Max", "Apple M1 Max"),
+        ("H100", ["H100 SXM5 80GB", "H100 PCIe 80GB", "H100 NVL 94GB"]),
+        ("NVIDIA H100", ["H100 SXM5 80GB", "H100 PCIe 80GB", "H100 NVL 94GB"]),
+        ("A100 80GB", ["A100 SXM4 80GB", "A100 PCIe 80GB"]),
+        ("RTX 6000", ["RTX 6000 Ada", "RTX PRO 6000 Blackwell Workstation"]),
+        ("H1000", None),
+        ("", None),
+    ],
+)
+def test_a_person_gets_the_row_that_alone_has_all_words_or_the_names_to_choose_from(name, label):
+    if isinstance(label, str):
+        assert devices.device_called(name).label == label
+        return
+    with pytest.raises(ValueError, match="device must be") as raised:
+        devices.device_called(name)
+    missing = [each for each in [*(label or ()), repr(name)] if each not in str(raised.value)]
+    assert not missing, f"the error is {str(raised.value)!r}, without {missing}"
+    if label:
+        assert device_named(name) is None
+        with pytest.raises(ValueError, match="device must be one of"):
+            peak_flop_per_s(name, "bf16")
+    else:
+        assert peak_flop_per_s(name, "bf16") is None
+
+
+def test_memory_is_the_bytes_that_the_label_says_where_it_says_one_size():
+    assert devices.memory_bytes("H100 PCIe") == 80 * 2**30
+    assert devices.memory_bytes("TPU7x") == 96 * 2**30
+    assert devices.memory_bytes("V100 SXM2") is devices.memory_bytes("NVIDIA B300 SXM6 AC") is None  # two sizes
+    assert devices.memory_bytes(None) is devices.memory_bytes("Apple M1") is devices.memory_bytes("no such") is None
+    stated = {row.label for row in ROWS if devices.memory_bytes(row)}
+    assert len(stated) > 50, f"only {len(stated)} rows have a size"
+
+
+def test_what_torch_does_not_run_on_has_no_name_of_torch():
+    named = [row.label for row in ROWS if row.planning_only and row.names]
+    assert not named
+    assert [row.label for row in ROWS if row.planning_only][:2] == ["TPU v4", "TPU v5e"]
 
 
 # Looking up

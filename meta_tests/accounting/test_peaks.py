@@ -30,6 +30,7 @@ RE_DERIVATION_EXCEPTIONS = {
     ("B200", "tf32"): (0.023, "2.2 PF sparse is rounded: 1.1, where half of bf16 is 1.125"),
     ("B300 SXM6", "tf32"): (0.023, "2.2 PF sparse is rounded"),
     ("B300 SXM6", "fp4"): (0.037, "14 PF printed, 108 PF for eight"),
+    ("Trainium2", "fp8"): (0.027, "printed, a little below twice its bf16"),
     ("Gaudi 3", "fp32"): (0.094, "secondary, at the 1750 MHz of an earlier paper"),
     ("Gaudi 3", "tf32"): (0.095, "secondary, at 1750 MHz"),
     ("Gaudi 3", "fp16"): (0.095, "secondary, at 1750 MHz"),
@@ -41,9 +42,10 @@ SPARSE_PER_DENSE = {  # where it is not 2
     ("GB300", "fp4"): (20 / 15, "both printed, in PF"),
 }
 BANDWIDTH_RANGE = {  # GB/s that boards with this memory have had
+    "HBM": (800, 8100),  # whose kind is not stated
     "GDDR6": (250, 1000),
-    "GDDR6X": (750, 1100),
-    "GDDR7": (1300, 1800),
+    "GDDR6X": (500, 1100),
+    "GDDR7": (650, 1800),
     "HBM2": (850, 1600),
     "HBM2e": (1600, 3800),
     "HBM3": (3000, 5400),
@@ -60,6 +62,7 @@ def slowest_to_fastest(figures: dict[str, Figure]) -> Iterator[tuple[str, str]]:
         ("fp64", "fp64_tensor"),
         ("fp64_tensor", "fp32_tensor" if "fp32_tensor" in figures else "fp32"),
         ("fp32", "fp32_tensor"),
+        ("fp32_tensor", "tf32"),
         ("fp16", "fp16_acc16"),
         ("fp8", "fp8_acc16"),
         ("bf16", "fp8_fnuz"),
@@ -152,10 +155,11 @@ def range_violations(row: Accelerator) -> list[str]:
         low, high = BANDWIDTH_RANGE[kind]
         if not low <= row.bandwidth.printed <= high:
             found.append(f"{row.label}: {row.bandwidth.printed:g} GB/s is no bandwidth of {kind} ({low} to {high})")
-    if row.bandwidth is not None:
-        sixteen_bit = row.peaks.get("bf16") or row.peaks["fp16"]
-        ridge = sixteen_bit.value * 1e3 / row.bandwidth.value
-        if not 30 <= ridge <= 700:
+    fastest = row.peaks.get("bf16") or row.peaks.get("fp16") or row.peaks.get("fp32")
+    if row.bandwidth is not None and fastest is not None:
+        ridge = fastest.value * 1e3 / row.bandwidth.value
+        least = 15 if row.die == "Apple GPU" else 30  # its peak is that of fp32 alone
+        if not least <= ridge <= 700:
             found.append(f"{row.label}: a ridge point of {ridge:.0f} FLOP per byte")
     found += [f"{row.label}: a clock of {c} MHz" for c in row.clocks_mhz if c is not None and not 1200 <= c <= 2800]
     return found
@@ -342,6 +346,8 @@ def test_tensor_rates_per_clock_obey_the_ladder_of_the_architectures():
         "GA102": 1024, "AD102": 1024, "GB202": 1024,
         "GA102 GeForce": 512, "AD102 GeForce": 512, "GB202 GeForce": 512,
         "CDNA2": 1024, "CDNA3": 2048, "CDNA4": 4096, "Gaudi 2": 131072, "Gaudi 3": 131072, "Xe-HPC": 512,
+        "TPU v4": 2 * 128**2, "TPU v5e": 2 * 128**2, "TPU v5p": 2 * 128**2, "TPU v6e": 2 * 256**2, "TPU7x": 2 * 256**2,
+        "NeuronCore-v2": 2 * 128**2, "NeuronCore-v3": 2 * 128**2,
     }  # fmt: skip
     wrong = {die: rate for die, rate in ladder.items() if sixteen_bit[die] != rate}
     assert not wrong, f"these dies should do so many FLOPs per clock and unit in 16 bits: {wrong}"
