@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from accounting.checks import validate_fields, validated_choice, validated_int
-from accounting.parts import AttentionLayers, LinearMaps, Mixing, OtherParameters, Parts, Rows
+from accounting.parts import AttentionLayers, LinearMaps, Mixing, OtherParameters, Parts, RecurrentLayers, Rows
 
 NORMS = ("layernorm", "rmsnorm")
 
@@ -39,6 +39,7 @@ def attention(
     *,
     bias: bool = False,
     out_bias: bool = False,
+    key_bias: bool | None = None,
     rows: Rows = "tokens",
     keys: Rows = "",
     extra: int = 0,
@@ -50,27 +51,185 @@ def attention(
     sinks); `options` are those of `AttentionLayers`.
     """
     kv_heads, keys = kv_heads or heads, keys or rows
-    query, key, value = (
-        linear("attention", dim, number * head_dim, name, bias=bias, rows=stream)
-        for name, number, stream in (("query", heads, rows), ("key", kv_heads, keys), ("value", kv_heads, keys))
+    query = linear("attention", dim, heads * head_dim, "query", bias=bias, rows=rows)
+    key, value = (
+        linear("attention", dim, kv_heads * head_dim, name, bias=biased, rows=keys)
+        for name, biased in (("key", bias if key_bias is None else key_bias), ("value", bias))
     )
     shape = AttentionLayers("attention", heads, head_dim, kv_heads=kv_heads, queries=rows, keys=keys, **options)
     out = linear("attention", heads * head_dim, dim, "out", bias=out_bias, rows=rows)
     return (query | key | value) + other("attention", extra) + Parts(attentions=(shape,)) + out
 
 
-def mlp(dim: int, hidden: int, *, gated: bool = False, part: str = "mlp", **options: Any) -> Parts:
+def mlp(
+    dim: int, hidden: int, *, gated: bool = False, part: str = "mlp", ends_layer: bool | None = None, **options: Any
+) -> Parts:
     """down(act(up(x))), or gated, down(act(gate(x)) · up(x)): 2·dim·hidden or 3·dim·hidden weights."""
     up, gate = (linear(part, dim, hidden, name, **options) for name in ("up", "gate"))
-    # Behind a router nothing is spared: its weights need the experts' outputs.
-    down = linear(part, hidden, dim, "down", ends_layer="uses" not in options, **options)
+    # Experts do not end a layer: their outputs are needed by the router's weights.
+    ends = "uses" not in options if ends_layer is None else ends_layer
+    down = linear(part, hidden, dim, "down", ends_layer=ends, **options)
     return (up | gate if gated else up) + down
 
 
-def mixture(dim: int, hidden: int, experts: int, active: int, *, router_bias: bool = False, **options: Any) -> Parts:
-    """A router and `experts` MLPs, to `active` of which each token goes; `options` are those of `mlp`."""
-    router = linear("router", dim, experts, "router", bias=router_bias)
-    return router + mlp(dim, hidden, copies=experts, uses=active, **options)
+def mixture(
+    dim: int,
+    hidden: int,
+    experts: int,
+    active: int,
+    *,
+    shared: int = 0,
+    shared_gate: bool = False,
+    router_bias: bool = False,
+    corrections: bool = False,
+    **options: Any,
+) -> Parts:
+    """A router and `experts` MLPs, to `active` of which each token goes; `options` are those of `mlp`.
+
+    Besides, every token meets an MLP of width `shared`, with a gate of one output or without; `corrections` balance the
+    router's choice, one for each expert (a buffer in DeepSeek-V3, and in its published count).
+    """
+    router = linear("router", dim, experts, "router", bias=router_bias) | other("router", experts * corrections)
+    always = mlp(dim, shared, ends_layer=False, part="shared expert", **options) if shared else Parts()
+    gate = linear("shared expert", dim, 1, "gate") if shared_gate else Parts()
+    return (router + mlp(dim, hidden, copies=experts, uses=active, **options)) | always | gate
+
+
+def latent_attention(
+    dim: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value_dim: int, *, bias: bool = False
+) -> Parts:
+    """MLA: queries, keys and values of low rank; keys have `rope` further elements, which all heads share.
+
+    A cache keeps kv_rank + rope elements a token. At inference the maps from latents to keys and values are absorbed by
+    those of queries and outputs, at the same FLOPs for each new token, and heads attend to the latents themselves.
+    Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
+    """
+    queries = linear("attention", q_rank or dim, heads * (nope + rope), "query")
+    if q_rank:
+        queries = linear("attention", dim, q_rank, "query_down", bias=bias) + other("norms", q_rank) + queries
+    latents = linear("attention", dim, kv_rank + rope, "latent", bias=bias) + other("norms", kv_rank)
+    latents += linear("attention", kv_rank, heads * (nope + value_dim), "key and value")
+    shape = AttentionLayers("attention", heads, nope + rope, value_dim=value_dim, latent=(kv_rank, rope))
+    out = linear("attention", heads * value_dim, dim, "out", bias=bias)
+    return (queries | latents) + Parts(attentions=(shape,)) + out
+
+
+def state_space(
+    dim: int,
+    heads: int,
+    head_dim: int,
+    state: int,
+    groups: int,
+    kernel: int,
+    *,
+    chunk: int = 256,
+    bias: bool = False,
+    conv_bias: bool = True,
+) -> Parts:
+    """Mamba-2: dim·(2d + 2gN + h) + (k + 1)(d + 2gN) + 3h + d + d·dim parameters, for d = heads·head_dim.
+
+    Source: Dao and Gu 2024, arXiv:2405.21060, section 7.
+    """
+    inner, mixed = heads * head_dim, heads * head_dim + 2 * groups * state
+    shape = RecurrentLayers("mixer", heads, state, head_dim, chunk=chunk, kept=kernel * mixed)
+    convolved = linear("mixer", dim, inner + mixed + heads, "in", bias=bias)
+    convolved += linear("mixer", kernel, mixed, "convolution", bias=conv_bias) + other("mixer", 3 * heads + inner)
+    return convolved + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
+
+
+def selective_scan(
+    dim: int,
+    inner: int,
+    state: int,
+    rank: int,
+    kernel: int,
+    *,
+    bias: bool = False,
+    conv_bias: bool = True,
+    normed: bool = False,
+) -> Parts:
+    """Mamba: a state for each channel, whose step and in- and outputs are made of the channel's own values.
+
+    Source: Gu and Dao 2023, arXiv:2312.00752, section 3; `normed` as in Jamba, arXiv:2403.19887.
+    """
+    shape = RecurrentLayers("mixer", inner, state, 1, kept=kernel * inner, state_products=1)
+    convolved = linear("mixer", dim, 2 * inner, "in", bias=bias)
+    convolved += linear("mixer", kernel, inner, "convolution", bias=conv_bias)
+    steps = linear("mixer", inner, rank + 2 * state, "x") + other("norms", normed * (rank + 2 * state))
+    steps += linear("mixer", rank, inner, "step", bias=True) + other("mixer", inner * (state + 1))
+    return convolved + steps + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
+
+
+def delta_rule(
+    dim: int, key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int, *, chunk: int = 64
+) -> Parts:
+    """Gated DeltaNet: linear attention whose state forgets, and unlearns what a key held before it is written anew.
+
+    Source: Yang et al. 2024, Gated Delta Networks, arXiv:2412.06464; the layout of Qwen3-Next.
+    """
+    keys, values = key_heads * key_dim, value_heads * value_dim
+    products: dict[str, Any] = {"key_products": 3, "value_products": 2, "state_products": 3}
+    kept = kernel * (2 * keys + values)
+    shape = RecurrentLayers("mixer", value_heads, key_dim, value_dim, chunk=chunk, kept=kept, **products)
+    mixed = linear("mixer", dim, 2 * keys + 2 * values, "in") | linear("mixer", dim, 2 * value_heads, "gates")
+    mixed += linear("mixer", kernel, 2 * keys + values, "convolution") + other("mixer", 2 * value_heads + value_dim)
+    return mixed + Parts(attentions=(shape,)) + linear("mixer", values, dim, "out")
+
+
+def convolution(part: str, inputs: int, outputs: int, kernel: int, positions: int, **options: Any) -> Parts:
+    """A convolution of `kernel` elements: a linear map whose rows are the output's positions; norm or bias besides."""
+    return linear(part, inputs * kernel, outputs, "convolution", rows=positions, **options)
+
+
+def encoder(dim: int, layers: int, heads: int, hidden: int, rows: Rows, **options: Any) -> Parts:
+    """Layers of attention on both sides and MLP, with biases, behind (or before) a LayerNorm each."""
+    norm = other("norms", 2 * dim)
+    attending = attention(dim, heads, dim // heads, bias=True, out_bias=True, rows=rows, causal=False)
+    return layers * (norm + attending + norm + mlp(dim, hidden, bias=True, rows=rows, **options))
+
+
+def vision_transformer(
+    dim: int, layers: int, heads: int, hidden: int, patches: int, patch_elements: int, classes: int
+) -> Parts:
+    """Patches as tokens and one for the class, which alone meets the head; an example is one image.
+
+    Source: Dosovitskiy et al. 2020, arXiv:2010.11929, section 3.1.
+
+    >>> sum(each.parameters for each in vision_transformer(768, 12, 12, 3072, 196, 768, 1000).linear_maps)
+    86377192
+    """
+    first = convolution("input", patch_elements, dim, 1, patches, bias=True)
+    first += other("positions", (patches + 2) * dim)
+    last = other("norms", 2 * dim) + linear("head", dim, classes, "head", bias=True, rows=1)
+    return first + encoder(dim, layers, heads, hidden, patches + 1) + last
+
+
+def diffusion_transformer(
+    dim: int, layers: int, heads: int, patches: int, patch_elements: int, classes: int, *, hidden: int = 0
+) -> Parts:
+    """DiT with adaLN-Zero: time step and class set shift, scale and gate of every layer, once an image.
+
+    A patch comes out with as many elements of noise as of variance. Its positions are fixed, and counted as published.
+    Source: Peebles and Xie 2022, arXiv:2212.09748, section 3.2.
+    """
+    once: dict[str, Any] = {"bias": True, "rows": 1}
+    first = convolution("input", patch_elements, dim, 1, patches, bias=True) | other("positions", patches * dim)
+    first |= linear("condition", 256, dim, **once) + linear("condition", dim, dim, **once)
+    first |= other("condition", (classes + 1) * dim, looked_up=True)
+    attending = attention(dim, heads, dim // heads, bias=True, out_bias=True, rows=patches, causal=False)
+    thinking = mlp(dim, hidden or 4 * dim, bias=True, rows=patches)
+    block = linear("condition", dim, 6 * dim, **once) + attending + thinking
+    last = linear("condition", dim, 2 * dim, **once)
+    return first + layers * block + last + linear("head", dim, 2 * patch_elements, bias=True, rows=patches)
+
+
+def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
+    """A module that predicts one token further: 2·dim² + 3·dim, a layer, and logits by the model's own head.
+
+    Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 2.2.
+    """
+    joined = other("norms", 3 * dim) + linear("mtp", 2 * dim, dim)
+    return joined + layer + linear("head", dim, vocab_size, copies=0)
 
 
 # Models

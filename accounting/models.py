@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from accounting.checks import validated_choice, validated_int, validated_product
+from accounting.config import from_config
 from accounting.families import (
     GPT2_SMALL,
     GPT2_XL,
@@ -46,6 +47,7 @@ __all__ = [
     "active_parameter_count",
     "backward_flops",
     "forward_flops",
+    "from_config",
     "matmul_parameter_count",
     "parameter_count",
     "parameter_counts",
