@@ -1,0 +1,399 @@
+"""Shows the card to Python: the attributes of tensors, the functions of `torch.cuda` or `torch.mps`, NVML.
+
+The patches last as long as the block, and reach what asks torch at call time. The host's clock reaches those modules
+that import `time.perf_counter` within the block.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from meta_tests.fake_card.card import Card, Stream
+from meta_tests.fake_card.kernels import Kernels, _state_of
+
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def plugged(card: Card) -> Iterator[Kernels]:
+    """Within, torch has this card."""
+    getattr(torch._C, "_ensureCUDADeviceGuardSet", lambda: None)()
+    kernels = Kernels(card)
+    with ExitStack() as stack:
+        for place, names in _patches(card, kernels):
+            for name, value in names.items():
+                stack.enter_context(patch.object(place, name, value, create=True))
+        stack.enter_context(kernels)
+        yield kernels
+
+
+def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
+    from accounting.predicted import fake_cuda, prediction, tracker
+    from prooflops.machine import nvml
+
+    made: list[tuple[Any, dict[str, Any]]] = [
+        (torch.Tensor, _tensor(card, kernels)),
+        (torch.UntypedStorage, _storage(card, kernels)),
+        (torch, _factories(card, kernels)),
+        (time, _host_clock(card)),
+    ]
+    if card.kind == "mps":
+        return [*made, (torch.mps, _mps(card, kernels)), (torch.backends.mps, {"is_available": lambda: True})]
+    no = {"can_fake_cuda": lambda: False}  # C++ would ask the driver for a stream
+    made += [(module, no) for module in (fake_cuda, prediction, tracker)]
+    return [*made, (torch.cuda, _cuda(card, kernels)), (nvml, {"library": lambda: _nvml(card)})]
+
+
+def _host_clock(card: Card) -> dict[str, Any]:
+    def perf_counter() -> float:
+        return card.now()
+
+    perf_counter.__module__ = "time"  # pytest-benchmark finds its timers by their names
+    return {"perf_counter": perf_counter, "perf_counter_ns": lambda: round(1e9 * card.now())}
+
+
+# ---- tensors -----------------------------------------------------------------------------------------------------
+
+
+def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
+    real = {name: getattr(torch.Tensor, name) for name in ("device", "to", "tolist", "data_ptr", "numpy", "is_pinned")}
+
+    class Crossing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, device: torch.device, options: dict[str, Any]) -> Tensor:
+            ctx.origin, ctx.dtype = x.device, x.dtype
+            return crossed(x, device, **options)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Any:
+            return to(gradient, ctx.origin, ctx.dtype), None, None
+
+    def crossed(x: Tensor, device: torch.device, **options: Any) -> Tensor:
+        options = {name: value for name, value in options.items() if value is not None}
+        if device.type == card.kind:
+            return torch.ops.aten._to_copy.default(x, device=device, **options)
+        with kernels.to_host():
+            return torch.ops.aten._to_copy.default(x, device=CPU, **options)
+
+    def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        kwargs = {"dtype" if name == "torch_dtype" else name: value for name, value in kwargs.items()}
+        copy = kwargs.get("copy", False)
+        if (args and isinstance(args[0], Tensor)) or "other" in kwargs:
+            other = kwargs.pop("other", None) if "other" in kwargs else args[0]
+            args, kwargs = args[1:], {"device": other.device, "dtype": other.dtype, **kwargs}
+        device, dtype, late, layout = torch._C._nn._parse_to(*args, **kwargs)
+        plain = type(x) in (Tensor, torch.nn.Parameter) and not x.is_meta
+        if not plain or (device is not None and device.type not in ("cpu", card.kind)):
+            return real["to"](x, *args, **kwargs)
+        device = device or x.device
+        if device.type == x.device.type:
+            options = {"memory_format": layout} if layout is not None else {}
+            return real["to"](x, dtype=dtype or x.dtype, copy=copy, **options)
+        options = {"dtype": dtype, "non_blocking": late, "memory_format": layout}
+        if x.requires_grad and torch.is_grad_enabled():
+            return Crossing.apply(x, device, options)
+        return crossed(x, device, **options)
+
+    def numpy(x: Tensor, *, force: bool = False) -> Any:
+        if kernels.has(x) and not force:
+            raise TypeError(
+                f"can't convert {x.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+                "memory first."
+            )
+        return real["numpy"](x.cpu() if kernels.has(x) else x, force=force)
+
+    def tolist(x: Tensor) -> Any:
+        return real["tolist"](to(x.detach(), CPU) if kernels.has(x) else x)
+
+    def data_ptr(x: Tensor) -> int:
+        begin = kernels.address(x.untyped_storage()) if kernels.has(x) else None
+        return real["data_ptr"](x) if begin is None else begin + x.storage_offset() * x.element_size()
+
+    def pin_memory(x: Tensor, device: Any = None) -> Tensor:
+        if kernels.has(x):
+            raise RuntimeError(f"cannot pin '{x.device}' only dense CPU tensors can be pinned")
+        return x if kernels.is_pinned(x) else kernels.pin(x.detach().clone())
+
+    def is_pinned(x: Tensor, device: Any = None) -> bool:
+        return kernels.is_pinned(x)
+
+    def device(x: Tensor) -> torch.device:
+        return card.device if kernels.has(x) else real["device"].__get__(x)
+
+    return {
+        "device": property(device),
+        "is_cuda": property(lambda x: device(x).type == "cuda"),
+        "is_mps": property(lambda x: device(x).type == "mps"),
+        "is_cpu": property(lambda x: device(x).type == "cpu"),
+        "get_device": lambda x: 0 if kernels.has(x) else -1,
+        "to": to,
+        "cpu": lambda x, memory_format=None: to(x, CPU),
+        "cuda": lambda x, device=None, non_blocking=False, memory_format=None: to(
+            x, card.device, non_blocking=non_blocking
+        ),
+        "numpy": numpy,
+        "tolist": tolist,
+        "data_ptr": data_ptr,
+        "pin_memory": pin_memory,
+        "is_pinned": is_pinned,
+    }
+
+
+def _storage(card: Card, kernels: Kernels) -> dict[str, Any]:
+    real = {name: getattr(torch.UntypedStorage, name) for name in ("device", "data_ptr", "clone")}
+
+    def data_ptr(storage: torch.UntypedStorage) -> int:
+        begin = kernels.address(storage)
+        return real["data_ptr"](storage) if begin is None else begin
+
+    def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        if kernels.address(storage) is None:
+            return real["clone"](storage)
+        bytes_of = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+        return bytes_of.clone().untyped_storage()
+
+    device = property(lambda x: real["device"].__get__(x) if kernels.address(x) is None else card.device)
+    return {"device": device, "data_ptr": data_ptr, "clone": clone}
+
+
+def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
+    real_tensor, real_as_tensor, real_generator = torch.tensor, torch.as_tensor, torch._C.Generator
+    real_enable, real_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
+
+    def tensor(
+        data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
+    ) -> Tensor:
+        device = torch.device(device) if device is not None else torch.get_default_device()
+        kernels._refuse_dtypes(dtype) if device.type == card.kind else None
+        made = real_tensor(data, dtype=dtype, device=CPU if device.type == card.kind else device)
+        made = made.to(device) if device.type == card.kind else made.pin_memory() if pin_memory else made
+        return made.requires_grad_(requires_grad)
+
+    def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+        if isinstance(data, Tensor):
+            return data.to(device=device or data.device, dtype=dtype or data.dtype)
+        made = real_as_tensor(data, dtype=dtype, device=CPU)
+        return made.to(device) if device is not None else made
+
+    class Generator(real_generator):  # type: ignore[misc, valid-type]
+        def __new__(cls, *_: Any, **__: Any) -> Any:
+            return super().__new__(cls)
+
+        def __init__(self, device: Any = "cpu") -> None:
+            self._device = card.device if torch.device(device).type == card.kind else CPU
+            if self._device != CPU:
+                kernels.generators.add(self._cdata)
+                self.manual_seed(0)
+
+        @property
+        def device(self) -> torch.device:
+            return self._device
+
+        def manual_seed(self, seed: int) -> Any:
+            if self._device != CPU:
+                self.set_state(_state_of(seed))
+                return self
+            return super().manual_seed(seed)
+
+    def set_autocast_enabled(kind: Any, enabled: Any = None) -> None:
+        if isinstance(kind, str) and kind == card.kind:
+            real_enable("cpu", enabled)  # C++ sees tensors of the CPU
+        real_enable(kind, enabled) if enabled is not None else real_enable(kind)
+
+    def set_autocast_dtype(kind: str, dtype: torch.dtype) -> None:
+        if kind == card.kind:
+            real_dtype("cpu", dtype)
+        real_dtype(kind, dtype)
+
+    return {
+        "tensor": tensor,
+        "as_tensor": as_tensor,
+        "Generator": Generator,
+        "set_autocast_enabled": set_autocast_enabled,
+        "set_autocast_dtype": set_autocast_dtype,
+    }
+
+
+# ---- torch.cuda, torch.mps, NVML ---------------------------------------------------------------------------------
+
+
+def _streams(card: Card) -> tuple[type, type]:
+    class CardStream(Stream):
+        device = card.device
+
+        def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+            CardStream.made = stream_id = getattr(CardStream, "made", 0) + 1
+            super().__init__(stream_id)
+
+        def synchronize(self) -> None:
+            card.synchronise(self.ready_s)
+
+        def wait_stream(self, other: Stream) -> None:
+            self.ready_s = max(self.ready_s, other.ready_s)
+
+        def wait_event(self, event: Any) -> None:
+            self.ready_s = max(self.ready_s, event.time_s)
+
+        def record_event(self, event: Any = None) -> Any:
+            event = event or Event()
+            event.record(self)
+            return event
+
+        def query(self) -> bool:
+            return self.ready_s <= card.queue_now()
+
+    class Event:
+        def __init__(self, enable_timing: bool = False, **_: Any) -> None:
+            self.time_s: float | None = None
+
+        def record(self, stream: Stream | None = None) -> None:
+            card.check()
+            card.counts.events += 1
+            stream = stream or card.stream
+            self.time_s = stream.ready_s = max(stream.ready_s, card.queue_now())
+
+        def wait(self, stream: Stream | None = None) -> None:
+            stream = stream or card.stream
+            stream.ready_s = max(stream.ready_s, self.time_s or 0.0)
+
+        def query(self) -> bool:
+            return self.time_s is None or self.time_s <= card.queue_now()
+
+        def synchronize(self) -> None:
+            if self.time_s is not None:
+                card.synchronise(self.time_s)
+
+        def elapsed_time(self, later: Event) -> float:
+            assert self.time_s is not None, "the event was not recorded"
+            assert later.time_s is not None, "the event was not recorded"
+            if not (self.query() and later.query()):
+                raise RuntimeError("CUDA error: device not ready")
+            return 1e3 * (later.time_s - self.time_s)
+
+    card.default_stream = card.stream = CardStream()
+    return CardStream, Event
+
+
+def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
+    stream_class, event_class = _streams(card)
+    memory = card.memory
+    major, minor = (int(part) for part in card.row.arch.split("."))
+    properties = SimpleNamespace(
+        name=card.name,
+        major=major,
+        minor=minor,
+        total_memory=card.memory_bytes,
+        multi_processor_count=card.row.units,
+        L2_cache_size=card.cache_bytes,
+        uuid="00000000-0000-0000-0000-000000000000",
+        gcnArchName="",
+        warp_size=32,
+    )
+
+    @contextmanager
+    def stream(chosen: Any) -> Iterator[None]:
+        before, card.stream = card.stream, chosen or card.stream
+        try:
+            yield
+        finally:
+            card.stream = before
+
+    class Selected(nullcontext[None]):
+        def __init__(self, device: Any) -> None:
+            super().__init__()
+
+    def seed(value: int) -> None:
+        kernels.random_state = _state_of(int(value))
+
+    def synchronize(device: Any = None) -> None:
+        card.synchronise()
+
+    return {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "device": Selected,
+        "_is_in_bad_fork": lambda: False,
+        "synchronize": synchronize,
+        "Stream": stream_class,
+        "Event": event_class,
+        "current_stream": lambda device=None: card.stream,
+        "default_stream": lambda device=None: card.default_stream,
+        "set_stream": lambda chosen: setattr(card, "stream", chosen),
+        "stream": stream,
+        "_sleep": lambda cycles: card.launch(cycles / 1.7e9),
+        "get_device_properties": lambda device=None: properties,
+        "get_device_capability": lambda device=None: (major, minor),
+        "get_device_name": lambda device=None: card.name,
+        "is_bf16_supported": lambda including_emulation=True: major >= 8,
+        "memory_allocated": lambda device=None: memory.current("allocated_bytes"),
+        "max_memory_allocated": lambda device=None: memory.current("allocated_bytes", "peak"),
+        "memory_reserved": lambda device=None: memory.current("reserved_bytes"),
+        "max_memory_reserved": lambda device=None: memory.current("reserved_bytes", "peak"),
+        "memory_stats": lambda device=None: memory.stats(),
+        "reset_peak_memory_stats": lambda device=None: memory.reset_peak(),
+        "empty_cache": memory.empty_cache,
+        "mem_get_info": lambda device=None: (card.memory_bytes - memory.current("reserved_bytes"), card.memory_bytes),
+        "manual_seed": seed,
+        "manual_seed_all": seed,
+        "get_rng_state": lambda device=None: kernels.random_state.clone(),
+        "set_rng_state": lambda state, device=None: setattr(kernels, "random_state", state.clone()),
+        "get_rng_state_all": lambda: [kernels.random_state.clone()],
+    }
+
+
+def _mps(card: Card, kernels: Kernels) -> dict[str, Any]:
+    return {
+        "synchronize": card.synchronise,
+        "empty_cache": card.memory.empty_cache,
+        "current_allocated_memory": lambda: card.memory.current("allocated_bytes"),
+        "driver_allocated_memory": lambda: card.memory.current("reserved_bytes"),
+        "recommended_max_memory": lambda: card.memory_bytes,
+        "manual_seed": lambda seed: setattr(kernels, "random_state", _state_of(int(seed))),
+        "get_rng_state": lambda: kernels.random_state.clone(),
+        "set_rng_state": lambda state: setattr(kernels, "random_state", state.clone()),
+        "device_count": lambda: 1,
+    }
+
+
+def _nvml(card: Card) -> Any:
+    """The part of pynvml that is asked."""
+
+    def of(value: Any) -> Any:
+        return lambda *_: value() if callable(value) else value
+
+    clock = int(card.row.clocks_mhz[1] or card.row.clocks_mhz[0] or 1500)
+    throttled_s = lambda: max(0.0, card.busy_s - card.throttles_after_s)  # noqa: E731
+    return SimpleNamespace(
+        NVMLError=RuntimeError,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVML_TEMPERATURE_GPU=0,
+        NVML_PERF_POLICY_POWER=0,
+        NVML_PERF_POLICY_THERMAL=1,
+        nvmlSystemGetDriverVersion=of("580.00 (fake)"),
+        nvmlDeviceGetCount=of(1),
+        nvmlDeviceGetHandleByIndex=of(card.name),
+        nvmlDeviceGetHandleByUUID=of(card.name),
+        nvmlDeviceGetName=of(card.name),
+        nvmlDeviceGetMaxClockInfo=of(round(1.08 * clock)),
+        nvmlDeviceGetClockInfo=of(lambda: round(clock * (0.6 if card.throttled else 1))),
+        nvmlDeviceGetCurrentClocksEventReasons=of(lambda: 0x4 if card.throttled else 0),
+        nvmlDeviceGetPowerUsage=of(300_000),
+        nvmlDeviceGetEnforcedPowerLimit=of(700_000),
+        nvmlDeviceGetTemperature=of(50),
+        nvmlDeviceGetComputeRunningProcesses=of([1]),
+        nvmlDeviceGetViolationStatus=of(lambda: SimpleNamespace(violationTime=int(1e9 * throttled_s()))),
+    )

@@ -1,0 +1,153 @@
+"""The fake card itself: what it is, its queues and clocks, its memory, its error, and what was asked of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+
+import torch
+
+from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
+from meta_tests.fake_card.caching import MIB, CachingAllocator
+
+LAUNCH_S = 4e-6  # what the host needs to launch a kernel; what Python needs for it comes on top in the host's time
+KERNEL_S = 2e-6  # the shortest kernel
+PAUSE_S = 1e-3
+BUS_BYTES_PER_S = 50e9
+_real_perf_counter = time.perf_counter
+
+
+@dataclass
+class Counts:
+    """What was asked of the card so far."""
+
+    launches: int = 0
+    synchronisations: int = 0  # the host waited: item, cpu, equal, nonzero, synchronize, an event that is read
+    to_card: int = 0
+    to_host: int = 0
+    allocations: int = 0
+    events: int = 0
+    host_operators: int = 0  # those that ran on the CPU meanwhile
+
+    def since(self, before: Counts) -> Counts:
+        return Counts(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
+
+
+@dataclass(eq=False)
+class Stream:
+    """A queue: `ready_s` is when all that was put into it will have run."""
+
+    stream_id: int = 0
+    ready_s: float = 0.0
+
+
+@dataclass(eq=False)
+class Card:
+    """One card of the peak table, with less memory. `kind` is the device type that torch shall name."""
+
+    label: str = "H100 SXM5 80GB"
+    kind: str = "cuda"
+    memory_bytes: int = 2048 * MIB
+    cache_bytes: int = 50 * MIB
+    throttles_after_s: float = float("inf")  # of work: then the clock falls to 60 %
+    refused: frozenset[torch.dtype] = frozenset()
+    counts: Counts = field(default_factory=Counts)
+    error: str = ""  # sticky: whatever is asked of the card fails with it
+
+    def __post_init__(self) -> None:
+        self.row = ACCELERATORS[self.label]
+        self.name = self.row.names[0] if self.row.names else self.label
+        self.memory = CachingAllocator(self.memory_bytes)
+        self.default_stream = self.stream = Stream()
+        self.busy_s = self._waited_s = self._stolen_s = self._queue_s = 0.0
+        self._seen_s = _real_perf_counter()
+        self._entered_s: float | None = None
+        self._arriving: list[tuple[float, Callable[[], object]]] = []
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.kind, 0)
+
+    # ---- the host's clock -----------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The host's clock: without the time in which the CPU did the card's work, with the time the host waited."""
+        real_s = _real_perf_counter() if self._entered_s is None else self._entered_s
+        return real_s - self._stolen_s + self._waited_s
+
+    def queue_now(self) -> float:
+        """The host's time as the queue sees it: launches and waits, and pauses beyond PAUSE_S.
+
+        Shorter pauses are this Python's, which does the card's work too, and no host's that has a card.
+        """
+        now = self.now()
+        self._queue_s += max(0.0, now - self._seen_s - PAUSE_S)
+        self._seen_s = now
+        return self._queue_s
+
+    def _pass(self, seconds: float) -> None:
+        self.queue_now()
+        self._waited_s += seconds
+        self._queue_s += seconds
+        self._seen_s += seconds
+
+    @contextmanager
+    def in_its_place(self) -> Iterator[None]:
+        """What the CPU does within, it does in the card's place."""
+        before, begun_s = self._entered_s, _real_perf_counter()
+        self._entered_s = begun_s if before is None else before
+        try:
+            yield
+        finally:
+            self._entered_s = before
+            if before is None:
+                self._stolen_s += _real_perf_counter() - begun_s
+
+    # ---- the queue ------------------------------------------------------------------------------------------------
+
+    def launch(self, seconds: float) -> float:
+        """Puts a kernel of so many seconds at full clock into the current stream; returns when it will have run."""
+        self.check()
+        self.counts.launches += 1
+        self._pass(LAUNCH_S)
+        seconds = (KERNEL_S + seconds) / (0.6 if self.throttled else 1.0)
+        self.busy_s += seconds
+        self.stream.ready_s = max(self.stream.ready_s, self.queue_now()) + seconds
+        return self.stream.ready_s
+
+    @property
+    def throttled(self) -> bool:
+        return self.busy_s > self.throttles_after_s
+
+    def synchronise(self, until_s: float | None = None) -> None:
+        """The host waits, by default for all streams."""
+        self.check()
+        self.counts.synchronisations += 1
+        until_s = max(self.stream.ready_s, self.default_stream.ready_s) if until_s is None else until_s
+        self._pass(max(0.0, until_s - self.queue_now()))
+        self.settle()
+
+    def arrive_later(self, ready_s: float, copy: Callable[[], object]) -> None:
+        """A copy to pinned memory, which shows in the host's memory only when the stream has come to it."""
+        self._arriving.append((ready_s, copy))
+
+    def settle(self) -> None:
+        """Writes what has arrived by now."""
+        now = self.queue_now()
+        arrived = [copy for ready_s, copy in self._arriving if ready_s <= now]
+        self._arriving = [(ready_s, copy) for ready_s, copy in self._arriving if ready_s > now]
+        for copy in arrived:
+            copy()
+
+    def check(self) -> None:
+        if self.error:
+            raise torch.AcceleratorError(self.error)
+
+    # ---- rates ----------------------------------------------------------------------------------------------------
+
+    def kernel_s(self, flops: float, moved_bytes: int, dtype: str) -> float:
+        """The roofline: the longer of arithmetic at 80 % of the peak of `dtype` and bytes at 90 % of the bandwidth."""
+        peak = peak_flop_per_s(self.row, dtype) or 10e12
+        return max(flops / (0.8 * peak), moved_bytes / (0.9 * (bandwidth_bytes_per_s(self.row) or 1e12)))

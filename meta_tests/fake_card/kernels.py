@@ -1,0 +1,249 @@
+"""Runs operators in the card's place: which tensors live there, what a kernel takes, when the host has to wait.
+
+A tensor on the card is a tensor of the CPU to C++, so that autograd, views, strides and storages are torch's own. That
+its storage belongs to the card is known here, by the storage, and shown by `meta_tests.fake_card.api`.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from meta_tests.fake_card.caching import MIB, Block
+from meta_tests.fake_card.card import BUS_BYTES_PER_S, Card
+
+aten = torch.ops.aten
+CPU = torch.device("cpu")
+# Operators whose result the host needs, or whose shape it is.
+WAITING = {
+    *(aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim),
+    *(aten.allclose, aten.unique_consecutive, aten.bincount, aten.repeat_interleave, aten.is_nonzero),
+}
+# Those that take operands of the host too: copies, indices, lengths.
+MIXING = {
+    *(aten.copy_, aten.copy, aten._to_copy, aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_),
+    *(aten._unsafe_index, aten._pack_padded_sequence, aten.set_),
+}
+WITHOUT_KERNEL = {
+    *(aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh),
+    *(aten.set_, aten.resize_, aten.detach_, aten._local_scalar_dense, aten.is_same_size),
+}
+PRODUCTS = {aten.mm: "cublas", aten.bmm: "cublas", aten.baddbmm: "cublas", aten.addmm: "cublasLt"}
+WORKSPACE_BYTES = 32 * MIB
+NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+class Kernels(TorchDispatchMode):
+    """Entered, it runs all operators: those of the card's tensors are launched there, and charged."""
+
+    def __init__(self, card: Card) -> None:
+        super().__init__()
+        self.card = card
+        self.random_state = _state_of(0)
+        self._blocks: dict[int, Block | None] = {}  # by the id of the storage, which torch keeps as long as its bytes
+        self.generators: set[int] = set()  # those of the card, by their address
+        self._pinned: set[int] = set()
+        self._born_within: set[int] = set()  # storages that an operator of several made on the way
+        self._workspaces: dict[tuple[str, int], Block | None] = {}
+        self._to_host = False
+
+    # ---- where tensors live ---------------------------------------------------------------------------------------
+
+    def has(self, tensor: Tensor) -> bool:
+        try:
+            return id(tensor.untyped_storage()) in self._blocks
+        except (NotImplementedError, RuntimeError):  # sparse tensors, and those of functorch
+            return False
+
+    def address(self, storage: torch.UntypedStorage) -> int | None:
+        """The address of a storage on the card; None for one of the host."""
+        if id(storage) not in self._blocks:
+            return None
+        block = self._blocks[id(storage)]
+        return block.address if block else 0
+
+    def take(self, storage: torch.UntypedStorage) -> None:
+        """Puts a storage on the card, until torch frees it."""
+        key = id(storage)
+        if key not in self._blocks:
+            self._blocks[key] = self.card.memory.allocate(storage.nbytes())
+            self.card.counts.allocations += 1
+            weakref.finalize(storage, self._freed, key).atexit = False
+
+    def _freed(self, key: int) -> None:
+        if block := self._blocks.pop(key, None):
+            self.card.memory.free(block)
+
+    def pin(self, tensor: Tensor) -> Tensor:
+        self._note(tensor.untyped_storage(), self._pinned)
+        return tensor
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        return id(tensor.untyped_storage()) in self._pinned
+
+    @staticmethod
+    def _note(storage: torch.UntypedStorage, where: set[int]) -> None:
+        where.add(id(storage))
+        weakref.finalize(storage, where.discard, id(storage)).atexit = False
+
+    @contextmanager
+    def to_host(self) -> Iterator[None]:
+        """Within, a copy of a tensor of the card is one of the host."""
+        self._to_host = True
+        try:
+            yield
+        finally:
+            self._to_host = False
+
+    # ---- operators ------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self.card.in_its_place():
+            return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        asked = kwargs.get("device")
+        here = asked is not None and asked.type == self.card.kind
+        if any(type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta for x in operands):
+            return func(*args, **kwargs)  # fake tensors and the like have no bytes
+        on_card = [x for x in operands if self.has(x)]
+        if not (here or on_card):
+            return self._on_host(func, args, kwargs)
+        self.card.check()
+        self.card.settle()
+        if func.overloadpacket not in MIXING:
+            self._refuse_a_mix(func, operands, on_card)
+        self._refuse_dtypes(kwargs.get("dtype"), *(x.dtype for x in on_card))
+        if here:
+            kwargs = {**kwargs, "device": CPU}
+            self._refuse_too_much(args, kwargs)
+        if func.overloadpacket in (aten.copy_, aten._to_copy) and (
+            here or len(on_card) < len(operands) or self._to_host
+        ):
+            return self._copied(func, args, kwargs, here)
+        out = self._with_random_numbers(func, args, kwargs)
+        if asked == CPU and "pin_memory" in kwargs:
+            return out  # the caller names the CPU: torch.zeros_like(of the card, device="cpu")
+        host = {id(x.untyped_storage()) for x in operands} - {id(x.untyped_storage()) for x in on_card}
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        for tensor in made:
+            if id(tensor.untyped_storage()) not in host:
+                self.take(tensor.untyped_storage())
+        self._charge(func, args, kwargs, out, [*on_card, *made])
+        return out
+
+    def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        self.card.counts.host_operators += 1
+        pinned = kwargs.pop("pin_memory", None)
+        out = func(*args, **kwargs)
+        if pinned:
+            self.pin(out)
+        # torch.zeros says pin_memory=False; a factory that C++ calls with the options of a tensor does not.
+        elif kwargs.get("layout") is not None and pinned is None and isinstance(out, Tensor):
+            self._note(out.untyped_storage(), self._born_within)
+        return out
+
+    def _refuse_a_mix(self, func: Any, operands: list[Tensor], on_card: list[Tensor]) -> None:
+        for tensor in operands:
+            if tensor.dim() and not self.has(tensor):
+                if id(tensor.untyped_storage()) in self._born_within:
+                    self.take(tensor.untyped_storage())
+                    continue
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two devices, "
+                    f"{self.card.device} and cpu! (when checking arguments of {func})"
+                )
+
+    def _refuse_dtypes(self, *dtypes: torch.dtype | None) -> None:
+        for dtype in dtypes:
+            if dtype in self.card.refused:
+                kind = self.card.kind.upper()
+                raise TypeError(f"Cannot convert a {kind} Tensor to {dtype} as the {kind} framework doesn't support it")
+
+    def _refuse_too_much(self, args: Any, kwargs: dict[str, Any]) -> None:
+        """Out of memory is known before the CPU has filled what the card could not hold."""
+        if args and isinstance(args[0], (list, tuple)) and all(isinstance(size, int) for size in args[0]):
+            size = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
+            if block := self.card.memory.allocate(size):
+                self.card.memory.free(block)
+
+    def _with_random_numbers(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Random numbers of the card come from a generator of its own."""
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        generator = kwargs.get("generator")
+        if generator is not None:
+            if generator._cdata not in self.generators:
+                raise RuntimeError(f"Expected a '{self.card.kind}' device type for generator but found 'cpu'")
+            return func(*args, **kwargs)
+        host = torch.default_generator.get_state()
+        torch.default_generator.set_state(self.random_state)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.random_state = torch.default_generator.get_state()
+            torch.default_generator.set_state(host)
+
+    def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
+        """A copy to or from the host, which waits unless it is not to block and the host's side is pinned."""
+        counts, late = self.card.counts, bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
+        source = args[0] if func.overloadpacket is aten._to_copy else args[1]
+        arrives = here or (func.overloadpacket is aten.copy_ and self.has(args[0]))
+        ready_s = self.card.launch(source.nbytes / BUS_BYTES_PER_S)
+        if arrives:
+            counts.to_card += 1
+            out = func(*args, **kwargs)
+            self.take(out.untyped_storage())
+            late &= self.is_pinned(source)
+        else:
+            counts.to_host += 1
+            if func.overloadpacket is aten._to_copy:
+                out = torch.empty_like(source, dtype=kwargs.get("dtype"))
+                late = late and self.is_pinned(self.pin(out))
+            else:
+                out = args[0]
+                late &= self.is_pinned(out)
+            seen = source.detach().clone()
+            write = lambda: out.detach().copy_(seen)  # noqa: E731
+            self.card.arrive_later(ready_s, write) if late else write()
+        if not late:
+            self.card.synchronise(ready_s)
+        return out
+
+    # ---- what it takes --------------------------------------------------------------------------------------------
+
+    def _charge(self, func: Any, args: Any, kwargs: Any, out: Any, touched: list[Tensor]) -> None:
+        packet = func.overloadpacket
+        if not (func.is_view or packet in WITHOUT_KERNEL):
+            if library := PRODUCTS.get(packet):
+                place = library, self.card.stream.stream_id
+                if place not in self._workspaces:
+                    self._workspaces[place] = self.card.memory.allocate(WORKSPACE_BYTES)
+            flops = flop_registry[packet](*args, **kwargs, out_val=out) if packet in flop_registry else 0
+            name = NAMES.get(touched[0].dtype, "fp32") if touched else "fp32"
+            moved = sum({id(x.untyped_storage()): x.nbytes for x in touched}.values())
+            self.card.launch(self.card.kernel_s(flops, moved, name))
+        masked = packet in (aten.index, aten.index_put_) and any(
+            x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
+        )
+        if packet in WAITING or masked:
+            if packet is aten._local_scalar_dense:
+                self.card.counts.to_host += 1
+            self.card.synchronise(self.card.stream.ready_s)
+
+
+def _state_of(seed: int) -> Tensor:
+    """The state of a generator whose numbers are not the CPU's with the same seed."""
+    generator = torch._C.Generator()
+    generator.manual_seed((seed * 6364136223846793005 + 1442695040888963407) % 2**63)
+    return generator.get_state()

@@ -1,0 +1,139 @@
+"""The fake card behaves as a card where that differs from a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from accounting import measured
+from accounting.allocator import charge_bounds, segment_bytes
+from meta_tests.fake_card.__main__ import table
+from meta_tests.fake_card.api import plugged
+from meta_tests.fake_card.caching import MIB, CachingAllocator
+from meta_tests.fake_card.card import Card
+
+
+@pytest.fixture
+def card() -> Iterator[Card]:
+    made = Card(memory_bytes=256 * MIB)
+    with plugged(made):
+        yield made
+
+
+def test_a_module_trained_on_the_card_lives_there(card):
+    model = torch.nn.Linear(64, 64).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(8, 64, device="cuda")).square().mean().backward()
+    optimizer.step()
+    state = optimizer.state[model.weight]
+    places = {x.device for x in (model.weight, model.weight.T, model.weight.grad, state["exp_avg"])}
+    assert places == {torch.device("cuda", 0)}
+    assert state["step"].device.type == "cpu", "AdamW counts its steps on the host"
+
+
+def test_tensors_of_the_card_and_the_host_do_not_mix(card):
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.ones(3, device="cuda") + torch.ones(3)
+    with pytest.raises(TypeError, match=r"Use Tensor\.cpu\(\)"):
+        torch.ones(3, device="cuda").numpy()
+    assert (torch.ones(3, device="cuda") + torch.tensor(1.0)).device.type == "cuda", "a number may come from the host"
+
+
+def test_gradients_cross_back_to_the_host(card):
+    x = torch.ones(3, requires_grad=True)
+    (2 * x.to("cuda")).sum().backward()
+    assert x.grad.device.type == "cpu"
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("act", "waits"),
+    [
+        (lambda x: x + 1, 0),
+        (lambda x: x.T.reshape(-1), 0),
+        (lambda x: x.sum().item(), 1),
+        (lambda x: bool((x > 0).all()), 1),
+        (lambda x: x.cpu(), 1),
+        (lambda x: x.tolist(), 1),
+        (lambda x: torch.equal(x, x.clone()), 1),
+        (lambda x: torch.allclose(x, x + 1), 1),
+        (lambda x: x[x > 0], 1),
+        (lambda x: x.nonzero(), 1),
+        (lambda x: torch.cuda.synchronize(), 1),
+        (lambda x: torch.tensor([1.0], device="cuda"), 1),
+    ],
+)
+def test_the_host_waits_where_it_reads(act, waits, card):
+    x = torch.ones(4, 4, device="cuda")
+    before = card.counts.synchronisations
+    act(x)
+    assert card.counts.synchronisations - before == waits
+
+
+def test_events_time_the_card_and_not_the_cpu(card):
+    a = torch.randn(256, 256, device="cuda")
+    times = measured.time(lambda: a @ a, "cuda", warmup=1, rounds=5).times_s
+    assert max(times) < 2e-5, f"a product of 256³ took {max(times)} s, the CPU's time"
+    assert max(times) == pytest.approx(min(times), rel=1e-6), "the card's time depends on this machine"
+
+
+def test_a_copy_to_pinned_memory_arrives_late(card):
+    source, target = torch.ones(4, device="cuda"), torch.zeros(4).pin_memory()
+    torch.cuda._sleep(10**9)
+    target.copy_(source, non_blocking=True)
+    early = target.tolist()
+    torch.cuda.synchronize()
+    assert (early, target.tolist()) == ([0] * 4, [1] * 4)
+
+
+def test_the_clock_falls_after_a_time_of_work(card):
+    card.throttles_after_s = 0.01
+    before = measured.time(lambda: torch.cuda._sleep(10**6), "cuda", warmup=0, rounds=3).median_s
+    torch.cuda._sleep(10**8)
+    after = measured.time(lambda: torch.cuda._sleep(10**6), "cuda", warmup=0, rounds=3).median_s
+    assert after / before == pytest.approx(1 / 0.6, rel=0.01)
+
+
+def test_a_sticky_error_fails_all_that_follows(card):
+    x = torch.ones(3, device="cuda")
+    card.error = "CUDA error: an illegal memory access was encountered"
+    for act in (lambda: x + 1, torch.cuda.synchronize, lambda: torch.ones(1, device="cuda")):
+        with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+            act()
+
+
+def test_memory_ends_and_comes_back(card):
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        torch.empty(2**40, device="cuda")
+    before = torch.cuda.memory_allocated()
+    kept = torch.ones(1000, device="cuda")
+    assert torch.cuda.memory_allocated() - before == 4096
+    del kept
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_the_allocator_charges_what_the_formulas_say():
+    allocator = CachingAllocator(2**30)
+    for request in (1, 512, 513, MIB, MIB + 1, 3 * MIB, 11 * MIB, 31 * MIB + 5):
+        allocator.empty_cache()
+        held, reserved = allocator.current("allocated_bytes"), allocator.current("reserved_bytes")
+        block = allocator.allocate(request)
+        low, high = charge_bounds(request)
+        assert low <= allocator.current("allocated_bytes") - held <= high
+        assert allocator.current("reserved_bytes") - reserved == segment_bytes(request)
+        allocator.free(block)
+        assert allocator.allocate(request).address == block.address, "a freed block is used again"
+        allocator.free(block)
+    allocator.empty_cache()
+    assert allocator.current("reserved_bytes") == 0
+
+
+def test_the_table_has_a_line_for_each_claim():
+    counts = dict.fromkeys(("launches", "synchronisations", "to_card", "to_host", "allocations", "host_operators"), 2)
+    rows = [{"test": "t", "claims": ["a.b", "a.c"], "result": "passed", **counts}] * 2
+    assert [line.split()[:4] for line in table(rows).splitlines()[1:]] == [
+        ["a.b", "0.000", "4", "4"],
+        ["a.c", "0.000", "4", "4"],
+    ]
