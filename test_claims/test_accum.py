@@ -171,3 +171,52 @@ def test_the_peak_falls_with_every_doubling_of_the_micro_batches(step_bytes, rec
     falling = list(peaks.values())
     assert falling == sorted(falling, reverse=True), f"the peaks are {peaks}, but should fall"
     assert peaks[4] < 0.4 * peaks[1], f"at 4 micro-batches the peak is {peaks[4]} of {peaks[1]}, not below 40 %"
+
+
+# ---- in which format the sum is kept -----------------------------------------------------------------------------
+
+
+def summed(micro_batches, dtype):
+    """What autograd adds up in .grad of a weight of this dtype, of micro-batches that have these gradients."""
+    weight = nn.Parameter(torch.zeros_like(micro_batches[0], dtype=dtype))
+    for gradient in micro_batches:
+        (weight * gradient.to(dtype)).sum().backward()
+    return weight.grad.double()
+
+
+@pytest.mark.claim("accum.fp32-needed")
+@pytest.mark.parametrize("number", [3, 255, 300])
+@pytest.mark.parametrize("exponent", [-20, 0, 7])
+def test_equal_gradients_stop_counting_after_256_in_bf16_and_never_in_fp32(device, number, exponent):
+    one = torch.full((1,), 2.0**exponent, device=device)
+    for dtype, most in ((torch.bfloat16, 2**8), (torch.float32, 2**24)):
+        got = summed([one] * number, dtype).item() / 2.0**exponent
+        assert got == min(number, most), f"{number} gradients of 2^{exponent} add up to {got} of them in {dtype}"
+
+
+@pytest.mark.claim("accum.fp32-needed")
+@given(number=sizes(2, 8), seed=seeds)
+def test_few_gradients_lose_no_more_than_a_rounding_each_in_bf16(device, number, seed):
+    gradients = list(
+        torch.rand(number, 50, generator=torch.Generator().manual_seed(seed)).bfloat16().float().to(device)
+    )
+    exact = sum(gradient.double() for gradient in gradients)
+    error = ((summed(gradients, torch.bfloat16) - exact) / exact).abs().max().item()
+    assert error <= (number - 1) * 2**-8, f"{number} gradients in bf16 are off by {error:.2g} [{seed=}]"
+
+
+@pytest.mark.claim("accum.fp32-needed")
+def test_the_sum_of_random_gradients_drifts_off_with_their_number_in_bf16(device, record_figure):
+    """Positive ones, of mean 1/2: once their sum is 256, where numbers of bf16 are 2 apart, all are lost."""
+    gradients = list(torch.rand(1024, 50, generator=torch.Generator().manual_seed(0)).to(device))
+    errors = {}
+    for number in (64, 1024):
+        exact = sum(gradient.double() for gradient in gradients[:number])
+        errors[number] = [
+            relative_error(summed(gradients[:number], dtype), exact) for dtype in (torch.bfloat16, torch.float32)
+        ]
+    record_figure(", ".join(f"{number}: {bf16:.1%} off in bf16" for number, (bf16, _) in errors.items()))
+    few, many = (bf16 for bf16, _ in errors.values())
+    assert (few < 0.02, many > 0.4) == (True, True), f"sums of 64 and 1024 in bf16 are off by {few:.2g} and {many:.2g}"
+    worst = max(fp32 for _, fp32 in errors.values())
+    assert worst < 1e-4, f"the sums in fp32 are off by {worst:.2g}, but should not be"

@@ -81,7 +81,24 @@ class UnscaledFp8Linear(precision.Fp8Linear):
     scaled = False
 
 
-@pytest.mark.claim("amp.fp8-training")
+@pytest.mark.claim("amp.fp8-inference")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_trained_net_keeps_its_outputs_in_fp8_without_a_scale(device, record_figure, seed):
+    trained = precision.two_layers_trained(device, seed=seed)[0]
+    cast = nn.Sequential(UnscaledFp8Linear(16, 32), UnscaledFp8Linear(32, 1)).to(device)
+    cast.load_state_dict(trained.state_dict())
+    x = torch.randn(1000, 16, device=device)
+    with torch.no_grad():
+        should, got = trained(x), cast(x)
+    error = ((got - should).norm() / should.norm()).item()
+    record_figure(f"the outputs are off by {error:.1%} in fp8 e4m3, unscaled")
+    # Each operand is off by up to 2^-4, by a third of that on average.
+    assert 0 < error < 0.05, (
+        f"with fp8 products the outputs are off by {error:.1%}, but should be by a few percent [{seed=}]"
+    )
+
+
+@pytest.mark.claim("amp.fp8-training", "amp.fp8-inference")
 def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, record_figure):
     """Gradients a millionth of the usual: below e5m2's least value, unless scaled."""
     (_, *_, fp32), (first, *_, scaled), (unscaled_first, *_, unscaled) = (
@@ -295,7 +312,7 @@ def test_the_norm_of_bf16_gradients_is_that_of_fp32_to_a_rounding(device, seed, 
     assert clipped == pytest.approx(exact / 2, rel=6 * 2**-8), f"clipped to {clipped}, not to {exact / 2}"
 
 
-@pytest.mark.claim("amp.ex-clip-bf16", "dtype.bf16-resolution")
+@pytest.mark.claim("amp.ex-clip-bf16", "dtype.bf16-resolution", "dtype.bf16-suffices")
 def test_a_sum_of_squares_kept_in_bf16_stands_still_at_256(device):
     ones = torch.ones(1000, device=device, dtype=torch.bfloat16)
     kept = torch.zeros((), device=device, dtype=torch.bfloat16)
@@ -420,6 +437,13 @@ def epochs(device, dim, batch):
 @pytest.mark.claim("amp.half-epoch-time")
 def test_for_small_layers_mixed_precision_is_slower_than_fp32(device, speed):
     fp32, mixed = epochs(device, 16, 16)
+    casts = []
+    for run in (fp32, mixed):
+        with precision.Products() as dispatched:
+            run()
+        casts.append(dispatched.casts)
+    # Forward x, the second layer's input (bf16 already), two weights and biases, the output for the loss; and back.
+    assert casts[0] == 0 < casts[1], f"a step casts {casts[0]} tensors in fp32 and {casts[1]} in mixed precision"
     speed.assert_slower(mixed, fp32, "two layers of width 16, mixed precision against fp32")
 
 

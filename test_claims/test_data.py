@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
+import queue
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -65,6 +69,32 @@ def test_tokens_survive_a_raw_file_a_npy_file_and_a_tensor(folder, tokens):
     for name, copy in copies.items():
         assert copy.dtype == tokens.dtype, f"{name} gives {copy.dtype}, but should give {tokens.dtype}"
         assert copy.tolist() == tokens.tolist(), f"{name} gives {copy}, but should give {tokens}"
+
+
+@pytest.mark.claim("data.int-sequences")
+@given(text=st.text(min_size=1, max_size=30), length=sizes(1, 4))
+def test_a_text_is_a_sequence_of_integers_that_a_model_takes_and_that_give_the_text_back(folder, device, text, length):
+    """Each byte of the text is a token, as in the vocabularies that every other is built on."""
+    path, encoded = fresh(folder / "text.bin"), text.encode() + b"\n" * length
+    np.frombuffer(encoded, dtype=np.uint8).astype(np.uint16).tofile(path)
+    tokens = np.memmap(path, dtype=np.uint16, mode="r")
+    read = bytes(tokens.tolist())
+    assert read == encoded, f"the file gives {read!r}, but should give {encoded!r} [{text=}]"
+    x, y = window(tokens, 0, length)
+    table = torch.eye(256, device=device)
+    logits = nn.functional.embedding(x.to(device), table)
+    chosen, loss = bytes(logits.argmax(-1).tolist()), nn.functional.cross_entropy(logits, y.to(device)).item()
+    assert chosen == encoded[:length], f"the rows looked up are those of {chosen!r}, not of {encoded[:length]!r}"
+    hits = sum(a == b for a, b in itertools.pairwise(encoded[: length + 1])) / length
+    should = math.log(255 + math.e) - hits  # logits of 1 for the input's own token, of 0 for all others
+    assert loss == pytest.approx(should, rel=1e-5), f"the loss is {loss}, but should be {should} [{text=}, {length=}]"
+
+
+@pytest.mark.claim("data.int-sequences")
+def test_a_model_does_not_take_tokens_that_are_no_integers(device):
+    table = torch.eye(256, device=device)
+    with pytest.raises(RuntimeError, match="indices"):
+        nn.functional.embedding(torch.tensor([1.0, 2.0], device=device), table)
 
 
 @pytest.mark.claim("data.int-sequences", "data.uint16")
@@ -483,3 +513,34 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads,
     what = f"a step of {step_s * 1e3:.1f} ms behind a loader"
     ratio = speed.assert_slower(lambda: step(slow), lambda: step(prompt), what, at_least=2)
     record_figure(f"with a delay of {delay_s * 1e3:.1f} ms the model is idle {1 - 1 / ratio.value:.0%} of the time")
+
+
+def read_ahead(batches, delay_s):
+    """Batches that another thread reads, each in so many seconds, at most two ahead of their use."""
+    waiting = queue.Queue(maxsize=2)
+
+    def read():
+        for item in batches:
+            time.sleep(delay_s)
+            waiting.put(item)
+
+    threading.Thread(target=read, daemon=True).start()
+    return iter(waiting.get, None)
+
+
+@pytest.mark.claim("data.pipeline-bottleneck")
+@pytest.mark.parametrize("times_a_step", [0.1, 20])
+def test_a_loader_that_reads_ahead_costs_time_only_where_it_is_slower_than_the_model(device, speed, times_a_step):
+    """The model is busy whenever a batch is there, so that a step takes the longer of the two times."""
+    weight, batch = torch.randn(384, 384, device=device) / 20, torch.randn(256, 384)
+
+    def step(batches):
+        x = next(batches).to(device)
+        for _ in range(4):
+            x = x @ weight
+
+    step_s = min(speed.seconds(lambda: step(itertools.repeat(batch))) for _ in range(9))
+    ahead = read_ahead(itertools.repeat(batch, 1000), times_a_step * step_s)
+    bounds = {"at_least": 2} if times_a_step > 1 else {"at_least": 0.5, "at_most": 2}
+    what = f"a step of {step_s * 1e3:.1f} ms behind a loader that reads ahead in {times_a_step} times its time"
+    speed.assert_slower(lambda: step(ahead), lambda: step(itertools.repeat(batch)), what, pairs=15, **bounds)

@@ -6,14 +6,17 @@ import math
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from accounting.devices import peak_flop_per_s
 from accounting.formats import BLOCK_FORMATS, FORMATS, block_format_of, element_bits, format_of
+from accounting.peaks import ROWS
 from test_claims.oracles import numbers
 from test_claims.oracles.comparison import difference
 from test_claims.oracles.numbers import cast, cast_of, disagreement, fields_counted, values_of_patterns
+from test_claims.oracles.precision import two_layers_trained
+from test_claims.strategies import sizes
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 FP8 = ("fp8_e4m3", "fp8_e5m2")
@@ -343,6 +346,49 @@ def test_scaling_the_loss_repairs_the_underflow_of_fp16_gradients_and_not_the_ov
     assert squares == [math.inf, 90112.0], f"300^2 is {squares} in fp16 and bf16, but should be infinite and 90112"
 
 
+@pytest.mark.claim("dtype.fp16-not-for-big-models", "dtype.fp16-small-models")
+@given(words=sizes(2, 4000), log_tokens=st.integers(0, 20), log_scale=st.sampled_from([0, 16]))
+@example(words=256, log_tokens=12, log_scale=0)  # bytes in batches of 4096: far from it
+@example(words=50_257, log_tokens=10, log_scale=0)  # GPT-2, 1024 tokens
+@example(words=50_257, log_tokens=10, log_scale=16)
+def test_gradients_of_logits_are_flushed_once_tokens_times_words_reach_2_to_the_25(
+    device, words, log_tokens, log_scale
+):
+    """Before training every word has a chance of 1/V: the mean loss of T tokens gives each wrong one 1/(V·T)."""
+    assume(abs(math.log2(words) + log_tokens - log_scale - 25) > 1e-3)
+    logits = torch.zeros(1, words, dtype=torch.float16, device=device, requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(logits.float(), torch.zeros(1, dtype=torch.long, device=device))
+    (loss * 2.0 ** (log_scale - log_tokens)).backward()  # one token's share of the mean, scaled
+    flushed = int((logits.grad == 0).sum())
+    should = words - 1 if math.log2(words) + log_tokens - log_scale > 25 else 0
+    said = f"[{words=}, 2^{log_tokens} tokens, scale 2^{log_scale}]"
+    assert flushed == should, f"{flushed} of {words} gradients are 0 in fp16, but should be {should} {said}"
+
+
+@pytest.mark.claim("dtype.fp16-small-models", "dtype.fp16-not-for-big-models")
+@pytest.mark.parametrize(("loss_factor", "trains"), [(1.0, True), (1e-8, False)])
+def test_a_small_net_trains_in_fp16_unscaled_unless_its_gradients_are_tiny(device, record_figure, loss_factor, trains):
+    (first, *_, fp32), (fp16_first, *_, fp16) = (
+        two_layers_trained(device, dtype, loss_factor=loss_factor)[1] for dtype in (None, torch.float16)
+    )
+    record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {fp16:.3f} in fp16 [times {loss_factor}]")
+    assert fp32 < 0.1 * first, f"in fp32 the loss fell only from {first} to {fp32}"
+    gained, as_low = (fp16_first - fp16) / (first - fp32), 0.8 < fp16 / fp32 < 1.25
+    right = as_low if trains else gained < 0.1
+    assert right, (
+        f"fp16 ends at {fp16}, {gained:.0%} of the way, fp32 at {fp32}; should train: {trains} [{loss_factor=}]"
+    )
+
+
+@pytest.mark.claim("dtype.bf16-suffices")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_net_trained_with_bf16_products_ends_where_one_of_fp32_does(device, record_figure, seed):
+    (first, *_, fp32), (*_, bf16) = (two_layers_trained(device, of, seed=seed)[1] for of in (None, torch.bfloat16))
+    record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {bf16:.3f} with bf16 products")
+    assert fp32 < 0.1 * first, f"in fp32 the loss fell only from {first} to {fp32} [{seed=}]"
+    assert 0.8 < bf16 / fp32 < 1.25, f"with bf16 products it ends at {bf16}, but should near {fp32} [{seed=}]"
+
+
 @pytest.mark.claim("dtype.default-fp16-misconception")
 def test_with_fp16_by_default_losses_and_adam_moments_are_fp16_too(device, default_dtype):
     torch.set_default_dtype(torch.float16)
@@ -384,6 +430,23 @@ def test_vendors_list_fp8_rates_of_cards_before_and_beside_the_h100():
     assert all(listed.values()), f"dense fp8 peaks of compute capability 8.9 are {listed}, but each should be a rate"
     ampere = peak_flop_per_s("NVIDIA A100-SXM4-80GB", "fp8_e4m3")
     assert ampere is None, f"the fp8 peak of an A100 is {ampere}, but it has no fp8 unit"
+
+
+@pytest.mark.claim("dtype.fp8-not-previous-gen")
+def test_the_vendors_sheets_have_fp8_rates_from_compute_capability_8_9_on_and_none_below():
+    nvidia = [row for row in ROWS if row.arch[0].isdigit()]
+    sheets = {row.label: (float(row.arch), peak_flop_per_s(row, "fp8_e4m3")) for row in nvidia}
+    wrong = {label: rate for label, (capability, rate) in sheets.items() if rate and capability < 8.9}
+    assert not wrong, f"cards below compute capability 8.9 have fp8 rates: {wrong}"
+    for least, most in ((8.0, 8.7), (8.9, 8.9), (9.0, 9.0)):
+        rates = [rate is not None for capability, rate in sheets.values() if least <= capability <= most]
+        assert any(rates) == (least >= 8.9), f"{sum(rates)} of {len(rates)} cards of {least} to {most} have fp8 rates"
+
+
+@pytest.mark.claim("dtype.fp8-not-previous-gen")
+def test_what_the_generation_before_lacks_is_the_unit_not_the_storage(device):
+    x = torch.arange(8.0, device=device)
+    assert not (wrong := difference(x.to(E4M3).float(), x)), f"fp8 values stored on {device}: {wrong}"
 
 
 @pytest.mark.claim("dtype.fp8-h100-only", "dtype.fp8-not-previous-gen")

@@ -307,6 +307,26 @@ def test_attention_adds_a_sixth_of_length_over_width_to_a_transformer_block(work
     assert 3 * forward == forward + backward, f"the backward pass costs {backward / forward} times the forward, not 2"
 
 
+@pytest.mark.claim("flops.transformer-generalises", "grad.seq-length")
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "ratio", "batch", "length"),
+    [(1, 4, 3, 1, 1), (3, 2, 8, 2, 5), (4, 8, 1, 1, 40), (2, 3, 5, 3, 31)],
+)
+def test_a_block_of_any_shape_costs_six_per_weight_and_twelve_per_pair_of_tokens_and_width(
+    workloads, device, heads, head_dim, ratio, batch, length
+):
+    d, hidden = heads * 2 * head_dim, ratio * head_dim
+    model = Transformer(vocab_size=2, layers=1, dim=d, heads=heads, hidden=hidden)
+    block = workloads.build(model, device=device).layers[0]
+    x = torch.ones(batch, length, d, device=device, requires_grad=True)
+    step = sum(forward_and_backward(block, x))
+    weights = 4 * d * d + 2 * d * hidden
+    should = 6 * weights * batch * length + 12 * batch * length * length * d
+    assert step == should, f"a step costs {step} FLOPs, but should cost {should} [{model}, {batch=}, {length=}]"
+    # What 6 per weight leaves out exceeds what it counts from a length of weights / (2·d) on.
+    assert (step > 12 * weights * batch * length) == (length > weights / (2 * d)), f"{step=} [{weights=}, {length=}]"
+
+
 # ---- where the time goes -----------------------------------------------------------------------------------------
 
 

@@ -109,7 +109,39 @@ def test_a_batched_product_is_much_faster_than_a_loop_in_python(device, speed):
         torch.matmul(x, w, out=batched)
 
     speed.assert_slower(loop, at_once, "32 small products in a Python loop against one batched product", at_least=2)
-    assert torch.equal(looped, batched), "the loop and the batched product differ"
+    assert not (wrong := difference(batched, looped)), f"the batched product against the loop: {wrong}"
+
+
+def loop_and_batch(device, number, m, k, n):
+    """So many products of (m, k) by (k, n), each with a matrix of its own: in a Python loop, and as one batch."""
+    x, w = integers(number, m, k, device=device), integers(number, k, n, device=device)
+    looped, batched = (torch.empty(number, m, n, device=device) for _ in range(2))
+
+    def loop():
+        for i in range(number):
+            torch.matmul(x[i], w[i], out=looped[i])
+
+    def at_once():
+        torch.matmul(x, w, out=batched)
+
+    loop(), at_once()
+    wrong = difference(batched, looped)
+    assert not wrong, f"the batched product against the loop: {wrong} [{number} of {(m, k, n)}]"
+    return loop, at_once
+
+
+@pytest.mark.claim("matmul.no-loops")
+@pytest.mark.parametrize(("number", "shape"), [(64, (4, 4, 4)), (128, (1, 8, 8))], ids=str)
+def test_small_products_with_matrices_of_their_own_are_faster_as_a_batch(device, speed, number, shape):
+    what = f"{number} products of {shape} in a Python loop against one batched product"
+    speed.assert_slower(*loop_and_batch(device, number, *shape), what, at_least=2)
+
+
+@pytest.mark.claim("matmul.no-loops")
+def test_a_loop_over_large_products_takes_about_as_long_as_their_batch(device, speed):
+    number, side = (2, 256) if device.type == "cpu" else (2, 4096)
+    what = f"{number} products of side {side} in a Python loop against one batched product"
+    speed.assert_slower(*loop_and_batch(device, number, side, side, side), what, at_least=0.4, at_most=2)
 
 
 # ---- einsum ------------------------------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, memory_de
         assert (total < peak) == (batch > model.dim), f"{total=}, {peak=}: it errs the other way [{model}, {batch=}]"
 
 
-@pytest.mark.claim("mem.omits-activations")
+@pytest.mark.claim("mem.omits-activations", "mem.adam-formula")
 @pytest.mark.parametrize(("model", "batch"), PEAK_NETS[:2])
 def test_activations_come_on_top_of_sixteen_bytes_per_parameter(workloads, memory_device, model, batch):
     phases, net = train_two_steps(workloads, memory_device, model, batch, "adamw", set_to_none=False)
@@ -261,6 +261,40 @@ def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, impleme
     got = held.phases["second step"].peak_bytes
     # The CPU boxes the 1 that is added to a step count, as an integer and as a float.
     assert formula <= got <= formula + 12, f"step() peaks at {got} bytes, not at {formula} [{implementation}]"
+
+
+@pytest.fixture
+def process_group():
+    """This process as the only one of a group."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_gloo_available()) or distributed.is_initialized():
+        pytest.skip("needs a torch with torch.distributed and gloo, outside a job of several processes")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.claim("mem.communication-buffers")
+@pytest.mark.parametrize(("width", "layers"), [(16, 1), (40, 3)])
+@pytest.mark.parametrize("gradients_are_buckets", [None, False, True])
+def test_the_buckets_of_data_parallel_training_take_the_bytes_of_the_gradients(
+    process_group, memory_device, gradients_are_buckets, width, layers
+):
+    x = torch.ones(4, width, device=memory_device)
+    with measured.memory(memory_device) as held:
+        net = torch.nn.Sequential(*(torch.nn.Linear(width, width, device=memory_device) for _ in range(layers)))
+        held.mark("net")
+        if gradients_are_buckets is not None:
+            net = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=gradients_are_buckets)
+        held.mark("wrapped")
+        for _ in range(2):
+            net(x).sum().backward()
+        held.mark("backward")
+    each = tensors.parameter_bytes(net)
+    got = [held.phases[moment].live_bytes // each for moment in ("net", "wrapped", "backward")]
+    # Parameters, buckets and gradients; where the gradients are views of the buckets, no more than without buckets.
+    should = {None: [1, 1, 2], False: [1, 2, 3], True: [1, 2, 2]}[gradients_are_buckets]
+    assert got == should, f"{each} bytes of parameters are held {got} times, but should be {should} times"
 
 
 @pytest.mark.claim("mem.omits-activations")

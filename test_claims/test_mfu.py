@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from fractions import Fraction
 from statistics import median
 
 import pytest
@@ -14,14 +15,17 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting import counted, measured
+from accounting.attention import Attention, attention_flops
 from accounting.devices import ACCELERATORS, peak_flop_per_s
 from accounting.flops import matmul_flops
 from accounting.models import DeepLinear, step_flops
+from accounting.peaks import FLOP_PER_CLOCK
 from accounting.roofline import hfu, mfu
 from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net
 from test_claims.oracles.products import flop_per_s, fp32_products, product
 from test_claims.oracles.streams import Event, Stream
+from test_claims.strategies import sizes
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
 EXAMPLE = (16384, 32768, 8192)  # the lecture's product
@@ -108,7 +112,7 @@ def recomputing(device):
     return totals
 
 
-@pytest.mark.claim("mfu.hfu")
+@pytest.mark.claim("mfu.hfu", "mfu.low-causes")
 def test_recomputing_all_makes_hfu_four_thirds_of_mfu(recomputing):
     model, hardware = recomputing
     per_forward = 3 * matmul_flops(8, 16, 16)
@@ -142,6 +146,48 @@ def test_published_hfu_is_four_thirds_of_mfu_where_the_run_recomputed_and_else_t
     again = flops // 3 if run.checkpointing else 0
     formula = hfu(flops, again, 1.0, peak_flop_per_s(ACCELERATORS[run.card], run.dtype), run.devices)
     assert 100 * formula == pytest.approx(run.hfu, rel=2e-3), f"hfu={formula:.4f}, but printed are {run.hfu} % [{run}]"
+
+
+def attention_by_blocks(query, key, value, block):
+    """Causal attention that leaves out the pairs behind the last query of each block."""
+    parts = []
+    for start in range(0, query.shape[0], block):
+        end = start + block
+        scores = query[start:end] @ key[:end].T / query.shape[1] ** 0.5
+        future = torch.ones_like(scores).triu(start + 1).bool()
+        parts.append(scores.masked_fill(future, -torch.inf).softmax(-1) @ value[:end])
+    return torch.cat(parts)
+
+
+@pytest.mark.claim("mfu.credits-avoided")
+@given(blocks=sizes(), block=sizes(2, 8), width=sizes(2, 8), rate=st.floats(0.1, 1))
+def test_products_that_attention_leaves_out_count_as_done(device, blocks, block, width, rate):
+    tokens = blocks * block
+    query, key, value = torch.randn(3, tokens, width, dtype=torch.float64, device=device)
+    with counting() as counter:
+        got = attention_by_blocks(query, key, value, block)
+    should = nn.functional.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=True)[0]
+    off = (got - should).abs().max().item()
+    assert off < 1e-12, f"by blocks attention is off by {off:.2g} [{blocks=}, {block=}, {width=}]"
+    done, model = int(counter.get_total_flops()), attention_flops(Attention(1, 1, tokens, width))
+    peak = 1e6
+    seconds = done / (rate * peak)  # of a device that does so much of its peak
+    of_model, of_hardware = mfu(model, seconds, peak), mfu(done, seconds, peak)
+    assert of_hardware == pytest.approx(rate), f"the device does {of_hardware} of its peak, but should do {rate}"
+    credited = Fraction(2 * blocks, blocks + 1)  # all pairs of blocks over those on and below the diagonal
+    assert of_model == pytest.approx(rate * credited), f"mfu={of_model}, not {credited} times {rate} [{blocks=}]"
+    assert (of_model > 1) == (rate * credited > 1), (
+        f"mfu={of_model} should be on the same side of 1 as {rate * credited}"
+    )
+
+
+@pytest.mark.claim("mfu.credits-avoided")
+@pytest.mark.parametrize("pairs", ["full", "causal"])
+def test_counted_as_causal_the_pairs_left_out_earn_no_credit(pairs):
+    full, counted_so = (attention_flops(Attention(1, 2, 512, 64, pairs=of)) for of in ("full", pairs))
+    share = counted_so / full
+    should = 1 if pairs == "full" else (512 + 1) / (2 * 512)
+    assert share == should, f"counted as {pairs} attention has {share} of all pairs, but should have {should}"
 
 
 @pytest.mark.claim("mfu.term-for-kernel")
@@ -261,6 +307,11 @@ def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops
         for seconds, dtype in ((FP32_S, "fp32"), (BF16_S, "bf16"))
     )
     record_figure(f"{example_flops / BF16_S:.2e} FLOP/s, {bf16:.3f} of the dense peak")
+    for dtype, seconds, share in (("fp32", FP32_S, fp32), ("bf16", BF16_S, bf16)):
+        clock_mhz = H100.clocks_mhz[dtype == "bf16"]
+        cycles = example_flops / (H100.units * FLOP_PER_CLOCK[H100.die][dtype])  # in which every unit multiplies
+        busy = cycles / (clock_mhz * 1e6) / seconds
+        assert share == pytest.approx(busy, rel=2e-3), f"mfu={share}, but the units are busy for {busy} [{dtype}]"
     assert example_flops / BF16_S > 5 * example_flops / FP32_S, "bf16 should have more than five times the rate of fp32"
     assert round(bf16, 3) == 0.296 < fp32, f"mfu={bf16:.3f} in bf16, but should be 0.296, below {fp32:.2f}"
 

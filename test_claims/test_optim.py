@@ -306,7 +306,7 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
     assert total == pytest.approx(1), f"the weights of the average add up to {total}, not to 1 [{momentum=}]"
 
 
-@pytest.mark.claim("optim.adagrad-update")
+@pytest.mark.claim("optim.adagrad-update", "optim.adagrad-1")
 @given(
     task=papers.tasks,
     options=st.fixed_dictionaries({"lr": rates, "eps": epsilons, "lr_decay": st.sampled_from([0.0, 0.1])}),
@@ -324,7 +324,7 @@ def test_adagrad_divides_by_the_root_of_the_sum_of_squares(device, task, options
         assert np.allclose(got, squares, rtol=1e-12, atol=0), f"the sum is {got}, but should be {squares} [{task}]"
 
 
-@pytest.mark.claim("optim.rmsprop-ema")
+@pytest.mark.claim("optim.rmsprop-ema", "optim.rmsprop-1")
 @given(
     task=papers.tasks,
     options=st.fixed_dictionaries(
@@ -333,9 +333,14 @@ def test_adagrad_divides_by_the_root_of_the_sum_of_squares(device, task, options
     loop=loops,
 )
 def test_rmsprop_divides_by_the_root_of_the_moving_average(device, task, options, loop):
-    got = task.torchs(torch.optim.RMSprop, device, **options, **loop).paths
-    differs = papers.disagreement(got, task.reference(papers.rmsprop, **options), 1e-9)
+    run = task.torchs(torch.optim.RMSprop, device, **options, **loop)
+    differs = papers.disagreement(run.paths, task.reference(papers.rmsprop, **options), 1e-9)
     assert differs is None, f"{differs} [{task}, {options}, {loop}]"
+    alpha, ages = options["alpha"], range(task.steps - 1, -1, -1)
+    for tensor, history in enumerate(task.arrays()[1]):
+        should = (1 - alpha) * sum(alpha**age * g**2 for age, g in zip(ages, history, strict=True))
+        error = np.abs(run.state(tensor, "square_avg") - should).max() / task.scale**2
+        assert error < 1e-12, f"the buffer is {error:.1g} from the moving average of the squares [{task}, {options}]"
 
 
 @pytest.mark.claim("optim.rmsprop-ema")
@@ -533,7 +538,7 @@ def test_whole_tensors_are_shared_out_so_one_large_one_upsets_the_balance(shards
 # ---- fp32 or not -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params")
+@pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params", "dtype.bf16-suffices")
 def test_least_squares_in_bf16_learns_nothing_unless_repaired(device, record_figure):
     torch.manual_seed(0)
     x, solution = torch.randn(256, 16).to(device), torch.linspace(1.02, 1.15, 16).to(device)

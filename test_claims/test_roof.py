@@ -14,7 +14,7 @@ from accounting import counted, roofline
 from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
 from accounting.flops import matmul_flops
 from accounting.formats import element_bits
-from accounting.peaks import ROWS
+from accounting.peaks import FLOP_PER_CLOCK, ROWS
 from accounting.roofline import Work
 from test_claims.oracles import scalars
 from test_claims.oracles.products import product
@@ -69,6 +69,12 @@ def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m,
 # ---- ridge points ------------------------------------------------------------------------------------------------
 
 
+def flops_while_a_byte_moves(row, column, nbytes=10**9):
+    """What a device's units do in the clock cycles until so many bytes have arrived; no printed peak is used."""
+    cycles = nbytes / bandwidth_bytes_per_s(row) * row.clocks_mhz[column != "fp32"] * 1e6
+    return cycles * row.units * FLOP_PER_CLOCK[row.die][column] / nbytes
+
+
 @pytest.mark.claim("roof.accelerator-300")
 @pytest.mark.parametrize(
     ("label", "dtype", "printed", "rounded"),
@@ -82,8 +88,12 @@ def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m,
     ],
 )
 def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(label, dtype, printed, rounded):
-    formula = ridge(ACCELERATORS[label], dtype)
+    formula, done = (
+        ridge(ACCELERATORS[label], dtype),
+        flops_while_a_byte_moves(ACCELERATORS[label], dtype.partition("_")[0]),
+    )
     assert formula == pytest.approx(float(printed)), f"ridge_point={formula}, but should be {float(printed)}"
+    assert formula == pytest.approx(done, rel=2e-3), f"ridge_point={formula}, but the units do {done} a byte [{label}]"
     assert round(formula) == rounded, f"ridge_point={formula:.1f}, but should round to {rounded}"
     near = abs(formula / 300 - 1) < 0.05
     assert near == ((label, dtype) == ("H100 SXM5 80GB", "bf16")), f"{label}: {formula:.0f} FLOPs per byte of {dtype}"

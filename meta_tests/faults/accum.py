@@ -5,7 +5,7 @@ import torch
 from meta_tests.faults import fault, leaves_of
 
 
-@fault("accum.equivalent", instead_of="torch.Tensor.backward")
+@fault("accum.equivalent", "accum.fp32-needed", instead_of="torch.Tensor.backward")
 def backward_forgets_the_gradients_of_before(backward, self, *args, **kwargs):
     for leaf in leaves_of(self):
         leaf.grad = None
@@ -50,3 +50,11 @@ def micro_batches_are_said_to_save_nothing(activation_bytes, *args, **rest):
 @fault("accum.memory", instead_of="accounting.activations.deep_linear_peak_bytes")
 def the_peak_is_said_to_be_that_of_two_examples_more(peak_bytes, model, batch, **rest):
     return peak_bytes(model, batch + 2, **rest)
+
+
+@fault("accum.fp32-needed", instead_of="torch.Tensor.backward")
+def autograd_drops_what_is_below_a_256th_of_a_gradient_in_any_dtype(backward, self, *args, **kwargs):
+    """As an accumulation in bf16 does."""
+    backward(self, *args, **kwargs)
+    for leaf in leaves_of(self):
+        leaf.grad = leaf.grad.bfloat16().to(leaf.dtype)

@@ -104,6 +104,17 @@ def clipping_sums_magnitudes_for_the_norm(_original, parameters, largest, **_):
     return norm
 
 
+@fault("amp.half-epoch-time", instead_of="torch.autocast.__enter__")
+def autocast_casts_nothing_and_takes_longer(enter, self):
+    self._enabled = False
+    return enter(self)
+
+
+@fault("amp.fp8-inference", instead_of="torch.Tensor.to")
+def e4m3_keeps_no_fraction(to, x, *args, **options):
+    return to(x.sign() * x.abs().log2().round().exp2() if args[:1] == (torch.float8_e4m3fn,) else x, *args, **options)
+
+
 @fault("amp.half-epoch-time", instead_of="torch.nn.functional.linear")
 def small_steps_in_fp32_are_slow(linear, x, weight, bias=None):
     if not torch.is_autocast_enabled(x.device.type):

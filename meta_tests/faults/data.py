@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,19 @@ def a_loader_drops_the_last_batch_in_any_case(batches, self):
 @fault("data.pipeline-bottleneck", instead_of="time.sleep")
 def a_slow_loader_is_not_slow(_original, _):
     return None
+
+
+@fault("data.int-sequences", instead_of="torch.nn.functional.embedding")
+def an_embedding_looks_up_the_next_row(embedding, ids, table):
+    return embedding((ids + 1) % table.shape[0], table)
+
+
+@fault("data.int-sequences", instead_of="torch.nn.functional.embedding")
+def an_embedding_rounds_what_is_no_integer(embedding, ids, table):
+    return embedding(ids.long(), table)
+
+
+@fault("data.pipeline-bottleneck", instead_of="queue.Queue.get")
+def a_batch_that_was_read_ahead_is_waited_for(get, self):
+    time.sleep(0.1)
+    return get(self)

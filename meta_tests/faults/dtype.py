@@ -121,6 +121,23 @@ def squares_of_fp16_do_not_overflow(square, x):
     return square(x / 2) if x.dtype == torch.float16 else square(x)
 
 
+@fault("dtype.fp16-small-models", "dtype.fp16-not-for-big-models", instead_of="torch.autocast")
+def autocast_stays_in_fp32(autocast, device, dtype=None, **options):
+    return autocast(device, dtype, enabled=False)
+
+
+@fault("dtype.fp16-small-models", "dtype.bf16-suffices", instead_of="torch.nn.functional.linear")
+def products_under_autocast_have_the_resolution_of_e5m2(linear, x, weight, bias=None):
+    y = linear(x, weight, bias)
+    return y + (y.to(torch.float8_e5m2).to(y.dtype) - y).detach() if y.itemsize == 2 else y
+
+
+@fault("dtype.fp8-not-previous-gen", instead_of="accounting.devices.peak_flop_per_s")
+def an_a100_is_said_to_have_fp8_units(dense, device, dtype, **rest):
+    older = getattr(device, "arch", "") == "8.0" and dtype.startswith("fp8")
+    return dense(device, "int8" if older else dtype, **rest)
+
+
 @fault("dtype.default-fp16-misconception", instead_of="torch.nn.functional.mse_loss")
 def losses_are_computed_in_fp32_whatever_the_default(mse_loss, a, b):
     return mse_loss(a.float(), b.float())

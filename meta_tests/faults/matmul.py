@@ -95,3 +95,11 @@ def python_refuses_an_argument_of_another_shape_than_the_annotation_says(divide,
 @fault("matmul.bread-and-butter", instead_of="accounting.models.forward_flops")
 def the_products_of_attention_are_forgotten(_original, model, batch, sequence=1, **_):
     return 2 * batch * sequence * accounting.models.matmul_parameter_count(model)
+
+
+@fault("matmul.no-loops", instead_of="torch.matmul")
+def a_batch_of_large_products_is_worked_off_four_times(matmul, a, b, **options):
+    if a.dim() == 3 and a.shape[-1] >= 256:
+        for _ in range(3):
+            matmul(a, b)
+    return matmul(a, b, **options)

@@ -74,3 +74,16 @@ def torchs_zero_grad_keeps_the_gradients(zero_grad, self, set_to_none=True):
 def torchs_linear_layer_keeps_its_weight_twice(initialise, self):
     initialise(self)
     self.copy = torch.nn.Parameter(self.weight.detach().clone())
+
+
+@fault("mem.communication-buffers")
+def gradients_are_always_views_of_the_buckets(patch):
+    wrap = torch.nn.parallel.DistributedDataParallel
+    patch.setattr(
+        torch.nn.parallel, "DistributedDataParallel", lambda net, **_: wrap(net, gradient_as_bucket_view=True)
+    )
+
+
+@fault("mem.communication-buffers")
+def data_parallel_training_makes_no_buckets(patch):
+    patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda net, **_: net)

@@ -1,6 +1,7 @@
 """Faults in the utilisation's formula, in the peak table, in the clock, and in what torch counts and does."""
 
 import time
+from dataclasses import replace
 
 from accounting import measured
 from meta_tests.faults import fault
@@ -65,3 +66,21 @@ def large_products_are_as_inefficient_as_small_ones(mm, a, b, out=None):
     if len(a) >= 64:
         time.sleep(0.02)
     return mm(a, b, out=out)
+
+
+@fault("mfu.credits-avoided", instead_of="accounting.attention.attention_flops")
+def attention_counts_only_the_pairs_that_are_needed(attention_flops, shape):
+    return attention_flops(replace(shape, pairs="causal"))
+
+
+@fault("mfu.credits-avoided", instead_of="accounting.roofline.mfu")
+def mfu_is_cut_off_at_one(mfu, *args, **options):
+    return min(mfu(*args, **options), 1.0)
+
+
+@fault("mfu.bf16-example")
+def an_h100_has_a_tenth_more_units(patch):
+    from accounting import devices
+
+    row = devices.ACCELERATORS["H100 SXM5 80GB"]
+    patch.setitem(devices.ACCELERATORS, row.label, row._replace(units=145))

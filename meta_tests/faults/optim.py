@@ -119,7 +119,7 @@ def adagrad_is_said_to_allocate_at_the_first_step(patch):
     patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum",)))
 
 
-@fault("optim.rmsprop-ema", instead_of="torch.optim.rmsprop.rmsprop")
+@fault("optim.rmsprop-ema", "optim.rmsprop-1", instead_of="torch.optim.rmsprop.rmsprop")
 def rmsprop_sums_the_squares(update, params, grads, square_avgs, *rest, alpha, **options):
     for kept in square_avgs:
         kept.div_(alpha)

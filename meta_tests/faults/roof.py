@@ -78,3 +78,11 @@ def each_row_of_a_batch_takes_a_millisecond(mm, a, b, out=None):
 @fault("roof.matmul", instead_of="torch.mm")
 def a_product_takes_no_time_at_all(_original, a, b, out=None):
     return out
+
+
+@fault("roof.accelerator-300")
+def a_die_does_half_as_much_per_clock(patch):
+    from accounting import peaks
+
+    halved = {name: flops // 2 for name, flops in peaks.FLOP_PER_CLOCK["GH100"].items()}
+    patch.setitem(peaks.FLOP_PER_CLOCK, "GH100", halved)

@@ -7,6 +7,7 @@ order-statistics confidence interval of the median ratio, which assumes nothing 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -70,13 +71,15 @@ class Speed:
         pairs: int = 61,
         block_s: float = 3e-4,
         budget_s: float = 2.0,
+        all_threads: bool = False,
     ) -> Ratio:
         """How many times longer `slow` takes than `fast`, both warmed up, in interleaved pairs of blocks.
 
         A block repeats its function until it lasts about `block_s`, a thousand times the timer's resolution; pairs are
-        taken up to `pairs`, fewer (but at least 9) where they would exceed `budget_s`.
+        taken up to `pairs`, fewer (but at least 9) where they would exceed `budget_s`. On one thread of the host, or
+        on `all_threads` where the claim is about them.
         """
-        with one_thread():
+        with contextlib.nullcontext() if all_threads else one_thread():
             calls = []
             for function in (slow, fast):
                 self.seconds(function)
