@@ -13,10 +13,15 @@ from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers
 
 
-@given(data=st.data(), groups=st.integers(1, 2), stride=st.integers(1, 2), padding=st.integers(0, 1))
+def per_dimension(low, high):
+    """One number, or one for each of two dimensions."""
+    return st.integers(low, high) | st.tuples(st.integers(low, high), st.integers(low, high))
+
+
+@given(data=st.data(), groups=st.integers(1, 2), stride=per_dimension(1, 2), padding=per_dimension(0, 1))
 def test_a_convolution_costs_what_its_inner_products_count(data, groups, stride, padding):
     channels, outputs, kernel = (data.draw(st.integers(1, 2)) for _ in range(3))
-    size, dilation = data.draw(st.integers(3, 5)), data.draw(st.integers(1, 2))
+    size, dilation = data.draw(st.integers(3, 5)), data.draw(per_dimension(1, 2))
     options = {"stride": stride, "padding": padding, "dilation": dilation}
     x, weight = integers(1, groups * channels, size, size), integers(groups * outputs, channels, kernel, kernel)
     columns = torch.nn.functional.unfold(x, kernel, **options)[0].unflatten(0, (groups, -1))
@@ -51,6 +56,10 @@ test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
     (lambda: Convolution(1, 3, 4, (8,), (3,), groups=2), ValueError, "in_channels=3 and groups=2"),
     (lambda: Convolution(1, 4, 4, (8,), (3, 3)), ValueError, "kernel_size must be one number or 1, got"),
     (lambda: Convolution(1, 4, 4, (2,), (3,)), ValueError, "must fit into the padded input"),
+    (lambda: Convolution(1, 4, 4, (8,), (0,)), ValueError, "must be at least 1, got 0"),
+    (lambda: Convolution(1, 4, 4, (8,), (3,), groups=0), ValueError, "groups must be at least 1, got 0"),
+    (lambda: Convolution(1, 4, 4, (8,), (3,), padding=-1), ValueError, "padding must be at least 0, got -1"),
+    (lambda: Convolution(1, 4, 4, (8,), (3,), dilation=0), ValueError, "dilation must be at least 1, got 0"),
     (lambda: Convolution(1, 4, 4, (8,), (3,), stride=0), ValueError, "stride must be at least 1, got 0"),
     (lambda: Convolution(1, 4, 4, (8, 8), (3, 3), padding=(1,)), ValueError, "padding must be one number or"),
 )

@@ -61,6 +61,17 @@ def test_state_appears_when_torch_allocates_it_under_the_names_torch_gives_it(op
     assert names == {*kept.buffers, *(["step"] if kept.step else [])}, f"{optimizer} keeps {names}"
 
 
+def test_each_recipe_keeps_parameters_gradients_state_and_master_in_its_dtypes():
+    kept = {name: (each.parameters, each.gradients, each.state, each.master) for name, each in memory.RECIPES.items()}
+    assert kept == {
+        "fp32": ("fp32", "fp32", "fp32", None),
+        "bf16": ("bf16", "bf16", "bf16", None),
+        "bf16-fp32-state": ("bf16", "bf16", "fp32", None),
+        "bf16-fp32-master": ("bf16", "bf16", "fp32", "fp32"),
+        "bf16-fp32-gradients-master": ("bf16", "fp32", "fp32", "fp32"),
+    }, f"the recipes keep {kept}"
+
+
 def test_a_fused_step_needs_no_scratch():
     sizes_of_tensors = (700, 10_000, 30)
     with measured.memory("cpu") as held:

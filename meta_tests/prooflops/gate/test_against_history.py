@@ -3,10 +3,15 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from meta_tests.prooflops.gate.foreign_repo import run, worktrees
 
 
-def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign: Path) -> None:
+def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # of whoever runs this test
     done = run(foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "3")
     assert done.code == 0
     assert "baseline main: 3 records" in done.output

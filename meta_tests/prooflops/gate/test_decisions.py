@@ -46,6 +46,12 @@ def test_no_more_replicates_are_taken_than_were_allowed(most: int, benchmarks: i
     assert {row.verdict for row in rows} == {"SLOWER" if enough else "INCONCLUSIVE"}, (plan, rows[0])
 
 
+def test_few_pairs_that_must_confirm_are_as_many_as_reach_the_level_when_all_agree() -> None:
+    few = replicate_plan(1, most=12).confirming_pairs
+    assert few == 5
+    assert 0.5**few <= replicate_plan(1).confirmation_level < 0.5 ** (few - 1)
+
+
 def test_a_baseline_too_small_to_decide_anything_is_named_and_costs_one_process() -> None:
     rule = ReplicateRule(replicate_plan(1, paired=False), paired=False)
     rows, wanted = look_at({"a": ([timed(1.0)], [timed(2.0)])}, rule)

@@ -9,6 +9,7 @@ import pytest
 from prooflops.history.comparison import NotComparable, compare
 from prooflops.history.records import Summary, Timed
 from prooflops.history.rows import Row, interval
+from prooflops.statistics.plan import Plan
 
 NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
@@ -40,6 +41,7 @@ def test_enough_processes_decide(factor: float, verdict: str) -> None:
     assert row.verdict == verdict, f"{row}, but should be {verdict} [{factor=}]"
     assert row.effect is not None
     assert row.effect.low < factor < row.effect.high
+    assert row.effect.level == Plan(1, looks=(12,), directions=2, shared_baseline=True).level(0)
 
 
 def test_single_records_are_inconclusive_and_say_what_would_decide() -> None:
@@ -111,7 +113,9 @@ def test_a_run_without_claims_says_nothing_of_them() -> None:
 )
 def test_a_claim_that_was_not_checked_has_not_changed(before: str, after: str, verdict: str) -> None:
     found = rows(side({}, verdicts={"x.a": before}), side({}, verdicts={"x.a": after}))
-    assert found["x.a", "verdict"].verdict == verdict, found
+    row = found["x.a", "verdict"]
+    assert (row.before, row.after, row.verdict) == (before, after, verdict), row
+    assert ("the run's report says why" in row.note) == (verdict == "INCONCLUSIVE"), row
 
 
 def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
@@ -169,6 +173,8 @@ def test_between_machines_ratios_alone_are_compared() -> None:
         (fp32, "flops"): "SAME",
     }
     assert found[bf16, "times as fast as fp32"].before == 4.0
+    assert (found[fp32, "mfu"].before, found[fp32, "mfu"].after) == (0.5, 0.25)
+    assert found[fp32, "mfu"].effect.ratio == pytest.approx(2)
 
 
 def test_an_empty_side_is_refused() -> None:

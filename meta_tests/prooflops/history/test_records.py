@@ -52,6 +52,40 @@ def test_a_baseline_of_no_records_is_refused(tmp_path: Path) -> None:
         records.baseline(tmp_path, "main", "", [])
 
 
+def test_a_baseline_whose_record_is_missing_is_refused(tmp_path: Path) -> None:
+    kept, gone = (records.append(tmp_path, RECORD, FINGERPRINT) for _ in range(2))
+    records.store_baseline("main", [kept, gone])
+    gone.unlink()
+    with pytest.raises(records.UnreadableRecord, match=f"one of its records is missing or unreadable.*{gone.name}"):
+        records.baseline(tmp_path, "main", "", [])
+
+
+@pytest.mark.parametrize(
+    ("info", "commit", "dirty"),
+    [({"id": "1a2b3c", "dirty": True}, "1a2b3c", True), ({"id": "unversioned"}, "", False), (None, "", False)],
+)
+def test_a_record_knows_its_commit(info: object, commit: str, dirty: bool) -> None:
+    record = {"benchmarks": [], "prooflops": {}, "commit_info": info}
+    summary = records.summary_of(record, Path("a.json"), [])
+    assert (summary.commit, summary.dirty) == (commit, dirty)
+
+
+def test_of_several_fingerprints_latest_is_the_newest_record_that_has_most_benchmarks(tmp_path: Path) -> None:
+    def stored(name: str, *benchmarks: str) -> Path:
+        rows = [{"fullname": each, "stats": {"min": 1.0}} for each in benchmarks]
+        record = {"benchmarks": rows, "prooflops": {"fingerprint": {"name": name}}}
+        return records.append(tmp_path, record, {"name": name})
+
+    def latest(own: str, *benchmarks: str) -> Path:
+        return records.baseline(tmp_path, "latest", own, EXACT, benchmarks)[0].path
+
+    both, other, one = stored("mine", "a", "b"), stored("other", "a", "b"), stored("mine", "a")
+    assert latest(both.parent.name, "a", "b") == both, "a run of part of the benchmarks is not meant"
+    assert latest(both.parent.name, "a") == one
+    assert latest("unknown", "a", "b") == one, "another machine's newest run, for the caller to refuse"
+    assert latest(other.parent.name, "a", "b", "c") == other, "another machine's is none, however much it has"
+
+
 def test_another_fingerprint_has_another_folder(tmp_path: Path) -> None:
     one = records.append(tmp_path, RECORD, FINGERPRINT)
     two = records.append(tmp_path, RECORD, {**FINGERPRINT, "torch": "2.14.0"})

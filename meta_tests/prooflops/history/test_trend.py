@@ -29,9 +29,22 @@ def test_the_table_names_the_record_and_commit_of_a_change() -> None:
     assert "at 2026-11-01T12:00:00 (c000001)" in row[-1], row
 
 
+def test_a_row_has_the_first_and_the_last_time_and_says_where_records_are_too_few() -> None:
+    few = [summary(index, time_s) for index, time_s in enumerate([1.0, *[1.5] * (2 * FEWEST - 3), 2.0])]
+    row = trend.table(trend.trends(few))[1]
+    assert [*row[1:4], row[-1]] == [str(2 * FEWEST - 1), "1.00 s", "2.00 s", "too few records"]
+
+
+def test_a_bar_is_as_high_as_its_share_of_the_range_and_noise_has_none() -> None:
+    assert trend.sparkline([9.0, *[1.0] * 23, 2.0]) == "▁" * 23 + "█", "the newest 24 are shown"
+    just_more, less = 1 + trend.SMALLEST * 1.01, 1 + trend.SMALLEST * 0.99
+    assert (trend.sparkline([1.0, just_more]), trend.sparkline([1.0, less])) == ("▁█", "▁▁")
+
+
 def test_another_machine_or_method_begins_a_series_of_its_own() -> None:
     summaries = [summary(0, 1.0), summary(1, 1.0, device="cpu-2"), summary(2, 1.0, method=4)]
     assert sorted(len(each.records) for each in trend.trends(summaries)) == [1, 1, 1]
+    assert {device: len(rows) for device, rows in trend.tables(summaries).items()} == {"cpu-1": 3, "cpu-2": 2}
 
 
 def test_of_a_long_history_the_newest_records_are_looked_at() -> None:
@@ -41,7 +54,7 @@ def test_of_a_long_history_the_newest_records_are_looked_at() -> None:
         benchmarks = {f"bench/test_a.py::test_{j}": Timed(time_s, {}, {}) for j, time_s in enumerate(row)}
         summaries.append(Summary(Path(f"{index:04d}.json"), f"{index:04d}", "a", "A", "2.13.0", "", benchmarks, {}))
     found = trend.trends(summaries)
-    assert [len(each.records) for each in found] == [trend.LONGEST] * 20
+    assert [len(each.records) for each in found] == [300] * 20
 
 
 def test_the_report_shows_the_trend_of_its_own_benchmarks_on_its_own_machine(
@@ -55,11 +68,14 @@ def test_the_report_shows_the_trend_of_its_own_benchmarks_on_its_own_machine(
     mine, other = {"name": "mine"}, {"name": "other"}
     stored(mine, "a", times((1.0, 9), (1.3, 9)))
     stored(mine, "few", [1.0] * (2 * FEWEST - 1))
+    stored(mine, "enough", [1.0] * (2 * FEWEST))
     stored(mine, "not in this run", times((1.0, 9)))
     stored(other, "a", times((9.0, 9)))
-    lines = trend.markdown(trends_of(pytestconfig, tmp_path, RunReport(mine, ()), {"a", "few"}))
+    lines = trend.markdown(trends_of(pytestconfig, tmp_path, RunReport(mine, ()), {"a", "few", "enough"}))
     rows = [line for line in lines if line.startswith("| ")][2:]
     assert lines[0] == "## Trend"
-    assert len(rows) == 1, f"{rows}, but should be the one row of the benchmark with 18 records on this machine"
+    assert len(rows) == 2, f"{rows}, but should be the rows of the benchmarks with enough records on this machine"
     assert rows[0].startswith("| a | 18 |")
+    assert rows[1].startswith(f"| enough | {2 * FEWEST} |"), "what changed comes first"
+    assert rows[1].endswith("| none found |"), rows[1]
     assert "+3" in rows[0] or "+2" in rows[0], rows[0]

@@ -87,6 +87,13 @@ def test_drift_cancels_within_abba_and_not_without() -> None:
     assert ratios[1].p_slower < 1e-6, f"ABAB should take drift for a slowdown, or this test shows nothing: {ratios[1]}"
 
 
+def test_where_the_drift_between_sessions_is_unknown_two_percent_are_assumed() -> None:
+    b, a = [1.0, 1.01, 0.99, 1.02, 0.98], [1.1, 1.11, 1.09, 1.12, 1.08]
+    effect, known = unpaired(b, a, level=0.01), unpaired(b, a, level=0.01, floor=0.0)
+    assert effect.floor == 0.02
+    assert (effect.low, effect.high) == pytest.approx((known.low / 1.02, known.high * 1.02))
+
+
 @pytest.mark.parametrize("noise", [0.03, 0.10])
 def test_the_noise_of_normal_pairs_is_their_standard_deviation(noise: float) -> None:
     draw = np.random.default_rng(14)
