@@ -393,7 +393,7 @@ def test_a_clock_is_inferred_where_the_vendor_prints_none():
     inferred = {row.label for row in ROWS if row.clock_is_inferred}
     unprinted = {
         "A10G", "A40", "L4", "H100 NVL 94GB", "H200 SXM 141GB", "H200 NVL 141GB", "GH200 96GB", "GH200 144GB", "B200",
-        "B300 SXM6",
+        "B300 SXM6", "Trainium2",
     }  # fmt: skip
     assert inferred == unprinted, f"clock_is_inferred is wrong for {sorted(inferred ^ unprinted)}"
 
