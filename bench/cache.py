@@ -114,9 +114,9 @@ class FlushCheck:
 def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> FlushCheck | None:
     """Reads what half fills a cache, warm and after the flush, in pairs; None where the device names no cache.
 
-    A CPU: half of one core's second level, on one thread. A GPU: half of its last level.
+    A CPU: half of one core's second level, on one thread. A GPU: half of its last level; of AMD's, torch names another.
     """
-    if not caches.levels:
+    if not caches.levels or (device.type == "cuda" and torch.version.hip):
         return None
     size = caches.levels["L2"] // 2 if "L2" in caches.levels else CHECKED_BYTES
     if device.type == "cpu":
