@@ -150,6 +150,11 @@ class Drawing:
             )
             self.title_of(artist, title)
 
+    def line(self, spots: Sequence[tuple[float, float]], series: int) -> None:
+        """A line in the colour of a series."""
+        x, y = [x for x, _ in spots], [y for _, y in spots]
+        self.axes.plot(x, y, color=SERIES[series % len(SERIES)], linewidth=1.2)
+
     def legend_entry(self, text: str, series: int, **kw: Any) -> None:
         """An entry of the legend for a series whose points were drawn one by one."""
         self.axes.plot([], [], MARKERS[series % len(MARKERS)], color=SERIES[series % len(SERIES)],

@@ -13,6 +13,7 @@ from prooflops.suite.report.tables import best_rates, kernels_of
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
 FAR_BELOW = 0.5  # of what the roofs allow: neither of them limits it
+POWER_LIMITED = 1.05  # times as fast zeros are multiplied, which switch few transistors
 FEW_CACHES = 4.0  # arrays of fewer last-level caches are partly served by them
 USUAL_FLAGS = {"float32_matmul_precision": "highest", "deterministic": False, "default_dtype": "float32"}
 
@@ -62,19 +63,19 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    if above := [bench.name for bench in benchmarks if (bench.info.get("share_of_ceiling") or 0.0) > 1]:
+    if above := [bench.name for bench in benchmarks if bench.number("share_of_ceiling") > 1]:
         yield f"faster than the own ceiling, which was measured too low: {first(above)}"
-    multiples = [bench.info["cache_multiple"] for bench in benchmarks if bench.info.get("memory_level") == "memory"
-                 and bench.info.get("cache_multiple")]  # fmt: skip
+    multiples = [bench.number("cache_multiple") for bench in benchmarks if bench.level == "memory"
+                 and bench.has("cache_multiple")]  # fmt: skip
     if multiples and min(multiples) < FEW_CACHES:
         yield (
             f"the bandwidth of the memory was measured with arrays of {min(multiples):.1f} last-level caches, which "
             "serve a part of it"
         )
     for bench in benchmarks:
-        if (bench.info.get("zeros_ratio") or 1.0) > 1.05:
-            times = f"{bench.info['zeros_ratio']:.2f} times as fast"
-            yield f"power limits {bench.info.get('dtype')}: zeros are multiplied {times}"
+        if bench.number("zeros_ratio") > POWER_LIMITED:
+            times = f"{bench.number('zeros_ratio'):.2f} times as fast"
+            yield f"power limits {bench.dtype}: zeros are multiplied {times}"
 
 
 def _settings(report: RunReport) -> Iterable[str]:
@@ -94,32 +95,32 @@ def limits(report: RunReport) -> list[str]:
 
 def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     kernels = kernels_of(benchmarks)
-    for dtype in dict.fromkeys(str(bench.info["dtype"]) for bench in kernels):
-        own = [bench for bench in kernels if bench.info["dtype"] == dtype]
-        ridge = median(bench.info["ridge"] for bench in own)
+    for dtype in dict.fromkeys(bench.dtype for bench in kernels):
+        own = [bench for bench in kernels if bench.dtype == dtype]
+        ridge = median(bench.number("ridge") for bench in own)
         bounds = Counter(bench.bound for bench in own)
         listed = ", ".join(f"{number} {bound}" for bound, number in bounds.most_common())
         yield f"{dtype}: below {ridge:.3g} FLOPs per byte the memory limits; of {len(own)} kernels {listed}"
-    if low := [bench.name for bench in kernels if (bench.info.get("share_of_attainable") or 1.0) < FAR_BELOW]:
+    if low := [bench.name for bench in kernels if 0 < bench.number("share_of_attainable") < FAR_BELOW]:
         yield f"neither memory nor arithmetic limits these, which reach less than half of either roof: {first(low)}"
 
 
 def _bandwidth(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    streams = [bench for bench in benchmarks if bench.info.get("memory_level") == "memory"]
+    streams = [bench for bench in benchmarks if bench.level == "memory" and bench.has("bytes_per_s")]
     if streams:
-        best = max(streams, key=lambda bench: bench.info["bytes_per_s"])
-        share = f", {best.info['mbu']:.0%} of the vendor's figure" if best.info.get("mbu") else ""
+        best = max(streams, key=lambda bench: bench.number("bytes_per_s"))
+        share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
         yield f"the memory gives {best.rate_text} at most ({best.case.partition('-')[2]}){share}"
 
 
 def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     for bench in benchmarks:
-        if bench.family == "step" and bench.info.get("share_of_ceiling"):
-            parts = {key: bench.info[f"{key}_s"] for key in ("forward", "backward", "optimizer")
-                     if bench.info.get(f"{key}_s")}  # fmt: skip
+        if bench.family == "step" and bench.has("share_of_ceiling"):
+            parts = {key: bench.number(f"{key}_s") for key in ("forward", "backward", "optimizer")
+                     if bench.has(f"{key}_s")}  # fmt: skip
             most = max(parts, key=lambda key: parts[key], default="")
             where = f", {parts[most] / sum(parts.values()):.0%} of it {most}" if most else ""
-            reached = f"{bench.info['share_of_ceiling']:.0%} of the own ceiling"
+            reached = f"{bench.number('share_of_ceiling'):.0%} of the own ceiling"
             takes = engineering(bench.median_s, "s")
             yield f"a training step ({bench.case}) takes {takes} and reaches {reached}{where}"
 

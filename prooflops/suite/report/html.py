@@ -120,7 +120,7 @@ def benchmark_table(report: RunReport) -> Table:
 
 def remarks(bench: Measurement) -> str:
     """What is concluded from a benchmark, and what disturbed it."""
-    return ", ".join(part for part in bench.notes.split(", ") if part and part != bench.info.get("cache"))
+    return ", ".join(part for part in bench.notes.split(", ") if part and part != bench.cache)
 
 
 def machine_facts(report: RunReport) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from prooflops.console.tables import engineering
@@ -36,6 +37,24 @@ class Measurement:
             bench.get("extra_info") or {},
         )
 
+    def number(self, key: str) -> float:
+        """A figure of `info`; 0 where there is none."""
+        value = self.info.get(key)
+        return float(value) if isinstance(value, (int, float)) and isfinite(value) else 0.0
+
+    def has(self, *keys: str) -> bool:
+        """Whether all of these figures are there, and above 0."""
+        return all(self.number(key) > 0 for key in keys)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.info.get("dtype") or "")
+
+    @property
+    def level(self) -> str:
+        """Of a stream, what it streams through: "memory", "L2"; else empty."""
+        return str(self.info.get("memory_level") or "")
+
     @property
     def family(self) -> str:
         """The name of its test, without the parameters: "matmul"."""
@@ -67,8 +86,8 @@ class Measurement:
         """The rate it declared and its unit: FLOP/s, OP/s or B/s; of a stream through the memory always B/s."""
         keys = (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s"))
         for key, unit in keys[2:] if self.info.get("memory_level") else keys:
-            if self.info.get(key):
-                return float(self.info[key]), unit
+            if self.has(key):
+                return self.number(key), unit
         return None
 
     @property
@@ -93,16 +112,22 @@ class Measurement:
             return ""
         if self.is_wide:
             return WIDE
-        if bound == "memory" and (self.info.get("share_of_attainable") or 0.0) > 1:
+        if bound == "memory" and self.number("share_of_attainable") > 1:
             return "above the memory roof"
         return f"{bound}-bound"
 
     @property
     def method(self) -> str:
         """How it was measured: the version of the method, the rounds, the cache."""
-        parts = [f"method {self.info['method']}"] if "method" in self.info else []
-        parts += [f"{self.info['rounds']} rounds"] if "rounds" in self.info else []
-        return ", ".join([*parts, *([self.info["cache"]] if self.info.get("cache", "as-is") != "as-is" else [])])
+        method, rounds = self.info.get("method"), self.info.get("rounds")
+        parts = [f"method {method}" if method else "", f"{rounds} rounds" if rounds else "", self.cache]
+        return ", ".join(filter(None, parts))
+
+    @property
+    def cache(self) -> str:
+        """Hot or cold; empty where nothing is claimed."""
+        cache = str(self.info.get("cache") or "")
+        return "" if cache == "as-is" else cache
 
     @property
     def labels(self) -> list[str]:
@@ -113,9 +138,5 @@ class Measurement:
     @property
     def notes(self) -> str:
         """How it was measured in short: hot or cold, what bounds it, the first word of each of its labels."""
-        found = [self.info["cache"]] if self.info.get("cache", "as-is") != "as-is" else []
-        if self.bound or self.is_wide:
-            found.append(self.bound or WIDE)
-        if self.info.get("label"):
-            found.append(self.info["label"])
-        return ", ".join([*found, *(label.partition(":")[0] for label in self.labels)])
+        found = [self.cache, self.bound or (WIDE if self.is_wide else ""), str(self.info.get("label") or "")]
+        return ", ".join(filter(None, [*found, *(label.partition(":")[0] for label in self.labels)]))

@@ -30,7 +30,7 @@ def plots_of(report: RunReport) -> list[Plot]:
 
 def is_product(bench: Measurement) -> bool:
     """Whether it is a product held against its ceiling, but not the search for that ceiling."""
-    return bool(bench.family == "matmul" and bench.arithmetic_rate and bench.info.get("flops"))
+    return bool(bench.family == "matmul" and bench.arithmetic_rate and bench.has("flops"))
 
 
 # ---- roofline ----------------------------------------------------------------------------------------------------
@@ -43,17 +43,17 @@ def roofline(report: RunReport) -> Plot | None:
     they are the roofs.
     """
     benchmarks = kernels_of(report.benchmarks) or [each for each in report.benchmarks if is_product(each)]
-    points = [each for each in benchmarks if each.info.get("bytes") and each.info.get("dtype")]
+    points = [each for each in benchmarks if each.has("flops", "bytes") and each.arithmetic_rate and each.dtype]
     if not points:
         return None
-    dtypes = list(dict.fromkeys(str(each.info["dtype"]) for each in points))
+    dtypes = list(dict.fromkeys(each.dtype for each in points))
     with Drawing("roofline", f"Roofline measured on {report.machine.get('name')}", height=4.6) as drawing:
         axes = drawing.axes
-        spots = [(each.info["flops"] / each.info["bytes"], each.arithmetic_rate or 0.0) for each in points]
+        spots = [(each.number("flops") / each.number("bytes"), each.arithmetic_rate or 0.0) for each in points]
         ceilings = _ceilings(points)
         _draw_roofs(drawing, points, ceilings, [x for x, _ in spots])
         for number, (each, (x, y)) in enumerate(zip(points, spots, strict=True), start=1):
-            dtype = str(each.info["dtype"])
+            dtype = each.dtype
             title = f"{number} {each.name}: {each.rate_text}, {each.bound or 'not placed'}"
             drawing.points([x], [y], [title], dtypes.index(dtype), hollow=each.is_wide)
         for number, (x, y, side) in enumerate(_label_places(spots), start=1):
@@ -71,9 +71,9 @@ def roofline(report: RunReport) -> Plot | None:
 def _ceilings(points: Iterable[Measurement]) -> dict[str, float]:
     found: dict[str, float] = {}
     for each in points:
-        if each.info.get("ceiling_flop_per_s"):
-            dtype = str(each.info["dtype"])
-            found[dtype] = max(found.get(dtype, 0.0), each.info["ceiling_flop_per_s"])
+        if each.has("ceiling_flop_per_s"):
+            dtype = each.dtype
+            found[dtype] = max(found.get(dtype, 0.0), each.number("ceiling_flop_per_s"))
     return found
 
 
@@ -83,12 +83,12 @@ def _draw_roofs(
     """The measured bandwidths of the largest and the smallest share of reads, and each dtype's ceiling."""
     slopes: dict[float, float] = {}
     for each in points:
-        if each.info.get("roof_bytes_per_s"):
-            reads = round(each.info["read_share"], 2)
-            slopes[reads] = max(slopes.get(reads, 0.0), each.info["roof_bytes_per_s"])
+        if each.has("roof_bytes_per_s"):
+            reads = round(each.number("read_share"), 2)
+            slopes[reads] = max(slopes.get(reads, 0.0), each.number("roof_bytes_per_s"))
     left, right = min(intensities) / 2, 2 * max(intensities)
     steepest = max(slopes.values(), default=0.0)
-    dtypes = list(dict.fromkeys(str(each.info["dtype"]) for each in points))
+    dtypes = list(dict.fromkeys(each.dtype for each in points))
     for dtype, ceiling in ceilings.items():
         start = ceiling / steepest if steepest else left
         drawing.axes.plot([min(start, right), max(2 * start, right)], [ceiling, ceiling],
@@ -114,10 +114,10 @@ def _label_places(spots: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 def _roofline_rows(points: Sequence[Measurement], spots: Sequence[tuple[float, float]]) -> Table:
     rows = []
     for number, (each, (x, _)) in enumerate(zip(points, spots, strict=True), start=1):
-        of_roof = each.info.get("share_of_attainable")
+        of_roof = each.number("share_of_attainable") or None
         rows.append([str(number), each.name, f"{x:.3g}", each.rate_text, share(of_roof, "-"), f"{each.spread:.1%}",
                      each.bound or (WIDE if each.is_wide else "-")])  # fmt: skip
-    head = ["", "kernel", "FLOP/B", "rate", "of its roof", "spread", "held back by"]
+    head = ["point", "kernel", "FLOP/B", "rate", "of its roof", "spread", "held back by"]
     return Table(head, rows, text=0, words=frozenset({1, 6}))
 
 
@@ -147,25 +147,22 @@ def _roofline_remarks(points: Sequence[Measurement]) -> list[str]:
 def rates_by_size(report: RunReport) -> Plot | None:
     """The rate of each product over its FLOPs, a series per dtype."""
     products = [each for each in report.benchmarks if is_product(each)]
-    dtypes = list(dict.fromkeys(str(each.info["dtype"]) for each in products))
+    dtypes = list(dict.fromkeys(each.dtype for each in products))
     if not products:
         return None
     with Drawing("rates-by-size", "Rate of products by dtype and size") as drawing:
         for index, dtype in enumerate(dtypes):
-            own = sorted(
-                (each for each in products if each.info["dtype"] == dtype), key=lambda each: each.info["flops"]
-            )
+            own = sorted((each for each in products if each.dtype == dtype), key=lambda each: each.number("flops"))
             squares = [each for each in own if "square" in each.case] or own
-            drawing.axes.plot([each.info["flops"] for each in squares], [each.arithmetic_rate or 0 for each in squares],
-                              color=SERIES[index % len(SERIES)], linewidth=1.2)  # fmt: skip
+            drawing.line([(each.number("flops"), each.arithmetic_rate or 0.0) for each in squares], index)
             for each in own:
                 title = f"{each.name}: {each.rate_text}, spread {spread_text(each)}"
-                drawing.points([each.info["flops"]], [each.arithmetic_rate or 0], [title], index, hollow=each.is_wide)
+                drawing.points([each.number("flops")], [each.arithmetic_rate or 0], [title], index, hollow=each.is_wide)
             drawing.legend_entry(dtype, index)
         log_axes(drawing.axes, "work of the product", "rate", x_unit="FLOP", y_unit="FLOP/s")
         drawing.axes.legend(ncols=min(3, len(dtypes)), loc="lower center", bbox_to_anchor=(0.5, 1.0))
         svg = drawing.svg()
-    rows = [[each.name, engineering(each.info["flops"], "FLOP"), each.rate_text, spread_text(each), each.method]
+    rows = [[each.name, engineering(each.number("flops"), "FLOP"), each.rate_text, spread_text(each), each.method]
             for each in products]  # fmt: skip
     fastest = max((each for each in products if not each.is_wide), key=lambda each: each.arithmetic_rate or 0,
                   default=products[0])  # fmt: skip
@@ -177,17 +174,17 @@ def rates_by_size(report: RunReport) -> Plot | None:
 
 def ceiling_shares(report: RunReport) -> Plot | None:
     """The share of its own ceiling that each product, step and recomputation reaches."""
-    found = [each for each in report.benchmarks if each.info.get("share_of_ceiling") and each.family != "ceiling"]
+    found = [each for each in report.benchmarks if each.has("share_of_ceiling") and each.family != "ceiling"]
     if not found:
         return None
-    dtypes = list(dict.fromkeys(str(each.info.get("dtype")) for each in found))
-    groups = list(dict.fromkeys((each.family, str(each.info.get("dtype"))) for each in found))
+    dtypes = list(dict.fromkeys(each.dtype for each in found))
+    groups = list(dict.fromkeys((each.family, each.dtype) for each in found))
     height = 1.1 + 0.24 * len(groups)
     with Drawing("ceiling-shares", "Share of the own ceiling", height=height) as drawing:
         for row, group in enumerate(groups):
-            own = [each for each in found if (each.family, str(each.info.get("dtype"))) == group]
+            own = [each for each in found if (each.family, each.dtype) == group]
             for each in own:
-                reached = each.info["share_of_ceiling"]
+                reached = each.number("share_of_ceiling")
                 title = f"{each.name}: {share(reached, '-')}, spread {spread_text(each)}"
                 drawing.points([reached * 100], [row], [title], dtypes.index(group[1]), hollow=each.is_wide)
         drawing.axes.axvline(100, color=INK, linewidth=1)
@@ -195,13 +192,13 @@ def ceiling_shares(report: RunReport) -> Plot | None:
         drawing.axes.set(xlim=(0, None), ylim=(len(groups) - 0.4, -0.6))
         drawing.axes.set_xlabel("share of this machine's best rate for the dtype, %")
         svg = drawing.svg()
-    rows = [[each.name, each.rate_text, engineering(each.info["ceiling_flop_per_s"], "FLOP/s"),
-             share(each.info["share_of_ceiling"], "-"), spread_text(each)] for each in found]  # fmt: skip
+    rows = [[each.name, each.rate_text, engineering(each.number("ceiling_flop_per_s"), "FLOP/s"),
+             share(each.number("share_of_ceiling"), "-"), spread_text(each)] for each in found]  # fmt: skip
     narrow = [each for each in found if not each.is_wide] or found
-    least, most = (pick(narrow, key=lambda each: each.info["share_of_ceiling"]) for pick in (min, max))
+    least, most = (pick(narrow, key=lambda each: each.number("share_of_ceiling")) for pick in (min, max))
     answer = (
-        f"From {share(least.info['share_of_ceiling'], '-')} ({least.name}) "
-        f"to {share(most.info['share_of_ceiling'], '-')} ({most.name})."
+        f"From {share(least.number('share_of_ceiling'), '-')} ({least.name}) "
+        f"to {share(most.number('share_of_ceiling'), '-')} ({most.name})."
     )
     return Plot("ceiling-shares", "How much of what this machine can do is reached?", answer, svg,
                 Table(["benchmark", "rate", "own ceiling", "share", "spread"], rows))  # fmt: skip
@@ -212,27 +209,27 @@ def ceiling_shares(report: RunReport) -> Plot | None:
 
 def bandwidths(report: RunReport) -> Plot | None:
     """The bandwidth of each kernel of STREAM over the bytes it works on, with the caches marked."""
-    streams = [each for each in report.benchmarks if each.info.get("memory_level") and each.info.get("bytes_per_s")]
+    streams = [each for each in report.benchmarks if each.level and each.has("bytes", "bytes_per_s")]
     if not streams:
         return None
     kernels = list(dict.fromkeys(each.case.rpartition("-")[2] for each in streams))
     with Drawing("bandwidths", "Bandwidth by working set") as drawing:
         for index, kernel in enumerate(kernels):
             own = sorted((each for each in streams if each.case.rpartition("-")[2] == kernel),
-                         key=lambda each: each.info["bytes"])  # fmt: skip
-            caches = [each for each in own if each.info["memory_level"] != "memory"]  # on one core, unlike the memory
-            drawing.axes.plot([each.info["bytes"] for each in caches], [each.info["bytes_per_s"] for each in caches],
-                              color=SERIES[index % len(SERIES)], linewidth=1.2)  # fmt: skip
+                         key=lambda each: each.number("bytes"))  # fmt: skip
+            caches = [each for each in own if each.level != "memory"]  # on one core, unlike the memory
+            drawing.line([(each.number("bytes"), each.number("bytes_per_s")) for each in caches], index)
             for each in own:
                 title = f"{each.case}: {each.rate_text}, spread {spread_text(each)}"
-                drawing.points([each.info["bytes"]], [each.info["bytes_per_s"]], [title], index, hollow=each.is_wide)
+                spot = [each.number("bytes")], [each.number("bytes_per_s")]
+                drawing.points(*spot, [title], index, hollow=each.is_wide)
             drawing.legend_entry(kernel, index)
         log_axes(drawing.axes, "bytes that one pass reads and writes", "bandwidth", x_unit="B", y_unit="B/s")
         _mark_levels(drawing, streams, report)
         drawing.axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.06))
         svg = drawing.svg()
-    rows = [[each.case, binary(each.info["bytes"]), each.rate_text, f"{each.info['read_share']:.0%}",
-             spread_text(each), ", ".join(filter(None, [each.method, each.info.get("label", "")]))]
+    rows = [[each.case, binary(each.number("bytes")), each.rate_text, f"{each.number('read_share'):.0%}",
+             spread_text(each), ", ".join(filter(None, [each.method, each.info.get("label")]))]
             for each in streams]  # fmt: skip
     return Plot("bandwidths", "How fast is memory, and each cache?", _bandwidth_answer(streams), svg,
                 Table(["stream", "working set", "bandwidth", "reads", "spread", "measured"], rows,
@@ -244,8 +241,8 @@ def _mark_levels(drawing: Drawing, streams: Sequence[Measurement], report: RunRe
     """Lines at the sizes of the caches where they are known, and the name of each level above its points."""
     for size in report.caches.values():
         drawing.axes.axvline(size, color=FAINT, linewidth=1, linestyle=":")
-    for level in dict.fromkeys(str(each.info["memory_level"]) for each in streams):
-        sizes = [each.info["bytes"] for each in streams if each.info["memory_level"] == level]
+    for level in dict.fromkeys(each.level for each in streams):
+        sizes = [each.number("bytes") for each in streams if each.level == level]
         named = f" {binary(report.caches[level])}" if level in report.caches else ""
         drawing.axes.text((min(sizes) * max(sizes)) ** 0.5, 1.01, label(level + named), ha="center", fontsize=9,
                           transform=drawing.axes.get_xaxis_transform())  # fmt: skip
@@ -253,10 +250,10 @@ def _mark_levels(drawing: Drawing, streams: Sequence[Measurement], report: RunRe
 
 def _bandwidth_answer(streams: Sequence[Measurement]) -> str:
     parts = []
-    for level in dict.fromkeys(str(each.info["memory_level"]) for each in streams):
-        own = [each for each in streams if each.info["memory_level"] == level and not each.is_wide]
+    for level in dict.fromkeys(each.level for each in streams):
+        own = [each for each in streams if each.level == level and not each.is_wide]
         if own:
-            best = max(own, key=lambda each: each.info["bytes_per_s"])
+            best = max(own, key=lambda each: each.number("bytes_per_s"))
             parts.append(f"{level} {best.rate_text}")
     return f"At most: {', '.join(parts)}." if parts else "The spread of every stream is too wide to say."
 
@@ -266,14 +263,14 @@ def _bandwidth_answer(streams: Sequence[Measurement]) -> str:
 
 def step_times(report: RunReport) -> Plot | None:
     """The parts of each training step."""
-    steps = [each for each in report.benchmarks if all(each.info.get(f"{part}_s") for part in PARTS)]
+    steps = [each for each in report.benchmarks if all(each.has(f"{part}_s") for part in PARTS)]
     if not steps:
         return None
     with Drawing("step-times", "Time of a training step by parts", height=1.2 + 0.42 * len(steps)) as drawing:
         for index, part in enumerate(PARTS):
             for place, each in enumerate(steps):
-                left = sum(each.info[f"{before}_s"] for before in PARTS[:index]) * 1e3
-                width = each.info[f"{part}_s"] * 1e3
+                left = sum(each.number(f"{before}_s") for before in PARTS[:index]) * 1e3
+                width = each.number(f"{part}_s") * 1e3
                 (bar,) = drawing.axes.barh([place], [width], 0.6, [left], color=SERIES[index],
                                            label=None if place else part)  # fmt: skip
                 drawing.title_of(bar, f"{each.case}, {part}: {engineering(width / 1e3, 's')}")
@@ -281,8 +278,8 @@ def step_times(report: RunReport) -> Plot | None:
         drawing.axes.set(ylim=(len(steps) - 0.4, -0.6), xlabel="ms")
         drawing.axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
         svg = drawing.svg()
-    rows = [[each.case, *(engineering(each.info[f"{part}_s"], "s") for part in PARTS),
-             engineering(each.median_s, "s"), f"{each.info.get('parts_over_step', 0):.2f}", spread_text(each)]
+    rows = [[each.case, *(engineering(each.number(f"{part}_s"), "s") for part in PARTS),
+             engineering(each.median_s, "s"), f"{each.number('parts_over_step'):.2f}", spread_text(each)]
             for each in steps]  # fmt: skip
     return Plot("step-times", "Where does the time of a training step go?", _step_answer(steps), svg,
                 Table(["step", *PARTS, "whole step", "parts over step", "spread"], rows),
@@ -292,8 +289,8 @@ def step_times(report: RunReport) -> Plot | None:
 def _step_answer(steps: Sequence[Measurement]) -> str:
     parts = []
     for each in steps:
-        whole = sum(each.info[f"{part}_s"] for part in PARTS)
-        listed = ", ".join(f"{part} {each.info[f'{part}_s'] / whole:.0%}" for part in PARTS)
+        whole = sum(each.number(f"{part}_s") for part in PARTS)
+        listed = ", ".join(f"{part} {each.number(f'{part}_s') / whole:.0%}" for part in PARTS)
         parts.append(f"{each.case}: {listed}")
     return "; ".join(parts[:3]) + "."
 
@@ -327,7 +324,7 @@ def step_memory(report: RunReport) -> Plot | None:
     peak = max(phases, key=lambda phase: phases[phase]["peak_bytes"])
     return Plot("step-memory", "What fills the memory over a training step?",
                 f"{each.case} holds {binary(phases[peak]['peak_bytes'])} at most, in its {peak}.", svg,
-                Table(["", *kinds, "peak until then"], rows))  # fmt: skip
+                Table(["phase", *kinds, "peak until then"], rows))  # fmt: skip
 
 
 # ---- predictions -------------------------------------------------------------------------------------------------
@@ -348,10 +345,10 @@ NOT_PREDICTED = (
 def predictions(report: RunReport) -> Plot | None:
     """What was measured or counted over what was predicted, of each quantity that has both."""
     rows = [
-        (what, each, float(each.info[first]), float(each.info[second]), text)
+        (what, each, each.number(first), each.number(second), text)
         for what, first, second, text in PAIRS
         for each in report.benchmarks
-        if each.info.get(first) and each.info.get(second)
+        if each.has(first, second)
     ]
     if not rows:
         return None

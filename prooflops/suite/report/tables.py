@@ -13,6 +13,7 @@ from prooflops.suite.report.measurement import WIDE, Measurement
 from prooflops.suite.report.run_report import ClaimResult, by_topic
 from prooflops.suite.verdicts import VERDICTS
 
+PLACED = ("flops", "bytes", "intensity", "counted_intensity", "attainable_flop_per_s", "flop_per_s", "ridge")
 NO_PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
@@ -52,7 +53,7 @@ def benchmark_table(
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
     """The benchmarks that were placed under the roofs."""
-    return [bench for bench in benchmarks if bench.info.get("roofline")]
+    return [bench for bench in benchmarks if bench.info.get("roofline") and bench.has(*PLACED)]
 
 
 def roofline_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
@@ -69,10 +70,10 @@ def roofline_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
             bench.name,
             f"{extra['intensity']:.3g}",
             f"{extra['counted_intensity']:.3g}" + (" *" if extra.get("counted_otherwise") else ""),
-            f"{extra['read_share']:.0%}",
+            f"{bench.number('read_share'):.0%}",
             engineering(extra["attainable_flop_per_s"], "FLOP/s"),
             engineering(extra["flop_per_s"], "FLOP/s"),
-            share(extra["share_of_attainable"], "-"),
+            share(bench.number("share_of_attainable") or None, "-"),
             bench.bound.removesuffix("-bound") + (f", {extra['roof_label']}" if extra.get("roof_label") else ""),
             f"{extra['ridge']:.3g}",
             f"{paper:.3g}" if paper else "no peak on record",
@@ -89,16 +90,16 @@ def best_rates(
     """
     best: dict[str, Measurement] = {}
     for bench in benchmarks:
-        dtype = bench.info.get("dtype")
-        if bench.arithmetic_rate is None or not dtype or "ceiling_flop_per_s" not in bench.info:
+        dtype = bench.dtype
+        if bench.arithmetic_rate is None or not dtype or not bench.has("ceiling_flop_per_s"):
             continue
         before = best.get(dtype)
         if before is None or _merit(bench) > _merit(before):
             best[dtype] = bench
     rows = []
     for dtype, bench in sorted(best.items(), key=lambda each: -(each[1].arithmetic_rate or 0.0)):
-        ceiling = max(float(each.info.get("ceiling_flop_per_s") or 0.0) for each in benchmarks
-                      if each.info.get("dtype") == dtype)  # fmt: skip
+        ceiling = max(each.number("ceiling_flop_per_s") for each in benchmarks
+                      if each.dtype == dtype)  # fmt: skip
         own = share((bench.arithmetic_rate or 0.0) / ceiling if ceiling else None, "-")
         cells = [dtype, bench.rate_text, share_of_peak(bench.info, peaks), own, bench.name, spread_text(bench)]
         rows.append((dtype, bench, cells))

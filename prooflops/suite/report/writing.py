@@ -61,6 +61,9 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
         write_pages(finished.report, folder)
     except OSError as error:  # what was found is printed all the same
         return replace(finished, folder=None, unwritten=f"the report could not be written to {folder}: {error}")
+    except Exception as error:  # a figure that is not as it should be: the run and its record are whole
+        why = f"the report could not be made of {finished.record}: {type(error).__name__}: {error}"
+        return replace(finished, folder=None, unwritten=f"{why}; this is a fault of the suite, please report it")
     return finished
 
 

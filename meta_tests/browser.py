@@ -1,0 +1,79 @@
+"""A real browser for the pages of the reports: Debian's Chromium without a window, driven by playwright."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WIDTHS = {"phone": 360, "desktop": 1440}
+THEMES = ("light", "dark")
+
+
+class Opened:
+    """A page in the browser, with what its console said and what it tried to fetch."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.fetched: list[str] = []
+        page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("request", lambda request: self.fetched.append(request.url))
+
+    def overflowing(self) -> list[str]:
+        """What is wider than the window and does not scroll by itself."""
+        return list(self.page.evaluate("""() => {
+            const width = document.documentElement.clientWidth;
+            return [...document.querySelectorAll("body *")].filter((each) =>
+                each.getBoundingClientRect().right > width + 1 && !each.closest(".scroll, .unseen, svg")
+            ).map((each) => `${each.tagName} ${each.className} ${each.textContent.slice(0, 60)}`);
+        }"""))  # fmt: skip
+
+    def violations(self) -> list[str]:
+        """What axe-core finds wrong with the page for those who do not see it, or not well."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        found = Axe().run(self.page).response["violations"]
+        first = [(each["id"], each["nodes"][0]) for each in found]
+        return [f"{name}: {node['html'][:200]} {node['failureSummary']}" for name, node in first]
+
+
+class Browser:
+    """Opens pages in one Chromium."""
+
+    def __init__(self, chromium: Any) -> None:
+        self._chromium = chromium
+
+    @contextmanager
+    def open(self, file: Path, width: int = 1440, theme: str = "light", **options: Any) -> Iterator[Opened]:
+        """The page of a file, in a window of its own."""
+        context = self._chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce", **options
+        )
+        try:
+            opened = Opened(context.new_page())
+            opened.page.set_default_timeout(20_000)
+            opened.page.goto(file.as_uri())
+            yield opened
+        finally:
+            context.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests of pages; they are skipped where there is none."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not executable:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    reason = "needs playwright and axe-playwright-python, of the [dev] packages"
+    api = pytest.importorskip("playwright.sync_api", reason=reason)
+    pytest.importorskip("axe_playwright_python", reason=reason)
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            yield Browser(started)
+        finally:
+            started.close()

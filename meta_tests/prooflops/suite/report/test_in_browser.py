@@ -1,0 +1,106 @@
+"""report.html in a real browser: nothing fetched, no error, filters, search and folding by mouse and keyboard."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meta_tests.browser import THEMES, WIDTHS, Browser, Opened
+from prooflops.suite.report.run_report import RunReport
+
+# Leaves a row of each table, and a claim of each verdict: an accessibility checker looks at every element for long.
+ONE_OF_EACH = """() => {
+    const seen = new Set();
+    for (const claim of document.querySelectorAll("details.claim")) {
+        if (seen.has(claim.dataset.verdict)) claim.remove();
+        seen.add(claim.dataset.verdict);
+    }
+    const many = "section.topic:not(:has(details)), tbody tr:nth-child(n+3), .corrections div:nth-child(n+3), svg g g";
+    document.querySelectorAll(many).forEach((each) => each.remove());
+}"""
+
+
+@pytest.fixture(scope="module")
+def file(page: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, file: Path) -> Iterator[Opened]:
+    with browser.open(file) as opened:
+        yield opened
+
+
+def shown(page: Any) -> int:
+    return int(page.evaluate("[...document.querySelectorAll('details.claim')].filter((e) => e.offsetParent).length"))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_fits_and_is_accessible_and_fetches_nothing(
+    browser: Browser, file: Path, width: str, theme: str
+) -> None:
+    with browser.open(file, WIDTHS[width], theme) as opened:
+        assert opened.overflowing() == []
+        background = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(251, 251, 249)") is (theme == "light"), background
+        opened.page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+        assert opened.overflowing() == [], "with everything unfolded"
+        if (width, theme) in (("phone", "dark"), ("desktop", "light")):  # each takes seconds
+            opened.page.evaluate(ONE_OF_EACH)
+            assert opened.violations() == []
+        assert opened.complaints == []
+        assert opened.fetched == [file.as_uri()]
+
+
+def test_claims_are_found_as_one_types_and_by_their_verdict(opened: Opened, report: RunReport) -> None:
+    page = opened.page
+    assert shown(page) == len(report.claims)
+    page.get_by_label("Search claims").fill("bf16 RANGE")
+    few = shown(page)
+    assert 0 < few < 40
+    assert page.locator("#shown").inner_text() == f"{few} of {len(report.claims)} claims"
+    page.get_by_label("Search claims").fill("xyzzy")
+    assert (shown(page), page.locator("section.topic:visible").count()) == (0, 0)
+    page.get_by_label("Search claims").fill("")
+    page.locator("input[value=corrected]").check()
+    assert shown(page) == report.counts["corrected"]
+    page.keyboard.press("ArrowRight")  # to the next verdict
+    assert page.evaluate("document.activeElement.value") == "FAILS"
+    assert shown(page) == 1
+    page.locator("input[name=verdict]").first.check()
+
+
+def test_a_claim_opens_by_mouse_and_by_keyboard(opened: Opened) -> None:
+    page = opened.page
+    claim = page.locator("details.claim").nth(5)
+    claim.locator("summary").click()
+    assert claim.evaluate("each => each.open")
+    claim.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert not claim.evaluate("each => each.open")
+    page.get_by_label("Search claims").fill("checkpoint")
+    page.get_by_role("button", name="Open all shown").click()
+    assert page.locator("details.claim:visible:not([open])").count() == 0
+    page.get_by_role("button", name="Close all shown").press("Enter")
+    assert page.locator("details.claim[open]").count() == 0
+
+
+def test_a_link_to_a_claim_opens_it_though_it_was_filtered_out(opened: Opened) -> None:
+    page = opened.page
+    page.get_by_label("Search claims").fill("xyzzy")
+    page.evaluate("location.hash = '#claim-flops.matmul-2mnk'")
+    page.wait_for_function("document.getElementById('claim-flops.matmul-2mnk').open")
+    assert page.locator("[id='claim-flops.matmul-2mnk']").is_visible()
+
+
+def test_everything_is_there_without_javascript(browser: Browser, file: Path, report: RunReport) -> None:
+    with browser.open(file, java_script_enabled=False) as opened:
+        assert opened.page.locator("details.claim").count() == len(report.claims)
+        assert not opened.page.locator("#filter").is_visible()
+        opened.page.locator("details.claim summary").first.click()
+        assert opened.page.locator("details.claim dl").first.is_visible()
+        assert opened.complaints == []
