@@ -9,21 +9,26 @@ The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for spars
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from itertools import product
+from typing import Any
 
 from accounting.checks import validated_choice, validated_int, validated_positive
-from accounting.memory import ModelState, Recipe, model_state
-from accounting.models import rule_flops
+from accounting.memory import ModelState, Recipe, model_state, recipe_of
+from accounting.models import Transformer, rule_flops, step_flops
+from accounting.parallel import (
+    KINDS,
+    ZERO_SHARDS,
+    Parallelism,
+    collectives,
+    device_activation_bytes,
+    device_parameters,
+)
 
 SECONDS_PER_HOUR = 60 * 60
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
-
-# What each stage of ZeRO divides among the devices; of the rest every device holds all.
-ZERO_SHARDS: dict[int, tuple[str, ...]] = {
-    0: (),
-    1: ("state", "master"),
-    2: ("state", "master", "gradients"),
-    3: ("state", "master", "gradients", "parameters"),
-}
 
 
 # Time and money
@@ -167,3 +172,113 @@ def largest_model_parameters(
     # Every recipe has parameters of at least 4 bits, so no more than two a byte of all devices fit.
     most = 2 * memory * validated_int("devices", devices, minimum=1)
     return bisect_right(range(most + 1), memory, key=state_bytes) - 1
+
+
+# Many devices
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What a step asks of each device: bytes held, seconds of arithmetic and idleness, seconds on each wire."""
+
+    split: Parallelism
+    state: ModelState
+    activation_bytes: int
+    memory_bytes: int
+    compute_s: float
+    wire_s: dict[str, float]
+
+    @property
+    def held_bytes(self) -> int:
+        """Model state and activations."""
+        return self.state.total + self.activation_bytes
+
+    @property
+    def bound(self) -> str:
+        """What stands in the way: "memory" if the bytes do not fit, else the longest of "compute" and the wires."""
+        times = {"compute": self.compute_s, **self.wire_s}
+        return "memory" if self.held_bytes > self.memory_bytes else max(times, key=lambda name: times[name])
+
+    @property
+    def seconds(self) -> float:
+        """The least time of a step: the longest of them, the others hidden behind it."""
+        return max(self.compute_s, *self.wire_s.values())
+
+
+def step_plan(
+    model: Transformer,
+    split: Parallelism,
+    batch: int,
+    sequence: int,
+    *,
+    memory_bytes: int,
+    peak_flop_per_s: float,
+    wire_bytes_per_s: float | Mapping[str, float],
+    recipe: str | Recipe = "bf16-fp32-gradients-master",
+    optimizer: str = "adamw",
+    recompute: str = "none",
+    pairs: str = "full",
+) -> StepPlan:
+    """Bytes and seconds of a step of `batch` sequences on each of `split.devices`, by `accounting.parallel`.
+
+    Arithmetic takes hardware FLOPs / (devices · peak) · (1 + bubble), a wire the bytes sent over its rate: one for all
+    kinds of parallelism, or by kind. A bound from below: products run below the peak, and not all communication is
+    hidden, tensor parallelism's least of all. Ignored: what `accounting.parallel` and `device_state` ignore.
+
+    Raises as `accounting.parallel.collectives` does, KeyError for a kind without a rate.
+
+    >>> from accounting.models import LLAMA3_70B
+    >>> wires = {"tensor": 450e9, "context": 50e9, "pipeline": 50e9, "data": 50e9}
+    >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": wires}
+    >>> split = Parallelism(data=32, tensor=8, zero_stage=1, micro_batches=8)
+    >>> plan = step_plan(LLAMA3_70B, split, 256, 8192, recompute="full", **h100)
+    >>> plan.bound, round(plan.compute_s, 1), {name: round(s, 1) for name, s in plan.wire_s.items()}
+    ('compute', 5.3, {'tensor': 2.0, 'data': 1.0})
+    >>> plan.held_bytes, step_plan(LLAMA3_70B, split, 256, 8192, **h100).bound
+    (57953975296, 'memory')
+    """
+    flops = step_flops(model, batch, sequence, pairs=pairs, checkpoint_every=int(recompute == "full")).hardware
+    if recompute == "selective":
+        flops += sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
+    dtypes, wire = recipe_of(recipe), dict.fromkeys(KINDS, 0.0)
+    for each in collectives(model, split, batch, sequence, dtypes, recompute):
+        rate = wire_bytes_per_s[each.kind] if isinstance(wire_bytes_per_s, Mapping) else wire_bytes_per_s
+        wire[each.kind] += each.sent_bytes / validated_positive("wire_bytes_per_s", rate)
+    layers, routed, ends = device_parameters(model, split)
+    dense = device_state(layers + ends, split.replicas, split.zero_stage, optimizer, dtypes)
+    experts = device_state(routed, split.replicas // split.expert, split.zero_stage, optimizer, dtypes)
+    return StepPlan(
+        split,
+        ModelState(*(sum(part) for part in zip(astuple(dense), astuple(experts), strict=True))),
+        device_activation_bytes(model, split, batch, sequence, dtypes.parameters, recompute=recompute),
+        validated_int("memory_bytes", memory_bytes),
+        flops / sustained_flop_per_s(split.devices, peak_flop_per_s) * (1 + split.bubble),
+        {name: seconds for name, seconds in wire.items() if seconds},
+    )
+
+
+def fitting_plans(
+    model: Transformer, devices: int, batch: int, sequence: int, *, largest_tensor: int = 8, **options: Any
+) -> list[StepPlan]:
+    """The ways to train `model` on so many devices that fit their memory, the fastest first.
+
+    All factors of `devices` are tried for data, context, pipeline, and tensor up to `largest_tensor` (the devices of a
+    host), with ZeRO's stages 1 and 3 and one sequence a micro-batch. `options` are those of `step_plan`.
+
+    >>> from accounting.models import LLAMA3_8B
+    >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
+    >>> fastest = fitting_plans(LLAMA3_8B, 8, 32, 8192, **h100)[0]
+    >>> fastest.split.data, fastest.split.tensor, fastest.split.zero_stage, fastest.bound
+    (4, 2, 1, 'compute')
+    """
+    step_plan(model, Parallelism(), batch, sequence, **options)  # raises what does not lie in the split
+    devices, batch = validated_int("devices", devices, minimum=1), int(batch)
+    factors, plans = [each for each in range(1, devices + 1) if devices % each == 0], []
+    for tensor, context, pipeline, stage in product(factors, factors, factors, (1, 3)):
+        data, rest = divmod(devices, tensor * context * pipeline)
+        if not rest and tensor <= largest_tensor and batch % data == 0:
+            split = Parallelism(data, tensor, context, pipeline, zero_stage=stage, micro_batches=batch // data)
+            with suppress(ValueError):  # more stages than layers, a sequence that does not divide
+                plans.append(step_plan(model, split, batch, sequence, **options))
+    fitting = [plan for plan in plans if plan.bound != "memory"]
+    return sorted(fitting, key=lambda plan: (plan.seconds, sum(plan.wire_s.values())))

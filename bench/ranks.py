@@ -36,22 +36,6 @@ STRAGGLER_ROUNDS = 0.75
 # ---- formulas ----------------------------------------------------------------------------------------------------
 
 
-def bus_factor(collective: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth, which is the size over the time.
-
-    The size is that of the whole array: what each rank puts in (all-reduce, reduce-scatter) or gets (all-gather).
-    Each rank must send (n − 1)/n of it, and for an all-reduce twice that, so the bus bandwidth is what the slowest link
-    carried, and does not depend on how many ranks there are.
-    Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests. Raises ValueError for another collective.
-
-    >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)
-    (1.0, 1.75, 0.875)
-    """
-    if collective not in ("all-reduce", "all-gather", "reduce-scatter"):
-        raise ValueError(f"collective must be all-reduce, all-gather or reduce-scatter, got {collective!r}")
-    return (2 if collective == "all-reduce" else 1) * (ranks - 1) / ranks
-
-
 def sharded_rows(shape: Sequence[int], ranks: int, rank: int) -> int:
     """Elements of a tensor that FSDP keeps on a rank: ⌈rows / ranks⌉ rows each, as torch.chunk, the last ones fewer.
 

@@ -11,7 +11,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import activations, allocator, attention, convolution, flops, formats, layout, memory, models, planning
+from accounting import (
+    activations,
+    allocator,
+    attention,
+    convolution,
+    flops,
+    formats,
+    layout,
+    memory,
+    models,
+    parallel,
+    planning,
+)
 from accounting import roofline as roof
 from accounting.checks import (
     validate_fields,
@@ -113,6 +125,7 @@ test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
 NET = models.DeepLinear
 GPT = models.Transformer
 BLOCK = {"vocab_size": 50_000, "layers": 96, "dim": 12_288, "heads": 96, "hidden": 49_152, "kv_heads": 8}
+NARROW = GPT(vocab_size=50_000, layers=4, dim=256, heads=4, hidden=1024)
 LARGE = 40_000  # its square is beyond 32 bits
 
 # One call of every formula that takes integers; `n` makes an integer of the type under test.
@@ -202,6 +215,23 @@ CALLS: list[Callable[[type], object]] = [
     lambda n: planning.affordable_flops(9.5, n(2**31 - 1), 1e12, 0.5),
     lambda n: planning.device_state(n(2**31 - 1), n(64), n(2)),
     lambda n: planning.largest_model_parameters(n(2**31 - 1), n(64), n(3)),
+    lambda n: planning.step_plan(
+        GPT(**BLOCK),
+        parallel.Parallelism(n(8), n(8), zero_stage=n(3)),
+        n(LARGE),
+        n(2048),
+        recompute="full",
+        memory_bytes=n(2**31 - 1),
+        peak_flop_per_s=1e12,
+        wire_bytes_per_s=1e9,
+    ),
+    lambda n: planning.fitting_plans(
+        NARROW, n(4), n(8), n(2048), memory_bytes=n(2**31 - 1), peak_flop_per_s=1e12, wire_bytes_per_s=1e9
+    ),
+    lambda n: parallel.bus_factor("all-reduce", n(7)),
+    lambda n: parallel.collectives(GPT(**BLOCK), parallel.Parallelism(n(8), n(8), n(2), n(4)), n(LARGE), n(2048)),
+    lambda n: parallel.device_parameters(GPT(**BLOCK), parallel.Parallelism(tensor=n(8), pipeline=n(4))),
+    lambda n: parallel.device_activation_bytes(GPT(**BLOCK), parallel.Parallelism(n(8), n(8)), n(LARGE), n(2048)),
     lambda n: roof.arithmetic_intensity(n(2**31 - 1), n(3)),
     lambda n: roof.matmul_work(n(LARGE), n(LARGE), n(LARGE), batch=n(3)),
     lambda n: roof.matvec_work(n(LARGE), n(LARGE)),
@@ -234,7 +264,7 @@ def test_numpys_narrow_integers_give_the_exact_plain_result(call):
 
 def test_every_formula_that_takes_integers_is_called_above():
     source = inspect.getsource(inspect.getmodule(leaves))
-    modules = (activations, allocator, attention, convolution, flops, layout, memory, models, planning, roof)
+    modules = (activations, allocator, attention, convolution, flops, layout, memory, models, parallel, planning, roof)
     missing = [
         f"{module.__name__}.{name}"
         for module in modules

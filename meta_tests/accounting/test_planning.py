@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting import memory, planning
+from accounting.models import Transformer, parameter_count, step_flops
+from accounting.parallel import KINDS, Parallelism, collectives, device_parameters
 from accounting.planning import device_state, largest_model_parameters
 from meta_tests.accounting.refusals import refuses
 
@@ -89,4 +93,63 @@ test_an_impossible_plan_is_refused_with_the_value = refuses(
     (lambda: largest_model_parameters(1, optimizer="adan"), ValueError, "optimizer must be one of .*got 'adan'"),
     (lambda: largest_model_parameters(0, recipe="fp12"), ValueError, "recipe must be one of .*got 'fp12'"),
     (lambda: largest_model_parameters(0, zero_stage=9), ValueError, "zero_stage must be one of 0, 1, 2, 3, got 9"),
+)
+
+
+# ---- many devices ------------------------------------------------------------------------------------------------
+
+MODEL = Transformer(vocab_size=1000, layers=8, dim=256, heads=8, hidden=1024)
+MIXTURE = replace(MODEL, experts=8, active_experts=2)
+DEVICE = {"memory_bytes": 10**9, "peak_flop_per_s": 1e12, "wire_bytes_per_s": 1e9}
+
+
+def test_the_plan_of_a_step_adds_up_what_the_parts_say():
+    split = Parallelism(data=2, tensor=2, pipeline=2, micro_batches=4, zero_stage=1)
+    plan = planning.step_plan(MODEL, split, 16, 512, recompute="full", **DEVICE)
+    flops = step_flops(MODEL, 16, 512, checkpoint_every=1).hardware
+    assert plan.compute_s == pytest.approx(flops / 8 / 1e12 * (1 + 1 / 4))
+    sent = sum(each.sent_bytes for each in collectives(MODEL, split, 16, 512, recompute="full"))
+    assert sum(plan.wire_s.values()) == pytest.approx(sent / 1e9)
+    assert set(plan.wire_s) == {"tensor", "pipeline", "data"}
+    of_device = sum(device_parameters(MODEL, split))
+    assert plan.state.total == of_device * (2 + 4) + -(-of_device // 2) * 12
+    slow_data = {"wire_bytes_per_s": dict.fromkeys(KINDS, 1e9) | {"data": 1}}
+    slow = planning.step_plan(MODEL, split, 16, 512, **DEVICE | slow_data)
+    assert slow.bound == "data"
+    assert slow.seconds == slow.wire_s["data"] > slow.compute_s
+    too_little = {"memory_bytes": plan.held_bytes - 1, "recompute": "full"}
+    small = planning.step_plan(MODEL, split, 16, 512, **DEVICE | too_little)
+    assert small.bound == "memory"
+
+
+def test_experts_are_sharded_among_the_devices_that_hold_the_same():
+    split = Parallelism(data=8, expert=4, zero_stage=1)
+    plan = planning.step_plan(MIXTURE, split, 16, 512, **DEVICE)
+    experts = 8 * 8 * 2 * 256 * 1024
+    dense = parameter_count(MIXTURE) - experts
+    assert plan.state.total == 6 * (dense + experts // 4) + 12 * (dense // 8 + experts // 4 // 2)
+
+
+def test_the_plans_that_fit_are_all_that_do_the_fastest_first():
+    plans = planning.fitting_plans(MODEL, 8, 16, 512, **DEVICE)
+    assert all(plan.held_bytes <= 10**9 and plan.split.devices == 8 for plan in plans)
+    times = [plan.seconds for plan in plans]
+    assert times == sorted(times)
+    most = max(plan.held_bytes for plan in plans)
+    fewer = planning.fitting_plans(MODEL, 8, 16, 512, **DEVICE | {"memory_bytes": most - 1})
+    assert {plan.split for plan in plans if plan.held_bytes < most} == {plan.split for plan in fewer}
+    splits = {(each.split.data, each.split.tensor, each.split.context, each.split.pipeline) for each in plans}
+    assert len(splits) == 20, "8 = 2·2·2 among four, each of them alone, two of them 4 and 2"
+
+
+test_an_impossible_step_is_refused_with_the_value = refuses(
+    (lambda: planning.fitting_plans(MODEL, 0, 16, 512, **DEVICE), ValueError, "devices must be at least 1, got 0"),
+    (lambda: planning.fitting_plans(MODEL, 8, 0, 512, **DEVICE), ValueError, "batch must be at least 1, got 0"),
+    (lambda: planning.fitting_plans(MODEL, 8, 16, 512, recompute="half", **DEVICE), ValueError, "got 'half'"),
+    (lambda: planning.fitting_plans(MODEL, 8, 16, 512, recipe="fp12", **DEVICE), ValueError, "got 'fp12'"),
+    (
+        lambda: planning.step_plan(MODEL, Parallelism(data=2), 2, 8, **DEVICE | {"wire_bytes_per_s": 0}),
+        ValueError,
+        "wire_bytes_per_s must be a finite number above 0, got 0",
+    ),
 )

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from accounting.memory import optimizer_state_bytes
-from bench.ranks import bus_factor, sharded_rows, stragglers, whole_shares
+from accounting.parallel import bus_factor
+from bench.ranks import sharded_rows, stragglers, whole_shares
 from meta_tests.conftest import ROOT, child_environment
 
 needs_gloo = pytest.mark.skipif(
@@ -254,7 +255,7 @@ def test_the_bus_factors_are_the_bytes_that_each_rank_of_a_ring_sends_over_the_s
 
 
 def test_an_unknown_collective_has_no_factor() -> None:
-    with pytest.raises(ValueError, match="all-reduce, all-gather or reduce-scatter, got 'broadcast'"):
+    with pytest.raises(ValueError, match="all-reduce, all-gather, reduce-scatter, all-to-all, got 'broadcast'"):
         bus_factor("broadcast", 2)
 
 

@@ -1,0 +1,287 @@
+"""Training on many devices: what each of them stores, what it puts on the wire in a step, and how long it stands idle.
+
+For transformers whose layers are alike. Bytes on the wire are what one device of the busiest stage sends by algorithms
+that send no more than they must (rings). Ignored: padding of what does not divide, latency, and collectives of a few
+numbers (gradients of norms, the loss, the norm of the gradients).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from accounting.activations import SCORES, saved_tensors
+from accounting.checks import validate_fields, validated_choice, validated_instance, validated_int
+from accounting.memory import Recipe, element_bytes, recipe_of
+from accounting.models import Model, Transformer
+from accounting.parts import AttentionLayers, LinearMaps
+
+# What each stage of ZeRO divides among the devices; of the rest every device holds all.
+ZERO_SHARDS: dict[int, tuple[str, ...]] = {
+    0: (),
+    1: ("state", "master"),
+    2: ("state", "master", "gradients"),
+    3: ("state", "master", "gradients", "parameters"),
+}
+KINDS = ("tensor", "context", "pipeline", "expert", "data")
+RECOMPUTE = ("none", "selective", "full")
+# Of n ranks each sends so many times (n − 1)/n of the array; a "send" goes whole to one neighbour.
+PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
+REPLICATED = ("norms", "positions", "router")  # parts that every rank of a tensor group holds whole
+# Saved tensors of which a rank of a tensor group holds its own heads or columns.
+OF_OWN_HEADS = ("query", "key and value", "query, key and value", "output", "hidden", *SCORES)
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """What each rank of a ring sends, over the size of the whole array: (n − 1)/n, and twice that for an all-reduce.
+
+    The array is what each rank puts in (all-reduce, reduce-scatter, all-to-all) or gets (all-gather). The bus bandwidth
+    is this times the algorithm's (size over time), and does not depend on how many ranks there are.
+    Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests. Raises ValueError for another collective or less than one rank.
+
+    >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)
+    (1.0, 1.75, 0.875)
+    """
+    ranks = validated_int("ranks", ranks, minimum=1)
+    return PASSES[validated_choice("collective", collective, PASSES)] * (ranks - 1) / ranks
+
+
+class Collective(NamedTuple):
+    """What one device does so many `times` a step with the others of `ranks`, for a `kind` of parallelism."""
+
+    kind: str
+    name: str
+    ranks: int
+    bytes: int  # of the whole array
+    times: int
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that the device sends in a step."""
+        once = -(-self.bytes * (self.ranks - 1) // self.ranks) * PASSES.get(self.name, 0)
+        return self.times * (self.bytes if self.name == "send" else once)
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """Into how many parts training is split: `devices` = data · tensor · context · pipeline.
+
+    `zero_stage` shards the model state over data · context devices (3: FSDP). `sequence` splits the tokens of norms and
+    dropout over the tensor group. `expert` of the data · context devices share the experts of a layer. A pipeline runs
+    `micro_batches` a step by 1F1B, in `interleaved` chunks of layers on each device.
+
+    Raises ValueError for a size below 1, an unknown stage, an expert group that does not divide data · context.
+
+    >>> Parallelism(data=128, tensor=8, pipeline=16, micro_batches=16).devices
+    16384
+    """
+
+    data: int = 1
+    tensor: int = 1
+    context: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    zero_stage: int = 0
+    sequence: bool = True
+    micro_batches: int = 1
+    interleaved: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = ("data", "tensor", "context", "pipeline", "expert", "micro_batches", "interleaved")
+        validate_fields(self, *sizes, minimum=1, flags=("sequence",))
+        object.__setattr__(self, "zero_stage", validated_choice("zero_stage", self.zero_stage, ZERO_SHARDS))
+        if self.replicas % self.expert:
+            raise ValueError(f"expert must divide data · context = {self.replicas}, got {self.expert}")
+
+    @property
+    def replicas(self) -> int:
+        """Devices that hold the same parameters, or shards of the same."""
+        return self.data * self.context
+
+    @property
+    def devices(self) -> int:
+        """All of them."""
+        return self.replicas * self.tensor * self.pipeline
+
+    @property
+    def bubble(self) -> float:
+        """Idle over busy time of a pipeline: (p − 1) / (interleaved · micro_batches).
+
+        The last stage waits for p − 1 others to begin, the first for them to end. Exact for stages that take equally
+        long; ignored: the sends. Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
+
+        >>> [Parallelism(pipeline=8, micro_batches=32, interleaved=v).bubble for v in (1, 2)]
+        [0.21875, 0.109375]
+        """
+        return (self.pipeline - 1) / (self.interleaved * self.micro_batches)
+
+    @property
+    def chunks_in_flight(self) -> int:
+        """Most chunks of layers whose activations the first stage holds at once: p; interleaved p · v + p − 1.
+
+        Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3: L · (1 + (p − 1)/(p · v)) layers.
+        """
+        p, v = self.pipeline, self.interleaved
+        return min(v * self.micro_batches, p * v + (p - 1 if v > 1 else 0))
+
+    def stage_layers(self, model: Model) -> tuple[int, int]:
+        """Layers of the fullest stage and of the model; raises ValueError where there is not one for each chunk."""
+        layers, chunks = sum(each.layers for each in model.attentions), self.pipeline * self.interleaved
+        if layers < chunks:
+            raise ValueError(f"pipeline · interleaved must be at most layers={layers}, got {chunks}")
+        return self.interleaved * -(-layers // chunks), layers
+
+    def micro_batch(self, batch: int, sequence: int) -> tuple[int, int]:
+        """Sequences of a micro-batch, and their whole length; raises ValueError where one of them does not divide."""
+        parts = self.data * self.micro_batches
+        batch, sequence = validated_int("batch", batch, minimum=1), validated_int("sequence", sequence, minimum=1)
+        if batch % parts:
+            raise ValueError(f"batch must be a multiple of data · micro_batches = {parts}, got {batch}")
+        if sequence % self.context:
+            raise ValueError(f"sequence must be a multiple of context={self.context}, got {sequence}")
+        return batch // parts, sequence
+
+
+def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
+    """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and of the ends.
+
+    Matrices and embeddings are divided by `tensor`; norms, routers and learned positions are whole on each. The fullest
+    stage has the embedding or the head, which needs a copy of a tied embedding. Ignored: the biases behind row-parallel
+    matrices, which are whole too, 2·dim a layer.
+    Raises ValueError for more stages than layers. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+
+    >>> from accounting.models import LLAMA3_70B
+    >>> device_parameters(LLAMA3_70B, Parallelism(tensor=8, pipeline=4))
+    (2139422720, 0, 131342336)
+    """
+    stored = (*model.other_parameters, *model.linear_maps)
+    blocks = {each.block_end for each in stored if each.place < each.block_end}
+    (own, of_all), layers, experts, first, last = split.stage_layers(model), 0, 0, 0, 0
+    for each in stored:
+        elements = each.parameters if each.part in REPLICATED else -(-each.parameters // split.tensor)
+        if each.block_end not in blocks:
+            first, last = (first + elements, last) if getattr(each, "looked_up", False) else (first, last + elements)
+        elif isinstance(each, LinearMaps) and each.copies > each.uses:
+            experts += -(-elements * own // of_all // split.expert)
+        else:
+            layers += -(-elements * own // of_all)
+    tied = sum(-(-maps.weights // split.tensor) for maps in model.linear_maps if not maps.copies)
+    return layers, experts, first + last if split.pipeline == 1 else max(first, last + tied)
+
+
+def collectives(
+    model: Model,
+    split: Parallelism,
+    batch: int,
+    sequence: int,
+    recipe: str | Recipe = "bf16-fp32-gradients-master",
+    recompute: str = "none",
+) -> tuple[Collective, ...]:
+    """What one device of the busiest stage communicates in a step of `batch` sequences, by kind of parallelism.
+
+    tensor: an all-reduce of the b·s·h activations behind attention, MLP and embedding, and of the gradients before
+    attention, MLP and head; with `sequence` an all-gather and a reduce-scatter each, of the same bytes together.
+    context: keys and values gathered forward and backward, their fp32 gradients once around the ring.
+    pipeline: b·s·h forward and its gradient back over each border. expert: each token to its experts and back, and the
+    gradients likewise. data: gradients all-reduced, twice their bytes; from ZeRO's stage 1 on scattered, and the
+    parameters gathered; at stage 3 with every micro-batch, those of the layers twice.
+    `recompute="full"` repeats the forward of the layers.
+    Equals what torch's DDP, FSDP2, tensor, context and pipeline parallelism issue (2.13); tokens are taken to be routed
+    evenly. Megatron gathers the layers' inputs, which torch keeps, once more in the backward pass.
+
+    Raises ValueError for a batch or sequence that does not divide, more stages than layers, an unknown recipe.
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2;
+    Liu et al. 2023, arXiv:2310.01889 (context); Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Lepikhin et al.
+    2020, arXiv:2006.16668, section 3.3 (expert); Rajbhandari et al. 2020, arXiv:1910.02054, section 7 (data).
+
+    >>> from accounting.models import LLAMA3_8B
+    >>> for each in collectives(LLAMA3_8B, Parallelism(data=8, zero_stage=3), 8, 8192): print(*each)
+    data all-gather 8 13959168000 2
+    data all-gather 8 2101354496 1
+    data reduce-scatter 8 32121044992 1
+    """
+    dtypes, (batch, sequence) = recipe_of(recipe), split.micro_batch(batch, sequence)
+    rows = batch * sequence // split.context
+    (layers, of_all), micro, ranks = split.stage_layers(model), split.micro_batches, split.replicas
+    again = validated_choice("recompute", recompute, RECOMPUTE) == "full"
+    whole = element_bytes(rows * list(model.linear_maps)[-1].in_features, dtypes.parameters)
+    scattered = split.sequence and split.tensor > 1
+    part = whole // split.tensor if scattered else whole
+    exits = (4 + 2 * again) * layers + (2 if split.pipeline == 1 else 1)
+    names = ("all-gather", "reduce-scatter") if scattered else ("all-reduce",)
+    found = [Collective("tensor", name, split.tensor, whole, exits * micro) for name in names]
+
+    shapes = [each for each in model.attentions if isinstance(each, AttentionLayers)]
+    keys = sum(each.layers * each.kv_heads * (each.head_dim + each.value_dim) for each in shapes) * layers // of_all
+    of_rank = rows * keys // split.tensor
+    gathered = split.context * element_bytes(of_rank, dtypes.parameters)
+    routed = sum(
+        maps.layers * maps.uses for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses
+    )
+    found += [
+        Collective("context", "all-gather", split.context, gathered, (2 + again) * micro),
+        Collective("context", "send", split.context, element_bytes(of_rank, "fp32"), split.context * micro),
+        Collective("pipeline", "send", split.pipeline, part, (2 * split.interleaved - (split.pipeline == 2)) * micro),
+        Collective("expert", "all-to-all", split.expert, part, (4 + 2 * again) * routed * layers // of_all * micro),
+    ]
+
+    own, experts, ends = device_parameters(model, split)
+    stage = split.zero_stage
+    for inside, outside, sharers in ((own, ends, ranks), (experts, 0, ranks // split.expert)):
+        gradients = element_bytes(inside + outside, dtypes.gradients)
+        if not stage:
+            found.append(Collective("data", "all-reduce", sharers, gradients, 1))
+            continue
+        for elements, count in ((inside, 2 * micro), (outside, micro)):
+            parameters = element_bytes(elements, dtypes.parameters)
+            found.append(Collective("data", "all-gather", sharers, parameters, count if stage == 3 else 1))
+        found.append(Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1))
+    return tuple(each for each in found if each.ranks > 1 and each.bytes and each.times)
+
+
+def device_activation_bytes(
+    model: Transformer,
+    split: Parallelism,
+    batch: int,
+    sequence: int,
+    dtype: str = "bf16",
+    *,
+    recompute: str = "none",
+    attention: str = "flash",
+    dropout: bool = False,
+) -> int:
+    """Bytes of saved activations on a device of the first stage, which holds most of them: those in flight.
+
+    A GPT block keeps s·b·h·(10 + 24/t + 5·a·s/(h·t)) with tensor parallelism t, s·b·h·(34 + 5·a·s/h)/t with `sequence`;
+    context divides the sequence. `recompute`: nothing, the attention's scores ("selective"), or all but the inputs of
+    the layers ("full"), of which one is back at a time. The norms are CUDA's, one kernel that keeps no copy.
+    Exact for what Megatron keeps; torch also keeps the gathered inputs of attention and MLP: 4·s·b·h·(1 − 1/t) a layer.
+    Ignored: temporaries, logits, experts that get more tokens than others.
+
+    Raises as `collectives` and `accounting.activations.saved_tensors`.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, table 2 and section 4.2.3.
+
+    >>> from accounting.models import LLAMA3_8B
+    >>> for split in (Parallelism(), Parallelism(tensor=8), Parallelism(tensor=8, sequence=False)):
+    ...     print(device_activation_bytes(LLAMA3_8B, split, 1, 8192))
+    44461752320
+    5792600064
+    13428097024
+    """
+    model, (rows, sequence) = validated_instance("model", model, Transformer), split.micro_batch(batch, sequence)
+    recompute = validated_choice("recompute", recompute, RECOMPUTE)
+    kept = {"layers": 0, "embedding": 0, "head": 0}
+    for tensor in saved_tensors(model, rows, sequence, dtype, attention, dropout=dropout):
+        if tensor.name == "norm before weight" or (recompute == "selective" and tensor.name in SCORES):
+            continue
+        shared = tensor.name in OF_OWN_HEADS or (split.sequence and tensor.name != "cosines and sines")
+        size = (tensor._replace(dtype=dtype) if tensor.name == "norm input" else tensor).bytes
+        part = tensor.part if tensor.part in kept else "layers"
+        kept[part] += -(-size // (split.context * (split.tensor if shared else 1)))
+    layer, chunk = kept["layers"] // model.layers, split.stage_layers(model)[0] // split.interleaved
+    ends = kept["embedding"] * min(split.micro_batches, split.pipeline)
+    ends += kept["head"] if split.pipeline == 1 else 0
+    if recompute != "full":
+        return ends + split.chunks_in_flight * chunk * layer
+    tokens = rows * sequence // (split.context * (split.tensor if split.sequence else 1))
+    return ends + layer + split.chunks_in_flight * chunk * element_bytes(tokens * model.dim, dtype)

@@ -1,0 +1,404 @@
+"""Bytes on the wire and on a device, against what torch's own parallel code issues and holds in a fake process group.
+
+Of a fake group the process is one rank of any number: its collectives return at once, and nothing else differs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from accounting.models import Transformer, parameter_count
+from accounting.parallel import (
+    Collective,
+    Parallelism,
+    bus_factor,
+    collectives,
+    device_activation_bytes,
+    device_parameters,
+)
+from accounting.planning import device_state
+from meta_tests.accounting.refusals import refuses
+
+fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+pytest.importorskip("torch.distributed.fsdp", reason="torch.distributed is not built here")
+parallel = pytest.importorskip("torch.distributed.tensor.parallel")
+
+LLAMA = Transformer(
+    vocab_size=32, layers=2, dim=16, heads=8, kv_heads=4, head_dim=2, hidden=24, gated=True, norm="rmsnorm"
+)
+GPT = Transformer(vocab_size=64, layers=2, dim=32, heads=4, hidden=128)
+BATCH, SEQUENCE = 8, 16
+
+
+@contextmanager
+def world(*sizes: int, rank: int = 0) -> Iterator[Any]:
+    """This process as one rank of a fake group of so many, as a mesh of these sizes."""
+    total = torch.Size(sizes).numel()
+    dist.init_process_group("fake", rank=rank, world_size=total, store=fake_pg.FakeStore())
+    try:
+        names = tuple(f"axis{number}" for number in range(len(sizes)))
+        yield dist.init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    finally:
+        dist.destroy_process_group()
+
+
+class Wire(TorchDispatchMode):
+    """Bytes of the arrays of each collective that is dispatched; of an exchange, those that go to other ranks."""
+
+    def __init__(self, rank: int = 0) -> None:
+        super().__init__()
+        self.rank = rank
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, first = str(func).partition(".default")[0], args[0] if args else None
+        if name in ("c10d._allgather_base_", "c10d.allreduce_", "c10d.send"):
+            array = first[0] if isinstance(first, (list, tuple)) else first
+            kind = {"c10d._allgather_base_": "all-gather", "c10d.allreduce_": "all-reduce"}.get(name, "send")
+            self.bytes[kind] += array.nbytes if array.numel() > 1 else 0  # a pipeline's vote is one number
+        elif name == "c10d._reduce_scatter_base_":
+            self.bytes["reduce-scatter"] += args[1].nbytes
+        elif name == "_c10d_functional.all_reduce":
+            self.bytes["all-reduce"] += first.nbytes
+        elif name == "_c10d_functional.all_gather_into_tensor":
+            self.bytes["all-gather"] += first.nbytes * args[1]
+        elif name == "_c10d_functional.reduce_scatter_tensor":
+            self.bytes["reduce-scatter"] += first.nbytes
+        elif name == "_c10d_functional.all_to_all_single":
+            splits = [rows for other, rows in enumerate(args[2]) if other != self.rank]
+            self.bytes["send"] += sum(splits) * first.nbytes // len(first)
+        elif "c10d" in func.namespace:
+            assert name.endswith(("wait_tensor", "_wrap_tensor_autograd", "recv_")), f"{name} is not counted"
+        return func(*args, **(kwargs or {}))
+
+
+def arrays(model: Transformer, split: Parallelism, recipe: str = "fp32", batch: int = BATCH) -> dict[str, int]:
+    """The bytes of the formula's arrays by collective."""
+    total: Counter[str] = Counter()
+    for each in collectives(model, split, batch, SEQUENCE, recipe):
+        total[each.name] += each.times * each.bytes
+    return dict(total)
+
+
+# ---- on the wire -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("micro_batches", [1, pytest.param(2, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize(("model", "ranks"), [(LLAMA, 4), (GPT, 2)], ids=["llama on 4", "gpt on 2"])
+def test_data_parallelism_moves_what_ddp_and_fsdp2_move(
+    workloads: ModuleType, model: Transformer, ranks: int, stage: int, micro_batches: int
+) -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    def reduce_at_once(_, bucket):  # type: ignore[no-untyped-def]  # DDP does not take annotations that are strings
+        dist.all_reduce(bucket.buffer())  # the fake group has no futures of its own
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    net = workloads.build(model)
+    split = Parallelism(data=ranks, zero_stage=stage, micro_batches=micro_batches)
+    recipe = "bf16-fp32-gradients-master" if stage else "fp32"
+    with world(ranks) as mesh:
+        if stage:
+            precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            for part in (*net.layers, net):
+                reshards = stage == 3 and part is not net
+                fully_shard(part, mesh=mesh, mp_policy=precision, reshard_after_forward=reshards)
+        else:
+            net = nn.parallel.DistributedDataParallel(net)
+            net.register_comm_hook(None, reduce_at_once)
+        tokens = workloads.inputs(model, BATCH // ranks, SEQUENCE)
+        with Wire() as wire:
+            for number, part in enumerate(tokens.chunk(micro_batches), start=1):
+                if stage:
+                    net.set_reshard_after_backward(stage == 3 or number == micro_batches)
+                else:
+                    net.require_backward_grad_sync = number == micro_batches
+                net(part).float().sum().backward()
+    should = arrays(model, split, recipe)
+    assert dict(wire.bytes) == should, f"counted {dict(wire.bytes)}, but should be {should} [{split}]"
+
+
+def sharded(net: nn.Module, mesh: Any, sequence: bool) -> nn.Module:
+    """Megatron's tensor parallelism in torch's own styles, of the norms' tokens as well if `sequence`."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    outside, inside = Shard(1) if sequence else Replicate(), Replicate()
+    gather = parallel.PrepareModuleInput(input_layouts=(outside,), desired_input_layouts=(inside,))
+    leave = parallel.RowwiseParallel(output_layouts=outside)
+    plan: dict[str, Any] = {
+        "embedding": parallel.RowwiseParallel(input_layouts=inside, output_layouts=outside),
+        "head": parallel.ColwiseParallel(input_layouts=outside, output_layouts=Shard(-1), use_local_output=False),
+    }
+    norms = ["norm"]
+    for number, layer in enumerate(net.layers):  # type: ignore[arg-type]
+        at = f"layers.{number}"
+        plan |= {f"{at}.attention": gather, f"{at}.mlp": gather}
+        plan |= {f"{at}.attention.{name}": parallel.ColwiseParallel() for name in ("query", "key", "value")}
+        plan |= {f"{at}.mlp.{name}": parallel.ColwiseParallel() for name in ("gate", "up") if getattr(layer.mlp, name)}
+        plan |= {f"{at}.attention.out": leave, f"{at}.mlp.down": leave}
+        norms += [f"{at}.attention_norm", f"{at}.mlp_norm"]
+    plan |= {name: parallel.SequenceParallel() for name in norms if sequence}
+    return parallel.parallelize_module(net, mesh, plan)
+
+
+def local_part(tensor: Any) -> Tensor:
+    """What this rank has of a tensor, communication on it ended."""
+    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return tensor.wait() if hasattr(tensor, "wait") else tensor
+
+
+@pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
+@pytest.mark.parametrize(("model", "ranks"), [(LLAMA, 4), (GPT, 2)], ids=["llama on 4", "gpt on 2"])
+def test_tensor_parallelism_moves_and_keeps_what_torchs_styles_do(
+    workloads: ModuleType, model: Transformer, ranks: int, sequence: bool
+) -> None:
+    split, kept = Parallelism(tensor=ranks, sequence=sequence), {}
+
+    def keep(tensor: Any) -> Any:
+        local = local_part(tensor)
+        kept[local.untyped_storage().data_ptr()] = local
+        return tensor
+
+    with world(ranks) as mesh:
+        net = sharded(workloads.build(model), mesh, sequence)
+        held = [local_part(parameter) for parameter in net.parameters()]
+        tokens = workloads.inputs(model, BATCH, SEQUENCE)
+        with Wire() as wire, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = net(tokens)
+        for tensor in (tokens, *held):
+            kept.pop(tensor.untyped_storage().data_ptr(), None)
+        with wire:
+            output.to_local().sum().backward()
+    should = arrays(model, split)
+    assert dict(wire.bytes) == should, f"counted {dict(wire.bytes)}, but should be {should} [{split}]"
+    assert sum(tensor.numel() for tensor in held) == sum(device_parameters(model, split))
+    got = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    formula = device_activation_bytes(model, split, BATCH, SEQUENCE, "fp32")
+    inputs = 4 * BATCH * SEQUENCE * model.dim * (2 * model.layers + 1)  # of attention, MLP and head
+    torchs = {"gathered": inputs * (1 - 1 / ranks) if sequence else 0}
+    torchs["the CPU's norm"] = (model.norm == "rmsnorm") * inputs / (ranks if sequence else 1)
+    assert got == formula + sum(torchs.values()), (
+        f"{got} bytes are kept, but should be {formula} and {torchs} [{split}]"
+    )
+
+
+def pipeline(ranks: int, chunks: int, micro_batches: int, rank: int, shape: tuple[int, ...]) -> Any:
+    """torch's 1F1B schedule on one rank, of stages of one linear map each."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+
+    def stage(number: int) -> PipelineStage:
+        given = torch.empty(shape, requires_grad=number > 0)
+        made, linear = torch.empty(shape, requires_grad=True), nn.Linear(shape[-1], shape[-1])
+        return PipelineStage(linear, number, ranks * chunks, torch.device("cpu"), input_args=given, output_args=made)
+
+    stages = [stage(rank + chunk * ranks) for chunk in range(chunks)]
+    options: dict[str, Any] = {"loss_fn": lambda output, target: (output - target).sum()}
+    if chunks == 1:
+        return Schedule1F1B(stages[0], micro_batches, **options)
+    return ScheduleInterleaved1F1B(stages, micro_batches, **options)
+
+
+@pytest.mark.parametrize(("ranks", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
+def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch: pytest.MonkeyPatch, ranks: int, chunks: int) -> None:
+    pytest.importorskip("torch.distributed.pipelining")
+    monkeypatch.setattr(dist, "recv", lambda vote, **_: vote.fill_(1))  # the other stages know their shapes too
+    micro, sent = 4, []
+    model = replace(LLAMA, layers=ranks * chunks)
+    split = Parallelism(pipeline=ranks, interleaved=chunks, micro_batches=micro)
+    x = torch.ones(BATCH, SEQUENCE, model.dim)
+    for rank in range(ranks):
+        with world(ranks, rank=rank):
+            schedule = pipeline(ranks, chunks, micro, rank, (BATCH // micro, SEQUENCE, model.dim))
+            with Wire() as wire:
+                schedule.step(*[x] * (rank == 0), **({"target": x} if rank == ranks - 1 else {}))
+        sent.append(wire.bytes["send"])
+    should = arrays(model, split)
+    assert {"send": max(sent)} == should, f"the ranks send {sent}, but the busiest should {should} [{split}]"
+
+
+@pytest.mark.parametrize("method", ["allgather", "alltoall"])
+@pytest.mark.parametrize(("model", "ranks"), [(LLAMA, 4), (GPT, 2)], ids=["4", "2"])
+def test_context_parallelism_moves_what_torchs_ring_attention_moves(
+    model: Transformer, ranks: int, method: str
+) -> None:
+    ring = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._attention")
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+    def forward(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Any:
+        return attend(query, key, value, 0.0, is_causal)
+
+    def backward(*, is_causal: bool, grad_out: Tensor, **given: Tensor) -> Any:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out, *(given[name] for name in ("query", "key", "value", "out", "logsumexp")), 0.0, is_causal
+        )
+
+    shape = (BATCH, model.kv_heads, SEQUENCE // ranks, model.head_dim)  # torch's ring has no grouped queries
+    query, key = torch.ones(shape, dtype=torch.bfloat16), torch.ones(shape, dtype=torch.bfloat16)
+    ring.set_rotate_method(method)
+    with world(ranks) as mesh, Wire() as wire:
+        group = mesh.get_group()
+        out, logsumexp, *_ = ring._templated_ring_attention(group, 2, forward, query, key, key, is_causal=True)
+        given = (torch.ones_like(out), "grad_out", query, key, key, out, logsumexp)
+        ring._templated_ring_attention_backward(group, 2, backward, *given, is_causal=True)
+    split = Parallelism(context=ranks)
+    found = [each for each in collectives(model, split, BATCH, SEQUENCE) if each.kind == "context"]
+    counted = model.layers * (wire.bytes["send"] + round(bus_factor("all-gather", ranks) * wire.bytes["all-gather"]))
+    should = sum(each.sent_bytes for each in found)
+    assert counted == should, f"{counted} bytes are sent, but should be {should} [{split}]"
+
+
+@pytest.mark.parametrize(("experts", "active", "ranks"), [(8, 2, 4), (4, 1, 2)])
+def test_expert_parallelism_sends_each_token_to_its_experts_and_back(experts: int, active: int, ranks: int) -> None:
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    model = replace(LLAMA, experts=experts, active_experts=active)
+    x = torch.ones(BATCH // ranks * SEQUENCE, model.dim, dtype=torch.bfloat16, requires_grad=True)
+    mine = [nn.Linear(model.dim, model.dim, bias=False, dtype=torch.bfloat16) for _ in range(experts // ranks)]
+    with world(ranks) as mesh, Wire() as wire:
+        for _ in range(model.layers):
+            rows = x.repeat(active, 1)  # routed evenly
+            even = [len(rows) // ranks] * ranks
+            there = all_to_all_single_autograd(rows, even, even, mesh.get_group())
+            made = torch.cat([expert(part) for expert, part in zip(mine, there.chunk(len(mine)), strict=True)])
+            all_to_all_single_autograd(made, even, even, mesh.get_group()).sum().backward()
+    split = Parallelism(data=ranks, expert=ranks)
+    found = [each for each in collectives(model, split, BATCH, SEQUENCE) if each.kind == "expert"]
+    should = sum(each.sent_bytes for each in found)
+    assert wire.bytes["send"] == should, f"{wire.bytes['send']} bytes are sent, but should be {should} [{split}]"
+    _, own, _ = device_parameters(model, split)
+    assert own == model.layers * experts // ranks * 3 * model.dim * model.hidden, own
+
+
+def test_what_is_sent_follows_from_the_array_and_the_ranks() -> None:
+    assert Collective("data", "all-reduce", 4, 100, 3).sent_bytes == 3 * 2 * 75
+    assert Collective("data", "reduce-scatter", 3, 100, 1).sent_bytes == 67
+    assert Collective("pipeline", "send", 4, 100, 3).sent_bytes == 300
+
+
+# ---- on a device -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"), [(LLAMA, (2, 4)), pytest.param(GPT, (4, 2), marks=pytest.mark.prove)], ids=["llama", "gpt"]
+)
+def test_a_device_holds_the_shards_that_torch_gives_it(
+    workloads: ModuleType, model: Transformer, sizes: tuple[int, int]
+) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    with world(*sizes) as mesh:
+        net = sharded(workloads.build(model), mesh["axis1"], sequence=True)
+        for part in (*net.layers, net):  # type: ignore[misc]
+            fully_shard(part, mesh=mesh["axis0"])
+        optimizer = torch.optim.AdamW(net.parameters())
+        net(workloads.inputs(model, 1, SEQUENCE)).to_local().sum().backward()
+        optimizer.step()
+        state = [each for kept in optimizer.state.values() for name, each in kept.items() if name != "step"]
+        held = [parameter.to_local() for parameter in (*net.parameters(), *state)]
+    split = Parallelism(data=sizes[0], tensor=sizes[1], zero_stage=3)
+    should = device_state(sum(device_parameters(model, split)), sizes[0], zero_stage=3)
+    got = sum(tensor.nbytes for tensor in held)
+    assert got == should.parameters + should.state, f"{got} bytes are held, but should be {should}"
+
+
+@pytest.mark.parametrize(
+    "model", [replace(LLAMA, layers=3), replace(LLAMA, layers=5), replace(LLAMA, layers=3, tied_embedding=True)]
+)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_fullest_stage_of_a_pipeline_is_the_largest_slice_of_the_net(
+    workloads: ModuleType, model: Transformer, ranks: int
+) -> None:
+    net, stages = workloads.build(model, device="meta"), []
+    for numbers in torch.arange(model.layers).tensor_split(ranks):
+        parts = [net.layers[number] for number in numbers]
+        parts += [net.embedding] * (numbers[0] == 0) + [net.norm, net.head] * (numbers[-1] == model.layers - 1)
+        stages.append(nn.ModuleList(parts))
+    sizes = [sum(parameter.numel() for parameter in stage.parameters()) for stage in stages]
+    got = sum(device_parameters(model, Parallelism(pipeline=ranks)))
+    spread = model.dim  # the last norm stands with the head
+    assert max(sizes) - spread <= got <= max(sizes) + spread + got // 3 * (model.layers % ranks > 0), f"{got}, {sizes}"
+    assert ranks > 1 or got == parameter_count(model)
+
+
+@pytest.mark.parametrize(("ranks", "chunks", "micro"), [(2, 1, 4), (4, 1, 8), (4, 1, 4), (2, 2, 4), (4, 3, 8)])
+def test_idle_time_and_chunks_in_flight_are_those_of_torchs_schedule(ranks: int, chunks: int, micro: int) -> None:
+    pytest.importorskip("torch.distributed.pipelining")
+    with world(ranks):
+        order = pipeline(ranks, chunks, micro, 0, (1, 2)).pipeline_order
+    queues = {
+        rank: [(each.computation_type.name, each.stage_index) for each in order[rank] if each] for rank in range(ranks)
+    }
+    lasts = {"FORWARD": 1, "FULL_BACKWARD": 2}
+    clocks, ends, flying = [0] * ranks, {}, [0]
+    while any(queues.values()):
+        for rank, queue in queues.items():
+            while queue:
+                kind, stage = queue[0]
+                if kind in lasts:
+                    part = sum(each[:2] == (kind, stage) for each in ends)  # the micro-batch
+                    before = (kind, stage - 1 if kind == "FORWARD" else stage + 1, part)
+                    if 0 <= before[1] < ranks * chunks and before not in ends:
+                        break
+                    clocks[rank] = ends[kind, stage, part] = max(clocks[rank], ends.get(before, 0)) + lasts[kind]
+                    flying += [flying[-1] + (1 if kind == "FORWARD" else -1)] * (rank == 0)
+                queue.pop(0)
+    split = Parallelism(pipeline=ranks, interleaved=chunks, micro_batches=micro)
+    idle = max(clocks) / (3 * micro * chunks) - 1
+    assert idle == pytest.approx(split.bubble), f"{idle=}, but should be {split.bubble} [{split}]"
+    assert max(flying) == split.chunks_in_flight, f"{max(flying)} in flight, not {split.chunks_in_flight} [{split}]"
+
+
+# ---- what the papers state ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tensor", "sequence"), [(1, True), (8, False), (8, True)])
+def test_a_gpt_block_keeps_what_korthikanti_has_for_tensor_and_sequence_parallelism(
+    tensor: int, sequence: bool
+) -> None:
+    gpt3 = Transformer(
+        vocab_size=51200, layers=96, dim=12288, heads=96, hidden=4 * 12288, learned_positions=2048, norm_bias=True
+    )
+    split = Parallelism(tensor=tensor, sequence=sequence)
+    s, h, scores = 2048, gpt3.dim, 5 * gpt3.heads * 2048
+    paper = (34 + scores / h) / tensor if sequence else 10 + (24 + scores / h) / tensor
+    got, fewer = (
+        device_activation_bytes(replace(gpt3, layers=layers), split, 1, s, attention="unfused", dropout=True)
+        for layers in (96, 95)
+    )
+    statistics = 8 * s / (tensor if sequence else 1)  # of the two norms, which the paper leaves out
+    assert got - fewer == round(s * h * paper + statistics), f"{got - fewer} a layer, but should be {s * h * paper}"
+    selective, one = (
+        device_activation_bytes(
+            replace(gpt3, layers=layers), split, 1, s, attention="unfused", dropout=True, recompute="selective"
+        )
+        for layers in (96, 95)
+    )
+    assert selective - one == round(got - fewer - s * scores / tensor)
+
+
+test_an_impossible_split_is_refused_with_the_value = refuses(
+    (lambda: Parallelism(data=0), ValueError, "data must be at least 1, got 0"),
+    (lambda: Parallelism(zero_stage=4), ValueError, "zero_stage must be one of 0, 1, 2, 3, got 4"),
+    (lambda: Parallelism(sequence="no"), TypeError, "sequence must be True or False, got 'no'"),
+    (lambda: Parallelism(data=4, expert=3), ValueError, "expert must divide data · context = 4, got 3"),
+    (lambda: collectives(LLAMA, Parallelism(data=3), 8, 16), ValueError, "batch must be a multiple .* = 3, got 8"),
+    (lambda: collectives(LLAMA, Parallelism(context=3), 8, 16), ValueError, "sequence must be a multiple .*got 16"),
+    (lambda: collectives(LLAMA, Parallelism(pipeline=4), 8, 16), ValueError, "at most layers=2, got 4"),
+    (lambda: collectives(LLAMA, Parallelism(), 8, 16, recompute="half"), ValueError, "recompute must be one of none"),
+    (lambda: device_activation_bytes(5, Parallelism(), 8, 16), TypeError, "model must be a Transformer, got 5"),
+    (lambda: bus_factor("all-reduce", 0), ValueError, "ranks must be at least 1, got 0"),
+)
