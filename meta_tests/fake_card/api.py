@@ -44,12 +44,15 @@ def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
         (torch.UntypedStorage, _storage(card, kernels)),
         (torch, _factories(card, kernels)),
         (time, _host_clock(card)),
+        (torch.accelerator, {"empty_host_cache": kernels.pinned_cache.clear}),
     ]
     if card.kind == "mps":
         return [*made, (torch.mps, _mps(card, kernels)), (torch.backends.mps, {"is_available": lambda: True})]
     no = {"can_fake_cuda": lambda: False}  # C++ would ask the driver for a stream
     made += [(module, no) for module in (fake_cuda, prediction, tracker)]
-    return [*made, (torch.cuda, _cuda(card, kernels)), (nvml, {"library": lambda: _nvml(card)})]
+    made += [(nvml, {"library": lambda: None if card.is_amd else _nvml(card)})]
+    made += [(torch.version, {"hip": "6.4", "cuda": None} if card.is_amd else {"hip": None, "cuda": "13.0"})]
+    return [*made, (torch.cuda, _cuda(card, kernels))]
 
 
 def _host_clock(card: Card) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
 
     def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         kwargs = {"dtype" if name == "torch_dtype" else name: value for name, value in kwargs.items()}
-        copy = kwargs.get("copy", False)
+        copy = kwargs.pop("copy", False)
         if (args and isinstance(args[0], Tensor)) or "other" in kwargs:
             other = kwargs.pop("other", None) if "other" in kwargs else args[0]
             args, kwargs = args[1:], {"device": other.device, "dtype": other.dtype, **kwargs}
@@ -285,7 +288,9 @@ def _streams(card: Card) -> tuple[type, type]:
 def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
     stream_class, event_class = _streams(card)
     memory = card.memory
-    major, minor = (int(part) for part in card.row.arch.split("."))
+    # gfx942 is (9, 4) to torch, gfx1100 (11, 0)
+    arch = card.row.arch
+    major, minor = map(int, (arch[3:-2], arch[-2]) if card.is_amd else arch.split("."))
     properties = SimpleNamespace(
         name=card.name,
         major=major,
@@ -294,7 +299,7 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         multi_processor_count=card.row.units,
         L2_cache_size=card.cache_bytes,
         uuid="00000000-0000-0000-0000-000000000000",
-        gcnArchName="",
+        gcnArchName=arch if card.is_amd else "",
         warp_size=32,
     )
 

@@ -54,6 +54,11 @@ class CachingAllocator:
         self._count("allocation", 1)
         return block
 
+    def refuse_beyond_limit(self, requested: int) -> None:
+        """Raises OutOfMemoryError for what could not be had even from an empty cache."""
+        if self.current("allocated_bytes") + requested > self.limit_bytes:
+            self._refuse(requested)
+
     def free(self, block: Block) -> None:
         assert block.requested is not None, "a block was freed twice"
         self._count("requested_bytes", -block.requested)
@@ -82,6 +87,10 @@ class CachingAllocator:
 
     def stats(self) -> dict[str, int]:
         found = {f"{name}.all.{what}": value for (name, what), value in self._stats.items()}
+        # Free parts of segments that are in use, which empty_cache cannot give back.
+        used = [segment for segment in self._segments if any(block.requested is not None for block in segment)]
+        split = sum(block.size for segment in used for block in segment if block.requested is None)
+        found["inactive_split_bytes.all.current"] = split
         return {**found, "num_alloc_retries": self.retries, "num_ooms": self.out_of_memories}
 
     def _grow(self, size: int, small: bool) -> Block:
@@ -90,12 +99,7 @@ class CachingAllocator:
             self.retries += 1
             self.empty_cache()
         if self.current("reserved_bytes") + taken > self.limit_bytes:
-            self.out_of_memories += 1
-            free = self.limit_bytes - self.current("reserved_bytes")
-            raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {taken / MIB:.2f} MiB. GPU 0 has a total capacity of "
-                f"{self.limit_bytes / MIB:.2f} MiB of which {free / MIB:.2f} MiB is free."
-            )
+            self._refuse(taken)
         segment: list[Block] = []
         segment.append(Block(self._next_address, taken, segment))
         self._next_address += taken
@@ -103,6 +107,14 @@ class CachingAllocator:
         self._count("reserved_bytes", taken)
         self._count("segment", 1)
         return segment[0]
+
+    def _refuse(self, requested: int) -> None:
+        self.out_of_memories += 1
+        free = self.limit_bytes - self.current("reserved_bytes")
+        raise torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {requested / MIB:.2f} MiB. GPU 0 has a total capacity of "
+            f"{self.limit_bytes / MIB:.2f} MiB of which {free / MIB:.2f} MiB is free."
+        )
 
     def _split(self, block: Block, size: int, small: bool) -> None:
         rest = block.size - size

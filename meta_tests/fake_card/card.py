@@ -14,6 +14,7 @@ from meta_tests.fake_card.caching import MIB, CachingAllocator
 
 LAUNCH_S = 4e-6  # what the host needs to launch a kernel; what Python needs for it comes on top in the host's time
 KERNEL_S = 2e-6  # the shortest kernel
+PINNED_BYTES_PER_S = 4e9  # at which the system pins pages
 PAUSE_S = 1e-3
 BUS_BYTES_PER_S = 50e9
 _real_perf_counter = time.perf_counter
@@ -29,6 +30,7 @@ class Counts:
     to_host: int = 0
     allocations: int = 0
     events: int = 0
+    pinned_blocks: int = 0  # that the host's cache did not have
     host_operators: int = 0  # those that ran on the CPU meanwhile
 
     def since(self, before: Counts) -> Counts:
@@ -54,6 +56,7 @@ class Card:
     throttles_after_s: float = float("inf")  # of work: then the clock falls to 60 %
     refused: frozenset[torch.dtype] = frozenset()
     counts: Counts = field(default_factory=Counts)
+    only_timed: bool = False  # large results need no values
     error: str = ""  # sticky: whatever is asked of the card fails with it
 
     def __post_init__(self) -> None:
@@ -87,7 +90,7 @@ class Card:
         self._seen_s = now
         return self._queue_s
 
-    def _pass(self, seconds: float) -> None:
+    def let_pass(self, seconds: float) -> None:
         self.queue_now()
         self._waited_s += seconds
         self._queue_s += seconds
@@ -111,7 +114,7 @@ class Card:
         """Puts a kernel of so many seconds at full clock into the current stream; returns when it will have run."""
         self.check()
         self.counts.launches += 1
-        self._pass(LAUNCH_S)
+        self.let_pass(LAUNCH_S)
         seconds = (KERNEL_S + seconds) / (0.6 if self.throttled else 1.0)
         self.busy_s += seconds
         self.stream.ready_s = max(self.stream.ready_s, self.queue_now()) + seconds
@@ -126,7 +129,7 @@ class Card:
         self.check()
         self.counts.synchronisations += 1
         until_s = max(self.stream.ready_s, self.default_stream.ready_s) if until_s is None else until_s
-        self._pass(max(0.0, until_s - self.queue_now()))
+        self.let_pass(max(0.0, until_s - self.queue_now()))
         self.settle()
 
     def arrive_later(self, ready_s: float, copy: Callable[[], object]) -> None:
@@ -145,7 +148,16 @@ class Card:
         if self.error:
             raise torch.AcceleratorError(self.error)
 
-    # ---- rates ----------------------------------------------------------------------------------------------------
+    # ---- numbers and rates -----------------------------------------------------------------------------------------
+
+    @property
+    def is_amd(self) -> bool:
+        return self.row.arch.startswith("gfx")
+
+    @property
+    def uses_tf32(self) -> bool:
+        """Whether products of fp32 are rounded; an AMD device asks for one more variable."""
+        return torch.get_float32_matmul_precision() != "highest" and not self.is_amd and float(self.row.arch) >= 8
 
     def kernel_s(self, flops: float, moved_bytes: int, dtype: str) -> float:
         """The roofline: the longer of arithmetic at 80 % of the peak of `dtype` and bytes at 90 % of the bandwidth."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from meta_tests.fake_card.caching import MIB, Block
-from meta_tests.fake_card.card import BUS_BYTES_PER_S, Card
+from meta_tests.fake_card.card import BUS_BYTES_PER_S, PINNED_BYTES_PER_S, Card
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -51,6 +52,7 @@ class Kernels(TorchDispatchMode):
         self.random_state = _state_of(0)
         self._blocks: dict[int, Block | None] = {}  # by the id of the storage, which torch keeps as long as its bytes
         self.generators: set[int] = set()  # those of the card, by their address
+        self.pinned_cache: Counter[int] = Counter()  # free blocks by their size
         self._pinned: set[int] = set()
         self._born_within: set[int] = set()  # storages that an operator of several made on the way
         self._workspaces: dict[tuple[str, int], Block | None] = {}
@@ -84,7 +86,15 @@ class Kernels(TorchDispatchMode):
             self.card.memory.free(block)
 
     def pin(self, tensor: Tensor) -> Tensor:
-        self._note(tensor.untyped_storage(), self._pinned)
+        """Has the tensor lie in pinned memory, of which torch keeps freed blocks for later ones."""
+        storage, size = tensor.untyped_storage(), tensor.nbytes
+        if self.pinned_cache[size]:
+            self.pinned_cache[size] -= 1
+        else:
+            self.card.counts.pinned_blocks += 1
+            self.card.let_pass(size / PINNED_BYTES_PER_S)
+        self._note(storage, self._pinned)
+        weakref.finalize(storage, self.pinned_cache.update, {size: 1}).atexit = False
         return tensor
 
     def is_pinned(self, tensor: Tensor) -> bool:
@@ -131,7 +141,11 @@ class Kernels(TorchDispatchMode):
             here or len(on_card) < len(operands) or self._to_host
         ):
             return self._copied(func, args, kwargs, here)
-        out = self._with_random_numbers(func, args, kwargs)
+        if func.overloadpacket in PRODUCTS and self.card.uses_tf32:
+            args = [_tf32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in args]
+        out = self._only_timed(func, args, kwargs, operands)
+        if out is None:
+            out = self._with_random_numbers(func, args, kwargs)
         if asked == CPU and "pin_memory" in kwargs:
             return out  # the caller names the CPU: torch.zeros_like(of the card, device="cpu")
         host = {id(x.untyped_storage()) for x in operands} - {id(x.untyped_storage()) for x in on_card}
@@ -174,8 +188,7 @@ class Kernels(TorchDispatchMode):
         """Out of memory is known before the CPU has filled what the card could not hold."""
         if args and isinstance(args[0], (list, tuple)) and all(isinstance(size, int) for size in args[0]):
             size = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
-            if block := self.card.memory.allocate(size):
-                self.card.memory.free(block)
+            self.card.memory.refuse_beyond_limit(size)
 
     def _with_random_numbers(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Random numbers of the card come from a generator of its own."""
@@ -194,6 +207,19 @@ class Kernels(TorchDispatchMode):
             self.random_state = torch.default_generator.get_state()
             torch.default_generator.set_state(host)
 
+    def _only_timed(self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]) -> Any:
+        """A result without values, in a comparison of times, for what would take the CPU long; None for other calls."""
+        large = self.card.only_timed and sum(x.nbytes for x in operands) > MIB
+        if not large or func.is_view or func.overloadpacket in WAITING | WITHOUT_KERNEL:
+            return None
+        if func._schema.is_mutable:
+            return kwargs.get("out", args[0] if isinstance(args[0], Tensor) else None)
+        try:
+            shapes = func(*tree_map(_meta, args), **tree_map(_meta, kwargs))
+        except NotImplementedError:
+            return None
+        return tree_map(lambda x: torch.empty_like(x, device=CPU) if isinstance(x, Tensor) else x, shapes)
+
     def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
         """A copy to or from the host, which waits unless it is not to block and the host's side is pinned."""
         counts, late = self.card.counts, bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
@@ -202,7 +228,8 @@ class Kernels(TorchDispatchMode):
         ready_s = self.card.launch(source.nbytes / BUS_BYTES_PER_S)
         if arrives:
             counts.to_card += 1
-            out = func(*args, **kwargs)
+            skipped = self.card.only_timed and func.overloadpacket is aten.copy_
+            out = args[0] if skipped else func(*args, **kwargs)
             self.take(out.untyped_storage())
             late &= self.is_pinned(source)
         else:
@@ -231,6 +258,7 @@ class Kernels(TorchDispatchMode):
                     self._workspaces[place] = self.card.memory.allocate(WORKSPACE_BYTES)
             flops = flop_registry[packet](*args, **kwargs, out_val=out) if packet in flop_registry else 0
             name = NAMES.get(touched[0].dtype, "fp32") if touched else "fp32"
+            name = "tf32" if name == "fp32" and packet in PRODUCTS and self.card.uses_tf32 else name
             moved = sum({id(x.untyped_storage()): x.nbytes for x in touched}.values())
             self.card.launch(self.card.kernel_s(flops, moved, name))
         masked = packet in (aten.index, aten.index_put_) and any(
@@ -247,3 +275,13 @@ def _state_of(seed: int) -> Tensor:
     generator = torch._C.Generator()
     generator.manual_seed((seed * 6364136223846793005 + 1442695040888963407) % 2**63)
     return generator.get_state()
+
+
+def _meta(x: Any) -> Any:
+    """The same shape without values."""
+    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta") if isinstance(x, Tensor) else x
+
+
+def _tf32(x: Tensor) -> Tensor:
+    """Rounded to the 10 bits of mantissa that tensor cores multiply."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
