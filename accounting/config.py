@@ -517,5 +517,5 @@ ONLY: dict[str, Any] = {
     "enable_bias": True, "layer_norm_elementwise_affine": True, "add_cross_attention": False, "bias": False,
     "apply_residual_connection_post_layernorm": False, "use_bidirectional_attention": False, "lm_head_bias": False,
     "moe_latent_size": 0, "mlp_type": "default", "norm_type": "layer_norm", "rms_norm": True, "normalize_before": False,
-    "add_final_layer_norm": False, "use_weighted_layer_sum": False, "attention_bias": False,
+    "add_final_layer_norm": False, "use_weighted_layer_sum": False, "attention_bias": False, "mlp_bias": False,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -165,10 +166,11 @@ def delta_rule(
 ) -> Parts:
     """Gated DeltaNet: linear attention whose state forgets, and unlearns what a key held before it is written anew.
 
+    Ignored: a triangular system for each chunk c, c·(c − 1)·(key_dim + value_dim) FLOPs, a fifth of the chunk's own.
     Source: Yang et al. 2024, Gated Delta Networks, arXiv:2412.06464; the layout of Qwen3-Next.
     """
     keys, values = key_heads * key_dim, value_heads * value_dim
-    products: dict[str, Any] = {"key_products": 3, "value_products": 2, "state_products": 3}
+    products: dict[str, Any] = {"key_products": 2, "value_products": 1, "state_products": 3}
     kept = kernel * (2 * keys + values)
     shape = RecurrentLayers("mixer", value_heads, key_dim, value_dim, chunk=chunk, kept=kept, **products)
     mixed = linear("mixer", dim, 2 * keys + 2 * values, "in") | linear("mixer", dim, 2 * value_heads, "gates")
@@ -230,6 +232,30 @@ def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
     """
     joined = other("norms", 3 * dim) + linear("mtp", 2 * dim, dim)
     return joined + layer + linear("head", dim, vocab_size, copies=0)
+
+
+def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "value")) -> Parts:
+    """LoRA: `model` frozen, and beside each linear map of those names two of rank `rank`, which are trained.
+
+    A target of in × out gets rank·(in + out) parameters. Nothing before the first of them needs a gradient.
+    Raises ValueError for a target that no linear map is called.
+    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
+    """
+    adapted = []
+    for target in targets:
+        validated_choice("targets", target, {maps.name for maps in model.linear_maps if maps.name})
+    for maps in model.linear_maps:  # at even places, so that the second matrix of an adapter stands behind the first
+        first = {"place": 2 * maps.place, "block_end": 2 * maps.block_end + 1}
+        adapted.append(replace(maps, frozen=True, **first))
+        if maps.name in targets:
+            rest: dict[str, Any] = {"part": "adapters", "bias": False, "ends_layer": False, **first}
+            adapted.append(replace(maps, out_features=rank, **rest))
+            adapted.append(replace(maps, in_features=rank, **rest | {"place": 2 * maps.place + 1}))
+    attentions, others = (
+        tuple(replace(each, frozen=True, place=2 * each.place, block_end=2 * each.block_end + 1) for each in parts)
+        for parts in (model.attentions, model.other_parameters)
+    )
+    return Parts(tuple(adapted), attentions, others)
 
 
 # Models

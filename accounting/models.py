@@ -9,7 +9,8 @@ embeddings and residual additions are left out. They cost a few FLOPs per activa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from accounting.checks import validated_choice, validated_int, validated_product
@@ -23,6 +24,7 @@ from accounting.families import (
     NORMS,
     DeepLinear,
     Transformer,
+    with_adapters,
 )
 from accounting.flops import (
     FORWARD_PRODUCTS,
@@ -31,7 +33,9 @@ from accounting.flops import (
     WEIGHT_GRADIENT_PRODUCTS,
     StepFlops,
 )
-from accounting.parts import Lengths, LinearMaps, Mixing, OtherParameters, Part, length
+from accounting.memory import ModelState, Recipe, element_bytes, model_state, recipe_of
+from accounting.parts import OPERANDS, Lengths, LinearMaps, Mixing, OtherParameters, Part, length
+from accounting.roofline import Work
 
 __all__ = [
     "GPT2_SMALL",
@@ -46,6 +50,9 @@ __all__ = [
     "Transformer",
     "active_parameter_count",
     "backward_flops",
+    "cache_bytes",
+    "decoding_work",
+    "fine_tuning_state",
     "forward_flops",
     "from_config",
     "matmul_parameter_count",
@@ -55,6 +62,8 @@ __all__ = [
     "rule_errors",
     "rule_flops",
     "step_flops",
+    "trainable_parameter_count",
+    "with_adapters",
 ]
 
 
@@ -81,8 +90,6 @@ RULES = {
 }
 RULES["step"] = RULES["forward"] + RULES["backward"]
 
-NOWHERE = (1 << 62, 1 << 62)  # a place behind every other
-
 # What is not repeated when layers are recomputed: what stands before and behind them.
 OUTSIDE_LAYERS = ("input", "head")
 
@@ -99,8 +106,7 @@ def parameter_counts(model: Model) -> dict[str, int]:
     (38597376, 124439808)
     """
     parts: Counter[str] = Counter()
-    each: Part
-    for each in (*model.other_parameters, *model.linear_maps):
+    for each in _stored(model):
         parts[each.part] += each.parameters
     return {part: parameters for part, parameters in parts.items() if parameters}
 
@@ -140,6 +146,68 @@ def matmul_parameter_count(model: Model) -> int:
     0
     """
     return sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps)
+
+
+def trainable_parameter_count(model: Model) -> int:
+    """Parameters that are trained: all that is not frozen. Gradients, optimizer state and master copies are theirs.
+
+    >>> trainable_parameter_count(with_adapters(LLAMA3_8B, rank=16))
+    6815744
+    """
+    return parameter_count(model) - sum(each.parameters * each.frozen for each in _stored(model))
+
+
+def fine_tuning_state(
+    model: Model, optimizer: str = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: str | None = None
+) -> ModelState:
+    """Bytes of model state where some parameters are frozen: those are stored, and nothing besides.
+
+    What is trained is kept as `accounting.memory.model_state` says, what is frozen in `frozen_dtype` (None: the
+    recipe's own; a 4-bit one for QLoRA). Ignored: the scales of a quantised format.
+
+    >>> fine_tuning_state(with_adapters(LLAMA3_8B, rank=16), recipe="bf16-fp32-master").total / 1e9
+    16.1695744
+    """
+    trained = trainable_parameter_count(model)
+    state, dtype = model_state(trained, optimizer, recipe), frozen_dtype or recipe_of(recipe).parameters
+    return replace(state, parameters=state.parameters + element_bytes(parameter_count(model) - trained, dtype))
+
+
+# Generation
+
+
+def cache_bytes(model: Model, batch: int, context: Lengths, dtype: str = "bf16", *, latents: bool = True) -> int:
+    """Bytes that generation keeps of `batch` sequences of `context` tokens, in all layers.
+
+    Of each token keys and values of every layer that attends causally, within a window of w the last w − 1; those of an
+    encoder's output; of a recurrent layer its state, however long the sequence. Where there is a compressed form (MLA)
+    that is kept, unless `latents` is False. Exact for a cache without padding whose states have the same dtype.
+
+    >>> cache_bytes(LLAMA3_70B, 1, 8192) / 2**30
+    2.5
+    """
+    elements = sum(each.cached_elements(context, latents) for each in model.attentions)
+    return element_bytes(validated_int("batch", batch) * elements, dtype)
+
+
+def decoding_work(model: Model, batch: int, context: Lengths, dtype: str = "bf16", *, latents: bool = True) -> Work:
+    """FLOPs and bytes of one further token of each of `batch` sequences; its `intensity` is what bounds generation.
+
+    Every weight that a token meets is read once for the batch, and the cache of each sequence once: of experts as many
+    as the batch can be sent to at most. Ignored: activations, what the new token adds to the cache, look-ups.
+
+    >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2), round(decoding_work(LLAMA3_70B, 64, 8192).intensity, 1)
+    (1.13, 33.0)
+    """
+    batch, flops, read = _validated_batch(model, batch, context), 0, 0
+    for maps in model.linear_maps:
+        if maps.rows == "tokens":
+            flops += maps.product_flops(batch, 1)
+            touched = min(max(maps.copies, 1), maps.uses * batch)
+            read += maps.layers * touched * (maps.weights + maps.biases)
+    read += sum(each.parameters for each in model.other_parameters if not each.looked_up)
+    flops += sum(each.decoding_flops(batch, context, latents) for each in model.attentions)
+    return Work(flops, element_bytes(read, dtype) + cache_bytes(model, batch, context, dtype, latents=latents))
 
 
 # FLOPs
@@ -190,12 +258,14 @@ def backward_flops(
     True
     """
     batch = _validated_batch(model, batch, sequence)
-    products = 0
-    for maps, fed in _maps_and_layers_fed(model, input_gradient):
-        whole = maps.product_flops(batch, sequence)
-        weight = 0 if maps.frozen else WEIGHT_GRADIENT_PRODUCTS * whole
-        products += weight + (INPUT_GRADIENT_PRODUCTS * whole * fed // maps.layers if fed else 0)
-    return products + sum(each.backward_flops(batch, sequence, pairs, convention) for each in model.attentions)
+    trained, flops = _trained(model, input_gradient), 0
+    for maps in model.linear_maps:
+        of_a_layer = maps.product_flops(batch, sequence) // maps.layers
+        flops += 0 if maps.frozen else WEIGHT_GRADIENT_PRODUCTS * of_a_layer * maps.layers
+        flops += INPUT_GRADIENT_PRODUCTS * of_a_layer * _layers_fed(maps, trained)
+    for each in model.attentions:
+        flops += _attention_backward(each, trained, batch, sequence, pairs, convention)
+    return flops
 
 
 def recompute_flops(
@@ -269,24 +339,45 @@ def _validated_batch(model: Model, batch: int, sequence: Lengths) -> int:
     return validated_int("batch", batch)
 
 
+def _stored(model: Model) -> tuple[Part, ...]:
+    return (*model.other_parameters, *model.linear_maps)
+
+
 def _looked_up(model: Model) -> int:
     """Parameters of which a token reads a line, less what it is multiplied by as a tied head."""
     tables = sum(table.parameters for table in model.other_parameters if table.looked_up)
     return tables - sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps if not maps.copies)
 
 
-def _maps_and_layers_fed(model: Model, input_gradient: bool) -> Iterator[tuple[LinearMaps, int]]:
-    """Each linear map, and in how many layers its input needs a gradient: where something before it is trained."""
+def _trained(model: Model, input_gradient: bool) -> list[Part]:
+    """What is trained, and with `input_gradient` the data, which stands before all."""
     if input_gradient and any(table.looked_up for table in model.other_parameters):
         raise ValueError("input_gradient must be False for a model of token ids, which have none, got True")
-    stored: tuple[Part, ...] = (*model.other_parameters, *model.linear_maps)
-    trained = [(each.place, each.block_end) for each in stored if each.parameters and not each.frozen]
-    first = (-1, -1) if input_gradient else min(trained, default=NOWHERE)
-    for maps in model.linear_maps:
-        if maps.place > first[0]:
-            yield maps, maps.layers
-        else:
-            yield maps, maps.layers - 1 if maps.block_end >= first[0] else 0
+    data = [Part("data", place=-1)] if input_gradient else []
+    return data + [each for each in _stored(model) if each.parameters and not each.frozen]
+
+
+def _layers_fed(part: Part, trained: list[Part]) -> int:
+    """In how many layers the input of `part` needs a gradient: in all if something before it is trained.
+
+    If what is trained comes later in the same layer, in all but the first one; if behind all of them, in none.
+    """
+    first = min((each.place for each in trained), default=part.block_end + 1)
+    return part.layers if first < part.place else (part.layers - 1) * (first <= part.block_end)
+
+
+def _attention_backward(
+    each: Mixing, trained: list[Part], batch: int, sequence: Lengths, pairs: str, convention: str
+) -> int:
+    """FLOPs of the gradients of attention, in the first layer of those operands alone that follow what is trained."""
+    before = {getattr(part, "name", "") for part in trained if part.place < each.place}
+    needed = frozenset(before) if before <= OPERANDS else OPERANDS
+    layers = _layers_fed(each, trained)
+    if needed == OPERANDS:
+        return each.backward_flops(batch, sequence, pairs, convention)
+    whole = each.backward_flops(batch, sequence, pairs, convention) // each.layers
+    first = replace(each, layers=1).backward_flops(batch, sequence, pairs, convention, needed)
+    return whole * (layers - bool(needed)) + first
 
 
 # Rules of thumb
@@ -326,20 +417,18 @@ def rule_errors(
     errors["embeddings"] = per_parameter * _looked_up(model)
     for table in model.other_parameters:
         errors[table.part] += 0 if table.looked_up else per_parameter * table.parameters
-    for maps, fed in _maps_and_layers_fed(model, input_gradient):
-        once, again = per_parameter * maps.weights, max(maps.uses - maps.copies, 0) if maps.copies else 0
-        other_rows = tokens - batch * length(maps.rows, sequence)
+    trained = _trained(model, input_gradient)
+    for maps in model.linear_maps:
+        weights, product = maps.layers * maps.weights, maps.product_flops(batch, sequence)
         errors["biases"] += per_parameter * maps.met * maps.biases
-        errors["repeated use"] -= once * maps.layers * again
-        errors["other rows"] += RULES[rule] * other_rows * maps.layers * maps.uses * maps.weights
+        errors["repeated use"] -= per_parameter * weights * max(maps.uses - maps.copies, 0) * bool(maps.copies)
+        errors["other rows"] += per_parameter * weights * maps.uses - RULES[rule] // MULTIPLY_ADD_FLOPS * product
         if rule != "forward":
-            product = maps.product_flops(batch, sequence)
             errors["frozen"] += WEIGHT_GRADIENT_PRODUCTS * product * maps.frozen
-            errors["input gradient"] += INPUT_GRADIENT_PRODUCTS * product * (maps.layers - fed) // (maps.layers or 1)
+            spared = maps.layers - _layers_fed(maps, trained)
+            errors["input gradient"] += INPUT_GRADIENT_PRODUCTS * product // maps.layers * spared
     for each in model.attentions:
-        forward, backward = (
-            each.forward_flops(batch, sequence, pairs),
-            each.backward_flops(batch, sequence, pairs, "math"),
-        )
+        forward = each.forward_flops(batch, sequence, pairs)
+        backward = _attention_backward(each, trained, batch, sequence, pairs, "math")
         errors["attention"] -= {"forward": forward, "backward": backward}.get(rule, forward + backward)
     return {name: flops for name, flops in errors.items() if flops}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar
 
-from accounting.attention import ATTENTION_PRODUCTS, Attention, attention_backward_flops, attention_flops
+from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.checks import validate_fields, validated_int
 from accounting.flops import MULTIPLY_ADD_FLOPS
 
@@ -20,6 +20,7 @@ from accounting.flops import MULTIPLY_ADD_FLOPS
 # length of. "tokens" is the model's own stream; an encoder's is "source".
 Rows = int | str
 Lengths = int | Mapping[str, int]
+OPERANDS = frozenset({"query", "key", "value"})
 
 
 @dataclass(frozen=True)
@@ -166,47 +167,37 @@ class AttentionLayers(Part):
 
     def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:
         """FLOPs of the forward products, of all layers."""
-        return attention_flops(self._whole(batch, sequence, pairs))
+        return attention_flops(self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs))
 
-    def backward_flops(self, batch: int, sequence: Lengths, pairs: str, convention: str) -> int:
-        """FLOPs of the gradients of queries, keys and values, of all layers."""
-        return attention_backward_flops(self._whole(batch, sequence, pairs), convention)
+    def backward_flops(
+        self, batch: int, sequence: Lengths, pairs: str, convention: str, needed: frozenset[str] = OPERANDS
+    ) -> int:
+        """FLOPs of the gradients of queries, keys and values, of all layers, or of those operands that are `needed`.
 
-    def spared_flops(self, batch: int, sequence: Lengths, pairs: str, convention: str, trained: set[str]) -> int:
-        """FLOPs of a backward pass that one layer is spared if of query, key and value only `trained` need gradients.
-
-        A fused kernel ("flash") computes all three gradients where it is run at all.
+        A fused kernel ("flash") computes all three where it computes one.
         """
-        whole = replace(self, layers=1)._whole(batch, sequence, pairs)
-        if not trained or convention == "flash":
-            return 0 if trained else attention_backward_flops(whole, convention)
-        of_key_width = ("query" in trained) + ("key" in trained)
-        of_value_width = ("value" in trained) + bool({"query", "key"} & trained)
-        keys, values = ATTENTION_PRODUCTS[convention]
-        spared = (keys - of_key_width) * self.head_dim + (values - of_value_width) * self.value_dim
-        return MULTIPLY_ADD_FLOPS * whole.scores * spared
+        shape = self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs)
+        if needed and (needed == OPERANDS or convention == "flash"):
+            return attention_backward_flops(shape, convention)
+        # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ for either, dv = pᵀ·do
+        of_key_width, of_value_width = len(needed - {"value"}), bool(needed - {"value"}) + ("value" in needed)
+        return MULTIPLY_ADD_FLOPS * shape.scores * (of_key_width * self.head_dim + of_value_width * self.value_dim)
 
-    def decoding_flops(self, batch: int, context: int, source: int, absorbed: bool) -> int:
-        """FLOPs of one further token with `context` tokens before it; `absorbed` scores against the latents."""
-        crossed = self.keys != self.queries
-        keys = (source if self.keys == "source" else length(self.keys, 1)) if crossed else context + 1
-        shape = self.shape(batch, 1, keys, "full" if crossed else "causal")
-        if absorbed and self.latent[0]:
+    def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:
+        """FLOPs of one further token behind `context`; with `latents` every head attends to those."""
+        own = self.keys == self.queries
+        shape = self.shape(batch, 1, length(self.keys, context) + own, "causal" if own else "full")
+        if latents and self.latent[0]:
             shape = replace(shape, kv_heads=1, head_dim=sum(self.latent), value_dim=self.latent[0])
         return attention_flops(shape)
 
-    def cached_elements(self, context: int, source: int, absorbed: bool) -> int:
-        """Elements that all layers keep of one sequence of `context` tokens; within a window the last w − 1."""
-        if self.keys != self.queries:
-            tokens = source if self.keys == "source" else length(self.keys, 1)
-        else:
-            tokens = min(context, self.window - 1) if self.window else context
-        whole = self.kv_heads * (self.head_dim + self.value_dim)
-        cached = sum(self.latent) if absorbed and self.latent[0] else whole
-        return self.layers * tokens * cached * (self.causal or self.keys != self.queries)
-
-    def _whole(self, batch: int, sequence: Lengths, pairs: str) -> Attention:
-        return self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs)
+    def cached_elements(self, context: Lengths, latents: bool) -> int:
+        """Elements that all layers keep of one sequence: of the last w − 1 tokens within a window of w."""
+        tokens = length(self.keys, context)
+        if self.keys == self.queries:
+            tokens = self.causal * (min(tokens, self.window - 1) if self.window else tokens)
+        width = sum(self.latent) if latents and self.latent[0] else self.kv_heads * (self.head_dim + self.value_dim)
+        return self.layers * tokens * width
 
 
 @dataclass(frozen=True)
@@ -243,19 +234,22 @@ class RecurrentLayers(Part):
         widths += self.state_products * self.key_dim * self.value_dim
         return MULTIPLY_ADD_FLOPS * self.layers * validated_int("batch", batch) * tokens * self.heads * widths
 
-    def backward_flops(self, batch: int, sequence: Lengths, pairs: str, convention: str) -> int:  # noqa: ARG002
+    def backward_flops(
+        self,
+        batch: int,
+        sequence: Lengths,
+        pairs: str,
+        convention: str,  # noqa: ARG002
+        needed: frozenset[str] = OPERANDS,
+    ) -> int:
         """FLOPs of the gradients of both factors of every product: twice the forward."""
-        return 2 * self.forward_flops(batch, sequence, pairs)
+        return 2 * self.forward_flops(batch, sequence, pairs) if needed else 0
 
-    def spared_flops(self, batch: int, sequence: Lengths, pairs: str, convention: str, trained: set[str]) -> int:
-        """FLOPs of a backward pass that one layer is spared: all where nothing before it is trained."""
-        return 0 if trained else replace(self, layers=1).backward_flops(batch, sequence, pairs, convention)
-
-    def decoding_flops(self, batch: int, context: int, source: int, absorbed: bool) -> int:  # noqa: ARG002
+    def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:  # noqa: ARG002
         """FLOPs of one further token, in the recurrent form: however many came before."""
         return replace(self, chunk=0).forward_flops(batch, 1, "full")
 
-    def cached_elements(self, context: int, source: int, absorbed: bool) -> int:  # noqa: ARG002
+    def cached_elements(self, context: Lengths, latents: bool) -> int:  # noqa: ARG002
         """Elements that all layers keep of one sequence, however long."""
         return self.layers * (self.heads * self.key_dim * self.value_dim + self.kept)
 

@@ -1,0 +1,245 @@
+"""Small models of each family as transformers builds them: FLOPs, cache and parameters are those of the formulas.
+
+A sample in each run; all families, and the public models at full size on the meta device, by `make prove`.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from accounting import counted
+from accounting.config import FAMILIES, from_config
+from accounting.models import cache_bytes, parameter_count, step_flops, with_adapters
+from accounting.parts import Parts, RecurrentLayers
+from meta_tests.accounting.test_config import MODELS
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[dev]")
+
+BATCH, TOKENS, SOURCE = 2, 16, 10
+SAMPLE = ("gemma2", "deepseek_v3", "nemotron_h")  # windows and tied; latent attention, experts; a hybrid
+families = pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.prove) for name in FAMILIES]
+)
+# Any of these keys that a family has.
+SMALL: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "n_embd", "word_embed_proj_dim", "d_model"), 32),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim"), 48),
+    **dict.fromkeys(("num_hidden_layers", "n_layer"), 4),
+    **dict.fromkeys(("num_attention_heads", "n_head", "encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), 6),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "ffn_hidden_size"), 64),
+    **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "chunk_size", "embedding_size"), 8),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "d_kv", "num_mel_bins", "patch_size"), 8),
+    **dict.fromkeys(("num_heads", "mamba_num_heads", "linear_num_value_heads", "rotary_dim", "qk_rope_head_dim"), 4),
+    **dict.fromkeys(("num_key_value_heads", "n_groups", "linear_num_key_heads", "num_layers", "encoder_layers"), 2),
+    **dict.fromkeys(("attn_layer_period", "expert_layer_period", "num_experts_per_tok"), 2),
+    **dict.fromkeys(("attn_layer_offset", "expert_layer_offset", "n_group", "topk_group", "first_k_dense_replace"), 1),
+    **dict.fromkeys(("time_step_rank", "mamba_dt_rank", "num_decoder_layers", "decoder_layers"), 3),
+    **dict.fromkeys(("head_dim", "mamba_head_dim"), 16),
+    **dict.fromkeys(("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"), 40),
+    **dict.fromkeys(("max_source_positions", "max_target_positions"), 2 * SOURCE),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), None),
+    "vocab_size": 50,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+    "kv_lora_rank": 12,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 10,
+    "moe_intermediate_size": 24,
+    "sliding_window": 5,
+    "decoder_ffn_dim": 56,
+    "image_size": 32,
+    "hidden_sizes": [16, 32],
+    "depths": [2, 2],
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"],
+}
+# What a family needs besides, or (None) does not have of them.
+OWN: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_key_value_heads": 4, "head_dim": 4, "num_experts_per_tok": 2},
+    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 4},
+    "mamba": {"intermediate_size": None},
+    "nemotron_h": {"num_hidden_layers": None, "sliding_window": None},
+}
+ENCODER_DECODER, IMAGES = ("bart", "t5"), ("vit", "resnet")
+
+
+def config_of(family: str) -> Any:
+    default = transformers.CONFIG_MAPPING[family]()
+    values = {key: value for key, value in SMALL.items() if key in default.to_dict()} | OWN.get(family, {})
+    if isinstance(default.to_dict().get("layer_types"), list):
+        values["layer_types"] = default.layer_types[:4]
+    return transformers.CONFIG_MAPPING[family](**{key: value for key, value in values.items() if value is not None})
+
+
+def model_class(family: str) -> Any:
+    if family in ENCODER_DECODER:
+        return transformers.AutoModelForSeq2SeqLM
+    if family in IMAGES:
+        return transformers.AutoModelForImageClassification
+    masked = transformers.AutoModelForMaskedLM
+    others = {"whisper": transformers.AutoModelForSpeechSeq2Seq, "bert": masked, "roberta": masked}
+    return others.get(family, transformers.AutoModelForCausalLM)
+
+
+def built(config: Any) -> nn.Module:
+    """With attention and experts as plain products, of which every one is dispatched."""
+    config._experts_implementation = "eager"
+    net = model_class(config.model_type).from_config(config, attn_implementation="eager").eval()
+    assert isinstance(net, nn.Module)
+    return net
+
+
+def arguments(family: str) -> dict[str, Any]:
+    ids = {"input_ids": torch.randint(3, 50, (BATCH, TOKENS))}
+    if family in ENCODER_DECODER:
+        return {"input_ids": ids["input_ids"][:, :SOURCE], "decoder_input_ids": ids["input_ids"]}
+    if family == "whisper":
+        return {"input_features": torch.randn(BATCH, 8, 4 * SOURCE), "decoder_input_ids": ids["input_ids"]}
+    sides = {"vit": 32, "resnet": 224}
+    return {"pixel_values": torch.randn(BATCH, 3, *[sides[family]] * 2)} if family in sides else ids
+
+
+def sequence_of(family: str) -> Any:
+    return {"source": SOURCE, "tokens": TOKENS} if family in ENCODER_DECODER else TOKENS
+
+
+def counted_step(family: str, net: nn.Module) -> tuple[int, int]:
+    cache = {} if family in (*IMAGES, "bert", "roberta") else {"use_cache": False}
+    with counted.flops() as count:
+        logits = net(**arguments(family), **cache).logits
+        logits.backward(torch.ones_like(logits))
+    return count.step.forward, count.step.backward
+
+
+def beyond_the_model(family: str, net: nn.Module, model: Parts) -> tuple[int, int]:
+    """What the code in transformers computes beyond the mathematics, forward and backward.
+
+    Causal convolutions run over the padding too. Mamba-2 passes its state from chunk to chunk by a product of all
+    chunks with all. The delta rule solves its triangular systems without a product, but has one in the gradient, and
+    of the only chunk here the state before and behind it need none.
+    """
+    forward = sum(
+        2 * BATCH * (module.kernel_size[0] - 1) * module.weight.numel()
+        for module in net.modules()
+        if isinstance(module, nn.Conv1d) and module.groups > 1
+    )
+    backward = 2 * forward
+    for each in model.attentions:
+        if not isinstance(each, RecurrentLayers) or not each.chunk:
+            continue
+        states = BATCH * each.layers * each.heads * each.key_dim * each.value_dim
+        if each.state_products == 3:
+            rows = 2 * BATCH * each.layers * each.heads * each.chunk
+            backward += rows * (each.chunk * (each.key_dim + each.value_dim) - 4 * each.key_dim * each.value_dim)
+        else:
+            chunks = -(-TOKENS // each.chunk) + 1
+            forward, backward = forward + 2 * states * chunks**2, backward + 4 * states * chunks**2
+    return forward, backward
+
+
+@families
+def test_parameters_and_flops_are_those_of_the_model_that_transformers_builds(family):
+    config = config_of(family)
+    net, model = built(config), from_config(config.to_dict())
+    should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))
+    assert parameter_count(model) == should, f"{parameter_count(model)=}, but should be {should}"
+    forward, backward = counted_step(family, net)
+    formula, beyond = step_flops(model, BATCH, sequence_of(family)), beyond_the_model(family, net, model)
+    got, should = (formula.forward, formula.backward), (forward - beyond[0], backward - beyond[1])
+    assert got == should, f"forward, backward={got}, but counted are {should} [{family}]"
+
+
+def corrections(net: nn.Module) -> Iterator[torch.Tensor]:
+    """The router's corrections, which published counts have and transformers keeps as a buffer."""
+    return (buffer for name, buffer in net.named_buffers() if "correction" in name)
+
+
+CACHED = [name for name in FAMILIES if name not in (*IMAGES, "bert", "roberta")]
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.prove) for name in CACHED]
+)
+def test_the_cache_is_that_which_the_model_really_holds(family):
+    config = config_of(family)
+    net, model = built(config), from_config(config.to_dict())
+    with torch.no_grad():
+        cache = net(**arguments(family), use_cache=True)
+    held = sum(tensor.nbytes for tensor in tensors_in(cache.get("past_key_values", cache.get("cache_params"))))
+    formula = cache_bytes(model, BATCH, sequence_of(family), "fp32")
+    assert formula == held, f"cache_bytes={formula}, but {held} bytes are held [{family}]"
+
+
+def tensors_in(cache: Any) -> Iterator[torch.Tensor]:
+    if hasattr(cache, "cross_attention_cache"):
+        yield from tensors_in(cache.self_attention_cache)
+        yield from tensors_in(cache.cross_attention_cache)
+        return
+    for layer in cache.layers:
+        for name in ("keys", "values", "conv_states", "recurrent_states"):
+            held = getattr(layer, name, None)
+            for tensor in held.values() if isinstance(held, dict) else [held]:
+                if isinstance(tensor, torch.Tensor):
+                    yield tensor
+
+
+class Adapted(nn.Module):
+    """A frozen linear map with a trained one of low rank beside it."""
+
+    def __init__(self, frozen: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self.down = nn.Linear(frozen.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, frozen.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.frozen(x) + self.up(self.down(x))
+
+
+ALL_MAPS = ("query", "key", "value", "out", "gate", "up", "down")
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        ("query", "value"),
+        ("down",),
+        *(pytest.param(each, marks=pytest.mark.prove) for each in (("out",), ("value", "up"), ALL_MAPS)),
+    ],
+    ids="-".join,
+)
+def test_fine_tuning_by_adapters_costs_what_is_counted(targets):
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
+    config = config_of("llama")
+    net = built(config).requires_grad_(False)
+    for module in [*net.modules()]:
+        for target in targets:
+            name = names.get(target, f"{target}_proj")
+            if hasattr(module, name):
+                setattr(module, name, Adapted(getattr(module, name), rank=3))
+    model = with_adapters(from_config(config.to_dict()), rank=3, targets=targets)
+    assert parameter_count(model) == sum(each.numel() for each in net.parameters())
+    formula = step_flops(model, BATCH, TOKENS)
+    assert (formula.forward, formula.backward) == counted_step("llama", net), f"{formula} [{targets}]"
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if "Bert" not in str(MODELS[name]["config"]["architectures"])]
+)
+def test_public_models_have_the_parameters_of_those_that_transformers_builds(name):
+    config = dict(MODELS[name]["config"])
+    config.pop("quantization_config", None)
+    with torch.device("meta"):
+        net = model_class(config["model_type"]).from_config(
+            transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
+        )
+    should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))
+    assert parameter_count(from_config(config)) == should, f"should be {should} [{name}]"
