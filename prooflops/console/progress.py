@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
 
 LONG_S = 3.0  # without a line
+LONG_RUN_S = 10.0  # from here on a run says how much of it is left
 
 
 class Progress:
@@ -40,3 +42,58 @@ class Progress:
             self._terminal.ensure_newline()
             self._terminal.write_line(f"  {self._name}: {text}", bold=True)
             self._terminal.flush()
+
+
+class RunProgress:
+    """The plugin that says of a run of more than 10 s how many tests have ended, and about how long the rest takes.
+
+    Tests of one folder are taken to last as long as those of it that have ended; a folder of which none has is named
+    instead. A line every 10 s, later at every fifth of the time gone by.
+    """
+
+    def __init__(self, config: pytest.Config, now: Callable[[], float] = time.monotonic) -> None:
+        self._progress = Progress(config, "run", now)
+        self._now = now
+        self._began = self._ended_at = self._printed_at = now()
+        self._left: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._left = Counter(map(_folder, (item.nodeid for item in session.items)))
+        self._began = self._ended_at = self._printed_at = self._now()
+
+    @pytest.hookimpl(trylast=True)  # after the dot of the test
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        folder, now = _folder(nodeid), self._now()
+        self._ended[folder] += 1
+        self._left[folder] -= 1
+        self._seconds[folder] += now - self._ended_at  # type: ignore[assignment]
+        self._ended_at = now
+        if now - self._printed_at >= max(LONG_RUN_S, 0.2 * (now - self._began)) and self._left.total() > 0:
+            self._printed_at = now
+            self._progress.always(self.text())
+
+    def text(self) -> str:
+        """ "40 of 100 tests, about 75 s left, and bench"."""
+        ended, left = self._ended.total(), {folder: number for folder, number in self._left.items() if number > 0}
+        known = [number * self._seconds[each] / self._ended[each] for each, number in left.items() if self._ended[each]]
+        unknown = [folder for folder in left if not self._ended[folder]]
+        parts = [f"about {minutes(sum(known))} left"] if known else []
+        return ", ".join([f"{ended:,} of {ended + sum(left.values()):,} tests", *parts, *(f"and {x}" for x in unknown)])
+
+
+def _folder(nodeid: str) -> str:
+    return nodeid.partition("::")[0].rpartition("/")[0] or "."
+
+
+def minutes(seconds: float) -> str:
+    """A time for people.
+
+    >>> minutes(4.2), minutes(93), minutes(7262)
+    ('4 s', '1 min 33 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole // 60 % 60} min"

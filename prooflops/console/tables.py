@@ -62,7 +62,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """As `aligned`, with the widest columns wrapped so far that a line takes `width` columns; None: not wrapped.
+    """As `aligned`; where that is wider than `width`, with the head wrapped, and the widest columns, until it fits.
 
     >>> fitted([["benchmark", "rate"], ["matmul of a large matrix", "1 GFLOP/s"]], 24)
     ['benchmark           rate', 'matmul of a    1 GFLOP/s', 'large matrix']
@@ -71,6 +71,9 @@ def fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     spare = (width or 0) - 2 * (len(widths) - 1)
     if width is None or sum(widths) <= spare:
         return aligned(rows)
+    head, body = rows[0], rows[1:]
+    words = [max(map(len, cell.split()), default=0) for cell in head]
+    widths = [max([word, *(len(row[column]) for row in body)]) for column, word in enumerate(words)]
     least = [min(each, NARROWEST) for each in widths]
     while sum(widths) > spare and any(each > low for each, low in zip(widths, least, strict=True)):
         widest = max(range(len(widths)), key=lambda column: (widths[column] > least[column]) * widths[column])

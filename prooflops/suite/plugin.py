@@ -16,6 +16,7 @@ import pytest
 import accounting
 import prooflops
 from accounting import measured
+from prooflops.console.progress import RunProgress
 from prooflops.gate.settings import history_folder
 from prooflops.machine import device as machine
 from prooflops.machine.caches import caches_of
@@ -101,6 +102,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(run, "prooflops.run")
     if config.option.model is None:  # the user's own model runs as the user has it run
         run.notes += machine.ignore_tf32_override()
+    if not is_replicate() and (job is None or not job.rank):
+        config.pluginmanager.register(RunProgress(config), "prooflops.progress")
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
     replicate = config.pluginmanager.get_plugin("prooflops.gate.replicate")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from meta_tests.conftest import House
-from prooflops.console.progress import LONG_S, Progress
+from prooflops.console.progress import LONG_S, Progress, RunProgress
 
 
 class FakeConfig:
@@ -57,6 +57,22 @@ def test_nothing_is_printed_under_q() -> None:
     config = FakeConfig(verbosity=-1)
     Progress(config, "test_it", lambda: 0.0)("long", 60.0)  # type: ignore[arg-type]
     assert config.lines == []
+
+
+def test_a_long_run_says_what_is_left_by_the_tests_that_ended() -> None:
+    config, now = FakeConfig(), [0.0]
+    run = RunProgress(config, lambda: now[0])  # type: ignore[arg-type]
+    ids = [f"test_claims/test_a.py::test_{number}" for number in range(30)] + ["bench/test_b.py::test_b"] * 2
+    run.pytest_collection_finish(SimpleNamespace(items=[SimpleNamespace(nodeid=each) for each in ids]))  # type: ignore[arg-type]
+    for each in ids:
+        now[0] += 1.0 if each.startswith("test_claims") else 40.0
+        run.pytest_runtest_logfinish(each)
+    assert config.lines == [
+        "  run: 10 of 32 tests, about 20 s left, and bench",
+        "  run: 20 of 32 tests, about 10 s left, and bench",
+        "  run: 30 of 32 tests, and bench",
+        "  run: 31 of 32 tests, about 40 s left",
+    ], f"{config.lines}"
 
 
 def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house: House) -> None:

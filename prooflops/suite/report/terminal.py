@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import pytest
 
-from prooflops.console.tables import fitted
+from prooflops.console.tables import aligned, fitted
 from prooflops.suite.report.run_report import ClaimResult
 from prooflops.suite.report.tables import benchmark_table, topic_table
 from prooflops.suite.report.writing import FinishedRun
@@ -17,6 +17,7 @@ from prooflops.suite.verdicts import RED
 
 COLOURS = {"FAILS": "red", "error": "red", "not checked": "yellow", "corrected": "cyan"}
 LEAST_WIDTH = 40
+NOTHING = {"-", "no peak on record"}
 
 
 def width_of(terminal: pytest.TerminalReporter) -> int | None:
@@ -40,9 +41,28 @@ class Printer:
         for each in wrapped(text, self._width, indent):
             self._terminal.write_line(each, **markup)
 
-    def table(self, rows: Sequence[Sequence[str]]) -> None:
-        for line in fitted(rows, self._width):
+    def table(self, rows: Sequence[Sequence[str]], notes: str = "") -> None:
+        """A table; on a narrow terminal without the columns that say nothing, and that named `notes`."""
+        shown = narrowed(rows, self._width, notes)
+        for line in fitted(shown, self._width):
             self._terminal.write_line(line)
+        if len(shown[0]) < len(rows[0]):
+            left = ", ".join(head for head in rows[0] if head not in shown[0])
+            self.line(f"left out, as the terminal is narrow, and in the report: {left}")
+
+
+def narrowed(rows: Sequence[Sequence[str]], width: int | None, notes: str) -> list[list[str]]:
+    """The rows; where they are too wide, without columns that say nothing; and, if they still are, without `notes`.
+
+    >>> narrowed([["name", "peak", "notes"], ["a", "-", "x" * 9], ["b", "-", ""]], 16, "notes")
+    [['name', 'notes'], ['a', 'xxxxxxxxx'], ['b', '']]
+    """
+    kept = [*zip(*rows, strict=True)]
+    for leave_out in (lambda column: {*column[1:]} <= NOTHING, lambda column: column[0] == notes):
+        if width is None or max(map(len, aligned([*zip(*kept, strict=True)]))) <= width:
+            break
+        kept = [column for column in kept if column is kept[0] or not leave_out(column)]
+    return [[*row] for row in zip(*kept, strict=True)]
 
 
 def wrapped(text: str, width: int | None, indent: str) -> list[str]:
@@ -57,7 +77,7 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, know
     printer, report = Printer(terminal), finished.report
     if report.benchmarks:
         printer.section("benchmarks")
-        printer.table(benchmark_table(report.benchmarks, report.peaks))
+        printer.table(benchmark_table(report.benchmarks, report.peaks), notes="measured")
     if report.claims:
         printer.section("verdicts")
         printer.table(topic_table(report.claims))
