@@ -269,17 +269,25 @@ def backward_flops(
 
 
 def recompute_flops(
-    model: Model, batch: int, sequence: Lengths = 1, *, every: int = 1, early_stop: bool = False, pairs: str = "full"
+    model: Model,
+    batch: int,
+    sequence: Lengths = 1,
+    *,
+    every: int = 1,
+    layers: int | None = None,
+    early_stop: bool = False,
+    pairs: str = "full",
 ) -> int:
     """FLOPs that the backward pass repeats when only the input of every `every` layers is kept: their forward pass.
 
-    All but what stands before and behind the layers is computed twice, which makes 8ND of 6ND, whatever `every` is.
+    All but what stands before and behind the layers is computed twice, which makes 8ND of 6ND, whatever `every` is; of
+    only so many `layers`, all taken to be alike, where they are given.
     With `early_stop`, torch's default for the non-reentrant form, a segment is recomputed only as far as its last saved
     tensor, which spares the segment's last product: the down projection of a block, the last matrix of a linear net.
     Behind experts nothing is spared, as the router's weights need their outputs.
     Exact with early stop where all layers are alike in this, or `every` is 1.
 
-    Raises ValueError for a negative size or `every` below 1.
+    Raises ValueError for a negative size, `every` below 1, more `layers` than there are.
 
     >>> net = DeepLinear(dim=64, layers=4)
     >>> [recompute_flops(net, 8, every=k, early_stop=True) // (2 * 8 * 64 * 64) for k in (1, 2, 4)]
@@ -289,9 +297,15 @@ def recompute_flops(
     inside = [maps for maps in model.linear_maps if maps.part not in OUTSIDE_LAYERS]
     again: int = sum(maps.product_flops(batch, sequence) for maps in inside)
     again += sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
+    last = [maps for maps in inside if maps.ends_layer for _ in range(maps.layers)]
+    if layers is not None:
+        of_all = sum(each.layers for each in model.attentions) or len(last)
+        layers = validated_int("layers", layers)
+        if layers > of_all:
+            raise ValueError(f"layers must be at most {of_all}, got {layers}")
+        again, last = again * layers // (of_all or 1), last[:layers]
     if not early_stop:
         return again
-    last = [maps for maps in inside if maps.ends_layer for _ in range(maps.layers)]
     ends = {*range(every, len(last), every), len(last)} - {0}  # behind which layer a segment ends
     spared: int = sum(last[end - 1].product_flops(batch, sequence) // last[end - 1].layers for end in ends)
     return again - spared
@@ -306,13 +320,15 @@ def step_flops(
     pairs: str = "full",
     convention: str = "math",
     checkpoint_every: int = 0,
+    checkpoint_layers: int | None = None,
     early_stop: bool = False,
 ) -> StepFlops:
     """FLOPs of a training step by purpose: forward, backward, and what was computed a second time.
 
     Recomputed are the layers that are checkpointed and, with the "flash" convention, the attention's scores: they count
     for HFU and not for MFU, whose `backward` is the same in both conventions. The options are those of
-    `backward_flops` and `recompute_flops`; `checkpoint_every` = 0 checkpoints nothing.
+    `backward_flops` and `recompute_flops`; `checkpoint_every` = 0 checkpoints nothing, more than 0 the first
+    `checkpoint_layers`, or all.
     Ignored: the optimizer, some 10 to 20 FLOPs a parameter and step, where the products cost 6·tokens.
 
     >>> step_flops(LLAMA3_70B, 1, 8192).model
@@ -325,7 +341,8 @@ def step_flops(
     )
     again = ran - backward
     if validated_int("checkpoint_every", checkpoint_every):
-        again += recompute_flops(model, batch, sequence, every=checkpoint_every, early_stop=early_stop, pairs=pairs)
+        every, layers = checkpoint_every, checkpoint_layers
+        again += recompute_flops(model, batch, sequence, every=every, layers=layers, early_stop=early_stop, pairs=pairs)
     return StepFlops(forward, backward, again)
 
 

@@ -394,6 +394,7 @@ def test_an_impossible_deep_linear_net_is_refused_with_the_value(changed):
         (lambda: backward_flops(GPT2_SMALL, 1, 8, convention="fast"), "convention must be one of math, flash"),
         (lambda: backward_flops(GPT2_SMALL, 1, 8, input_gradient=True), "input_gradient must be False"),
         (lambda: recompute_flops(GPT2_SMALL, 1, 8, every=0), "every must be at least 1, got 0"),
+        (lambda: recompute_flops(GPT2_SMALL, 1, 8, layers=13), "layers must be at most 12, got 13"),
         (lambda: step_flops(GPT2_SMALL, 1, 8, checkpoint_every=-1), "checkpoint_every must be at least 0, got -1"),
         (lambda: rule_flops("train", 1, 1), "rule must be one of forward, backward, step, got 'train'"),
         (lambda: rule_flops("step", -1, 1), "parameters must be at least 0, got -1"),

@@ -33,6 +33,7 @@ from accounting.models import (
     parameter_count,
     step_flops,
 )
+from bench import models as models_of_bench
 from bench.models import build, inputs, reduced
 
 # A net of the lecture's kind, as deep as Llama-3-8B and as wide.
@@ -106,6 +107,27 @@ def test_model_and_executed_flops_of_a_checkpointed_step_are_those_counted(model
     assert count.step == formula, f"counted {count.step}, but the formula says {formula}"
     assert count.model == formula.model, f"{count.model=}, but MFU should count {formula.model}"
     assert count.total == formula.hardware, f"{count.total=}, but HFU should count {formula.hardware}"
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("early_stop", [False, True])
+@pytest.mark.parametrize("checkpointed", [0, 1, 3, 4])
+@pytest.mark.parametrize("model", [reduced(GPT2_SMALL, layers=4), DeepLinear(dim=8, layers=4)], ids=["gpt", "linear"])
+def test_what_some_layers_alone_recompute_is_what_is_counted(
+    monkeypatch: pytest.MonkeyPatch, model: Model, checkpointed: int, early_stop: bool, every: int
+) -> None:
+    whole = models_of_bench.through
+
+    def partly(layers: Any, x: Tensor, checkpoint_every: int = 0) -> Tensor:
+        inside = checkpointed if checkpoint_every else len(layers)
+        return whole(layers[inside:], whole(layers[:inside], x, checkpoint_every))
+
+    monkeypatch.setattr(models_of_bench, "through", partly)
+    options = {"checkpoint_every": every, "checkpoint_layers": checkpointed, "early_stop": early_stop}
+    with sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(early_stop), counted.flops() as count:
+        build(model, checkpoint_every=every)(inputs(model, 2, 16)).sum().backward()
+    formula = step_flops(model, 2, 16 if isinstance(model, Transformer) else 1, **options)
+    assert count.step.recomputation == formula.recomputation, f"counted {count.step}, not {formula} [{options}]"
 
 
 @few
