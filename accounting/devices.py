@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from accounting.checks import validated_choice, validated_instance, validated_int, validated_positive
-from accounting.formats import Dtype, dtype_name
+from accounting.formats import FORMATS, Dtype, dtype_name
 from accounting.peaks import CPU_PATHS, ROWS, Accelerator, Figure
 
 ACCELERATORS: dict[str, Accelerator] = {row.label: row for row in ROWS}  # by the table's own label
@@ -42,6 +42,22 @@ _FP16_ACCUMULATE_COLUMNS: dict[str, tuple[str, ...]] = {
 }
 _VECTOR_COLUMNS: dict[str, tuple[str, ...]] = {"fp64": ("fp64",), "fp32": ("fp32",)}
 _AT_VECTOR_CLOCK = {"fp64", "fp64_tensor", "fp32", "fp32_tensor"}  # fp64_tensor too: the vendors state it so
+
+
+# The formats that tensors on a kind of device cannot have in torch.
+_LACKING = {"mps": {name for name in FORMATS if name == "fp64" or name.startswith(("fp8", "fp4", "e8m0"))}}
+
+
+def has_dtype(kind: str, dtype: Dtype) -> bool:
+    """Whether tensors on devices of this kind (`torch.device.type`) can have a dtype in torch.
+
+    Apple's GPUs have no fp64, and torch's back end for them none of the 8-bit floats. Whether a device multiplies a
+    dtype is another question, see `peak_flop_per_s`. Raises ValueError for an unknown dtype.
+
+    >>> has_dtype("cuda", "fp64"), has_dtype("mps", "fp64"), has_dtype("mps", "bf16")
+    (True, False, True)
+    """
+    return dtype_name(dtype) not in _LACKING.get(kind, ())
 
 
 def device_named(

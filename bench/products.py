@@ -89,11 +89,22 @@ def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product
     if dtype == "tf32" and device.type != "cuda":
         raise Unsupported("tf32 exists on CUDA devices only")
     try:
+        if dtype == "tf32":
+            probe_tf32(device)
         small = _product(dtype, 32, 64, 32, device)
         small.check(small.multiply())
     except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
         raise Unsupported(f"{device} does not multiply {dtype}: {str(error).splitlines()[0]}") from error
     return _product(dtype, m, k, n, device)
+
+
+def probe_tf32(device: torch.device) -> None:
+    """Raises Unsupported where fp32 products keep bits that tf32 has not: they would stand under the wrong peak."""
+    x = torch.full((128, 128), 1 + 2.0**-12, device=device)
+    with Float32Products("tf32"):
+        got = x @ torch.eye(128, device=device)
+    if bool((got == x).all()):
+        raise Unsupported(f"{device} multiplies fp32 in full where tf32 is allowed (ROCm: HIPBLASLT_ALLOW_TF32=1)")
 
 
 def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:

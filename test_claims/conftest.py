@@ -6,6 +6,13 @@ import pytest
 import torch
 
 from accounting import measured
+from test_claims.strategies import draw_dtypes_of
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _dtypes_of_the_device(device: torch.device) -> None:
+    """Has the strategies draw the dtypes of the device under test alone."""
+    draw_dtypes_of(device)
 
 
 @pytest.fixture

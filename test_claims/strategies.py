@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import torch
 from hypothesis import example
 from hypothesis import strategies as st
 
+from accounting.devices import has_dtype
 from accounting.formats import FORMATS
 
 # The dtype names of `accounting.formats` that this torch can allocate, with torch's own.
@@ -21,7 +22,30 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     if row.torch_name and hasattr(torch, row.torch_name) and row.storage_bits % 8 == 0
 }
 
-dtypes = st.sampled_from(sorted(TORCH_DTYPES))
+_under_test = {"kind": "cpu"}
+
+
+def draw_dtypes_of(device: torch.device) -> None:
+    """From now on the dtypes that are drawn are those that `device` has."""
+    _under_test["kind"] = device.type
+
+
+def dtypes_among(names: Iterable[str]) -> st.SearchStrategy[str]:
+    """Names of dtypes that the device under test has."""
+    return st.sampled_from(sorted(names)).filter(lambda name: has_dtype(_under_test["kind"], name))
+
+
+dtypes = dtypes_among(TORCH_DTYPES)
+
+
+def with_dtype(device: torch.device, dtype: str | torch.dtype = torch.float64) -> torch.device:
+    """`device` where tensors can be of `dtype`, otherwise (fp64 on mps) the CPU."""
+    return device if has_dtype(torch.device(device).type, dtype) else torch.device("cpu")
+
+
+def in_fp64(x: torch.Tensor) -> torch.Tensor:
+    """The values in fp64, on the host where the device has none."""
+    return x.to(with_dtype(x.device)).double()
 
 
 # Tensors without elements matter, but as a rare case: everything after one is empty too.

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from accounting import measured
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
 from accounting.models import DeepLinear, parameter_count
-from test_claims.strategies import sizes
+from test_claims.strategies import sizes, with_dtype
 
 WIDTH, CLASSES = 5, 3
 seeds = st.integers(0, 2**32 - 1)
@@ -18,6 +18,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 def net_and_batch(device, batch, norm=nn.Identity, seed=0):
     """A small classifier in fp64, and a batch for it."""
+    device = with_dtype(device)
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH), norm(WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
     x, labels = torch.randn(batch, WIDTH, dtype=torch.float64), torch.randint(CLASSES, (batch,))

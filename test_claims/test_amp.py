@@ -21,7 +21,7 @@ from accounting.memory import element_bytes
 from accounting.models import DeepLinear
 from test_claims.oracles import memory as tensors
 from test_claims.oracles import precision
-from test_claims.strategies import sizes
+from test_claims.strategies import in_fp64, sizes
 
 seeds = st.integers(0, 2**31)
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -134,7 +134,7 @@ def test_an_update_below_half_a_spacing_is_lost_in_bf16_and_kept_by_either_repai
         assert nearest.item() == start, f"an update of {update} moved {start} to {nearest.item()} in bf16"
     assert master.item() == exact, f"the master copy is at {master.item()}, not {exact} [{start=}, {update=}]"
     # A rounding errs by half a spacing of 2^-7 at most in deviation; seven deviations: one false alarm in 4e11.
-    off, noise = stochastic.double().mean().item() - exact, 2**-8 * math.sqrt(steps / copies)
+    off, noise = in_fp64(stochastic).mean().item() - exact, 2**-8 * math.sqrt(steps / copies)
     assert abs(off) < 7 * noise, f"stochastic rounding is off by {off} on average [{start=}, {update=}, {seed=}]"
 
 
@@ -308,7 +308,7 @@ def test_the_norm_of_bf16_gradients_is_that_of_fp32_to_a_rounding(device, seed, 
     norm = nn.utils.clip_grad_norm_(parameters, exact / 2).item()
     # Each gradient, each tensor's norm and the whole are rounded to bf16 once, the clipped ones once more.
     assert norm == pytest.approx(exact, rel=4 * 2**-8), f"the norm in bf16 is {norm}, but should be {exact} [{seed=}]"
-    clipped = math.sqrt(sum(p.grad.double().square().sum().item() for p in parameters))
+    clipped = math.sqrt(sum(in_fp64(p.grad).square().sum().item() for p in parameters))
     assert clipped == pytest.approx(exact / 2, rel=6 * 2**-8), f"clipped to {clipped}, not to {exact / 2}"
 
 

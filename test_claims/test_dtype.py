@@ -16,7 +16,7 @@ from test_claims.oracles import numbers
 from test_claims.oracles.comparison import difference
 from test_claims.oracles.numbers import cast, cast_of, disagreement, fields_counted, values_of_patterns
 from test_claims.oracles.precision import two_layers_trained
-from test_claims.strategies import sizes
+from test_claims.strategies import in_fp64, sizes
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 FP8 = ("fp8_e4m3", "fp8_e5m2")
@@ -338,7 +338,7 @@ def test_scaling_the_loss_repairs_the_underflow_of_fp16_gradients_and_not_the_ov
     for scale in (1.0, 2.0**16):
         weight = torch.ones(20_000, dtype=torch.float16, device=device, requires_grad=True)
         (weight.float() * x * scale).sum().backward()  # d loss / d weight = x, stored in fp16
-        flushed[scale] = (weight.grad == 0).double().mean().item()
+        flushed[scale] = in_fp64(weight.grad == 0).mean().item()
     assert flushed[1.0] > 0.2, f"{flushed[1.0]:.1%} of the unscaled gradients are flushed, but should be a quarter"
     assert flushed[2.0**16] < 1e-3, f"{flushed[2.0**16]:.1%} of the scaled gradients are flushed, but should be none"
     activation = torch.full((4,), 300.0, dtype=torch.float16, device=device)

@@ -17,7 +17,7 @@ from test_claims.oracles import scalars
 from test_claims.oracles.comparison import difference
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.scalars import Net, Operations, gradients, integers
-from test_claims.strategies import sizes
+from test_claims.strategies import sizes, with_dtype
 
 
 def parameters_of(net):
@@ -320,8 +320,7 @@ MODULES = {
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", MODULES)
 def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype):
-    if dtype is torch.float64 and device.type == "mps":
-        dtype = torch.float32  # that device has no fp64
+    device = with_dtype(device, dtype)
     make, *shapes = MODULES[name]
     module = make().to(device, dtype)
     module(*(torch.rand(shape, device=device, dtype=dtype) for shape in shapes)).float().sum().backward()

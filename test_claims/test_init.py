@@ -24,6 +24,7 @@ from test_claims.oracles.sampling import (
     truncated_moment,
     unit_features,
 )
+from test_claims.strategies import in_fp64
 
 seeds = st.integers(0, 2**31)
 fans = st.integers(1, 600)
@@ -41,7 +42,7 @@ WEIGHTS = {
 
 def output_of_a_layer(device, seed, fan_in, fan_out, scale=1.0):
     """The output of x @ W for an x of unit size and W = `scale` · N(0, 1), of shape (fan_in, fan_out)."""
-    x = unit_features(device, seed, fan_in).float()
+    x = unit_features(device, seed, fan_in)
     return x @ (scale * normal_values(device, seed + 1, fan_in, fan_out))
 
 
@@ -87,8 +88,8 @@ def test_the_deviation_grows_with_the_power_one_half_of_fan_in(device, record_fi
 def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(device, kind, seed, fan_in, x_size, w):
     torch.manual_seed(seed)
     weights = w * WEIGHTS[kind](torch.empty(fan_in, 200, device=device))
-    x = x_size * unit_features(device, seed + 1, fan_in).float()
-    variance = (x @ weights).double().square().mean().item()
+    x = x_size * unit_features(device, seed + 1, fan_in)
+    variance = in_fp64(x @ weights).square().mean().item()
     low, high = deviation_bounds(1.0, 200)
     ratio = variance / (fan_in * w**2 * x_size**2)
     assert_within(ratio, (low**2, high**2), f"variance / (fan_in · variances) [{kind=}, {fan_in=}, {seed=}]")
@@ -134,7 +135,7 @@ def test_xaviers_deviation_is_the_rescale_times_a_factor_of_the_shape_and_kaimin
 
 def growth(device, seed, width, layers, deviation=1.0):
     """By how much the size of x is multiplied by `layers` linear layers of this width."""
-    x = unit_features(device, seed, width).float()
+    x = unit_features(device, seed, width)
     for layer in range(layers):
         x = x @ (deviation * normal_values(device, seed + 1 + layer, width, width))
     return root_mean_square(x)
@@ -163,11 +164,11 @@ def test_forty_layers_of_width_256_overflow_fp32_and_rescaled_they_do_not(device
 def truncated(device, seed, deviation, bound, values=2**14):
     """Weights from trunc_normal_ with this deviation and the bounds ±bound, in units of the deviation."""
     weights = initialised(device, (values,), nn.init.trunc_normal_, seed, std=deviation, a=-bound, b=bound)
-    return weights.double() / deviation
+    return in_fp64(weights) / deviation
 
 
 def share_beyond_3(weights):
-    return (weights.abs() > 3 * (1 + 1e-6)).double().mean().item()  # bounds are rounded to fp32
+    return in_fp64(weights.abs() > 3 * (1 + 1e-6)).mean().item()  # bounds are rounded to fp32
 
 
 @pytest.mark.claim("init.trunc-3")
@@ -177,7 +178,7 @@ def test_bounds_of_three_deviations_leave_no_weight_beyond(device, seed, deviati
     assert share_beyond_3(weights) == 0, f"the largest weight is {weights.abs().max()} deviations [{deviation=}]"
     # Nothing more is cut: a thousandth of what is left lies between 2.9 and 3 deviations.
     inner = (math.erfc(2.9 / math.sqrt(2)) - math.erfc(3 / math.sqrt(2))) / math.erf(3 / math.sqrt(2))
-    got = (weights.abs() > 2.9).double().mean().item()
+    got = in_fp64(weights.abs() > 2.9).mean().item()
     assert_within(got, share_bounds(inner, len(weights)), f"the share beyond 2.9 deviations [{deviation=}, {seed=}]")
 
 
@@ -227,7 +228,7 @@ def test_outputs_of_a_002_layer_have_002_times_the_root_of_fan_in_as_deviation(d
     layer = linear_of_002(device, fan_in, fan_out)
     with torch.no_grad():
         of_zero = layer(torch.zeros(fan_in, device=device))
-        got = root_mean_square(layer(unit_features(device, seed + 1, fan_in).float()))
+        got = root_mean_square(layer(unit_features(device, seed + 1, fan_in)))
     assert not of_zero.any(), f"{of_zero.count_nonzero()} of {fan_out} outputs for zero are not 0 [{fan_in=}, {seed=}]"
     bounds = deviation_bounds(0.02 * math.sqrt(fan_in), fan_out)
     assert_within(got, bounds, f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
@@ -238,7 +239,7 @@ def test_outputs_of_a_002_layer_have_002_times_the_root_of_fan_in_as_deviation(d
 def test_outputs_are_of_unit_size_only_near_fan_in_2500(device, record_figure, width, size):
     torch.manual_seed(0)
     with torch.no_grad():
-        one = root_mean_square(linear_of_002(device, width, 512)(unit_features(device, 1, width).float()))
+        one = root_mean_square(linear_of_002(device, width, 512)(unit_features(device, 1, width)))
     of_eight = one**8
     record_figure(f"width {width}: {one:.2f} after one layer, {of_eight:.2g} after eight")
     assert_within(one, deviation_bounds(math.sqrt(width / 2500), 512), "the deviation after one layer")

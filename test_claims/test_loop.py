@@ -14,7 +14,7 @@ from torch import nn
 from test_claims.oracles.comparison import difference
 from test_claims.oracles.memory import OPTIMIZERS
 from test_claims.oracles.precision import two_layers_trained
-from test_claims.strategies import sizes
+from test_claims.strategies import in_fp64, sizes, with_dtype
 
 seeds = st.integers(0, 2**31)
 RATE = 0.05
@@ -24,7 +24,7 @@ class Regression:
     """Linear regression in fp64, and the five calls of a training step: batch, forward, loss, backward, step."""
 
     def __init__(self, device, seed, optimizer="sgd", examples=32, features=4, noise=0.1, rate=RATE):
-        generator = torch.Generator().manual_seed(seed)
+        device, generator = with_dtype(device), torch.Generator().manual_seed(seed)
         x = torch.randn(examples, features, generator=generator, dtype=torch.float64)
         y = 20 * x.sum(dim=1) + noise * torch.randn(examples, generator=generator, dtype=torch.float64)
         self.x, self.y = x.to(device), y.to(device)
@@ -165,7 +165,7 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
     assert not (wrong := difference(layer(x), x)), f"dropout in eval mode: {wrong} [{p=}]"
     layer.train()
     y = layer(x)
-    dropped = (y == 0).double().mean().item()
+    dropped = in_fp64(y == 0).mean().item()
     kept = y[y != 0]
     # Six deviations of a binomial share: one false alarm in 5e8.
     assert abs(dropped - p) < 6 * math.sqrt(p * (1 - p) / len(x)), f"{dropped:.3f} were dropped, not {p:.3f} [{seed=}]"

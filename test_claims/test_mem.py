@@ -9,7 +9,7 @@ from accounting import measured, memory
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
 from accounting.models import DeepLinear, parameter_count
 from test_claims.oracles import memory as tensors
-from test_claims.strategies import TORCH_DTYPES, sizes
+from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
 
 nets = st.builds(DeepLinear, dim=sizes(most=12), layers=sizes(most=4), outputs=sizes(most=3), inputs=sizes(most=12))
 # Each new shape of a bf16 product costs the CPU 0.1 s of compilation.
@@ -85,7 +85,7 @@ def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(workloads, 
 
 
 @pytest.mark.claim("mem.single-dtype")
-@given(model=few_nets, batch=st.sampled_from([1, 6]), dtype=st.sampled_from(["fp64", "fp32", "bf16"]))
+@given(model=few_nets, batch=st.sampled_from([1, 6]), dtype=dtypes_among(["fp64", "fp32", "bf16"]))
 def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(workloads, device, model, batch, dtype):
     got = summed_bytes(*trained(workloads, device, model, batch, "adam", TORCH_DTYPES[dtype]))
     elements = 4 * parameter_count(model) + batch * model.dim * model.layers

@@ -28,6 +28,7 @@ from test_claims.oracles.streams import Event, Stream
 from test_claims.strategies import sizes
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
+SOCKET_BUFFER_BYTES = 4096  # macOS buffers 8 KiB of a socketpair: more, and its one thread waits for itself
 EXAMPLE = (16384, 32768, 8192)  # the lecture's product
 EXAMPLE_FLOPS = 2 * 16384 * 32768 * 8192
 FP32_S, BF16_S = 0.16, 0.03  # what it took on the lecture's H100
@@ -93,10 +94,9 @@ def test_a_product_here_has_a_utilisation_above_0_and_up_to_1(device, bound_flop
     formula = mfu(dispatched.total, seconds, bound_flop_per_s("fp32"))
     assert dispatched.total == matmul_flops(side, side, side)
     if formula is None:
-        record_figure("no bound of this device is known")
-    else:
-        record_figure(f"{formula:.3f} of what the units could do at their highest clock")
-        assert 0 < formula <= 1, f"mfu={formula:.3f}, but should be above 0 and at most 1"
+        pytest.skip("what this device's units can do at most is unknown: no clock, or no peak on record")
+    record_figure(f"{formula:.3f} of what the units could do at their highest clock")
+    assert 0 < formula <= 1, f"mfu={formula:.3f}, but should be above 0 and at most 1"
 
 
 @pytest.fixture
@@ -405,8 +405,9 @@ def test_communication_lowers_it(device, speed):
     def step_and_send():
         step()
         for gradient in net[0].weight.grad.cpu().split(16):
-            here.sendall(gradient.numpy().tobytes())
-            there.recv(gradient.nbytes, socket.MSG_WAITALL)
+            for part in gradient.flatten().split(SOCKET_BUFFER_BYTES // 4):
+                here.sendall(part.numpy().tobytes())
+                there.recv(part.nbytes, socket.MSG_WAITALL)
 
     with here, there:
         speed.assert_slower(step_and_send, step, "a step that sends its gradients against one that does not")

@@ -15,7 +15,7 @@ from accounting.planning import device_state
 from test_claims.oracles import memory as tensors
 from test_claims.oracles import optimizers as papers
 from test_claims.oracles import sharding
-from test_claims.strategies import TORCH_DTYPES, shapes
+from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, with_dtype
 
 FLOATS = ["fp64", "fp32", "bf16", "fp16"]
 rates = st.sampled_from([1e-4, 0.01, 0.5])
@@ -57,7 +57,7 @@ KEEPING = [
 
 
 @pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
-@given(tensor_shapes=several_shapes, dtype=st.sampled_from(FLOATS))
+@given(tensor_shapes=several_shapes, dtype=dtypes_among(FLOATS))
 def test_the_state_is_so_many_copies_of_the_parameters(device, optimizer, buffers, tensor_shapes, dtype):
     parameters, stepper = stepped(tensors.OPTIMIZERS[optimizer], tensor_shapes, device, dtype)
     got, elements = tensors.state_bytes(stepper), sum(parameter.numel() for parameter in parameters)
@@ -202,7 +202,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(device, optimizer):
 
 @pytest.mark.claim("optim.state-same-dtype", "optim.state-fp32-auto", "amp.recipe-bf16-params")
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
-@given(shape=shapes(), dtype=st.sampled_from(FLOATS), amsgrad=st.booleans())
+@given(shape=shapes(), dtype=dtypes_among(FLOATS), amsgrad=st.booleans())
 def test_each_buffer_of_adam_has_shape_dtype_and_device_of_its_parameter(device, optimizer, shape, dtype, amsgrad):
     (parameter,), stepper = stepped(lambda p: optimizer(p, amsgrad=amsgrad), [shape], device, dtype)
     for name in ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * amsgrad]:
@@ -269,7 +269,7 @@ def test_plain_sgd_subtracts_the_gradient_and_remembers_nothing(device, task, lr
 
 def under_a_gradient_of_1(optimizer, device, steps, **options):
     """The last of so many steps of a weight whose gradient is always 1, and the optimizer's state of it."""
-    parameter = torch.nn.Parameter(torch.zeros(1, device=device, dtype=torch.float64))
+    parameter = torch.nn.Parameter(torch.zeros(1, device=with_dtype(device), dtype=torch.float64))
     stepper = optimizer([parameter], lr=1.0, **options)
     parameter.grad = torch.ones_like(parameter)
     for _ in range(steps):

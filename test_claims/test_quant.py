@@ -14,7 +14,7 @@ from accounting import measured
 from accounting.memory import element_bytes
 from test_claims.oracles import quantisation
 from test_claims.oracles.quantisation import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
-from test_claims.strategies import sizes
+from test_claims.strategies import in_fp64, sizes
 
 seeds = st.integers(0, 2**31)
 granularities = st.sampled_from([PER_CHANNEL, PER_TENSOR])
@@ -30,8 +30,8 @@ def relative_error(got, exact):
 
 def uniform_noise(weight, bits, granularity):
     """The relative error if each rounding error were uniform over one step Δ: √(mean Δ²/12) over the weights' rms."""
-    steps = quantisation.scales_of(weight, bits, granularity).double()
-    return math.sqrt(steps.square().mean().item() / 12) / weight.double().square().mean().sqrt().item()
+    steps = in_fp64(quantisation.scales_of(weight, bits, granularity))
+    return math.sqrt(steps.square().mean().item() / 12) / in_fp64(weight).square().mean().sqrt().item()
 
 
 # ---- what is lost ------------------------------------------------------------------------------------------------

@@ -287,7 +287,9 @@ def test_no_product_here_exceeds_what_the_units_can_do(device, bound_flop_per_s,
     with fp32_products():
         rate = flop_per_s(device, dtype, side)
     record_figure(f"{dtype}: {rate / 1e12:.3g} TFLOP/s" + (f", {rate / peak:.2f} of the peak" if peak else ""))
-    assert bound is None or rate <= bound, f"a product of {dtype} ran at {rate:.3g} FLOP/s, above the bound {bound:.3g}"
+    if bound is None:
+        pytest.skip("what this device's units can do at most is unknown: no clock, or no peak on record")
+    assert rate <= bound, f"a product of {dtype} ran at {rate:.3g} FLOP/s, above the bound {bound:.3g}"
 
 
 @pytest.mark.claim("spec.peak-is-bound", "spec.h100-989")

@@ -19,7 +19,7 @@ from accounting.measured import memory
 from accounting.memory import storage_bytes, tensor_bytes
 from test_claims.oracles.layout import metered
 from test_claims.oracles.memory import OPTIMIZERS
-from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes, view_chains, with_each_operation
+from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes, view_chains, with_dtype, with_each_operation
 
 broadcastable = npst.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min_side=0, max_side=4)
 
@@ -108,7 +108,9 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2_25_gib_which_is_2_4_gb():
 def test_16_bit_floats_take_half_and_8_bit_floats_a_quarter_of_the_bytes_of_fp32(device, shape):
     fp32 = torch.empty(shape, dtype=torch.float32, device=device).untyped_storage().nbytes()
     for dtype, size in (("fp16", 2), ("bf16", 2), ("fp8_e4m3", 1), ("fp8_e5m2", 1)):
-        smaller = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device).untyped_storage().nbytes()
+        smaller = (
+            torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=with_dtype(device, dtype)).untyped_storage().nbytes()
+        )
         assert 4 // size * smaller == fp32, f"{dtype} takes {smaller} bytes of fp32's {fp32} [{shape=}]"
         formula, should = tensor_bytes(shape, dtype), size * math.prod(shape)
         assert formula == smaller == should, f"tensor_bytes={formula}, {smaller=}, not {should} [{shape=}, {dtype=}]"

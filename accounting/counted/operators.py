@@ -113,6 +113,18 @@ def _grouped_product(_out: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
     return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
 
 
+@operator("aten.linear")
+def _linear(out: Any, x: Any, *_: Any) -> int:
+    """An operator of its own on MPS, where other devices multiply and add."""
+    return 2 * elements(out) * int(x.shape[-1])
+
+
+@operator("aten.linear_backward")
+def _linear_backward(_out: Any, x: Any, grad_output: Any, _weight: Any, output_mask: Any) -> int:
+    """The gradients of input and weight pair the same factors as the forward pass; that of a bias is a sum."""
+    return _linear(grad_output, x) * (bool(output_mask[0]) + bool(output_mask[1]))
+
+
 @operator("aten.convolution_backward")
 def _convolution_backward(_out: Any, grad_output: Any, x: Any, weight: Any, *rest: Any) -> int:
     """Each of the two gradients pairs the same factors as the forward convolution does, whatever the groups.

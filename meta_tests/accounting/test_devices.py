@@ -3,7 +3,15 @@
 import pytest
 
 from accounting import devices
-from accounting.devices import ACCELERATORS, device_named, flop_per_s, nominal_clock_mhz, peak_flop_per_s
+from accounting.devices import (
+    ACCELERATORS,
+    device_named,
+    flop_per_s,
+    has_dtype,
+    nominal_clock_mhz,
+    peak_flop_per_s,
+)
+from accounting.formats import FORMATS
 from accounting.peaks import CPU_PATHS, ROWS, Accelerator
 from meta_tests.accounting.refusals import refuses
 
@@ -287,3 +295,12 @@ def test_a_cpu_peak_is_cores_times_clock_times_flops_per_cycle():
     all_cores_amx = devices.cpu_peak_flop_per_s(["amx_bf16", "amx_int8"], 56, 2.46e9, "bf16")
     assert all_cores_amx == pytest.approx(141.1e12, rel=1e-3)  # what a Xeon W9-3495X was measured to do
     assert devices.cpu_peak_flop_per_s(["amx_bf16"], 56, 2.46e9, "fp8_e4m3") is None
+
+
+def test_a_device_has_the_dtypes_that_torch_has_there() -> None:
+    lacking = {name for name in FORMATS if not has_dtype("mps", name)}
+    assert {"fp64", "fp8_e4m3", "fp8_e5m2"} <= lacking, f"mps lacks {sorted(lacking)}"
+    assert not {"fp32", "fp16", "bf16", "int64", "bool"} & lacking, f"mps lacks {sorted(lacking)}"
+    assert all(has_dtype(kind, name) for kind in ("cpu", "cuda", "xpu") for name in FORMATS)
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        has_dtype("mps", "fp65")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bench.products import DTYPES, Operands, Product, Unsupported, product
+from bench.products import DTYPES, Operands, Product, Unsupported, probe_tf32, product
 from meta_tests.bench.stand_ins import CPU, supported
 
 
@@ -53,6 +53,14 @@ def test_a_wrong_product_fails_its_check(dtype: str, wrong: str) -> None:
 def test_a_dtype_the_device_lacks_is_named_with_the_reason() -> None:
     with pytest.raises(Unsupported, match="tf32 exists on CUDA devices only"):
         product("tf32", 64, 64, 64, CPU)
+
+
+def test_tf32_that_keeps_every_bit_of_fp32_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on ROCm without HIPBLASLT_ALLOW_TF32, and on this CPU."""
+    with pytest.raises(Unsupported, match="multiplies fp32 in full where tf32 is allowed"):
+        probe_tf32(CPU)
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: a.bfloat16().float().mm(b))
+    probe_tf32(CPU)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -80,7 +80,8 @@ def state(device: torch.device) -> dict[str, Any]:
     found = _cpu_state(SYSTEM, cpu.CPUINFO, QUOTA)
     if device.type == "cuda":
         of_gpu = _amd_state(device) if torch.version.hip else _nvidia_state(device)
-        found |= {**of_gpu, "totals": found["totals"] | of_gpu.get("totals", {})}
+        # The host's clock is no GPU's.
+        found |= {"clock_mhz": None, **of_gpu, "totals": found["totals"] | of_gpu.get("totals", {})}
     return found
 
 
@@ -203,6 +204,6 @@ def _amd_state(device: torch.device) -> dict[str, Any]:
     for name, call in (("clock_mhz", "clock_rate"), ("power_w", "power_draw"), ("temperature_c", "temperature")):
         try:
             found[name] = getattr(torch.cuda, call)(device)
-        except (RuntimeError, ModuleNotFoundError):
+        except Exception:  # AmdSmiException is no RuntimeError; without amdsmi it is a ModuleNotFoundError
             continue
     return {**found, "unread": "reasons: torch does not ask amdsmi for them"}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from accounting.formats import BlockFormat, Format, IntegerFormat
+from test_claims.strategies import with_dtype
 
 CPU = torch.device("cpu")
 FP32_MAX = torch.finfo(torch.float32).max
@@ -84,6 +85,7 @@ def values_of_patterns(dtype: torch.dtype, patterns: Sequence[int] | None, devic
     """What torch reads in bit patterns (all of them by default), in fp64."""
     bits = 8 * dtype.itemsize
     chosen = range(1 << bits) if patterns is None else patterns
+    device = with_dtype(device, dtype)
     signed = [p - (1 << bits) if p >> (bits - 1) and bits > 8 else p for p in chosen]
     return on_the_host(torch.tensor(signed, dtype=INTEGERS[bits], device=device).view(dtype))
 
@@ -91,7 +93,7 @@ def values_of_patterns(dtype: torch.dtype, patterns: Sequence[int] | None, devic
 def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -> torch.Tensor:
     """`values`, given in fp32, after a cast to `dtype` on `device`."""
     assert values.dtype == torch.float32  # torch's casts to the small formats go through fp32: fp64 rounds twice
-    return on_the_host(values.to(device).to(dtype))
+    return on_the_host(values.to(with_dtype(device, dtype)).to(dtype))
 
 
 def cast_of(value: float, dtype: torch.dtype, device: torch.device = CPU) -> float:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from test_claims.oracles.precision import stochastically_rounded
+from test_claims.strategies import with_dtype
 
 Array = NDArray[np.float64]
 Path = list[Array]  # the weights after each step
@@ -127,6 +128,7 @@ class Task:
 
     def torchs(self, optimizer: Callable[..., torch.optim.Optimizer], device: torch.device, **options: Any) -> Run:
         """The same steps by an optimizer of torch, in fp64, all tensors in one optimizer."""
+        device = with_dtype(device)
         weights, gradients = self.arrays()
         parameters = [torch.nn.Parameter(torch.tensor(w, device=device)) for w in weights]
         stepper = optimizer(parameters, **options)

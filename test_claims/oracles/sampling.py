@@ -10,6 +10,8 @@ import math
 import torch
 from scipy import special, stats
 
+from test_claims.strategies import in_fp64
+
 FALSE_ALARM = 1e-9
 SIGMAS = float(stats.norm.isf(FALSE_ALARM / 2))  # 6.1
 
@@ -22,12 +24,12 @@ def normal_values(device: torch.device, seed: int, *shape: int) -> torch.Tensor:
 def unit_features(device: torch.device, seed: int, width: int) -> torch.Tensor:
     """A random direction of `width` features whose root mean square is 1: its products with normal weights are normal,
     independent, and of a variance that is known and not itself random."""
-    x = normal_values(device, seed, width).double()
-    return x / x.square().mean().sqrt()
+    x = in_fp64(normal_values(device, seed, width))
+    return (x / x.square().mean().sqrt()).float().to(device)
 
 
 def root_mean_square(x: torch.Tensor) -> float:
-    return x.double().square().mean().sqrt().item()
+    return in_fp64(x).square().mean().sqrt().item()
 
 
 def deviation_bounds(deviation: float, samples: int) -> tuple[float, float]:

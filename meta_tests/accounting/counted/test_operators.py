@@ -151,6 +151,16 @@ def test_the_biases_of_a_recurrent_layer_are_ignored() -> None:
     assert figure == 8 * per_token, f"{figure}, but should be {8 * per_token}"
 
 
+def test_a_linear_layer_of_mps_costs_what_its_products_cost() -> None:
+    x, weight, out = torch.empty(2, 5, 3), torch.empty(4, 3), torch.empty(2, 5, 4)
+    forward = operators.OPERATORS["aten.linear"].formula(out, x, weight, None)
+    backward = operators.OPERATORS["aten.linear_backward"].formula
+    should = define.multiply_adds(torch.ones(10, 3), torch.ones(3, 4))
+    assert forward == should, f"{forward}, but should be {should}"
+    for mask, products in (((True, True, True), 2), ((False, True, False), 1), ((False, False, True), 0)):
+        assert backward((x, weight, None), x, out, weight, mask) == products * should, f"{mask=}"
+
+
 # --- elementwise operations and reductions, more of them --------------------------------------------------------------
 
 wide = torch.randn(6, 10)

@@ -182,6 +182,20 @@ def test_the_power_of_a_gpu_by_amdsmi_is_in_watts() -> None:
 
 
 @pytest.mark.usefixtures("mi300x")
+def test_what_amdsmi_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AmdSmiException(Exception):
+        pass
+
+    def refused(device: object) -> int:
+        raise AmdSmiException("AMDSMI_STATUS_NOT_SUPPORTED")
+
+    monkeypatch.setattr(torch.cuda, "clock_rate", refused)
+    found = state(GPU)
+    assert found["clock_mhz"] is None, "the clock of the host is none of the GPU's"
+    assert found["power_w"] == 742
+
+
+@pytest.mark.usefixtures("mi300x")
 def test_reasons_that_nobody_asked_for_are_unread_and_not_none() -> None:
     with conditions(GPU) as record:
         pass
