@@ -444,7 +444,7 @@ def test_for_small_layers_mixed_precision_is_slower_than_fp32(device, speed):
         casts.append(dispatched.casts)
     # Forward x, the second layer's input (bf16 already), two weights and biases, the output for the loss; and back.
     assert casts[0] == 0 < casts[1], f"a step casts {casts[0]} tensors in fp32 and {casts[1]} in mixed precision"
-    speed.assert_slower(mixed, fp32, "two layers of width 16, mixed precision against fp32")
+    speed.assert_slower(mixed, fp32, "two layers of width 16, mixed precision against fp32", at_least=0.9)
 
 
 @pytest.mark.claim("amp.half-epoch-time")

@@ -415,11 +415,12 @@ def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_
     pinned = pageable.pin_memory()
     for source in (pinned, pageable):
         timed_copy(target, source)  # warm
-    returned_s, copied_s, still_running = timed_copy(target, pinned)
+    # Of nine, since a busy host can come back late from one.
+    returned_s, copied_s, still_running = min(timed_copy(target, pinned) for _ in range(9))
     record_figure(f"host free after {returned_s * 1e6:.0f} us of a copy of {copied_s * 1e3:.1f} ms")
     assert still_running, f"a copy of {copied_s:.4f} s from pinned memory was over when the call returned"
     assert returned_s < copied_s / 2, f"the host was held {returned_s:.4f} s of the {copied_s:.4f} s of a pinned copy"
-    returned_s, copied_s, _ = timed_copy(target, pageable)
+    returned_s, copied_s, _ = sorted(timed_copy(target, pageable) for _ in range(9))[4]
     assert returned_s > copied_s / 2, f"the host was free after {returned_s:.4f} of {copied_s:.4f} s of a pageable copy"
 
 

@@ -319,8 +319,27 @@ def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, recor
         bound = inner * torch.finfo(a.dtype).eps * (a[:1].abs() @ w.abs()).max().item()
         assert off <= bound, f"the results are {off} apart, but rounding explains only {bound} [{rows=}, {inner=}]"
         furthest = max(furthest, off)
+    # Whether a library takes another order for another batch is up to it: MKL can be told to keep one.
     record_figure(f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to {furthest:.1e}")
-    assert differing, "no product depended on its batch: not a bit of difference in any shape"
+
+
+@pytest.mark.claim("rand.as-well-as-you-can")
+def test_the_terms_of_a_product_added_up_forwards_backwards_and_by_halves_give_other_bits(device):
+    """As routines for another batch may add them."""
+    a, w = (torch.randn(64, 256, generator=torch.Generator().manual_seed(seed)).to(device) for seed in (0, 1))
+    terms = a * w  # 64 sums of 256 terms each
+    forwards, backwards = torch.zeros_like(terms[:, 0]), torch.zeros_like(terms[:, 0])
+    for term in range(terms.shape[1]):
+        forwards, backwards = forwards + terms[:, term], backwards + terms[:, -1 - term]
+    halves = terms
+    while halves.shape[1] > 1:
+        halves = halves[:, ::2] + halves[:, 1::2]
+    sums = {"backwards": backwards, "by halves": halves[:, 0]}
+    bound = 256 * torch.finfo(terms.dtype).eps * terms.abs().sum(dim=1)
+    for order, got in sums.items():
+        differing, off = int((got != forwards).sum()), (got - forwards).abs()
+        assert differing > 0, f"none of 64 sums of 256 terms differs {order} from forwards"
+        assert (off <= bound).all(), f"{order} a sum is {off.max()} off, but rounding explains {bound.max()}"
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")

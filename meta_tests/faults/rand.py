@@ -5,7 +5,6 @@ import secrets
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from meta_tests.faults import fault
 
@@ -57,12 +56,9 @@ def a_loader_shuffles_alike_whatever_its_generator(_original, self):
     return iter(torch.randperm(len(self.data_source), generator=torch.Generator().manual_seed(1)).tolist())
 
 
-@fault("rand.as-well-as-you-can")
-def products_do_not_depend_on_the_batch(patch):
-    """They are computed row by row."""
-    product = Tensor.__matmul__
-    rows = torch.cat
-    patch.setattr(Tensor, "__matmul__", lambda self, other: rows([product(row, other) for row in self.split(1)]))
+@fault("rand.as-well-as-you-can", instead_of="torch.Tensor.__add__")
+def sums_are_rounded_so_far_that_their_order_makes_no_difference(add, self, other):
+    return (add(self, other) * 8).round() / 8
 
 
 @fault("rand.as-well-as-you-can", instead_of="torch.Tensor.__matmul__")

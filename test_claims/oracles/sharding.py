@@ -94,9 +94,9 @@ def train_sharded(rank: int, asked: dict[str, Any], optimizer_class: Any) -> Non
     from test_claims.oracles.memory import state_bytes, tensor_sum
 
     folder = Path(asked["folder"])
-    torch.distributed.init_process_group(
-        "gloo", init_method=(folder / "rendezvous").as_uri(), world_size=asked["processes"], rank=rank
-    )
+    # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not decode.
+    store = torch.distributed.FileStore(str(folder / "rendezvous"), asked["processes"])
+    torch.distributed.init_process_group("gloo", store=store, world_size=asked["processes"], rank=rank)
     held = []
     for widths in asked["nets"]:
         parameters = net_of(widths)
