@@ -68,7 +68,8 @@ class _Config:
         found = [self.values[name] for name in names if self.values.get(name) is not None]
         if not found and default is _REQUIRED:
             raise ValueError(f"config must have {' or '.join(map(repr, names))} for a model of type {self.type!r}")
-        return found[0] if found else default
+        value = found[0] if found else default
+        return value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
     @property
     def type(self) -> str:

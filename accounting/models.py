@@ -38,33 +38,11 @@ from accounting.parts import OPERANDS, Lengths, LinearMaps, Mixing, OtherParamet
 from accounting.roofline import Work
 
 __all__ = [
-    "GPT2_SMALL",
-    "GPT2_XL",
-    "LLAMA3_8B",
-    "LLAMA3_70B",
-    "MIXTRAL_8X7B",
-    "NORMS",
-    "RULES",
-    "DeepLinear",
-    "Model",
-    "Transformer",
-    "active_parameter_count",
-    "backward_flops",
-    "cache_bytes",
-    "decoding_work",
-    "fine_tuning_state",
-    "forward_flops",
-    "from_config",
-    "matmul_parameter_count",
-    "parameter_count",
-    "parameter_counts",
-    "recompute_flops",
-    "rule_errors",
-    "rule_flops",
-    "step_flops",
-    "trainable_parameter_count",
-    "with_adapters",
-]
+    "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES", "DeepLinear", "Model",
+    "Transformer", "active_parameter_count", "backward_flops", "cache_bytes", "decoding_work", "fine_tuning_state",
+    "forward_flops", "from_config", "matmul_parameter_count", "parameter_count", "parameter_counts",
+    "recompute_flops", "rule_errors", "rule_flops", "step_flops", "trainable_parameter_count", "with_adapters",
+]  # fmt: skip
 
 
 class Model(Protocol):

@@ -16,6 +16,7 @@ from accounting import (
     allocator,
     attention,
     convolution,
+    families,
     flops,
     formats,
     layout,
@@ -126,6 +127,7 @@ NET = models.DeepLinear
 GPT = models.Transformer
 BLOCK = {"vocab_size": 50_000, "layers": 96, "dim": 12_288, "heads": 96, "hidden": 49_152, "kv_heads": 8}
 NARROW = GPT(vocab_size=50_000, layers=4, dim=256, heads=4, hidden=1024)
+GPT_2 = {"model_type": "gpt2", "n_layer": 2, "n_head": 16, "n_positions": 1024}
 LARGE = 40_000  # its square is beyond 32 bits
 
 # One call of every formula that takes integers; `n` makes an integer of the type under test.
@@ -169,6 +171,17 @@ CALLS: list[Callable[[type], object]] = [
     lambda n: models.recompute_flops(NET(LARGE, 10), n(LARGE), n(LARGE), every=n(1), early_stop=True),
     lambda n: models.step_flops(GPT(**BLOCK, learned_positions=n(LARGE)), n(LARGE), n(LARGE), checkpoint_every=n(3)),
     lambda n: models.rule_flops("step", n(LARGE), n(LARGE)),
+    lambda n: models.cache_bytes(GPT(**{name: n(size) for name, size in BLOCK.items()}), n(LARGE), n(LARGE)),
+    lambda n: models.decoding_work(GPT(**BLOCK), n(LARGE), n(LARGE)),
+    lambda n: models.fine_tuning_state(models.with_adapters(GPT(**BLOCK), n(16))),
+    lambda n: models.parameter_counts(models.from_config({**GPT_2, "n_embd": n(LARGE), "vocab_size": n(10 * LARGE)})),
+    lambda n: models.forward_flops(n(99) * families.attention(*[n(LARGE)] * 3, window=n(9)), n(9), n(LARGE)),
+    lambda n: models.forward_flops(n(99) * families.state_space(*[n(LARGE)] * 6, chunk=n(8)), n(9), n(LARGE)),
+    lambda n: families.latent_attention(*[n(LARGE)] * 7) + families.delta_rule(*[n(LARGE)] * 6),
+    lambda n: families.embedding(n(LARGE), n(LARGE), n(LARGE)) + families.mlp(n(LARGE), n(LARGE)),
+    lambda n: families.diffusion_transformer(*[n(LARGE)] * 6) | families.vision_transformer(*[n(LARGE)] * 7),
+    lambda n: families.mixture(*[n(LARGE)] * 4, shared=n(LARGE)) + families.selective_scan(*[n(LARGE)] * 5),
+    lambda n: families.convolution("a", *[n(LARGE)] * 4) + families.encoder(*[n(LARGE)] * 4, "tokens"),
     lambda n: models.rule_errors(GPT(**BLOCK), "step", n(LARGE), n(LARGE)),
     lambda n: models.rule_errors(NET(LARGE, 10, bias=True), "step", n(LARGE), n(LARGE)),
     lambda n: activations.saved_tensors(GPT(**BLOCK), n(LARGE), n(LARGE), attention="math"),
