@@ -34,6 +34,10 @@ fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 pytest.importorskip("torch.distributed.fsdp", reason="torch.distributed is not built here")
 parallel = pytest.importorskip("torch.distributed.tensor.parallel")
 
+pytestmark = pytest.mark.skipif(
+    torch.__version__ < (2, 13), reason="what torch issues is counted as torch 2.13 does it"
+)
+
 LLAMA = Transformer(
     vocab_size=32, layers=2, dim=16, heads=8, kv_heads=4, head_dim=2, hidden=24, gated=True, norm="rmsnorm"
 )
@@ -329,8 +333,11 @@ def test_the_fullest_stage_of_a_pipeline_is_the_largest_slice_of_the_net(
         stages.append(nn.ModuleList(parts))
     sizes = [sum(parameter.numel() for parameter in stage.parameters()) for stage in stages]
     got = sum(device_parameters(model, Parallelism(pipeline=ranks)))
-    spread = model.dim  # the last norm stands with the head
-    assert max(sizes) - spread <= got <= max(sizes) + spread + got // 3 * (model.layers % ranks > 0), f"{got}, {sizes}"
+    if model.layers % ranks:  # the formula takes the fullest stage to be at an end, here it is the first
+        layer = sum(parameter.numel() for parameter in net.layers[0].parameters())
+        assert max(sizes) <= got <= max(sizes) + layer, f"{got} for stages of {sizes}"
+    else:
+        assert got == max(sizes), f"{got}, but the stages have {sizes}"
     assert ranks > 1 or got == parameter_count(model)
 
 
