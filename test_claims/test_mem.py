@@ -303,6 +303,7 @@ def test_blocks_of_the_caching_allocator_come_on_top_too(workloads, memory_devic
     model = DeepLinear(dim=300, layers=3)
     with measured.memory(memory_device) as held:
         net = workloads.build(model, device=memory_device)
-        tensors.train(net, torch.optim.AdamW(net.parameters()), workloads.inputs(model, 8, device=memory_device))
+        optimizer = torch.optim.AdamW(net.parameters())  # kept, and its state with it
+        tensors.train(net, optimizer, workloads.inputs(model, 8, device=memory_device))
     requested, charged = held.live_bytes, held.charged_live_bytes
     assert charged > requested == 16 * parameter_count(model), f"{charged=} bytes should exceed {requested=}"

@@ -15,6 +15,8 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from meta_tests.fake_card.card import Card, Stream
 from meta_tests.fake_card.kernels import Kernels, _state_of
@@ -44,7 +46,7 @@ def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
         (torch.UntypedStorage, _storage(card, kernels)),
         (torch, _factories(card, kernels)),
         (time, _host_clock(card)),
-        (torch.accelerator, {"empty_host_cache": kernels.pinned_cache.clear}),
+        (torch.accelerator, _accelerator(card, kernels)),
     ]
     if card.kind == "mps":
         return [*made, (torch.mps, _mps(card, kernels)), (torch.backends.mps, {"is_available": lambda: True})]
@@ -174,7 +176,7 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
     def tensor(
         data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
     ) -> Tensor:
-        device = torch.device(device) if device is not None else torch.get_default_device()
+        device = torch.device(device) if device is not None else _default_device()
         kernels._refuse_dtypes(dtype) if device.type == card.kind else None
         made = real_tensor(data, dtype=dtype, device=CPU if device.type == card.kind else device)
         made = made.to(device) if device.type == card.kind else made.pin_memory() if pin_memory else made
@@ -208,7 +210,7 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
 
     def set_autocast_enabled(kind: Any, enabled: Any = None) -> None:
         if isinstance(kind, str) and kind == card.kind:
-            real_enable("cpu", enabled)  # C++ sees tensors of the CPU
+            real_enable("cpu", enabled)  # C++ sees tensors of the CPU, which autocast by the CPU's lists
         real_enable(kind, enabled) if enabled is not None else real_enable(kind)
 
     def set_autocast_dtype(kind: str, dtype: torch.dtype) -> None:
@@ -223,6 +225,12 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
         "set_autocast_enabled": set_autocast_enabled,
         "set_autocast_dtype": set_autocast_dtype,
     }
+
+
+def _default_device() -> torch.device:
+    """As torch.get_default_device, which makes a tensor to find out."""
+    contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    return torch.device(contexts[-1].device) if contexts else CPU
 
 
 # ---- torch.cuda, torch.mps, NVML ---------------------------------------------------------------------------------
@@ -325,6 +333,7 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
+        "_initialized": True,
         "init": lambda: None,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
@@ -356,6 +365,18 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "get_rng_state": lambda device=None: kernels.random_state.clone(),
         "set_rng_state": lambda state, device=None: setattr(kernels, "random_state", state.clone()),
         "get_rng_state_all": lambda: [kernels.random_state.clone()],
+    }
+
+
+def _accelerator(card: Card, kernels: Kernels) -> dict[str, Any]:
+    return {
+        "empty_host_cache": kernels.pinned_cache.clear,
+        "is_available": lambda: True,
+        "current_accelerator": lambda check_available=False: torch.device(card.kind),
+        "current_device_index": lambda: 0,
+        "set_device_index": lambda device: None,
+        "device_count": lambda: 1,
+        "synchronize": lambda device=None: card.synchronise(),
     }
 
 

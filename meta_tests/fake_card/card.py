@@ -33,6 +33,11 @@ class Counts:
     pinned_blocks: int = 0  # that the host's cache did not have
     host_operators: int = 0  # those that ran on the CPU meanwhile
 
+    @property
+    def operations(self) -> int:
+        """How often the card had anything to do."""
+        return self.launches + self.allocations + self.events
+
     def since(self, before: Counts) -> Counts:
         return Counts(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
 

@@ -100,6 +100,9 @@ class Kernels(TorchDispatchMode):
     def is_pinned(self, tensor: Tensor) -> bool:
         return id(tensor.untyped_storage()) in self._pinned
 
+    def _is_born_within(self, tensor: Tensor) -> bool:
+        return tensor.layout == torch.strided and id(tensor.untyped_storage()) in self._born_within
+
     @staticmethod
     def _note(storage: torch.UntypedStorage, where: set[int]) -> None:
         where.add(id(storage))
@@ -128,7 +131,7 @@ class Kernels(TorchDispatchMode):
             return func(*args, **kwargs)  # fake tensors and the like have no bytes
         on_card = [x for x in operands if self.has(x)]
         if not (here or on_card):
-            return self._on_host(func, args, kwargs)
+            return self._on_host(func, args, kwargs, operands)
         self.card.check()
         self.card.settle()
         if func.overloadpacket not in MIXING:
@@ -148,29 +151,30 @@ class Kernels(TorchDispatchMode):
             out = self._with_random_numbers(func, args, kwargs)
         if asked == CPU and "pin_memory" in kwargs:
             return out  # the caller names the CPU: torch.zeros_like(of the card, device="cpu")
-        host = {id(x.untyped_storage()) for x in operands} - {id(x.untyped_storage()) for x in on_card}
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        host = {id(x.untyped_storage()) for x in operands if not self.has(x) and x.layout == torch.strided}
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
         for tensor in made:
             if id(tensor.untyped_storage()) not in host:
                 self.take(tensor.untyped_storage())
         self._charge(func, args, kwargs, out, [*on_card, *made])
         return out
 
-    def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]) -> Any:
         self.card.counts.host_operators += 1
         pinned = kwargs.pop("pin_memory", None)
         out = func(*args, **kwargs)
         if pinned:
             self.pin(out)
         # torch.zeros says pin_memory=False; a factory that C++ calls with the options of a tensor does not.
-        elif kwargs.get("layout") is not None and pinned is None and isinstance(out, Tensor):
+        within = kwargs.get("layout") is not None and pinned is None
+        if isinstance(out, Tensor) and (within or any(self._is_born_within(x) for x in operands)):
             self._note(out.untyped_storage(), self._born_within)
         return out
 
     def _refuse_a_mix(self, func: Any, operands: list[Tensor], on_card: list[Tensor]) -> None:
         for tensor in operands:
             if tensor.dim() and not self.has(tensor):
-                if id(tensor.untyped_storage()) in self._born_within:
+                if self._is_born_within(tensor):
                     self.take(tensor.untyped_storage())
                     continue
                 raise RuntimeError(

@@ -6,9 +6,11 @@ each test go to the file `--card-counts`, one JSON line a test.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Generator
-from contextlib import ExitStack
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from accounting import measured
 from accounting.devices import ACCELERATORS
 from meta_tests.fake_card.api import plugged
 from meta_tests.fake_card.caching import MIB
@@ -25,6 +28,8 @@ from meta_tests.fake_card.kernels import Kernels
 
 ON_THE_DEVICE = {"device", "cuda", "memory_device", "measure"}  # the fixtures by which a test says what it measures
 NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
+# Tests that need no more than the name of the device: of meta tensors, of what torch says of it.
+NAMES_ALONE = re.compile(r"\[meta\]|test_torch_cuda_amp_warns_of_its_end")
 KERNELS = pytest.StashKey[Kernels]()
 _PLUGGED = pytest.StashKey[ExitStack]()
 
@@ -33,24 +38,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fake card")
     group.addoption("--fake-card", metavar="LABEL", default="H100 SXM5 80GB", help="its row in the table of peaks")
     group.addoption("--card-kind", choices=["cuda", "mps"], default="cuda", help="mps: without fp64 and fp8")
-    group.addoption("--card-memory", metavar="MIB", type=int, default=2048)
+    group.addoption("--card-memory", metavar="MIB", type=int, default=8192, help="default: 8192")
     group.addoption("--card-counts", metavar="FILE", type=Path, help="launches, synchronisations ... of each test")
 
 
-def time_alone(card: Card) -> Any:
+@contextmanager
+def time_alone(card: Card) -> Iterator[None]:
     """Has comparisons of times, which look at no value, leave large kernels uncomputed."""
     from prooflops.suite.speed import Speed
 
-    seconds = Speed.seconds
+    def without_values(timed: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(timed)
+        def call(*arguments: Any, **options: Any) -> Any:
+            card.only_timed = True
+            try:
+                return timed(*arguments, **options)
+            finally:
+                card.only_timed = False
 
-    def without_values(self: Speed, function: Callable[[], Any], calls: int = 1) -> float:
-        card.only_timed = True
-        try:
-            return seconds(self, function, calls)
-        finally:
-            card.only_timed = False
+        return call
 
-    return patch.object(Speed, "seconds", without_values)
+    with (
+        patch.object(Speed, "seconds", without_values(Speed.seconds)),
+        patch.object(measured, "time", without_values(measured.time)),
+    ):
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,6 +83,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[_PLUGGED].close()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """Remembers which fixtures worked on the card, for the tests that share them."""
+    card = request.config.stash[KERNELS].card
+    before = card.counts.operations
+    try:
+        return (yield)
+    finally:
+        fixturedef.touched_card = card.counts.operations > before
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     card = item.config.stash[KERNELS].card
@@ -89,6 +114,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         if file := item.config.option.card_counts:
             with open(file, "a", encoding="utf-8") as lines:
                 print(json.dumps(row), file=lines)
-    if ON_THE_DEVICE & {*getattr(item, "fixturenames", ())} and not (counts.launches or counts.allocations):
+    fixtures = [made[-1] for made in item._fixtureinfo.name2fixturedefs.values()]
+    touched = counts.operations or any(getattr(fixture, "touched_card", False) for fixture in fixtures)
+    if ON_THE_DEVICE & {fixture.argname for fixture in fixtures} and not touched and not NAMES_ALONE.search(item.name):
         pytest.fail("the test has the device under test, but never touched it: it measured the CPU", pytrace=False)
     return value

@@ -1,0 +1,58 @@
+"""The claims on the fake card: a sample of those that need one, and all of them with `make prove`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meta_tests.conftest import ROOT, fork_pytest
+from meta_tests.fake_card.__main__ import COLUMNS, SECONDS
+
+# What this card cannot show, by the beginning of the node id without its folder. Whatever else fails is a finding.
+CANNOT_SHOW: dict[str, str] = {
+    "test_device.py::test_creating_on_the_gpu_traces_no_copy": "the profiler has no trace of it",
+    "test_device.py::test_data_of_the_host_must_be_copied": "the profiler has no trace of it",
+    "test_device.py::test_zeros_then_to_traces_one_copy": "the profiler has no trace of it",
+    "test_amp.py::test_autocast_chooses_each_operations_dtype": "C++ autocasts by the CPU's lists",
+    "test_amp.py::test_autocasts_default_is_fp16_on_cuda_and_bf16": "autocast of the card is that of the CPU here",
+}
+SAMPLE = {
+    "test_device.py": "8192_bytes or empty_cache or waited_for",
+    "test_storage.py": "making_views_allocates or contiguous_copies",
+}
+LONGEST_S = 10 * 60  # that the default run may take on an H100
+
+
+def counted(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """The counts of each test of a run on the fake card."""
+    file = folder / "counts.jsonl"
+    options = ["-p", "meta_tests.fake_card.plugin", "--device", "cuda", "--quick", f"--card-counts={file}"]
+    fork_pytest(ROOT, *options, f"--report={folder}", *arguments, imported="torch", path=ROOT)
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+def test_claims_that_need_a_card_hold_on_the_fake_one(tmp_path: Path) -> None:
+    names = " or ".join(SAMPLE.values())
+    rows = counted(tmp_path, *(f"test_claims/{file}" for file in SAMPLE), "-k", names)
+    assert {row["result"] for row in rows} == {"passed"}, [row["test"] for row in rows if row["result"] != "passed"]
+    assert len(rows) >= 10, "the sample is named by words of its tests: some have another name now"
+    silent = [row["test"] for row in rows if not row["launches"] and not row["allocations"]]
+    assert not silent, f"these did nothing on the card: {silent}"
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("file", sorted(path.name for path in (ROOT / "test_claims").glob("test_*.py")))
+def test_all_claims_of_a_file_hold_on_the_fake_card(tmp_path: Path, file: str) -> None:
+    rows = counted(tmp_path, f"test_claims/{file}")
+    failed = [row["test"].rpartition("/")[2] for row in rows if row["result"] == "failed"]
+    found = [test for test in failed if not test.startswith(tuple(CANNOT_SHOW))]
+    assert not found, "\n".join(found)
+    total: Counter[str] = Counter()
+    for row in rows:
+        total.update({name: row[name] for name in COLUMNS})
+    seconds = sum(each * total[name] for name, each in SECONDS.items())
+    assert 5 * seconds < LONGEST_S / 10, f"{file} alone takes about {5 * seconds:.0f} s with 100 examples a property"
