@@ -46,7 +46,7 @@ def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
         (torch.UntypedStorage, _storage(card, kernels)),
         (torch, _factories(card, kernels)),
         (time, _host_clock(card)),
-        (torch.accelerator, _accelerator(card, kernels)),
+        (torch.accelerator, {"empty_host_cache": kernels.pinned_cache.clear}),
     ]
     if card.kind == "mps":
         return [*made, (torch.mps, _mps(card, kernels)), (torch.backends.mps, {"is_available": lambda: True})]
@@ -365,18 +365,6 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "get_rng_state": lambda device=None: kernels.random_state.clone(),
         "set_rng_state": lambda state, device=None: setattr(kernels, "random_state", state.clone()),
         "get_rng_state_all": lambda: [kernels.random_state.clone()],
-    }
-
-
-def _accelerator(card: Card, kernels: Kernels) -> dict[str, Any]:
-    return {
-        "empty_host_cache": kernels.pinned_cache.clear,
-        "is_available": lambda: True,
-        "current_accelerator": lambda check_available=False: torch.device(card.kind),
-        "current_device_index": lambda: 0,
-        "set_device_index": lambda device: None,
-        "device_count": lambda: 1,
-        "synchronize": lambda device=None: card.synchronise(),
     }
 
 

@@ -29,7 +29,7 @@ from meta_tests.fake_card.kernels import Kernels
 ON_THE_DEVICE = {"device", "cuda", "memory_device", "measure"}  # the fixtures by which a test says what it measures
 NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
 # Tests that need no more than the name of the device: of meta tensors, of what torch says of it.
-NAMES_ALONE = re.compile(r"\[meta\]|test_torch_cuda_amp_warns_of_its_end")
+NAMES_ALONE = re.compile(r"\[meta\]|test_torch_cuda_amp_warns_of_its_end|test_torch_and_the_specifications_agree")
 KERNELS = pytest.StashKey[Kernels]()
 _PLUGGED = pytest.StashKey[ExitStack]()
 
