@@ -126,6 +126,8 @@ def test_step(
     parts = step.part_times_s(measured.clock(device), PARTS_TIMED[pace])
     # Near 1: what is not in the parts is not in the step either, as long as the machine is quiet.
     measure.declare(**{f"{part}_s": parts[part] for part in PARTS}, parts_over_step=sum(parts.values()) / seconds)
+    if mode == "eager":
+        measure.declare(step_memory=step_memory(step))
 
 
 def compiled_step(
@@ -229,6 +231,39 @@ def test_checkpointing(
         predicted_saved_bytes=foreseen[0] - foreseen[every],
     )
     record_rates(measure, work, steps[every], spared, seconds, ceilings, peak_flop_per_s("fp32"))
+
+
+def step_memory(step: Step) -> dict[str, dict[str, Any]]:
+    """Bytes held at the end of each part of a step after the first, by what they are for, and the peak within it.
+
+    Activations are whatever is neither weight, gradient nor state: buffers of the loss and of the library included.
+    """
+    weights, rows = [*step.module.parameters()], step.optimizer.state.values()
+    state = [value for row in rows for value in row.values() if isinstance(value, torch.Tensor)]
+    fixed = {"weights": bytes_of(weights), "optimizer state": bytes_of(state)}
+    gradients = {}
+    with measured.memory(step.device) as memory:
+        loss = step.forward(step.data, step.targets)
+        memory.mark("forward")
+        gradients["forward"] = 0
+        step.backward(loss)
+        del loss
+        memory.mark("backward")
+        gradients["backward"] = bytes_of([each.grad for each in weights if each.grad is not None])
+        step.update()
+        memory.mark("optimizer")
+        gradients["optimizer"] = 0
+    return {
+        part: {
+            "held": {**fixed, "gradients": held, "activations": max(memory.phases[part].live_bytes - held, 0)},
+            "peak_bytes": sum(fixed.values()) + memory.phases[part].peak_bytes,
+        }
+        for part, held in gradients.items()
+    }
+
+
+def bytes_of(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def held_bytes(step: Step) -> int:

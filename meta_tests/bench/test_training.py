@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from accounting.models import GPT2_SMALL, DeepLinear
+from accounting.models import GPT2_SMALL, DeepLinear, parameter_count
 from bench import test_training
 from bench.models import reduced
 from bench.test_training import (
@@ -18,6 +18,7 @@ from bench.test_training import (
     held_bytes,
     predicted_held_bytes,
     record_rates,
+    step_memory,
 )
 from bench.training import ON_ACCELERATOR, Step, Workload
 
@@ -49,6 +50,20 @@ def test_what_an_accelerator_trains_learns_at_its_width(name: str, layers: int) 
     work = ON_ACCELERATOR[name]
     few = replace(work.model, layers=layers)
     assert_it_learns(Step(Workload(few, batch=2, sequence=min(work.sequence, 16)), "fp32", CPU))
+
+
+def test_the_memory_of_a_step_is_told_apart_by_what_it_is_for() -> None:
+    step = Step(WORK["deep-linear"], "fp32", CPU)
+    step()
+    parts = step_memory(step)
+    weights = 4 * parameter_count(WORK["deep-linear"].model)
+    held = {part: row["held"] for part, row in parts.items()}
+    assert {row["weights"] for row in held.values()} == {weights}
+    assert held["backward"]["gradients"] == weights
+    assert held["forward"]["gradients"] == held["optimizer"]["gradients"] == held["optimizer"]["activations"] == 0
+    assert 2 * weights <= held["forward"]["optimizer state"] < 2.1 * weights
+    assert held["forward"]["activations"] >= 4 * 6 * 64 * 32, "each layer's input is kept for the backward pass"
+    assert all(row["peak_bytes"] >= sum(row["held"].values()) for row in parts.values())
 
 
 @pytest.mark.parametrize("model", WORK)

@@ -40,6 +40,8 @@ class Progress:
         self._printed_at = self._now()
         with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
             self._terminal.ensure_newline()
+            if getattr(self._terminal, "_tw", None) and self._terminal._tw.width_of_current_line:  # a dot after a line
+                self._terminal.write_line("")
             self._terminal.write_line(f"  {self._name}: {text}", bold=True)
             self._terminal.flush()
 

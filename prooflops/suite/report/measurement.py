@@ -66,6 +66,11 @@ class Measurement:
         return self.name.partition("[")[2].removesuffix("]") or self.name
 
     @property
+    def short_name(self) -> str:
+        """Without brackets, and of a kernel its own name: "relu", "layer bf16-batch-4"."""
+        return self.case if self.family in ("kernel", self.case) else f"{self.family} {self.case}"
+
+    @property
     def iqr_share(self) -> float | None:
         """The distance of the rounds' quartiles, as a share of their median."""
         return self.iqr_s / self.median_s if self.median_s else None

@@ -7,7 +7,7 @@ from math import log10
 
 from prooflops.console.tables import binary, engineering, share
 from prooflops.suite.report.drawing import FAINT, INK, SERIES, Drawing, Plot, Table, label, log_axes
-from prooflops.suite.report.measurement import WIDE, Measurement
+from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.tables import kernels_of, spread_text
 
@@ -47,7 +47,7 @@ def roofline(report: RunReport) -> Plot | None:
     if not points:
         return None
     dtypes = list(dict.fromkeys(each.dtype for each in points))
-    with Drawing("roofline", f"Roofline measured on {report.machine.get('name')}", height=4.6) as drawing:
+    with Drawing("roofline", f"Roofline measured on {report.machine.get('name')}", height=5.0) as drawing:
         axes = drawing.axes
         spots = [(each.number("flops") / each.number("bytes"), each.arithmetic_rate or 0.0) for each in points]
         ceilings = _ceilings(points)
@@ -114,9 +114,9 @@ def _label_places(spots: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 def _roofline_rows(points: Sequence[Measurement], spots: Sequence[tuple[float, float]]) -> Table:
     rows = []
     for number, (each, (x, _)) in enumerate(zip(points, spots, strict=True), start=1):
-        of_roof = each.number("share_of_attainable") or None
-        rows.append([str(number), each.name, f"{x:.3g}", each.rate_text, share(of_roof, "-"), f"{each.spread:.1%}",
-                     each.bound or (WIDE if each.is_wide else "-")])  # fmt: skip
+        of_roof = share(each.number("share_of_attainable") or None, "-")
+        bound = "spread too wide" if each.is_wide else each.bound or "-"
+        rows.append([str(number), each.short_name, f"{x:.3g}", each.rate_text, of_roof, f"{each.spread:.1%}", bound])
     head = ["point", "kernel", "FLOP/B", "rate", "of its roof", "spread", "held back by"]
     return Table(head, rows, text=0, words=frozenset({1, 6}))
 
@@ -324,7 +324,7 @@ def step_memory(report: RunReport) -> Plot | None:
     peak = max(phases, key=lambda phase: phases[phase]["peak_bytes"])
     return Plot("step-memory", "What fills the memory over a training step?",
                 f"{each.case} holds {binary(phases[peak]['peak_bytes'])} at most, in its {peak}.", svg,
-                Table(["phase", *kinds, "peak until then"], rows))  # fmt: skip
+                Table(["phase", *kinds, "peak in it"], rows))  # fmt: skip
 
 
 # ---- predictions -------------------------------------------------------------------------------------------------

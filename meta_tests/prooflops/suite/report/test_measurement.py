@@ -27,6 +27,11 @@ def test_what_limits_it_is_said_only_where_its_spread_and_its_place_allow_it(eac
     assert each.bound == bound, f"spread {each.spread:.0%}, {dict(each.info)}"
 
 
+def test_a_kernel_is_named_by_itself_and_others_by_their_test() -> None:
+    names = ("test_kernel[relu]", "test_layer[bf16-batch-4]", "test_sum")
+    assert [Measurement.of(bench(name)).short_name for name in names] == ["relu", "layer bf16-batch-4", "sum"]
+
+
 def test_a_wide_row_says_so_in_its_notes() -> None:
     assert measured(0.82, cache="cold").notes == f"cold, {WIDE}"
     assert measured(cache="hot", label="arrays of 2 caches").notes == "hot, arrays of 2 caches"
