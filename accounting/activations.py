@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from accounting.checks import validated_choice, validated_int, validated_product
-from accounting.formats import element_bits
+from accounting.checks import checked, validated_choice, validated_int, validated_product
+from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Transformer
 
@@ -46,11 +46,12 @@ class SavedTensor(NamedTuple):
         return self.copies * element_bytes(self.elements, self.dtype)
 
 
+@checked
 def saved_tensors(
     model: Model,
     batch: int,
     sequence: int = 1,
-    dtype: str = "fp32",
+    dtype: Dtype = "fp32",
     attention: str = "flash",
     autocast: str | None = None,
     *,
@@ -72,7 +73,7 @@ def saved_tensors(
     layers output 8 fp32 2 64
     """
     batch = validated_int("batch", batch, minimum=1)
-    validated_choice("dtype", dtype, DTYPES)
+    dtype = dtype_name(dtype, DTYPES)
     if isinstance(model, DeepLinear):
         if dropout:
             raise ValueError("dropout must be False for a deep linear net, got True")
@@ -100,11 +101,12 @@ def saved_tensors(
     )
 
 
+@checked
 def activation_bytes(
     model: Model,
     batch: int,
     sequence: int = 1,
-    dtype: str = "fp32",
+    dtype: Dtype = "fp32",
     *,
     checkpoint_every: int = 0,
     checkpoint_layers: int | None = None,
@@ -132,6 +134,7 @@ def activation_bytes(
     >>> activation_bytes(net, batch=2, micro_batches=2)
     64
     """
+    dtype = dtype_name(dtype, DTYPES)
     part = -(-validated_int("batch", batch, minimum=1) // validated_int("micro_batches", micro_batches, minimum=1))
     every = validated_int("checkpoint_every", checkpoint_every)
     most = model.layers if every else 0
@@ -150,11 +153,12 @@ def activation_bytes(
     return ends + blocks + -(-inside // every) * _layer_input_bytes(model, part, sequence, dtype)
 
 
+@checked
 def recomputed_bytes(
     model: Model,
     batch: int,
     sequence: int = 1,
-    dtype: str = "fp32",
+    dtype: Dtype = "fp32",
     *,
     checkpoint_every: int,
     attention: str = "flash",
@@ -169,14 +173,16 @@ def recomputed_bytes(
     >>> recomputed_bytes(DeepLinear(dim=4, layers=4), batch=2, checkpoint_every=2)
     32
     """
+    dtype = dtype_name(dtype, DTYPES)
     layers = min(validated_int("checkpoint_every", checkpoint_every, minimum=1), model.layers)
     saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention, dropout=dropout)
     inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
     return inside - (0 if _norm_keeps_a_copy(model, dtype) else _layer_input_bytes(model, batch, sequence, dtype))
 
 
+@checked
 def deep_linear_peak_bytes(
-    model: DeepLinear, batch: int, dtype: str = "fp32", model_state_bytes: int | None = None
+    model: DeepLinear, batch: int, dtype: Dtype = "fp32", model_state_bytes: int | None = None
 ) -> int:
     """Greatest number of bytes alive at once in forward and backward of a deep linear net under a mean-square loss.
 
@@ -194,7 +200,7 @@ def deep_linear_peak_bytes(
     """
     if model.bias:
         raise ValueError(f"model must have no bias, got {model}")
-    size = element_bits(validated_choice("dtype", dtype, DTYPES)) // 8
+    size = element_bits(dtype_name(dtype, DTYPES)) // 8
     n, rows = model.layers, validated_int("batch", batch, minimum=1)
     activation, output, head = rows * model.dim, rows * model.outputs, model.dim * model.outputs
     weight, first = model.dim**2, model.inputs * model.dim

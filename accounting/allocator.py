@@ -77,7 +77,7 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
     rounded = rounded_bytes(request)
     free = segment_bytes(request) if block is None else validated_int("block", block)
     if free < rounded or free % BLOCK_BYTES:
-        raise ValueError(f"block must be a multiple of {BLOCK_BYTES} of at least {rounded} bytes, got {free}")
+        raise ValueError(f"block must be a multiple of {BLOCK_BYTES} bytes that holds request={rounded}, got {free}")
     remainder = free - rounded
     large = not validated_bool("expandable_segments", expandable_segments) and rounded > SMALL_REQUEST_BYTES
     is_split = remainder > SMALL_REQUEST_BYTES if large else remainder >= BLOCK_BYTES

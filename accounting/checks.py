@@ -5,15 +5,19 @@ Each returns the value in plain Python, which is what to compute with: an int32 
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial, wraps
 from numbers import Real
 from operator import index
-from typing import TypeVar
+from types import FunctionType
+from typing import ParamSpec, TypeVar, cast
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
@@ -145,6 +149,65 @@ def validated_choice(name: str, value: T, valid: Iterable[T]) -> T:
     near = {str(option).lower(): option for option in reversed(options)}
     hint = "".join(f"; did you mean {near[each]!r}?" for each in get_close_matches(str(value).lower(), near, n=1))
     raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r}{hint}")
+
+
+def validated_model(name: str, value: T) -> T:
+    """`value` if it has the three lists that make a model, see `accounting.models.Model`.
+
+    >>> validated_model("model", 5)
+    Traceback (most recent call last):
+    TypeError: model must have linear_maps, attentions and other_parameters, got 5 of type int
+    """
+    lists = ("linear_maps", "attentions", "other_parameters")
+    if not all(hasattr(type(value), each) or hasattr(value, each) for each in lists):  # a property is not computed
+        kind = type(value).__name__
+        raise TypeError(f"{name} must have linear_maps, attentions and other_parameters, got {value!r} of type {kind}")
+    return value
+
+
+def _validated_kind(kind: str, name: str, value: object) -> object:
+    """`validated_instance` of a class that is known by its name alone: the checks import none of the formulas."""
+    if kind not in {each.__name__ for each in type(value).__mro__}:
+        raise TypeError(f"{name} must be a {kind}, got {value!r} of type {type(value).__name__}")
+    return value
+
+
+CHECKS: dict[str, Callable[[str, object], object]] = {
+    "int": validated_int,
+    "bool": validated_bool,
+    "str": lambda name, value: validated_instance(name, value, str),
+    "Model": validated_model,
+    **{kind: partial(_validated_kind, kind) for kind in ("DeepLinear", "Transformer", "Parallelism")},
+}
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """The function with each argument as the check of its annotation in `CHECKS` makes it; of "... | None" unless None.
+
+    For functions that compute with many arguments as they are; their module has `from __future__ import annotations`.
+
+    >>> @checked
+    ... def area(width: int, height: int) -> int:
+    ...     return width * height
+    >>> area(3.0, height="5")
+    Traceback (most recent call last):
+    TypeError: height must be an integer, got '5' of type str
+    """
+    signature = inspect.signature(function)
+    kinds = {name: str(each.annotation).removesuffix(" | None") for name, each in signature.parameters.items()}
+    optional = {name for name, each in signature.parameters.items() if str(each.annotation).endswith(" | None")}
+    checks = {name: CHECKS[kind] for name, kind in kinds.items() if kind in CHECKS}
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            if name in checks and not (value is None and name in optional):
+                bound.arguments[name] = checks[name](name, value)
+        return function(*bound.args, **bound.kwargs)
+
+    # doctest looks only at functions whose globals are those of the module that it examines.
+    own = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
+    return cast("Callable[P, T]", wraps(function)(own))
 
 
 def _is_bool(value: object) -> bool:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accounting.checks import validated_choice, validated_int
+from accounting.checks import checked, validated_choice, validated_instance, validated_int
 from accounting.families import (
     attention,
     convolution,
@@ -85,6 +85,7 @@ class _Config:
             raise ValueError(f"config has {name}={self(name)!r}, which is not read for a model of type {self.type!r}")
 
 
+@checked
 def from_config(config: Mapping[str, Any] | str | Path, *, multi_token_prediction: bool = False) -> Parts:
     """The model that a `config.json`, given as a path or as its content, describes.
 
@@ -99,9 +100,9 @@ def from_config(config: Mapping[str, Any] | str | Path, *, multi_token_predictio
     ValueError: config must have 'vocab_size' for a model of type 'llama'
     """
     if not isinstance(config, Mapping):
-        path = Path(config)
+        path = Path(config if isinstance(config, Path) else validated_instance("config", config, str))
         config = json.loads((path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8"))
-        assert isinstance(config, Mapping)
+        config = validated_instance("config", config, dict)
     values = _Config(config)
     family = FAMILIES[validated_choice("model_type", values.type, FAMILIES)]
     model = family(values)

@@ -103,7 +103,7 @@ def convolution_backward_flops(convolution: Convolution, *, input_gradient: bool
 
 
 def _per_dimension(name: str, value: int | Shape, dimensions: int, minimum: int) -> tuple[int, ...]:
-    if not isinstance(value, Iterable):
+    if not isinstance(value, Iterable) or getattr(value, "shape", None) == ():
         return (validated_int(name, value, minimum),) * dimensions
     sizes = validated_ints(name, value, minimum)
     if len(sizes) != dimensions:

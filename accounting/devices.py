@@ -57,7 +57,7 @@ def has_dtype(kind: str, dtype: Dtype) -> bool:
     >>> has_dtype("cuda", "fp64"), has_dtype("mps", "fp64"), has_dtype("mps", "bf16")
     (True, False, True)
     """
-    return dtype_name(dtype) not in _LACKING.get(kind, ())
+    return dtype_name(dtype) not in _LACKING.get(validated_instance("kind", kind, str), ())
 
 
 def device_named(
@@ -78,9 +78,10 @@ def device_named(
     >>> device_named("AMD Radeon Graphics", "gfx942:sramecc+:xnack-", 304, 274_877_906_944).label
     'MI325X'
     """
-    if not isinstance(name, str):
-        raise TypeError(f"name must be the device's name as torch reports it, got {name!r}")
-    arch = arch.partition(":")[0] if arch else None
+    validated_instance("name", name, str)
+    arch = None if arch is None else validated_instance("arch", arch, str).partition(":")[0] or None
+    units = None if units is None else validated_int("units", units)
+    memory_bytes = None if memory_bytes is None else validated_int("memory_bytes", memory_bytes)
     named = [row for row in ROWS if name in row.names]
     if arch and arch.startswith("gfx") and units is not None:
         rows = [row for row in ROWS if (row.arch, row.units) == (arch, units)]
@@ -223,6 +224,7 @@ def device_of(device: str | Accelerator | None) -> Accelerator | None:
     """
     if device is None or isinstance(device, Accelerator):
         return device
+    validated_instance("device", device, str)
     return device_called(device) if _rows_called(device) else None
 
 
@@ -232,6 +234,7 @@ def nominal_clock_mhz(row: Accelerator, column: str) -> float | None:
     >>> nominal_clock_mhz(ACCELERATORS["H100 SXM5 80GB"], "bf16"), nominal_clock_mhz(ACCELERATORS["H20"], "bf16")
     (1830, None)
     """
+    validated_choice("column", column, validated_instance("row", row, Accelerator).peaks)
     return row.clocks_mhz[0 if column in _AT_VECTOR_CLOCK else 1]
 
 
@@ -241,7 +244,7 @@ def flop_per_s(figure: Figure) -> float:
     >>> flop_per_s(ACCELERATORS["H100 SXM5 80GB"].peaks["bf16"])
     989400000000000.0
     """
-    return round(figure.printed * 1e6) * 1e6 / figure.divisor
+    return round(validated_instance("figure", figure, Figure).printed * 1e6) * 1e6 / figure.divisor
 
 
 def _column(row: Accelerator | None, dtype: Dtype, path: str, accumulate: str) -> tuple[str, Figure] | None:

@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
-from typing import Any, ParamSpec
+from functools import cached_property
+from typing import Any
 
-from accounting.checks import validate_fields, validated_choice, validated_int
+from accounting.checks import checked, validate_fields, validated_choice, validated_int
 from accounting.parts import AttentionLayers, LinearMaps, Mixing, OtherParameters, Parts, RecurrentLayers, Rows
 
 NORMS = ("layernorm", "rmsnorm")
-P = ParamSpec("P")
 
 
 # Parts
 
 
-def _plain(build: Callable[P, Parts]) -> Callable[P, Parts]:
-    """`build` with every integer as Python's own: products of numpy's narrow ones overflow in silence."""
-
-    def plain(value: Any) -> Any:
-        return value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else value
-
-    @wraps(build)
-    def built(*values: P.args, **named: P.kwargs) -> Parts:
-        return build(*map(plain, values), **{name: plain(value) for name, value in named.items()})
-
-    return built
-
-
-@_plain
+@checked
 def linear(part: str, in_features: int, out_features: int, name: str = "", **options: Any) -> Parts:
     """One linear map, or `copies` of it; `options` are those of `LinearMaps`."""
     return Parts((LinearMaps(part, in_features, out_features, name=name, **options),))
 
 
-@_plain
+@checked
 def other(part: str, elements: int, **options: Any) -> Parts:
     """Parameters that nothing is multiplied by, if there are any; `options` are those of `OtherParameters`."""
     return Parts(other_parameters=(OtherParameters(part, elements, **options),) if elements else ())
 
 
-@_plain
+@checked
 def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
     """A line of `dim` for each token, and one for each of `positions` where they are learned."""
     tokens = other("embedding", vocab_size * dim, looked_up=True)
     return tokens | other("positions", positions * dim, looked_up=True, longest=positions)
 
 
-@_plain
+@checked
 def attention(
     dim: int,
     heads: int,
@@ -80,7 +66,7 @@ def attention(
     return (query | key | value) + other("attention", extra) + Parts(attentions=(shape,)) + out
 
 
-@_plain
+@checked
 def mlp(
     dim: int, hidden: int, *, gated: bool = False, part: str = "mlp", ends_layer: bool | None = None, **options: Any
 ) -> Parts:
@@ -92,7 +78,7 @@ def mlp(
     return (up | gate if gated else up) + down
 
 
-@_plain
+@checked
 def mixture(
     dim: int,
     hidden: int,
@@ -116,7 +102,7 @@ def mixture(
     return (router + mlp(dim, hidden, copies=experts, uses=active, **options)) | always | gate
 
 
-@_plain
+@checked
 def latent_attention(
     dim: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value_dim: int, *, bias: bool = False
 ) -> Parts:
@@ -136,7 +122,7 @@ def latent_attention(
     return (queries | latents) + Parts(attentions=(shape,)) + out
 
 
-@_plain
+@checked
 def state_space(
     dim: int,
     heads: int,
@@ -160,7 +146,7 @@ def state_space(
     return convolved + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
 
 
-@_plain
+@checked
 def selective_scan(
     dim: int,
     inner: int,
@@ -184,7 +170,7 @@ def selective_scan(
     return convolved + steps + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
 
 
-@_plain
+@checked
 def delta_rule(
     dim: int, key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int, *, chunk: int = 64
 ) -> Parts:
@@ -202,13 +188,13 @@ def delta_rule(
     return mixed + Parts(attentions=(shape,)) + linear("mixer", values, dim, "out")
 
 
-@_plain
+@checked
 def convolution(part: str, inputs: int, outputs: int, kernel: int, positions: int, **options: Any) -> Parts:
     """A convolution of `kernel` elements: a linear map whose rows are the output's positions; norm or bias besides."""
     return linear(part, inputs * kernel, outputs, "convolution", rows=positions, **options)
 
 
-@_plain
+@checked
 def encoder(dim: int, layers: int, heads: int, hidden: int, rows: Rows, **options: Any) -> Parts:
     """Layers of attention on both sides and MLP, with biases, behind (or before) a LayerNorm each."""
     norm = other("norms", 2 * dim)
@@ -216,7 +202,7 @@ def encoder(dim: int, layers: int, heads: int, hidden: int, rows: Rows, **option
     return layers * (norm + attending + norm + mlp(dim, hidden, bias=True, rows=rows, **options))
 
 
-@_plain
+@checked
 def vision_transformer(
     dim: int, layers: int, heads: int, hidden: int, patches: int, patch_elements: int, classes: int
 ) -> Parts:
@@ -233,7 +219,7 @@ def vision_transformer(
     return first + encoder(dim, layers, heads, hidden, patches + 1) + last
 
 
-@_plain
+@checked
 def diffusion_transformer(
     dim: int, layers: int, heads: int, patches: int, patch_elements: int, classes: int, *, hidden: int = 0
 ) -> Parts:
@@ -253,7 +239,7 @@ def diffusion_transformer(
     return first + layers * block + last + linear("head", dim, 2 * patch_elements, bias=True, rows=patches)
 
 
-@_plain
+@checked
 def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
     """A module that predicts one token further: 2·dim² + 3·dim, a layer, and logits by the model's own head.
 
@@ -263,7 +249,7 @@ def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
     return joined + layer + linear("head", dim, vocab_size, copies=0)
 
 
-@_plain
+@checked
 def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "value")) -> Parts:
     """LoRA: `model` frozen, and beside each linear map of those names two of rank `rank`, which are trained.
 
@@ -334,7 +320,7 @@ class DeepLinear(Built):
     bias: bool = False
 
     def __post_init__(self) -> None:
-        validate_fields(self, "dim", "layers", "outputs", minimum=1)
+        validate_fields(self, "dim", "layers", "outputs", minimum=1, flags=["bias"])
         object.__setattr__(self, "inputs", validated_int("inputs", self.inputs) or self.dim)
 
     @cached_property
@@ -383,7 +369,8 @@ class Transformer(Built):
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "layers", "dim", "heads", "hidden", "experts", "active_experts")
         validate_fields(self, *sizes, minimum=1)
-        validate_fields(self, "learned_positions", "kv_heads", "head_dim")
+        flags = ("gated", "tied_embedding", "norm_bias", "qkv_bias", "out_bias", "mlp_bias")
+        validate_fields(self, "learned_positions", "kv_heads", "head_dim", flags=flags)
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(
                 f"heads must divide dim where head_dim is not given, got heads={self.heads}, dim={self.dim}"

@@ -143,10 +143,9 @@ def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int,
     >>> inferred_shape((2, 3, 4), (6, -1))
     (6, 4)
     """
-    sizes, given = validated_ints("shape", shape), tuple(new_shape)
-    unknown = [position for position, size in enumerate(given) if _is_minus_one(size)]
-    # 1 stands for an unknown size, which leaves the product as it is.
-    wanted = validated_ints("new_shape", [1 if _is_minus_one(size) else size for size in given])
+    sizes, given = validated_ints("shape", shape), validated_ints("new_shape", new_shape, minimum=-1)
+    unknown = [position for position, size in enumerate(given) if size == -1]
+    wanted = [abs(size) for size in given]  # 1 stands for an unknown size, which leaves the product as it is
     numel, rest = math.prod(sizes), math.prod(wanted)
     if len(unknown) > 1:
         raise ValueError(f"new_shape must have at most one -1, got {given}")
@@ -388,4 +387,5 @@ def contiguous_layout(shape: Sequence[int]) -> Layout:
     >>> contiguous_layout((3, 4))
     Layout(shape=(3, 4), strides=(4, 1), offset=0)
     """
-    return Layout(tuple(shape), contiguous_strides(shape))
+    sizes = validated_ints("shape", shape)
+    return Layout(sizes, contiguous_strides(sizes))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
-from accounting.checks import validated_choice, validated_int, validated_ints, validated_product
+from accounting.checks import checked, validated_choice, validated_int, validated_ints, validated_product
 from accounting.formats import Dtype, element_bits
 from accounting.layout import Layout
 
@@ -134,7 +134,8 @@ def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "
     >>> storage_bytes((1000,), (0,)), storage_bytes((8,), (1,), offset=24)
     (4, 128)
     """
-    return element_bytes(Layout(tuple(shape), tuple(strides), offset).storage_numel, dtype)
+    layout = Layout(validated_ints("shape", shape), validated_ints("strides", strides), offset)
+    return element_bytes(layout.storage_numel, dtype)
 
 
 def optimizer_state_bytes(
@@ -233,6 +234,7 @@ def training_bytes(
     return model_state(parameters, optimizer, recipe, tensors).total + validated_int("activations", activations)
 
 
+@checked
 def training_phases(
     parameters: int,
     activations: int = 0,
@@ -271,6 +273,7 @@ def training_phases(
     }
 
 
+@checked
 def optimizer_step_peak_bytes(
     sizes: Iterable[int], implementation: str = "foreach", dtype: str = "fp32", amsgrad: bool = False
 ) -> int:
@@ -287,7 +290,7 @@ def optimizer_step_peak_bytes(
     >>> [optimizer_step_peak_bytes([1000], implementation) for implementation in ("fused", "foreach", "for-loop")]
     [16004, 20004, 24004]
     """
-    elements = [validated_int("sizes", size) for size in sizes]
+    elements = validated_ints("sizes", sizes)
     scratch = {
         "fused": 0,
         "foreach": sum(elements),

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from accounting.checks import validated_choice, validated_int, validated_product
+from accounting.checks import checked, validated_choice, validated_int, validated_product
 from accounting.config import from_config
 from accounting.families import (
     GPT2_SMALL,
@@ -33,6 +33,7 @@ from accounting.flops import (
     WEIGHT_GRADIENT_PRODUCTS,
     StepFlops,
 )
+from accounting.formats import Dtype
 from accounting.memory import ModelState, Recipe, element_bytes, model_state, recipe_of
 from accounting.parts import OPERANDS, Lengths, LinearMaps, Mixing, OtherParameters, Part, length
 from accounting.roofline import Work
@@ -75,6 +76,7 @@ OUTSIDE_LAYERS = ("input", "head")
 # Parameters
 
 
+@checked
 def parameter_counts(model: Model) -> dict[str, int]:
     """Parameters of `model` by part: of each linear map copies·(in·out + bias), and all that is no linear map.
 
@@ -89,6 +91,7 @@ def parameter_counts(model: Model) -> dict[str, int]:
     return {part: parameters for part, parameters in parts.items() if parameters}
 
 
+@checked
 def parameter_count(model: Model) -> int:
     """Parameters of `model`, each stored element once: a tied head adds none, idle experts count in full.
 
@@ -98,6 +101,7 @@ def parameter_count(model: Model) -> int:
     return sum(parameter_counts(model).values())
 
 
+@checked
 def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int:
     """Parameters that one token meets: all but those of the experts it is not sent to.
 
@@ -113,6 +117,7 @@ def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int
     return parameter_count(model) - idle - looked_up
 
 
+@checked
 def matmul_parameter_count(model: Model) -> int:
     """Weights that one token is multiplied by: each costs exactly 2 FLOPs forward.
 
@@ -126,6 +131,7 @@ def matmul_parameter_count(model: Model) -> int:
     return sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps)
 
 
+@checked
 def trainable_parameter_count(model: Model) -> int:
     """Parameters that are trained: all that is not frozen. Gradients, optimizer state and master copies are theirs.
 
@@ -135,8 +141,9 @@ def trainable_parameter_count(model: Model) -> int:
     return parameter_count(model) - sum(each.parameters * each.frozen for each in _stored(model))
 
 
+@checked
 def fine_tuning_state(
-    model: Model, optimizer: str = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: str | None = None
+    model: Model, optimizer: str = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: Dtype | None = None
 ) -> ModelState:
     """Bytes of model state where some parameters are frozen: those are stored, and nothing besides.
 
@@ -154,7 +161,8 @@ def fine_tuning_state(
 # Generation
 
 
-def cache_bytes(model: Model, batch: int, context: Lengths, dtype: str = "bf16", *, latents: bool = True) -> int:
+@checked
+def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> int:
     """Bytes that generation keeps of `batch` sequences of `context` tokens, in all layers.
 
     Of each token keys and values of every layer that attends causally, within a window of w the last w − 1; those of an
@@ -168,7 +176,8 @@ def cache_bytes(model: Model, batch: int, context: Lengths, dtype: str = "bf16",
     return element_bytes(validated_int("batch", batch) * elements, dtype)
 
 
-def decoding_work(model: Model, batch: int, context: Lengths, dtype: str = "bf16", *, latents: bool = True) -> Work:
+@checked
+def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> Work:
     """FLOPs and bytes of one further token of each of `batch` sequences; its `intensity` is what bounds generation.
 
     Every weight that a token meets is read once for the batch, and the cache of each sequence once: of experts as many
@@ -191,6 +200,7 @@ def decoding_work(model: Model, batch: int, context: Lengths, dtype: str = "bf16
 # FLOPs
 
 
+@checked
 def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str = "full") -> int:
     """FLOPs of a forward pass: 2·rows·(weights a row meets), and the attention of every layer.
 
@@ -212,6 +222,7 @@ def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str
     )
 
 
+@checked
 def backward_flops(
     model: Model,
     batch: int,
@@ -246,6 +257,7 @@ def backward_flops(
     return flops
 
 
+@checked
 def recompute_flops(
     model: Model,
     batch: int,
@@ -289,6 +301,7 @@ def recompute_flops(
     return again - spared
 
 
+@checked
 def step_flops(
     model: Model,
     batch: int,
@@ -378,6 +391,7 @@ def _attention_backward(
 # Rules of thumb
 
 
+@checked
 def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     """FLOPs by rule of thumb: 2ND for the "forward" pass, 4ND for the "backward" pass, 6ND for a "step".
 
@@ -391,6 +405,7 @@ def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     return RULES[validated_choice("rule", rule, RULES)] * validated_product(parameters=parameters, tokens=tokens)
 
 
+@checked
 def rule_errors(
     model: Model, rule: str, batch: int, sequence: Lengths = 1, *, input_gradient: bool = False, pairs: str = "full"
 ) -> dict[str, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from accounting.activations import SCORES, saved_tensors
-from accounting.checks import validate_fields, validated_choice, validated_instance, validated_int
+from accounting.checks import checked, validate_fields, validated_choice, validated_instance, validated_int
 from accounting.memory import Recipe, element_bytes, recipe_of
 from accounting.models import Model, Transformer
 from accounting.parts import AttentionLayers, LinearMaps
@@ -142,6 +142,7 @@ class Parallelism:
         return batch // parts, sequence
 
 
+@checked
 def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and of the ends.
 
@@ -169,6 +170,7 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     return layers, experts, first + last if split.pipeline == 1 else max(first, last + tied)
 
 
+@checked
 def collectives(
     model: Model,
     split: Parallelism,
@@ -239,6 +241,7 @@ def collectives(
     return tuple(each for each in found if each.ranks > 1 and each.bytes and each.times)
 
 
+@checked
 def device_activation_bytes(
     model: Transformer,
     split: Parallelism,

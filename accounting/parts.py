@@ -70,6 +70,7 @@ class LinearMaps(Part):
 
     def __post_init__(self) -> None:
         validate_fields(self, "in_features", "out_features", "layers", "copies", "uses", "place", "block_end")
+        validate_fields(self, flags=["bias", "ends_layer", "frozen"])
 
     @property
     def weights(self) -> int:
@@ -115,6 +116,7 @@ class OtherParameters(Part):
 
     def __post_init__(self) -> None:
         validate_fields(self, "elements", "layers", "place", "block_end", "longest")
+        validate_fields(self, flags=["looked_up", "frozen"])
 
     @property
     def parameters(self) -> int:
@@ -149,6 +151,7 @@ class AttentionLayers(Part):
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
         validate_fields(self, "heads", "head_dim", "kv_heads", "value_dim", "window", "layers", "place", "block_end")
+        validate_fields(self, flags=["causal", "frozen"])
         self.shape(1, 1, 1)
 
     def shape(self, batch: int, queries: int, keys: int, pairs: str = "full") -> Attention:

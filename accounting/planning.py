@@ -8,14 +8,13 @@ The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for spars
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from itertools import product
 from typing import Any
 
-from accounting.checks import validated_choice, validated_int, validated_positive
+from accounting.checks import checked, validated_choice, validated_int, validated_positive
 from accounting.memory import ModelState, Recipe, model_state, recipe_of
 from accounting.models import Transformer, rule_flops, step_flops
 from accounting.parallel import (
@@ -171,7 +170,11 @@ def largest_model_parameters(
 
     # Every recipe has parameters of at least 4 bits, so no more than two a byte of all devices fit.
     most = 2 * memory * validated_int("devices", devices, minimum=1)
-    return bisect_right(range(most + 1), memory, key=state_bytes) - 1
+    fitting = state_bytes(0)  # none: nothing takes no bytes, unless it is refused
+    while fitting < most:
+        middle = (fitting + most + 1) // 2
+        fitting, most = (middle, most) if state_bytes(middle) <= memory else (fitting, middle - 1)
+    return fitting
 
 
 # Many devices
@@ -205,6 +208,7 @@ class StepPlan:
         return max(self.compute_s, *self.wire_s.values())
 
 
+@checked
 def step_plan(
     model: Transformer,
     split: Parallelism,
@@ -257,6 +261,7 @@ def step_plan(
     )
 
 
+@checked
 def fitting_plans(
     model: Transformer, devices: int, batch: int, sequence: int, *, largest_tensor: int = 8, **options: Any
 ) -> list[StepPlan]:

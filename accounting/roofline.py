@@ -14,7 +14,9 @@ from math import prod
 from accounting.attention import Attention, attention_flops
 from accounting.checks import (
     validate_fields,
+    validated_bool,
     validated_choice,
+    validated_instance,
     validated_int,
     validated_ints,
     validated_positive,
@@ -116,7 +118,7 @@ def dot_work(n: int, dtype: Dtype = "bf16") -> Work:
     >>> round(dot_work(4096).intensity, 3)
     0.5
     """
-    return matmul_work(1, n, 1, dtype)
+    return matmul_work(1, validated_int("n", n), 1, dtype)
 
 
 def elementwise_work(shape: Sequence[int], function: str = "relu", dtype: Dtype = "bf16", operands: int = 1) -> Work:
@@ -178,10 +180,11 @@ def attention_work(attention: Attention, dtype: Dtype = "bf16", *, fused: bool =
     >>> round(attention_work(Attention(1, 32, 1, 128, key_length=4096)).intensity, 2)
     1.01
     """
+    validated_instance("attention", attention, Attention)
     flops = attention_flops(attention) + SOFTMAX_FLOPS * attention.scores
     rows = attention.heads * attention.query_length + attention.shared_heads * attention.keys
     moved = attention.batch * rows * (attention.head_dim + attention.value_width)
-    if not fused:  # the whole matrix, masked or not
+    if not validated_bool("fused", fused):  # the whole matrix, masked or not
         moved += 4 * attention.batch * attention.heads * attention.query_length * attention.keys
     return Work(flops, element_bytes(moved, dtype))
 
@@ -226,6 +229,7 @@ def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: floa
     >>> least_time_s(Work(flops=0, bytes=3350), 989.4e12, 3350e9)
     1e-09
     """
+    validated_instance("work", work, Work)
     arithmetic = work.flops / validated_positive("peak_flop_per_s", peak_flop_per_s)
     return max(arithmetic, work.bytes / validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
 

@@ -101,7 +101,7 @@ test_bad_input_is_refused_by_the_name_of_the_argument_and_its_value = refuses(
     (lambda: inferred_shape((0, 2), (0, -1)), ValueError, r"\(0, -1\): any size could stand for -1"),
     (lambda: inferred_shape((6,), (4, -1)), ValueError, r"hold the 6 elements of shape \(6,\), got \(4, -1\)"),
     (lambda: view_strides((6,), (1,), (5,)), ValueError, r"hold the 6 elements of shape \(6,\), got \(5,\)"),
-    (lambda: view_strides((6,), (1,), (-2, -3)), ValueError, r"new_shape\[0\] must be at least 0, got -2"),
+    (lambda: view_strides((6,), (1,), (-2, -3)), ValueError, r"new_shape\[0\] must be at least -1, got -2"),
     (lambda: Layout((2,), (1, 1)), ValueError, r"one entry per dimension of shape \(2,\), got \(1, 1\)"),
     (lambda: Layout((2,), (1,), -1), ValueError, "offset must be at least 0, got -1"),
     (lambda: x.offset_of(1), ValueError, r"one entry per dimension of shape \(2, 3\), got \(1,\)"),
