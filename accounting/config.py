@@ -39,7 +39,7 @@ WITHOUT_SIZE = re.compile(
     r"output_.*|use_cache|.*_token_ids?|begin_suppress_tokens|suppress_tokens|.*drop(out)?(_prob|_rate)?|.*_pdrop|.*_eps|"
     r"(layer_)?norm_epsilon|init.*_(range|factor|std)|initializer_.*|.*_act(ivation)?|act.*_function|activation|"
     r"rope_.*|.*rope_theta|rope|rotary_.*|partial_rotary_factor|no_rope_layer.*|.*max_position_embeddings|n_ctx|"
-    r"(max|model_max)_(seq_len|length|sequence_length)|.*_coef|.*_multiplier|.*_scal(e|ing|ar)(_.*)?|.*_factor|"
+    r"(max|model_max)_(seq_len|length|sequence_length)|.*_coef|.*_multiplier|.*_scal(e|ing|ar)(_.*)?|"
     r"problem_type|summary_.*|task_specific_params|id2label|label2id|is_encoder_decoder|is_decoder|pretraining_tp|"
     r"norm_topk_prob|scoring_func|topk_method|topk_group|n_group|seq_aux|router_jitter_noise|input_jitter_noise|"
     r"swiglu_.*|time_step_(?!rank).*|residual_in_fp32|rescale_prenorm_residual|use_(mamba_kernels|mambapy|.*_scan)|"
@@ -50,7 +50,7 @@ WITHOUT_SIZE = re.compile(
     r"embedding_size_per_head|attention_bias_.*|encoder_stride|pooler_.*|out_(features|indices)|stage_names|"
     r"initial_context_length|experts_per_token|layerdrop|(en|de)coder_layerdrop|cache_implementation|layer_norm_.*|"
     r"aux_loss_alpha|rotary|bias_dropout_fusion|masked_softmax_fusion|offset_alibi|skip_bias_add(_qkv)?|fused_add_norm|"
-    r"early_stopping|add_bias_logits|use_mrope|output_past|moe_shared_expert_overlap|hybrid_override_pattern|mtp_layers_block_type|qk_head_dim|attn_.*_factor"
+    r"early_stopping|add_bias_logits|use_mrope|output_past|moe_shared_expert_overlap|mtp_layers_block_type|qk_head_dim"
 )
 
 _REQUIRED = object()
@@ -421,6 +421,8 @@ def _resnet(c: _Config, *, image: int = 224) -> Parts:
 _BIASED: dict[str, Any] = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
 _OLDER: dict[str, Any] = {"norm": 2, "gated": False, **_BIASED}  # LayerNorms, biases, a plain MLP
 _OWN_BIAS = ("attention_bias", True)
+_BY_USE: dict[str, Any] = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), "use_bias")
+_GEMMA: dict[str, Any] = {"qkv_bias": "attention_bias", "out_bias": "attention_bias", "tied": True}
 _BY_KEY: dict[str, Any] = {"qkv_bias": "attention_bias", "out_bias": "attention_bias"}
 _DEEPSEEK: dict[str, Any] = {"latent": True, "sparse": True}
 FAMILIES: dict[str, partial[Parts]] = {
@@ -434,13 +436,9 @@ FAMILIES: dict[str, partial[Parts]] = {
         ("deepseek_v2", _decoder, _DEEPSEEK),
         ("deepseek_v3", _decoder, {**_DEEPSEEK, "corrections": True}),
         ("falcon", _decoder, {"norm": 2, "norms": 1, "gated": False, "parallel": "parallel_attn", "tied": True}),
-        ("gemma", _decoder, {**_BY_KEY, "tied": True}),
-        ("gemma2", _decoder, {**_BY_KEY, "tied": True, "norms": 4, "period": 2, "post_norm": True}),
-        (
-            "gemma3_text",
-            _decoder,
-            {**_BY_KEY, "tied": True, "norms": 4, "period": 6, "post_norm": True, "qk_norm": "heads"},
-        ),
+        ("gemma", _decoder, _GEMMA),
+        ("gemma2", _decoder, {**_GEMMA, "norms": 4, "period": 2, "post_norm": True}),
+        ("gemma3_text", _decoder, {**_GEMMA, "norms": 4, "period": 6, "post_norm": True, "qk_norm": "heads"}),
         ("glm4_moe", _decoder, {"qkv_bias": "attention_bias", "sparse": True, "corrections": True}),
         ("gpt2", _decoder, {**_OLDER, "tied": True, "positions": "n_positions"}),
         (
@@ -494,19 +492,7 @@ FAMILIES: dict[str, partial[Parts]] = {
         ("roberta", _bert, {"offset": 2}),
         ("smollm3", _decoder, {**_BY_KEY, "mlp_bias": "mlp_bias", "late": True}),
         ("stablelm", _decoder, {"norm": 2, "qkv_bias": "use_qkv_bias", "parallel": "use_parallel_residual"}),
-        (
-            "starcoder2",
-            _decoder,
-            {
-                "norm": 2,
-                "gated": False,
-                "qkv_bias": "use_bias",
-                "out_bias": "use_bias",
-                "mlp_bias": "use_bias",
-                "tied": True,
-                "period": 0,
-            },
-        ),
+        ("starcoder2", _decoder, {**_BY_USE, "norm": 2, "gated": False, "tied": True, "period": 0}),
         ("t5", _t5, {}),
         ("vit", _vit, {}),
         ("whisper", _speech_or_text, {}),

@@ -94,6 +94,8 @@ LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
             "config has num_registers=4, which may change the shape and is not read for type 'llama'",
         ),
         ({"use_side_gate": False}, "config has use_side_gate=False, which may change the shape"),
+        ({"expand_factor": 4}, "config has expand_factor=4, which may change the shape"),
+        ({"hybrid_override_pattern": "M*"}, "config has hybrid_override_pattern='M\\*', which may change the shape"),
         ({"qk_layernorm": True}, "config has qk_layernorm=True, which is not read for a model of type 'llama'"),
         ({"sliding_window": 4096}, "config has sliding_window=4096, which may change the shape"),
         ({"num_hidden_layers": -1}, "num_hidden_layers must be at least 1, got -1"),
