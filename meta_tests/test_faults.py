@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from meta_tests.conftest import ROOT, SAMPLE, pytest_collection_modifyitems
-from meta_tests.faults import FAULTS, TOPICS, Fault
+from meta_tests.faults import FAULTS, TOPICS, Fault, generated
 from prooflops.suite.registry import load_registry
 
-for topic in TOPICS:
+for topic in [*TOPICS, "generated"]:
     importlib.import_module(f"meta_tests.faults.{topic}")
 
 
@@ -52,5 +52,19 @@ def test_a_topic_has_at_least_two_faults(topic: str) -> None:
 def test_every_topic_of_the_registry_has_faults_and_every_fault_names_claims_that_exist() -> None:
     registry = load_registry(ROOT / "test_claims" / "registry")
     assert set(registry.topics) == set(TOPICS)
-    unknown = {claim for planted in FAULTS for claim in planted.turns_red} - registry.claims.keys()
+    named = {claim for planted in FAULTS for claim in planted.turns_red}
+    unknown = {claim for claim in named if "::" not in claim} - registry.claims.keys()
     assert not unknown, f"faults name claims that the registry lacks: {sorted(unknown)}"
+    tests = [claim.split("::") for claim in named if "::" in claim]
+    gone = [test for file, test in tests if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")]
+    assert not gone, f"faults name tests that there are not: {gone}"
+
+
+def test_each_cell_of_the_tables_is_noticed_or_said_to_be_outside_the_registry() -> None:
+    listed, cells = generated.recorded(), generated.CELLS
+    missing, stale = cells.keys() - listed.keys(), listed.keys() - cells.keys()
+    assert not missing | stale, f"generated_faults.txt lacks {sorted(missing)}, and lists {sorted(stale)} too much"
+    noticed = [name for name, by in listed.items() if not by.startswith(generated.OUTSIDE)]
+    assert len(noticed) >= 200
+    unexplained = [name for name, by in listed.items() if by.strip() in ("", generated.OUTSIDE)]
+    assert not unexplained, f"say why nothing in the registry speaks of {unexplained}"

@@ -56,6 +56,7 @@ test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
     (lambda: Convolution(1, 3, 4, (8,), (3,), groups=2), ValueError, "in_channels=3 and groups=2"),
     (lambda: Convolution(1, 4, 4, (8,), (3, 3)), ValueError, "kernel_size must be one number or 1, got"),
     (lambda: Convolution(1, 4, 4, (2,), (3,)), ValueError, "must fit into the padded input"),
+    (lambda: Convolution(1, 4, 4, (8, 2), (3, 3)), ValueError, "must fit into the padded input"),
     (lambda: Convolution(1, 4, 4, (8,), (0,)), ValueError, "must be at least 1, got 0"),
     (lambda: Convolution(1, 4, 4, (8,), (3,), groups=0), ValueError, "groups must be at least 1, got 0"),
     (lambda: Convolution(1, 4, 4, (8,), (3,), padding=-1), ValueError, "padding must be at least 0, got -1"),

@@ -68,26 +68,45 @@ def text_of_test_files() -> dict[str, str]:
     return {str(file): file.read_text(encoding="utf-8") for file in files}
 
 
+class RedTests:
+    """A pytest plugin that gathers the tests that fail, as rows like those of claims."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.rows.append({"id": report.nodeid.partition("[")[0], "verdict": "FAILS", "reason": ""})
+
+
+def forget_tests() -> None:
+    """Has the next run import the tests again, over what is patched then."""
+    rooms = ("meta_tests.accounting", "meta_tests.bench", "meta_tests.prooflops")
+    for name in [*sys.modules]:
+        if name.partition(".")[0] == "test_claims" or name.startswith(rooms):
+            del sys.modules[name]
+
+
 def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> dict[str, Any]:
-    """The verdict of each of `claims` with the fault planted, and what the run printed."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "test_claims"]:
-        del sys.modules[name]
+    """The verdict of each of `claims` (which may be tests instead) under the fault, and what the run printed."""
+    forget_tests()
+    tests, red = [claim for claim in claims if "::" in claim], RedTests()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugin, "load_registry", registry_once)
         planted.plant(patch)
         texts = text_of_test_files()
         files = [file for file, text in texts.items() if any(f'"{claim}"' in text for claim in claims)]
-        arguments = [*files, "-q", f"--tb={traceback}", "--hypothesis-profile=faults"]
+        arguments = [*(tests or files), "-q", f"--tb={traceback}", "--hypothesis-profile=faults"]
         arguments += ["--hypothesis-seed=0"]  # so that whether a fault is noticed does not depend on chance
-        arguments += [f"--claim={claim}" for claim in claims]
+        arguments += [f"--claim={claim}" for claim in claims if not tests]
         arguments += ["--report", folder, "-o", f"gate_history={folder}/history"]
         # The second one collects garbage for half a second at the end of each run.
         arguments += ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
         output = io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            code = pytest.main(arguments, plugins=[Shortcuts()])
+            code = pytest.main(arguments, plugins=[Shortcuts(), red])
         file = Path(folder) / "partial" / "verdicts.json"
-        rows = json.loads(file.read_text())["claims"] if file.exists() else []
+        rows = json.loads(file.read_text())["claims"] if file.exists() and not tests else red.rows
     return {"exit": int(code), "rows": {row["id"]: row for row in rows}, "output": output.getvalue()}
 
 
@@ -130,14 +149,15 @@ def register_hypothesis_profile() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m meta_tests.faults", description=__doc__)
-    parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(TOPICS)}; default: all")
+    topics = [*TOPICS, "generated"]
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(topics)}; default: all")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="only this fault; may be repeated")
     parser.add_argument("--json", type=Path, help="append the result of each fault here, one line each")
     parser.add_argument("-v", action="store_true", help="show what each run under a fault printed")
     options = parser.parse_args()
-    for topic in options.topics or TOPICS:
-        if topic not in TOPICS:
-            parser.error(f"TOPIC must be one of {', '.join(TOPICS)}, got {topic!r}")
+    for topic in options.topics or topics:
+        if topic not in topics:
+            parser.error(f"TOPIC must be one of {', '.join(topics)}, got {topic!r}")
         importlib.import_module(f"meta_tests.faults.{topic}")
     if unknown := set(options.fault) - {planted.name for planted in FAULTS}:
         parser.error(f"--fault: no fault of {', '.join(options.topics or ['any topic'])} is named {sorted(unknown)}")

@@ -304,7 +304,8 @@ def books(monkeypatch: pytest.MonkeyPatch) -> Books:
     books = Books()
     monkeypatch.delenv("PYTORCH_NO_CUDA_MEMORY_CACHING", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: books.stats)
+    own = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: books.stats if device == own else {})
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: books.reset_peak())
     monkeypatch.setattr(
         torch.cuda, "synchronize", lambda device=None: setattr(books, "synchronised", books.synchronised + 1)

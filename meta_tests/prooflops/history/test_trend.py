@@ -8,7 +8,6 @@ import pytest
 from meta_tests.prooflops.statistics.simulated import times
 from prooflops.history import records, trend
 from prooflops.history.records import Summary, Timed
-from prooflops.statistics.change_points import FEWEST
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.writing import trends_of
 
@@ -30,15 +29,14 @@ def test_the_table_names_the_record_and_commit_of_a_change() -> None:
 
 
 def test_a_row_has_the_first_and_the_last_time_and_says_where_records_are_too_few() -> None:
-    few = [summary(index, time_s) for index, time_s in enumerate([1.0, *[1.5] * (2 * FEWEST - 3), 2.0])]
+    few = [summary(index, time_s) for index, time_s in enumerate([1.0, *[1.5] * 5, 2.0])]
     row = trend.table(trend.trends(few))[1]
-    assert [*row[1:4], row[-1]] == [str(2 * FEWEST - 1), "1.00 s", "2.00 s", "too few records"]
+    assert [*row[1:4], row[-1]] == ["7", "1.00 s", "2.00 s", "too few records"]
 
 
 def test_a_bar_is_as_high_as_its_share_of_the_range_and_noise_has_none() -> None:
     assert trend.sparkline([9.0, *[1.0] * 23, 2.0]) == "▁" * 23 + "█", "the newest 24 are shown"
-    just_more, less = 1 + trend.SMALLEST * 1.01, 1 + trend.SMALLEST * 0.99
-    assert (trend.sparkline([1.0, just_more]), trend.sparkline([1.0, less])) == ("▁█", "▁▁")
+    assert (trend.sparkline([1.0, 1.03001]), trend.sparkline([1.0, 1.02999])) == ("▁█", "▁▁")
 
 
 def test_another_machine_or_method_begins_a_series_of_its_own() -> None:
@@ -67,8 +65,8 @@ def test_the_report_shows_the_trend_of_its_own_benchmarks_on_its_own_machine(
 
     mine, other = {"name": "mine"}, {"name": "other"}
     stored(mine, "a", times((1.0, 9), (1.3, 9)))
-    stored(mine, "few", [1.0] * (2 * FEWEST - 1))
-    stored(mine, "enough", [1.0] * (2 * FEWEST))
+    stored(mine, "few", [1.0] * 7)
+    stored(mine, "enough", [1.0] * 8)
     stored(mine, "not in this run", times((1.0, 9)))
     stored(other, "a", times((9.0, 9)))
     lines = trend.markdown(trends_of(pytestconfig, tmp_path, RunReport(mine, ()), {"a", "few", "enough"}))
@@ -76,6 +74,6 @@ def test_the_report_shows_the_trend_of_its_own_benchmarks_on_its_own_machine(
     assert lines[0] == "## Trend"
     assert len(rows) == 2, f"{rows}, but should be the rows of the benchmarks with enough records on this machine"
     assert rows[0].startswith("| a | 18 |")
-    assert rows[1].startswith(f"| enough | {2 * FEWEST} |"), "what changed comes first"
+    assert rows[1].startswith("| enough | 8 |"), "what changed comes first"
     assert rows[1].endswith("| none found |"), rows[1]
     assert "+3" in rows[0] or "+2" in rows[0], rows[0]

@@ -40,6 +40,10 @@ def test_a_change_too_small_to_matter_is_not_reported() -> None:
     assert change_points(series, smallest=0.005), "the same step should be reported where 0.5 % matters"
 
 
+def test_a_change_is_reported_from_three_percent() -> None:
+    assert [change_points([1.0] * 20 + [ratio] * 20) != [] for ratio in (1.0299, 1.03005)] == [False, True]
+
+
 def test_equal_times_have_no_change() -> None:
     assert change_points([1.0] * 30) == []
 
