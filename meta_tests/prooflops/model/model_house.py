@@ -26,7 +26,12 @@ class Examined:
 def model_house(folder: Path, *, registry: bool = True) -> Path:
     """The suite with no tests but those of a user's model, with or without the registry, and the users' package."""
     root = new_house(folder).root
-    for file in ("test_claims/conftest.py", "test_claims/test_user_model.py", "bench/test_user_model.py"):
+    for file in (
+        "test_claims/conftest.py",
+        "test_claims/strategies.py",
+        "test_claims/test_user_model.py",
+        "bench/test_user_model.py",
+    ):
         shutil.copy(ROOT / file, root / file)
     for file in (ROOT / "bench").glob("*.py"):
         if not file.name.startswith("test_"):
