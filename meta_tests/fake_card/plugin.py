@@ -26,7 +26,13 @@ from meta_tests.fake_card.caching import MIB
 from meta_tests.fake_card.card import Card
 from meta_tests.fake_card.kernels import Kernels
 
-ON_THE_DEVICE = {"device", "cuda", "memory_device", "measure"}  # the fixtures by which a test says what it measures
+ON_THE_DEVICE = {
+    "device",
+    "cuda",
+    "memory_device",
+    "measure",
+    "speed",
+}  # the fixtures by which a test says what it measures
 NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
 # Tests that need no more than the name of the device: of meta tensors, of what torch says of it.
 NAMES_ALONE = re.compile(r"\[meta\]|test_torch_cuda_amp_warns_of_its_end|test_torch_and_the_specifications_agree")
@@ -116,6 +122,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
                 print(json.dumps(row), file=lines)
     fixtures = [made[-1] for made in item._fixtureinfo.name2fixturedefs.values()]
     touched = counts.operations or any(getattr(fixture, "touched_card", False) for fixture in fixtures)
-    if ON_THE_DEVICE & {fixture.argname for fixture in fixtures} and not touched and not NAMES_ALONE.search(item.name):
+    if ON_THE_DEVICE & {*item._fixtureinfo.argnames} and not touched and not NAMES_ALONE.search(item.name):
         pytest.fail("the test has the device under test, but never touched it: it measured the CPU", pytrace=False)
     return value
