@@ -9,6 +9,7 @@ other side doesn't have would end the run. At the end it adds what the gate need
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ import pytest
 from prooflops.gate.call_resources import measure_untimed_calls
 from prooflops.history.plain import plain_figure
 from prooflops.machine.contention import Watch
+from prooflops.machine.core_speed import CoreSpeed
 
 RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
@@ -32,7 +34,7 @@ class Replicate:
 
     `paces`: pytest-benchmark's options by node id, and under "" those of every other benchmark; those that the command
     line or the benchmark's own marker gives go before them. `examined`: benchmarks that an earlier process of this side
-    checked.
+    checked. `fastest_s`: how long `CoreSpeed`'s loop took at full speed, where earlier processes know it.
     """
 
     def __init__(
@@ -42,10 +44,12 @@ class Replicate:
         paces: dict[str, dict[str, Any]],
         examined: list[str],
         given: set[str],
+        fastest_s: float | None,
     ) -> None:
         self.ids = None if ids is None else set(ids)
         self.benchmarks_only = benchmarks_only
         self.paces, self.given, self.examined = paces, given, set(examined)
+        self.speed = CoreSpeed(math.inf if fastest_s is None else fastest_s)
         self.fixed: set[str] = set()
         self.obeying: set[str] = set()  # that choose their own rounds, as this asks
         self.once_s: dict[str, float] = {}
@@ -109,10 +113,18 @@ class Replicate:
         # The plugin watches for itself, where there is one, and its record says what it saw.
         watch = None if item.config.pluginmanager.hasplugin("prooflops.plugin") else Watch()
         began = time.monotonic()
+        self.speed.begin()
+        self.speed.look()
         yield
+        self.speed.look(last=True)
         seconds = time.monotonic() - began
         once_s = self.once_s.get(item.nodeid, 0.0)
-        self.calls[item.nodeid] = {"seconds": seconds - once_s, "once_s": once_s, "fixed": self.is_fixed(item)}
+        self.calls[item.nodeid] = {
+            "seconds": seconds - once_s,
+            "once_s": once_s,
+            "fixed": self.is_fixed(item),
+            "stretch_s": self.speed.stretch_s,
+        }
         if watch:
             self.contention[item.nodeid] = watch.stop()
 
@@ -140,6 +152,7 @@ class Replicate:
             "errors": self.errors,
             "reports": self.reports,
             "calls": self.calls,
+            "fastest_s": self.speed.fastest_s,
             "paces": self.paces,
         }
         part = path.with_suffix(".part")
@@ -162,6 +175,37 @@ def is_benchmark(item: pytest.Item) -> bool:
     return "benchmark" in getattr(item, "fixturenames", ())
 
 
+def look_between_rounds(speed: CoreSpeed) -> None:
+    """Has pytest-benchmark look at the core's speed before the rounds that it times; calibration is none of them."""
+    from pytest_benchmark import fixture
+
+    # No public name stands between two rounds. Where there is none of this name, a look before and after must do.
+    cls: Any = fixture.BenchmarkFixture
+    make_runner = getattr(cls, "_make_runner", None)
+    if make_runner is None:
+        return
+
+    timing: Any = None  # of which benchmark; `pedantic` makes a runner for each round
+
+    def runner(self: Any, *args: Any) -> Any:
+        run = make_runner(self, *args)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal timing
+            __tracebackhide__ = True
+            stats = getattr(self, "stats", None)
+            if stats is not timing:
+                timing = stats
+                speed.begin()
+            if stats is not None:
+                speed.look()
+            return run(*args, **kwargs)
+
+        return timed
+
+    cls._make_runner = runner
+
+
 def modules() -> dict[str, str]:
     """Name and file of every imported module that isn't in a site-packages folder or the standard library."""
     library = str(Path(os.__file__).resolve().parent)
@@ -181,4 +225,6 @@ def pytest_configure(config: pytest.Config) -> None:
     measure_untimed_calls(task.pop("measured"))
     words = {str(word).partition("=")[0] for word in config.invocation_params.args}
     given = {key for key, option in OPTIONS.items() if option in words}
-    config.pluginmanager.register(Replicate(**task, given=given), "prooflops.gate.replicate")
+    replicate = Replicate(**task, given=given)
+    look_between_rounds(replicate.speed)
+    config.pluginmanager.register(replicate, "prooflops.gate.replicate")

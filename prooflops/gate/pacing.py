@@ -12,7 +12,9 @@ from prooflops.gate.process_plan import Look
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
 
-REPEATS_SHARE = 4  # of four pairs of a benchmark one may be repeated because it was contended, see `_may_repeat`
+REPEATS_SHARE = (
+    1  # of a benchmark, as many pairs may be repeated because they were contended as are kept, see `_may_repeat`
+)
 
 Pair = tuple[Timed | None, Timed]  # before (None where that side is stored) and after
 Take = Callable[[list[str]], Mapping[str, Pair]]  # runs these benchmarks once more
@@ -105,13 +107,13 @@ class Pacing:
                 self._keep(name, (before, after))
 
     def _may_repeat(self, name: str) -> bool:
-        """Whether a contended pair is set aside: two in any case, more only on a machine that is quiet at times, and
-        none that would cost one of the pairs which the next look needs."""
+        """Whether a contended pair is set aside: two in any case, as many as are kept on a machine that is quiet at
+        times, and none that would cost one of the pairs which the next look needs."""
         kept = len(self.sides[name][1])
         to_go = max(self.rule.plan.looks[0], kept + 1) - kept
         if time.monotonic() + to_go * self._took_s > self.deadline:
             return False
-        return self._repeats[name] < (max(2, kept // REPEATS_SHARE) if self._seen_quiet else 2)
+        return self._repeats[name] < (max(2, kept) if self._seen_quiet else 2)
 
     def _keep(self, name: str, pair: Pair) -> None:
         for side, timed in zip(self.sides[name], pair, strict=True):

@@ -27,12 +27,13 @@ import pytest
 from prooflops.gate import cleanup_process
 from prooflops.gate.call_resources import measured_in
 from prooflops.gate.child_plugin import RECORD, TASK
+from prooflops.machine.core_speed import slowness
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The child plugin and all that it imports of this package; in a child they are a package of their own, COPY.
 COPIED = (
     "gate/child_plugin.py", "gate/call_resources.py", "history/plain.py", "machine/contention.py", "machine/cpu.py",
-    "machine/instructions.py",
+    "machine/core_speed.py", "machine/instructions.py",
 )  # fmt: skip
 COPY = "prooflops_gate"
 PREFIX, OWNER = "prooflops-gate-", "owner"  # of the folder of a run, and the file in it with the run's process
@@ -98,6 +99,7 @@ class Replicates:
         self.examined: Sequence[str] = ()  # benchmarks of which both sides have had a figure
         self._resources = resources  # whether memory and instructions are measured
         self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
+        self._fastest_s: dict[str, float] = {}  # of the loop of `CoreSpeed`, by label: another Python, another loop
         self._stack = ExitStack()
 
     def __enter__(self) -> Replicates:
@@ -160,6 +162,7 @@ class Replicates:
             "paces": dict(paces or {}),
             "examined": list(self.examined),
             "measured": measured_in(self._by_side[side.label]) if self._resources else "",
+            "fastest_s": self._fastest_s.get(side.label),
         }
         began = time.monotonic()
         code = self._process(side, targets, {TASK: json.dumps(task), RECORD: str(path)}, output)
@@ -170,7 +173,18 @@ class Replicates:
             raise ReplicateFailed(self._failure(side, code, output, found["errors"] if found else []))
         prefix, modules, reports, calls = (found[key] for key in ("prefix", "modules", "reports", "calls"))
         self._by_side[side.label] += bool(record["benchmarks"])
+        self._label_slow(record, side, calls, found["fastest_s"])
         return Replicate(side, record, prefix, modules, reports, calls, wall_s)
+
+    def _label_slow(
+        self, record: dict[str, Any], side: Side, calls: Mapping[str, Mapping[str, Any]], fastest_s: float
+    ) -> None:
+        """Labels the benchmarks during which the core never ran at the speed that any process of this side saw."""
+        fastest_s = self._fastest_s[side.label] = min(fastest_s, self._fastest_s.get(side.label, fastest_s))
+        for bench in record["benchmarks"]:
+            if why := slowness(calls.get(bench["fullname"], {}).get("stretch_s"), fastest_s):
+                extra = bench.setdefault("extra_info", {})
+                extra["contention"] = {**(extra.get("contention") or {}), "contended": True, "why": why}
 
     def _process(self, side: Side, targets: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
         """The exit code; None where it took too long."""

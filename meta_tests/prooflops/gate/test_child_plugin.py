@@ -55,6 +55,20 @@ def test_one_file_has_what_comparing_needs_with_the_plugin_and_without(
     assert "test_it" in done.modules
 
 
+def test_a_benchmark_beside_which_the_core_never_ran_as_fast_as_before_is_labelled(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_timed(benchmark):\n    benchmark(sum, [1, 2])\n")
+    side = Side("here", sys.executable, tmp_path)
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        first = replicates.run(side, ["test_it.py"], None)
+        replicates._fastest_s["here"] /= 100  # as if an earlier process had seen such a core
+        then = replicates.run(side, ["test_it.py"], None)
+    assert first.calls["test_it.py::test_timed"]["stretch_s"] < 1.0
+    (benchmark,) = then.record["benchmarks"]
+    contention = benchmark["extra_info"]["contention"]
+    assert contention["contended"], contention
+    assert "of its speed" in contention["why"], contention
+
+
 def test_a_file_that_cannot_be_collected_is_named_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("raise RuntimeError('broken on purpose')\n")
     with Replicates(config(tmp_path), limit_s=60) as replicates, pytest.raises(ReplicateFailed) as failed:

@@ -1,0 +1,97 @@
+"""A core that its host shares is seen to be slow, waited for, and named."""
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from prooflops.machine import core_speed
+from prooflops.machine.core_speed import EVERY_S, PATIENCE_S, SLOW, CoreSpeed, slowness
+
+LOOP_S = 25e-6
+
+
+class Host:
+    """A clock, and a core that takes `times` as long from the first moment on, until the second."""
+
+    def __init__(self, *slow: tuple[float, float, float]) -> None:
+        self.now, self.slow = 100.0, [(100.0 + start, 100.0 + end, times) for start, end, times in slow]
+
+    def clock(self) -> float:
+        return self.now
+
+    def loop(self) -> float:
+        taken = LOOP_S * next((times for start, end, times in self.slow if start <= self.now < end), 1.0)
+        self.now += taken
+        return taken
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch):
+    def use(host: Host, fastest_s: float = LOOP_S) -> CoreSpeed:
+        monkeypatch.setattr(core_speed, "perf_counter", host.clock)
+        monkeypatch.setattr(core_speed, "_timed_loop", host.loop)
+        return CoreSpeed(fastest_s)
+
+    return use
+
+
+def test_a_benchmark_waits_for_full_speed_and_no_longer_than_its_patience(on) -> None:
+    host = Host((0.0, 0.02, 1.8))
+    speed = on(host)
+    speed.look()
+    assert 100.02 <= host.now < 100.021, host.now
+
+    host = Host((0.0, 9.0, 1.8))
+    speed = on(host)
+    waited = []
+    for _ in range(4):
+        began = host.now
+        speed.begin()
+        speed.look()
+        waited.append(host.now - began)
+    assert waited[0] == pytest.approx(PATIENCE_S, abs=3e-4)
+    assert all(later == pytest.approx(before / 2, abs=3e-4) for before, later in pairwise(waited)), waited
+
+
+def test_only_a_stretch_between_two_fast_looks_counts_as_fast(on) -> None:
+    host = Host((0.001, 0.01, 1.8))
+    speed = on(host)
+    speed.look()
+    host.now += 0.003  # rounds that became slow
+    speed.look(last=True)
+    assert slowness(speed.stretch_s, speed.fastest_s) == "this core ran at 56% of its speed"
+
+    host.now = 100.02
+    speed.look()
+    host.now += 0.003
+    speed.look(last=True)
+    assert slowness(speed.stretch_s, speed.fastest_s) == ""
+
+
+def test_looks_that_follow_closely_cost_nothing(on) -> None:
+    host = Host()
+    speed = on(host)
+    speed.look()
+    after = host.now
+    speed.look()
+    assert host.now == after
+    host.now += 2 * EVERY_S
+    speed.look()
+    assert host.now > after + 2 * EVERY_S
+
+
+def test_without_a_figure_of_earlier_processes_the_fastest_loop_so_far_is_full_speed(on) -> None:
+    host = Host((0.0, 0.004, SLOW + 0.1))
+    speed = on(host, math.inf)
+    speed.look()
+    host.now += 0.005
+    speed.look()
+    assert speed.fastest_s == pytest.approx(LOOP_S)
+    assert slowness(speed.stretch_s, speed.fastest_s)
+
+
+def test_a_benchmark_with_a_single_look_says_nothing(on) -> None:
+    speed = on(Host())
+    speed.look()
+    assert slowness(speed.stretch_s, speed.fastest_s) == ""

@@ -1,0 +1,82 @@
+"""Whether this core runs at its full speed now.
+
+A core of a virtual machine often shares its silicon with another guest: for milliseconds to seconds it then runs at
+half its speed, which neither the load nor the time stolen shows. A short loop of fixed work does. Standard library
+only: it is copied beside the gate's processes.
+"""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+
+ITERATIONS = 1000  # of the loop: some 25 µs
+# A loop that takes this much longer than the fastest one is slow. At full speed 99 of 100 are within 1.05; a core whose
+# twin is busy takes 1.5 to 2 times as long.
+SLOW = 1.15
+EVERY_S = 0.002  # between two looks while a benchmark runs: 2 % of its time
+PATIENCE_S = 0.05  # that a benchmark waits for full speed in all
+
+
+class CoreSpeed:
+    """Waits for full speed before a benchmark and between its rounds, and keeps how fast its best stretch was.
+
+    `fastest_s`: of the loop, as far as earlier processes know it. It falls as faster ones are seen.
+    """
+
+    def __init__(self, fastest_s: float = math.inf) -> None:
+        self.fastest_s = fastest_s
+        self._patience_s = PATIENCE_S
+        self.begin()
+
+    def begin(self) -> None:
+        """A new benchmark."""
+        self.stretch_s = math.inf  # the slower loop of those before and after the fastest stretch
+        self._left_s, self._last_s, self._looked_at = self._patience_s, math.inf, -math.inf
+
+    def look(self, *, last: bool = False) -> None:
+        """Before a round, and `last` after all of them: ends the stretch since the look before, and waits if slow."""
+        now = perf_counter()
+        if now - self._looked_at < EVERY_S and not last:
+            return
+        loop_s = self._loop()
+        self.stretch_s = min(self.stretch_s, max(self._last_s, loop_s))
+        if not last and loop_s > SLOW * self.fastest_s and self._left_s > 0:
+            loop_s = self._wait(loop_s)
+        self._last_s, self._looked_at = loop_s, perf_counter()
+
+    def _wait(self, loop_s: float) -> float:
+        """Loops until one is fast. In vain, the next benchmark waits for a shorter time: it may stay slow for long."""
+        began = perf_counter()
+        while loop_s > SLOW * self.fastest_s and perf_counter() - began < self._left_s:
+            loop_s = self._loop()
+        self._left_s -= perf_counter() - began
+        in_vain = loop_s > SLOW * self.fastest_s
+        self._patience_s = self._patience_s / 2 if in_vain else PATIENCE_S
+        return loop_s
+
+    def _loop(self) -> float:
+        """The faster of two loops: an interrupt does not hit both."""
+        loop_s = min(_timed_loop(), _timed_loop())
+        self.fastest_s = min(self.fastest_s, loop_s)
+        return loop_s
+
+
+def _timed_loop() -> float:
+    began = perf_counter()
+    for _ in range(ITERATIONS):
+        pass
+    return perf_counter() - began
+
+
+def slowness(stretch_s: float | None, fastest_s: float) -> str:
+    """In words, where even the fastest stretch of a benchmark was slow; empty where it was not, or nothing is known.
+
+    >>> slowness(51e-6, 25.5e-6)
+    'this core ran at 50% of its speed'
+    >>> slowness(26e-6, 25.5e-6), slowness(None, 25.5e-6)
+    ('', '')
+    """
+    if stretch_s is None or not SLOW * fastest_s < stretch_s < math.inf:
+        return ""
+    return f"this core ran at {fastest_s / stretch_s:.0%} of its speed"
