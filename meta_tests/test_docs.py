@@ -167,7 +167,7 @@ def fixtures_of(*modules: str) -> set[str]:
     return {
         name
         for file in files
-        for name in re.findall(r"^@pytest\.fixture.*\ndef (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+        for name in re.findall(r"^@pytest\.fixture.*\ndef ([a-z]\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
 
 
