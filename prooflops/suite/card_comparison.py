@@ -5,18 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, inf, log
+from math import exp, log
 from typing import Any
 
 from prooflops.console.tables import engineering
 from prooflops.history.records import is_ignored
+from prooflops.statistics.outliers import FEWEST, LEAST_SHARE, LEVEL, Deviation, deviations
 from prooflops.suite.verdicts import RED
 
 ALONE, AT_ONCE = "alone", "at once"
-# An outlier is at least this far from the median card by both measures.
-LEAST_SHARE = 0.03
-LEAST_Z = 3.5  # Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993
-FEWEST_CARDS = 3  # where two differ, either could be the odd one
 
 
 @dataclass(frozen=True)
@@ -46,39 +43,6 @@ class CardRun:
         return {str(row["fullname"]): float(row["stats"]["median"]) for row in rows if not is_ignored(row)}
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """How far one card is from the median card: as a share of it, and in robust standard deviations."""
-
-    share: float
-    z: float
-    outlier: bool
-
-
-def deviations(values: Sequence[float]) -> list[Deviation]:
-    """Each value against the median of them all.
-
-    z is the distance from the median over 1.4826 times the median absolute deviation, which is the standard deviation
-    where the values are normal. An outlier is beyond 3.5 by z *and* beyond 3 %: among a few equal cards the deviation
-    is tiny, and z large for a trifle. Two values are too few for an outlier.
-
-    >>> [each.outlier for each in deviations([1.0, 1.01, 0.99, 1.1])], deviations([1.0, 1.0, 1.02])[2].outlier
-    ([False, False, False, True], False)
-    """
-    from scipy.stats import median_abs_deviation
-
-    middle = statistics.median(values)
-    spread = float(median_abs_deviation(values, scale="normal"))
-    rows = []
-    for value in values:
-        distance = value - middle
-        z = distance / spread if spread else inf * (1 if distance > 0 else -1) if distance else 0.0
-        share = distance / middle
-        far = len(values) >= FEWEST_CARDS and abs(share) >= LEAST_SHARE and abs(z) >= LEAST_Z
-        rows.append(Deviation(share, z, far))
-    return rows
-
-
 Times = Mapping[str, Mapping[str, float]]  # of each benchmark, on each card that has one
 
 
@@ -102,8 +66,10 @@ def mean(rows: Times) -> Times:
 
 def compare_times(rows: Times) -> dict[str, dict[str, Deviation]]:
     """How far each card's time is from the median, for each benchmark that two or more cards have."""
+    compared = {name: row for name, row in rows.items() if len(row) > 1}
     return {
-        name: dict(zip(row, deviations(list(row.values())), strict=True)) for name, row in rows.items() if len(row) > 1
+        name: dict(zip(row, deviations(list(row.values()), tests=len(compared)), strict=True))
+        for name, row in compared.items()
     }
 
 
@@ -157,15 +123,15 @@ def why_no_outlier(runs: Sequence[CardRun]) -> list[str]:
         rows = compare_times(times_of(runs, phase))
         if not rows:
             lines.append(f"not compared {phase}: no benchmark has a time on two cards")
-        elif max(map(len, rows.values())) < FEWEST_CARDS:
+        elif max(map(len, rows.values())) < FEWEST:
             too_few.append(phase)
         elif not any(each.outlier for row in rows.values() for each in row.values()):
             without.append(phase)
         lines += missing_times(runs, phase)
-    if too_few and number_of_cards(runs) < FEWEST_CARDS:
-        lines.insert(0, f"no outlier is named {' or '.join(too_few)}: two cards are too few")
+    if too_few and number_of_cards(runs) < FEWEST:
+        lines.insert(0, f"no outlier is named {' or '.join(too_few)}: fewer than {FEWEST} cards are too few")
     if without:
-        far = f"{LEAST_SHARE:.0%} and {LEAST_Z} robust deviations from the median card"
+        far = f"{LEAST_SHARE:.0%} from the median card and further than {LEVEL:.0%} of sound boxes would have one"
         lines.insert(0, f"no outlier {' or '.join(without)}: no card is {far}")
     return lines
 
@@ -185,8 +151,8 @@ def missing_times(runs: Sequence[CardRun], phase: str) -> list[str]:
     for cards, names in few.items():
         if len(cards) == 1:
             lines.append(f"not compared {phase}: {', '.join(names)}: a time on {cards[0]} only")
-        elif len(cards) < FEWEST_CARDS <= number_of_cards(runs):
-            why = f"a time on {' and '.join(cards)} only, and two are too few"
+        elif len(cards) < FEWEST <= number_of_cards(runs):
+            why = f"a time on {' and '.join(cards)} only, and fewer than {FEWEST} are too few"
             lines.append(f"no outlier is named {phase}: {', '.join(names)}: {why}")
     return lines
 

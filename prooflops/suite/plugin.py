@@ -66,6 +66,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--report", metavar="DIR", default="reports", help="folder of report.html, report.md and verdicts.json"
     )
     group.addoption(
+        "--report-compare", metavar="DIR", action="append", default=[], help="run nothing, and compare the run records "
+        "in a folder, file or storage on one page, compare.html: machines, versions, bad nodes; may be repeated"
+    )  # fmt: skip
+    group.addoption(
+        "--report-price", metavar="NAME=USD", action="append", default=[], help="with --report-compare: the price of "
+        "an hour of a device, by a part of its name, such as H100=2.99"
+    )  # fmt: skip
+    group.addoption(
         "--known-failures", metavar="FILE", help="claims known to fail on this machine: one id a line, # comments"
     )
     group.addoption(
@@ -75,7 +83,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    if config.option.device != "all" or config.option.help or config.option.version:
+    if config.option.help or config.option.version:
+        return None
+    if config.option.report_price and not config.option.report_compare:
+        raise pytest.UsageError("--report-price needs --report-compare")
+    if config.option.report_compare:
+        from prooflops.suite.fleet import command
+
+        return command.run(config)
+    if config.option.device != "all":
         return None
     from prooflops.suite import all_devices  # before a run is configured, which would ask the device
 

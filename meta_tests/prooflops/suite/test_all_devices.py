@@ -48,7 +48,7 @@ def validate(tmp_path: Path, *cards: Card) -> tuple[int, str, list[CardRun]]:
 
 
 def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path: Path) -> None:
-    code, said, found = validate(tmp_path, card("gpu:0"), card("gpu:1"), card("slow", 0.06))
+    code, said, found = validate(tmp_path, *(card(f"gpu:{n}") for n in range(3)), card("slow", 0.06))
     assert code == 1, said
     assert "slow alone: exit 1, with a record" in said
     assert "gpu:0 alone: exit 1" not in said
@@ -64,7 +64,7 @@ def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path: Path) -> Non
     all_devices.store(found, tmp_path / "history")
     stored = [json.loads(file.read_text()) for file in (tmp_path / "history").rglob("*.json")]
     assert {each["prooflops"]["fingerprint"]["card"] for each in stored} == {
-        f"{name} {phase}" for name in ("gpu:0", "gpu:1", "slow") for phase in (ALONE, AT_ONCE)
+        f"{name} {phase}" for name in ("gpu:0", "gpu:1", "gpu:2", "slow") for phase in (ALONE, AT_ONCE)
     }
 
 

@@ -1,0 +1,57 @@
+"""`--report-compare`: a page, a table and an exit code from many records."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meta_tests.prooflops.suite.fleet.simulated import write_records
+from meta_tests.prooflops.suite.fleet.test_nodes import RECORD
+from prooflops.suite.fleet import command
+
+HOSTILE = '<script>alert("x")</script>\u202e'
+
+
+def config(tmp_path: Path, *folders: Path, **more: Any) -> Any:
+    option = {"report": str(tmp_path / "out"), "report_compare": [*map(str, folders)], "report_price": [], **more}
+    return SimpleNamespace(option=SimpleNamespace(**option))
+
+
+def test_a_bad_machine_is_a_suspect_and_by_a_second_run_bad(tmp_path: Path) -> None:
+    said: list[str] = []
+    write_records(tmp_path / "first", RECORD, 12, 1, 0.2)
+    assert command.run(config(tmp_path, tmp_path / "first"), said.append) == 0
+    assert any(line.startswith("suspect: node-0") and "at the same time as node-" in line for line in said), said
+    again = {**RECORD, "datetime": "2026-01-02T00:00:00+00:00"}
+    write_records(tmp_path / "second", again, 12, 1, 0.2, seed=1)
+    said.clear()
+    assert command.run(config(tmp_path, tmp_path / "first", tmp_path / "second"), said.append) == 1
+    assert any(line.startswith("bad: node-0") for line in said), said
+    for name in ("compare.md", "compare.html"):
+        assert "node-0" in (tmp_path / "out" / name).read_text(encoding="utf-8")
+
+
+def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
+    fingerprint = {**RECORD["prooflops"]["fingerprint"], "name": HOSTILE}
+    record = {**RECORD, "prooflops": {**RECORD["prooflops"], "fingerprint": fingerprint}}
+    write_records(tmp_path / "first", record, 2, 0, 0.0)
+    command.run(config(tmp_path, tmp_path / "first"), lambda line: None)
+    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;" in page
+    assert "\u202e" not in page
+
+
+def test_a_wrong_source_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(pytest.UsageError, match="no such folder or file"):
+        command.run(config(tmp_path, tmp_path / "nowhere"))
+
+
+@pytest.mark.prove
+def test_a_thousand_records_are_compared_in_seconds(tmp_path: Path) -> None:
+    write_records(tmp_path / "first", RECORD, 1024, 10, 0.1)
+    began = time.process_time()
+    command.run(config(tmp_path, tmp_path / "first"), lambda line: None)
+    assert time.process_time() - began < 10

@@ -1,0 +1,131 @@
+"""Which of N machines of one kind is far from the others, at a stated rate of false alarms for all of them together.
+
+The distance is the modified z: from the median, over 1.4826 times the median absolute deviation, which one bad machine
+does not move. Of N healthy machines the largest |z| grows with N, and for small N it is huge by chance, as the
+deviation of few values is often tiny; so a fixed limit such as 3.5 names somebody in most healthy fleets of 64 machines
+and 100 benchmarks. The limit here depends on N, on how many benchmarks are looked at, and on how heavy the tails are:
+times of healthy machines are far from normal, and in a hundred thousand of them the tail is all that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEVEL = 0.05  # the chance that a healthy fleet has a machine named, in any benchmark
+LEAST_SHARE = 0.03  # smaller distances are of no practical interest
+FEWEST = 4  # of three, any one can be as far from the two others by chance
+LARGEST_SIMULATED = 64
+TAIL = 0.005  # the share of all values by which the tail is known
+FEWEST_VALUES = 1000  # for a tail: five are in it
+FREEDOMS = (2, 3, 4, 5, 6, 8, 12, 20, 50)  # of Student's t, whose tails are tried
+NORMAL = 1.4826  # times the median absolute deviation is the standard deviation
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far one machine is from the median one: as a share of it, and in robust standard deviations.
+
+    `least`: the smallest share at which it would be named an outlier; infinite where too few machines are compared.
+    """
+
+    share: float
+    z: float
+    least: float
+
+    @property
+    def outlier(self) -> bool:
+        return abs(self.share) >= self.least
+
+
+def deviations(
+    times: Sequence[float], tests: int = 1, level: float = LEVEL, freedom: float = math.inf
+) -> list[Deviation]:
+    """Each time against the median of them all. `tests`: of so many benchmarks, among which the level is divided.
+
+    An outlier is beyond `threshold(N, level / tests, freedom)` by z and beyond 3 %.
+
+    >>> [each.outlier for each in deviations([1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.2])].index(True)
+    7
+    """
+    import numpy as np
+
+    logs = np.log(np.asarray(times, dtype=float))
+    middle, scale = middle_and_scale(logs)
+    least = least_share(scale, len(times), level / tests, freedom)
+    found = []
+    for log in logs.tolist():
+        distance = log - middle
+        z = distance / scale if scale else math.copysign(math.inf, distance) if distance else 0.0
+        found.append(Deviation(math.copysign(math.expm1(abs(distance)), distance), z, least))
+    return found
+
+
+def least_share(scale: float, machines: int, level: float, freedom: float = math.inf) -> float:
+    """The smallest share at which one of so many machines would be named, of logs of this scale."""
+    if machines < FEWEST:
+        return math.inf
+    return max(math.expm1(min(threshold(machines, level, freedom) * scale, 700.0)), LEAST_SHARE)
+
+
+def middle_and_scale(logs: NDArray[Any]) -> tuple[float, float]:
+    """The median, and 1.4826 times the median distance from it."""
+    import numpy as np
+
+    middle = float(np.median(logs))
+    return middle, NORMAL * float(np.median(np.abs(logs - middle)))
+
+
+def tail_freedom(z: Sequence[float]) -> float:
+    """How heavy the tail of many z is: the degrees of freedom of Student's t with as much in it; inf for a normal.
+
+    Read off the fast side, in which bad machines are not: by the value that 0.5 % lie below, over the scale. Of less
+    than 1,000 values it is taken for that of 5 degrees, as nothing is known.
+    """
+    import numpy as np
+    from scipy import stats
+
+    values = np.asarray(z, dtype=float)
+    values = values[np.isfinite(values)]
+    if len(values) < FEWEST_VALUES:
+        return 5.0
+    far = -float(np.quantile(values, TAIL))
+    for freedom in FREEDOMS:
+        if far >= float(stats.t.isf(TAIL, freedom) / (NORMAL * stats.t.isf(0.25, freedom))):
+            return float(freedom)
+    return math.inf
+
+
+@cache
+def threshold(machines: int, level: float, freedom: float = math.inf) -> float:
+    """The |z| that the farthest of so many healthy machines exceeds with the chance `level`.
+
+    Simulated for up to 64 values of Student's t with `freedom`; above, the chances of all machines are added, and a
+    twentieth of the limit for what is not known of the scale.
+
+    >>> threshold(8, 0.05) < threshold(4, 0.05), threshold(64, 0.05) < threshold(64, 0.0005)
+    (True, True)
+    """
+    import numpy as np
+    from scipy import stats
+
+    if machines < FEWEST:
+        raise ValueError(f"machines must be at least {FEWEST}, got {machines}")
+    if machines > LARGEST_SIMULATED:
+        far = stats.t.isf(level / (2 * machines), freedom) / (NORMAL * stats.t.isf(0.25, freedom))
+        return float(far * (1 + 3 / machines**0.5 / 5))
+    random = np.random.default_rng(machines)
+    farthest = []
+    for _ in range(math.ceil(min(25 / level, 200_000) / 10_000)):
+        fleets = random.standard_normal((10_000, machines), dtype=np.float32)
+        if freedom < math.inf:
+            fleets /= np.sqrt(random.chisquare(freedom, fleets.shape) / freedom).astype(np.float32)
+        distances = np.abs(fleets - np.median(fleets, axis=1, keepdims=True))
+        farthest.append(distances.max(axis=1) / (NORMAL * np.median(distances, axis=1)))
+    return float(np.quantile(np.concatenate(farthest), 1 - level))

@@ -1,0 +1,199 @@
+"""Names the machines of one kind that are slower than the others, and says from what on it would.
+
+A healthy fleet has a machine named with a chance of 5 % in all, half of it for the machines as a whole (the median of
+their deviations over all benchmarks), half for single benchmarks; see `prooflops.statistics.outliers`. Who is named is
+a suspect until a second run, best taken at the same time as one of a good machine, says the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from prooflops.statistics.outliers import (
+    FEWEST,
+    LEAST_SHARE,
+    LEVEL,
+    Deviation,
+    deviations,
+    least_share,
+    middle_and_scale,
+    tail_freedom,
+)
+from prooflops.suite.fleet.nodes import NodeRun
+
+OVERALL = ""  # stands for all benchmarks together
+TOO_FAR = 0.10  # where only larger shares would be named, nothing is said of a machine
+SUSPECT, CONFIRMED, ONE_OFF = "suspect", "bad", "one-off"
+
+Times = Mapping[str, Mapping[str, float]]  # by benchmark and node
+
+
+@dataclass(frozen=True)
+class Named:
+    """A machine that is slower than the others."""
+
+    node: str
+    slower: Mapping[str, Deviation]  # by benchmark; OVERALL for the machine as a whole
+    compared: int  # benchmarks
+    state: str
+    beside: str  # a good machine, for the second try; or that of the second try
+    common: Sequence[str] = ()  # what it has in common with the others named, and few of the rest have
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The machines of one kind."""
+
+    kind: str
+    nodes: Sequence[str]
+    named: Sequence[Named]
+    faster: Sequence[str]
+    least: Mapping[str, float]  # the smallest share at which one would be named; OVERALL for machines as a whole
+
+    @property
+    def bad(self) -> list[Named]:
+        return [each for each in self.named if each.state == CONFIRMED]
+
+    @property
+    def limits(self) -> str:
+        """What this comparison can see, in a sentence."""
+        if len(self.nodes) < FEWEST:
+            return (f"cannot tell: {len(self.nodes)} of this kind, and with fewer than {FEWEST} "
+                    "nobody can say which is the odd one")  # fmt: skip
+        if OVERALL not in self.least:
+            return "cannot tell: too few benchmarks were run on enough of them"
+        overall = self.least[OVERALL]
+        single = [share for name, share in self.least.items() if name != OVERALL]
+        seen = sum(share <= TOO_FAR for share in single)
+        whole = f"one that is {overall:.1%} slower overall would be named"
+        if overall > TOO_FAR:
+            whole = f"cannot tell about a machine less than {overall:.0%} slower overall"
+        return f"{whole}; in {seen} of {len(single)} single benchmarks one {TOO_FAR:.0%} slower"
+
+
+def fleets(runs: Sequence[NodeRun]) -> list[Fleet]:
+    """A fleet for each kind of device that these runs, oldest first, are of."""
+    kinds: dict[str, list[NodeRun]] = {}
+    for run in runs:
+        kinds.setdefault(run.kind, []).append(run)
+    return [fleet(kind, group) for kind, group in kinds.items()]
+
+
+def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
+    first: dict[str, NodeRun] = {}
+    again: dict[str, NodeRun] = {}
+    for run in runs:
+        if run.node in first:
+            again[run.node] = run
+        else:
+            first[run.node] = run
+    times = by_benchmark(first)
+    found = compare(times)
+    slower, faster = far_nodes(found)
+    healthy = [node for node in first if node not in slower]
+    overall = found.get(OVERALL, {})
+    best = min(healthy, key=lambda node: abs(overall[node].share) if node in overall else math.inf, default="")
+    states = {node: second_try(node, slower, times, again) for node in slower}
+    traits = common_traits({node: first[node].traits for node in slower}, [first[node].traits for node in healthy])
+    named = [
+        Named(
+            node,
+            slower[node],
+            sum(node in row for name, row in found.items() if name != OVERALL),
+            *(states[node] or (SUSPECT, best)),
+            common=traits,
+        )
+        for node in sorted(slower, key=lambda node: -max(each.share for each in slower[node].values()))
+    ]
+    least = {name: next(iter(row.values())).least for name, row in found.items() if row}
+    return Fleet(kind, list(first), named, faster, least)
+
+
+def by_benchmark(runs: Mapping[str, NodeRun]) -> Times:
+    rows: dict[str, dict[str, float]] = {}
+    for node, run in runs.items():
+        for name, time_s in run.times_s.items():
+            rows.setdefault(name, {})[node] = time_s
+    return rows
+
+
+def compare(times: Times) -> dict[str, dict[str, Deviation]]:
+    """Every machine's deviation in each benchmark that enough have, and under OVERALL in all of them together."""
+    import numpy as np
+
+    shared = {name: row for name, row in times.items() if len(row) >= FEWEST}
+    if not shared:
+        return {}
+    found = {name: dict(zip(row, deviations(list(row.values())), strict=True)) for name, row in shared.items()}
+    freedom = tail_freedom([each.z for row in found.values() for each in row.values()])
+    for name, row in found.items():
+        _, scale = middle_and_scale(np.log([*shared[name].values()]))
+        least = least_share(scale, len(row), LEVEL / (2 * len(shared)), freedom)
+        found[name] = {node: replace(each, least=least) for node, each in row.items()}
+    scores = overall_scores(shared)
+    if len(scores) >= FEWEST:
+        values = [math.exp(score) for score in scores.values()]
+        freedom = tail_freedom(list(scores.values()))
+        found[OVERALL] = dict(zip(scores, deviations(values, tests=2, freedom=freedom), strict=True))
+    return found
+
+
+def overall_scores(times: Times) -> dict[str, float]:
+    """Of each machine that ran at least half of the benchmarks: its median log distance from the median machine."""
+    distances: dict[str, list[float]] = {}
+    for row in times.values():
+        middle = math.log(median(row.values()))
+        for node, time_s in row.items():
+            distances.setdefault(node, []).append(math.log(time_s) - middle)
+    return {node: median(group) for node, group in distances.items() if 2 * len(group) >= len(times)}
+
+
+def far_nodes(found: Mapping[str, Mapping[str, Deviation]]) -> tuple[dict[str, dict[str, Deviation]], list[str]]:
+    """The machines that are slower, each with where; and those that are faster, overall or somewhere."""
+    slower: dict[str, dict[str, Deviation]] = {}
+    faster: dict[str, None] = {}
+    for name, row in found.items():
+        for node, each in row.items():
+            if each.outlier and each.share > 0:
+                slower.setdefault(node, {})[name] = each
+            elif each.outlier:
+                faster[node] = None
+    return slower, [node for node in faster if node not in slower]
+
+
+def second_try(
+    node: str, slower: Mapping[str, Mapping[str, Deviation]], first: Times, again: Mapping[str, NodeRun]
+) -> tuple[str, str] | None:
+    """Whether the machine's newest run says the same, beside the newest of good machines where there are any.
+
+    Without those, beside what the fleet took at first, which another clock or driver since then would shift.
+    """
+    if node not in again:
+        return None
+    good = {each: run for each, run in again.items() if each not in slower}
+    beside, newest = by_benchmark(good), again[node].times_s
+    distances = {
+        name: math.log(time_s / median((beside.get(name) or first[name]).values()))
+        for name, time_s in newest.items()
+        if name in first
+    }
+    if distances:
+        distances[OVERALL] = median(distances.values())
+    far = math.log1p(LEAST_SHARE)
+    confirmed = any(distances.get(name, 0.0) >= far for name in slower[node])
+    return CONFIRMED if confirmed else ONE_OFF, ", ".join(sorted(good)[:3])
+
+
+def common_traits(named: Mapping[str, Mapping[str, str]], healthy: Sequence[Mapping[str, str]]) -> list[str]:
+    """What all of the machines named have, and at most half of the others."""
+    counts = Counter(pair for traits in named.values() for pair in traits.items())
+    rest = Counter(pair for traits in healthy for pair in traits.items())
+    return [
+        f"{key} {value}: all {len(named)} named, {rest[key, value]} of {len(healthy)} others"
+        for (key, value), count in sorted(counts.items())
+        if count == len(named) and 2 * rest[key, value] <= len(healthy)
+    ]

@@ -1,0 +1,108 @@
+"""`--report-compare`: reads the records of many runs, prints and writes one page, and runs no test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prooflops import __version__
+from prooflops.console.tables import aligned, markdown_table
+from prooflops.history import records as history
+from prooflops.suite.fleet import comparison
+from prooflops.suite.fleet.bad_nodes import OVERALL, SUSPECT, Fleet, Named, fleets
+from prooflops.suite.fleet.nodes import NodeRun, read_runs
+from prooflops.suite.report import page
+from prooflops.suite.report.drawing import Table
+
+MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
+
+
+def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
+    """The whole of `--report-compare`; 1 where a machine is bad by two runs. Raises UsageError for a bad argument."""
+    try:
+        runs, unreadable = read_runs(config.option.report_compare)
+        kinds = list(dict.fromkeys(run.kind for run in runs))
+        prices = comparison.validated_prices(config.option.report_price, kinds)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    found = fleets(runs)
+    tables = {title: rows for title, rows in tables_of(runs, prices).items() if len(rows) > 1}
+    lines = [*headline(runs, found), *(f"unreadable: {line}" for line in unreadable)]
+    folder = Path(config.option.report)
+    text = ["# Runs compared", "", *(f"- {line}" for line in lines), ""]
+    for title, rows in tables.items():
+        text += [f"## {title}", "", *markdown_table(rows), ""]
+    html = page.render(
+        "fleet.html.j2",
+        version=__version__,
+        runs=runs,
+        fleets=[(fleet, [(named, described(named)) for named in fleet.named]) for fleet in found],
+        unreadable=unreadable,
+        tables={title: Table(rows[0], rows[1:]) for title, rows in tables.items()},
+        nodes=len({run.node for run in runs}),
+    )
+    for line in lines:
+        say(line)
+    for title, rows in tables.items():
+        shown = rows[: MOST_PRINTED + 1]
+        for line in ("", title, *aligned(shown)):
+            say(line)
+        if len(rows) > len(shown):
+            say(f"and {len(rows) - len(shown)} more on the page")
+    history.write_atomically(folder / "compare.md", "\n".join(text) + "\n")
+    history.write_atomically(folder / "compare.html", html)
+    say(f"report: {folder}/compare.html")
+    return int(any(fleet.bad for fleet in found))
+
+
+def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[list[str]]]:
+    """The tables, each with its head; one without rows has its head alone."""
+    shown = comparison.columns(runs)
+    head = [column.title for column in shown]
+    return {
+        "Claims that differ": [["claim", *head], *comparison.differing_claims(shown)],
+        "Best rate of each dtype": [["", *head], *comparison.rates(shown, prices)],
+        f"Time, against {shown[0].title}": [["benchmark", *head], *comparison.times(shown)],
+    }
+
+
+def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
+    """What was compared, who is named, and what could not be seen."""
+    days = sorted({run.date[:10] for run in runs})
+    lines = [f"{len(runs)} runs of {len({run.node for run in runs})} machines, {days[0]} to {days[-1]}"]
+    for fleet in found:
+        lines.append(f"{fleet.kind}, {len(fleet.nodes)} machines: {summary(fleet)}; {fleet.limits}")
+        lines += [described(named) for named in fleet.named[:MOST_PRINTED]]
+        if len(fleet.named) > MOST_PRINTED:
+            lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")
+        if fleet.named and fleet.named[0].common:
+            lines.append(f"those named have in common: {'; '.join(fleet.named[0].common)}")
+        if fleet.faster:
+            lines.append(f"faster than the others: {', '.join(fleet.faster)}")
+    return lines
+
+
+def summary(fleet: Fleet) -> str:
+    states = [named.state for named in fleet.named]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    return counts or "none is named slower than the others"
+
+
+def described(named: Named) -> str:
+    """One machine that is named: how much slower, where, and what is to be done."""
+    overall = named.slower.get(OVERALL)
+    single = {name: each for name, each in named.slower.items() if name != OVERALL}
+    parts = [f"{overall.share:.1%} slower overall (named from {overall.least:.1%} on)"] if overall else []
+    if single:
+        worst = max(single, key=lambda name: single[name].share)
+        name = worst.rpartition("::")[2].removeprefix("test_")
+        parts.append(
+            f"slower in {len(single)} of {named.compared} benchmarks, most in {name} by {single[worst].share:.1%}"
+        )
+    then = f"run it again at the same time as {named.beside}" if named.beside else "run it again"
+    if named.state != SUSPECT:
+        beside = f"beside {named.beside}" if named.beside else "without a good machine beside it"
+        then = f"a second run, {beside}, {'says the same' if named.state == 'bad' else 'does not say so'}"
+    return f"{named.state}: {named.node}: {'; '.join(parts)}; {then}"

@@ -1,0 +1,156 @@
+"""Many runs side by side: a column for each run, or for each kind of machine and its software where there are many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from prooflops.console.tables import engineering, share
+from prooflops.suite.fleet.nodes import NodeRun
+from prooflops.suite.report.measurement import Measurement
+
+MOST_COLUMNS = 8  # of single runs; more are put together
+EXA = 1e18
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Column:
+    """Runs that are shown as one: of each machine its newest."""
+
+    title: str
+    kind: str
+    runs: Sequence[NodeRun]
+
+    @cached_property
+    def verdicts(self) -> Mapping[str, Counter[str]]:
+        """By claim, how many of the machines gave each verdict."""
+        found: dict[str, Counter[str]] = {}
+        for run in self.runs:
+            for claim, verdict in run.verdicts.items():
+                if claim not in found:
+                    found[claim] = Counter()
+                found[claim][verdict] += 1
+        return found
+
+    def verdict(self, claim: str) -> str:
+        counts = self.verdicts.get(claim, Counter())
+        if len(counts) == 1:
+            return next(iter(counts))
+        return ", ".join(f"{verdict} ×{count}" for verdict, count in counts.most_common()) or "-"
+
+    def best(self, dtype: str) -> Measurement | None:
+        """The median machine's best arithmetic rate of a dtype."""
+        each = [run.best[dtype] for run in self.runs if dtype in run.best]
+        return sorted(each, key=lambda bench: bench.arithmetic_rate or 0.0)[len(each) // 2] if each else None
+
+    def time_s(self, name: str) -> float | None:
+        times = [run.times_s[name] for run in self.runs if name in run.times_s]
+        return median(times) if times else None
+
+    def spread(self, name: str) -> float:
+        """The widest among its runs, as a share of the median."""
+        return max((run.benchmarks[name].spread for run in self.runs if name in run.benchmarks), default=0.0)
+
+
+def columns(runs: Sequence[NodeRun]) -> list[Column]:
+    """The runs, oldest first, as columns, each titled by what tells it from the others."""
+    if len(runs) <= MOST_COLUMNS:
+        groups = [[run] for run in runs]
+        described = [{"kind": run.kind, "node": run.node, **run.software, "date": run.date[:16]} for run in runs]
+    else:
+        newest: dict[tuple[str, ...], dict[str, NodeRun]] = {}
+        for run in runs:
+            newest.setdefault((run.kind, *run.software.values()), {})[run.node] = run
+        groups = [[*group.values()] for group in newest.values()]
+        described = [{"kind": group[0].kind, **group[0].software, "machines": f"x{len(group)}"} for group in groups]
+    return [Column(title, group[0].kind, group) for title, group in zip(distinguishing(described), groups, strict=True)]
+
+
+def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Of each row what is not the same in all, the date only where nothing else tells two apart.
+
+    >>> distinguishing([{"node": "a", "torch": "2.6"}, {"node": "a", "torch": "2.7"}])
+    ['torch 2.6', 'torch 2.7']
+    """
+    differ = [
+        key for key in dict.fromkeys(key for row in rows for key in row) if len({row.get(key) for row in rows}) > 1
+    ]
+    shown = [key for key in differ if key != "date"]
+    if len({tuple(row.get(key) for key in shown) for row in rows}) < len(rows) and "date" in differ:
+        shown.append("date")
+    plain = ("kind", "node", "machines", "date")
+    return [
+        ", ".join(row[key] if key in plain else f"{key} {row[key]}" for key in shown if key in row)
+        or next(iter(row.values()))
+        for row in rows
+    ]
+
+
+def differing_claims(shown: Sequence[Column]) -> list[list[str]]:
+    """The claims whose verdict is not the same everywhere, with it in each column."""
+    claims = sorted({claim for column in shown for run in column.runs for claim in run.verdicts})
+    rows = [[claim, *(column.verdict(claim) for column in shown)] for claim in claims]
+    return [row for row in rows if len(set(row[1:])) > 1 or "×" in row[1]]
+
+
+def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str]]:
+    """Per dtype the best rate in each column, its share of the vendor's peak, and the price of 10^18 FLOPs."""
+    dtypes = dict.fromkeys(dtype for column in shown for run in column.runs for dtype in run.best)
+    rows = []
+    for dtype in dtypes:
+        best = [column.best(dtype) for column in shown]
+        rows.append([f"{dtype}, best rate", *(bench.rate_text if bench else "-" for bench in best)])
+        shares = [share(bench.info.get("mfu"), "no peak on record") if bench else "-" for bench in best]
+        rows.append([f"{dtype}, of the vendor's peak", *shares])
+        if prices:
+            rows.append([f"{dtype}, USD per 10^18 FLOPs", *map(price, shown, best, [prices] * len(shown))])
+    return rows
+
+
+def price(column: Column, bench: Measurement | None, prices: Mapping[str, float]) -> str:
+    hourly = prices.get(column.kind)
+    if hourly is None or bench is None or not bench.arithmetic_rate:
+        return "-"
+    return f"{hourly / HOUR_S / bench.arithmetic_rate * EXA:.3g}"
+
+
+def times(shown: Sequence[Column]) -> list[list[str]]:
+    """Each benchmark's time in the first column, and how many times that it takes in the others.
+
+    A quotient is marked "~" where it lies within the spreads of the two, and says nothing then.
+    """
+    names = dict.fromkeys(name for column in shown for run in column.runs for name in run.benchmarks)
+    rows = []
+    for name in names:
+        first = shown[0].time_s(name)
+        cells = [engineering(first, "s") if first else "-"]
+        for column in shown[1:]:
+            time_s = column.time_s(name)
+            if not first or not time_s:
+                cells.append(engineering(time_s, "s") if time_s else "-")
+                continue
+            within = abs(time_s / first - 1) <= max(shown[0].spread(name), column.spread(name))
+            cells.append(f"{'~ ' if within else ''}{time_s / first:.2f}x")
+        rows.append([name.rpartition("::")[2].removeprefix("test_"), *cells])
+    return rows
+
+
+def validated_prices(given: Sequence[str], kinds: Sequence[str]) -> dict[str, float]:
+    """By kind of device, from "H100=2.99": USD an hour. Raises ValueError for a price of none or of several."""
+    found: dict[str, float] = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        fitting = [kind for kind in kinds if name and name.lower() in kind.lower()]
+        try:
+            value = float(number)
+        except ValueError:
+            value = -1.0
+        if len(fitting) != 1 or not 0 < value < 1e9:
+            raise ValueError(f"--report-price should be NAME=USD_PER_HOUR with a part of one device's name, got "
+                             f"{text!r}; devices here: {', '.join(kinds)}")  # fmt: skip
+        found[fitting[0]] = value
+    return found
