@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,12 @@ _REQUIRED = object()
 Flag = bool | str | tuple[str, bool]  # a fixed one, or a key, and its default where that is True
 
 
+@dataclass
 class _Config:
     """The values of a config; it remembers which keys were read."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values, self.read = values, {"model_type"}
+    values: Mapping[str, Any]
+    read: set[str] = field(default_factory=lambda: {"model_type"})
 
     def __call__(self, *names: str, default: Any = _REQUIRED) -> Any:
         self.read.update(names)

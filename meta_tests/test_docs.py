@@ -15,7 +15,7 @@ import pytest
 from accounting import roofline
 from meta_tests.conftest import ROOT, run_pytest
 from prooflops.suite.evidence.command import parser
-from prooflops.suite.registry import KINDS, WRITTEN, Claim, Source
+from prooflops.suite.registry import KINDS, WRITTEN, Claim, Source, load_registry
 
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
@@ -208,3 +208,20 @@ def test_the_reference_of_the_api_is_built_without_a_warning(tmp_path: Path) -> 
     assert "warn" not in done.stderr.lower(), done.stderr
     text = (tmp_path / "accounting" / "flops.html").read_text(encoding="utf-8")
     assert "matmul_flops" in text
+
+
+def test_the_table_of_how_deeply_claims_are_tested_names_each_once_and_adds_up() -> None:
+    """A claim added since has not been read, and need not be in it."""
+    page = PAGES["docs/claims.md"]
+    claims = load_registry(ROOT / "test_claims" / "registry").claims
+    on_record = {claim.id for claim in claims.values() if claim.on_record}
+    listed = re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE)
+    on_gpu = {claim.id for claim in claims.values() if any("cuda" in need for need in claim.needs)}
+    left = claims.keys() - on_record - on_gpu
+    assert len(listed) == len(set(listed)), f"a claim is twice in the table: {sorted(listed)}"
+    assert set(listed) <= left, f"not to be listed: {sorted(set(listed) - left)}, on record, on a GPU, or no claims"
+    (of_all,) = map(int, re.findall(r"Of (\d+) claims", page))
+    parts = [int(number) for number in re.findall(r"\| (\d+) \|$", page, re.MULTILINE)]
+    assert of_all == sum(parts) <= len(claims), f"{parts} add up to {sum(parts)}, but should to {of_all}"
+    should = [len(on_record), len(on_gpu), len(listed)]
+    assert parts[:3] == should, f"on record, on a GPU and listed are {parts[:3]}, but should be {should}"

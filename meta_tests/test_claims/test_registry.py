@@ -51,18 +51,3 @@ def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim: Claim) -> None
     assert not claim.condition.endswith("."), f"{claim.condition!r} follows 'holds if' and needs no full stop"
     for need in claim.needs:
         machine.unmet(need, torch.device("cpu"))
-
-
-def test_the_table_of_how_deeply_claims_are_tested_names_each_once_and_adds_up() -> None:
-    """A claim added since has not been read, and need not be in it."""
-    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE)
-    on_gpu = {claim.id for claim in REGISTRY.claims.values() if any("cuda" in need for need in claim.needs)}
-    left = REGISTRY.claims.keys() - ON_RECORD - on_gpu
-    assert len(listed) == len(set(listed)), f"a claim is twice in the table: {sorted(listed)}"
-    assert set(listed) <= left, f"not to be listed: {sorted(set(listed) - left)}, on record, on a GPU, or no claims"
-    (of_all,) = map(int, re.findall(r"Of (\d+) claims", page))
-    parts = [int(number) for number in re.findall(r"\| (\d+) \|$", page, re.MULTILINE)]
-    assert of_all == sum(parts) <= len(REGISTRY.claims), f"{parts} add up to {sum(parts)}, but should to {of_all}"
-    should = [len(ON_RECORD), len(on_gpu), len(listed)]
-    assert parts[:3] == should, f"on record, on a GPU and listed are {parts[:3]}, but should be {should}"
