@@ -12,10 +12,6 @@ from prooflops.gate.process_plan import Look
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
 
-REPEATS_SHARE = (
-    1  # of a benchmark, as many pairs may be repeated because they were contended as are kept, see `_may_repeat`
-)
-
 Pair = tuple[Timed | None, Timed]  # before (None where that side is stored) and after
 Take = Callable[[list[str]], Mapping[str, Pair]]  # runs these benchmarks once more
 
