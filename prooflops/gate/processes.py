@@ -97,6 +97,7 @@ class Replicates:
         self._limit_s = limit_s
         self._count = self._trees = 0
         self.examined: Sequence[str] = ()  # benchmarks of which both sides have had a figure
+        self._hash_seed = ""  # of the next processes; where empty, each draws its own, as Python does
         self._resources = resources  # whether memory and instructions are measured
         self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
         self._fastest_s: dict[str, float] = {}  # of the loop of `CoreSpeed`, by label: another Python, another loop
@@ -118,6 +119,15 @@ class Replicates:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def share_hash_seed(self) -> None:
+        """Gives the next processes one hash seed, drawn anew, unless the environment sets one.
+
+        The order within sets and the collisions within dicts follow from it: a part of the noise between processes,
+        which cancels within a pair that shares it, and is another one in the next pair.
+        """
+        if "PYTHONHASHSEED" not in os.environ:
+            self._hash_seed = str(int.from_bytes(os.urandom(4), "little"))
 
     def worktree(self, repository: Path, revision: str) -> Path:
         """A checkout of `revision` in a folder of its own. Raises UsageError where git refuses."""
@@ -163,9 +173,13 @@ class Replicates:
             "examined": list(self.examined),
             "measured": measured_in(self._by_side[side.label]) if self._resources else "",
             "fastest_s": self._fastest_s.get(side.label),
+            "hash_seed": self._hash_seed,
         }
         began = time.monotonic()
-        code = self._process(side, targets, {TASK: json.dumps(task), RECORD: str(path)}, output)
+        variables = {TASK: json.dumps(task), RECORD: str(path)}
+        if self._hash_seed:
+            variables["PYTHONHASHSEED"] = self._hash_seed
+        code = self._process(side, targets, variables, output)
         wall_s = time.monotonic() - began
         record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         found = record.pop("replicate", None)

@@ -77,6 +77,7 @@ class SideBySide:
                     raise
                 raise pytest.UsageError(f"{self.asked}: {failed}") from failed
 
+        self.measurement.replicates.share_hash_seed()
         turn, self.swapped = self.swapped, not self.swapped
         if turn:
             after = self.measurement.run(self.here, names, paces=self.paces)

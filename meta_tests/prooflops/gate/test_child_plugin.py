@@ -55,6 +55,31 @@ def test_one_file_has_what_comparing_needs_with_the_plugin_and_without(
     assert "test_it" in done.modules
 
 
+def test_the_processes_of_a_pair_share_their_hash_seed_and_other_pairs_have_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", "prooflops.plugin"])
+    body = (
+        "benchmark.extra_info['flops'] = hash('a')",
+        "benchmark(sum, [1])",
+        "assert 'PYTHONHASHSEED' not in os.environ",
+    )
+    (tmp_path / "test_it.py").write_text("\n    ".join(["import os\ndef test_timed(benchmark):", *body]))
+    side = Side("here", sys.executable, tmp_path)
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        done = []
+        for _ in range(2):
+            replicates.share_hash_seed()
+            done += [replicates.run(side, ["test_it.py"], None) for _ in range(2)]
+    hashes = [each.record["benchmarks"][0]["extra_info"]["flops"] for each in done]
+    assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
+    assert [report["outcome"] for each in done for report in each.reports if report["when"] == "call"] == ["passed"] * 4
+    prints = [each.fingerprint for each in done]
+    assert prints == [prints[0]] * 4, "the seed of a pair counts as a setting of the machine"
+
+
 def test_a_benchmark_beside_which_the_core_never_ran_as_fast_as_before_is_labelled(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_timed(benchmark):\n    benchmark(sum, [1, 2])\n")
     side = Side("here", sys.executable, tmp_path)
