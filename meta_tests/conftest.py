@@ -78,10 +78,13 @@ def run_pytest(folder: Path, *arguments: str, path: Path | str = "", **variables
     return ChildRun(done.returncode, done.stdout)
 
 
+SUITE = "torch, scipy.stats, jinja2"  # what the suite's plugins import
 # Reads folder, environment, lines of arguments and a folder for the results; runs pytest for each line in a fork.
 FORKS = """
-import gc, json, os, shlex, signal, sys
+import contextlib, gc, io, json, os, shlex, signal, sys
 import pytest, {imported}
+with contextlib.redirect_stdout(io.StringIO()):  # imports pytest's plugins
+    pytest.main(["--version", "--version", "--noconftest", "-c", os.devnull, *{plugins}])
 gc.freeze()  # pytest collects garbage five times at each end: not among all that has been imported
 for request in sys.stdin:
     folder, environment, lines, results = json.loads(request)
@@ -107,14 +110,15 @@ for request in sys.stdin:
 
 @functools.cache
 def _forks(imported: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", FORKS.format(imported=imported)]
+    plugins = ["-p", "hypothesis.strategies"] if imported == SUITE else []
+    command = [sys.executable, "-c", FORKS.format(imported=imported, plugins=plugins)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.communicate)
     return process
 
 
 def run_pytest_for_each(
-    folder: Path, lines: Collection[str], imported: str = "torch", *, path: Path | str = "", **variables: str
+    folder: Path, lines: Collection[str], imported: str = SUITE, *, path: Path | str = "", **variables: str
 ) -> dict[str, ChildRun]:
     """One run of pytest in `folder` for each line of arguments, all in one fork of a process that has `imported`.
 
@@ -160,7 +164,7 @@ class House:
             tests.write(header + code + "\n")
 
     def run(self, *arguments: str, path: Path | str = "") -> ChildRun:
-        run = fork_pytest(self.root, *arguments, imported="torch", path=path)
+        run = fork_pytest(self.root, *arguments, imported=SUITE, path=path)
         files = [*self.root.glob("reports/verdicts.json"), *self.root.glob("reports/partial/verdicts.json")]
         newest = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
         run.verdicts = {row["id"]: row for row in json.loads(newest.read_text())["claims"]} if newest else {}

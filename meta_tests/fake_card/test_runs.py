@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, fork_pytest
+from meta_tests.conftest import ROOT, SUITE, fork_pytest
 from meta_tests.fake_card.__main__ import COLUMNS, SECONDS
 
 # What this card cannot show, by the beginning of the node id without its folder. Whatever else fails is a finding.
@@ -40,7 +40,7 @@ def counted(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """The counts of each test of a run on the fake card."""
     file = folder / "counts.jsonl"
     options = ["-p", "meta_tests.fake_card.plugin", "--device", "cuda", "--quick", f"--card-counts={file}"]
-    fork_pytest(ROOT, *options, f"--report={folder}", *arguments, imported="torch", path=ROOT)
+    fork_pytest(ROOT, *options, f"--report={folder}", *arguments, imported=SUITE, path=ROOT)
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, fork_pytest
+from meta_tests.conftest import ROOT, SUITE, fork_pytest
 from prooflops.suite import all_devices
 from prooflops.suite.card_comparison import ALONE, AT_ONCE, Card, CardRun, compare_times, times_of
 
@@ -103,6 +103,6 @@ def test_one_card_is_said_to_be_one_and_run_here(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_a_card_the_run_ends_with_4_and_names_the_valid_devices() -> None:
-    run = fork_pytest(ROOT, "--device=all", "--collect-only", "-q", "test_claims/test_device.py", imported="torch")
+    run = fork_pytest(ROOT, "--device=all", "--collect-only", "-q", "test_claims/test_device.py", imported=SUITE)
     assert run.code == 4, run.output
     assert "--device all: this machine has no accelerator; valid here: cpu" in run.output
