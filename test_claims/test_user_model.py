@@ -232,7 +232,7 @@ def test_every_flop_off_the_rule_has_a_reason(user_model, record_figure, does_no
         f"the parts sum to {explained}, but should sum to rule less counted = "
         f"{flops.rule(phase)} - {flops.counted(phase)} = {flops.difference(phase)}"
     )
-    needed = flops.counted(phase) - (0 if phase == "forward" else flops.recomputed)
+    needed = flops.needed(phase)
     text = f"{RULES[phase][0]} is {flops.rule(phase) / max(needed, 1):.4g} times the model FLOPs"
     if abs(flops.rule(phase) - needed) > NAPKIN * needed:
         parts = [part for part in flops.parts if not part.name.startswith("recomputed")]

@@ -332,6 +332,11 @@ def _embedding_bag(_out: Any, weight: Any, indices: Any, *_: Any) -> int:
     return elements(indices) * int(weight.shape[-1])
 
 
+@elementwise("aten._embedding_bag_backward")
+def _embedding_bag_backward(_out: Any, grad: Any, indices: Any, *_: Any) -> int:
+    return elements(indices) * int(grad.shape[-1])
+
+
 @elementwise("aten.index_add")
 def _index_add(_out: Any, _x: Any, _dim: int, _index: Any, source: Any, **_: Any) -> int:
     return elements(source)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from accounting.predicted.fake_cuda import can_fake_cuda
 from accounting.predicted.ledger import CallMade, Ledger
 from accounting.predicted.scratch import (
+    NEARLY_FAKED,
     WEIGHTS_OF_LAYER_NORM,
     WRONGLY_FAKED,
     call_of,
@@ -67,7 +68,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         if func._schema.name in WEIGHTS_OF_LAYER_NORM and ledger.device == "cpu":
             out = with_dtype_of_weights(args, out, WEIGHTS_OF_LAYER_NORM[func._schema.name])
-        if func._schema.name in WRONGLY_FAKED and ledger.device == "cpu":
+        measured = NEARLY_FAKED if self._measures else ()
+        if ledger.device == "cpu" and (func._schema.name in WRONGLY_FAKED or func._schema.name in measured):
             out = with_real_sizes(call_of(func, args, kwargs), out, self._measures)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):

@@ -85,6 +85,42 @@ def checkpointed():
     return Checkpointed(), torch.randn(8, WIDTH)
 
 
+class Branching(nn.Linear):
+    """Which of two ways it takes depends on values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if super().forward(x).sum() > 0:  # the branch
+            return super().forward(x)
+        return -super().forward(x)
+
+
+def branching():
+    return Branching(16, 4), torch.randn(8, 16)
+
+
+def bag():
+    return nn.Sequential(nn.EmbeddingBag(50, 16), nn.Linear(16, 4)), torch.randint(50, (8, 5))
+
+
+def compiled(backend: str = "aot_eager"):
+    return torch.compile(nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh()), backend=backend), torch.randn(8, 16)
+
+
+class Towers(nn.Module):
+    """Two towers, whose results are all compared with one another."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(16, WIDTH), nn.Linear(12, WIDTH)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.left(x) @ self.right(y).T
+
+
+def towers():
+    return Towers(), (torch.randn(8, 16), torch.randn(8, 12))
+
+
 class WithClassToken(nn.Module):
     """At batch 1 the gradient of the token is a part of the gradient of the sequence, and keeps all of it."""
 

@@ -1,6 +1,7 @@
 """Why a model's counted FLOPs differ from 2ND, 4ND and 6ND: the difference in parts, each with its reason.
 
-Every product that the step dispatches belongs to the parameter it multiplies with, or to none (attention). The rules
+Every product that the step dispatches belongs to the parameter it multiplies with, or to none (attention,
+a similarity matrix). The rules
 give each parameter 2·D FLOPs forward and 4·D backward; what it really got decides its part.
 """
 
@@ -36,7 +37,7 @@ REUSED = "weights that each token meets more than once"
 INPUT_GRADIENT = "input gradients that nothing needs (first layer)"
 FROZEN = "frozen weights, whose gradient nothing needs"
 FURTHER_GRADIENTS = "gradients beyond one per factor"
-ACTIVATIONS = "products without a parameter (attention)"
+ACTIVATIONS = "products of two activations"
 FUSED_RECOMPUTED = "recomputed inside fused attention kernels"
 CHECKPOINTED = "recomputed by activation checkpointing"
 
@@ -89,6 +90,10 @@ class StepFlops:
     def counted(self, phase: str) -> int:
         """FLOPs of the products that ran; phase: forward, backward, step."""
         return {"forward": self.forward, "backward": self.backward, "step": self.executed}[phase]
+
+    def needed(self, phase: str) -> int:
+        """FLOPs of the products that the mathematics needs: those that ran, less those recomputed."""
+        return self.counted(phase) - (0 if phase == "forward" else self.recomputed)
 
     def difference(self, phase: str) -> int:
         """Rule minus counted."""

@@ -39,6 +39,7 @@ class StepMemory:
         return next(row for row in self.rows if row.name == name)
 
 
+NOT_PREDICTED_COMPILED = "not predicted: compiled, and only the compiler knows what its graphs keep and fuse"
 HELD, PEAK = "held for the backward pass", "peak of a step"
 
 
@@ -96,6 +97,8 @@ def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> 
 
 def predicted_memory(user_model: UserModel) -> tuple[predicted.PredictedMemory | None, str]:
     """The prediction, or None and why there is none: a model that looks at values cannot run without them."""
+    if user_model.is_compiled:
+        return None, NOT_PREDICTED_COMPILED
     try:
         with (
             predicted.memory(user_model.device, scratch=True) as held,

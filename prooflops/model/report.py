@@ -83,7 +83,7 @@ def flops_section(flops: StepFlops) -> Section:
         of_rule = f"{step / flops.rule('step'):{sign}.2%}"
         rows.append([what, f"{forward:{sign},}", f"{backward:{sign},}", f"{step:{sign},}", of_rule])
 
-    row("counted", flops.forward, flops.backward)
+    row("executed" if flops.recomputed else "counted", flops.forward, flops.backward)
     for part in flops.parts:
         row(f"{'+' if part.step >= 0 else '-'} {part.name}", part.forward, part.backward, "+")
     row("= 2ND, 4ND, 6ND", flops.rule("forward"), flops.rule("backward"))
@@ -104,18 +104,22 @@ def flops_section(flops: StepFlops) -> Section:
 
 
 def rule_remark(flops: StepFlops, phase: str) -> str:
-    """How far a rule of thumb is off for this model."""
-    counted, difference = flops.counted(phase), flops.difference(phase)
-    if not difference:
-        return f"{RULES[phase]} holds exactly"
-    if not counted:
+    """How far a rule of thumb is from the model FLOPs, and from the executed ones where more ran."""
+    rule, needed, executed = flops.rule(phase), flops.needed(phase), flops.counted(phase)
+    if not needed:
         return f"{RULES[phase]} does not apply: no product was counted"
-    times = flops.rule(phase) / counted
+    text = f"{RULES[phase]} is {times_text(rule, needed)} the model FLOPs ({rule - needed:+,})"
+    return text if executed == needed else f"{text}, {times_text(rule, executed)} the executed FLOPs"
+
+
+def times_text(rule: int, flops: int) -> str:
+    """A ratio for people: a small difference in percent, a large one as a factor."""
+    if rule == flops:
+        return "exactly"
+    times = rule / flops
     if 0.5 < times < 2:
-        off = f"{abs(times - 1):.1%} {'above' if difference > 0 else 'below'} the counted FLOPs"
-    else:
-        off = f"{times:.3g} times the counted FLOPs"
-    return f"{RULES[phase]} is {off} ({difference:+,})"
+        return f"{abs(times - 1):.1%} {'above' if times > 1 else 'below'}"
+    return f"{times:.3g} times"
 
 
 def memory_section(memory: StepMemory) -> Section:

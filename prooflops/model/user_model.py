@@ -6,6 +6,7 @@ Every check calls the factory again under the same seed, so no check sees what a
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
 import sys
@@ -19,10 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+import accounting
+import prooflops
 from accounting.checks import validated_choice
 
 SEED = 0
-TORCH = Path(torch.__file__).parent
+NOT_THE_USERS = tuple(str(Path(str(package.__file__)).parent) + os.sep for package in (torch, accounting, prooflops))
 RETURNS = "(module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss)"
 
 
@@ -86,6 +89,7 @@ class UserModel:
     spec: str
     factory: Callable[[], Any]
     device: torch.device
+    is_compiled: bool = False  # all of it, or a part
 
     def fresh(self) -> Instance:
         """A model that no check has touched yet. Raises ModelError where the factory returns none."""
@@ -107,6 +111,7 @@ def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
     Raises ModelError where it cannot be imported, built, stepped, or built again.
     """
     user_model = UserModel(spec, import_factory(spec, folder), device)
+    compiled = compiled_frames()
     trial = user_model.fresh()
     for what, act in (("forward pass with these inputs", trial.forward), ("training step", trial.step)):
         try:
@@ -122,7 +127,15 @@ def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
             f"--model {spec}: the factory returned the same parameters twice; it must build the module itself, "
             "because every check starts from a fresh one"
         )
-    return user_model
+    modules = trial.module.modules()
+    in_part = any("_orig_mod" in each._modules or each.__dict__.get("_compiled_call_impl") for each in modules)
+    return replace(user_model, is_compiled=in_part or compiled_frames() > compiled)
+
+
+def compiled_frames() -> int:
+    """How many functions torch.compile has compiled in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")  # imported by torch.compile; it takes a second
+    return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
 # ---- the factory -------------------------------------------------------------------------------------------------
@@ -168,10 +181,13 @@ def _is_defined_in(value: object, module_name: str) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """An exception in one line: its type, its message, and the last line of code outside torch that it passed."""
+    """An exception in one line: its type, its message, and the last line of the user's code that it passed."""
     lines = str(error).strip().splitlines() or [""]
-    every = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in every if Path(frame.filename).parent.parts[: len(TORCH.parts)] != TORCH.parts] or every
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    every = traceback.extract_tb(first.__traceback__)
+    frames = [frame for frame in every if not frame.filename.startswith(NOT_THE_USERS)] or every
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {lines[0][:300]}{place}"
 

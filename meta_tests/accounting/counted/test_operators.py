@@ -164,6 +164,12 @@ def test_a_linear_layer_of_mps_costs_what_its_products_cost() -> None:
 # --- elementwise operations and reductions, more of them --------------------------------------------------------------
 
 wide = torch.randn(6, 10)
+
+
+def gradient_of_a_bag(indices: torch.Tensor) -> None:
+    F.embedding_bag(indices, wide.clone().requires_grad_(), mode="sum").backward(torch.ones(1, 10))
+
+
 ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
     "in place, untagged": (lambda: wide.clone().masked_fill_(wide > 0, 0), 60 + 60),
     "the result of a broadcast": (lambda: torch.ones(6, 1) + torch.ones(10), 60),
@@ -174,6 +180,7 @@ ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
     "a list of tensors": (lambda: torch._foreach_mul([wide, wide], 2.0), 120),
     "an outer product": (lambda: torch.outer(wide[0], wide[1]), 100),
     "a bag of an embedding adds its rows": (lambda: F.embedding_bag(torch.tensor([[0, 1, 5]]), wide, mode="sum"), 30),
+    "its gradient adds them to a table": (lambda: gradient_of_a_bag(torch.tensor([[0, 1, 5]])), 30 + 30),
     "added at indices": (lambda: wide.clone().index_add_(0, torch.tensor([1, 1]), wide[:2]), 20),
     "put at indices": (lambda: wide.clone().index_put_((torch.tensor([1]),), wide[:1]), 0),
     "max pooling reads every window": (lambda: F.max_pool2d(wide[None, :, :], 2), 3 * 5 * 4),

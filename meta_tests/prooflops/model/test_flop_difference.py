@@ -7,7 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from meta_tests.prooflops.model.model_house import Examined, each_model
-from meta_tests.user_models import gpt
+from meta_tests.user_models import gpt, own
 from meta_tests.user_models.worked import BACKWARD, FORWARD, PARTS
 from prooflops.model import flop_difference
 from prooflops.model.flop_difference import StepFlops, flops_of
@@ -78,6 +78,13 @@ def test_a_fused_attention_kernel_recomputes_its_scores() -> None:
     assert parts[flop_difference.ACTIVATIONS] == (-products, -2 * products)
     assert parts[flop_difference.FUSED_RECOMPUTED] == (0, -products // 2)
     assert flops.recomputed == products // 2
+
+
+def test_a_similarity_matrix_is_no_attention() -> None:
+    parts = parts_of(explained_flops(*own.towers()))
+    similarities = 2 * 8 * 8 * own.WIDTH
+    assert parts[flop_difference.ACTIVATIONS] == (-similarities, -2 * similarities)
+    assert not any("attention" in name for name in parts)
 
 
 def test_an_lstm_obeys_2nd_but_for_its_biases() -> None:

@@ -1,12 +1,15 @@
 """The memory of a step is predicted for what factories of vision models, checkpointing and conversions do."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.model.model_house import Examined, each_model
+from meta_tests.user_models import own
 from meta_tests.user_models.worked import GRADIENT_BYTES, PARAMETERS, STATE_BYTES
-from prooflops.model.memory import memory_of
+from prooflops.model.memory import NOT_PREDICTED_COMPILED, memory_of, predicted_memory
 from prooflops.model.user_model import load_user_model
 
 CPU = torch.device("cpu")
@@ -21,12 +24,27 @@ def test_a_factory_that_converts_a_tied_model_is_predicted() -> None:
         assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{what}: {row} {memory.remarks}"
 
 
-@pytest.mark.parametrize("factory", ["deep", "checkpointed", "with_class_token"])
+@pytest.mark.parametrize("factory", ["deep", "checkpointed", "with_class_token", "bag"])
 def test_what_vision_models_and_checkpointed_ones_do_is_predicted(factory: str) -> None:
     memory = memory_of(load_user_model(f"meta_tests.user_models.own:{factory}", ROOT, CPU))
     row, gradients = memory.row("peak of a step"), memory.row("gradients")
     assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{row} {memory.remarks}"
     assert gradients.predicted_bytes == gradients.measured_bytes, f"{gradients}"
+
+
+def test_a_compiled_model_is_not_predicted() -> None:
+    user_model = load_user_model("meta_tests.user_models.own:compiled", ROOT, CPU)
+    assert predicted_memory(user_model) == (None, NOT_PREDICTED_COMPILED)
+    assert not load_user_model("meta_tests.user_models.own:deep", ROOT, CPU).is_compiled
+
+
+def test_a_branch_on_values_is_found_in_the_users_code() -> None:
+    prediction, why = predicted_memory(load_user_model("meta_tests.user_models.own:branching", ROOT, CPU))
+    lines = Path(own.__file__).read_text().splitlines()
+    (number,) = (number for number, line in enumerate(lines, 1) if line.endswith("# the branch"))
+    assert prediction is None
+    assert why.startswith("not predicted: RuntimeError: the block reads values")
+    assert why.endswith(f"({own.__file__}:{number})")
 
 
 @each_model

@@ -5,6 +5,8 @@ from pathlib import Path
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.model.model_house import LAST_VALIDATION, Examined, each_model
 from meta_tests.user_models.worked import FORWARD, PARAMETERS, PARTS, TOKENS
+from prooflops.model.flop_difference import StepFlops
+from prooflops.model.report import rule_remark
 
 
 @each_model
@@ -29,6 +31,12 @@ def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> 
     missing = [line for line in excerpt if line not in examined["gpt"].run.output.splitlines()]
     assert len(excerpt) > 20
     assert not missing, f"not on the page of gpt.py: {missing}"
+
+
+def test_a_rule_says_of_which_flops_it_is_so_far_off() -> None:
+    flops = StepFlops(100, 10, "tokens", 2000, 4500, 0, 500, (), {}, 0, 0, 0, {})
+    assert rule_remark(flops, "forward") == "2ND is exactly the model FLOPs (+0)"
+    assert rule_remark(flops, "step") == "6ND is exactly the model FLOPs (+0), 7.7% below the executed FLOPs"
 
 
 def test_the_report_of_the_last_validation_stays_as_it_is(examined_house: Path, examined: dict[str, Examined]) -> None:
