@@ -8,6 +8,7 @@ from accounting.checks import validate_fields, validated_bool, validated_choice,
 from accounting.flops import MULTIPLY_ADD_FLOPS, RECOMPUTED_PRODUCTS, StepFlops
 
 PAIRS = ("full", "causal")
+LOCAL = ("sliding", "chunked", "both sides")
 
 # Products over all pairs of query and key: as many as wide as a key, and as many as wide as a value.
 ATTENTION_PRODUCTS = {
@@ -23,8 +24,8 @@ class Attention:
     """The shape of attention: `batch` sequences, in each of which `heads` heads score queries against keys.
 
     `head_dim` is the width of a query and a key. Groups of heads share `kv_heads` heads of keys and values (GQA; 1 is
-    MQA). A `window` of w lets a query see the last w keys alone, its own among them. `pairs` is the convention by which
-    pairs of query and key are counted, see `attention_pairs`.
+    MQA). A `window` of w lets a query see w keys alone, by the rule `local`; `pairs` is the convention by which pairs
+    of query and key are counted: see `attention_pairs`.
 
     Raises ValueError for a negative size, heads that are no multiple of kv_heads, and as `attention_pairs` does.
 
@@ -42,6 +43,7 @@ class Attention:
     value_dim: int | None = None  # None: head_dim
     window: int | None = None  # None: all keys
     pairs: str = "full"
+    local: str = "sliding"
 
     def __post_init__(self) -> None:
         optional = [
@@ -52,7 +54,7 @@ class Attention:
             raise ValueError(
                 f"heads must be a multiple of kv_heads, got heads={self.heads} and kv_heads={self.shared_heads}"
             )
-        attention_pairs(self.query_length, self.keys, self.pairs, self.window)
+        attention_pairs(self.query_length, self.keys, self.pairs, self.window, self.local)
 
     @property
     def keys(self) -> int:
@@ -72,7 +74,8 @@ class Attention:
     @property
     def scores(self) -> int:
         """Pairs of query and key that are counted, of all heads and sequences."""
-        return self.batch * self.heads * attention_pairs(self.query_length, self.keys, self.pairs, self.window)
+        each = attention_pairs(self.query_length, self.keys, self.pairs, self.window, self.local)
+        return self.batch * self.heads * each
 
     def product_flops(self, part: str) -> int:
         """FLOPs of the products of a part, one of `ATTENTION_PRODUCTS`: 2·scores·(sum of their widths)."""
@@ -81,34 +84,46 @@ class Attention:
 
 
 def attention_pairs(
-    query_length: int, key_length: int | None = None, pairs: str = "full", window: int | None = None
+    query_length: int,
+    key_length: int | None = None,
+    pairs: str = "full",
+    window: int | None = None,
+    local: str = "sliding",
 ) -> int:
     """Pairs of query and key that are scored: Q·K in "full", only those a causal mask lets through in "causal".
 
     Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them, and S·w − w·(w − 1)/2 within a window of
     w ≤ S. With more keys than queries (a cache) the last query sees all keys: Q·K − Q·(Q − 1)/2 without a window.
+    A window lets a query see the last w keys, its own among them ("sliding"); those of its own chunk of w that are not
+    behind it ("chunked": S·(w + 1)/2 for S a multiple of w); or, where nothing is causal, w on each of "both sides".
 
-    Raises ValueError for another convention, for causal with fewer keys than queries, for a window below 1.
+    Raises ValueError for another convention or rule, for fewer keys than queries (on both sides also for more) unless
+    all pairs are counted, for a window below 1.
     Source: Jiang et al., Mistral 7B (2023), section 2, arXiv:2310.06825: a token attends to W tokens at most.
 
     >>> attention_pairs(4), attention_pairs(4, pairs="causal"), attention_pairs(1, 100, pairs="causal")
     (16, 10, 100)
-    >>> attention_pairs(4, pairs="causal", window=2), attention_pairs(1, 100, pairs="causal", window=2)
-    (7, 2)
+    >>> [attention_pairs(4, pairs="causal", window=2, local=local) for local in ("sliding", "chunked", "both sides")]
+    [7, 6, 10]
     """
     queries = validated_int("query_length", query_length)
     keys = queries if key_length is None else validated_int("key_length", key_length)
     widest = keys if window is None else validated_int("window", window, minimum=1)
+    rule = validated_choice("local", local, LOCAL)
     if validated_choice("pairs", pairs, PAIRS) == "full":
         return queries * keys
-    if keys < queries:
-        raise ValueError(f"key_length must be at least query_length ({queries}) for causal pairs, got {keys}")
+    if keys < queries or (rule == "both sides" and keys > queries):
+        least = "at least" if keys < queries else "equal to"
+        raise ValueError(f"key_length must be {least} query_length ({queries}) for causal pairs, got {keys}")
 
     def seen(positions: int) -> int:  # by the queries of the first `positions`
+        if rule == "chunked":
+            chunks, rest = divmod(positions, widest or 1)
+            return (chunks * widest * (widest + 1) + rest * (rest + 1)) // 2
         whole = min(positions, widest)
         return positions * whole - whole * (whole - 1) // 2
 
-    return seen(keys) - seen(keys - queries)
+    return 2 * seen(keys) - keys if rule == "both sides" else seen(keys) - seen(keys - queries)
 
 
 def attention_flops(attention: Attention) -> int:

@@ -1,7 +1,8 @@
 """Models from the `config.json` that Hugging Face's repositories hold: plain JSON, read without transformers.
 
-Each family states what its code fixes and its config does not: which norms, which biases, where a window holds.
-Of a config every key is either read, or known to change no size (`WITHOUT_SIZE`); any other is refused by its name.
+`model_types.json` states what the code of each family fixes and its config does not: which norms, which biases, where a
+window holds. The functions here read the sizes, under the keys that the families give them.
+Of a config every key is either read, or known to change no size (`without_size`); any other is refused by its name.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +34,16 @@ from accounting.families import (
 )
 from accounting.parts import Parts, Rows
 
+_TABLE = json.loads(Path(__file__).with_name("model_types.json").read_text(encoding="utf-8"))
+MODEL_TYPES: dict[str, dict[str, Any]] = _TABLE["types"]
+READ_AT_ONE_VALUE: dict[str, Any] = _TABLE["read_at_one_value"]
 # Keys that change neither a parameter, nor a product, nor what is attended to.
-WITHOUT_SIZE = re.compile(
-    r"_?name_or_path|_attn_implementation.*|transformers_version|(torch_)?dtype|auto_map|architectures|return_dict|"
-    r"output_.*|use_cache|.*_token_ids?|begin_suppress_tokens|suppress_tokens|.*drop(out)?(_prob|_rate)?|.*_pdrop|.*_eps|"
-    r"(layer_)?norm_epsilon|init.*_(range|factor|std)|initializer_.*|.*_act(ivation)?|act.*_function|activation|"
-    r"rope_.*|.*rope_theta|rope|rotary_.*|partial_rotary_factor|no_rope_layer.*|.*max_position_embeddings|n_ctx|"
-    r"(max|model_max)_(seq_len|length|sequence_length)|.*_coef|.*_multiplier|.*_scal(e|ing|ar)(_.*)?|"
-    r"problem_type|summary_.*|task_specific_params|id2label|label2id|is_encoder_decoder|is_decoder|pretraining_tp|"
-    r"norm_topk_prob|scoring_func|topk_method|topk_group|n_group|seq_aux|router_jitter_noise|input_jitter_noise|"
-    r"swiglu_.*|time_step_(?!rank).*|residual_in_fp32|rescale_prenorm_residual|use_(mamba_kernels|mambapy|.*_scan)|"
-    r"mamba_ssm_cache_dtype|num_logits_to_keep|query_pre_attn_scalar|.*_softcapping|clip_qkv|slow_but_exact|"
-    r"reorder_and_upcast_attn|scale_.*|quantization_config|gradient_checkpointing|chunk_size_feed_forward|ep_size|"
-    r"relative_attention_max_distance|dense_act_fn|feed_forward_proj|classifi.*|num_labels|num_beams|max_.*positions|n_positions|"
-    r"position_embedding_type|alibi|mask_.*|median_filter_width|apply_spec_augment|forced_.*|normalize_.*|"
-    r"embedding_size_per_head|attention_bias_.*|encoder_stride|pooler_.*|out_(features|indices)|stage_names|"
-    r"initial_context_length|experts_per_token|layerdrop|(en|de)coder_layerdrop|cache_implementation|layer_norm_.*|"
-    r"aux_loss_alpha|rotary|bias_dropout_fusion|masked_softmax_fusion|offset_alibi|skip_bias_add(_qkv)?|fused_add_norm|"
-    r"early_stopping|add_bias_logits|use_mrope|output_past|moe_shared_expert_overlap|mtp_layers_block_type|qk_head_dim"
-)
+WITHOUT_SIZE = re.compile("|".join(pattern for patterns in _TABLE["without_size"].values() for pattern in patterns))
+UNSET: tuple[Any, ...] = (None, [], {}, ())
+NORM_VECTORS = {"none": 0, "rmsnorm": 1, "layernorm": 2}
 
 _REQUIRED = object()
-Flag = bool | str | tuple[str, bool]  # a fixed one, or a key, and its default where that is True
+Flag = bool | str | list[Any]  # a fixed one, a key whose default is False, or a key and its default
 
 
 @dataclass
@@ -66,6 +54,7 @@ class _Config:
     read: set[str] = field(default_factory=lambda: {"model_type"})
 
     def __call__(self, *names: str, default: Any = _REQUIRED) -> Any:
+        """The value of the first of these keys that is set."""
         self.read.update(names)
         found = [self.values[name] for name in names if self.values.get(name) is not None]
         if not found and default is _REQUIRED:
@@ -78,49 +67,73 @@ class _Config:
         return str(self.values.get("model_type"))
 
     def flag(self, value: Flag) -> bool:
-        key, default = (value, False) if isinstance(value, str) else value if isinstance(value, tuple) else ("", value)
-        return bool(self(key, default=default)) if key else bool(default)
+        if isinstance(value, bool):
+            return value
+        key, default = (value, False) if isinstance(value, str) else value
+        return bool(self(key, default=default))
 
     def only(self, name: str, *values: Any) -> None:
         """Refuses a key whose value changes the shape in a way that is not read; one that was read is no matter."""
         if name not in self.read and self(name, default=None) not in (None, *values):
             raise ValueError(f"config has {name}={self(name)!r}, which is not read for a model of type {self.type!r}")
 
+    def nothing_else(self) -> None:
+        """Refuses keys that were not read and may change the shape."""
+        for key, value in READ_AT_ONE_VALUE.items():
+            self.only(key, value)
+        unread = sorted(key for key in self.values.keys() - self.read if not WITHOUT_SIZE.fullmatch(key))
+        named = ", ".join(f"{key}={self.values[key]!r}" for key in unread if self.values[key] not in UNSET)
+        if named:
+            raise ValueError(f"config has {named}, which may change the shape and is not read for type {self.type!r}")
+
 
 @checked
-def from_config(config: Mapping[str, Any] | str | Path, *, multi_token_prediction: bool = False) -> Parts:
+def from_config(
+    config: Mapping[str, Any] | str | Path, *, multi_token_prediction: bool = False, text_only: bool = False
+) -> Parts:
     """The model that a `config.json`, given as a path or as its content, describes.
 
-    `multi_token_prediction` adds the modules that published counts leave out (DeepSeek-V3, GLM-4.5).
+    `multi_token_prediction` adds the modules that published counts leave out (DeepSeek-V3, GLM-4.5). Of a model of text
+    and images only the text part can be read (`text_only`): it lacks the encoder, some 1 to 10 % of the parameters.
     Exact where the family's code in transformers 5 is; a window counts as one for "causal" pairs alone.
 
     Raises ValueError for a family that is not known, for a key that is missing, and for one that is neither read nor
     known to change nothing: it is named, as it may change the shape.
 
-    >>> from_config({"model_type": "llama", "hidden_size": 8, "vocabulary": 2})
+    >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    ...          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
+    >>> sum(each.parameters for each in from_config(llama).linear_maps)  # and the embedding, and the norms
+    7504658432
+    >>> from_config(llama | {"num_registers": 4})
     Traceback (most recent call last):
-    ValueError: config must have 'vocab_size' for a model of type 'llama'
+    ValueError: config has num_registers=4, which may change the shape and is not read for type 'llama'
     """
-    if not isinstance(config, Mapping):
-        path = Path(config if isinstance(config, Path) else validated_instance("config", config, str))
-        config = json.loads((path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8"))
-        config = validated_instance("config", config, dict)
-    values = _Config(config)
-    family = FAMILIES[validated_choice("model_type", values.type, FAMILIES)]
-    model = family(values)
+    values = _Config(_content(config))
+    if "text_config" in values.values:
+        if not text_only:
+            raise ValueError(
+                f"config is that of a model of more than text, {values.type!r}; text_only=True reads its text_config, "
+                "the part that handles text, alone"
+            )
+        values = _Config({"model_type": f"{values.type}_text", **_content(values("text_config"))})
+    options = dict(MODEL_TYPES[validated_choice("model_type", values.type, MODEL_TYPES)])
+    values.read.update(options.pop("ignored", ()))  # of no matter to this family, or to layers that it need not have
+    model = BUILDERS[options.pop("build", "decoder")](values, **options)
     ahead = values("num_nextn_predict_layers", default=0)
     if multi_token_prediction and ahead:
-        layer = _layer(values, 10**6, **family.keywords)  # as every layer behind the first dense ones
-        model += ahead * multi_token(values("hidden_size"), layer, values("vocab_size"))
-    for key, value in ONLY.items():
-        values.only(key, value)
-    unread = sorted(
-        key for key in config.keys() - values.read if not WITHOUT_SIZE.fullmatch(key) and config[key] not in UNSET
-    )
-    if unread:
-        named = ", ".join(f"{key}={config[key]!r}" for key in unread)
-        raise ValueError(f"config has {named}, which may change the shape and is not read for type {values.type!r}")
+        dim = values("hidden_size")
+        layer = _layer(values, 10**6, norm=other("norms", dim), **options)  # as every layer behind the first dense ones
+        model += ahead * multi_token(dim, layer, values("vocab_size"))
+    values.nothing_else()
     return model
+
+
+def _content(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
+    if isinstance(config, Mapping):
+        return config
+    path = Path(config if isinstance(config, Path) else validated_instance("config", config, str))
+    text = (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
+    return validated_instance("config", json.loads(text), dict)
 
 
 # Decoders
@@ -143,17 +156,16 @@ def _kind(c: _Config, layer: int) -> str:
     return str(listed[layer % len(listed)]) if listed else ""
 
 
-def _window(c: _Config, layer: int, period: int, late: bool) -> int:
-    """The window of a layer: each last of `period` has none, or with `late` those before `max_window_layers`."""
-    window, first = (
-        c("sliding_window", "sliding_window_size", default=0),
-        c("max_window_layers", default=0) if late else 0,
-    )
-    if c("use_sliding_window", default=True) is False or not window:
+def _window(c: _Config, layer: int, rule: str | int) -> int:
+    """The window of a layer, by the family's rule: in "all" layers, in "late" ones, or (n) in all but each n-th."""
+    size = c("sliding_window", "sliding_window_size", "attention_chunk_size", default=0)
+    first = c("max_window_layers", default=0) if rule == "late" else 0
+    if c("use_sliding_window", default=True) is False or not size:
         return 0
-    period = c("sliding_window_pattern", "_sliding_window_pattern", default=period)
-    windowed = layer >= first if late else not period or (layer + 1) % period != 0
-    return int(window) if {"sliding_attention": True, "full_attention": False}.get(_kind(c, layer), windowed) else 0
+    every = c("sliding_window_pattern", "_sliding_window_pattern", default=rule)
+    windowed = (layer + 1) % every != 0 if isinstance(every, int) else layer >= first
+    stated = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
+    return int(size) if stated.get(_kind(c, layer), windowed) else 0
 
 
 def _mixing(
@@ -163,8 +175,8 @@ def _mixing(
     qkv_bias: Flag = False,
     out_bias: Flag = False,
     qk_norm: str = "",
-    period: int = 1,  # 1: no layer has a window, 0: all have
-    late: bool = False,
+    window: str | int = "",  # "": no layer has one
+    chunked: bool = False,
     sinks: bool = False,
     gated_output: bool = False,
     latent: bool = False,
@@ -174,19 +186,37 @@ def _mixing(
     if latent:
         ranks = c("q_lora_rank", default=0), c("kv_lora_rank"), c("qk_nope_head_dim"), c("qk_rope_head_dim")
         return latent_attention(dim, heads, *ranks, c("v_head_dim"), bias=c.flag("attention_bias"))
-    if (_kind(c, layer) or ("linear_attention" if (layer + 1) % c("full_attention_interval", default=1) else "")) == (
-        "linear_attention"
-    ):
+    interval = c("full_attention_interval", default=1)
+    if (_kind(c, layer) or ("linear_attention" if (layer + 1) % interval else "")) == "linear_attention":
         names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
         return delta_rule(dim, *(c(f"linear_{name}") for name in names))
     norms = {"heads": 2 * head_dim, "all": (heads + kv_heads) * head_dim}.get(qk_norm, 0)
-    window = _window(c, layer, period, late) if late or period != 1 else 0
-    mixed = attention(
-        dim, heads, head_dim, kv_heads, bias=c.flag(qkv_bias), out_bias=c.flag(out_bias), window=window, extra=norms
-    )
+    size = _window(c, layer, window) if window else 0
+    if chunked and (rotary := c("no_rope_layers", default=None)):  # those without rotary positions attend to all
+        size *= rotary[layer]
+    options: dict[str, Any] = {
+        "bias": c.flag(qkv_bias),
+        "out_bias": c.flag(out_bias),
+        "window": size,
+        "chunked": chunked,
+    }
+    mixed = attention(dim, heads, head_dim, kv_heads, extra=norms, **options)
     if gated_output:
         mixed = linear("attention", dim, heads * head_dim, "gate", bias=c.flag(qkv_bias)) | mixed
     return mixed | other("sinks", sinks * heads)
+
+
+def _is_sparse(c: _Config, layer: int) -> bool:
+    """Whether a layer has experts, in a family whose layers have them."""
+    c.only("moe_layer_freq", 1)
+    listed = c("moe_layers", default=None)
+    return (
+        layer >= c("first_k_dense_replace", default=0)
+        and layer not in c("mlp_only_layers", default=())
+        and (layer - c("expert_layer_offset", default=0)) % c("expert_layer_period", default=1) == 0
+        and (layer + 1) % c("decoder_sparse_step", "interleave_moe_layer_step", default=1) == 0
+        and (not listed or layer in listed)
+    )
 
 
 def _feeding(
@@ -197,121 +227,106 @@ def _feeding(
     mlp_bias: Flag = False,
     sparse: bool = False,
     post_norm: bool = False,
+    shared_expert: bool = False,
     **options: Any,
 ) -> Parts:
     """The MLP of a layer, or its experts."""
-    dim, hidden = _widths(c)[0], c("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", default=0)
-    ends = False if post_norm else None  # a norm behind the MLP keeps its output
-    dense = mlp(dim, hidden or 4 * dim, gated=gated, bias=c.flag(mlp_bias), ends_layer=ends)
-    c.only("moe_layer_freq", 1)
-    if not sparse or layer < c("first_k_dense_replace", default=0) or layer in c("mlp_only_layers", default=()):
-        return dense
-    if (layer - c("expert_layer_offset", default=0)) % c("expert_layer_period", default=1):
-        return dense
-    if (layer + 1) % c("decoder_sparse_step", default=1):
-        return dense
+    dim = _widths(c)[0]
+    common: dict[str, Any] = {"gated": gated, "bias": c.flag(mlp_bias)}
+    hidden = c("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", default=0)
+    dense = c("intermediate_size_mlp", default=hidden) or 4 * dim
+    if not sparse or not _is_sparse(c, layer):
+        return mlp(dim, dense, ends_layer=False if post_norm else None, **common)  # a norm behind it keeps its output
     width = c("moe_intermediate_size", default=hidden)
-    shared = c("shared_expert_intermediate_size", default=0) or width * c("n_shared_experts", default=0)
+    shared = c("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", default=0)
+    shared = shared or width * c("n_shared_experts", default=int(shared_expert))
     experts = c("num_local_experts", "num_experts", "n_routed_experts")
-    active = c("num_experts_per_tok")
-    return mixture(dim, width, experts, active, gated=gated, bias=c.flag(mlp_bias), shared=shared, **options)
+    return mixture(dim, width, experts, c("num_experts_per_tok"), shared=shared, **common, **options)
 
 
-_OF_MIXING = ("qkv_bias", "out_bias", "qk_norm", "period", "late", "sinks", "gated_output", "latent")
+_OF_MIXING = ("qkv_bias", "out_bias", "qk_norm", "window", "chunked", "sinks", "gated_output", "latent")
 
 
-def _layer(c: _Config, layer: int, *, norm: int = 1, norms: int = 2, parallel: Flag = False, **options: Any) -> Parts:
-    """A layer with `norms` of norm·dim parameters; `parallel` attention and MLP read the same input."""
-    each = other("norms", norm * _widths(c)[0])
+def _layer(c: _Config, layer: int, *, norm: Parts, norms: int = 2, parallel: Flag = False, **options: Any) -> Parts:
+    """A layer with as many norms; `parallel` attention and MLP read the same input."""
     mixed = _mixing(c, layer, **{name: options.pop(name) for name in _OF_MIXING if name in options})
     fed = _feeding(c, layer, **options)
     if c.flag(parallel):
-        return norms * each + (mixed | fed)
-    return each + mixed + each + fed + (norms - 2) * each
+        return norms * norm + (mixed | fed)
+    return norm + mixed + norm + fed + (norms - 2) * norm
+
+
+def _recurrence(c: _Config, *, jamba: bool = False) -> Parts:
+    """Mamba-2 where there are heads, else Mamba."""
+    dim, conv_bias = c("hidden_size"), c("use_conv_bias", "mamba_conv_bias", default=True)
+    state, kernel = c("state_size", "ssm_state_size", "mamba_d_state"), c("conv_kernel", "mamba_d_conv")
+    rank, inner = c("time_step_rank", "mamba_dt_rank", default=0), c("expand", "mamba_expand", default=2) * dim
+    biases = {"bias": c.flag("mamba_proj_bias" if jamba else "use_bias"), "conv_bias": conv_bias}
+    c.only("mamba_proj_bias", False)
+    if heads := c("mamba_num_heads", "num_heads", default=0):
+        sizes = heads, c("mamba_head_dim", "head_dim"), state, c("n_groups"), kernel
+        return state_space(dim, *sizes, chunk=c("chunk_size"), **biases)
+    inner = inner if jamba else c("intermediate_size", default=inner)
+    rank = -(-dim // 16) if rank == "auto" else rank
+    return selective_scan(dim, inner, state, rank, kernel, normed=jamba, **biases)
+
+
+def _single_layer(c: _Config, layer: int, *, norm: Parts, **options: Any) -> Parts:
+    """One thing behind a norm: Mamba's recurrence, or in Nemotron-H what the pattern names in that place."""
+    kinds = c("hybrid_override_pattern", "layers_block_type", default=None)
+    names = {"M": "mamba", "linear_attention": "mamba", "*": "attention", "full_attention": "attention", "E": "moe"}
+    kind = names.get(kinds[layer], kinds[layer]) if kinds else "mamba"
+    if kind == "mamba":
+        return norm + _recurrence(c)
+    mixing = {name: options.pop(name) for name in _OF_MIXING if name in options}
+    if kind == "attention":
+        return norm + _mixing(c, layer, **mixing)
+    validated_choice("hybrid_override_pattern", kind, ("M", "*", "E", "-", "moe", "mlp"))
+    if kind != "moe":
+        del options["corrections"]
+    return norm + _feeding(c, layer, sparse=kind == "moe", **options)
+
+
+def _mixed_layer(c: _Config, layer: int, *, norm: Parts, **options: Any) -> Parts:
+    """Jamba's: attention in some layers, Mamba in the others."""
+    attends = (layer - c("attn_layer_offset")) % c("attn_layer_period") == 0
+    mixed = _mixing(c, layer) if attends else _recurrence(c, jamba=True)
+    return norm + mixed + norm + _feeding(c, layer, **options)
+
+
+LAYERS: dict[str, Callable[..., Parts]] = {"usual": _layer, "single": _single_layer, "mixed": _mixed_layer}
 
 
 def _stack(layers: int, layer_of: Callable[[int], Parts]) -> Parts:
     """All layers; equal ones stand together, where their kind comes first."""
-    return sum(
-        (
-            number * layer
-            for layer, number in Counter(
-                map(layer_of, range(validated_int("num_hidden_layers", layers, minimum=1)))
-            ).items()
-        ),
-        start=Parts(),
-    )
+    places = range(validated_int("num_hidden_layers", layers, minimum=1))
+    return sum((number * layer for layer, number in Counter(map(layer_of, places)).items()), start=Parts())
 
 
 def _decoder(
     c: _Config,
     *,
     tied: bool = False,
-    norm: int = 1,
+    norm: str = "rmsnorm",
     positions: str = "",
     unused_positions: int = 0,
     embedding_norm: bool = False,
     head_bias: Flag = False,
-    layer_of: Callable[..., Parts] = _layer,
+    layer: str = "usual",
     **options: Any,
 ) -> Parts:
     dim, vocab_size = c("hidden_size", "n_embd", "n_embed"), c("vocab_size")
     listed = len(c("layers_block_type", default=())) or _REQUIRED
-    ends, layers = other("norms", norm * dim), c("num_hidden_layers", "n_layer", "num_layers", default=listed)
+    layers = c("num_hidden_layers", "n_layer", "num_layers", default=listed)
     tied = c("tie_word_embeddings", default=tied)
-    model: Parts = embedding(vocab_size, dim) + int(embedding_norm) * ends
+    each = other("norms", NORM_VECTORS[norm] * dim)
+    model: Parts = embedding(vocab_size, dim) + int(embedding_norm) * each
     c.only("word_embed_proj_dim", dim)
     if positions:
         length = c(positions)
         model |= other("positions", (length + unused_positions) * dim, looked_up=True, longest=length)
-    model += _stack(layers, lambda layer: layer_of(c, layer, norm=norm, **options)) + ends
+    model += _stack(layers, lambda place: LAYERS[layer](c, place, norm=each, **options)) + each
     return model + linear("head", dim, vocab_size, copies=0 if tied else 1, bias=c.flag(head_bias))
-
-
-def _mamba_layer(c: _Config, layer: int, *, norm: int = 1) -> Parts:  # noqa: ARG001
-    dim, kernel, expand, rank = (
-        c("hidden_size"),
-        c("conv_kernel"),
-        c("expand", default=2),
-        c("time_step_rank", default=0),
-    )
-    biases = {"bias": c.flag("use_bias"), "conv_bias": c.flag(("use_conv_bias", True))}
-    if c.type == "mamba":
-        inner, rank = c("intermediate_size", default=expand * dim), -(-dim // 16) if rank == "auto" else rank
-        return other("norms", dim) + selective_scan(dim, inner, c("state_size"), rank, kernel, **biases)
-    sizes = c("num_heads"), c("head_dim"), c("state_size"), c("n_groups"), kernel
-    return other("norms", dim) + state_space(dim, *sizes, chunk=c("chunk_size"), **biases)
-
-
-def _nemotron_layer(c: _Config, layer: int, *, norm: int = 1) -> Parts:
-    dim, kind = c("hidden_size"), c("hybrid_override_pattern", "layers_block_type")[layer]
-    c.read |= {"expand", "moe_intermediate_size", "moe_shared_expert_intermediate_size", "num_experts_per_tok"}
-    c.read |= {"n_routed_experts", "n_shared_experts", "num_nextn_predict_layers", "mamba_proj_bias"}
-    bias = c.flag("mlp_bias")
-    if kind in ("M", "mamba", "linear_attention"):
-        sizes = c("mamba_num_heads"), c("mamba_head_dim"), c("ssm_state_size"), c("n_groups"), c("conv_kernel")
-        biases = {"bias": c.flag("use_bias"), "conv_bias": c.flag(("use_conv_bias", True))}
-        part = state_space(dim, *sizes, chunk=c("chunk_size"), **biases)
-    elif kind in ("*", "attention", "full_attention"):
-        part = _mixing(c, layer, **_BY_KEY)
-    elif kind in ("E", "moe"):
-        experts = c("moe_intermediate_size"), c("n_routed_experts"), c("num_experts_per_tok")
-        shared = c("moe_shared_expert_intermediate_size")
-        part = mixture(dim, *experts, gated=False, bias=bias, shared=shared, corrections=True)
-    else:
-        validated_choice("hybrid_override_pattern", kind, ("-", "mlp"))
-        part = mlp(dim, c("intermediate_size"), bias=bias)
-    return other("norms", norm * dim) + part
-
-
-def _jamba_layer(c: _Config, layer: int, *, norm: int = 1, **options: Any) -> Parts:
-    attends = (layer - c("attn_layer_offset")) % c("attn_layer_period") == 0
-    dim, expand = c("hidden_size"), c("mamba_expand")
-    sizes = expand * dim, c("mamba_d_state"), c("mamba_dt_rank"), c("mamba_d_conv")
-    biases = {"bias": c.flag("mamba_proj_bias"), "conv_bias": c.flag(("mamba_conv_bias", True))}
-    mixed = _mixing(c, layer) if attends else selective_scan(dim, *sizes, normed=True, **biases)
-    each = other("norms", norm * dim)
-    return each + mixed + each + _feeding(c, layer, **options)
 
 
 # Encoders, and decoders that attend to one
@@ -332,6 +347,32 @@ def _bert(c: _Config, *, offset: int = 0) -> Parts:
         return first + layers + linear("head", dim, dim, "pooler", bias=True, rows=1)
     last = linear("head", dim, dim, "transform", bias=True) + other("norms", 2 * dim)
     return first + layers + last + linear("head", dim, c("vocab_size"), copies=0) + other("head", c("vocab_size"))
+
+
+def _modern_bert(c: _Config) -> Parts:
+    """Encoder of tokens with rotary positions, gated MLPs and windows; the first layer has no norm before attention."""
+    dim, heads, *_ = _widths(c)
+    norm, bias = other("norms", dim * (1 + c.flag("norm_bias"))), c.flag("attention_bias")
+    half, every = c("local_attention") // 2, c("global_attn_every_n_layers", default=3)
+    c.only("tie_word_embeddings", True)
+
+    def layer(place: int) -> Parts:
+        local = _kind(c, place) == "sliding_attention" if _kind(c, place) else place % every != 0
+        options: dict[str, Any] = {
+            "causal": False,
+            "window": (half + 1) * local,
+        }  # on either side, the token itself included
+        mixed = attention(dim, heads, dim // heads, bias=bias, out_bias=bias, **options)
+        fed = mlp(dim, c("intermediate_size"), gated=True, bias=c.flag("mlp_bias"))
+        return (norm if place else Parts()) + mixed + norm + fed
+
+    model: Parts = embedding(c("vocab_size"), dim) + norm + _stack(c("num_hidden_layers"), layer) + norm
+    model += linear("head", dim, dim, "transform", bias=c.flag("classifier_bias")) + norm
+    return (
+        model
+        + linear("head", dim, c("vocab_size"), copies=0)
+        + other("head", c("vocab_size") * c.flag(["decoder_bias", True]))
+    )
 
 
 def _t5(c: _Config) -> Parts:
@@ -419,93 +460,12 @@ def _resnet(c: _Config, *, image: int = 224) -> Parts:
     return model + linear("head", width, _classes(c), bias=True, rows=1)
 
 
-# What the code of a family fixes. Biases, norms and gates are those of the models in transformers 5.
-_BIASED: dict[str, Any] = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
-_OLDER: dict[str, Any] = {"norm": 2, "gated": False, **_BIASED}  # LayerNorms, biases, a plain MLP
-_OWN_BIAS = ("attention_bias", True)
-_BY_USE: dict[str, Any] = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), "use_bias")
-_GEMMA: dict[str, Any] = {"qkv_bias": "attention_bias", "out_bias": "attention_bias", "tied": True}
-_BY_KEY: dict[str, Any] = {"qkv_bias": "attention_bias", "out_bias": "attention_bias"}
-_DEEPSEEK: dict[str, Any] = {"latent": True, "sparse": True}
-FAMILIES: dict[str, partial[Parts]] = {
-    name: partial(build, **options)
-    for name, build, options in (
-        ("bart", _speech_or_text, {}),
-        ("bert", _bert, {}),
-        ("bloom", _decoder, {**_OLDER, "tied": True, "embedding_norm": True}),
-        ("cohere", _decoder, {**_BY_KEY, "norms": 1, "parallel": True, "tied": True}),
-        ("cohere2", _decoder, {**_BY_KEY, "norms": 1, "parallel": True, "tied": True, "period": 4}),
-        ("deepseek_v2", _decoder, _DEEPSEEK),
-        ("deepseek_v3", _decoder, {**_DEEPSEEK, "corrections": True}),
-        ("falcon", _decoder, {"norm": 2, "norms": 1, "gated": False, "parallel": "parallel_attn", "tied": True}),
-        ("gemma", _decoder, _GEMMA),
-        ("gemma2", _decoder, {**_GEMMA, "norms": 4, "period": 2, "post_norm": True}),
-        ("gemma3_text", _decoder, {**_GEMMA, "norms": 4, "period": 6, "post_norm": True, "qk_norm": "heads"}),
-        ("glm4_moe", _decoder, {"qkv_bias": "attention_bias", "sparse": True, "corrections": True}),
-        ("gpt2", _decoder, {**_OLDER, "tied": True, "positions": "n_positions"}),
-        (
-            "gpt_neox",
-            _decoder,
-            {**_OLDER, "qkv_bias": _OWN_BIAS, "out_bias": _OWN_BIAS, "parallel": ("use_parallel_residual", True)},
-        ),
-        (
-            "gpt_oss",
-            _decoder,
-            {
-                "qkv_bias": _OWN_BIAS,
-                "out_bias": _OWN_BIAS,
-                "mlp_bias": True,
-                "sparse": True,
-                "router_bias": True,
-                "sinks": True,
-                "period": 2,
-            },
-        ),
-        (
-            "gptj",
-            _decoder,
-            {"norm": 2, "norms": 1, "gated": False, "mlp_bias": True, "parallel": True, "head_bias": True},
-        ),
-        ("granite", _decoder, {**_BY_KEY, "mlp_bias": "mlp_bias"}),
-        ("jamba", _decoder, {"layer_of": _jamba_layer, "sparse": True}),
-        ("llama", _decoder, {**_BY_KEY, "mlp_bias": "mlp_bias"}),
-        ("mamba", _decoder, {"layer_of": _mamba_layer, "tied": True}),
-        ("mamba2", _decoder, {"layer_of": _mamba_layer}),
-        ("mistral", _decoder, {"period": 0}),
-        ("mixtral", _decoder, {"period": 0, "sparse": True}),
-        ("nemotron_h", _decoder, {"layer_of": _nemotron_layer}),
-        ("olmo", _decoder, {**_BY_KEY, "norm": 0}),
-        ("olmo2", _decoder, {**_BY_KEY, "qk_norm": "all", "post_norm": True}),
-        ("olmo3", _decoder, {**_BY_KEY, "qk_norm": "all", "post_norm": True, "period": 4}),
-        ("olmoe", _decoder, {**_BY_KEY, "qk_norm": "all", "sparse": True}),
-        ("opt", _decoder, {**_OLDER, "tied": True, "positions": "max_position_embeddings", "unused_positions": 2}),
-        ("phi", _decoder, {**_OLDER, "norms": 1, "parallel": True, "head_bias": True}),
-        ("phi3", _decoder, {"period": 0}),
-        ("qwen2", _decoder, {"qkv_bias": True, "late": True}),
-        ("qwen2_moe", _decoder, {"qkv_bias": ("qkv_bias", True), "late": True, "sparse": True, "shared_gate": True}),
-        ("qwen3", _decoder, {**_BY_KEY, "late": True, "qk_norm": "heads"}),
-        ("qwen3_moe", _decoder, {**_BY_KEY, "late": True, "qk_norm": "heads", "sparse": True}),
-        (
-            "qwen3_next",
-            _decoder,
-            {**_BY_KEY, "qk_norm": "heads", "sparse": True, "shared_gate": True, "gated_output": True},
-        ),
-        ("resnet", _resnet, {}),
-        ("roberta", _bert, {"offset": 2}),
-        ("smollm3", _decoder, {**_BY_KEY, "mlp_bias": "mlp_bias", "late": True}),
-        ("stablelm", _decoder, {"norm": 2, "qkv_bias": "use_qkv_bias", "parallel": "use_parallel_residual"}),
-        ("starcoder2", _decoder, {**_BY_USE, "norm": 2, "gated": False, "tied": True, "period": 0}),
-        ("t5", _t5, {}),
-        ("vit", _vit, {}),
-        ("whisper", _speech_or_text, {}),
-    )
+BUILDERS: dict[str, Callable[..., Parts]] = {
+    "decoder": _decoder,
+    "bert": _bert,
+    "modern_bert": _modern_bert,
+    "t5": _t5,
+    "speech_or_text": _speech_or_text,
+    "vit": _vit,
+    "resnet": _resnet,
 }
-UNSET: tuple[Any, ...] = (None, [], {}, ())
-# Keys that some families have and that are read at one value alone.
-ONLY: dict[str, Any] = {
-    "use_qk_norm": False, "qk_layernorm": False, "do_layer_norm_before": True, "_remove_final_layer_norm": False,
-    "enable_bias": True, "layer_norm_elementwise_affine": True, "add_cross_attention": False, "bias": False,
-    "apply_residual_connection_post_layernorm": False, "use_bidirectional_attention": False, "lm_head_bias": False,
-    "moe_latent_size": 0, "mlp_type": "default", "norm_type": "layer_norm", "rms_norm": True, "normalize_before": False,
-    "add_final_layer_norm": False, "use_weighted_layer_sum": False, "attention_bias": False, "mlp_bias": False,
-}  # fmt: skip

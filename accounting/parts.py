@@ -128,8 +128,9 @@ class OtherParameters(Part):
 class AttentionLayers(Part):
     """Attention of every layer: `heads` of width head_dim score queries against keys, and weight values.
 
-    Each token sees the last `window` tokens, or all (0); those before it (`causal`) or on both sides too, where the
-    window must be 0. `keys` of another stream than `queries` make it cross-attention. `latent` is what a token leaves
+    Each token sees the last `window` tokens, or all (0): those before it (`causal`), perhaps in its own chunk of
+    `window` alone (`chunked`), or as many on either side. `keys` of another stream than `queries` make it
+    cross-attention. `latent` is what a token leaves
     in a cache of compressed keys and values: a shared part, which serves as key and as value, and a rotary one, which
     is key alone (MLA); of it every head's keys and values are made.
 
@@ -143,6 +144,7 @@ class AttentionLayers(Part):
     value_dim: int = 0  # 0: head_dim
     window: int = 0
     causal: bool = True
+    chunked: bool = False
     queries: Rows = "tokens"
     keys: Rows = "tokens"
     latent: tuple[int, int] = (0, 0)
@@ -151,7 +153,7 @@ class AttentionLayers(Part):
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
         validate_fields(self, "heads", "head_dim", "kv_heads", "value_dim", "window", "layers", "place", "block_end")
-        validate_fields(self, flags=["causal", "frozen"])
+        validate_fields(self, flags=["causal", "chunked", "frozen"])
         self.shape(1, 1, 1)
 
     def shape(self, batch: int, queries: int, keys: int, pairs: str = "full") -> Attention:
@@ -165,7 +167,8 @@ class AttentionLayers(Part):
             kv_heads=self.kv_heads,
             value_dim=self.value_dim,
             window=self.window or None,
-            pairs=pairs if self.causal else "full",
+            pairs=pairs if self.causal or self.window else "full",
+            local=("chunked" if self.chunked else "sliding") if self.causal else "both sides",
         )
 
     def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:

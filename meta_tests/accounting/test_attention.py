@@ -58,9 +58,30 @@ def test_causal_pairs_are_the_lower_triangle(length):
     assert attention_pairs(length, pairs="causal") == int(torch.ones(length, length).tril().sum())
 
 
+@pytest.mark.parametrize("window", [1, 3, 7, 20])
+@pytest.mark.parametrize("length", [1, 7, 9])
+def test_pairs_within_a_window_are_those_of_its_mask(length, window):
+    query, key = torch.arange(length)[:, None], torch.arange(length)
+    masks = {
+        "sliding": (key <= query) & (query - key < window),
+        "chunked": (key <= query) & (query // window == key // window),
+        "both sides": (query - key).abs() < window,
+    }
+    got = {local: attention_pairs(length, pairs="causal", window=window, local=local) for local in masks}
+    assert got == {local: int(mask.sum()) for local, mask in masks.items()}
+
+
+@pytest.mark.parametrize("local", ["sliding", "chunked"])
+def test_pairs_behind_a_cache_are_the_last_rows_of_the_mask(local):
+    whole, cached = (attention_pairs(length, pairs="causal", window=4, local=local) for length in (11, 8))
+    assert attention_pairs(3, 11, "causal", 4, local) == whole - cached
+
+
 test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
     (lambda: attention_pairs(3, pairs="triangle"), ValueError, "pairs must be one of full, causal"),
     (lambda: attention_pairs(3, 2, pairs="causal"), ValueError, "key_length must be at least query_length"),
+    (lambda: attention_pairs(3, 4, "causal", 2, "both sides"), ValueError, "key_length must be equal to query_length"),
+    (lambda: attention_pairs(3, window=2, local="block"), ValueError, "local must be one of sliding, chunked, both s"),
     (lambda: Attention(1, 6, 3, 4, kv_heads=4), ValueError, "heads=6 and kv_heads=4"),
     (lambda: Attention(1, 6, 3, 4, kv_heads=0), ValueError, "heads=6 and kv_heads=0"),
     (lambda: Attention(1, 6, 3, -4), ValueError, "head_dim must be at least 0, got -4"),

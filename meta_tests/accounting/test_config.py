@@ -1,7 +1,8 @@
-"""Models built from a config.json: 40 public ones of 37 types, to the last digit of their parameters.
+"""Models built from a config.json: 44 public ones of 39 types, to the last digit of their parameters.
 
-The configs were typed in, with the keys that size a model and a selection of the others; they were not downloaded. The
-counts are held once more, against what transformers builds of the same config, in test_transformers.py.
+Of those that say `copied_from` the config is the released file, as that repository on GitHub has it; the others were
+typed in, with the keys that size a model and a selection of the rest. The counts are held once more, against what
+transformers builds of the same config, in test_transformers.py.
 """
 
 import json
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from accounting.config import FAMILIES, from_config
+from accounting.config import MODEL_TYPES, from_config
 from accounting.models import active_parameter_count, matmul_parameter_count, parameter_count, step_flops
 
 MODELS = json.loads(Path(__file__).with_name("published_models.json").read_text())
@@ -45,7 +46,7 @@ def test_active_parameters_without_the_input_embedding_are_the_billions_publishe
 def test_every_family_is_built_from_a_public_model():
     # The config of these is that of transformers' own defaults, in test_transformers.py.
     elsewhere = {"cohere2", "glm4_moe", "granite", "mamba2", "olmo", "olmo3", "qwen2_moe"}
-    assert {row["config"]["model_type"] for row in MODELS.values()} | elsewhere == FAMILIES.keys()
+    assert {row["config"]["model_type"] for row in MODELS.values()} | elsewhere == MODEL_TYPES.keys()
 
 
 def test_multi_token_prediction_is_added_on_demand():
@@ -105,6 +106,32 @@ LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
 def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, message):
     with pytest.raises(ValueError, match=message):
         from_config(LLAMA | changed)
+
+
+@pytest.mark.parametrize("named", [{}, {"model_type": "llama4_text"}])
+def test_of_a_model_of_text_and_images_the_text_part_is_read_on_demand(named):
+    name = "meta-llama/Llama-4-Scout-17B-16E-Instruct"
+    text = {key: value for key, value in MODELS[name]["config"].items() if key != "model_type"} | named
+    whole = {"model_type": "llama4", "text_config": text, "vision_config": {"hidden_size": 1408}}
+    assert parameter_count(from_config(whole, text_only=True)) == MODELS[name]["parameters"]
+    message = "config is that of a model of more than text, 'llama4'; text_only=True reads its text_config"
+    with pytest.raises(ValueError, match=message):
+        from_config(whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "windows"),
+    [
+        # every fourth layer attends to all, the others to their own chunk of 8,192
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {0: 12, 8192: 36}),
+        # every third to all, the others to the 64 tokens on either side and the token itself
+        ("answerdotai/ModernBERT-base", {0: 8, 65: 14}),
+    ],
+)
+def test_windows_are_those_of_the_layers(name, windows):
+    attentions = from_config(MODELS[name]["config"]).attentions
+    counted = {size: sum(each.layers for each in attentions if each.window == size) for size in windows}
+    assert counted == windows
 
 
 def test_a_key_that_is_unset_is_no_matter():

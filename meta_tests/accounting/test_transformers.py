@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from accounting import counted
-from accounting.config import FAMILIES, from_config
+from accounting.config import MODEL_TYPES, from_config
 from accounting.models import cache_bytes, parameter_count, step_flops, with_adapters
 from accounting.parts import Parts, RecurrentLayers
 from meta_tests.accounting.test_config import MODELS
@@ -22,7 +22,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 BATCH, TOKENS, SOURCE = 2, 16, 10
 SAMPLE = ("gemma2", "deepseek_v3", "nemotron_h")  # windows and tied; latent attention, experts; a hybrid
 families = pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.prove) for name in FAMILIES]
+    "family", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.prove) for name in MODEL_TYPES]
 )
 # Any of these keys that a family has.
 SMALL: dict[str, Any] = {
@@ -44,6 +44,10 @@ SMALL: dict[str, Any] = {
     **dict.fromkeys(("max_source_positions", "max_target_positions"), 2 * SOURCE),
     **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), None),
     "vocab_size": 50,
+    "local_attention": 6,
+    "intermediate_size_mlp": 56,
+    "attention_chunk_size": 5,
+    "interleave_moe_layer_step": 2,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
@@ -67,7 +71,7 @@ OWN: dict[str, dict[str, Any]] = {
     "mamba": {"intermediate_size": None},
     "nemotron_h": {"num_hidden_layers": None, "sliding_window": None},
 }
-ENCODER_DECODER, IMAGES = ("bart", "t5"), ("vit", "resnet")
+ENCODER_DECODER, ENCODERS, IMAGES = ("bart", "t5"), ("bert", "modernbert", "roberta"), ("vit", "resnet")
 
 
 def config_of(family: str) -> Any:
@@ -84,7 +88,12 @@ def model_class(family: str) -> Any:
     if family in IMAGES:
         return transformers.AutoModelForImageClassification
     masked = transformers.AutoModelForMaskedLM
-    others = {"whisper": transformers.AutoModelForSpeechSeq2Seq, "bert": masked, "roberta": masked}
+    others = {
+        "whisper": transformers.AutoModelForSpeechSeq2Seq,
+        "bert": masked,
+        "roberta": masked,
+        "modernbert": masked,
+    }
     return others.get(family, transformers.AutoModelForCausalLM)
 
 
@@ -111,7 +120,7 @@ def sequence_of(family: str) -> Any:
 
 
 def counted_step(family: str, net: nn.Module) -> tuple[int, int]:
-    cache = {} if family in (*IMAGES, "bert", "roberta") else {"use_cache": False}
+    cache = {} if family in (*IMAGES, *ENCODERS) else {"use_cache": False}
     with counted.flops() as count:
         logits = net(**arguments(family), **cache).logits
         logits.backward(torch.ones_like(logits))
@@ -121,15 +130,18 @@ def counted_step(family: str, net: nn.Module) -> tuple[int, int]:
 def beyond_the_model(family: str, net: nn.Module, model: Parts) -> tuple[int, int]:
     """What the code in transformers computes beyond the mathematics, forward and backward.
 
-    Causal convolutions run over the padding too. Mamba-2 passes its state from chunk to chunk by a product of all
-    chunks with all. The delta rule solves its triangular systems without a product, but has one in the gradient, and
-    of the only chunk here the state before and behind it need none.
+    Llama 4 multiplies every token by every expert, most of them by 0. Causal convolutions run over the padding too.
+    Mamba-2 passes its state from chunk to chunk by a product of all chunks with all. The
+    delta rule solves its triangular systems without a product, but has one in the gradient, and of the only chunk here
+    the state before and behind it need none.
     """
     forward = sum(
         2 * BATCH * (module.kernel_size[0] - 1) * module.weight.numel()
         for module in net.modules()
         if isinstance(module, nn.Conv1d) and module.groups > 1
     )
+    for maps in model.linear_maps if family == "llama4_text" else ():
+        forward += maps.product_flops(BATCH, TOKENS) // maps.uses * max(maps.copies - maps.uses, 0)
     backward = 2 * forward
     for each in model.attentions:
         if not isinstance(each, RecurrentLayers) or not each.chunk:
@@ -161,7 +173,7 @@ def corrections(net: nn.Module) -> Iterator[torch.Tensor]:
     return (buffer for name, buffer in net.named_buffers() if "correction" in name)
 
 
-CACHED = [name for name in FAMILIES if name not in (*IMAGES, "bert", "roberta")]
+CACHED = [name for name in MODEL_TYPES if name not in (*IMAGES, *ENCODERS)]
 
 
 @pytest.mark.parametrize(
