@@ -34,7 +34,8 @@ class Replicate:
 
     `paces`: pytest-benchmark's options by node id, and under "" those of every other benchmark; those that the command
     line or the benchmark's own marker gives go before them. `examined`: benchmarks that an earlier process of this side
-    checked. `fastest_s`: how long `CoreSpeed`'s loop took at full speed, where earlier processes know it.
+    checked. `fastest_s`: how long `CoreSpeed`'s loop took at full speed, where earlier processes know it, and
+    `patience_s` how long to wait for that.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class Replicate:
         examined: list[str],
         given: set[str],
         fastest_s: float | None,
+        patience_s: float,
     ) -> None:
         self.ids = None if ids is None else set(ids)
         self.benchmarks_only = benchmarks_only
         self.paces, self.given, self.examined = paces, given, set(examined)
-        self.speed = CoreSpeed(math.inf if fastest_s is None else fastest_s)
+        self.speed = CoreSpeed(math.inf if fastest_s is None else fastest_s, patience_s)
         self.fixed: set[str] = set()
         self.obeying: set[str] = set()  # that choose their own rounds, as this asks
         self.once_s: dict[str, float] = {}
@@ -153,6 +155,8 @@ class Replicate:
             "reports": self.reports,
             "calls": self.calls,
             "fastest_s": self.speed.fastest_s,
+            "was_fast": self.speed.was_fast,
+            "waited_s": self.speed.waited_s,
             "paces": self.paces,
         }
         part = path.with_suffix(".part")

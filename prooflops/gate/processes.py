@@ -27,7 +27,7 @@ import pytest
 from prooflops.gate import cleanup_process
 from prooflops.gate.call_resources import measured_in
 from prooflops.gate.child_plugin import RECORD, TASK
-from prooflops.machine.core_speed import slowness
+from prooflops.machine.core_speed import PATIENCE_S, slowness
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The child plugin and all that it imports of this package; in a child they are a package of their own, COPY.
@@ -36,6 +36,10 @@ COPIED = (
     "machine/core_speed.py", "machine/instructions.py",
 )  # fmt: skip
 COPY = "prooflops_gate"
+# So many times as long as a process takes, it waits for a core at full speed in all. A pair that is taken again costs
+# more where slow spells last: simulated with spells of 0.5 s each, two processes of 64 benchmarks take 12 s a pair that
+# can be kept, instead of 20 s with waits of 0.05 s a benchmark.
+PATIENCE = 2
 PREFIX, OWNER = "prooflops-gate-", "owner"  # of the folder of a run, and the file in it with the run's process
 # Variables of the environment that would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
@@ -101,6 +105,7 @@ class Replicates:
         self._resources = resources  # whether memory and instructions are measured
         self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
         self._fastest_s: dict[str, float] = {}  # of the loop of `CoreSpeed`, by label: another Python, another loop
+        self._patience_s = PATIENCE_S
         self._stack = ExitStack()
 
     def __enter__(self) -> Replicates:
@@ -174,6 +179,7 @@ class Replicates:
             "measured": measured_in(self._by_side[side.label]) if self._resources else "",
             "fastest_s": self._fastest_s.get(side.label),
             "hash_seed": self._hash_seed,
+            "patience_s": self._patience_s,
         }
         began = time.monotonic()
         variables = {TASK: json.dumps(task), RECORD: str(path)}
@@ -188,6 +194,8 @@ class Replicates:
         prefix, modules, reports, calls = (found[key] for key in ("prefix", "modules", "reports", "calls"))
         self._by_side[side.label] += bool(record["benchmarks"])
         self._label_slow(record, side, calls, found["fastest_s"])
+        # In vain where it never ran at full speed: the core may have slowed down for good.
+        self._patience_s = PATIENCE * (wall_s - found["waited_s"]) if found["was_fast"] else self._patience_s / 2
         return Replicate(side, record, prefix, modules, reports, calls, wall_s)
 
     def _label_slow(

@@ -15,24 +15,25 @@ ITERATIONS = 1000  # of the loop: some 25 µs
 # twin is busy takes 1.5 to 2 times as long.
 SLOW = 1.15
 EVERY_S = 0.002  # between two looks while a benchmark runs: 2 % of its time
-PATIENCE_S = 0.05  # that a benchmark waits for full speed in all
+PATIENCE_S = 1.0  # that a process waits for full speed in all, where it is not told
 
 
 class CoreSpeed:
     """Waits for full speed before a benchmark and between its rounds, and keeps how fast its best stretch was.
 
-    `fastest_s`: of the loop, as far as earlier processes know it. It falls as faster ones are seen.
+    `fastest_s`: of the loop, as far as earlier processes know it. It falls as faster ones are seen. `patience_s`: that
+    the whole process waits at most, `waited_s`: that it has. `was_fast`: whether the core ever ran at full speed.
     """
 
-    def __init__(self, fastest_s: float = math.inf) -> None:
-        self.fastest_s = fastest_s
-        self._patience_s = PATIENCE_S
+    def __init__(self, fastest_s: float = math.inf, patience_s: float = PATIENCE_S) -> None:
+        self.fastest_s, self.was_fast = fastest_s, False
+        self.patience_s, self.waited_s = patience_s, 0.0
         self.begin()
 
     def begin(self) -> None:
         """A new benchmark."""
         self.stretch_s = math.inf  # the slower loop of those before and after the fastest stretch
-        self._left_s, self._last_s, self._looked_at = self._patience_s, math.inf, -math.inf
+        self._last_s, self._looked_at = math.inf, -math.inf
 
     def look(self, *, last: bool = False) -> None:
         """Before a round, and `last` after all of them: ends the stretch since the look before, and waits if slow."""
@@ -41,19 +42,22 @@ class CoreSpeed:
             return
         loop_s = self._loop()
         self.stretch_s = min(self.stretch_s, max(self._last_s, loop_s))
-        if not last and loop_s > SLOW * self.fastest_s and self._left_s > 0:
+        if not last:
             loop_s = self._wait(loop_s)
         self._last_s, self._looked_at = loop_s, perf_counter()
 
     def _wait(self, loop_s: float) -> float:
-        """Loops until one is fast. In vain, the next benchmark waits for a shorter time: it may stay slow for long."""
-        began = perf_counter()
-        while loop_s > SLOW * self.fastest_s and perf_counter() - began < self._left_s:
-            loop_s = self._loop()
-        self._left_s -= perf_counter() - began
-        in_vain = loop_s > SLOW * self.fastest_s
-        self._patience_s = self._patience_s / 2 if in_vain else PATIENCE_S
+        """Loops until one is fast, or the patience has come to an end."""
+        began = now = perf_counter()
+        while not self._is_fast(loop_s) and self.waited_s + now - began < self.patience_s:
+            loop_s, now = self._loop(), perf_counter()
+        self.waited_s += now - began
         return loop_s
+
+    def _is_fast(self, loop_s: float) -> bool:
+        fast = loop_s <= SLOW * self.fastest_s
+        self.was_fast |= fast
+        return fast
 
     def _loop(self) -> float:
         """The faster of two loops: an interrupt does not hit both."""

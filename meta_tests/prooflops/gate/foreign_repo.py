@@ -5,11 +5,13 @@ from pathlib import Path
 
 from meta_tests.conftest import ROOT, ChildRun, fork_pytest
 
-# The plan in force takes 13 pairs or more to confirm anything: these runs are about everything else, with four.
+# The plan in force takes 13 pairs or more to confirm anything: these runs are about everything else, with four, and
+# do not wait for a core at full speed.
 QUICK = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
-    from prooflops.gate import decisions
+    from prooflops.gate import decisions, processes
+    processes.PATIENCE = processes.PATIENCE_S = 0
     from prooflops.statistics.plan import Plan
     def plan(benchmarks, *, paired=True, most=None, all_pairs=False, directions=1):
         looks = (most if all_pairs else 2,)

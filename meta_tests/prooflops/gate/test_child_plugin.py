@@ -85,8 +85,11 @@ def test_a_benchmark_beside_which_the_core_never_ran_as_fast_as_before_is_labell
     side = Side("here", sys.executable, tmp_path)
     with Replicates(config(tmp_path), limit_s=60) as replicates:
         first = replicates.run(side, ["test_it.py"], None)
+        assert 0 < replicates._patience_s <= 2 * first.wall_s
         replicates._fastest_s["here"] /= 100  # as if an earlier process had seen such a core
+        replicates._patience_s = 0.02
         then = replicates.run(side, ["test_it.py"], None)
+    assert replicates._patience_s == 0.01, "the next process should wait for half as long"
     assert first.calls["test_it.py::test_timed"]["stretch_s"] < 1.0
     (benchmark,) = then.record["benchmarks"]
     contention = benchmark["extra_info"]["contention"]
