@@ -39,23 +39,19 @@ class Effect:
     pairs: int  # or the smaller group's processes
     noise: float  # standard deviation of a pair's log ratio, as signed ranks see it: 0.03 is 3 %
     level: float
-    floor: float = 0.0  # what drift between sessions alone may do
-    common: float = 1.0  # what all benchmarks together did
-    _differences: Floats = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
-    _null: Floats = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
+    floor: float  # what drift between sessions alone may do
+    common: float  # what all benchmarks together did
+    _differences: Floats = field(repr=False, compare=False)
+    _null: Floats = field(repr=False, compare=False)
 
     def interval(self, level: float, *, drift: bool = True) -> tuple[float, float]:
         """The bounds of the ratio, each of which errs with a chance of at most `level`.
 
         With drift=False without what drift between sessions may have done: that of the two groups as they were taken.
         """
-        # The k-th smallest difference is above the truth with chance P(count <= k - 1).
-        k = int(np.searchsorted(self._null, level, side="right"))
-        if k == 0:
-            return 0.0, math.inf
-        ordered = self._differences
+        low, high = _log_bounds(self._differences, self._null, level)
         down, up = _margins(self.floor, self.common) if drift else (0.0, 0.0)
-        return math.exp(ordered[k - 1] - down), math.exp(ordered[len(ordered) - k] + up)
+        return math.exp(low - down), math.exp(high + up)
 
     def bounds(self, level: float) -> tuple[float, float, float]:
         """The bounds at `level`, or at the least level that so few pairs allow, and that level.
@@ -67,6 +63,12 @@ class Effect:
         """
         reached = max(level, float(self._null[0]))
         return (*self.interval(reached), reached)
+
+
+def _log_bounds(ordered: Floats, null: Floats, level: float) -> tuple[float, float]:
+    # The k-th smallest difference is above the truth with chance P(count <= k - 1).
+    k = int(np.searchsorted(null, level, side="right"))
+    return (float(ordered[k - 1]), float(ordered[len(ordered) - k])) if k else (-math.inf, math.inf)
 
 
 def _margins(floor: float, common: float) -> tuple[float, float]:
@@ -84,15 +86,13 @@ def _effect(
     against_slower = int(np.searchsorted(ordered, down, side="right"))
     against_faster = len(ordered) - int(np.searchsorted(ordered, -up, side="left"))
     median = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    ratio = math.exp(float(median))
-    bare = Effect(ratio, 0.0, math.inf, 1.0, 1.0, pairs, 0.0, level, 0.0, 1.0, ordered, null)
-    low, high = bare.interval(float(ndtr(-1.0)))  # one standard error to each side
-    noise = math.inf if math.isinf(high) else math.log(high / low) / 2 * math.sqrt(information * EFFICIENCY)
-    low, high = bare.interval(level)
+    low, high = _log_bounds(ordered, null, float(ndtr(-1.0)))  # one standard error to each side
+    noise = (high - low) / 2 * math.sqrt(information * EFFICIENCY)
+    low, high = _log_bounds(ordered, null, level)
     return Effect(
-        ratio=ratio,
-        low=low * math.exp(-down),
-        high=high * math.exp(up),
+        ratio=math.exp(float(median)),
+        low=math.exp(low - down),
+        high=math.exp(high + up),
         p_slower=float(null[against_slower]) if against_slower < len(null) else 1.0,
         p_faster=float(null[against_faster]) if against_faster < len(null) else 1.0,
         pairs=pairs,

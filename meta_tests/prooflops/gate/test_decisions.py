@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from prooflops.gate.decisions import (
-    BUDGET,
-    NOISE,
-    PAIRS,
+    SHOWN_LEVEL,
     ReplicateRule,
     SieveRule,
     fails,
@@ -20,8 +18,9 @@ from prooflops.gate.decisions import (
 )
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
+from prooflops.statistics.decision_rule import Decision
 from prooflops.statistics.effects import paired
-from prooflops.statistics.plan import LOOKS
+from prooflops.statistics.plan import CONFIRMING_PAIRS, LOOKS, Plan
 
 
 def timed(time_s: float) -> Timed:
@@ -57,7 +56,10 @@ def test_a_baseline_too_small_to_decide_anything_is_named_and_costs_one_process(
     rows, wanted = look_at({"a": ([timed(1.0)], [timed(2.0)])}, rule)
     assert not wanted, wanted
     assert "the baseline holds 1 processes" in rows[0].note, rows[0]
+    assert rows[0].note.endswith("--gate-record NAME --gate-replicates 16"), rows[0]
     fewest = fewest_stored(rule.plan)
+    open_: Any = {"a": ([timed(1.0 + number) for number in range(fewest)], [timed(1.1)])}
+    assert "the baseline holds" not in look_at(open_, rule)[0][0].note, "so many are enough"
     both: Any = {"a": ([timed(1.0 + number / 1000) for number in range(fewest)], [])}
     while look_at(both, rule)[1]:
         both["a"][1].append(timed(2.0))
@@ -84,12 +86,12 @@ def test_an_open_benchmark_says_what_it_excludes_and_what_ended_it() -> None:
     three: Any = {"a": ([timed(1.0)] * 3, [timed(1.0), timed(1.1), timed(1.2)])}
     ((row,), _) = look_at(three, rule)
     assert "slower by 20.0% at most (88% sure)" in row.note, row
-    assert f"{BUDGET}; 3 of 8 pairs were taken" in row.note, row
+    assert "; the budget ended it (--gate-budget); 3 of 8 pairs were taken" in row.note, row
     ((row,), _) = look_at(three, ReplicateRule(replicate_plan(1, most=3), most=3))
-    assert PAIRS in row.note, row
+    assert "; --gate-replicates ended it; about" in row.note, row
     noisy: Any = {"a": ([timed(1.0)] * 32, [timed(4.0 ** (number * 7 % 32 / 31 - 0.5)) for number in range(32)])}
     ((row,), _) = look_at(noisy, rule)
-    assert f"{NOISE}; as noisy as this, changes are found from" in row.note, row
+    assert "; its noise exceeds the question; as noisy as this, changes are found from" in row.note, row
 
 
 def test_a_benchmark_that_could_not_be_decided_stops_the_gate_and_one_that_was_skipped_does_not() -> None:
@@ -140,6 +142,7 @@ def test_how_many_benchmarks_are_quiet_enough_is_said() -> None:
     for step in (1.001, 1.5):
         effect = paired([1.0] * 8, [step ** (number - 3.5) for number in range(8)], level=0.01)
         rows.append(Row("a", "time", 1.0, 1.0, "SAME", effect))
+    rows += [Row("a", "time", None, 1.0, "NEW"), Row("a", "mfu", 0.5, 0.5, "SAME", rows[0].effect)]
     assert found_from(rows, replicate_plan(2), 0.03).endswith("a slowdown of 5.0% is found in 1 of 2 benchmarks")
 
 
@@ -155,3 +158,45 @@ def test_the_sieve_calls_the_same_same_and_leaves_all_else_to_pairs(stored: int,
     ((row,), _) = look_at(both, rule)
     assert row.verdict == verdict, row
     assert len(both["a"][1]) == (LOOKS[0] if stored > 2 else 1), "it takes one look, and none that cannot say SAME"
+
+
+def test_what_all_did_together_is_held_against_one_only_between_sessions() -> None:
+    both = [([timed(1.0)] * 3, [timed(1.08)] * 3)] * 5
+    history, pairs = (ReplicateRule(replicate_plan(5, paired=paired), paired=paired) for paired in (False, True))
+    assert (history.common(both), history.common([]), pairs.common(both)) == (pytest.approx(1.08), 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("floor", "verdict"), [(0.01, "SLOWER"), (0.3, "INCONCLUSIVE")])
+def test_a_known_drift_is_held_against_a_change_between_sessions(floor: float, verdict: str) -> None:
+    rule = ReplicateRule(replicate_plan(1, paired=False), floors={"a": floor}, paired=False)
+    both: Any = {"a": ([timed(1 + i / 1000) for i in range(20)], [timed(1.1)] * 50)}
+    assert look_at(both, rule)[0][0].verdict == verdict
+
+
+def test_a_change_that_is_not_suspected_yet_needs_the_pairs_that_confirm_as_well() -> None:
+    rule = ReplicateRule(replicate_plan(1))
+    effect = paired([1.0] * 8, [1.5, 1.4, 1.6, 1.3, 1.7, 1.45, 1.55, 1.5], level=0.01)
+    plain, suspected = (rule.needed(Decision(None, 8, effect, word), 0.03) for word in (None, "SLOWER"))
+    assert plain == suspected + CONFIRMING_PAIRS
+    assert rule.needed(Decision(None, 8, paired([1.0] * 8, [1.0] * 8, level=0.01)), 0.03) == 8
+
+
+@pytest.mark.parametrize(("wanted", "advice"), [(200, "about 200 replicates a side"), (201, "as noisy as this")])
+def test_more_than_two_hundred_pairs_are_not_advised(wanted: int, advice: str) -> None:
+    effect = paired([1.0] * 8, [1.0, 1.01] * 4, level=0.01)
+    sides: Any = ([timed(1.0)] * 8, [timed(1.0)] * 8)
+    assert ReplicateRule(replicate_plan(1)).remedy(sides, Decision("INCONCLUSIVE", wanted, effect)).startswith(advice)
+
+
+def test_a_baseline_needs_as_many_processes_as_the_level_of_the_last_look_asks_for() -> None:
+    assert fewest_stored(Plan(1, looks=(100,), shared_baseline=True)) == 1, "1 of 101 orders"
+    assert fewest_stored(Plan(1, looks=(98,), shared_baseline=True)) == 2
+    assert all(Plan(1).miss_level(look) == SHOWN_LEVEL for look in range(4)), "SAME's level at each look"
+
+
+def test_an_estimate_of_noise_takes_all_its_pairs_and_says_what_they_decided() -> None:
+    rule = ReplicateRule(replicate_plan(1, all_pairs=True), all_pairs=True)
+    both: Any = {"a": ([timed(1.0)] * 20, [timed(1.0 + i % 3 / 1000) for i in range(20)])}
+    ((row,), wanted) = look_at(both, rule)
+    assert (row.effect.pairs, wanted) == (20, {"a": 32})
+    assert replicate_plan(1, most=20, all_pairs=True).looks == (8, 16, 20)

@@ -3,8 +3,12 @@
 import math
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from prooflops.gate import pacing as pacing_module
 from prooflops.gate.decisions import ReplicateRule, replicate_plan
 from prooflops.gate.pacing import Pacing, Pair, Take
 from prooflops.history.records import Timed
@@ -110,3 +114,81 @@ def test_a_benchmark_that_was_given_up_is_not_taken_again_and_the_look_is_told_t
     assert noises[1][0]["short"] == math.inf, "two pairs know no noise"
     assert noises[0][1] == 7, "pairs to go until the first look"
     assert 0 < noises[-1][0]["short"] < math.inf
+
+
+class Timekeeper:
+    """A clock that stands still but for the seconds that each take is said to last, and what was said meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *pairs: Mapping[str, Pair], each_s: float = 10.0) -> None:
+        self.now, self.takes, self.said = 0.0, 0, list[tuple[str, int, int]]()
+        self.pairs, self.each_s = pairs, each_s
+        monkeypatch.setattr(pacing_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def take(self, names: list[str]) -> Mapping[str, Pair]:
+        self.now += self.each_s
+        self.takes += 1
+        return self.pairs[self.takes % len(self.pairs)] if self.pairs else {}
+
+    def pacing(self, rule: ReplicateRule, deadline: float = math.inf, **stored: list[Timed]) -> Pacing:
+        return Pacing(stored, rule, self.take, deadline, lambda *said: self.said.append(said))
+
+
+NOISY: list[Any] = [{"a": (timed(1.0), timed(ratio))} for ratio in (1.3, 0.8, 1.2, 0.7)]
+
+
+@pytest.mark.parametrize(("deadline", "taken"), [(39.9, 4), (40.0, 5)])
+def test_no_pair_begins_that_would_not_end_in_time_if_it_takes_as_long_as_the_last(
+    monkeypatch: pytest.MonkeyPatch, deadline: float, taken: int
+) -> None:
+    clock = Timekeeper(monkeypatch, *NOISY)
+    pacing = clock.pacing(ReplicateRule(replicate_plan(1)), deadline, a=[])
+    pacing.run(NOISY[0], took_s=10.0)
+    assert (pacing.taken, pacing.left_open) == (taken, ["a"])
+    assert clock.pacing(ReplicateRule(replicate_plan(1)), 5.0, a=[]).run(NOISY[0], took_s=10.0)[0].effect.pairs == 1
+
+
+def test_what_is_taken_next_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    same: Any = (timed(1.0), timed(1.001))
+    clock = Timekeeper(monkeypatch, *({**each, "b": same} for each in NOISY))
+    clock.pacing(ReplicateRule(replicate_plan(2)), a=[], b=[]).run({**NOISY[0], "b": same}, took_s=0.0)
+    assert clock.said[0] == ("pair 2 of 8, 2 open", 1, 8)
+    assert clock.said[-1][0] == "pair 32 of 32, 1 open"
+    alone: Any = {name: (None, timed(1.0)) for name in "ab"}
+    clock = Timekeeper(monkeypatch, {"b": alone["b"]})
+    rule = ReplicateRule(replicate_plan(2, paired=False), paired=False)
+    clock.pacing(rule, a=[timed(1.0)] * 9, b=[timed(1.0 + i / 5) for i in range(9)]).run(alone, took_s=0.0)
+    assert clock.said[0] == ("replicate 2 of 8, 2 open", 1, 8)
+    assert "replicate 9 of 8 to 16, 2 open" in [text for text, *_ in clock.said], clock.said
+
+
+@pytest.mark.parametrize(("pairs", "takes"), [(1, 31), (8, 63)])
+def test_a_benchmark_that_yields_nothing_is_given_up_after_four_tries_a_pair(
+    monkeypatch: pytest.MonkeyPatch, pairs: int, takes: int
+) -> None:
+    clock = Timekeeper(monkeypatch, *NOISY)
+    pacing = clock.pacing(ReplicateRule(replicate_plan(1)), a=[])
+    clock.pairs = tuple(NOISY[i % 4] if 0 < i < pairs else {} for i in range(99))
+    pacing.run(NOISY[0], took_s=0.0)
+    assert (clock.takes, len(pacing.sides["a"][1])) == (takes, pairs), "4 tries for each of 8, or of 16, and one before"
+
+
+def test_on_a_machine_quiet_at_times_as_many_contended_pairs_are_repeated_as_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy: Any = {"a": (timed(1.0), timed(1.001, "other processes"))}
+    clock = Timekeeper(monkeypatch, busy, each_s=0.0)
+    pacing = clock.pacing(ReplicateRule(replicate_plan(1)), a=[])
+    pacing.run({"a": (timed(1.0), timed(1.001))}, took_s=0.0)
+    assert (len(pacing.sides["a"][1]), pacing.repeated, pacing.taken) == (8, 7, 15)
+    there: Any = {"a": (timed(1.0, "other processes"), timed(1.001))}
+    assert clock.pacing(ReplicateRule(replicate_plan(1)), a=[]).run(there, took_s=0.0)[0].note, "before counts, too"
+
+
+@pytest.mark.parametrize(("deadline", "repeated"), [(79.9, 0), (80.0, 1)])
+def test_a_contended_pair_is_set_aside_only_where_the_first_look_still_fits_and_counts_if_no_other_comes(
+    monkeypatch: pytest.MonkeyPatch, deadline: float, repeated: int
+) -> None:
+    clock = Timekeeper(monkeypatch, each_s=75.0)  # the one that follows yields nothing, and spends the budget
+    pacing = clock.pacing(ReplicateRule(replicate_plan(1)), deadline, a=[])
+    (row,) = pacing.run({"a": (timed(1.0), timed(4.0, "other processes"))}, took_s=10.0)
+    assert (pacing.repeated, row.effect.ratio, len(pacing.sides["a"][1])) == (repeated, pytest.approx(4.0), 1)

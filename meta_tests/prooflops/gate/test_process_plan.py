@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from prooflops.gate.process_plan import LEAST_S, MOST_S, USUAL_S, Cost, ProcessPlan, paces, plan_of
+from prooflops.gate.process_plan import FIRST, LEAST_S, MOST_S, NOISY, USUAL_S, Cost, ProcessPlan, paces, plan_of
 from prooflops.gate.processes import Replicate, Side
 from prooflops.statistics.plan import Plan
 
@@ -18,6 +18,8 @@ MICROSECONDS = {f"test_{number}": Cost(0.06, paced=True) for number in range(64)
 
 def test_microseconds_take_a_fiftieth_of_a_second_each_and_less_where_there_are_many() -> None:
     assert plan(MICROSECONDS).each_s(list(MICROSECONDS), 600, 33) == USUAL_S
+    half_s = plan(MICROSECONDS).process_s(list(MICROSECONDS), 0.015)
+    assert plan(MICROSECONDS).each_s(list(MICROSECONDS), 2 * 10 * half_s, 10) == pytest.approx(0.015), "what fits"
     many = {f"test_{number}": Cost(0.06, paced=True) for number in range(500)}
     assert plan(many).each_s(list(many), 600, 33) == LEAST_S
     assert plan(many).each_s(list(many)[:3], 600, 33, MOST_S) == MOST_S  # the few that are open have all the time
@@ -32,11 +34,19 @@ def test_few_benchmarks_take_as_long_together_as_the_process_besides() -> None:
     assert plan(long, besides_s=0.1).usual_s(list(long)) == 0.1, "one that is not paced should count for none"
 
 
+def test_another_pace_changes_what_is_paced_and_nothing_else() -> None:
+    assert (Cost(0.06, paced=True).at(0.1), Cost(0.01, paced=True).at(0.1)) == (pytest.approx(0.14), 0.1)
+    assert Cost(9.0, paced=False).at(0.1) == 9.0
+    assert (LEAST_S, USUAL_S, MOST_S, NOISY) == (0.01, 0.02, 0.2, 0.02), "the documents speak of these"
+
+
 def test_a_benchmark_without_a_time_of_its_own_has_the_usual_one() -> None:
     assert paces(USUAL_S, {"noisy": MOST_S}) == {
         "": {"max_time": USUAL_S, "min_rounds": 3},
         "noisy": {"max_time": MOST_S, "min_rounds": 3},
     }
+    assert paces(0.123456, {})[""]["max_time"] == 0.1235
+    assert paces(0.02, {}) == FIRST
     assert paces(USUAL_S, {})[""], "before any noise is known, pytest-benchmark would take its second"
 
 
@@ -72,3 +82,5 @@ def test_what_the_first_pair_took_is_divided_into_the_benchmarks_and_the_rest(
     found = plan_of(first, second, {"a": round_s}, Plan(benchmarks=1), 600.0)
     assert found.costs == {"a": Cost(2.0, paced)}
     assert (found.besides_s, found.pairs, found.most_pairs) == (3.0, 8, 34)
+    alone = Replicate(Side("a", "python", Path()), {}, "", {}, [], {}, 1.0)
+    assert plan_of(alone, second, {"a": round_s}, Plan(benchmarks=1), 600.0).costs["a"].call_s == 2.0, "one side's"

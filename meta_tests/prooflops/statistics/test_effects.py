@@ -94,6 +94,30 @@ def test_where_the_drift_between_sessions_is_unknown_two_percent_are_assumed() -
     assert (effect.low, effect.high) == pytest.approx((known.low / 1.02, known.high * 1.02))
 
 
+@pytest.mark.parametrize("common", [1.0, 1.05, 0.95])
+def test_the_interval_of_groups_at_its_own_level_is_that_which_is_printed(common: float) -> None:
+    effect = unpaired([1.0, 1.01, 0.99, 1.02], [1.1, 1.11, 1.09, 1.12], level=0.02, floor=0.03, common=common)
+    assert effect.interval(effect.level) == pytest.approx((effect.low, effect.high))
+    low, high = effect.interval(effect.level, drift=False)
+    margins = 1.03 * max(common, 1.0), 1.03 * max(1 / common, 1.0)
+    assert (effect.low, effect.high) == pytest.approx((low / margins[0], high * margins[1]))
+
+
+def test_effects_compare_and_print_by_their_figures() -> None:
+    one, other = (paired([1.0] * 4, [1.1, 1.2, 1.3, 1.4], level=0.1) for _ in range(2))
+    assert one == other
+    assert "array" not in repr(one)
+    assert one.bounds(0.3) == (*one.interval(0.3), 0.3)
+
+
+def test_the_noise_of_groups_is_that_of_a_pair_however_large_each_is() -> None:
+    draw = np.random.default_rng(15)
+    sides = [(np.exp(draw.normal(0, 0.05, 20)), np.exp(draw.normal(0, 0.05, 80))) for _ in range(60)]
+    for groups in (sides, [(after, before) for before, after in sides]):
+        got = np.median([unpaired(before, after, level=0.01).noise for before, after in groups])
+        assert got == pytest.approx(0.05 * math.sqrt(2), rel=0.1)
+
+
 @pytest.mark.parametrize("noise", [0.03, 0.10])
 def test_the_noise_of_normal_pairs_is_their_standard_deviation(noise: float) -> None:
     draw = np.random.default_rng(14)

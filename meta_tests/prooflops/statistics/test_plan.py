@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -9,7 +11,19 @@ from scipy.special import ndtri
 
 from meta_tests.prooflops.statistics.simulated import effect_of, least
 from prooflops.statistics.decision_rule import decide
-from prooflops.statistics.plan import Plan, pairs_needed, smallest_effect
+from prooflops.statistics.effects import UNKNOWN_FLOOR
+from prooflops.statistics.plan import (
+    ALARM_RATE,
+    CONFIRMATION_LEVEL,
+    CONFIRMING_PAIRS,
+    FEWEST_PLAIN,
+    LOOKS,
+    MIN_EFFECT,
+    PLAIN_SHARE,
+    Plan,
+    pairs_needed,
+    smallest_effect,
+)
 
 
 @pytest.mark.parametrize("looks", [(8,), (8, 16, 24, 32), (10, 12, 40), tuple(range(8, 60, 2))])
@@ -65,9 +79,56 @@ def test_more_noise_needs_more_pairs_by_its_square() -> None:
     assert many == pytest.approx(4 * few, rel=0.05), f"twice the noise needs {many} pairs instead of {few}"
 
 
+def test_the_figures_of_the_plan_are_those_that_the_documents_state() -> None:
+    plan = Plan(benchmarks=1)
+    assert (LOOKS, CONFIRMING_PAIRS, FEWEST_PLAIN, plan.miss_rate) == ((8, 16, 24, 32), 18, 5, 0.05)
+    assert (CONFIRMATION_LEVEL, ALARM_RATE, MIN_EFFECT, PLAIN_SHARE, UNKNOWN_FLOOR) == (0.05, 0.01, 0.03, 0.1, 0.02)
+    assert Plan(benchmarks=1, alarm_rate=0.4, confirmation_level=0.5).screening_rate == 0.4, "a level stays below 1/2"
+    assert Plan(benchmarks=1, looks=(8,), confirming_pairs=5).plain_pairs == 0, "the longer way is as short"
+    assert Plan(benchmarks=1, looks=(8,), confirming_pairs=6).plain_pairs == 5
+
+
+@pytest.mark.parametrize(
+    ("ratio", "distance"),
+    [(1.0, math.log(1.03)), (1 / 1.02, math.log(1.03 / 1.02)), (1.0299999, math.log(1.03) / 10), (1.1, math.log(1.1))],
+)
+def test_the_pairs_needed_are_those_of_a_normal_test_at_the_last_look(ratio: float, distance: float) -> None:
+    plan = Plan(benchmarks=10)
+    effect = replace(effect_of(1.0, 0.2), ratio=ratio, noise=0.5)
+    level = plan.level(3) if ratio > 1.03 else plan.miss_level(3)
+    expected = (NormalDist().inv_cdf(1 - level) * 0.5 / distance) ** 2 * math.pi / 3
+    assert pairs_needed(effect, plan) == math.ceil(expected)
+    signs = math.ceil(math.log2(1 / level))
+    assert (pairs_needed(replace(effect, noise=0.0), plan), 2 ** (1 - signs) > level) == (signs, True)
+    assert pairs_needed(replace(effect, noise=math.inf), plan) == 32
+    one = Plan(benchmarks=10, looks=(1,))
+    fewest = math.ceil(-math.log2(one.level(0) if ratio > 1.03 else one.miss_level(0)))
+    assert pairs_needed(replace(effect, noise=math.inf), one) == fewest > 1
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.05, 0.3])
+@pytest.mark.parametrize(("confirming", "level"), [(18, 0.05), (6, 0.05), (18, 0.6), (40, 0.05)])
+def test_the_smallest_effect_passes_the_look_the_confirmation_and_the_limit(
+    noise: float, confirming: int, level: float
+) -> None:
+    plan = Plan(benchmarks=20, confirming_pairs=confirming, confirmation_level=level)
+    z, each = NormalDist().inv_cdf, NormalDist().inv_cdf(1 - 0.05 / 3)
+
+    def seen_by(tail: float, pairs: int) -> float:
+        return (z(1 - tail) + each) * noise / math.sqrt(pairs * 3 / math.pi)
+
+    bounds = [seen_by(plan.level(3), 32), math.log(1.03) + seen_by(0.5, min(32, confirming))]
+    bounds += [seen_by(level, confirming)] if level < 0.5 else []
+    assert smallest_effect(noise, plan) == pytest.approx(math.exp(max(bounds)) - 1, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: Plan(benchmarks=1, looks=()), r"looks should be increasing numbers of pairs, but are \(\)"),
+        (lambda: Plan(benchmarks=1, miss_rate=0.5), "miss_rate should lie between 0 and 0.5, but is 0.5"),
+        (lambda: Plan(benchmarks=1, alarm_rate=0.0), "alarm_rate should lie between 0 and 0.5, but is 0.0"),
+        (lambda: Plan(benchmarks=1, confirmation_level=1.1), "confirmation_level should lie between alarm_rate"),
         (lambda: Plan(benchmarks=0), "benchmarks should be 1 or more, but is 0"),
         (lambda: Plan(benchmarks=1, looks=(8, 8)), r"looks should be increasing numbers of pairs, but are \(8, 8\)"),
         (lambda: Plan(benchmarks=1, alarm_rate=0.6), "alarm_rate should lie between 0 and 0.5, but is 0.6"),
