@@ -1,6 +1,6 @@
 """Bytes that the allocator really holds, and time by the device's own clock."""
 
-from accounting.measured.allocations import MEASURED_DEVICES, MeasuredBytes, MeasuredMemory, memory
+from accounting.measured.allocations import MEASURED_DEVICES, MeasuredBytes, MeasuredMemory, memory, why_uncounted
 from accounting.measured.timing import Timing, alternating, clock, median_interval, one_thread, synchronise, time
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "one_thread",
     "synchronise",
     "time",
+    "why_uncounted",
 ]

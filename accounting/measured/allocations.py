@@ -123,6 +123,22 @@ def memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemory]:
             gc.enable()
 
 
+def why_uncounted(device: torch.device) -> str:
+    """Why torch does not count the bytes that tensors hold on `device`; empty where it does.
+
+    cudaMallocAsync asks the driver for what is in use, and leaves the bytes requested at 0.
+    """
+    if device.type not in MEASURED_DEVICES:
+        return f"torch does not count the bytes that tensors hold on {device.type}"
+    if device.type != "cuda":
+        return ""
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        return "PYTORCH_NO_CUDA_MEMORY_CACHING is set: without a cache the allocator counts nothing; unset it"
+    if (backend := torch.cuda.get_allocator_backend()) != "native":
+        return f"the allocator {backend} counts no requested bytes: take backend: out of PYTORCH_CUDA_ALLOC_CONF"
+    return ""
+
+
 def _meter_of(device: torch.device) -> _CpuMeter | _CachingAllocatorMeter:
     if device.type == "meta":
         raise ValueError(
@@ -241,10 +257,8 @@ class _CachingAllocatorMeter:
         self._api = getattr(torch, device.type)
         if not self._api.is_available():
             raise ValueError(f"device must be present, got {str(device)!r}, and torch sees no {device.type} device")
-        if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
-            raise RuntimeError(
-                "PYTORCH_NO_CUDA_MEMORY_CACHING is set: without a cache the allocator counts nothing; unset it"
-            )
+        if why := why_uncounted(device):
+            raise RuntimeError(why)
         self._device = device
         self._readings: list[dict[str, int]] = []
 

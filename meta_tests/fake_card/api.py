@@ -7,7 +7,7 @@ that import `time.perf_counter` within the block.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -68,8 +68,9 @@ def _host_clock(card: Card) -> dict[str, Any]:
 # ---- tensors -----------------------------------------------------------------------------------------------------
 
 
-def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
-    real = {name: getattr(torch.Tensor, name) for name in ("device", "to", "tolist", "data_ptr", "numpy", "is_pinned")}
+def _to(card: Card, kernels: Kernels) -> Callable[..., Tensor]:
+    """Tensor.to, which C++ would ask a driver for."""
+    real = torch.Tensor.to
 
     class Crossing(torch.autograd.Function):
         @staticmethod
@@ -97,15 +98,22 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
         device, dtype, late, layout = torch._C._nn._parse_to(*args, **kwargs)
         plain = type(x) in (Tensor, torch.nn.Parameter) and not x.is_meta
         if not plain or (device is not None and device.type not in ("cpu", card.kind)):
-            return real["to"](x, *args, **kwargs)
+            return real(x, *args, **kwargs)
         device = device or x.device
         if device.type == x.device.type:
             options = {"memory_format": layout} if layout is not None else {}
-            return real["to"](x, dtype=dtype or x.dtype, copy=copy, **options)
+            return real(x, dtype=dtype or x.dtype, copy=copy, **options)
         options = {"dtype": dtype, "non_blocking": late, "memory_format": layout}
         if x.requires_grad and torch.is_grad_enabled():
             return Crossing.apply(x, device, options)
         return crossed(x, device, **options)
+
+    return to
+
+
+def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
+    real = {name: getattr(torch.Tensor, name) for name in ("device", "tolist", "data_ptr", "numpy")}
+    to = _to(card, kernels)
 
     def numpy(x: Tensor, *, force: bool = False) -> Any:
         if kernels.has(x) and not force:
@@ -114,9 +122,6 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
                 "memory first."
             )
         return real["numpy"](x.cpu() if kernels.has(x) else x, force=force)
-
-    def tolist(x: Tensor) -> Any:
-        return real["tolist"](to(x.detach(), CPU) if kernels.has(x) else x)
 
     def data_ptr(x: Tensor) -> int:
         begin = kernels.address(x.untyped_storage()) if kernels.has(x) else None
@@ -127,28 +132,24 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
             raise RuntimeError(f"cannot pin '{x.device}' only dense CPU tensors can be pinned")
         return x if kernels.is_pinned(x) else kernels.pin(x.detach().clone())
 
-    def is_pinned(x: Tensor, device: Any = None) -> bool:
-        return kernels.is_pinned(x)
-
     def device(x: Tensor) -> torch.device:
         return card.device if kernels.has(x) else real["device"].__get__(x)
 
-    return {
+    def cuda(x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+        return to(x, card.device, non_blocking=non_blocking)
+
+    is_on = {f"is_{kind}": property(lambda x, kind=kind: device(x).type == kind) for kind in ("cuda", "mps", "cpu")}
+    return is_on | {
         "device": property(device),
-        "is_cuda": property(lambda x: device(x).type == "cuda"),
-        "is_mps": property(lambda x: device(x).type == "mps"),
-        "is_cpu": property(lambda x: device(x).type == "cpu"),
         "get_device": lambda x: 0 if kernels.has(x) else -1,
         "to": to,
         "cpu": lambda x, memory_format=None: to(x, CPU),
-        "cuda": lambda x, device=None, non_blocking=False, memory_format=None: to(
-            x, card.device, non_blocking=non_blocking
-        ),
+        "cuda": cuda,
         "numpy": numpy,
-        "tolist": tolist,
+        "tolist": lambda x: real["tolist"](to(x.detach(), CPU) if kernels.has(x) else x),
         "data_ptr": data_ptr,
         "pin_memory": pin_memory,
-        "is_pinned": is_pinned,
+        "is_pinned": lambda x, device=None: kernels.is_pinned(x),
     }
 
 
@@ -159,14 +160,19 @@ def _storage(card: Card, kernels: Kernels) -> dict[str, Any]:
         begin = kernels.address(storage)
         return real["data_ptr"](storage) if begin is None else begin
 
+    def bytes_of(storage: torch.UntypedStorage) -> Tensor:
+        return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+
     def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        if kernels.address(storage) is None:
-            return real["clone"](storage)
-        bytes_of = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
-        return bytes_of.clone().untyped_storage()
+        here = kernels.address(storage) is not None
+        return bytes_of(storage).clone().untyped_storage() if here else real["clone"](storage)
+
+    def to(storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
+        return bytes_of(storage).to(device, non_blocking=non_blocking).untyped_storage()
 
     device = property(lambda x: real["device"].__get__(x) if kernels.address(x) is None else card.device)
-    return {"device": device, "data_ptr": data_ptr, "clone": clone}
+    places = {"to": to, "mps": lambda storage: to(storage, device=card.device)}  # by which torch.load puts them there
+    return {"device": device, "data_ptr": data_ptr, "clone": clone, **places}
 
 
 def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
@@ -293,13 +299,11 @@ def _streams(card: Card) -> tuple[type, type]:
     return CardStream, Event
 
 
-def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
-    stream_class, event_class = _streams(card)
-    memory = card.memory
+def _properties(card: Card) -> SimpleNamespace:
     # gfx942 is (9, 4) to torch, gfx1100 (11, 0)
     arch = card.row.arch
     major, minor = map(int, (arch[3:-2], arch[-2]) if card.is_amd else arch.split("."))
-    properties = SimpleNamespace(
+    return SimpleNamespace(
         name=card.name,
         major=major,
         minor=minor,
@@ -310,6 +314,12 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         gcnArchName=arch if card.is_amd else "",
         warp_size=32,
     )
+
+
+def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
+    """The functions of `torch.cuda` but for those about memory and random numbers."""
+    stream_class, event_class = _streams(card)
+    properties = _properties(card)
 
     @contextmanager
     def stream(chosen: Any) -> Iterator[None]:
@@ -323,13 +333,7 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         def __init__(self, device: Any) -> None:
             super().__init__()
 
-    def seed(value: int) -> None:
-        kernels.random_state = _state_of(int(value))
-
-    def synchronize(device: Any = None) -> None:
-        card.synchronise()
-
-    return {
+    return _cuda_state(card, kernels) | {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -340,7 +344,7 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "set_device": lambda device: None,
         "device": Selected,
         "_is_in_bad_fork": lambda: False,
-        "synchronize": synchronize,
+        "synchronize": lambda device=None: card.synchronise(),
         "Stream": stream_class,
         "Event": event_class,
         "current_stream": lambda device=None: card.stream,
@@ -349,13 +353,28 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "stream": stream,
         "_sleep": lambda cycles: card.launch(cycles / 1.7e9),
         "get_device_properties": lambda device=None: properties,
-        "get_device_capability": lambda device=None: (major, minor),
+        "get_device_capability": lambda device=None: (properties.major, properties.minor),
         "get_device_name": lambda device=None: card.name,
-        "is_bf16_supported": lambda including_emulation=True: major >= 8,
-        "memory_allocated": lambda device=None: memory.current("allocated_bytes"),
-        "max_memory_allocated": lambda device=None: memory.current("allocated_bytes", "peak"),
-        "memory_reserved": lambda device=None: memory.current("reserved_bytes"),
-        "max_memory_reserved": lambda device=None: memory.current("reserved_bytes", "peak"),
+        "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
+    }
+
+
+def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
+    """Memory and random numbers of `torch.cuda`."""
+    memory = card.memory
+
+    def seed(value: int) -> None:
+        kernels.random_state = _state_of(int(value))
+
+    def figure(name: str, what: str = "current") -> Callable[..., int]:
+        return lambda device=None: memory.current(name, what)
+
+    return {
+        "get_allocator_backend": lambda: "native",
+        "memory_allocated": figure("allocated_bytes"),
+        "max_memory_allocated": figure("allocated_bytes", "peak"),
+        "memory_reserved": figure("reserved_bytes"),
+        "max_memory_reserved": figure("reserved_bytes", "peak"),
         "memory_stats": lambda device=None: memory.stats(),
         "reset_peak_memory_stats": lambda device=None: memory.reset_peak(),
         "empty_cache": memory.empty_cache,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +13,12 @@ import torch
 from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
 from meta_tests.fake_card.caching import MIB, CachingAllocator
 
-LAUNCH_S = 4e-6  # what the host needs to launch a kernel; what Python needs for it comes on top in the host's time
+LAUNCH_S = 4e-6  # what the host needs to launch a kernel
 KERNEL_S = 2e-6  # the shortest kernel
 PINNED_BYTES_PER_S = 4e9  # at which the system pins pages
-PAUSE_S = 1e-3
 BUS_BYTES_PER_S = 50e9
-_real_perf_counter = time.perf_counter
+SLOWNESS = 100  # this Python, which does the card's work too, against that of a host with a card
+_wall_s = time.perf_counter
 
 
 @dataclass
@@ -69,9 +70,9 @@ class Card:
         self.name = self.row.names[0] if self.row.names else self.label
         self.memory = CachingAllocator(self.memory_bytes)
         self.default_stream = self.stream = Stream()
-        self.busy_s = self._waited_s = self._stolen_s = self._queue_s = 0.0
-        self._seen_s = _real_perf_counter()
-        self._entered_s: float | None = None
+        self.busy_s = self._queue_s = self._python_s = 0.0
+        self._within = False
+        self._looked = self._host()
         self._arriving: list[tuple[float, Callable[[], object]]] = []
 
     @property
@@ -81,37 +82,40 @@ class Card:
     # ---- the host's clock -----------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The host's clock: without the time in which the CPU did the card's work, with the time the host waited."""
-        real_s = _real_perf_counter() if self._entered_s is None else self._entered_s
-        return real_s - self._stolen_s + self._waited_s
+        """The host's clock: the queue's, and what a host's Python would take."""
+        return self.queue_now() + self._python_s / SLOWNESS
 
     def queue_now(self) -> float:
-        """The host's time as the queue sees it: launches and waits, and pauses beyond PAUSE_S.
-
-        Shorter pauses are this Python's, which does the card's work too, and no host's that has a card.
-        """
-        now = self.now()
-        self._queue_s += max(0.0, now - self._seen_s - PAUSE_S)
-        self._seen_s = now
+        """The host's time as the queue sees it: launches, waits and sleep, the same however busy this machine is."""
+        (wall_s, ran_s, sleeps), before = self._host(), self._looked
+        self._looked = wall_s, ran_s, sleeps
+        if self._within:
+            pass
+        elif sleeps > before[2]:
+            self._queue_s += wall_s - before[0]
+        else:
+            self._python_s += max(0.0, ran_s - before[1])
         return self._queue_s
 
+    @staticmethod
+    def _host() -> tuple[float, float, int]:
+        """Wall time, this thread's own, and how often it slept."""
+        usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))  # the first: Linux alone
+        return _wall_s(), time.thread_time(), usage.ru_nvcsw
+
     def let_pass(self, seconds: float) -> None:
-        self.queue_now()
-        self._waited_s += seconds
         self._queue_s += seconds
-        self._seen_s += seconds
 
     @contextmanager
     def in_its_place(self) -> Iterator[None]:
-        """What the CPU does within, it does in the card's place."""
-        before, begun_s = self._entered_s, _real_perf_counter()
-        self._entered_s = begun_s if before is None else before
+        """What the CPU does within, it does in the card's place, and in no time."""
+        self.queue_now()
+        before, self._within = self._within, True
         try:
             yield
         finally:
-            self._entered_s = before
-            if before is None:
-                self._stolen_s += _real_perf_counter() - begun_s
+            self.queue_now()
+            self._within = before
 
     # ---- the queue ------------------------------------------------------------------------------------------------
 

@@ -151,34 +151,32 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _nvidia_state(device: torch.device) -> dict[str, Any]:
-    """By NVML. What the driver does not tell of this device (of a MIG slice, say) is left out."""
+    """By NVML; of a MIG slice its own processes, else what its whole card does. What the driver refuses is left out."""
     if nvml.library() is None:
         return {"unread": "no NVML"}
     handle = nvml_handle(device)
     if handle is None:
         return {"unread": f"NVML knows no such device: {device}"}
 
-    def reasons(nvml: Any) -> list[str]:
-        # nvidia-ml-py before 12.535 calls them throttle reasons.
-        current = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        return named_reasons((current or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle))
-
+    card = nvml.card_of(handle)
     readings: dict[str, Callable[[Any], Any]] = {
-        "clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "memory_clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-        "power_w": lambda nvml: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-        "power_limit_w": lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
-        "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        "reasons": reasons,
+        "clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM),
+        "power_w": lambda nvml: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
+        "power_limit_w": lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1e3,
+        "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU),
+        "reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(card)),
         "processes": lambda nvml: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
     }
     totals: dict[str, Callable[[Any], Any]] = {
-        "power cap": lambda nvml: nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_POWER).violationTime,
+        "power cap": lambda nvml: nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_POWER).violationTime,
         "temperature (driver)": lambda nvml: (
-            nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_THERMAL).violationTime
+            nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_THERMAL).violationTime
         ),
     }
-    return {**_answered(readings), "totals": _answered(totals)}
+    # A driver before 535 knows the reasons by this name alone, whatever nvidia-ml-py has.
+    older = {"reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card))}
+    return {**_answered(older), **_answered(readings), "totals": _answered(totals)}
 
 
 def _answered(questions: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:

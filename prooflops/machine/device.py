@@ -63,9 +63,22 @@ def chosen(request: str | None) -> torch.device:
     if request not in valid:
         known = request.partition(":")[0] in KINDS
         why = "this machine has no such device" if known else f"no such kind of device ({', '.join(KINDS)})"
+        why = "; ".join([why, *(unseen_gpus() if known else [])])
         raise ValueError(f"--device {request}: {why}; valid here: {', '.join(valid)}")
     device = torch.device(request)
     return torch.device(device.type, device.index or 0) if device.type in ("cuda", "xpu") else device
+
+
+def unseen_gpus() -> list[str]:
+    """A line that names the GPUs which NVIDIA's driver has and torch cannot use; none where it can use one."""
+    names = [] if torch.cuda.is_available() else nvml.gpu_names()
+    if not names:
+        return []
+    built = "without CUDA" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    also = "" if hidden is None else f", and CUDA_VISIBLE_DEVICES is {hidden!r}"
+    found = f"the driver {nvml.driver_version()} has {', '.join(names)}, which torch cannot use"
+    return [f"{found}: torch {torch.__version__} is built {built}{also}"]
 
 
 def unmet(need: str, device: torch.device) -> str | None:
@@ -331,5 +344,6 @@ def highest_clock_hz(device: torch.device) -> float | None:
         return float(kilohertz) * 1e3 if kilohertz.isdigit() else None
     if device.type != "cuda" or (handle := nvml_handle(device)) is None:
         return None
-    megahertz = nvml.ask(lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))
+    card = nvml.card_of(handle)
+    megahertz = nvml.ask(lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM))
     return float(megahertz) * 1e6 if megahertz else None

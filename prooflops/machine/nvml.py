@@ -53,5 +53,12 @@ def gpu_names() -> list[str]:
 
 
 def handle(uuid: object) -> Any:
-    """NVML's handle of the GPU with this UUID, as torch gives it; None where the driver does not know it."""
-    return ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
+    """NVML's handle of the GPU or MIG slice with this UUID, as torch gives it; None where the driver knows none."""
+    found = ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
+    return ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")) if found is None else found
+
+
+def card_of(handle: Any) -> Any:
+    """The whole card, which alone has clocks, power and temperature, of a MIG slice; else the handle itself."""
+    card = ask(lambda nvml: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+    return handle if card is None else card

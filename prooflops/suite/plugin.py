@@ -116,6 +116,8 @@ def pytest_configure(config: pytest.Config) -> None:
     known = known_failures(config.option.known_failures, registry)
     run = config.stash[RUN] = Run(device, pace, registry, selected, known, peaks)
     config.pluginmanager.register(run, "prooflops.run")
+    if device.type == "cpu":
+        run.notes += machine.unseen_gpus()
     if config.option.model is None:  # the user's own model runs as the user has it run
         run.notes += machine.ignore_tf32_override()
     if not is_replicate() and (job is None or not job.rank):

@@ -304,6 +304,7 @@ def books(monkeypatch: pytest.MonkeyPatch) -> Books:
     books = Books()
     monkeypatch.delenv("PYTORCH_NO_CUDA_MEMORY_CACHING", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
     own = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: books.stats if device == own else {})
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: books.reset_peak())
@@ -344,6 +345,10 @@ def test_on_cuda_freeing_what_was_there_before_lowers_the_live_bytes(books: Book
 def test_an_allocator_that_does_not_count_requests_is_refused(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     books.stats.clear()
     with pytest.raises(RuntimeError, match="reports no requested bytes"):
+        measured.memory("cuda").__enter__()
+    # Its figures are all there, and 0.
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    with pytest.raises(RuntimeError, match="cudaMallocAsync counts no requested bytes"):
         measured.memory("cuda").__enter__()
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
     with pytest.raises(RuntimeError, match="PYTORCH_NO_CUDA_MEMORY_CACHING is set"):

@@ -139,6 +139,24 @@ def test_the_state_of_a_gpu_is_what_its_driver_tells() -> None:
 
 
 @pytest.mark.usefixtures("h100")
+def test_an_older_driver_gives_its_reasons_by_their_older_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = nvml.library()
+    monkeypatch.setattr(driver, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda handle: 0x4, raising=False)
+    monkeypatch.setattr(driver, "nvmlDeviceGetCurrentClocksEventReasons", refused)  # nvidia-ml-py has it all the same
+    assert state(GPU)["reasons"] == ["power cap"]
+
+
+@pytest.mark.usefixtures("h100")
+def test_the_clock_of_a_slice_is_that_of_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = nvml.library()
+    monkeypatch.setattr(driver, "nvmlDeviceGetHandleByUUID", {"MIG-7f": "slice"}.__getitem__)
+    monkeypatch.setattr(driver, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", {"slice": "7f"}.get, raising=False)
+    monkeypatch.setattr(driver, "nvmlDeviceGetClockInfo", lambda handle, which: {"7f": 1410}[handle])
+    monkeypatch.setattr(driver, "NVMLError", Exception)
+    assert state(GPU)["clock_mhz"] == 1410
+
+
+@pytest.mark.usefixtures("h100")
 def test_a_gpu_that_its_power_cap_slows_is_labelled_once() -> None:
     with conditions(GPU) as record:
         assert "after" not in record

@@ -46,6 +46,22 @@ def test_a_device_that_is_not_here_is_refused_with_the_valid_ones(request_: str)
         devices.chosen(request_)
 
 
+def test_a_gpu_that_torch_cannot_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # as with a driver that is too old
+    monkeypatch.setattr(nvml, "gpu_names", lambda: ["NVIDIA H100 80GB HBM3"])
+    monkeypatch.setattr(nvml, "driver_version", lambda: "470.82.01")
+    (line,) = devices.unseen_gpus()
+    assert "the driver 470.82.01 has NVIDIA H100 80GB HBM3, which torch cannot use" in line
+    assert "for CUDA 13.0" in line
+    with pytest.raises(
+        ValueError, match=r"--device cuda: this machine has no such device; the driver 470.* valid here"
+    ):
+        devices.chosen("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert devices.unseen_gpus() == []
+
+
 @pytest.mark.usefixtures("h200")
 def test_needs_are_met_by_what_the_device_has() -> None:
     assert devices.unmet("cuda", GPU) is None

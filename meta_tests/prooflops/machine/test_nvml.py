@@ -33,7 +33,8 @@ def two_gpus(*, starts: bool = True, refuses: tuple[int, ...] = ()) -> Any:
         nvmlSystemGetDriverVersion=lambda: "570.86.15",
         nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetHandleByUUID=lambda uuid: answer(uuid == "GPU-7f", uuid),
+        nvmlDeviceGetHandleByUUID=lambda uuid: answer(uuid in ("GPU-7f", "MIG-51"), uuid),
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda handle: answer(handle == "MIG-51", "GPU-7f"),
         nvmlDeviceGetName=lambda handle: answer(handle not in refuses, f"NVIDIA H100 {handle}"),
     )  # fmt: skip
 
@@ -52,6 +53,12 @@ def test_nvml_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvml.gpu_names() == ["NVIDIA H100 0", "NVIDIA H100 1"]
     assert nvml.handle("7f") == "GPU-7f"
     assert len(driver.started) == 1
+
+
+def test_a_slice_has_a_handle_of_its_own_and_the_clocks_of_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", two_gpus())
+    assert nvml.handle("51") == "MIG-51", "torch gives the UUID without its prefix"
+    assert nvml.card_of("MIG-51") == nvml.card_of("GPU-7f") == "GPU-7f"
 
 
 def test_what_the_driver_refuses_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
