@@ -34,6 +34,9 @@ MAKEFLAGS += --jobs=$(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null |
 endif
 endif
 
+# Parts run side by side, and each has as many threads as there are cores: one that waits shall sleep, and not spin.
+$(CHECKS): export OMP_WAIT_POLICY ?= passive
+
 # The tests start hundreds of processes; without compiled files each of them would compile the suite for itself.
 export PYTHONDONTWRITEBYTECODE =
 
