@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 WIDTHS = {"phone": 360, "desktop": 1440}
-THEMES = ("light", "dark")
 
 
 class Opened:

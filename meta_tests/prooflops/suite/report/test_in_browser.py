@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meta_tests.browser import THEMES, WIDTHS, Browser, Opened
+from meta_tests.browser import WIDTHS, Browser, Opened
 from prooflops.suite.report.run_report import RunReport
 
 # Leaves a row of each table, and a claim of each verdict: an accessibility checker looks at every element for long.
@@ -38,20 +38,21 @@ def shown(page: Any) -> int:
     return int(page.evaluate("[...document.querySelectorAll('details.claim')].filter((e) => e.offsetParent).length"))
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_fits_and_is_accessible_and_fetches_nothing(
-    browser: Browser, file: Path, width: str, theme: str
-) -> None:
-    with browser.open(file, WIDTHS[width], theme) as opened:
-        assert opened.overflowing() == []
-        background = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (background == "rgb(251, 251, 249)") is (theme == "light"), background
-        opened.page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
-        assert opened.overflowing() == [], "with everything unfolded"
-        if (width, theme) in (("phone", "dark"), ("desktop", "light")):  # each takes seconds
-            opened.page.evaluate(ONE_OF_EACH)
-            assert opened.violations() == []
+def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, file: Path) -> None:
+    with browser.open(file) as opened:
+        page = opened.page
+        for open_all in (False, True):
+            page.evaluate(f"document.querySelectorAll('details').forEach((each) => each.open = {str(open_all).lower()})")
+            for name, width in WIDTHS.items():
+                page.set_viewport_size({"width": width, "height": 900})
+                assert opened.overflowing() == [], f"{name}, with everything {'un' if open_all else ''}folded"
+        page.evaluate(ONE_OF_EACH)
+        for name, theme in (("phone", "dark"), ("desktop", "light")):
+            page.set_viewport_size({"width": WIDTHS[name], "height": 900})
+            page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (background == "rgb(251, 251, 249)") is (theme == "light"), background
+            assert opened.violations() == [], f"{name}, {theme}"
         assert opened.complaints == []
         assert opened.fetched == [file.as_uri()]
 
