@@ -224,20 +224,23 @@ class FaultRun:
         self._folder.cleanup()
 
 
-SAMPLE = 40  # planted faults of a quick run; `make prove` runs all
 _fault_run = pytest.StashKey[FaultRun]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --quick only a sample of the planted faults, drawn by the date, is run, and nothing marked `prove`."""
-    planted = [item for item in items if "result_of_fault" in _fixtures(item)]
-    if config.option.quick:
-        today = datetime.now(timezone.utc).date().isoformat()
-        drawn = random.Random(today).sample(planted, min(SAMPLE, len(planted)))
-        left = [item for item in planted if item not in drawn]
-        left += [item for item in items if item.get_closest_marker("prove") and item not in planted]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
+    """With --quick nothing marked `prove` is run but its `sample`: so many cases of the test, drawn by the date."""
+    if not config.option.quick:
+        return
+    proofs: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        if mark := item.get_closest_marker("prove"):
+            proofs.setdefault((item.nodeid.partition("[")[0], mark.kwargs.get("sample", 0)), []).append(item)
+    today, left = datetime.now(timezone.utc).date().isoformat(), []
+    for (test, sample), cases in proofs.items():
+        drawn = random.Random(f"{today} {test}").sample(cases, min(sample, len(cases)))
+        left += [case for case in cases if case not in drawn]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,13 +1,14 @@
 """Every planted fault turns the claims it names red. They run in a process of their own while other tests go on."""
 
 import importlib
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, SAMPLE, pytest_collection_modifyitems
+from meta_tests.conftest import ROOT, pytest_collection_modifyitems
 from meta_tests.faults import FAULTS, TOPICS, Fault, generated
 from prooflops.suite.registry import load_registry
 
@@ -15,7 +16,7 @@ for topic in [*TOPICS, "generated"]:
     importlib.import_module(f"meta_tests.faults.{topic}")
 
 
-@pytest.mark.prove
+@pytest.mark.prove(sample=40)
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: f"{planted.topic}-{planted.name}")
 def test_a_planted_fault_turns_the_claims_it_names_red(
     planted: Fault, result_of_fault: Callable[[Fault], dict[str, Any]]
@@ -28,20 +29,26 @@ def test_a_planted_fault_turns_the_claims_it_names_red(
     assert result["exit"] == 1, result["output"]
 
 
-@pytest.mark.parametrize(("quick", "planted"), [(True, SAMPLE), (False, 266)])
-def test_a_quick_run_plants_a_sample_and_any_other_all(quick: bool, planted: int) -> None:
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_quick_run_takes_a_sample_of_what_is_marked_and_any_other_all(quick: bool) -> None:
     deselected: list[object] = []
     hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
     config = SimpleNamespace(option=SimpleNamespace(quick=quick), hook=hook)
 
-    def item(number: int, *fixtures: str, marked: bool) -> SimpleNamespace:
-        return SimpleNamespace(fixturenames=fixtures, number=number, get_closest_marker=lambda _: marked or None)
+    def cases(test: str, many: int, mark: pytest.MarkDecorator | None) -> list[SimpleNamespace]:
+        return [
+            SimpleNamespace(nodeid=f"{test}[{number}]", get_closest_marker=lambda _: mark and mark.mark)
+            for number in range(many)
+        ]
 
-    items = [item(number, "result_of_fault", marked=True) for number in range(266)]
-    items += [item(266, marked=False), item(267, marked=True)]
+    plain, sampled = cases("plain", 3, None), cases("sampled", 266, pytest.mark.prove(sample=40))
+    few, none = cases("few", 2, pytest.mark.prove(sample=3)), cases("none", 5, pytest.mark.prove)
+    every = [*plain, *sampled, *few, *none]
+    items = list(every)
     pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
-    assert len(items) == planted + (1 if quick else 2)
-    assert sorted(each.number for each in [*items, *deselected]) == list(range(268))  # type: ignore[attr-defined]
+    ran = Counter(each.nodeid.partition("[")[0] for each in items)
+    assert ran == {"plain": 3, "few": 2, **({"sampled": 40} if quick else {"sampled": 266, "none": 5})}
+    assert all((each in items) is not (each in deselected) for each in every)
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -198,6 +198,7 @@ def converted(value: Any, number: Callable[[int], Any]) -> Any:
     return None  # beyond its width
 
 
+@pytest.mark.prove(sample=40)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_every_type_of_number_gives_the_same_plain_result(target: Target) -> None:
     expected = target()

@@ -183,6 +183,7 @@ def assert_within(found: Agreement, name: str, why: str) -> None:
     assert found.verdict == "within", f"our clock over {name}: {found}, but should be 1 within {TOLERANCE:.0%}. {why}"
 
 
+@pytest.mark.prove(sample=1)
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_timer(kernel: str, device: torch.device, compare: Callable[..., Agreement]) -> None:
@@ -203,6 +204,7 @@ DIFFERENCES = {
 }
 
 
+@pytest.mark.prove(sample=1)
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_timer_explained(

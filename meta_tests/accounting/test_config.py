@@ -17,6 +17,7 @@ MODELS = json.loads(Path(__file__).with_name("published_models.json").read_text(
 published = pytest.mark.parametrize("name", MODELS)
 
 
+@pytest.mark.prove(sample=10)
 @published
 def test_parameters_are_those_published(name):
     formula, should = parameter_count(from_config(MODELS[name]["config"])), MODELS[name]["parameters"]

@@ -61,6 +61,7 @@ def noticed(check: Any, row: Any, field: str, value: Any) -> str | None:
         return repr(error)
 
 
+@pytest.mark.prove(sample=6)
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_perturbed_cell_of_the_format_table_is_noticed(name):
     assert numbers.disagreement(FORMATS[name]) is None

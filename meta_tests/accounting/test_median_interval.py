@@ -22,6 +22,7 @@ def test_the_interval_is_that_of_scipys_quantile_test(confidence: float) -> None
         assert found == (None if math.isnan(expected.low) else (expected.low, expected.high)), f"{size=}"
 
 
+@pytest.mark.prove(sample=3)
 @pytest.mark.parametrize("confidence", FEWEST)
 @pytest.mark.parametrize("more", [0, 1, 12, 53, 93])
 def test_the_interval_covers_the_median_as_often_as_it_says(confidence: float, more: int) -> None:

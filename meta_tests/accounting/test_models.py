@@ -198,6 +198,7 @@ def test_a_llama_3_70b_step_is_known_within_a_millisecond():
     assert fastest_s < 1e-3, f"step_flops(LLAMA3_70B, 1, 8192) took {fastest_s:.6f} s, but should take under 1 ms"
 
 
+@pytest.mark.prove(sample=8)
 @pytest.mark.parametrize("early_stop", [False, True], ids=["whole", "early stop"])
 @pytest.mark.parametrize("checkpoint_every", [0, 1, 2, 3])
 @reduced_presets

@@ -36,6 +36,7 @@ def seconds(function: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
+@pytest.mark.prove(sample=1)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_counting_takes_at_most_half_as_long_again_as_torchs_counter(workload: str, pace: str) -> None:
     net, data = WORKLOADS[workload]()

@@ -142,6 +142,7 @@ def test_causal_attention_at_its_true_cost_is_that_of_the_formula(model: Model) 
     assert count.step == formula, f"counted {count.step}, but the formula says {formula}"
 
 
+@pytest.mark.prove(sample=3)
 @pytest.mark.parametrize(
     "model", [reduced(model, layers=1, head_dim=8) for model in TRANSFORMERS.values()], ids=TRANSFORMERS
 )

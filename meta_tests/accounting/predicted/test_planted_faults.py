@@ -183,6 +183,7 @@ def the_scratch_of_a_convolution_is_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger.Ledger, "scratch_at", lambda *_: 0)
 
 
+@pytest.mark.prove(sample=4)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_noticed(name, monkeypatch):
     case, plant = FAULTS[name]

@@ -50,7 +50,7 @@ def test_nets_in_bf16_are_predicted_with_the_scratch_of_their_products(net, mixe
     assert_alike(guess, held, without_scratch=False, given=f"[{net=}, {mixed=}]")
 
 
-@few
+@fewer
 @given(
     preset=st.sampled_from([GPT2_SMALL, LLAMA3_8B]),
     layers=st.integers(1, 2),

@@ -38,17 +38,15 @@ def test_the_same_steps_measured_by_the_same_module_are_those_of_the_plain_loop(
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.prove(sample=1)
+@pytest.mark.parametrize("recipe", RECIPES)
 @fewer
 @given(
-    recipe=st.sampled_from(sorted(RECIPES)),
     preset=st.sampled_from([GPT2_SMALL, LLAMA3_8B]),
     checkpoint_every=st.integers(0, 1),
     micro_batches=st.integers(1, 3),
 )
-@example("bf16-fp32-master", GPT2_SMALL, 1, 2)
-@example("bf16-fp32-gradients-master", GPT2_SMALL, 1, 2)
-@example("bf16-fp32-state", GPT2_SMALL, 1, 2)
-@example("fp32 under autocast", GPT2_SMALL, 1, 2)
+@example(GPT2_SMALL, 1, 2)
 def test_dtype_recipes_are_predicted_with_accumulation_and_checkpoints(
     workloads, recipe, preset, checkpoint_every, micro_batches
 ):
@@ -67,6 +65,7 @@ def test_dtype_recipes_are_predicted_with_accumulation_and_checkpoints(
     )
 
 
+@pytest.mark.prove(sample=2)
 @pytest.mark.parametrize("recipe", memory.RECIPES)
 def test_what_a_recipe_holds_is_that_of_the_formula(workloads, recipe):
     dtype, optimizer, _ = RECIPES[recipe]

@@ -41,11 +41,11 @@ def shown(page: Any) -> int:
 def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, file: Path) -> None:
     with browser.open(file) as opened:
         page = opened.page
-        for open_all in (False, True):
-            page.evaluate(f"document.querySelectorAll('details').forEach((each) => each.open = {str(open_all).lower()})")
+        for unfold in ("false", "true"):
+            page.evaluate(f"document.querySelectorAll('details').forEach((each) => each.open = {unfold})")
             for name, width in WIDTHS.items():
                 page.set_viewport_size({"width": width, "height": 900})
-                assert opened.overflowing() == [], f"{name}, with everything {'un' if open_all else ''}folded"
+                assert opened.overflowing() == [], f"{name}, {unfold=}"
         page.evaluate(ONE_OF_EACH)
         for name, theme in (("phone", "dark"), ("desktop", "light")):
             page.set_viewport_size({"width": WIDTHS[name], "height": 900})
