@@ -71,10 +71,14 @@ def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low
 @pytest.mark.parametrize("compute", ["bf16", "fp8"])
 def test_training_with_fp32_parameters_and_low_products_follows_fp32(device, record_figure, compute):
     low = {"dtype": torch.bfloat16} if compute == "bf16" else {"layer": precision.Fp8Linear}
-    (first, *_, should), (*_, got) = (precision.two_layers_trained(device, **options)[1] for options in ({}, low))
-    record_figure(f"loss {first:.3f} to {should:.3f} in fp32, {got:.3f} with {compute} products")
-    assert should < 0.9 * first, f"the fp32 run did not learn: {first} to {should}"
-    assert abs(got - should) < 0.2 * (first - should), f"with {compute} the loss is {got}, but should be near {should}"
+    for hidden in ((32,), *precision.NETS.values()):
+        (first, *_, should), (*_, got) = (
+            precision.trained_net(device, hidden=hidden, **options)[1] for options in ({}, low)
+        )
+        record_figure(f"loss {first:.3f} to {should:.3f} in fp32, {got:.3f} with {compute} products [{hidden=}]")
+        assert should < 0.9 * first, f"the fp32 run did not learn: {first} to {should} [{hidden=}]"
+        near = abs(got - should) < 0.2 * (first - should)
+        assert near, f"with {compute} the loss is {got}, but should be near {should} [{hidden=}]"
 
 
 class UnscaledFp8Linear(precision.Fp8Linear):
@@ -82,10 +86,14 @@ class UnscaledFp8Linear(precision.Fp8Linear):
 
 
 @pytest.mark.claim("amp.fp8-inference")
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_trained_net_keeps_its_outputs_in_fp8_without_a_scale(device, record_figure, seed):
-    trained = precision.two_layers_trained(device, seed=seed)[0]
-    cast = nn.Sequential(UnscaledFp8Linear(16, 32), UnscaledFp8Linear(32, 1)).to(device)
+@pytest.mark.parametrize(
+    ("seed", "hidden"),
+    [*((seed, (32,)) for seed in range(3)), *((0, hidden) for hidden in precision.NETS.values())],
+    ids=["0", "1", "2", *precision.NETS],
+)
+def test_a_trained_net_keeps_its_outputs_in_fp8_without_a_scale(device, record_figure, seed, hidden):
+    trained = precision.trained_net(device, seed=seed, hidden=hidden)[0]
+    cast = precision.layers(hidden, UnscaledFp8Linear).to(device)
     cast.load_state_dict(trained.state_dict())
     x = torch.randn(1000, 16, device=device)
     with torch.no_grad():
@@ -94,7 +102,7 @@ def test_a_trained_net_keeps_its_outputs_in_fp8_without_a_scale(device, record_f
     record_figure(f"the outputs are off by {error:.1%} in fp8 e4m3, unscaled")
     # Each operand is off by up to 2^-4, by a third of that on average.
     assert 0 < error < 0.05, (
-        f"with fp8 products the outputs are off by {error:.1%}, but should be by a few percent [{seed=}]"
+        f"with fp8 products the outputs are off by {error:.1%}, but should be by a few percent [{seed=}, {hidden=}]"
     )
 
 
@@ -102,7 +110,7 @@ def test_a_trained_net_keeps_its_outputs_in_fp8_without_a_scale(device, record_f
 def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, record_figure):
     """Gradients a millionth of the usual: below e5m2's least value, unless scaled."""
     (_, *_, fp32), (first, *_, scaled), (unscaled_first, *_, unscaled) = (
-        precision.two_layers_trained(device, layer=layer, loss_factor=1e-6)[1]
+        precision.trained_net(device, layer=layer, loss_factor=1e-6)[1]
         for layer in (nn.Linear, precision.Fp8Linear, UnscaledFp8Linear)
     )
     record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled")

@@ -219,7 +219,8 @@ def test_nine_operations_become_one_that_allocates_its_result_alone(device, comp
     assert tensors == (9, 1), f"tensors allocated, uncompiled and compiled={tensors}, but should be 9 and 1"
 
 
-@pytest.mark.claim("compile.fuses")
+@pytest.mark.claim("compile.fuses", "compile.better-than-hand")
+@pytest.mark.needs("c++")
 def test_fused_operations_are_faster_than_one_after_the_other(compiled_gelu, x, speed):
     claim = "a GELU of nine operations, uncompiled against compiled"
     speed.assert_slower(lambda: gelu(x), lambda: compiled_gelu(x), claim, pairs=21)

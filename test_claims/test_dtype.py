@@ -15,7 +15,7 @@ from accounting.peaks import ROWS
 from test_claims.oracles import numbers
 from test_claims.oracles.comparison import difference
 from test_claims.oracles.numbers import cast, cast_of, disagreement, fields_counted, values_of_patterns
-from test_claims.oracles.precision import two_layers_trained
+from test_claims.oracles.precision import NETS, trained_net
 from test_claims.strategies import in_fp64, sizes
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -368,22 +368,26 @@ def test_gradients_of_logits_are_flushed_once_tokens_times_words_reach_2_to_the_
 @pytest.mark.claim("dtype.fp16-small-models", "dtype.fp16-not-for-big-models")
 @pytest.mark.parametrize(("loss_factor", "trains"), [(1.0, True), (1e-8, False)])
 def test_a_small_net_trains_in_fp16_unscaled_unless_its_gradients_are_tiny(device, record_figure, loss_factor, trains):
-    (first, *_, fp32), (fp16_first, *_, fp16) = (
-        two_layers_trained(device, dtype, loss_factor=loss_factor)[1] for dtype in (None, torch.float16)
-    )
-    record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {fp16:.3f} in fp16 [times {loss_factor}]")
-    assert fp32 < 0.1 * first, f"in fp32 the loss fell only from {first} to {fp32}"
-    gained, as_low = (fp16_first - fp16) / (first - fp32), 0.8 < fp16 / fp32 < 1.25
-    right = as_low if trains else gained < 0.1
-    assert right, (
-        f"fp16 ends at {fp16}, {gained:.0%} of the way, fp32 at {fp32}; should train: {trains} [{loss_factor=}]"
-    )
+    for hidden in ((32,), *NETS.values()):
+        (first, *_, fp32), (fp16_first, *_, fp16) = (
+            trained_net(device, dtype, loss_factor=loss_factor, hidden=hidden)[1] for dtype in (None, torch.float16)
+        )
+        said = f"[times {loss_factor}, {hidden=}]"
+        record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {fp16:.3f} in fp16 {said}")
+        assert fp32 < 0.1 * first, f"in fp32 the loss fell only from {first} to {fp32} {said}"
+        gained, as_low = (fp16_first - fp16) / (first - fp32), 0.8 < fp16 / fp32 < 1.25
+        right = as_low if trains else gained < 0.1
+        assert right, f"fp16 ends at {fp16}, {gained:.0%} of the way, fp32 at {fp32}; should train: {trains} {said}"
 
 
 @pytest.mark.claim("dtype.bf16-suffices")
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_net_trained_with_bf16_products_ends_where_one_of_fp32_does(device, record_figure, seed):
-    (first, *_, fp32), (*_, bf16) = (two_layers_trained(device, of, seed=seed)[1] for of in (None, torch.bfloat16))
+@pytest.mark.parametrize(
+    ("seed", "hidden"), [(1, (32,)), (2, (32,)), *((0, hidden) for hidden in NETS.values())], ids=["1", "2", *NETS]
+)
+def test_a_net_trained_with_bf16_products_ends_where_one_of_fp32_does(device, record_figure, seed, hidden):
+    (first, *_, fp32), (*_, bf16) = (
+        trained_net(device, of, seed=seed, hidden=hidden)[1] for of in (None, torch.bfloat16)
+    )
     record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {bf16:.3f} with bf16 products")
     assert fp32 < 0.1 * first, f"in fp32 the loss fell only from {first} to {fp32} [{seed=}]"
     assert 0.8 < bf16 / fp32 < 1.25, f"with bf16 products it ends at {bf16}, but should near {fp32} [{seed=}]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting.flops import linear_backward_flops, linear_flops, linear_step, matmul_backward_flops, matmul_flops
 from accounting.models import DeepLinear
-from test_claims.oracles import scalars
+from test_claims.oracles import operators, scalars
 from test_claims.oracles.comparison import difference
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.scalars import Net, Operations, gradients, integers
@@ -361,6 +362,23 @@ def test_autograd_agrees_with_derivation_by_hand_and_by_differences(b, d, k):
     for name, got, should_be in zip(("w1", "w2"), (w1.grad, w2.grad), by_hand, strict=True):
         assert torch.allclose(got, should_be), f"{name}.grad={got}, but should be {should_be} [{b=}, {d=}, {k=}]"
     assert torch.autograd.gradcheck(loss_of, (w1, w2), raise_exception=True)
+
+
+@pytest.mark.claim("grad.no-manual")
+@pytest.mark.parametrize("name", [*operators.NEW, *operators.VIEWS])
+def test_values_and_gradients_of_an_operator_are_those_of_its_definition(device, name):
+    """The gradients of the definition are differences of values in numpy, which torch has no part in."""
+    operator = (operators.NEW | operators.VIEWS)[name]
+    arguments = operator.arguments(with_dtype(device), requires_grad=True)
+    result, should = operator.call(*arguments), operator.definition(*operator.numbers())
+    above = np.random.default_rng(1).normal(size=should.shape)
+    result.backward(torch.tensor(above, dtype=result.dtype, device=result.device))
+    got = {"the value": (result, should)}
+    for number, gradient in enumerate(operators.differences(operator, above)):
+        got[f"the gradient of argument {number}"] = (arguments[number].grad, gradient)
+    for what, (tensor, expected) in got.items():
+        values = np.array(tensor.tolist())
+        assert np.allclose(values, expected, 1e-6, 1e-6), f"{what} of {name}={values}, but should be {expected}"
 
 
 @pytest.mark.claim("grad.wallclock-3x")

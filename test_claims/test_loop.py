@@ -13,7 +13,7 @@ from torch import nn
 
 from test_claims.oracles.comparison import difference
 from test_claims.oracles.memory import OPTIMIZERS
-from test_claims.oracles.precision import two_layers_trained
+from test_claims.oracles.precision import trained_net
 from test_claims.strategies import in_fp64, sizes, with_dtype
 
 seeds = st.integers(0, 2**31)
@@ -160,7 +160,7 @@ def test_between_backward_and_step_zero_grad_leaves_nothing_to_learn(device, see
 @given(p=st.floats(0.05, 0.95), seed=seeds)
 def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, p, seed):
     torch.manual_seed(seed)
-    layer, x = nn.Dropout(p), torch.ones(4000, device=device)
+    layer, x = nn.Dropout(p), torch.ones(4000, device=device, requires_grad=True)
     layer.eval()
     assert not (wrong := difference(layer(x), x)), f"dropout in eval mode: {wrong} [{p=}]"
     layer.train()
@@ -170,6 +170,8 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
     # Six deviations of a binomial share: one false alarm in 5e8.
     assert abs(dropped - p) < 6 * math.sqrt(p * (1 - p) / len(x)), f"{dropped:.3f} were dropped, not {p:.3f} [{seed=}]"
     assert torch.allclose(kept, torch.full_like(kept, 1 / (1 - p))), f"what is kept is not scaled by 1/(1 − {p})"
+    y.sum().backward()
+    assert not (wrong := difference(x.grad, y)), f"the gradients of what is kept or dropped: {wrong} [{p=}]"
 
 
 @pytest.mark.claim("loop.train-mode")
@@ -218,7 +220,7 @@ def test_a_net_without_such_layers_is_the_same_in_both_modes(device):
 @pytest.mark.claim("loop.mixed-two-layer")
 @pytest.mark.parametrize(("dtype", "scaler"), [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, True)])
 def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, scaler):
-    net, losses = two_layers_trained(device, dtype, scaler=scaler)
+    net, losses = trained_net(device, dtype, scaler=scaler)
     record_figure(f"{dtype}: loss {losses[0]:.1f} to {losses[-1]:.3f} in 60 steps")
     assert losses[-1] < losses[0] / 20, f"the loss fell only from {losses[0]} to {losses[-1]} in {dtype}"
     where = {tensor.device for p in net.parameters() for tensor in (p, p.grad)}
@@ -230,7 +232,7 @@ def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, sca
 def test_the_loop_takes_memory_of_one_gpu_alone(device):
     others = [index for index in range(torch.cuda.device_count()) if index != (device.index or 0)]
     before = [torch.cuda.memory_allocated(index) for index in others]
-    net, _ = two_layers_trained(device, torch.bfloat16, steps=2)
+    net, _ = trained_net(device, torch.bfloat16, steps=2)
     after = [torch.cuda.memory_allocated(index) for index in others]
     assert after == before, f"the other GPUs' memory went from {before} to {after} bytes"
     assert next(net.parameters()).device == device
@@ -240,7 +242,7 @@ def test_the_loop_takes_memory_of_one_gpu_alone(device):
 def test_in_fp16_a_loop_without_the_scaler_stands_still_where_gradients_are_small(device):
     """Gradients of 1e-9 and less are zero in fp16, and Adam does not move; scaled by 65536 they are not."""
     plain, scaled, bf16 = (
-        two_layers_trained(device, dtype, scaler=scaler, loss_factor=1e-9)[1]
+        trained_net(device, dtype, scaler=scaler, loss_factor=1e-9)[1]
         for dtype, scaler in [(torch.float16, False), (torch.float16, True), (torch.bfloat16, False)]
     )
     assert plain[0] == plain[-1], f"fp16 without a scaler learnt, from {plain[0]} to {plain[-1]}"

@@ -19,6 +19,7 @@ from accounting.layout import (
     view_strides,
 )
 from accounting.measured import memory
+from test_claims.oracles import operators
 from test_claims.oracles.layout import layout_of, metered, places, shares_storage
 from test_claims.strategies import (
     ALWAYS_VIEWS,
@@ -27,6 +28,7 @@ from test_claims.strategies import (
     shapes,
     sizes,
     view_chains,
+    with_dtype,
     with_each_operation,
 )
 
@@ -276,6 +278,13 @@ def test_elementwise_operations_allocate_unless_in_place_given_an_out_or_doing_n
     new = {"x + 1": x + 1, "x * 1": x * 1, "x.sqrt()": x.sqrt(), "x.triu()": x.triu(), "relu": torch.relu(x)}
     for name, y in new.items():
         assert not shares_storage(x, y), f"{name} shares the storage of x"
+    for name in ("add", "sub", "mul", "div", "sqrt", "pow", "gelu", "tanh", "where"):
+        arguments = operators.NEW[name].arguments(with_dtype(device))
+        first, second = (operators.NEW[name].call(*arguments) for _ in range(2))
+        others = [*arguments, second]
+        assert not any(shares_storage(first, other) for other in others), (
+            f"a result of {name} is not in its own storage"
+        )
     same = {
         "x.add_(1)": x.add_(1),
         "x.relu_()": x.relu_(),
@@ -335,7 +344,7 @@ def test_making_views_allocates_nothing(device):
     arguments = {
         "select": (2, 5), "narrow": (1, 3, 100), "transpose": (1, 2), "permute": ((2, 0, 1),), "unsqueeze": (0,),
         "expand": ((64, -1, -1),), "squeeze": (), "view": (512, 512), "reshape": (-1,), "flatten": (),
-        "unflatten": (2, (32, 32)), "diagonal": (1, 1, 2), "as_strided": ((1000, 1000), (1, 1)),
+        "unflatten": (2, (32, 32)), "diagonal": (1, 1, 2), "as_strided": ((1000, 1000), (1, 1)), "detach": (),
     }  # fmt: skip
     with memory(x.device) as held:
         for name, values in arguments.items():

@@ -17,6 +17,7 @@ from accounting.allocator import charged_bytes
 from accounting.layout import broadcast_shape
 from accounting.measured import memory
 from accounting.memory import storage_bytes, tensor_bytes
+from test_claims.oracles import operators
 from test_claims.oracles.layout import metered
 from test_claims.oracles.memory import OPTIMIZERS
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes, view_chains, with_dtype, with_each_operation
@@ -54,6 +55,33 @@ def test_the_allocator_is_asked_for_exactly_the_bytes_of_the_values(device):
     for name, phase in held.phases.items():
         formula = tensor_bytes(shape, name)
         assert formula == phase.allocated_bytes, f"{formula=}, but should be {phase.allocated_bytes} [{name}]"
+
+
+FACTORIES = {
+    "ones": (lambda device: torch.ones(3, 4, device=device), "fp32"),
+    "zeros": (lambda device: torch.zeros(3, 4, device=device), "fp32"),
+    "rand": (lambda device: torch.rand(3, 4, device=device), "fp32"),
+    "randn": (lambda device: torch.randn(3, 4, device=device), "fp32"),
+    "arange": (lambda device: torch.arange(12, device=device), "int64"),
+    "randint": (lambda device: torch.randint(9, (3, 4), device=device), "int64"),
+    "randperm": (lambda device: torch.randperm(12, device=device), "int64"),
+}
+
+
+@pytest.mark.claim("tensor.nbytes-formula")
+@pytest.mark.parametrize("name", sorted({*operators.NEW, *FACTORIES} - {"mse_loss"}))
+def test_each_result_of_an_operator_takes_bytes_of_its_own(device, name):
+    """Not of mse_loss, whose mean torch leaves in the storage of all the squares."""
+    device = with_dtype(device)
+    if name in FACTORIES:
+        make, dtype = FACTORIES[name]
+        results = [make(device) for _ in range(2)]
+    else:
+        operator = operators.NEW[name]
+        arguments, dtype = operator.arguments(device), operator.dtype
+        results = [operator.call(*arguments) for _ in range(2)]
+    formula, got = 2 * tensor_bytes(results[0].shape, dtype), storages(results, device)
+    assert formula == got, f"two results of {name} take {got} bytes, but should take {formula} [{results[0].shape}]"
 
 
 @pytest.mark.claim("tensor.nbytes-formula")

@@ -28,6 +28,7 @@ from prooflops.suite.collection import (
     check_claims_have_tests,
     claims_of,
     count_examples,
+    names_no_claim,
     note_all_tests,
     selection_of,
     skip_without_hardware,
@@ -172,6 +173,12 @@ def known_failures(file: str | None, registry: Registry) -> frozenset[str]:
 
 
 # ---- collecting and running --------------------------------------------------------------------------------------
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves unimported, with --claim, the files of tests that name none of the claims."""
+    selected = config.stash[RUN].selected
+    return True if selected is not None and names_no_claim(collection_path, selected) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
+NETS = {"wide": (128,), "deep": (32, 32, 32)}  # hidden widths, beside the usual (32,)
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
@@ -38,22 +41,30 @@ def stochastically_rounded(x: Tensor, generator: torch.Generator | None = None) 
     return ((x.view(torch.int32) + noise) & -(2**16)).view(torch.float32).bfloat16()
 
 
-def two_layers_trained(
+def layers(hidden: tuple[int, ...], layer: type[nn.Linear]) -> nn.Sequential:
+    """Layers from 16 values through the hidden widths to one."""
+    return nn.Sequential(*(layer(*widths) for widths in pairwise((16, *hidden, 1))))
+
+
+@cache
+def trained_net(
     device: torch.device,
     dtype: torch.dtype | None = None,
     *,
+    hidden: tuple[int, ...] = (32,),
     layer: type[nn.Linear] = nn.Linear,
     scaler: bool = False,
     loss_factor: float = 1.0,
     steps: int = 60,
     seed: int = 0,
 ) -> tuple[nn.Sequential, list[float]]:
-    """A net of two such layers trained by Adam, under autocast where a dtype is given; the net and its losses.
+    """A net of such layers trained by Adam, under autocast where a dtype is given; the net and its losses.
 
-    The factor makes the gradients small; Adam's update does not depend on it, as long as there are gradients.
+    Kept, as several claims look at the same run. The factor makes the gradients small; Adam's update does not depend
+    on it, as long as there are gradients.
     """
     torch.manual_seed(seed)
-    net = nn.Sequential(layer(16, 32), layer(32, 1)).to(device)
+    net = layers(hidden, layer).to(device)
     x = torch.randn(64, 16, device=device)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-16)
     scale = torch.amp.GradScaler(device.type, enabled=scaler)

@@ -44,6 +44,8 @@ def test_nested_counts_each_count_all_that_happens_within() -> None:
     alone = flops_of(lambda: net()(torch.randn(2, 3)).sum().backward())
     assert inner.by_module() == alone.by_module(), f"{inner.by_module()}, but alone it is {alone.by_module()}"
     assert outer.total == 120 + alone.total, f"{outer}, but should be {120 + alone.total}"
+    row = flops_of(lambda: a[:1] @ b)
+    assert row.total == matmul_flops(1, *b.shape), f"{row}, but should be {matmul_flops(1, *b.shape)}"
 
 
 # --- recomputation: model FLOPs and executed FLOPs --------------------------------------------------------------------

@@ -333,6 +333,9 @@ def test_on_cuda_requests_and_charges_are_read_between_phases(books: Books) -> N
     assert (held.live_bytes, held.peak_bytes) == (1010, 1600), f"{held.live_bytes}, {held.peak_bytes}"
     assert (held.charged_live_bytes, held.charged_peak_bytes) == (1536, 2048), f"{held.charged_peak_bytes}"
     assert books.synchronised == 4, f"synchronised {books.synchronised} times, but should be at each of 4 readings"
+    with measured.memory("cuda") as later:
+        books.book(7)
+    assert (later.live_bytes, later.peak_bytes) == (7, 7), f"{later.live_bytes}, {later.peak_bytes} of 7 more bytes"
 
 
 def test_on_cuda_freeing_what_was_there_before_lowers_the_live_bytes(books: Books) -> None:

@@ -170,9 +170,14 @@ def spoil(kind: str, wrong: str, control: bool) -> Callable[..., Any]:
 
 
 def scaled(args: tuple[Any, ...], position: int, factor: float) -> tuple[Any, ...]:
-    if len(args) <= position or not isinstance(x := args[position], torch.Tensor) or not x.requires_grad:
-        return args
-    return (*args[:position], ScaledGradient.apply(x, factor), *args[position + 1 :])  # type: ignore[no-untyped-call]
+    """The arguments, of which the first from `position` on that is differentiated gets a wrong gradient."""
+    for place, x in enumerate(args[position:], position):
+        if isinstance(x, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in x):
+            return (*args[:place], scaled(tuple(x), 0, factor), *args[place + 1 :])
+        if isinstance(x, torch.Tensor) and x.requires_grad:
+            wrong = ScaledGradient.apply(x, factor)  # type: ignore[no-untyped-call]
+            return (*args[:place], wrong, *args[place + 1 :])
+    return args
 
 
 def share(result: torch.Tensor, memory: dict[Any, torch.Tensor]) -> None:

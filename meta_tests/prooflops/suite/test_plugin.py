@@ -238,6 +238,7 @@ def test_only_the_selected_claims_run(house: House) -> None:
     house.claim("demo.other")
     house.test(HOLDING)
     house.test('@pytest.mark.claim("demo.other")\ndef test_other():\n    assert False')
+    house.test('raise SystemExit("imported, though it names no claim that runs")', "test_claims/test_others.py")
     run = house.run("--claim", "demo.holds")
     assert run.code == 0, run.output
     assert set(run.verdicts) == {"demo.holds"}

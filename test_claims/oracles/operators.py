@@ -1,0 +1,146 @@
+"""The operators that the lecture's programs call, each beside its definition in numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from torch import Tensor
+from torch.nn import functional
+
+Array = np.ndarray[Any, Any]
+
+
+class Operator(NamedTuple):
+    """A call, what it is by definition, the shapes of its arguments, and the dtype of its result."""
+
+    call: Callable[..., Tensor]
+    definition: Callable[..., Array]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str = "fp64"
+
+    def numbers(self) -> list[Array]:
+        """Arguments in numpy, always the same; none is so near 0 that a difference crosses it."""
+        generator = np.random.default_rng(0)
+        return [generator.uniform(0.1, 2.0, shape) * generator.choice([-1, 1], shape) for shape in self.shapes]
+
+    def arguments(self, device: torch.device, **options: Any) -> list[Tensor]:
+        return [torch.tensor(number, device=device, **options) for number in self.numbers()]
+
+
+def exp_shares(x: Array) -> Array:
+    shares: Array = np.exp(x - x.max(-1, keepdims=True))
+    return shares / shares.sum(-1, keepdims=True)
+
+
+def normalised(x: Array, weight: Array, bias: Array) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    result: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
+    return result
+
+
+def causal_attention(query: Array, key: Array, value: Array) -> Array:
+    scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
+    past = np.arange(key.shape[-2]) <= np.arange(query.shape[-2])[:, None]
+    result: Array = exp_shares(np.where(past, scores, -np.inf)) @ value
+    return result
+
+
+def by_hand_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """As the lecture masks it: what lies above the diagonal is a query's future."""
+    scores = torch.bmm(query, key.transpose(1, 2)) / math.sqrt(query.shape[-1])
+    future = torch.triu(torch.ones(scores.shape[1:], device=query.device), diagonal=1).bool()
+    return torch.bmm(torch.softmax(scores.masked_fill(future, -math.inf), -1), value)
+
+
+def windows(x: Array) -> Array:
+    return sliding_window_view(x, (3, 2), axis=(2, 3))
+
+
+M, X, Y, SEQUENCE = (3, 4), (4, 2), (3, 4), (2, 3, 4)
+INDEX = np.array([[0, 2, 2], [1, 0, 3]])
+CLASSES = np.array([1, 0, 3])
+
+
+def on(x: Tensor, index: Array) -> Tensor:
+    return torch.from_numpy(index).to(x.device)
+
+
+NEW = {
+    "matmul": Operator(lambda a, b: torch.matmul(a, b), np.matmul, (M, X)),
+    "bmm": Operator(lambda a, b: torch.bmm(a, b), np.matmul, (SEQUENCE, (2, 4, 2))),
+    "mv": Operator(lambda a, b: torch.mv(a, b), np.matmul, (M, (4,))),
+    "einsum": Operator(lambda a, b: torch.einsum("ij,jk->ik", a, b), np.matmul, (M, X)),
+    "linear": Operator(lambda x, w, b: functional.linear(x, w, b), lambda x, w, b: x @ w.T + b, (M, (2, 4), (2,))),
+    "conv2d": Operator(
+        lambda x, w: functional.conv2d(x, w),
+        lambda x, w: np.einsum("nchwij,ocij->nohw", windows(x), w),
+        ((2, 3, 5, 4), (2, 3, 3, 2)),
+    ),
+    "layer_norm": Operator(lambda x, w, b: functional.layer_norm(x, (4,), w, b), normalised, (M, (4,), (4,))),
+    "softmax": Operator(lambda x: torch.softmax(x, -1), exp_shares, (M,)),
+    "log_softmax": Operator(lambda x: torch.log_softmax(x, -1), lambda x: np.log(exp_shares(x)), (M,)),
+    "attention": Operator(
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        causal_attention,
+        (SEQUENCE,) * 3,
+    ),
+    "masked attention": Operator(by_hand_causal_attention, causal_attention, (SEQUENCE,) * 3),
+    "triu": Operator(lambda x: torch.triu(x, diagonal=1), lambda x: np.triu(x, 1), (M,)),
+    "where": Operator(lambda x: x.masked_fill(x > 0, 2.0), lambda x: np.where(x > 0, 2.0, x), (M,)),
+    "embedding": Operator(lambda w: functional.embedding(on(w, INDEX), w), lambda w: w[INDEX], ((4, 3),)),
+    "gelu": Operator(
+        lambda x: functional.gelu(x), lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))), (M,)
+    ),
+    "relu": Operator(lambda x: torch.relu(x), lambda x: np.maximum(x, 0), (M,)),
+    "tanh": Operator(lambda x: torch.tanh(x), np.tanh, (M,)),
+    "cross_entropy": Operator(
+        lambda x: functional.cross_entropy(x, on(x, CLASSES)),
+        lambda x: -np.log(exp_shares(x))[range(len(x)), CLASSES].mean(),
+        (M,),
+    ),
+    "mse_loss": Operator(lambda x, y: functional.mse_loss(x, y), lambda x, y: ((x - y) ** 2).mean(), (M, Y)),
+    "cumsum": Operator(lambda x: torch.cumsum(x, 1), lambda x: np.cumsum(x, 1), (M,)),
+    "sum": Operator(lambda x: torch.sum(x, 0), lambda x: x.sum(0), (M,)),
+    "mean": Operator(lambda x: torch.mean(x, 0), lambda x: x.mean(0), (M,)),
+    "amax": Operator(lambda x: torch.amax(x, 1), lambda x: x.max(1), (M,)),
+    "norm": Operator(lambda x: torch.linalg.vector_norm(x, dim=1), lambda x: np.sqrt((x**2).sum(1)), (M,)),
+    "gather": Operator(
+        lambda x: torch.gather(x, 1, on(x, INDEX)), lambda x: np.take_along_axis(x, INDEX, 1), ((2, 4),)
+    ),
+    "add": Operator(lambda x, y: x + y, np.add, (M, Y)),
+    "sub": Operator(lambda x, y: x - y, np.subtract, (M, Y)),
+    "mul": Operator(lambda x, y: x * y, np.multiply, (M, Y)),
+    "div": Operator(lambda x, y: x / y, np.divide, (M, Y)),
+    "sqrt": Operator(lambda x: torch.sqrt(torch.exp(x)), lambda x: np.sqrt(np.exp(x)), (M,)),
+    "pow": Operator(lambda x: x.pow(3), lambda x: x**3, (M,)),
+    "cat": Operator(lambda x, y: torch.cat([x, y], 1), lambda x, y: np.concatenate([x, y], 1), (M, Y)),
+    "clone": Operator(lambda x: torch.clone(x), np.copy, (M,)),
+    "cast": Operator(lambda x: x.float(), np.copy, (M,), "fp32"),
+}
+
+VIEWS = {
+    "index": Operator(lambda x: x[1:, ::2], lambda x: x[1:, ::2], (M,)),
+    "view": Operator(lambda x: x.view(4, 3), lambda x: x.reshape(4, 3), (M,)),
+    "transpose": Operator(lambda x: x.transpose(0, 1), np.transpose, (M,)),
+    "expand": Operator(lambda x: x.expand(2, 3, 4), lambda x: np.broadcast_to(x, SEQUENCE), (M,)),
+    "contiguous": Operator(lambda x: x.contiguous(), np.copy, (M,)),
+}
+
+
+def differences(operator: Operator, above: Array, step: float = 1e-6) -> Iterator[Array]:
+    """The gradient of Σ above · definition with respect to each argument, by central differences."""
+    numbers = operator.numbers()
+    for argument in numbers:
+        gradient = np.zeros_like(argument)
+        for place in np.ndindex(argument.shape):
+            value, sides = argument[place], []
+            for argument[place] in (value + step, value - step):
+                sides.append((above * operator.definition(*numbers)).sum())
+            argument[place] = value
+            gradient[place] = (sides[0] - sides[1]) / (2 * step)
+        yield gradient
