@@ -242,8 +242,8 @@ def _flag(name: str) -> str:
 
 
 def _count(name: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{name} should be a whole number of 1 or more, got {text!r}")
+    if not text.isdecimal() or len(text) > 6 or int(text) < 1:
+        raise ValueError(f"{name} should be a whole number of 1 or more, of 6 digits at most, got {text!r}")
     return int(text)
 
 
@@ -252,8 +252,8 @@ def _positive(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} should be a positive number, got {text!r}")
+    if not 0 < value < 1e6:
+        raise ValueError(f"{name} should be a positive number below a million, got {text!r}")
     return value
 
 

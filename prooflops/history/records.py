@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import uuid
@@ -26,6 +25,7 @@ from prooflops.history.plain import plain_figure
 
 SCHEMA = 1
 PORTABLE = ("mfu", "hfu", "share_of_ceiling")  # figures that mean the same on another machine
+SMALLEST, LARGEST = 1e-18, 1e18  # of a time or ratio; beyond, it is a slip of its writer, and has no ratio to another
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
 
@@ -161,19 +161,27 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             torch=str(fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""),
             commit=_commit(record.get("commit_info") or {}),
             benchmarks={
-                bench["fullname"]: timed
+                str(bench["fullname"]): timed
                 for bench in record["benchmarks"]
-                if not is_ignored(bench)
-                # A round that took no time by a coarse clock, or no number, has no ratio to another.
-                and 0 < (timed := _timed(bench, exact)).time_s < math.inf
+                # A round may have taken no time by a coarse clock, or be no number.
+                if not is_ignored(bench) and SMALLEST < (timed := _timed(bench, exact)).time_s < LARGEST
             },
-            verdicts={row["id"]: row["verdict"] for row in ours.get("verdicts", [])},
+            verdicts={str(row["id"]): str(row["verdict"]) for row in ours.get("verdicts", [])},
             partial=str(ours.get("partial") or ""),
             dirty=bool((record.get("commit_info") or {}).get("dirty")),
-            pace=ours.get("pace"),
+            pace=_pace(ours.get("pace")),
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise UnreadableRecord(f"{path}: not a record of this suite ({type(error).__name__}: {error})") from error
+
+
+def _pace(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if given is None:
+        return None
+    return {
+        name: {"max_time": float(each["max_time"]), "min_rounds": int(each["min_rounds"])}
+        for name, each in given.items()
+    }
 
 
 def _commit(info: Mapping[str, Any]) -> str:
@@ -189,14 +197,19 @@ def is_ignored(bench: Mapping[str, Any]) -> bool:
 def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
     extra = bench.get("extra_info") or {}
     contention = extra.get("contention") or {}
+    settings = extra.get("gate")
+    if settings and not 0 < (smallest := float(settings.get("min_effect", 0.5))) < 1:
+        raise ValueError(f"min_effect should be a share between 0 and 1, but is {smallest!r}")
+    numbers = {key: float(extra[key]) for key in PORTABLE if isinstance(extra.get(key), (int, float))}
+    resources = {key: float(value) for key, value in (extra.get("gate_resources") or {}).items()}
     return Timed(
         time_s=float(bench["stats"]["min"]),
         exact={key: extra[key] for key in exact if key in extra},
-        portable={key: float(extra[key]) for key in PORTABLE if isinstance(extra.get(key), (int, float))},
+        portable={key: value for key, value in numbers.items() if SMALLEST < value < LARGEST},
         method=extra.get("method"),
         contended=str(contention.get("why") or "other work") if contention.get("contended") else "",
-        settings=extra.get("gate"),
-        resources={key: float(value) for key, value in (extra.get("gate_resources") or {}).items()},
+        settings=settings,
+        resources={key: value for key, value in resources.items() if 0 <= value < LARGEST},
     )
 
 
@@ -285,7 +298,7 @@ def baseline(
     if named:
         path = named.get(own) or max(named.values(), key=lambda each: each.stat().st_mtime)
         return _records_of(path, exact)
-    if Path(wanted).is_file():
+    if os.path.isfile(wanted):  # noqa: PTH113  # a Path raises OSError for a name that is too long
         return [read_summary(Path(wanted), exact)]
     there = ", ".join(baselines(folder)) or "none"
     raise UnknownBaseline(
@@ -297,7 +310,7 @@ def baseline(
 def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
     try:
         names = [str(name) for name in json.loads(file.read_text(encoding="utf-8"))["records"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnreadableRecord(f"{file}: not a baseline ({type(error).__name__}: {error})") from error
     if not names:
         raise UnreadableRecord(f"{file}: a baseline of no records")
@@ -311,9 +324,14 @@ def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
     """What `--gate-noise-floor` stored for this fingerprint, per benchmark; empty where it never ran."""
     try:
         rows = json.loads((folder / own / "noise-floor.json").read_text(encoding="utf-8"))["benchmarks"]
-        return {str(name): dict(row) for name, row in rows.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {str(name): dict(row) for name, row in rows.items() if _is_noise_floor(row)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def _is_noise_floor(row: Mapping[str, Any]) -> bool:
+    sessions, floor = row.get("sessions_s", []), row.get("floor")
+    return all(SMALLEST < time_s < LARGEST for time_s in sessions) and (floor is None or 0 <= floor < LARGEST)
 
 
 def store_noise_floors(folder: Path, own: str, benchmarks: Mapping[str, Mapping[str, Any]]) -> Path:

@@ -161,8 +161,8 @@ def known_failures(file: str | None, registry: Registry) -> frozenset[str]:
         return frozenset()
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise pytest.UsageError(f"--known-failures {file}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no path
+        raise pytest.UsageError(f"--known-failures {file}: {getattr(error, 'strerror', error)}") from error
     listed = {line.partition("#")[0].strip() for line in lines} - {""}
     if unknown := sorted(listed - registry.claims.keys()):
         raise pytest.UsageError(

@@ -139,10 +139,13 @@ def load_registry(folder: Path) -> Registry:
     for file in files:
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
+        except (OSError, ValueError, RecursionError) as error:  # ValueError: no TOML, no UTF-8
             raise RegistryError(f"{file}: {error}") from error
         if unknown := table.keys() - {"claim", "source"}:
             raise RegistryError(f"{file}: unknown tables {sorted(unknown)}; valid: claim, source")
+        for key, rows in table.items():
+            if not isinstance(rows, list) or any(not isinstance(row, dict) for row in rows):
+                raise RegistryError(f"{file}: each {key} must be a table of its own, under [[{key}]]")
         for row in table.get("source", []):
             source = _read_row(Source, row, f"{file}: source {row.get('key', row)!r}")
             _add(sources, source.key, source, f"{file}: source")
