@@ -175,8 +175,8 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
         raise UnreadableRecord(f"{path}: not a record of this suite ({type(error).__name__}: {error})") from error
 
 
-def _pace(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if given is None:
+def _pace(given: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
+    if given is None or isinstance(given, str):  # the suite's own word, such as "quick"
         return None
     return {
         name: {"max_time": float(each["max_time"]), "min_rounds": int(each["min_rounds"])}

@@ -101,6 +101,8 @@ def test_a_good_record_is_read_whole() -> None:
     assert list(found.benchmarks) == ["a", "b[bf16]", "b[fp32]"]
     assert (found.pace, found.verdicts) == (RECORD["prooflops"]["pace"], {"x.a": "holds"})
     assert found.benchmarks["a"].portable == {"mfu": 0.5}
+    suite = {**RECORD, "prooflops": {**RECORD["prooflops"], "pace": "quick"}}
+    assert records.summary_of(suite, PATH, EXACT).pace is None, "the suite's own word is no pace of the gate"
 
 
 @pytest.mark.parametrize(

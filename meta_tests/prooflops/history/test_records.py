@@ -86,11 +86,54 @@ def test_of_several_fingerprints_latest_is_the_newest_record_that_has_most_bench
     assert latest(other.parent.name, "a", "b", "c") == other, "another machine's is none, however much it has"
 
 
+def test_noise_floors_are_stored_beside_those_of_other_benchmarks(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "yet" / "there"
+    assert records.noise_floors(folder, "mine") == {}
+    records.store_noise_floors(folder, "mine", {"a": {"floor": 0.01}, "é": {"floor": None}})
+    stored = records.store_noise_floors(folder, "mine", {"a": {"floor": 0.02}})
+    assert stored == folder / "mine" / "noise-floor.json"
+    assert records.noise_floors(folder, "mine") == {"a": {"floor": 0.02}, "é": {"floor": None}}
+    assert "stored" in json.loads(stored.read_text(encoding="utf-8"))
+
+
+def test_fingerprints_differ_in_what_is_named() -> None:
+    first = {"torch": "2.12", "cpu": {"cores": 2, "isa": "avx2"}, "flags": {"tf32": 1}}
+    second = {"torch": "2.13", "cpu": {"cores": 4, "isa": "avx2"}, "flags": None}
+    said = ["cpu.cores: 2 -> 4", "flags: {'tf32': 1} -> None", "torch: 2.12 -> 2.13"]
+    assert records.differences(first, second) == said
+
+
+@pytest.mark.parametrize("name", ["", "latest", "a.json", "a/b", "-a", "x" * 81])
+def test_a_name_that_cannot_be_a_baselines_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a baseline's name is letters, digits and"):
+        records.check_name(name)
+    assert records.check_name("x" * 80) == "x" * 80
+
+
+def test_the_folders_new_name_is_written_to_the_disk_and_the_folder_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    records.write_atomically(tmp_path / "a.json", "{}")
+    assert len(synced) == 2, "the file and its folder"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(synced[1])
+
+
+def test_a_record_is_contended_where_any_benchmark_was() -> None:
+    quiet, busy = records.Timed(1.0, {}, {}), records.Timed(1.0, {}, {}, contended="other work")
+    whole = records.Summary(Path("a"), "", "", "", "", "", {"a": quiet, "b": busy}, {})
+    assert (whole.contended, whole.dirty, whole.partial) == (True, False, "")
+    assert (records.PORTABLE, records.SCHEMA) == (("mfu", "hfu", "share_of_ceiling"), 1)
+
+
 def test_another_fingerprint_has_another_folder(tmp_path: Path) -> None:
     one = records.append(tmp_path, RECORD, FINGERPRINT)
     two = records.append(tmp_path, RECORD, {**FINGERPRINT, "torch": "2.14.0"})
     assert one.parent != two.parent
-    assert one.parent.name.startswith("Some-GPU-80GB-")
+    slug, _, digest = one.parent.name.rpartition("-")
+    assert (slug, len(digest)) == ("Some-GPU-80GB", 12)
 
 
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:

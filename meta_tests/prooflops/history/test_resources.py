@@ -43,6 +43,24 @@ def test_instructions_are_held_against_the_smallest_effect_of_times() -> None:
     assert not resource_rows({"a": sides}, 0.01, 0.04)
 
 
+@pytest.mark.parametrize(
+    ("key", "fewest", "least", "verdicts"),
+    [
+        ("memory", 5, 4096, ("MORE MEMORY", "LESS MEMORY")), ("CUDA memory", 5, 4096, ("MORE MEMORY", "LESS MEMORY")),
+        ("instructions", 3, 10_000, ("MORE INSTRUCTIONS", "FEWER INSTRUCTIONS")),
+    ],
+)  # fmt: skip
+def test_so_many_processes_and_so_much_more_are_the_least(
+    key: str, fewest: int, least: int, verdicts: tuple[str, str]
+) -> None:
+    low, high, less = (group(key, *[value] * fewest) for value in (1000, 1000 + least, 999 + least))
+    assert [row.verdict for row in resource_rows({"a": (low, high)}, 0.05, 0.03)] == [verdicts[0]]
+    assert [row.verdict for row in resource_rows({"a": (high, low)}, 0.05, 0.03)] == [verdicts[1]]
+    assert not resource_rows({"a": (low, less)}, 0.05, 0.03)
+    for sides in ((low[1:], high), (low, high[1:])):
+        assert not resource_rows({"a": sides}, 0.05, 0.03), f"{fewest - 1} processes of a side"
+
+
 def test_what_only_one_side_measured_is_not_compared() -> None:
     assert not resource_rows({"a": (group("CUDA memory", *[1] * 8), group(MEMORY, *[9e9] * 8))}, 0.05, 0.03)
 

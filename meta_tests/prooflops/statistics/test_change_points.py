@@ -1,10 +1,12 @@
 """A planted change of level is found, and noise is not reported as one."""
 
+import math
+
 import numpy as np
 import pytest
 
 from meta_tests.prooflops.statistics.simulated import times
-from prooflops.statistics.change_points import _null, change_points
+from prooflops.statistics.change_points import FEWEST, LEVEL, SMALLEST, _null, _rank_statistics, change_points
 
 
 @pytest.mark.parametrize("at", [9, 20, 31])
@@ -59,3 +61,25 @@ def test_the_same_history_always_has_the_same_changes() -> None:
 def test_a_time_that_is_not_positive_and_finite_is_refused(series: list[float]) -> None:
     with pytest.raises(ValueError, match="times_s should be positive, finite times"):
         change_points(series)
+
+
+def test_the_statistic_of_a_split_is_its_rank_sums_distance_in_standard_deviations() -> None:
+    ranks = [3.0, 1.0, 2.0, 9.0, 5.0, 4.0, 8.0, 6.0, 7.0]
+    expected = [abs(sum(ranks[:before]) - before * 5) / math.sqrt(before * (9 - before) * 10 / 12) for before in (4, 5)]
+    assert _rank_statistics(np.array([ranks]))[0] == pytest.approx(expected)
+    largest = (30 - 4 * 5) / math.sqrt(4 * 5 * 10 / 12)
+    assert (_null(9).shape, _null(9).max()) == ((1999,), pytest.approx(largest)), "ranks from 1 to 9, all orders"
+    assert (FEWEST, LEVEL, SMALLEST) == (4, 0.01, 0.03)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5])
+def test_an_impossible_level_is_refused(level: float) -> None:
+    with pytest.raises(ValueError, match=f"level should lie between 0 and 0.5, but is {level}"):
+        change_points([1.0], level=level)
+
+
+def test_a_step_is_found_in_nine_records_and_not_in_seven() -> None:
+    rising = [float(2 ** (index // 4) + index / 100) for index in range(9)]
+    assert [change.index for change in change_points(rising, level=0.05)] == [4], "as far as 9 ranks can be apart"
+    assert change_points(rising[1:], level=0.04) != [], "one of C(8, 4)/2 divisions"
+    assert change_points(rising[2:], level=0.49) == [], "too few on a side"

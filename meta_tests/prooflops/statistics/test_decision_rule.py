@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from meta_tests.prooflops.statistics.simulated import effect_of, least, most
-from prooflops.statistics.decision_rule import confirmed, decide, verdict
-from prooflops.statistics.effects import paired
+from prooflops.statistics.decision_rule import _beyond, _same, confirmed, decide, verdict
+from prooflops.statistics.effects import paired, unpaired
 from prooflops.statistics.plan import Plan
 
 
@@ -140,3 +142,25 @@ def test_a_decision_asks_for_the_pairs_it_then_uses() -> None:
 def test_fewer_pairs_than_the_first_look_takes_are_refused() -> None:
     with pytest.raises(ValueError, match="the first look takes 8 pairs"):
         decide([1.0], [1.0], Plan(benchmarks=1))
+
+
+def test_a_change_of_exactly_the_smallest_effect_is_neither_beyond_it_nor_the_same() -> None:
+    ratios = [1.5000001, 1.5, 1.0, 1 / 1.5, 0.6666]
+    assert [_beyond(ratio, 0.5) for ratio in ratios] == ["SLOWER", None, None, None, "FASTER"]
+    for (low, high), same in {(0.7, 1.4): True, (1 / 1.5, 1.4): False, (0.7, 1.5): False}.items():
+        effect: Any = SimpleNamespace(interval=lambda level, drift, bounds=(low, high): bounds)
+        assert _same(effect, 0.05, 0.5) is same
+
+
+def test_the_decision_between_sessions_is_that_of_the_rank_sums_with_drift_and_common_shift() -> None:
+    draw, plan = np.random.default_rng(21), Plan(benchmarks=1, looks=(8,), confirming_pairs=4, shared_baseline=True)
+    before, after = list(draw.lognormal(0, 0.02, 9)), list(draw.lognormal(0.01, 0.02, 12))
+    decided = decide(before, after, plan, floor=0.05, common=1.02)
+    assert decided.effect == unpaired(before, after[:8], level=plan.level(0), floor=0.05, common=1.02)
+    assert decided.wanted == 8
+
+
+def test_where_no_confirmation_is_asked_for_the_fresh_pairs_need_only_point_the_same_way() -> None:
+    plan = Plan(benchmarks=1, looks=(8,), confirming_pairs=4, confirmation_level=1.0)
+    decided = decide([1.0] * 12, [1.5] * 12, plan)
+    assert (decided.verdict, decided.wanted, plan.plain_pairs) == ("SLOWER", 12, 0)

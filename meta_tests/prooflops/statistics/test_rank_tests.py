@@ -8,6 +8,13 @@ from scipy.stats import mannwhitneyu, wilcoxon
 
 from meta_tests.prooflops.statistics.simulated import pairs_of
 from prooflops.statistics.effects import paired, unpaired
+from prooflops.statistics.rank_tests import (
+    EFFICIENCY,
+    positive_times,
+    rank_sum_null,
+    signed_rank_null,
+    upper_normal_quantile,
+)
 
 
 @pytest.mark.parametrize("sizes", [(3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0, 8.0), (0.1, 90.0, 2.0, 0.3, 5.0, 4.0, 60.0)])
@@ -56,3 +63,23 @@ def test_p_values_of_groups_are_scipys(n: int, m: int) -> None:
         got = getattr(unpaired(list(before), list(after), level=0.01, floor=0.0), side)
         expected = mannwhitneyu(after, before, alternative=alternative, method="exact").pvalue
         assert got == pytest.approx(expected, rel=1e-9), f"{side}={got}, but scipy has {expected} [{n=}, {m=}]"
+
+
+def test_the_normal_figures_are_those_of_the_tables() -> None:
+    assert upper_normal_quantile(0.025) == pytest.approx(1.959964, abs=1e-6)
+    assert pytest.approx(0.954930, abs=1e-6) == EFFICIENCY
+
+
+@pytest.mark.parametrize("null", [signed_rank_null(48), rank_sum_null(25, 20), rank_sum_null(1, 1)], ids=len)
+def test_a_null_distribution_rises_to_exactly_1(null: np.ndarray) -> None:
+    assert null[-1] == 1.0
+    assert (np.diff(null) >= 0).all()
+    assert (null > 0).all()
+
+
+@pytest.mark.parametrize("values", [[], [[1.0, 2.0]], [1.0, 0.0], [1.0, -1.0], [np.nan, 1.0], [1.0, np.inf]])
+def test_what_is_no_sequence_of_times_is_refused(values: list[float]) -> None:
+    wrong = "a non-empty sequence" if np.ndim(values) != 1 or not values else f"but holds {values[values[0] == 1.0]}"
+    with pytest.raises(ValueError, match=wrong):
+        positive_times(values, "times")
+    assert list(positive_times([5e-324, 1.0], "times")) == [5e-324, 1.0]
