@@ -10,32 +10,43 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 from accounting.checks import checked, validated_choice, validated_int, validated_ints, validated_product
 from accounting.formats import Dtype, element_bits
 from accounting.layout import Layout
 
+Parameters = int | Sequence[Sequence[int]]  # how many, or the shapes of their tensors
+
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What `class_name` of torch.optim keeps: `buffers` shaped like each parameter, perhaps a step count per tensor.
+    """What an optimizer keeps of each parameter tensor: `buffers` shaped like it, and `scalars` of four bytes.
 
-    `eager` state is allocated by the constructor; all other state at the first step, and only for parameters that
-    have a gradient then. The names of the buffers are their keys in `optimizer.state[parameter]`. `options` are the
-    arguments of the constructor with which it keeps them.
+    `class_name` is one of torch.optim, or has its own module before it. The names of the buffers are their keys in
+    `optimizer.state[parameter]`; `options` are the arguments of the constructor with which it keeps them. `eager` state
+    is allocated by the constructor, all other at the first step, for parameters that have a gradient then.
+
+    Of a tensor of two or more dimensions only `factored` buffers are kept, where there are any: sums over its last
+    dimension, and over the one before. Some take `matrices_only`. Buffers in 8 bits have a 4-byte scale for each
+    `block` of elements; tensors of less than 4,096 are kept in fp32. A `history` is so many pairs of further buffers.
     """
 
     class_name: str
     buffers: tuple[str, ...]
-    options: Mapping[str, object] = field(default_factory=dict)
-    step: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    scalars: tuple[str, ...] = ("step",)
     eager: bool = False
+    factored: tuple[str, ...] = ()
+    matrices_only: bool = False
+    block: int = 0
+    history: int = 0
 
 
-# Each row is held against torch's own optimizer, built from `class_name` and `options`.
+# Each row is held against the optimizer itself, built from `class_name` and `options`.
 OPTIMIZERS: dict[str, Optimizer] = {
-    "sgd": Optimizer("SGD", (), step=False),
-    "momentum": Optimizer("SGD", ("momentum_buffer",), {"momentum": 0.9}, step=False),
+    "sgd": Optimizer("SGD", (), scalars=()),
+    "momentum": Optimizer("SGD", ("momentum_buffer",), {"momentum": 0.9}, scalars=()),
     "adagrad": Optimizer("Adagrad", ("sum",), eager=True),
     "rmsprop": Optimizer("RMSprop", ("square_avg",)),
     "rmsprop-momentum": Optimizer("RMSprop", ("square_avg", "momentum_buffer"), {"momentum": 0.9}),
@@ -47,10 +58,26 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adam-amsgrad": Optimizer("Adam", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), {"amsgrad": True}),
     "adamw": Optimizer("AdamW", ("exp_avg", "exp_avg_sq")),
     "adamw-amsgrad": Optimizer("AdamW", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), {"amsgrad": True}),
+    "adamax": Optimizer("Adamax", ("exp_avg", "exp_inf")),
+    "nadam": Optimizer("NAdam", ("exp_avg", "exp_avg_sq"), scalars=("step", "mu_product")),
+    "radam": Optimizer("RAdam", ("exp_avg", "exp_avg_sq")),
+    "adadelta": Optimizer("Adadelta", ("square_avg", "acc_delta")),
+    "asgd": Optimizer("ASGD", ("ax",), scalars=("step", "eta", "mu")),
+    "rprop": Optimizer("Rprop", ("prev", "step_size")),
+    "sparse-adam": Optimizer("SparseAdam", ("exp_avg", "exp_avg_sq"), scalars=()),
+    "adafactor": Optimizer("Adafactor", ("variance",), factored=("row_var", "col_var")),
+    "muon": Optimizer("Muon", ("momentum_buffer",), scalars=(), matrices_only=True),
+    "lbfgs": Optimizer("LBFGS", ("d", "prev_flat_grad"), {"max_iter": 20}, scalars=(), history=100),
+    "lion": Optimizer("lion_pytorch.Lion", ("exp_avg",), scalars=()),
+    "adam-8bit": Optimizer("bitsandbytes.optim.Adam8bit", ("state1", "state2"), scalars=(), block=256),
+    "lion-8bit": Optimizer("bitsandbytes.optim.Lion8bit", ("state1",), scalars=(), block=256),
 }
 
-# torch keeps `step` as a 0-dimensional fp32 tensor (fp64 only where that is the default dtype).
+# torch keeps each scalar as a 0-dimensional fp32 tensor (fp64 only where that is the default dtype).
 STEP_BYTES = 4
+# bitsandbytes keeps smaller tensors in fp32, and for each buffer one table of what its 256 codes stand for.
+LEAST_IN_8_BITS = 4096
+TABLE_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -80,13 +107,15 @@ RECIPES: dict[str, Recipe] = {
 IMPLEMENTATIONS = ("fused", "foreach", "for-loop")
 
 
-def optimizer_of(name: str) -> Optimizer:
-    """The optimizer called `name` in `OPTIMIZERS`; a ValueError that lists them otherwise.
+def optimizer_of(optimizer: str | Optimizer) -> Optimizer:
+    """An optimizer of `OPTIMIZERS` by name, or the given one; a ValueError that lists the names otherwise.
 
     >>> optimizer_of("adamw").buffers
     ('exp_avg', 'exp_avg_sq')
     """
-    return OPTIMIZERS[validated_choice("optimizer", name, OPTIMIZERS)]
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    return OPTIMIZERS[validated_choice("optimizer", optimizer, OPTIMIZERS)]
 
 
 def recipe_of(recipe: str | Recipe) -> Recipe:
@@ -139,27 +168,73 @@ def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "
 
 
 def optimizer_state_bytes(
-    parameters: int, optimizer: str = "adamw", dtype: str = "fp32", tensors: int = 0, steps: int = 1
+    parameters: Parameters,
+    optimizer: str | Optimizer = "adamw",
+    dtype: Dtype = "fp32",
+    tensors: int | None = None,
+    steps: int | None = None,
 ) -> int:
-    """Bytes an optimizer keeps after `steps` steps: parameters · buffers · bytes per element + 4 · tensors.
+    """Bytes an optimizer keeps: parameters · buffers · bytes per element + 4 · scalars · tensors.
 
-    torch allocates the buffers at the first step, so nothing is there before it; AdaGrad's accumulator is there from
-    the constructor on. Adam, RMSProp and AdaGrad also keep one 4-byte step count for each of the `tensors` parameter
-    tensors: on the CPU, unless the optimizer is fused or capturable (then on the parameter's device). Leave `tensors`
-    at 0 to count the buffers alone, which on CUDA is what the device holds.
+    torch allocates the buffers at the first step, so nothing is there before it (`steps` = 0); AdaGrad's accumulator is
+    there from the constructor on, and L-BFGS adds two buffers an iteration until its history is full (`steps` = None),
+    20 iterations a step, which is exact where each has positive curvature and none ends early.
+    Most optimizers also keep scalars for each of the `tensors` parameter tensors, such as a step count: on the CPU,
+    unless the optimizer is fused or capturable (then on the parameter's device, as ASGD's always are). By default they
+    are counted where the tensors' shapes are given, and not where `parameters` is a number: what a CUDA device holds.
+    Adafactor, whose state depends on the shapes, needs them; Muon takes matrices alone; 8 bits take a number for one
+    large tensor, and count the tables of their codes (1,024 bytes a buffer) where shapes are given.
     Exact for parameters that all have gradients; torch gives the buffers the parameter's own dtype.
-    Raises ValueError for a negative count, an unknown optimizer or dtype.
-    Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13.
+    Raises ValueError for a negative count, an unknown optimizer or dtype, shapes that the optimizer lacks or refuses.
+    Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13; bitsandbytes 0.50.
 
     >>> optimizer_state_bytes(1_000_000, "adamw"), optimizer_state_bytes(1_000_000, "adamw", steps=0)
     (8000000, 0)
-    >>> optimizer_state_bytes(36, "adagrad", tensors=3, steps=0)
-    156
+    >>> optimizer_state_bytes([(512, 2048), (512,)], "adafactor"), optimizer_state_bytes(2**20, "adam-8bit")
+    (12296, 2129920)
     """
-    kept = optimizer_of(optimizer)
-    buffers = len(kept.buffers) * element_bytes(validated_int("parameters", parameters), dtype)
-    step_counts = STEP_BYTES * validated_int("tensors", tensors) * kept.step
-    return buffers + step_counts if validated_int("steps", steps) or kept.eager else 0
+    kept, shapes = optimizer_of(optimizer), _shapes(parameters)
+    if steps is not None and not validated_int("steps", steps) and not kept.eager:
+        return 0
+    if shapes is None and kept.factored:
+        raise ValueError(f"parameters must be shapes of tensors for {kept.class_name}, got the number {parameters}")
+    if kept.matrices_only and any(len(shape) != 2 for shape in shapes or ()):
+        raise ValueError(f"parameters must be shapes of matrices for {kept.class_name}, got {shapes}")
+    tensors = len(shapes or ()) if tensors is None else validated_int("tensors", tensors)
+    scalars = STEP_BYTES * len(kept.scalars) * tensors
+    each = [(validated_int("parameters", parameters),)] if shapes is None else shapes
+    if kept.block:
+        return scalars + _bytes_in_blocks(kept, [prod(shape) for shape in each], exact=shapes is not None)
+    per_step: int = kept.options.get("max_iter", 1)
+    pairs = kept.history if steps is None else max(0, min(kept.history, per_step * steps - 1))
+    elements = sum(
+        prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
+        if kept.factored and len(shape) > 1
+        else (len(kept.buffers) + 2 * pairs) * prod(shape)
+        for shape in each
+    )
+    # Each pair has two numbers, and all have one, in the dtype of the parameters.
+    return scalars + element_bytes(elements + (2 * pairs + 1) * bool(pairs and tensors), dtype)
+
+
+def _shapes(parameters: Parameters) -> list[tuple[int, ...]] | None:
+    """The shapes of the parameter tensors, or None where their number is given."""
+    if isinstance(parameters, Iterable) and getattr(parameters, "shape", None) != ():
+        return [validated_ints(f"parameters[{position}]", shape) for position, shape in enumerate(parameters)]
+    return None
+
+
+def _elements(parameters: Parameters) -> int:
+    shapes = _shapes(parameters)
+    return validated_int("parameters", parameters) if shapes is None else sum(map(prod, shapes))
+
+
+def _bytes_in_blocks(kept: Optimizer, sizes: Sequence[int], exact: bool) -> int:
+    """Bytes of 8-bit buffers: a code for each element, a scale for each block, and the tables of the codes."""
+    large = [size for size in sizes if size >= LEAST_IN_8_BITS or not exact]
+    scales = STEP_BYTES * sum(-(-size // kept.block) for size in large)
+    tables = TABLE_BYTES * bool(large and exact)
+    return len(kept.buffers) * (element_bytes(sum(sizes) - sum(large), "fp32") + sum(large) + scales + tables)
 
 
 @dataclass(frozen=True)
@@ -178,7 +253,10 @@ class ModelState:
 
 
 def model_state(
-    parameters: int, optimizer: str = "adamw", recipe: str | Recipe = "fp32", tensors: int = 0
+    parameters: Parameters,
+    optimizer: str | Optimizer = "adamw",
+    recipe: str | Recipe = "fp32",
+    tensors: int | None = None,
 ) -> ModelState:
     """Bytes of parameters, gradients, optimizer state and master copy after a step, gradients not yet freed.
 
@@ -193,16 +271,16 @@ def model_state(
     >>> model_state(1000, recipe="bf16-fp32-master")
     ModelState(parameters=2000, gradients=2000, state=8000, master=4000)
     """
-    dtypes, parameters = recipe_of(recipe), validated_int("parameters", parameters)
+    dtypes, elements = recipe_of(recipe), _elements(parameters)
     return ModelState(
-        parameters=element_bytes(parameters, dtypes.parameters),
-        gradients=element_bytes(parameters, dtypes.gradients),
+        parameters=element_bytes(elements, dtypes.parameters),
+        gradients=element_bytes(elements, dtypes.gradients),
         state=optimizer_state_bytes(parameters, optimizer, dtypes.state, tensors),
-        master=element_bytes(parameters, dtypes.master) if dtypes.master else 0,
+        master=element_bytes(elements, dtypes.master) if dtypes.master else 0,
     )
 
 
-def bytes_per_parameter(optimizer: str = "adamw", recipe: str | Recipe = "fp32") -> float:
+def bytes_per_parameter(optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32") -> float:
     """Bytes of model state for each parameter: AdamW in fp32 4 + 4 + 4 + 4 = 16.
 
     The 4-byte step counts are left out: 4 bytes per tensor, below 0.1 % of the state once tensors average 500 elements.
@@ -213,12 +291,16 @@ def bytes_per_parameter(optimizer: str = "adamw", recipe: str | Recipe = "fp32")
     >>> [bytes_per_parameter(recipe=recipe) for recipe in ("bf16", "bf16-fp32-state", "bf16-fp32-master")]
     [8.0, 12.0, 16.0]
     """
-    # Eight elements fill whole bytes in every format.
-    return model_state(8, optimizer, recipe).total / 8
+    # So many elements fill whole bytes in every format, and whole blocks.
+    return model_state(8 * 256, optimizer, recipe).total / (8 * 256)
 
 
 def training_bytes(
-    parameters: int, activations: int, optimizer: str = "adamw", recipe: str | Recipe = "fp32", tensors: int = 0
+    parameters: Parameters,
+    activations: int,
+    optimizer: str | Optimizer = "adamw",
+    recipe: str | Recipe = "fp32",
+    tensors: int | None = None,
 ) -> int:
     """Bytes of a training step if everything is alive at once: parameters + gradients + state + master + activations.
 
@@ -236,11 +318,11 @@ def training_bytes(
 
 @checked
 def training_phases(
-    parameters: int,
+    parameters: Parameters,
     activations: int = 0,
-    optimizer: str = "adamw",
+    optimizer: str | Optimizer = "adamw",
     recipe: str | Recipe = "fp32",
-    tensors: int = 0,
+    tensors: int | None = None,
     set_to_none: bool = True,
 ) -> dict[str, int]:
     """Live bytes at each moment of the first two training steps, from the built model to the second step.

@@ -34,7 +34,7 @@ from accounting.flops import (
     StepFlops,
 )
 from accounting.formats import Dtype
-from accounting.memory import ModelState, Recipe, element_bytes, model_state, recipe_of
+from accounting.memory import ModelState, Optimizer, Recipe, element_bytes, model_state, recipe_of
 from accounting.parts import OPERANDS, Lengths, LinearMaps, Mixing, OtherParameters, Part, length
 from accounting.roofline import Work
 
@@ -143,7 +143,7 @@ def trainable_parameter_count(model: Model) -> int:
 
 @checked
 def fine_tuning_state(
-    model: Model, optimizer: str = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: Dtype | None = None
+    model: Model, optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: Dtype | None = None
 ) -> ModelState:
     """Bytes of model state where some parameters are frozen: those are stored, and nothing besides.
 

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 from accounting.checks import checked, validated_choice, validated_int, validated_positive
-from accounting.memory import ModelState, Recipe, model_state, recipe_of
+from accounting.memory import ModelState, Optimizer, Recipe, model_state, recipe_of
 from accounting.models import Transformer, rule_flops, step_flops
 from accounting.parallel import (
     KINDS,
@@ -121,7 +121,11 @@ def training_cost(days: float, devices: int, price_per_device_hour: float) -> fl
 
 
 def device_state(
-    parameters: int, devices: int = 1, zero_stage: int = 0, optimizer: str = "adamw", recipe: str | Recipe = "fp32"
+    parameters: int,
+    devices: int = 1,
+    zero_stage: int = 0,
+    optimizer: str | Optimizer = "adamw",
+    recipe: str | Recipe = "fp32",
 ) -> ModelState:
     """Bytes of model state on the fullest device: what the ZeRO stage shards is of ⌈parameters / devices⌉ elements.
 
@@ -148,7 +152,11 @@ def device_state(
 
 
 def largest_model_parameters(
-    memory_bytes: int, devices: int = 1, zero_stage: int = 3, optimizer: str = "adamw", recipe: str | Recipe = "fp32"
+    memory_bytes: int,
+    devices: int = 1,
+    zero_stage: int = 3,
+    optimizer: str | Optimizer = "adamw",
+    recipe: str | Recipe = "fp32",
 ) -> int:
     """Parameters of the largest model whose state fits: the most for which `device_state` is at most `memory_bytes`.
 
@@ -219,7 +227,7 @@ def step_plan(
     peak_flop_per_s: float,
     wire_bytes_per_s: float | Mapping[str, float],
     recipe: str | Recipe = "bf16-fp32-gradients-master",
-    optimizer: str = "adamw",
+    optimizer: str | Optimizer = "adamw",
     recompute: str = "none",
     pairs: str = "full",
 ) -> StepPlan:

@@ -195,7 +195,7 @@ PEAK_NETS = [
 
 @pytest.mark.claim("mem.total-formula")
 @pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize("optimizer", memory.OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", tensors.OPTIMIZERS)
 def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer, set_to_none):
     model, batch = DeepLinear(dim=16, layers=3, outputs=2, inputs=8), 5
     phases, net = train_two_steps(workloads, memory_device, model, batch, optimizer, set_to_none)

@@ -46,7 +46,8 @@ BY_NAME: dict[str, Any] = {
     "wire_bytes_per_s": 96.0, "attention": "flash", "checkpoint_layers": None, "valid": ["fp16"], "argument": "dtype",
 }  # fmt: skip
 BY_ANNOTATION: dict[str, Any] = {
-    "int": 96, "float": 96.0, "bool": False, "Dtype": "fp16", "Model": NET, "Lengths": 96, "Shape": (96, 2),
+    "int": 96, "Parameters": 96, "float": 96.0, "bool": False, "Dtype": "fp16",
+    "Model": NET, "Lengths": 96, "Shape": (96, 2),
     "Sequence[int]": (96, 2), "Iterable[int]": [96, 2], "Sequence[float]": [96.0, 2.0], "Rows": "tokens",
     "Attention": attention.Attention(96, 12, 96, 96), "Figure": peaks.Figure(96.0),
     "Convolution": convolution.Convolution(96, 96, 96, (96, 96), (2, 2)), "DeepLinear": families.DeepLinear(96, 9),
@@ -64,7 +65,6 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "attention.attention_pairs": {"window": None},
     "planning.fitting_plans": {"devices": 2},  # all of whose splits are tried
     "formats.block_format_of": {"name": "mxfp4"},
-    "memory.optimizer_of": {"name": "adamw"},
     "memory.storage_bytes": {"strides": (2, 1)},
     "layout.is_contiguous": {"strides": (2, 1)},
     "layout.view_strides": {"strides": (2, 1)},
@@ -84,7 +84,7 @@ HANDED_ON = {"planning.fitting_plans": {"memory_bytes": 10**15, "peak_flop_per_s
 # What an error calls the argument where that is not the parameter's name.
 CALLED: dict[str, str] = {
     "cache_bytes.context": "sequence", "decoding_work.context": "sequence", "step_flops.checkpoint_layers": "layers",
-    "block_format_of.name": "block format", "device_called.name": "device", "optimizer_of.name": "optimizer",
+    "block_format_of.name": "block format", "device_called.name": "device",
 }  # fmt: skip
 # Tables' rows and the pieces of an einsum: data that the formulas make, not what users call.
 NOT_CALLED = {"contraction", "peaks", "parts"}
@@ -227,7 +227,7 @@ def bad_values(kind: str, default: object) -> list[Any]:
     if parts & {"Sequence[int]", "Shape", "Iterable[int]", "tuple[int, ...]", "Sequence[float]"}:
         bad = [None, "23", [None], ["2"], [1.5] if "Sequence[float]" not in parts else [True]]
         bad += [] if "int" in parts else [5]
-    elif parts & {"int", "Lengths"}:
+    elif parts & {"int", "Lengths", "Parameters"}:
         bad = [True, np.bool_(True), 1.5, float("nan"), float("inf"), "3", None, [None], np.ones(2)]
     elif "float" in parts:
         bad = [True, "x", None, [1.0], 1j]

@@ -16,7 +16,7 @@ from accounting.planning import device_state, largest_model_parameters
 from meta_tests.accounting.refusals import refuses
 
 STAGES = st.sampled_from(sorted(planning.ZERO_SHARDS))
-OPTIMIZERS = st.sampled_from(sorted(memory.OPTIMIZERS))
+OPTIMIZERS = st.sampled_from(sorted({*memory.OPTIMIZERS} - {"adafactor"}))  # whose state needs shapes
 SMALLEST = memory.Recipe("fp4_e2m1", "fp4_e2m1", "fp4_e2m1")
 RECIPES = st.sampled_from([*sorted(memory.RECIPES), SMALLEST])
 

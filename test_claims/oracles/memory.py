@@ -12,9 +12,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from accounting import memory
 
+# Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to know their state.
+PARTICULAR = {"sparse-adam", "lbfgs", "muon", "adafactor"}
 # torch's own optimizers under the names of `accounting.memory.OPTIMIZERS`.
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    name: partial(getattr(torch.optim, row.class_name), **row.options) for name, row in memory.OPTIMIZERS.items()
+    name: partial(getattr(torch.optim, row.class_name), **row.options)
+    for name, row in memory.OPTIMIZERS.items()
+    if "." not in row.class_name and name not in PARTICULAR
 }
 
 
