@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from accounting.activations import SCORES, saved_tensors
 from accounting.checks import checked, validate_fields, validated_choice, validated_instance, validated_int
+from accounting.formats import Dtype, dtype_name
 from accounting.memory import Recipe, element_bytes, recipe_of
 from accounting.models import Model, Transformer
 from accounting.parts import AttentionLayers, LinearMaps
@@ -247,7 +248,7 @@ def device_activation_bytes(
     split: Parallelism,
     batch: int,
     sequence: int,
-    dtype: str = "bf16",
+    dtype: Dtype = "bf16",
     *,
     recompute: str = "none",
     attention: str = "flash",
@@ -272,7 +273,7 @@ def device_activation_bytes(
     13428097024
     """
     model, (rows, sequence) = validated_instance("model", model, Transformer), split.micro_batch(batch, sequence)
-    recompute = validated_choice("recompute", recompute, RECOMPUTE)
+    dtype, recompute = dtype_name(dtype), validated_choice("recompute", recompute, RECOMPUTE)
     kept = {"layers": 0, "embedding": 0, "head": 0}
     for tensor in saved_tensors(model, rows, sequence, dtype, attention, dropout=dropout):
         if tensor.name == "norm before weight" or (recompute == "selective" and tensor.name in SCORES):

@@ -142,6 +142,18 @@ def test_the_plans_that_fit_are_all_that_do_the_fastest_first():
     assert len(splits) == 20, "8 = 2·2·2 among four, each of them alone, two of them 4 and 2"
 
 
+def test_one_device_alone_takes_the_time_of_its_arithmetic():
+    plan = planning.step_plan(MODEL, Parallelism(), 2, 8, **DEVICE)
+    assert (plan.seconds, plan.wire_s) == (plan.compute_s, {})
+
+
+def test_the_ways_that_are_tried_stay_few_on_many_devices(monkeypatch):
+    tried, step_plan = [], planning.step_plan
+    monkeypatch.setattr(planning, "step_plan", lambda *args, **kwargs: tried.append(1) or step_plan(*args, **kwargs))
+    planning.fitting_plans(MODEL, 15120, 15120, 512, **DEVICE)  # of 80 divisors
+    assert len(tried) <= 8 * 5 * 8 * 2, "tensor up to 8, context in 512, pipeline up to 8 layers, two stages"
+
+
 test_an_impossible_step_is_refused_with_the_value = refuses(
     (lambda: planning.fitting_plans(MODEL, 0, 16, 512, **DEVICE), ValueError, "devices must be at least 1, got 0"),
     (lambda: planning.fitting_plans(MODEL, 8, 0, 512, **DEVICE), ValueError, "batch must be at least 1, got 0"),

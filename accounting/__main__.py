@@ -1,0 +1,153 @@
+"""Napkin figures of a training run, by the formulas: `python -m accounting llama-3-70b --devices 1024 --tokens 15T`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from accounting import models
+from accounting.activations import activation_bytes
+from accounting.checks import validated_choice, validated_int
+from accounting.config import from_config
+from accounting.devices import device_called, memory_bytes, peak_flop_per_s
+from accounting.memory import model_state
+from accounting.models import Model, Transformer, active_parameter_count, cache_bytes, parameter_count
+from accounting.parallel import ZERO_SHARDS
+from accounting.peaks import Accelerator
+from accounting.planning import SECONDS_PER_DAY, device_state, fitting_plans, training_s
+from accounting.units import amount, with_unit
+
+KNOWN: dict[str, Transformer] = {
+    "gpt2": models.GPT2_SMALL,
+    "gpt2-xl": models.GPT2_XL,
+    "llama-3-8b": models.LLAMA3_8B,
+    "llama-3-70b": models.LLAMA3_70B,
+    "mixtral-8x7b": models.MIXTRAL_8X7B,
+}
+USUAL_SEQUENCE = 8192
+Lines = Iterator[tuple[str, str]]
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """What is asked for, figures still as they were written."""
+    parser = argparse.ArgumentParser(prog="python -m accounting", description=__doc__)
+    add = parser.add_argument
+    add("model", help=f"a config.json, its folder, or one of {', '.join(KNOWN)}")
+    add("--device", default="H100 SXM", help="as you would call it: 'A100-SXM4-80GB' (default: %(default)s)")
+    add("--devices", default="1", help="how many (default: %(default)s)")
+    add("--tokens", default="1T", help="of the whole run: 15T, 300B (default: %(default)s)")
+    add("--batch", help="sequences a step (default: one for each device)")
+    add("--sequence", help=f"tokens of a sequence (default: {USUAL_SEQUENCE}, or what the model has)")
+    add("--mfu", type=float, default=0.4, help="share of the peak (default: %(default)s)")
+    add("--dtype", default="bf16", help="of the products (default: %(default)s)")
+    add("--recipe", default="bf16-fp32-gradients-master", help="dtypes of the model state (default: %(default)s)")
+    add("--optimizer", default="adamw", help="default: %(default)s")
+    add("--wire", default="50G", help="bytes a second that a device can send (default: %(default)s)")
+    return parser.parse_args(words)
+
+
+def model_called(name: str) -> Model:
+    """The model of a config file, of text alone where it handles more, or one that is known by this name."""
+    if Path(name).exists():
+        return from_config(name, text_only=True)
+    try:
+        return KNOWN[validated_choice("model", name.lower(), KNOWN)]
+    except ValueError as error:
+        raise ValueError(f"{error}; or give the path of a config.json") from None
+
+
+def at_least_one(name: str, figure: str) -> int:
+    """A figure as a person writes it, 15T, as a number."""
+    return validated_int(name, amount(figure, name), minimum=1)
+
+
+def napkin(asked: argparse.Namespace) -> Lines:
+    """Each figure, with what it is of. Raises ValueError for a name or figure that is not valid, naming valid ones."""
+    model, device = model_called(asked.model), device_called(asked.device)
+    longest = max((table.longest for table in model.other_parameters), default=0) or USUAL_SEQUENCE
+    devices, tokens = at_least_one("devices", asked.devices), at_least_one("tokens", asked.tokens)
+    batch = at_least_one("batch", asked.batch or asked.devices)
+    sequence = at_least_one("sequence", asked.sequence or str(min(USUAL_SEQUENCE, longest)))
+    parameters, active = parameter_count(model), active_parameter_count(model)
+    yield "parameters", f"{parameters:,}" + (f", of which a token meets {active:,}" if active < parameters else "")
+    # An encoder is given as many tokens as the decoder.
+    step = models.step_flops(model, batch, {"source": sequence, "tokens": sequence}, pairs="causal").model
+    steps = -(-tokens // (batch * sequence))
+    yield "a step", f"{batch:,} sequences of {sequence:,} tokens: {with_unit(step, 'FLOP')}"
+    rule = models.rule_flops("step", active, tokens) / (steps * step)
+    yield "the run", f"{steps:,} steps: {with_unit(steps * step, 'FLOP')} (6ND says {rule:.3f} times that)"
+    peak = peak_flop_per_s(device, asked.dtype)
+    if peak is None:
+        yield "time", f"unknown: no peak of {asked.dtype} is on record for {device.label}"
+    else:
+        days = training_s(steps * step, devices, peak, asked.mfu) / SECONDS_PER_DAY
+        shown = f"{devices:,} × {device.label} of {with_unit(peak, 'FLOP/s')}"
+        yield "time", f"{days:,.1f} days at an MFU of {asked.mfu:.0%} on {shown}"
+    yield from held(asked, model, sequence)
+    yield from fitting(asked, model, device, devices, batch, sequence, peak)
+
+
+def held(asked: argparse.Namespace, model: Model, sequence: int) -> Lines:
+    """What memory is needed for."""
+    state = model_state(parameter_count(model), asked.optimizer, asked.recipe)
+    for part in ("parameters", "gradients", "state", "master"):
+        yield f"memory: {part}", with_unit(getattr(state, part), "B")
+    if isinstance(model, Transformer):
+        saved = activation_bytes(model, 1, sequence, asked.dtype)
+        yield "memory: activations", f"{with_unit(saved, 'B')} of one sequence, nothing recomputed"
+    cached = cache_bytes(model, 1, {"source": sequence, "tokens": sequence}, asked.dtype)
+    yield "cache", f"{with_unit(cached, 'B')} of one sequence in generation"
+
+
+def fitting(
+    asked: argparse.Namespace,
+    model: Model,
+    device: Accelerator,
+    devices: int,
+    batch: int,
+    sequence: int,
+    peak: float | None,
+) -> Lines:
+    """Which shards of the model state fit, and the fastest way to split a step."""
+    memory = memory_bytes(device)
+    if memory is None:
+        yield "fits", f"unknown: the memory of {device.label} is not on record as one size"
+        return
+    for stage in ZERO_SHARDS:
+        each = device_state(parameter_count(model), devices, stage, asked.optimizer, asked.recipe).total
+        fits = "fits" if each <= memory else "does not fit"
+        yield f"ZeRO stage {stage}", f"{with_unit(each, 'B')} of state a device: {fits} into {with_unit(memory, 'B')}"
+    if peak is None or not isinstance(model, Transformer):
+        return
+    options: dict[str, Any] = {
+        "memory_bytes": memory,
+        "peak_flop_per_s": peak,
+        "wire_bytes_per_s": amount(asked.wire, "wire"),
+    }
+    plans = fitting_plans(model, devices, batch, sequence, recipe=asked.recipe, optimizer=asked.optimizer, **options)
+    if not plans:
+        yield "fastest", "no way to split a step fits, with one sequence a micro-batch and nothing recomputed"
+        return
+    best, split = plans[0], plans[0].split
+    ways = f"data {split.data} · tensor {split.tensor} · context {split.context} · pipeline {split.pipeline}"
+    yield "fastest", f"{ways}, ZeRO stage {split.zero_stage}: {with_unit(best.held_bytes, 'B')} a device"
+    yield "", f"at least {best.seconds:.3g} s a step, bound by {best.bound}; {len(plans)} ways fit"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Prints the figures; 2 where something asked for is not valid."""
+    asked = arguments(words)
+    try:
+        for label, text in list(napkin(asked)):
+            print(f"{label:20}{text}")
+    except (ValueError, TypeError, OSError) as error:
+        print(f"python -m accounting: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
