@@ -73,6 +73,12 @@ def validate_fields(instance: object, *names: str, minimum: int = 0, flags: Iter
     """Replaces these fields of a frozen dataclass, in its __post_init__, by what `validated_int` makes of them.
 
     `flags` are fields that `validated_bool` checks.
+
+    >>> from types import SimpleNamespace
+    >>> shape = SimpleNamespace(rows=3.0, tied=True)
+    >>> validate_fields(shape, "rows", flags=["tied"])
+    >>> shape.rows
+    3
     """
     for name in names:
         object.__setattr__(instance, name, validated_int(name, getattr(instance, name), minimum))

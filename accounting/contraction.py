@@ -20,7 +20,12 @@ BEST_ORDER_OPERANDS = 12  # the search visits about 3**operands / 2 splits: 265,
 
 @dataclass(frozen=True)
 class Step:
-    """One pairwise contraction: the operands at `positions` multiplied over `left | right`, summed down to `result`."""
+    """One pairwise contraction: the operands at `positions` multiplied over `left | right`, summed down to `result`.
+
+    >>> [step] = parsed("ij,jk->ik", [(2, 3), (3, 4)]).steps("best")
+    >>> sorted(step.result), step.size, step.flops
+    (['i', 'k'], 24, 48)
+    """
 
     positions: Pair
     left: Indices
@@ -44,6 +49,9 @@ class Contraction:
 
     A repeated index in an operand (its diagonal) occurs once here. An index along which an operand is stretched from 1
     is no index of that operand: broadcasting repeats the multiplication, not the sum.
+
+    >>> parsed("bij,bjk->bik", [(8, 2, 3), (1, 3, 4)]).best_pairs()
+    [(0, 1)]
     """
 
     operands: tuple[Indices, ...]
@@ -121,7 +129,11 @@ class Contraction:
 
 
 def merged(items: list[T], positions: Pair, result: T) -> list[T]:
-    """`items` without the two at `positions`, and `result` appended."""
+    """`items` without the two at `positions`, and `result` appended.
+
+    >>> merged(["a", "b", "c"], (0, 2), "ac")
+    ['b', 'ac']
+    """
     return [item for position, item in enumerate(items) if position not in positions] + [result]
 
 
@@ -150,6 +162,9 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
 
     Raises TypeError for a size that is not an integer; ValueError for a malformed equation, an unknown letter, another
     number of shapes or dimensions than the equation has, and sizes of one index that differ where neither is 1.
+
+    >>> parsed("...i,i->...", [(2, 3, 4), (4,)]).sizes
+    {'.2': 2, '.1': 3, 'i': 4}
     """
     terms, output = _sides(equation)
     if len(terms) != len(shapes):

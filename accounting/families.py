@@ -18,19 +18,31 @@ NORMS = ("layernorm", "rmsnorm")
 
 @checked
 def linear(part: str, in_features: int, out_features: int, name: str = "", **options: Any) -> Parts:
-    """One linear map, or `copies` of it; `options` are those of `LinearMaps`."""
+    """One linear map, or `copies` of it; `options` are those of `LinearMaps`.
+
+    >>> linear("head", 4096, 128256).linear_maps[0].parameters
+    525336576
+    """
     return Parts((LinearMaps(part, in_features, out_features, name=name, **options),))
 
 
 @checked
 def other(part: str, elements: int, **options: Any) -> Parts:
-    """Parameters that nothing is multiplied by, if there are any; `options` are those of `OtherParameters`."""
+    """Parameters that nothing is multiplied by, if there are any; `options` are those of `OtherParameters`.
+
+    >>> other("norms", 4096).other_parameters[0].parameters, other("norms", 0).other_parameters
+    (4096, ())
+    """
     return Parts(other_parameters=(OtherParameters(part, elements, **options),) if elements else ())
 
 
 @checked
 def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
-    """A line of `dim` for each token, and one for each of `positions` where they are learned."""
+    """A line of `dim` for each token, and one for each of `positions` where they are learned.
+
+    >>> [table.parameters for table in embedding(50257, 768, positions=1024).other_parameters]  # GPT-2
+    [38597376, 786432]
+    """
     tokens = other("embedding", vocab_size * dim, looked_up=True)
     return tokens | other("positions", positions * dim, looked_up=True, longest=positions)
 
@@ -54,6 +66,9 @@ def attention(
 
     `rows` of queries attend to `keys` (default: to themselves). `extra` are further parameters (query-key norms,
     sinks); `options` are those of `AttentionLayers`.
+
+    >>> [(maps.name, maps.parameters) for maps in attention(4096, 32, 128, kv_heads=8).linear_maps]  # Llama-3-8B
+    [('query', 16777216), ('key', 4194304), ('value', 4194304), ('out', 16777216)]
     """
     kv_heads, keys = kv_heads or heads, keys or rows
     query = linear("attention", dim, heads * head_dim, "query", bias=bias, rows=rows)
@@ -70,7 +85,11 @@ def attention(
 def mlp(
     dim: int, hidden: int, *, gated: bool = False, part: str = "mlp", ends_layer: bool | None = None, **options: Any
 ) -> Parts:
-    """down(act(up(x))), or gated, down(act(gate(x)) · up(x)): 2·dim·hidden or 3·dim·hidden weights."""
+    """down(act(up(x))), or gated, down(act(gate(x)) · up(x)): 2·dim·hidden or 3·dim·hidden weights.
+
+    >>> sum(maps.parameters for maps in mlp(4096, 14336, gated=True).linear_maps)
+    176160768
+    """
     up, gate = (linear(part, dim, hidden, name, **options) for name in ("up", "gate"))
     # Experts do not end a layer: their outputs are needed by the router's weights.
     ends = "uses" not in options if ends_layer is None else ends_layer
@@ -95,6 +114,10 @@ def mixture(
 
     Besides, every token meets an MLP of width `shared`, with a gate of one output or without; `corrections` balance the
     router's choice, one for each expert (a buffer in DeepSeek-V3, and in its published count).
+
+    >>> layer = mixture(4096, 14336, experts=8, active=2, gated=True)  # Mixtral 8x7B
+    >>> sum(maps.parameters for maps in layer.linear_maps), sum(maps.met * maps.weights for maps in layer.linear_maps)
+    (1409318912, 352354304)
     """
     router = linear("router", dim, experts, "router", bias=router_bias) | other("router", experts * corrections)
     always = mlp(dim, shared, ends_layer=False, part="shared expert", **options) if shared else Parts()
@@ -111,6 +134,10 @@ def latent_attention(
     A cache keeps kv_rank + rope elements a token. At inference the maps from latents to keys and values are absorbed by
     those of queries and outputs, at the same FLOPs for each new token, and heads attend to the latents themselves.
     Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
+
+    >>> [layer] = latent_attention(7168, 128, 1536, 512, 128, 64, 128).attentions  # DeepSeek-V3
+    >>> layer.cached_elements(1, latents=True), layer.cached_elements(1, latents=False)
+    (576, 40960)
     """
     queries = linear("attention", q_rank or dim, heads * (nope + rope), "query")
     if q_rank:
@@ -138,6 +165,10 @@ def state_space(
     """Mamba-2: dim·(2d + 2gN + h) + (k + 1)(d + 2gN) + 3h + d + d·dim parameters, for d = heads·head_dim.
 
     Source: Dao and Gu 2024, arXiv:2405.21060, section 7.
+
+    >>> [layer] = state_space(4096, heads=128, head_dim=64, state=128, groups=8, kernel=4).attentions
+    >>> layer.cached_elements(1, latents=False) == layer.cached_elements(10**6, latents=False)
+    True
     """
     inner, mixed = heads * head_dim, heads * head_dim + 2 * groups * state
     shape = RecurrentLayers("mixer", heads, state, head_dim, chunk=chunk, kept=kernel * mixed)
@@ -161,6 +192,9 @@ def selective_scan(
     """Mamba: a state for each channel, whose step and in- and outputs are made of the channel's own values.
 
     Source: Gu and Dao 2023, arXiv:2312.00752, section 3; `normed` as in Jamba, arXiv:2403.19887.
+
+    >>> [maps.parameters for maps in selective_scan(768, 1536, state=16, rank=48, kernel=4).linear_maps]  # Mamba-130M
+    [2359296, 7680, 122880, 75264, 1179648]
     """
     shape = RecurrentLayers("mixer", inner, state, 1, kept=kernel * inner, state_products=1)
     convolved = linear("mixer", dim, 2 * inner, "in", bias=bias)
@@ -178,6 +212,10 @@ def delta_rule(
 
     Ignored: a triangular system for each chunk c, c·(c − 1)·(key_dim + value_dim) FLOPs, a fifth of the chunk's own.
     Source: Yang et al. 2024, Gated Delta Networks, arXiv:2412.06464; the layout of Qwen3-Next.
+
+    >>> [layer] = delta_rule(2048, 16, 32, 128, 128, kernel=4).attentions
+    >>> layer.decoding_flops(1, 10**6, latents=False)  # a product of three with a state of 128 × 128, in 32 heads
+    3145728
     """
     keys, values = key_heads * key_dim, value_heads * value_dim
     products: dict[str, Any] = {"key_products": 2, "value_products": 1, "state_products": 3}
@@ -190,13 +228,23 @@ def delta_rule(
 
 @checked
 def convolution(part: str, inputs: int, outputs: int, kernel: int, positions: int, **options: Any) -> Parts:
-    """A convolution of `kernel` elements: a linear map whose rows are the output's positions; norm or bias besides."""
+    """A convolution of `kernel` elements: a linear map whose rows are the output's positions; norm or bias besides.
+
+    >>> [first] = convolution("input", 3, 64, kernel=49, positions=112 * 112).linear_maps  # ResNet-50
+    >>> first.parameters, first.product_flops(1, 1)
+    (9408, 236027904)
+    """
     return linear(part, inputs * kernel, outputs, "convolution", rows=positions, **options)
 
 
 @checked
 def encoder(dim: int, layers: int, heads: int, hidden: int, rows: Rows, **options: Any) -> Parts:
-    """Layers of attention on both sides and MLP, with biases, behind (or before) a LayerNorm each."""
+    """Layers of attention on both sides and MLP, with biases, behind (or before) a LayerNorm each.
+
+    >>> bert = encoder(768, 12, 12, 3072, "tokens")
+    >>> sum(each.parameters for each in (*bert.linear_maps, *bert.other_parameters))
+    85054464
+    """
     norm = other("norms", 2 * dim)
     attending = attention(dim, heads, dim // heads, bias=True, out_bias=True, rows=rows, causal=False)
     return layers * (norm + attending + norm + mlp(dim, hidden, bias=True, rows=rows, **options))
@@ -227,6 +275,10 @@ def diffusion_transformer(
 
     A patch comes out with as many elements of noise as of variance. Its positions are fixed, and counted as published.
     Source: Peebles and Xie 2022, arXiv:2212.09748, section 3.2.
+
+    >>> xl = diffusion_transformer(1152, 28, 16, patches=256, patch_elements=16, classes=1000)
+    >>> sum(each.parameters for each in (*xl.linear_maps, *xl.other_parameters))
+    675129632
     """
     once: dict[str, Any] = {"bias": True, "rows": 1}
     first = convolution("input", patch_elements, dim, 1, patches, bias=True) | other("positions", patches * dim)
@@ -244,6 +296,9 @@ def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
     """A module that predicts one token further: 2·dim² + 3·dim, a layer, and logits by the model's own head.
 
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 2.2.
+
+    >>> [(maps.part, maps.parameters) for maps in multi_token(7168, Parts(), 129280).linear_maps]
+    [('mtp', 102760448), ('head', 0)]
     """
     joined = other("norms", 3 * dim) + linear("mtp", 2 * dim, dim)
     return joined + layer + linear("head", dim, vocab_size, copies=0)
@@ -256,6 +311,9 @@ def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "v
     A target of in × out gets rank·(in + out) parameters. Nothing before the first of them needs a gradient.
     Raises ValueError for a target that no linear map is called.
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
+
+    >>> sum(maps.parameters for maps in with_adapters(LLAMA3_8B, rank=16).linear_maps if not maps.frozen)
+    6815744
     """
     adapted = []
     for target in targets:
@@ -278,7 +336,13 @@ def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "v
 
 
 class Built:
-    """A model whose three lists are those of its `parts`."""
+    """A model whose three lists are those of its `parts`.
+
+    >>> class Lone(Built):
+    ...     parts = linear("head", 3, 5)
+    >>> Lone().linear_maps[0].weights
+    15
+    """
 
     @cached_property
     def parts(self) -> Parts:

@@ -322,7 +322,11 @@ def element_bits(dtype: Dtype) -> int:
 
 @dataclass(frozen=True)
 class QuantisedBlocks:
-    """What a block format stores: one scale per block of elements, the elements, and one scale of the whole tensor."""
+    """What a block format stores: one scale per block of elements, the elements, and one scale of the whole tensor.
+
+    >>> QuantisedBlocks(block_size=2, tensor_scale=1.0, scales=(4.0, 0.5), elements=(1.0, 6.0, 3.0)).values
+    [4.0, 24.0, 1.5]
+    """
 
     block_size: int
     tensor_scale: float

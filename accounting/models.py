@@ -47,7 +47,13 @@ __all__ = [
 
 
 class Model(Protocol):
-    """Any object with these three lists."""
+    """Any object with these three lists.
+
+    >>> from types import SimpleNamespace
+    >>> mine = SimpleNamespace(linear_maps=[LinearMaps("head", 3, 5)], attentions=[], other_parameters=[])
+    >>> parameter_count(mine), forward_flops(mine, batch=2)
+    (15, 60)
+    """
 
     @property
     def linear_maps(self) -> Iterable[LinearMaps]:

@@ -29,6 +29,10 @@ class Part:
 
     `block_end` is the last place of the layer that the part is repeated with. `layers` stand one after the other, so
     that in the first of them alone nothing precedes the parts of the first place.
+
+    >>> block = Parts((LinearMaps("mlp", 8, 32),)) + Parts((LinearMaps("mlp", 32, 8),))
+    >>> [(part.layers, part.place, part.block_end) for part in (3 * block).linear_maps]
+    [(3, 0, 1), (3, 1, 1)]
     """
 
     part: str
@@ -135,6 +139,10 @@ class AttentionLayers(Part):
     is key alone (MLA); of it every head's keys and values are made.
 
     Raises ValueError for a negative size and for heads that are no multiple of kv_heads.
+
+    >>> llama, mistral = (AttentionLayers("attention", 32, 128, kv_heads=8, layers=32, window=w) for w in (0, 4096))
+    >>> [each.forward_flops(1, 32768, "causal") / 1e15 for each in (llama, mistral)]
+    [0.281483566645248, 0.065971771408384]
     """
 
     heads: int
@@ -216,6 +224,9 @@ class RecurrentLayers(Part):
     recurrent form. `kept` is what else a sequence keeps in a layer: the last inputs of a convolution.
     Ignored: decays and gates, one or two FLOPs an element of state and token.
     Source: Dao and Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 6.
+
+    >>> RecurrentLayers("mixer", heads=128, key_dim=128, value_dim=64, chunk=256).forward_flops(1, 8192, "full") / 1e9
+    137.438953472
     """
 
     heads: int

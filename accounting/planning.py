@@ -190,7 +190,12 @@ def largest_model_parameters(
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What a step asks of each device: bytes held, seconds of arithmetic and idleness, seconds on each wire."""
+    """What a step asks of each device: bytes held, seconds of arithmetic and idleness, seconds on each wire.
+
+    >>> plan = StepPlan(Parallelism(data=8), model_state(10**9), 20 * 10**9, 80 * 10**9, 1.5, {"data": 0.4})
+    >>> plan.held_bytes, plan.bound, plan.seconds
+    (36000000000, 'compute', 1.5)
+    """
 
     split: Parallelism
     state: ModelState

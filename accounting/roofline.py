@@ -42,7 +42,11 @@ LAYER_NORM_FLOPS = 7  # sum, subtract the mean, square, sum, ·1/deviation, ·we
 
 @dataclass(frozen=True)
 class Work:
-    """What an operation costs: FLOPs and bytes moved. Parts done one after the other add up with `+`."""
+    """What an operation costs: FLOPs and bytes moved. Parts done one after the other add up with `+`.
+
+    >>> (Work(flops=8, bytes=4) + Work(flops=0, bytes=4)).intensity
+    1.0
+    """
 
     flops: int
     bytes: int

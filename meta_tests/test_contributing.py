@@ -12,7 +12,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # The first line of a block names its file, and the table into which a row goes.
 BLOCKS = {match[1]: match for match in re.finditer(r"```\w+\n# ([\w/.-]+)(?:, in (\w+))?\n(.*?)```", PAGE, re.DOTALL)}
 REGISTRY, CLAIM = "test_claims/registry/flops.toml", "test_claims/test_flops.py"
-PEAKS, BENCHMARK = "accounting/peaks.py", "bench/test_gram.py"
+PEAKS, BENCHMARK = "accounting/peaks.json", "bench/test_gram.py"
 MEMORY, OPERATORS = "accounting/memory.py", "accounting/counted/operators.py"
 
 DISTANCES = """
@@ -51,7 +51,7 @@ def add(folder: Path, name: str, old: str = "", new: str = "") -> None:
     text, file = text.replace(old, new), folder / name
     before = file.read_text(encoding="utf-8") if file.exists() else ""
     if table:
-        line = re.search(rf"^{table}\b.*[({{]\n", before, re.MULTILINE)
+        line = re.search(rf"^\W*{table}\b.*[({{[]\n", before, re.MULTILINE)
         assert line, f"{name} has no table {table}"
         file.write_text(before[: line.end()] + text + before[line.end() :], encoding="utf-8")
     else:
@@ -84,7 +84,7 @@ def forgotten(tmp_path_factory):
     folder = copy_of_the_repository(tmp_path_factory.mktemp("forgotten"))
     add(folder, REGISTRY)  # and no test
     (folder / MISNAMED).write_text(STRAY)  # and no row
-    add(folder, PEAKS, '"GH100", 100', '"GX100", 100')  # a die without rates
+    add(folder, PEAKS, '"die": "GH100"', '"die": "GX100"')  # a die without rates
     add(folder, BENCHMARK, "2 * ROWS", "ROWS")  # the additions left out
     add(folder, MEMORY, ', "exp_avg_sq"', ",")  # one buffer of two
     lines = [ALL_CLAIMS, STRAY_RUN, DEVICES_RUN, BENCHMARK_RUN, OPTIMIZERS_RUN, OPERATORS_RUN]
@@ -118,7 +118,7 @@ def test_what_the_page_says_is_all_that_is_needed(complete, line: str, shown: st
     [
         (ALL_CLAIMS, 4, r"claims that no test settles: .*\s+'flops\.gram' of .*flops\.toml"),
         (STRAY_RUN, 4, r"add a row, or correct the id\s+'flops\.gramm' in .*test_stray\.py"),
-        (DEVICES_RUN, 1, r"FLOP_PER_CLOCK in accounting/peaks\.py lacks: .*'Example 100': 'GX100'"),
+        (DEVICES_RUN, 1, r"flop_per_clock in accounting/peaks\.json lacks: .*'Example 100': 'GX100'"),
         (DEVICES_RUN, 1, r"nothing can tell whether these figures are right: .*'Example 100 bf16'"),
         (BENCHMARK_RUN, 1, r"FLOPs are declared"),
         (OPTIMIZERS_RUN, 1, r"nadamw"),

@@ -139,7 +139,7 @@ def each_file_has_a_test_file_of_its_name(files: Sources) -> Iterator[str]:
         file = PurePosixPath(path)
         if file.parts[0] not in ("accounting", "prooflops", "bench") or file.name in ("__init__.py", "conftest.py"):
             continue
-        test = (PurePosixPath("meta_tests") / file.with_name(f"test_{file.name}")).as_posix()
+        test = (PurePosixPath("meta_tests") / file.with_name(f"test_{file.stem.strip('_')}.py")).as_posix()
         if not file.name.startswith("test_") and has_code(source) and test not in files:
             yield f"{path} has no test file of its name: {test}"
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from accounting import devices
+from accounting import devices, peaks
 from accounting.devices import ACCELERATORS, device_named, nominal_clock_mhz
 from accounting.peaks import CPU_PATHS, FLOP_PER_CLOCK, ROWS, SOURCES, Accelerator, Figure
 from meta_tests.conftest import recorded
@@ -222,7 +222,7 @@ def test_no_row_of_the_table_violates(check):
 
 def test_every_device_names_a_die_whose_rates_are_known():
     unknown = {row.label: row.die for row in ROWS if row.die not in FLOP_PER_CLOCK}
-    assert not unknown, f"these devices name a die that FLOP_PER_CLOCK in accounting/peaks.py lacks: {unknown}"
+    assert not unknown, f"these devices name a die that flop_per_clock in accounting/peaks.json lacks: {unknown}"
 
 
 def test_every_figure_follows_from_units_and_clock_or_is_transcribed():
@@ -235,7 +235,7 @@ def test_every_figure_follows_from_units_and_clock_or_is_transcribed():
     ]
     assert not unprotected, (
         f"nothing can tell whether these figures are right: {unprotected}. Give the row its units and clocks_mhz, and "
-        "its die a rate in FLOP_PER_CLOCK; or write the row's figures into meta_tests/recorded/peaks.txt too"
+        "its die a rate in flop_per_clock; or write the row's figures into meta_tests/recorded/peaks.txt too"
     )
 
 
@@ -408,6 +408,24 @@ def test_every_row_states_sources_that_exist_and_every_source_is_used():
     assert all(row.sources for row in ROWS)
     assert stated == set(SOURCES), f"unknown {sorted(stated - set(SOURCES))}, unused {sorted(set(SOURCES) - stated)}"
     assert {row.source_class for row in ROWS} == {"P1", "P2", "S"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"bandwith": 3350}, r"peaks.json: 'New' has \['bandwith'\], valid are label, names, .* bandwidth"),
+        (
+            {"bandwidth": {"measured": 3350}},
+            "a figure of 'New' must be a number or one of dense, .* got {'measured': 33",
+        ),
+        ({"peaks": {"bf16": "989"}}, "peaks.json: a figure of 'New' must be a number or one of dense, .* got '989'"),
+        ({"peaks": {"bf16": {"card": 2, "sparse": 4}}}, "a figure of 'New' must be a number or one of dense"),
+    ],
+)
+def test_a_cell_that_cannot_be_read_is_named(cells, message):
+    row = {"label": "New", "arch": "9.0", "die": "GH100", "unit": "card", "sources": "h100-page", "source_class": "P1"}
+    with pytest.raises(ValueError, match=message):
+        peaks._accelerator(row | {"peaks": {"bf16": 989}} | cells)
 
 
 # CPUs

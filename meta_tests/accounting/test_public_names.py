@@ -1,5 +1,7 @@
 """The names of `accounting`: what a reader completes, what a type checker knows, what is loaded when."""
 
+import importlib
+import inspect
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +33,25 @@ def test_a_module_is_loaded_when_it_is_first_used(python: Callable[..., subproce
     loaded = "sorted(name for name in sys.modules if name.startswith('accounting.') or name == 'torch')"
     done = python("-c", f"import sys, accounting; print({loaded}); accounting.formats; print({loaded})")
     assert done.stdout == "[]\n['accounting.checks', 'accounting.formats']\n", done.stderr
+
+
+def public_objects() -> dict[str, object]:
+    """The functions and classes that a file of formulas defines under a public name."""
+    files = [path.stem for path in (ROOT / "accounting").glob("[a-z]*.py")]
+    modules = [importlib.import_module(f"accounting.{name}") for name in files]
+    return {
+        f"{module.__name__}.{name}": value
+        for module in modules
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
+        and (inspect.isclass(value) or inspect.isfunction(value))
+    }
+
+
+def test_every_public_function_and_class_has_an_example() -> None:
+    lacking = [name for name, value in public_objects().items() if ">>>" not in (value.__doc__ or "")]
+    assert not lacking, f"give these a doctest, which shows a newcomer what they say: {', '.join(lacking)}"
 
 
 def test_a_type_checker_knows_every_name_and_no_other(tmp_path: Path) -> None:

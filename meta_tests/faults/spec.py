@@ -8,7 +8,7 @@ import accounting.models
 from accounting import devices
 from accounting.devices import ACCELERATORS
 from accounting.measured import timing
-from accounting.peaks import both
+from accounting.peaks import Figure
 from meta_tests.faults import fault, replace
 
 A100, H100 = ACCELERATORS["A100 SXM4 80GB"], ACCELERATORS["H100 SXM5 80GB"]
@@ -24,13 +24,13 @@ def published():
 @fault("spec.h100-1979", "spec.h100-989", "spec.mixed-comparison", "spec.fp32-orders-worse", "spec.sparsity-unused")
 def the_h100s_row_holds_the_sparse_peak(patch):
     for dtype in ("bf16", "fp16"):
-        patch.setitem(H100.peaks, dtype, both(1978.9, 1978.9))
+        patch.setitem(H100.peaks, dtype, Figure(1978.9, sparse=1978.9))
 
 
 @fault("spec.a100-312", "spec.gpt4", "spec.halved-in-practice")
 def the_a100s_row_holds_the_sparse_peak(patch):
     for dtype in ("bf16", "fp16"):
-        patch.setitem(A100.peaks, dtype, both(624, 624))
+        patch.setitem(A100.peaks, dtype, Figure(624, sparse=624))
 
 
 @fault("spec.h100-fp32-67", "spec.fp32-slower", "spec.dtype-dependent", "spec.peak-is-bound", "spec.tensor-core")
