@@ -1,8 +1,9 @@
 """Models built from a config.json: 44 public ones of 39 types, to the last digit of their parameters.
 
-Of those that say `copied_from` the config is the released file, as that repository on GitHub has it; the others were
-typed in, with the keys that size a model and a selection of the rest. The counts are held once more, against what
-transformers builds of the same config, in test_transformers.py.
+Of those that say `copied_from` the config is the released file, as that repository on GitHub has it. The others were
+typed in, with the keys that size a model and a selection of the rest; where they say `compared_with` no size differs
+from that copy of the released file. The counts are held once more, against what transformers builds of the same config,
+in test_transformers.py.
 """
 
 import json
