@@ -7,6 +7,7 @@ numbers (gradients of norms, the loss, the norm of the gradients).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -208,42 +209,50 @@ def collectives(
     data reduce-scatter 8 32121044992 1
     """
     dtypes, (batch, sequence) = recipe_of(recipe), split.micro_batch(batch, sequence)
-    rows = batch * sequence // split.context
-    (layers, of_all), micro, ranks = split.stage_layers(model), split.micro_batches, split.replicas
     again = validated_choice("recompute", recompute, RECOMPUTE) == "full"
+    rows = batch * sequence // split.context
+    found = (*_of_activations(model, split, rows, dtypes, again), *_of_parameters(model, split, dtypes))
+    return tuple(each for each in found if each.ranks > 1 and each.bytes and each.times)
+
+
+def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe, again: bool) -> Iterator[Collective]:
+    """Of `rows` tokens a micro-batch and rank, once more forward where that is done `again`."""
+    (layers, of_all), micro = split.stage_layers(model), split.micro_batches
     whole = element_bytes(rows * list(model.linear_maps)[-1].in_features, dtypes.parameters)
     scattered = split.sequence and split.tensor > 1
     part = whole // split.tensor if scattered else whole
     exits = (4 + 2 * again) * layers + (2 if split.pipeline == 1 else 1)
     names = ("all-gather", "reduce-scatter") if scattered else ("all-reduce",)
-    found = [Collective("tensor", name, split.tensor, whole, exits * micro) for name in names]
+    yield from (Collective("tensor", name, split.tensor, whole, exits * micro) for name in names)
 
     shapes = [each for each in model.attentions if isinstance(each, AttentionLayers)]
     keys = sum(each.layers * each.kv_heads * (each.head_dim + each.value_dim) for each in shapes) * layers // of_all
     of_rank = rows * keys // split.tensor
     gathered = split.context * element_bytes(of_rank, dtypes.parameters)
+    yield Collective("context", "all-gather", split.context, gathered, (2 + again) * micro)
+    yield Collective("context", "send", split.context, element_bytes(of_rank, "fp32"), split.context * micro)
+    borders = 2 * split.interleaved - (split.pipeline == 2)
+    yield Collective("pipeline", "send", split.pipeline, part, borders * micro)
+
     routed = sum(
         maps.layers * maps.uses for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses
     )
-    found += [
-        Collective("context", "all-gather", split.context, gathered, (2 + again) * micro),
-        Collective("context", "send", split.context, element_bytes(of_rank, "fp32"), split.context * micro),
-        Collective("pipeline", "send", split.pipeline, part, (2 * split.interleaved - (split.pipeline == 2)) * micro),
-        Collective("expert", "all-to-all", split.expert, part, (4 + 2 * again) * routed * layers // of_all * micro),
-    ]
+    yield Collective("expert", "all-to-all", split.expert, part, (4 + 2 * again) * routed * layers // of_all * micro)
 
+
+def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator[Collective]:
+    """Gradients, and with ZeRO the parameters: of the layers and the ends, and of the experts among fewer devices."""
     own, experts, ends = device_parameters(model, split)
-    stage = split.zero_stage
-    for inside, outside, sharers in ((own, ends, ranks), (experts, 0, ranks // split.expert)):
+    stage, micro = split.zero_stage, split.micro_batches
+    for inside, outside, sharers in ((own, ends, split.replicas), (experts, 0, split.replicas // split.expert)):
         gradients = element_bytes(inside + outside, dtypes.gradients)
         if not stage:
-            found.append(Collective("data", "all-reduce", sharers, gradients, 1))
+            yield Collective("data", "all-reduce", sharers, gradients, 1)
             continue
         for elements, count in ((inside, 2 * micro), (outside, micro)):
             parameters = element_bytes(elements, dtypes.parameters)
-            found.append(Collective("data", "all-gather", sharers, parameters, count if stage == 3 else 1))
-        found.append(Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1))
-    return tuple(each for each in found if each.ranks > 1 and each.bytes and each.times)
+            yield Collective("data", "all-gather", sharers, parameters, count if stage == 3 else 1)
+        yield Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1)
 
 
 @checked
