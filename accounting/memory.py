@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from accounting.checks import checked, validated_choice, validated_int, validated_ints, validated_product
-from accounting.formats import Dtype, element_bits
+from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.layout import Layout
 
 Parameters = int | Sequence[Sequence[int]]  # how many, or the shapes of their tensors
@@ -30,6 +30,9 @@ class Optimizer:
     Of a tensor of two or more dimensions only `factored` buffers are kept, where there are any: sums over its last
     dimension, and over the one before. Some take `matrices_only`. Buffers in 8 bits have a 4-byte scale for each
     `block` of elements; tensors of less than 4,096 are kept in fp32. A `history` is so many pairs of further buffers.
+
+    >>> optimizer_state_bytes(1000, Optimizer("mine.Adamax", ("exp_avg", "exp_inf")), "bf16")
+    4000
     """
 
     class_name: str
@@ -82,7 +85,13 @@ TABLE_BYTES = 1024
 
 @dataclass(frozen=True)
 class Recipe:
-    """The dtype of each class of tensors that training keeps; `master` is a copy of the parameters to update."""
+    """The dtype of each class of tensors that training keeps; `master` is a copy of the parameters to update.
+
+    Raises ValueError for an unknown dtype, see `accounting.formats.dtype_name`.
+
+    >>> model_state(1000, "sgd", Recipe("bf16", "float32", "fp32", master="fp32"))
+    ModelState(parameters=2000, gradients=4000, state=0, master=4000)
+    """
 
     parameters: str
     gradients: str
@@ -90,8 +99,9 @@ class Recipe:
     master: str | None = None
 
     def __post_init__(self) -> None:
-        for dtype in (self.parameters, self.gradients, self.state, self.master or self.parameters):
-            element_bits(dtype)
+        for name, dtype in vars(self).items():
+            if name != "master" or dtype is not None:
+                object.__setattr__(self, name, dtype_name(dtype, argument=name))
 
 
 # torch.optim gives the state the dtype of the parameters ("fp32", "bf16"); the others need an optimizer of their own.
@@ -239,7 +249,11 @@ def _bytes_in_blocks(kept: Optimizer, sizes: Sequence[int], exact: bool) -> int:
 
 @dataclass(frozen=True)
 class ModelState:
-    """Bytes that training holds whatever the batch: one number per class of tensors."""
+    """Bytes that training holds whatever the batch: one number per class of tensors.
+
+    >>> ModelState(parameters=2000, gradients=2000, state=8000, master=4000).total
+    16000
+    """
 
     parameters: int
     gradients: int
@@ -357,7 +371,7 @@ def training_phases(
 
 @checked
 def optimizer_step_peak_bytes(
-    sizes: Iterable[int], implementation: str = "foreach", dtype: str = "fp32", amsgrad: bool = False
+    sizes: Iterable[int], implementation: str = "foreach", dtype: Dtype = "fp32", amsgrad: bool = False
 ) -> int:
     """Peak bytes inside AdamW's step(): parameters, gradients, state, step counts, and the implementation's scratch.
 
@@ -379,11 +393,12 @@ def optimizer_step_peak_bytes(
         "for-loop": max((before + 2 * size for before, size in pairwise([0, *elements])), default=0),
     }[validated_choice("implementation", implementation, IMPLEMENTATIONS)]
     optimizer = "adamw-amsgrad" if amsgrad else "adamw"
-    held = model_state(sum(elements), optimizer, Recipe(dtype, dtype, dtype), tensors=len(elements)).total
+    name = dtype_name(dtype)
+    held = model_state(sum(elements), optimizer, Recipe(name, name, name), tensors=len(elements)).total
     return held + element_bytes(scratch, dtype)
 
 
-def kv_cache_bytes(layers: int, batch: int, tokens: int, kv_heads: int, head_dim: int, dtype: str = "bf16") -> int:
+def kv_cache_bytes(layers: int, batch: int, tokens: int, kv_heads: int, head_dim: int, dtype: Dtype = "bf16") -> int:
     """Bytes of the keys and values kept for generation: 2 · layers · batch · tokens · heads · width · bytes each.
 
     `kv_heads` is what grouped-query attention shrinks: fewer than the query heads. Exact for a cache without

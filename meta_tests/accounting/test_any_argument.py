@@ -215,6 +215,19 @@ def test_every_type_of_number_gives_the_same_plain_result(target: Target) -> Non
     assert not wrong, f"{target.name}: " + "\n".join(wrong)
 
 
+OF_A_DTYPE = [
+    target for target in TARGETS if "Dtype" in {kind.removesuffix(" | None") for kind in target.kinds.values()}
+]
+
+
+@pytest.mark.parametrize("target", OF_A_DTYPE, ids=lambda target: target.name)
+def test_a_dtype_of_torch_or_numpy_gives_what_its_name_gives(target: Target) -> None:
+    for name, kind in target.kinds.items():
+        if kind.removesuffix(" | None") == "Dtype":
+            expected = target(**{name: "fp16"})
+            assert target(**{name: torch.float16}) == target(**{name: np.float16}) == expected, f"{target.name}: {name}"
+
+
 OF_A_CLASS = {
     "str", "Model", "Attention", "Convolution", "DeepLinear", "Transformer", "Parallelism", "Accelerator", "Figure",
     "Work", "Format",
