@@ -15,8 +15,6 @@ Formats: `fp64` and `fp32` are the vector units, `fp64_tensor` and `fp32_tensor`
 accumulate in fp32, `fp16_acc16` and `fp8_acc16` in fp16 (GeForce halves the former); `fp8_fnuz` is CDNA 3's encoding.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
