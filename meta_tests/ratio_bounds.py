@@ -190,7 +190,6 @@ BOUNDS: dict[str, list[Bound]] = {
         Bound(1.2, lambda c: 32 * c.product(1, 8192, 8192) / c.product(32, 8192, 8192)),
     ],
     "test_mfu.py::test_many_tiny_operations_lower_it": [Bound(5, lambda c: 256 * c.launch_s / c.launch_s)],
-    "test_mfu.py::test_a_slow_loader_lowers_it": [Bound(3, lambda c: 1 + 0.005 / (30 * 2 * c.launch_s), why=NETS)],
     "test_mfu.py::test_communication_lowers_it": [
         Bound(1, lambda c: 1 + 2**18 * (2 / 2e9 + 1 / PAGEABLE_BYTES_PER_S) / (30 * c.launch_s), why=NETS),
     ],

@@ -14,11 +14,12 @@ from accounting.formats import BLOCK_FORMATS, FORMATS, block_format_of, element_
 from accounting.peaks import ROWS
 from test_claims.oracles import numbers
 from test_claims.oracles.comparison import difference
+from test_claims.oracles.devices import has_bf16_unit
 from test_claims.oracles.numbers import cast, cast_of, disagreement, fields_counted, values_of_patterns
-from test_claims.oracles.precision import NETS, trained_net
+from test_claims.oracles.precision import E4M3, E5M2, NETS, trained_net
+from test_claims.oracles.products import scaled_fp8_product
 from test_claims.strategies import in_fp64, sizes
 
-E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 
 
@@ -62,7 +63,7 @@ LAYOUTS = [
     ("fp8_e5m2", (5, 2), (6, 2, 247), (57344.0, 2**-14, 2**-16)),
 ]
 LAYOUT_CLAIMS = {
-    "fp16": ["dtype.fp16-layout"],
+    "fp16": ["dtype.fp16-layout", "dtype.fp16-underflow-threshold"],
     "bf16": ["dtype.bf16-layout"],
     "fp8_e4m3": ["dtype.e4m3-layout", "dtype.fp8-rounding"],
     "fp8_e5m2": ["dtype.e5m2-layout", "dtype.fp8-rounding"],
@@ -83,14 +84,6 @@ def test_every_pattern_reads_as_the_fields_of_the_format_say(name, fields, censu
     assert counted == census, f"{name} has {counted} NaNs, infinities and finite values, but should have {census}"
     got = (finite.max().item(), torch.finfo(dtype_of(name)).smallest_normal, finite[finite > 0].min().item())
     assert got == ends == (row.max, row.least_normal, row.least_subnormal), f"{got}, but should be {ends} [{name}]"
-
-
-@pytest.mark.claim("dtype.bf16-layout")
-def test_bf16_is_the_upper_half_of_fp32(device):
-    upper_halves = values_of_patterns(torch.float32, [pattern << 16 for pattern in range(1 << 16)], device)
-    wrong = numbers.difference("bf16", numbers.decoded(format_of("bf16")), upper_halves, lambda i: f"pattern {i:#06x}")
-    assert wrong is None, wrong
-    assert format_of("bf16").encode(1.5) == 0x3FC0
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.claim(*c)) for n, c in LAYOUT_CLAIMS.items()])
@@ -187,6 +180,11 @@ CASTS = {
         ("fp16", 65520.0, math.inf),
         ("fp16", -65520.0, -math.inf),
     ],
+    "dtype.bf16-keeps-1e-8": [("bf16", 1e-8, 1.0011717677116394e-08)],
+    "dtype.bf16-resolution": [
+        *(("bf16", value, rounded) for value, rounded in ((257.0, 256.0), (1 + 2**-8, 1.0))),
+        *((wider, value, value) for wider in ("fp16", "fp32") for value in (257.0, 1 + 2**-8)),
+    ],
     "dtype.bf16-range": [("bf16", 2.0**-133, 2.0**-133), ("bf16", 2.0**-134, 0.0), ("fp32", 2.0**-149, 2.0**-149)],
 }
 
@@ -204,27 +202,11 @@ def test_a_cast_and_the_format_make_this_of_the_value(name, value, should, devic
     assert got == formula == should, f"{name}({value!r}) is {got!r}, {formula=}, but both should be {should!r}"
 
 
-@pytest.mark.claim("dtype.fp16-underflow-threshold")
-@given(exponent=st.integers(-30, -20), fraction=st.integers(0, 2**23 - 1), sign=st.sampled_from([1, -1]))
-def test_fp16_flushes_a_magnitude_if_and_only_if_it_is_at_most_2_to_the_minus_25(exponent, fraction, sign, device):
-    value = sign * (1 + fraction * 2**-23) * 2.0**exponent
-    flushed = cast_of(value, torch.float16, device) == 0
-    assert flushed == (abs(value) <= 2**-25), f"fp16({value!r}) {flushed=}, but should be otherwise"
-    assert (format_of("fp16").rounded(value) == 0) == flushed
-
-
 @pytest.mark.claim("dtype.fp16-overflow")
 def test_an_inner_product_of_1024_16s_overflows_fp16_and_not_bf16(device):
     rows = (torch.full((1, 1024), 16.0, dtype=dtype, device=device) for dtype in (torch.float16, torch.bfloat16))
     products = [(row @ row.T).item() for row in rows]
     assert products == [math.inf, 1024 * 16 * 16], f"fp16 and bf16 give {products}, but should give inf and 262144"
-
-
-@pytest.mark.claim("dtype.bf16-keeps-1e-8")
-def test_1e_8_is_kept_in_bf16_to_within_an_eighth_of_a_percent(device):
-    got = cast_of(1e-8, torch.bfloat16, device)
-    assert got == format_of("bf16").rounded(1e-8)
-    assert got == pytest.approx(1e-8, rel=0.00125, abs=0), f"bf16(1e-8)={got!r}, but should be 1.0012e-8"
 
 
 @pytest.mark.claim("dtype.bf16-range")
@@ -235,15 +217,6 @@ def test_bf16_has_the_least_normal_of_fp32_and_996_thousandths_of_its_maximum(de
     ratio = torch.finfo(torch.bfloat16).max / torch.finfo(torch.float32).max
     assert ratio == bf16.max / fp32.max == pytest.approx((2 - 2**-7) / (2 - 2**-23)), f"ratio of maxima={ratio}"
     assert bf16.least_normal == fp32.least_normal
-
-
-@pytest.mark.claim("dtype.bf16-resolution")
-def test_bf16_cannot_tell_257_from_256_nor_1_plus_2_to_the_minus_8_from_1(device):
-    values = torch.tensor([257.0, 1 + 2**-8])
-    casts = {dtype: cast(values, dtype, device).tolist() for dtype in (torch.bfloat16, torch.float16, torch.float32)}
-    assert casts[torch.bfloat16] == [256.0, 1.0], f"bf16 casts to {casts[torch.bfloat16]}, but should cast to [256, 1]"
-    assert casts[torch.float16] == casts[torch.float32] == values.tolist()
-    assert [format_of(name).eps for name in ("bf16", "fp16", "fp32")] == [2**-7, 2**-10, 2**-23]
 
 
 @pytest.mark.claim("dtype.fp32-full-precision")
@@ -286,15 +259,6 @@ def test_the_more_accurate_of_the_16_bit_formats_is_the_less_stable(device):
     assert abs(fp16[0] - 1.001) < abs(bf16[0] - 1.001), f"1.001 is {fp16[0]} in fp16, {bf16[0]} in bf16"
     ends = [fp16[1], bf16[1]]
     assert ends == [math.inf, 70144.0], f"fp16 and bf16 make {ends} of 70000, but should make infinity and 70144"
-
-
-BF16_UNITS = {"avx512_bf16", "amx_bf16", "bf16"}
-
-
-def has_bf16_unit(device: torch.device, isa: list[str]) -> bool:
-    if device.type == "cuda":
-        return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
-    return bool(BF16_UNITS & set(isa))
 
 
 @pytest.mark.claim("dtype.lower-is-faster")
@@ -411,32 +375,16 @@ def test_with_fp16_by_default_losses_and_adam_moments_are_fp16_too(device, defau
 # ---- fp8 and fp4 in use --------------------------------------------------------------------------------------------
 
 
-def scaled_matmul(device: torch.device) -> torch.Tensor:
-    """(16, 32) by (32, 16) ones in fp8, with scales 2 and 3: 32 · 2 · 3 everywhere."""
-    ones = torch.ones(16, 32, device=device).to(E4M3)
-    scales = [torch.tensor(scale, device=device) for scale in (2.0, 3.0)]
-    return torch._scaled_mm(ones, ones.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)
-
-
 @pytest.mark.claim("dtype.fp8-h100-only")
 def test_a_cpu_multiplies_fp8_too():
     try:
-        product = scaled_matmul(numbers.CPU)
+        product = scaled_fp8_product(numbers.CPU)
     except (NotImplementedError, RuntimeError) as error:
         pytest.skip(f"this torch has no fp8 matmul for the CPU: {error}")
     assert (product == 192).all(), f"the scaled fp8 product on a CPU is {product[0, 0]}, but should be 192"
 
 
-@pytest.mark.claim("dtype.fp8-h100-only")
-def test_vendors_list_fp8_rates_of_cards_before_and_beside_the_h100():
-    cards = ("NVIDIA L4", "NVIDIA L40S", "NVIDIA GeForce RTX 4090")
-    listed = {name: peak_flop_per_s(name, "fp8_e4m3") for name in cards}
-    assert all(listed.values()), f"dense fp8 peaks of compute capability 8.9 are {listed}, but each should be a rate"
-    ampere = peak_flop_per_s("NVIDIA A100-SXM4-80GB", "fp8_e4m3")
-    assert ampere is None, f"the fp8 peak of an A100 is {ampere}, but it has no fp8 unit"
-
-
-@pytest.mark.claim("dtype.fp8-not-previous-gen")
+@pytest.mark.claim("dtype.fp8-not-previous-gen", "dtype.fp8-h100-only")
 def test_the_vendors_sheets_have_fp8_rates_from_compute_capability_8_9_on_and_none_below():
     nvidia = [row for row in ROWS if row.arch[0].isdigit()]
     sheets = {row.label: (float(row.arch), peak_flop_per_s(row, "fp8_e4m3")) for row in nvidia}
@@ -447,12 +395,6 @@ def test_the_vendors_sheets_have_fp8_rates_from_compute_capability_8_9_on_and_no
         assert any(rates) == (least >= 8.9), f"{sum(rates)} of {len(rates)} cards of {least} to {most} have fp8 rates"
 
 
-@pytest.mark.claim("dtype.fp8-not-previous-gen")
-def test_what_the_generation_before_lacks_is_the_unit_not_the_storage(device):
-    x = torch.arange(8.0, device=device)
-    assert not (wrong := difference(x.to(E4M3).float(), x)), f"fp8 values stored on {device}: {wrong}"
-
-
 @pytest.mark.claim("dtype.fp8-h100-only", "dtype.fp8-not-previous-gen")
 @pytest.mark.needs("cuda")
 def test_fp8_is_multiplied_from_compute_capability_8_9_on_and_rejected_below(device):  # not run: no GPU at hand
@@ -460,10 +402,10 @@ def test_fp8_is_multiplied_from_compute_capability_8_9_on_and_rejected_below(dev
         pytest.skip("compute capabilities are NVIDIA's")
     capability = torch.cuda.get_device_capability(device)
     if capability >= (8, 9):
-        assert (scaled_matmul(device) == 192).all(), f"fp8 fails on compute capability {capability}"
+        assert (scaled_fp8_product(device) == 192).all(), f"fp8 fails on compute capability {capability}"
     else:
         with pytest.raises((RuntimeError, NotImplementedError)):
-            scaled_matmul(device)
+            scaled_fp8_product(device)
 
 
 @pytest.mark.claim("dtype.fp8-special-handling")
@@ -477,7 +419,7 @@ def test_fp8_is_not_added_without_a_cast_and_flushes_small_values_without_a_scal
     assert scaled == pytest.approx(small, rel=2**-4), f"1e-8 comes back from a scaled fp8 as {scaled}"
 
 
-@pytest.mark.claim("dtype.fp8-special-handling")
+@pytest.mark.claim("dtype.fp8-special-handling", "dtype.fp8-not-previous-gen")
 def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, record_figure):
     numbers_1_to_16 = torch.arange(1.0, 17.0, device=device).reshape(4, 4)
     moved = torch.cat([numbers_1_to_16.to(E4M3).t()[1:], numbers_1_to_16.to(E4M3)[:1]]).float()
@@ -514,29 +456,14 @@ def test_the_scales_add_a_quarter_or_half_a_bit_and_without_them_fp4_loses_the_v
     assert sum(value != 0 for value in block_format_of("mxfp4").quantised(values).values) > 900
 
 
-def blocks_over(decades: float) -> torch.Tensor:
-    """64 rows of 32 normal values, each row with a magnitude of its own."""
-    uniform = torch.rand(64, 1, generator=torch.Generator().manual_seed(1))
-    return seeded(64, 32).double() * 10 ** (decades * (uniform.double() - 0.5))
-
-
-def block_errors(kept: torch.Tensor, x: torch.Tensor) -> float:
-    return ((kept - x).norm(dim=1) / x.norm(dim=1)).mean().item()
-
-
-def kept_by(name: str, x: torch.Tensor) -> torch.Tensor:
-    values = block_format_of(name).quantised(x.flatten().tolist()).values
-    return torch.tensor(values, dtype=torch.float64).view_as(x)
-
-
 @pytest.mark.claim("dtype.fp4-block-scale-range")
 def test_over_six_decades_one_scale_per_tensor_loses_most_blocks_and_one_per_block_keeps_them(record_figure):
-    x = blocks_over(decades=6)
+    x = numbers.blocks_over(decades=6)
     one_scale = x.abs().max() / 6
     single = numbers.nearest_even(x / one_scale, torch.tensor(numbers.E2M1_GRID, dtype=torch.float64)) * one_scale
     zeros = (single == 0).double().mean().item()
-    errors = {name: block_errors(kept_by(name, x), x) for name in ("mxfp4", "nvfp4")}
-    error = block_errors(single, x)
+    errors = {name: numbers.block_errors(numbers.kept_by(name, x), x) for name in ("mxfp4", "nvfp4")}
+    error = numbers.block_errors(single, x)
     blocked = ", ".join(f"{name} {of_blocks:.3f}" for name, of_blocks in errors.items())
     record_figure(f"mean error of a block: one scale {error:.3f} ({zeros:.0%} zeros), {blocked}")
     assert min(error, zeros) > 0.7, f"one scale: {error=:.3f}, {zeros:.0%} zeros, but should lose most of the tensor"
@@ -545,10 +472,10 @@ def test_over_six_decades_one_scale_per_tensor_loses_most_blocks_and_one_per_blo
 
 @pytest.mark.claim("dtype.fp4-block-scale-range")
 def test_nvfp4_loses_blocks_further_below_the_largest_than_its_scale_reaches_and_mxfp4_does_not():
-    x = blocks_over(decades=12)
+    x = numbers.blocks_over(decades=12)
     scale = format_of("fp8_e4m3")
     below = x.view(-1, 16).abs().amax(dim=1) / x.abs().max() <= scale.least_subnormal / 2 / scale.max
-    lost = {name: (kept_by(name, x).view(-1, 16) == 0).all(dim=1) for name in ("mxfp4", "nvfp4")}
+    lost = {name: (numbers.kept_by(name, x).view(-1, 16) == 0).all(dim=1) for name in ("mxfp4", "nvfp4")}
     assert lost["nvfp4"].tolist() == below.tolist(), "NVFP4 should lose the blocks 2^18.8 below the largest"
     assert below.double().mean() > 0.3, "the blocks should reach beyond the range of an e4m3 scale"
     assert not lost["mxfp4"].any(), f"MXFP4 loses {int(lost['mxfp4'].sum())} blocks, but should keep all"

@@ -82,3 +82,9 @@ def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float
     still_running = not end.query()
     end.synchronize()
     return returned_s, begin.elapsed_time(end) / 1e3, still_running
+
+
+def has_bf16_unit(device: torch.device, isa: list[str]) -> bool:
+    if device.type == "cuda":
+        return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(isa))

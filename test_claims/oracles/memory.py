@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from accounting import memory
+from test_claims.strategies import TORCH_DTYPES
 
 # Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to know their state.
 PARTICULAR = {"sparse-adam", "lbfgs", "muon", "adafactor"}
@@ -112,3 +113,19 @@ class RecipeAdamW(torch.optim.Optimizer):
             weights.mul_(1 - group["lr"] * group["decay"])
             weights.sub_((group["lr"] * average / (square.sqrt() + group["eps"])).to(weights.dtype))
             parameter.copy_(weights)
+
+
+def stepped(
+    optimizer: Callable[..., torch.optim.Optimizer],
+    shapes: Iterable[tuple[int, ...]],
+    device: torch.device | str = "cpu",
+    dtype: str = "fp32",
+) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+    """Parameters of these shapes, and an optimizer after two steps on random gradients."""
+    parameters = [nn.Parameter(torch.ones(shape, device=device, dtype=TORCH_DTYPES[dtype])) for shape in shapes]
+    stepper = optimizer(parameters)
+    for _ in range(2):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        stepper.step()
+    return parameters, stepper

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from accounting.formats import BlockFormat, Format, IntegerFormat
+from accounting.formats import BlockFormat, Format, IntegerFormat, block_format_of
 from test_claims.strategies import with_dtype
 
 CPU = torch.device("cpu")
@@ -330,3 +330,20 @@ def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
         if wrong := difference(row.name, got, should, lambda i: f"element {i}, {given[i]!r}"):  # noqa: B023
             return wrong
     return None
+
+
+def blocks_over(decades: float) -> torch.Tensor:
+    """64 rows of 32 normal values, each row with a magnitude of its own."""
+    magnitudes = torch.rand(64, 1, generator=torch.Generator().manual_seed(1)).double() - 0.5
+    return torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).double() * 10 ** (decades * magnitudes)
+
+
+def block_errors(kept: torch.Tensor, x: torch.Tensor) -> float:
+    """The mean relative error of a row."""
+    return float(((kept - x).norm(dim=1) / x.norm(dim=1)).mean())
+
+
+def kept_by(name: str, x: torch.Tensor) -> torch.Tensor:
+    """What the block format of this name keeps of the values."""
+    values = block_format_of(name).quantised(x.flatten().tolist()).values
+    return torch.tensor(values, dtype=torch.float64).view_as(x)

@@ -199,3 +199,20 @@ def descended(
             updated = weights.detach().float() - lr * weights.grad.float()
             weights.data.copy_(stochastically_rounded(updated, generator))
     return weights.detach().float()
+
+
+class OwnAdagrad(torch.optim.Optimizer):
+    """AdaGrad as the lecture writes it: a loop over the groups, p.grad, self.state[p], eps inside the root."""
+
+    def __init__(self, parameters: Any, lr: float = 0.01, eps: float = 1e-5) -> None:
+        super().__init__(parameters, {"lr": lr, "eps": eps})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                kept = self.state[p]
+                kept["g2"] = kept.get("g2", torch.zeros_like(p)) + p.grad.square()
+                p.sub_(group["lr"] * p.grad / (kept["g2"] + group["eps"]).sqrt())

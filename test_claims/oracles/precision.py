@@ -111,3 +111,19 @@ class Fp8Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return _Fp8Product.apply(x, self.weight, self.scaled) + self.bias
+
+
+class Attention(nn.Module):
+    """Attention written out; `wide`: outside autocast, in fp32."""
+
+    def __init__(self, wide: bool) -> None:
+        super().__init__()
+        self.project, self.wide = nn.Linear(8, 8, bias=False), wide
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.project(x)
+        with torch.autocast(x.device.type, enabled=torch.is_autocast_enabled(x.device.type) and not self.wide):
+            x = x.float() if self.wide else x
+            scores = x @ x.mT
+            attended: Tensor = scores.softmax(-1) @ x
+        return attended

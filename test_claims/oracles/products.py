@@ -43,3 +43,10 @@ def fp32_products(precision: str = "highest") -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def scaled_fp8_product(device: torch.device) -> Tensor:
+    """(16, 32) by (32, 16) ones in fp8, with scales 2 and 3: 32 · 2 · 3 everywhere."""
+    ones = torch.ones(16, 32, device=device).to(torch.float8_e4m3fn)
+    scales = [torch.tensor(scale, device=device) for scale in (2.0, 3.0)]
+    return torch._scaled_mm(ones, ones.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,3 +95,34 @@ def resident_bytes(array: np.ndarray) -> int:
     except OSError:
         pytest.skip("needs Linux, which lists the pages of each mapping that are in memory")
     return resident
+
+
+def token_file(folder: Path, windows: int, length: int) -> Path:
+    """A file of the tokens 0, 1, 2 and so on: so many windows, and one token more."""
+    path = fresh(folder / "windows.bin")
+    np.arange(windows * length + 1, dtype=np.int32).tofile(path)
+    return path
+
+
+def lower_limit(nbytes: int) -> str:
+    """Which limit of this process is below so many bytes, in words; empty where none is."""
+    import resource
+
+    for name, what in ((resource.RLIMIT_FSIZE, "files"), (resource.RLIMIT_AS, "addresses")):
+        soft, _ = resource.getrlimit(name)
+        if soft != resource.RLIM_INFINITY and soft < nbytes:
+            return f"{what} of this process are limited to {soft / 2**30:.1f} GiB (ulimit)"
+    return ""
+
+
+def read_ahead(batches: Iterable[Tensor], delay_s: float) -> Iterator[Tensor]:
+    """Batches that another thread reads, each in so many seconds, at most two ahead of their use."""
+    waiting: queue.Queue[Tensor] = queue.Queue(maxsize=2)
+
+    def read() -> None:
+        for item in batches:
+            time.sleep(delay_s)
+            waiting.put(item)
+
+    threading.Thread(target=read, daemon=True).start()
+    return iter(waiting.get, None)
