@@ -6,11 +6,12 @@ from pathlib import Path
 from meta_tests.conftest import ROOT, ChildRun, fork_pytest
 
 # The plan in force takes 13 pairs or more to confirm anything: these runs are about everything else, with four, and
-# do not wait for a core at full speed.
+# neither wait for a core at full speed nor repeat a pair beside which others worked.
 QUICK = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
-    from prooflops.gate import decisions, processes
+    from prooflops.gate import decisions, pacing, processes
+    pacing.Pacing._may_repeat = lambda self, name: False
     processes.PATIENCE = processes.PATIENCE_S = 0
     from prooflops.statistics.plan import Plan
     def plan(benchmarks, *, paired=True, most=None, all_pairs=False, directions=1):
@@ -21,9 +22,9 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
     from prooflops.history import resources
     resources.FEWEST = dict.fromkeys(resources.FEWEST, 2)
 """
-INI = (
-    "[pytest]\naddopts = --strict-markers -p no:hypothesispytest\n"  # which imports hypothesis, for a third of a second
-)
+# Other plugins that are installed take a third of each process.
+INI = "[pytest]\naddopts = --strict-markers -p benchmark\n"
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 PLUGINS = ("-p", "prooflops.plugin", "-p", "quick_plan")
 
 MORE = """
@@ -63,7 +64,7 @@ def run_git(repo: Path, *words: str) -> None:
 
 def run(repo: Path, *options: str, **variables: str) -> ChildRun:
     """One run of pytest with the gate and the quick plan."""
-    return fork_pytest(repo, *PLUGINS, *options, path=import_path(repo), PYTHONDONTWRITEBYTECODE="1", **variables)
+    return fork_pytest(repo, *PLUGINS, *options, path=import_path(repo), **ALONE, **variables)
 
 
 def worktrees(repo: Path) -> int:

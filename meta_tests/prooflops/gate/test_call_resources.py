@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from meta_tests.prooflops.gate.foreign_repo import run, run_git
-from meta_tests.prooflops.gate.test_child_plugin import config
+from meta_tests.prooflops.gate.test_child_plugin import BRIEF, config
 from prooflops.gate import call_resources
 from prooflops.gate.call_resources import INSTRUCTIONS, MEMORY, UntimedCall, call_traced, measured_in
 from prooflops.gate.processes import Replicates, Side
@@ -72,7 +72,7 @@ def figures_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) 
     monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", "no:prooflops.plugin"])
     (tmp_path / "test_it.py").write_text(TESTS)
     with Replicates(config(tmp_path), limit_s=60, **options) as replicates:
-        done = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None)
+        done = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None, paces=BRIEF)
     failed = [report["longrepr"] for report in done.reports if report["outcome"] == "failed"]
     assert not failed, failed
     return {

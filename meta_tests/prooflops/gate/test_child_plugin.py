@@ -21,6 +21,8 @@ def test_not_asked_for(benchmark):
     benchmark(sum, [1, 2])
 """
 
+BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
+
 
 def config(root: Path, *options: str) -> Any:
     return SimpleNamespace(
@@ -59,6 +61,7 @@ def test_the_processes_of_a_pair_share_their_hash_seed_and_other_pairs_have_anot
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    monkeypatch.setattr("prooflops.gate.processes.PATIENCE", 0)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", "prooflops.plugin"])
     body = (
@@ -72,7 +75,7 @@ def test_the_processes_of_a_pair_share_their_hash_seed_and_other_pairs_have_anot
         done = []
         for _ in range(2):
             replicates.share_hash_seed()
-            done += [replicates.run(side, ["test_it.py"], None) for _ in range(2)]
+            done += [replicates.run(side, ["test_it.py"], None, paces=BRIEF) for _ in range(2)]
     hashes = [each.record["benchmarks"][0]["extra_info"]["flops"] for each in done]
     assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
     assert [report["outcome"] for each in done for report in each.reports if report["when"] == "call"] == ["passed"] * 4
@@ -84,11 +87,11 @@ def test_a_benchmark_beside_which_the_core_never_ran_as_fast_as_before_is_labell
     (tmp_path / "test_it.py").write_text("def test_timed(benchmark):\n    benchmark(sum, [1, 2])\n")
     side = Side("here", sys.executable, tmp_path)
     with Replicates(config(tmp_path), limit_s=60) as replicates:
-        first = replicates.run(side, ["test_it.py"], None)
+        first = replicates.run(side, ["test_it.py"], None, paces=BRIEF)
         assert 0 < replicates._patience_s <= 2 * first.wall_s
         replicates._fastest_s["here"] /= 100  # as if an earlier process had seen such a core
         replicates._patience_s = 0.02
-        then = replicates.run(side, ["test_it.py"], None)
+        then = replicates.run(side, ["test_it.py"], None, paces=BRIEF)
     assert replicates._patience_s == 0.01, "the next process should wait for half as long"
     assert first.calls["test_it.py::test_timed"]["stretch_s"] < 1.0
     (benchmark,) = then.record["benchmarks"]
@@ -128,9 +131,8 @@ def test_the_gate_paces_what_neither_the_project_nor_the_command_line_does(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", "prooflops.plugin", *given])
     (tmp_path / "test_it.py").write_text(PACED)
-    paces = {"": {"max_time": 0.01, "min_rounds": 2}}
     with Replicates(config(tmp_path), limit_s=60) as replicates:
-        done = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None, paces=paces)
+        done = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None, paces=BRIEF)
     found = {bench["name"]: bench for bench in done.record["benchmarks"]}
     assert found["test_plain"]["options"]["max_time"] == (0.003 if given else 0.01)
     assert found["test_plain"]["options"]["min_rounds"] == 2
@@ -163,10 +165,9 @@ def test_a_benchmark_that_chooses_its_own_rounds_may_ask_for_the_pace(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", "prooflops.plugin"])
     (tmp_path / "test_it.py").write_text(OBEYING)
-    paces = {"": {"max_time": 0.01, "min_rounds": 2}}
     with Replicates(config(tmp_path), limit_s=60) as replicates:
         for examined in (False, True):
-            done = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None, paces=paces)
+            done = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None, paces=BRIEF)
             (benchmark,) = done.record["benchmarks"]
             assert benchmark["extra_info"]["asked"] == [0.01, 2, examined]
             call = done.calls["test_it.py::test_obeys"]
@@ -238,12 +239,11 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", "prooflops.plugin"])
     (tmp_path / "test_it.py").write_text(FORMS)
-    paces = {"": {"max_time": 0.01, "min_rounds": 2}}
     with Replicates(config(tmp_path), limit_s=60) as replicates:
         side = Side("here", sys.executable, tmp_path)
-        done = replicates.run(side, ["test_it.py"], None, paces=paces)
+        done = replicates.run(side, ["test_it.py"], None, paces=BRIEF)
         chosen = list(done.calls)
-        again = replicates.run(side, ["test_it.py"], chosen, paces=paces)
+        again = replicates.run(side, ["test_it.py"], chosen, paces=BRIEF)
     assert not [report for report in done.reports if report["outcome"] != "passed"]
     assert {name.partition("::")[2]: call["fixed"] for name, call in done.calls.items()} == {
         "test_async": False,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from meta_tests.conftest import child_environment
-from meta_tests.prooflops.gate.foreign_repo import PLUGINS, import_path, worktrees
+from meta_tests.prooflops.gate.foreign_repo import ALONE, PLUGINS, import_path, worktrees
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
@@ -19,7 +19,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, 
     (foreign / "work.py").write_text("def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n")
     parent = subprocess.Popen(
         [sys.executable, "-m", "pytest", *PLUGINS, "test_foreign.py::test_busy_loop", "--gate", "--gate-versus=HEAD"],
-        cwd=foreign, env=child_environment(import_path(foreign), TMPDIR=str(tmp_path / "temporary")),
+        cwd=foreign, env=child_environment(import_path(foreign), TMPDIR=str(tmp_path / "temporary"), **ALONE),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
