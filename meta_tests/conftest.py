@@ -78,7 +78,7 @@ def run_pytest(folder: Path, *arguments: str, path: Path | str = "", **variables
     return ChildRun(done.returncode, done.stdout)
 
 
-SUITE = "torch, scipy.stats, jinja2"  # what the suite's plugins import
+SUITE = "torch, torch._dynamo, scipy.stats, jinja2"  # what the suite's plugins and an optimizer of torch import
 # Reads folder, environment, lines of arguments and a folder for the results; runs pytest for each line in a fork.
 FORKS = """
 import contextlib, gc, io, json, os, shlex, signal, sys

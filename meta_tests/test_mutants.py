@@ -49,6 +49,7 @@ def test_a_function_of_which_nothing_is_changed_is_named() -> None:
     assert mutants.functions_without_mutants(source, mutants.mutants_of("a.py", source)) == ["A.g"]
 
 
+@pytest.mark.prove(sample=25)
 @pytest.mark.parametrize("file", mutants.modules())
 def test_every_function_has_mutants_and_each_of_them_is_python(file: str) -> None:
     source = (ROOT / file).read_text(encoding="utf-8")

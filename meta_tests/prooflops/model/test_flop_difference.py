@@ -44,6 +44,7 @@ class Under(torch.nn.Module):
         return checkpoint(run, torch.zeros(1, requires_grad=True), use_reentrant=reentrant)
 
 
+@pytest.mark.prove(sample=1)
 @pytest.mark.parametrize("how", ["autocast", "checkpointed", "checkpointed, reentrant"])
 def test_the_reasons_are_the_same_under_autocast_and_checkpointing(how: str) -> None:
     inner, inputs = gpt.factory()
