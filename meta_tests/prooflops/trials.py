@@ -109,7 +109,7 @@ class Trials:
         self.forget()
         began = time.monotonic()
         run = self.start(kind, limit, **variables)
-        output = run.communicate(timeout=300)[0]
+        output = run.communicate(timeout=600)[0]
         assert run.returncode == code, f"{kind} ended with {run.returncode}, but should with {code}:\n{output}"
         assert "INTERNALERROR" not in output, output
         return output, time.monotonic() - began
@@ -122,7 +122,7 @@ class Trials:
         time.sleep(self.chance.uniform(0.0, took_s))
         at_work = run.poll() is None
         run.send_signal(number)
-        output = run.communicate(timeout=60)[0]
+        output = run.communicate(timeout=600)[0]
         if at_work and number == signal.SIGINT and run.returncode == 0:
             at_work = False  # all had been measured and stored by then
         assert "INTERNALERROR" not in output, output
@@ -196,7 +196,7 @@ def run_where_little_works(root: Path, say: Callable[[str], object] = print) -> 
         say(f"{name}: {found[name]}")
     before = len(records.summaries(trials.house.root / ".prooflops" / "history", ()))
     both = [trials.start("claims") for _ in range(2)]
-    outputs = [run.communicate(timeout=300)[0] for run in both]
+    outputs = [run.communicate(timeout=600)[0] for run in both]
     assert [run.returncode for run in both] == [0, 0], outputs
     trials.check()
     assert len(records.summaries(trials.house.root / ".prooflops" / "history", ())) == before + 2

@@ -9,6 +9,7 @@ from prooflops.gate.decisions import (
     SHOWN_LEVEL,
     ReplicateRule,
     SieveRule,
+    excluded,
     fails,
     fewest_stored,
     found_from,
@@ -170,7 +171,8 @@ def test_what_all_did_together_is_held_against_one_only_between_sessions() -> No
 def test_a_known_drift_is_held_against_a_change_between_sessions(floor: float, verdict: str) -> None:
     rule = ReplicateRule(replicate_plan(1, paired=False), floors={"a": floor}, paired=False)
     both: Any = {"a": ([timed(1 + i / 1000) for i in range(20)], [timed(1.1)] * 50)}
-    assert look_at(both, rule)[0][0].verdict == verdict
+    (row,) = look_at(both, rule)[0]
+    assert (row.verdict, row.effect.floor) == (verdict, floor)
 
 
 def test_a_change_that_is_not_suspected_yet_needs_the_pairs_that_confirm_as_well() -> None:
@@ -188,6 +190,10 @@ def test_more_than_two_hundred_pairs_are_not_advised(wanted: int, advice: str) -
     assert ReplicateRule(replicate_plan(1)).remedy(sides, Decision("INCONCLUSIVE", wanted, effect)).startswith(advice)
 
 
+def test_what_no_pair_contradicts_is_not_slower() -> None:
+    assert excluded(paired([1.0] * 8, [1.0] * 8, level=0.01)) == "not slower (99% sure)"
+
+
 def test_a_baseline_needs_as_many_processes_as_the_level_of_the_last_look_asks_for() -> None:
     assert fewest_stored(Plan(1, looks=(100,), shared_baseline=True)) == 1, "1 of 101 orders"
     assert fewest_stored(Plan(1, looks=(98,), shared_baseline=True)) == 2
@@ -200,3 +206,10 @@ def test_an_estimate_of_noise_takes_all_its_pairs_and_says_what_they_decided() -
     ((row,), wanted) = look_at(both, rule)
     assert (row.effect.pairs, wanted) == (20, {"a": 32})
     assert replicate_plan(1, most=20, all_pairs=True).looks == (8, 16, 20)
+
+
+def test_the_sieve_needs_no_second_look() -> None:
+    rule = SieveRule(replicate_plan(1, paired=False, most=8), paired=False, most=8)
+    both: Any = {"a": ([timed(1 + i % 3 / 1000) for i in range(16)], [timed(1.0)] * 8)}
+    ((row,), wanted) = look_at(both, rule)
+    assert (rule.plan.looks, row.verdict, wanted) == ((8,), "SAME", {})
