@@ -65,7 +65,8 @@ OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.And: (ast.Or,),
     ast.Or: (ast.And,),
 }
-SYMMETRIC = ("min", "max", "math.hypot", "math.gcd", "math.lcm")  # in whose two arguments an exchange is idle
+# In whose two arguments an exchange is idle.
+SYMMETRIC = ("min", "max", "np.minimum", "np.maximum", "math.hypot", "math.gcd", "math.lcm")
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 

@@ -177,6 +177,22 @@ def test_between_machines_ratios_alone_are_compared() -> None:
     assert found[fp32, "mfu"].effect.ratio == pytest.approx(2)
 
 
+@pytest.mark.parametrize("dtype", ["fp64", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8"])
+def test_a_speed_up_over_fp32_is_that_of_a_name_with_one_dtype(dtype: str) -> None:
+    name, twin, other = (f"bench/test_x.py::test_a[{each}]" for each in (f"{dtype}-int", "fp32-int", f"{dtype}-fp32"))
+    both = side({name: timed(1.0), twin: timed(4.0), other: timed(2.0)})
+    found = rows(both, side({name: timed(2.0), twin: timed(4.0), other: timed(2.0)}, device="cpu-2"), portable=True)
+    assert [(key[0], row.before, row.after) for key, row in found.items()] == [(name, 4.0, 2.0)]
+
+
+def test_the_newest_hundred_records_a_side_are_compared() -> None:
+    before, after = side(*processes(1.0, 101)), side(*processes(1.0, 102, seed=1))
+    vars(before[0].benchmarks[A])["time_s"] = vars(after[0].benchmarks[A])["time_s"] = 1e6
+    effect = rows(before, after)[A, "time"].effect
+    assert effect is not None
+    assert (effect.pairs, len(effect._differences), effect._differences[-1] < 1) == (100, 10_000, True)
+
+
 def test_an_empty_side_is_refused() -> None:
     with pytest.raises(ValueError, match="should hold records, but hold 0 and 1"):
         compare([], side({A: timed()}))

@@ -7,6 +7,7 @@ runs with a probability of one in a thousand (`most`), so another seed would pas
 import itertools
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -108,6 +109,8 @@ def test_effects_compare_and_print_by_their_figures() -> None:
     assert one == other
     assert "array" not in repr(one)
     assert one.bounds(0.3) == (*one.interval(0.3), 0.3)
+    low, high = one.interval(NormalDist().cdf(-1))  # one standard error to each side
+    assert one.noise == pytest.approx(math.log(high / low) / 2 * math.sqrt(4 * 3 / math.pi))
 
 
 def test_the_noise_of_groups_is_that_of_a_pair_however_large_each_is() -> None:

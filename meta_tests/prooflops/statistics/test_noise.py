@@ -42,6 +42,8 @@ def test_the_noise_floor_covers_the_next_session() -> None:
         beyond += np.median(groups[5]) / np.exp(np.mean(levels[:5])) > 1 + noise_floor(groups[:5], level=0.05)
     assert least(0.05, runs) <= beyond <= most(0.05, runs), f"{beyond} of {runs} sessions were beyond their floor"
     assert noise_floor([[1.0, 1.1]]) == math.inf, "one session says nothing about the next"
+    two = 6.3138 * math.log(1.1) / math.sqrt(2) * math.sqrt(1.5)  # t(1), the deviation of two, one session more
+    assert noise_floor([[1.0], [1.1]], level=0.05) == pytest.approx(math.expm1(two), rel=1e-4)
 
 
 def test_what_all_benchmarks_do_together_is_not_held_against_one() -> None:
