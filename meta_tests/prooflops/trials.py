@@ -84,6 +84,7 @@ class Trials:
         (self.repo.parent / "path" / "quick_plan.py").write_text(QUICK)
         for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
             run_git(self.repo, *words)
+        (self.repo / "work.py").open("a").write("# one side of two\n")
         self.chance = random.Random(seed)
 
     def start(self, kind: str, limit: Callable[[], None] | None = None, **variables: str) -> subprocess.Popen[str]:

@@ -4,8 +4,24 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from prooflops.statistics.outliers import FEWEST, LEVEL, deviations, tail_freedom, threshold
+from prooflops.statistics.outliers import (
+    FEWEST,
+    FEWEST_VALUES,
+    FREEDOMS,
+    LARGEST_SIMULATED,
+    LEAST_SHARE,
+    LEVEL,
+    NORMAL,
+    TAIL,
+    Deviation,
+    deviations,
+    least_share,
+    middle_and_scale,
+    tail_freedom,
+    threshold,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +76,35 @@ def test_a_machine_says_from_which_share_on_it_would_be_named() -> None:
     assert deviations(slower)[-1].outlier
     assert not deviations([*times[:-1], 1.0 + 0.9 * least])[-1].outlier
     assert deviations(times[:3])[0].least == math.inf
+
+
+def test_the_figures_of_the_rule_are_those_that_the_documents_state() -> None:
+    assert (LEVEL, LEAST_SHARE, FEWEST, LARGEST_SIMULATED, TAIL, FEWEST_VALUES) == (0.05, 0.03, 4, 64, 0.005, 1000)
+    assert (FREEDOMS, NORMAL) == ((2, 3, 4, 5, 6, 8, 12, 20, 50), 1.4826)
+
+
+def test_a_deviation_is_the_share_and_the_robust_deviations_from_the_median() -> None:
+    times = [8.0, 16.0, 16.0, 32.0, 64.0, 4.0, 16.0]
+    assert middle_and_scale(np.log(times)) == pytest.approx((math.log(16), 1.4826 * math.log(2)))
+    found = deviations(times)
+    assert [each.share for each in found] == pytest.approx([-1, 0, 0, 1, 3, -3, 0])
+    assert [each.z for each in found] == pytest.approx([z / 1.4826 for z in (-1, 0, 0, 1, 2, -2, 0)])
+    assert found[0].least == pytest.approx(least_share(1.4826 * math.log(2), 7, LEVEL))
+    assert [each.z for each in deviations([2, 2, 2, 2, 3, 1])] == [0, 0, 0, 0, math.inf, -math.inf]
+    assert deviations(times, tests=4)[0].least == pytest.approx(least_share(1.4826 * math.log(2), 7, LEVEL / 4))
+    assert least_share(1e9, 7, LEVEL) == math.expm1(700), "no overflow, and beyond all shares"
+    assert [Deviation(share, 1.0, 0.5).outlier for share in (0.5, -0.5, 0.49)] == [True, True, False]
+
+
+@pytest.mark.parametrize("freedom", [math.inf, 5.0])
+def test_of_many_machines_the_limit_adds_their_chances_and_a_reserve(freedom: float) -> None:
+    far = stats.t.isf(0.05 / 400, freedom) / (1.4826 * stats.t.isf(0.25, freedom))
+    assert threshold(200, 0.05, freedom) == pytest.approx(far * (1 + 0.6 / math.sqrt(200)))
+
+
+@pytest.mark.parametrize("freedom", [2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 50.0])
+def test_the_tail_of_so_many_degrees_is_recognised(freedom: float) -> None:
+    shares = (np.arange(40_000) + 0.5) / 40_000
+    values = stats.t.ppf(shares, 0.97 * freedom) / (1.4826 * stats.t.isf(0.25, 0.97 * freedom))
+    assert tail_freedom(values) == freedom
+    assert tail_freedom([*values[:999], math.inf]) == 5.0, "999 values, of which nothing is known"
