@@ -1,18 +1,20 @@
-"""Attention, whose cost is a matter of convention: all pairs of query and key, or those that a causal mask leaves.
+"""Attention, whose cost is a matter of convention: all pairs of query and key, or those that its mask leaves.
 
 A fused kernel is described by the shapes of its arguments. Unfused, attention is dispatched as plain products, which
-`CausalScope` recognises.
+`CausalScope` recognises. What a mask leaves is counted in the mask itself, a tensor or FlexAttention's blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 from math import prod
 from typing import Any
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -26,7 +28,8 @@ _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_override
 """.split()
 _FORWARD = (*_SCALED, "_flash_attention_forward", "_efficient_attention_forward")
 _BACKWARD = (*(f"{name}_backward" for name in _SCALED), "_flash_attention_backward", "_efficient_attention_backward")
-ATTENTION = frozenset(_FORWARD + _BACKWARD)
+FLEX = ("flex_attention", "flex_attention_backward")  # operators of higher order, without a schema
+ATTENTION = frozenset((*_FORWARD, *_BACKWARD, *FLEX))
 
 
 def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
@@ -36,7 +39,7 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
     "causal" `pairs` only those are counted that the mask leaves.
     """
     query, key, value = (arguments[each] for each in ("query", "key", "value"))
-    dense = name.startswith("_scaled_dot_product")
+    dense = name.startswith("_scaled_dot_product") or name in FLEX
     widths: dict[str, Any] = {"head_dim": int(query.shape[-1]), "value_dim": int(value.shape[-1])}
     if dense:  # (..., head, position, width)
         rows = int(prod(query.shape[:-2]))
@@ -44,9 +47,12 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
     else:  # (batch, position, head, width), or (position, head, width) of sequences one after the other
         lengths = zip(_lengths(arguments, "q", query), _lengths(arguments, "k", key), strict=True)
         shapes = [Attention(1, int(query.shape[-2]), queries, key_length=keys, **widths) for queries, keys in lengths]
-    mask = arguments.get("custom_mask_type")
-    if pairs == "full" or not (mask or arguments.get("is_causal")):
+    if pairs == "full":
         return shapes
+    mask = arguments.get("custom_mask_type")
+    if not (mask or arguments.get("is_causal")):
+        left = flex_share(arguments["block_mask"]) if name in FLEX else mask_share(_mask_tensor(arguments))
+        return shapes if left == 1 else [_of_pairs(shape, left) for shape in shapes]
     # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
     at_end = not dense if arguments.get("is_causal") else mask == 2
     return [part for shape in shapes for part in unmasked(shape, at_end)]
@@ -62,6 +68,64 @@ def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
     masked = min(whole.query_length, whole.keys)
     square = replace(whole, query_length=masked, key_length=masked, pairs="causal")
     return [square, replace(whole, query_length=whole.query_length - masked, key_length=whole.keys)]
+
+
+def _of_pairs(whole: Attention, share: Fraction) -> Attention:
+    """Attention over a share of the pairs, which no window or triangle describes: so many queries of one key each."""
+    return replace(whole, batch=1, heads=1, kv_heads=1, query_length=int(whole.scores * share), key_length=1)
+
+
+def _mask_tensor(arguments: Mapping[str, Any]) -> Any:
+    return next((arguments[name] for name in ("attn_mask", "attn_bias", "bias") if name in arguments), None)
+
+
+def mask_share(mask: Any) -> Fraction:
+    """The share of pairs that a mask leaves: those that are true, or to whose scores not the lowest number is added.
+
+    That reads the mask once, and waits for its device; where it cannot be read (on the meta device) all pairs count.
+    """
+    if mask is None or not _readable(mask) or not mask.numel():
+        return Fraction(1)
+    left = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+    return Fraction(int(left.count_nonzero()), mask.numel())
+
+
+@torch.no_grad()
+def flex_share(blocks: Sequence[Any]) -> Fraction:
+    """The share of pairs that FlexAttention's mask leaves: full blocks as they are, partial ones pair by pair.
+
+    `blocks` is BlockMask.as_tuple() and, behind it, what the mask's function reads. Each pair of a partial block is
+    looked at once.
+    """
+    first = next(place for place, each in enumerate(blocks) if isinstance(each, torch.Tensor))
+    last = next(place for place, each in enumerate(blocks) if callable(each))
+    (queries, keys), (rows, columns) = blocks[:2], blocks[last - 2 : last]
+    mask_mod, buffers, tables = blocks[last], blocks[last + 1 :], blocks[first : first + 4]
+    if first != 2 or not _readable(tables[0]) or (queries, keys) == (1, 1):  # (1, 1): FlexAttention without a mask
+        return Fraction(1)
+    left = 0
+    for counts, places, partial in ((*tables[:2], True), (*tables[2:], False)):
+        for (batch, head, row), blocks_left in _enumerated(counts):
+            query = torch.arange(row * rows, min((row + 1) * rows, queries), device=counts.device)
+            key = torch.arange(columns, device=counts.device) + columns * places[batch, head, row, :blocks_left, None]
+            key = key[key < keys]
+            seen: Any = torch.ones((), dtype=torch.bool, device=counts.device)
+            if partial:
+                indices = torch.tensor(batch, device=counts.device), torch.tensor(head, device=counts.device)
+                seen = mask_mod(*indices, query[:, None], key, *buffers)
+            left += int(seen.expand(len(query), len(key)).count_nonzero())
+    return Fraction(left, prod(tables[0].shape[:2]) * queries * keys)
+
+
+def _enumerated(counts: Any) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The places (batch, head, row of blocks) of a table of counts, each with its count; none of no table."""
+    if counts is not None:
+        shape = tuple(counts.shape)
+        yield from zip(product(*map(range, shape)), counts.flatten().tolist(), strict=True)
+
+
+def _readable(tensor: Any) -> bool:
+    return tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
 
 
 def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:
@@ -89,9 +153,9 @@ _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 class CausalScope(TorchFunctionMode):
-    """Knows which share of a product belongs to the pairs that causal attention leaves, forward and backward.
+    """Knows which share of a product belongs to the pairs that a mask of attention leaves, forward and backward.
 
-    Unfused, attention is dispatched as plain products of all pairs, half of which the mask then throws away. A function
+    Unfused, attention is dispatched as plain products of all pairs, some of which the mask then throws away. A function
     mode does not reach into functions that it was asked about (nn.MultiheadAttention, backward()); replacing the name
     in torch.nn.functional does not reach those who imported the function before. So both.
     """
@@ -114,14 +178,12 @@ class CausalScope(TorchFunctionMode):
         return self.attend(*args, **kwargs or {}) if func is ATTEND else func(*args, **kwargs or {})
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
-        """Scaled dot-product attention whose products are known to be causal where they are."""
+        """Scaled dot-product attention whose products are known to be masked where they are."""
         given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
-        if not given.get("is_causal") or self._running is not None:
+        share = Fraction(1) if self._running is not None else _given_share(given)
+        if share == 1:
             return self._replaced(*args, **kwargs)
-        queries, keys = int(given["query"].shape[-2]), int(given["key"].shape[-2])
-        whole = Attention(1, 1, queries, 1, key_length=keys)
-        left = sum(part.scores for part in unmasked(whole))
-        self._running = share = Fraction(left, whole.scores or 1)
+        self._running = share
         try:
             out = self._replaced(*args, **kwargs)
         finally:
@@ -134,6 +196,15 @@ class CausalScope(TorchFunctionMode):
         if self._running is not None:
             return self._running
         return node.metadata.get(CAUSAL_SHARE, 1) if node is not None else 1
+
+
+def _given_share(given: Mapping[str, Any]) -> Fraction:
+    """The share of pairs that the arguments of scaled dot-product attention leave."""
+    if not given.get("is_causal"):
+        return mask_share(given.get("attn_mask"))
+    queries, keys = int(given["query"].shape[-2]), int(given["key"].shape[-2])
+    whole = Attention(1, 1, queries, 1, key_length=keys)
+    return Fraction(sum(part.scores for part in unmasked(whole)), whole.scores or 1)
 
 
 def _mark(node: Any, inputs: set[Any], share: Fraction) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from accounting.counted.attention import ATTENTION
+from accounting.counted.attention import ATTENTION, FLEX
 from accounting.counted.operators import OPERATORS, Formula, elements
 from accounting.counted.result import ELEMENTWISE, PRODUCTS, UNKNOWN
 from accounting.counted.tensors import tensors_in
@@ -78,6 +78,8 @@ _LAYOUT |= {
 }
 _LAYOUT |= {"prim.layout"}
 
+_KERNELS = {"aten.silu_backward"}  # is a name for several others in torch's list, but a kernel on every device
+
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
@@ -114,12 +116,14 @@ def _plan(func: Any) -> Plan:
     if isinstance(func, torch._ops.HigherOrderOperator):
         if name == "cond":
             return Plan(name, "branch")
+        if name in FLEX:
+            return Plan(name, "count", PRODUCTS, attention=name)
         if func not in flop_registry:
             return Plan(name, "count", formula=_one_call_if_it_reads_a_tensor)
         return Plan(name, "count", PRODUCTS, _with_result(flop_registry[func]))
     if name in _LAYOUT:
         return Plan(name, "refuse")
-    if name != "prim.device" and _is_composite(func):
+    if name not in ("prim.device", *_KERNELS) and _is_composite(func):
         return Plan(name, "decompose")
     return _plan_of_kernel(func, name)
 

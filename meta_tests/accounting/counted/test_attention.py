@@ -1,7 +1,10 @@
 """What attention costs: in full or for the pairs that a causal mask leaves, fused or not."""
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from accounting import counted
-from accounting.attention import Attention, attention_backward_flops, attention_flops
+from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_step
 from accounting.counted import attention
 from meta_tests.accounting.counted import operator_definitions as define
 
@@ -74,7 +77,7 @@ def test_more_keys_than_queries_are_masked_from_the_first_key_on_as_torch_does()
 
 
 flash_backward_flops = partial(attention_backward_flops, convention="flash")
-KERNELS = sorted(name for name in attention.ATTENTION if not name.endswith("backward"))
+KERNELS = sorted(name for name in attention.ATTENTION if name.startswith("_") and not name.endswith("backward"))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -120,3 +123,84 @@ def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
 def test_an_unknown_convention_of_pairs_is_refused() -> None:
     with pytest.raises(ValueError, match="pairs must be one of full, causal, got 'half'"), counted.flops(pairs="half"):
         pass
+
+
+# ---- masks: windows and blocks ---------------------------------------------------------------------------------------
+
+
+def window_mask(length: int, window: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
+
+
+@pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
+@pytest.mark.parametrize("kind", ["boolean", "added", "of each head"])
+def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(backend: SDPBackend, kind: str) -> None:
+    leaves = [torch.randn(2, 3, 9, 4, requires_grad=True) for _ in range(3)]
+    mask = window_mask(9, 4)
+    if kind == "added":
+        mask = torch.zeros(9, 9).masked_fill(~mask, float("-inf"))
+    if kind == "of each head":
+        mask = mask.expand(1, 3, 9, 9).contiguous()
+    window = Attention(2, 3, 9, 4, window=4, pairs="causal")
+    for pairs, shape in (("full", replace(window, window=None, pairs="full")), ("causal", window)):
+        with sdpa_kernel(backend), counted.flops(pairs=pairs) as count:
+            F.scaled_dot_product_attention(*leaves, attn_mask=mask).sum().backward()
+        convention = "flash" if backend == SDPBackend.FLASH_ATTENTION else "math"
+        should = attention_step(shape, convention)
+        assert count.step == should, f"{count.step}, but the formula says {should} [{pairs}, {backend}, {kind}]"
+
+
+def test_a_mask_that_cannot_be_read_saves_nothing() -> None:
+    operands, mask = [torch.empty(1, 1, 9, 4, device="meta")] * 3, window_mask(9, 4).to("meta")
+    with counted.flops(pairs="causal") as count:
+        F.scaled_dot_product_attention(*operands, attn_mask=mask)
+    assert count.total == attention_flops(Attention(1, 1, 9, 4)), f"{count}, but all pairs should count"
+
+
+def flex() -> Any:
+    return pytest.importorskip("torch.nn.attention.flex_attention")
+
+
+DOCUMENTS = torch.tensor([0] * 70 + [1] * 100 + [2] * 90)
+MASKS: dict[str, Callable[..., Tensor]] = {
+    "causal": lambda b, h, i, j: i >= j,
+    "window": lambda b, h, i, j: (i >= j) & (i - j < 100),
+    "documents": lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j),
+    "of each head": lambda b, h, i, j: (i >= j) & (i - j < 50 + 100 * h),
+    "all": lambda b, h, i, j: j >= 0,
+}
+OTHERS = sorted({*MASKS} - {"window"})
+
+
+@pytest.mark.parametrize("name", ["window", *(pytest.param(name, marks=pytest.mark.prove) for name in OTHERS)])
+def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, length = flex(), len(DOCUMENTS)
+    monkeypatch.setattr(module, "_validate_device", lambda *_: None)  # it refuses gradients on the CPU
+    per_head = 2 if name == "of each head" else None
+    blocks = module.create_block_mask(MASKS[name], None, per_head, length, length, device="cpu", BLOCK_SIZE=64)
+    leaves = [torch.randn(2, heads, length, 16, requires_grad=True) for heads in (4 // ((per_head and 2) or 1), 2, 2)]
+    with warnings.catch_warnings(), counted.flops(pairs="causal") as count:
+        warnings.simplefilter("ignore")  # it is not compiled
+        module.flex_attention(*leaves, block_mask=blocks, enable_gqa=per_head is None).sum().backward()
+    dense = module.create_mask(MASKS[name], 1, per_head, length, length, device="cpu")
+    scores = int(dense.sum()) * 2 * leaves[0].shape[1] // dense.shape[1]
+    should = attention_step(Attention(1, 1, scores, 16, key_length=1), "flash")
+    assert count.step == should, f"{count.step}, but the mask leaves {should} [{name}]"
+    if name == "window":
+        formula = Attention(2, 4, length, 16, window=100, pairs="causal").scores
+        assert scores == formula, f"the mask leaves {scores} pairs, the formula {formula}"
+        executed = (1 - blocks.sparsity() / 100) * 2 * 4 * length**2  # whole blocks of 64
+        assert scores < executed < 2 * 4 * length**2, f"{scores} pairs of {executed} in blocks"
+    with warnings.catch_warnings(), counted.flops() as count:
+        warnings.simplefilter("ignore")
+        module.flex_attention(*leaves, block_mask=blocks, enable_gqa=per_head is None)
+    full = attention_flops(Attention(2, leaves[0].shape[1], length, 16))
+    assert count.total == full, f"{count.total}, but all pairs cost {full} [{name}]"
+
+
+def test_flex_attention_without_a_mask_is_counted_in_full() -> None:
+    module, operands = flex(), [torch.randn(1, 2, 40, 16)] * 3
+    with warnings.catch_warnings(), counted.flops(pairs="causal") as count:
+        warnings.simplefilter("ignore")
+        module.flex_attention(*operands)
+    assert count.total == attention_flops(Attention(1, 2, 40, 16)), f"{count}"
