@@ -26,8 +26,9 @@ from accounting.flops import matmul_flops
 from accounting.formats import Dtype
 from accounting.memory import element_bytes
 
-# Elementary operations per element, an exponential, a root and an error function counted as one each. Hardware needs
-# 10 to 20 instructions for those; even so each of these operations stays below the ridge point of every accelerator.
+# Elementary operations per element, an exponential, a root and an error function counted as one each, by formula and by
+# `accounting.counted`. Hardware needs 10 to 20 instructions for those; even so each of these operations stays below the
+# ridge point of every accelerator.
 FLOPS_PER_ELEMENT = {
     "add": 1,
     "multiply": 1,
@@ -35,6 +36,12 @@ FLOPS_PER_ELEMENT = {
     "gelu": 5,  # x/√2, erf, +1, ·x, ·½
     "gelu_tanh": 9,  # x·x, ·x, ·0.044715, +x, ·√(2/π), tanh, +1, ·x, ·½
     "silu": 4,  # -x, exp, +1, x/…
+}
+# Those of the gradient, which computes the function's own parts again.
+GRADIENT_FLOPS_PER_ELEMENT = {
+    "gelu": 11,  # of Φ: x/√2, erf, +1, ·½; of φ: x·x, ·(-½), exp, ·1/√(2π); x·φ, Φ+…, ·dy
+    "gelu_tanh": 18,  # 6 up to t = tanh; ½x, 1+t, ·½; 1-t·t (2); ·3κ, +1, ·√(2/π) on x·x; two products; +…, ·dy
+    "silu": 9,  # -x, exp, +1, 1/… for σ; 1-σ, ·x, +1, ·σ, ·dy
 }
 SOFTMAX_FLOPS = 5  # largest, subtract it, exp, sum, divide
 LAYER_NORM_FLOPS = 7  # sum, subtract the mean, square, sum, ·1/deviation, ·weight, +bias

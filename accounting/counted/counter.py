@@ -37,13 +37,18 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
 
     Conventions:
     - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point numbers.
-    - Attention is counted in full, masked or not; with pairs="causal", for the pairs of query and key that
-      `is_causal=True` leaves, which is what a kernel that skips the others costs. A mask given as a tensor saves
-      nothing. A fused kernel's backward is 5 products, of which 1 recomputes the scores; that of the unfused path 4.
+    - Attention is counted in full, masked or not; with pairs="causal", for the pairs of query and key that its mask
+      leaves, windows included: `is_causal=True`, a mask given to scaled_dot_product_attention as a tensor (each call
+      reads it once, and waits for its device; on the meta device it can't be read, and saves nothing), or a BlockMask
+      of FlexAttention (each pair of its partial blocks is looked at once). Kernels execute more: all pairs under a
+      tensor, whole blocks under a BlockMask, which is 1 - sparsity()/100 of all. Masks that a model adds to the scores
+      by itself are not seen.
+    - A fused kernel's backward is 5 products, of which 1 recomputes the scores; that of the unfused path 4.
       Padding of a convolution is counted as data. A product's bias is ignored.
     - Elementwise operations and reductions are one FLOP per element of the largest tensor they read or write, whatever
-      the function; a fused one (softmax, layer norm, a fused optimizer) as many as it fuses. Those without a
-      floating-point tensor are none. Copies, casts, views, gathers and random numbers are none.
+      the function; a fused one (softmax, layer norm, GELU, SiLU, a fused optimizer) as many as it fuses:
+      `accounting.roofline.FLOPS_PER_ELEMENT`. Those without a floating-point tensor are none. Copies, casts, views,
+      gathers and random numbers are none.
     - Forward is everything outside a backward pass, the optimizer's step and a loss included. Recomputed is what runs
       inside a backward pass with gradients enabled: torch's checkpointing of either kind, and other libraries'. With
       create_graph=True gradients always are; there, and with retain_graph=True, only torch's is recognised.
@@ -142,7 +147,11 @@ class _Counter(TorchDispatchMode):
 
     def _attention(self, plan: Plan, args: Any, kwargs: Any) -> int:
         """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are entered as such."""
-        arguments = {each.name: value for each, value in zip(plan.schema.arguments, args, strict=False)} | kwargs
+        if plan.schema is None:  # FlexAttention: a mask, and what its function reads
+            mask = next(each for each in args[3:] if isinstance(each, tuple))
+            arguments = {"query": args[0], "key": args[1], "value": args[2], "block_mask": (*mask, *args[-1])}
+        else:
+            arguments = {each.name: value for each, value in zip(plan.schema.arguments, args, strict=False)} | kwargs
         shapes = attentions(plan.attention, arguments, self._pairs)
         if not plan.attention.endswith("backward"):
             return sum(map(attention_flops, shapes))

@@ -13,13 +13,14 @@ A multiply-add is two FLOPs. The bias of a product (`addmv`, a convolution's bia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 from accounting.checks import validated_choice
 from accounting.counted.result import ELEMENTWISE, PRODUCTS
+from accounting.roofline import FLOPS_PER_ELEMENT, GRADIENT_FLOPS_PER_ELEMENT
 
 Formula = Callable[..., int]
 
@@ -271,6 +272,15 @@ def _batch_norm_of_inference(out: Any, x: Any, weight: Any, bias: Any, *_: Any) 
 @elementwise("aten.batch_norm_backward", "aten.native_batch_norm_backward")
 def _batch_norm_backward(_out: Any, _grad: Any, x: Any, weight: Any, *rest: Any) -> int:
     return _normalisation_backward(x, weight, mask=rest[6])
+
+
+def _activation(table: Mapping[str, int], name: str, _out: Any, x: Any, *_: Any, approximate: str = "none") -> int:
+    return table[f"{name}_tanh" if approximate == "tanh" else name] * elements(x)
+
+
+for _name in ("gelu", "silu"):
+    elementwise(f"aten.{_name}")(partial(_activation, FLOPS_PER_ELEMENT, _name))
+    elementwise(f"aten.{_name}_backward")(partial(_activation, GRADIENT_FLOPS_PER_ELEMENT, _name))
 
 
 @elementwise("aten.native_dropout")

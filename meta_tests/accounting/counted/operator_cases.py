@@ -58,6 +58,7 @@ def elementwise(of: str, call: str, act: Act, definition: Callable[[Calls], Any]
     CASES.append(Case(of, call, lambda: act, flops, products=False))
 
 
+aten = torch.ops.aten
 generator = torch.Generator().manual_seed(0)
 normal = partial(torch.randn, generator=generator)
 
@@ -257,6 +258,17 @@ elementwise(
     lambda: F.batch_norm(wide, None, None, weight, bias, training=True),
     lambda c: define.norm(c, W, WEIGHT, BIAS, axis=0),
 )
+elementwise("GELU", "forward", lambda: F.gelu(wide), lambda c: define.gelu(c, W))
+elementwise("GELU", "backward", lambda: aten.gelu_backward(grad, wide), lambda c: define.gelu_backward(c, G, W))
+elementwise("GELU", "by tanh", lambda: F.gelu(wide, approximate="tanh"), lambda c: define.gelu_tanh(c, W))
+elementwise(
+    "GELU",
+    "by tanh, backward",
+    lambda: aten.gelu_backward(grad, wide, approximate="tanh"),
+    lambda c: define.gelu_tanh_backward(c, G, W),
+)
+elementwise("SiLU", "forward", lambda: F.silu(wide), lambda c: define.silu(c, W))
+elementwise("SiLU", "backward", lambda: aten.silu_backward(grad, wide), lambda c: define.silu_backward(c, G, W))
 elementwise("loss", "mean squared error", lambda: F.mse_loss(wide, grad), lambda c: define.mean_squared_error(c, W, G))
 elementwise("embedding", "forward", lambda: F.embedding(torch.tensor([0, 2]), wide), lambda c: W[[0, 2]])
 elementwise(

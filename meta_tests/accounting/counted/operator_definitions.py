@@ -177,6 +177,55 @@ class Calls:
         return self.total(x, axis) / x.shape[axis]
 
 
+def gelu(calls: Calls, x: Array) -> Array:
+    twice = calls.each(lambda v: v + 1, calls.each(math.erf, calls.each(lambda v: v / math.sqrt(2), x)))
+    return calls.each(operator.mul, calls.each(operator.mul, x, twice), np.array(0.5))
+
+
+def gelu_backward(calls: Calls, grad: Array, x: Array) -> Array:
+    twice = calls.each(lambda v: v + 1, calls.each(math.erf, calls.each(lambda v: v / math.sqrt(2), x)))
+    share = calls.each(lambda v: v * 0.5, twice)
+    exponent = calls.each(lambda v: v * -0.5, calls.each(operator.mul, x, x))
+    density = calls.each(lambda v: v / math.sqrt(2 * math.pi), calls.each(math.exp, exponent))
+    return calls.each(operator.mul, grad, calls.each(operator.add, share, calls.each(operator.mul, x, density)))
+
+
+def _inner_tanh(calls: Calls, x: Array, square: Array) -> Array:
+    cube = calls.each(lambda v: v * 0.044715, calls.each(operator.mul, square, x))
+    return calls.each(math.tanh, calls.each(lambda v: v * math.sqrt(2 / math.pi), calls.each(operator.add, x, cube)))
+
+
+def gelu_tanh(calls: Calls, x: Array) -> Array:
+    twice = calls.each(lambda v: v + 1, _inner_tanh(calls, x, calls.each(operator.mul, x, x)))
+    return calls.each(operator.mul, calls.each(operator.mul, x, twice), np.array(0.5))
+
+
+def gelu_tanh_backward(calls: Calls, grad: Array, x: Array) -> Array:
+    square = calls.each(operator.mul, x, x)
+    inner = _inner_tanh(calls, x, square)
+    half, share = calls.each(lambda v: v * 0.5, x), calls.each(lambda v: v * 0.5, calls.each(lambda v: v + 1, inner))
+    slope = calls.each(lambda v: 1 - v, calls.each(operator.mul, inner, inner))
+    within = calls.each(lambda v: v + 1, calls.each(lambda v: v * 3 * 0.044715, square))
+    within = calls.each(lambda v: v * math.sqrt(2 / math.pi), within)
+    rest = calls.each(operator.mul, calls.each(operator.mul, half, slope), within)
+    return calls.each(operator.mul, grad, calls.each(operator.add, share, rest))
+
+
+def sigmoid(calls: Calls, x: Array) -> Array:
+    return calls.each(lambda v: 1 / v, calls.each(lambda v: v + 1, calls.each(math.exp, calls.each(operator.neg, x))))
+
+
+def silu(calls: Calls, x: Array) -> Array:
+    below = calls.each(lambda v: v + 1, calls.each(math.exp, calls.each(operator.neg, x)))
+    return calls.each(operator.truediv, x, below)
+
+
+def silu_backward(calls: Calls, grad: Array, x: Array) -> Array:
+    gate = sigmoid(calls, x)
+    slope = calls.each(lambda v: v + 1, calls.each(operator.mul, x, calls.each(lambda v: 1 - v, gate)))
+    return calls.each(operator.mul, grad, calls.each(operator.mul, gate, slope))
+
+
 def softmax(calls: Calls, x: Array) -> Array:
     grown = calls.each(math.exp, calls.each(operator.sub, x, calls.over(1, max, x, -math.inf)))
     return calls.each(operator.truediv, grown, calls.total(grown))
