@@ -1,5 +1,8 @@
 """Activations: the tensors a forward pass must keep for its backward pass, of both models, tensor by tensor.
 
+Other models (latent attention, state spaces, windows, shared experts, adapters, encoders) are refused: how many copies
+autograd keeps follows from how a net is written, not from what it multiplies. `accounting.predicted` runs the net.
+
 A tensor is kept where a gradient needs it: the weight gradient of a linear map needs its input, a nonlinearity its
 input or output, attention its queries, keys, values, outputs and row sums. Views of one storage count once. Not
 included, since they are held for other reasons: the parameters, the batch, the net's output and the loss.
@@ -20,6 +23,8 @@ from accounting.checks import checked, validated_choice, validated_int, validate
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Transformer
+from accounting.models import Model as AnyModel
+from accounting.parts import RecurrentLayers
 
 Model = DeepLinear | Transformer  # whose activations are known tensor by tensor
 
@@ -71,11 +76,12 @@ def saved_tensors(
     cast differs between devices) computes in that dtype and keeps casts of the input and of every weight that passes
     a gradient on.
     Raises ValueError for an unknown dtype or attention, a size below 1, autocast of a transformer, dropout of a
-    deep linear net.
+    deep linear net; TypeError for any other model, whose saved tensors its three lists do not tell.
 
     >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
     layers output 8 fp32 2 64
     """
+    _refuse_unknown(model)
     batch = validated_int("batch", batch, minimum=1)
     dtype = dtype_name(dtype, DTYPES)
     if isinstance(model, DeepLinear):
@@ -138,6 +144,7 @@ def activation_bytes(
     >>> activation_bytes(net, batch=2, micro_batches=2)
     64
     """
+    _refuse_unknown(model)
     dtype = dtype_name(dtype, DTYPES)
     part = -(-validated_int("batch", batch, minimum=1) // validated_int("micro_batches", micro_batches, minimum=1))
     every = validated_int("checkpoint_every", checkpoint_every)
@@ -177,6 +184,7 @@ def recomputed_bytes(
     >>> recomputed_bytes(DeepLinear(dim=4, layers=4), batch=2, checkpoint_every=2)
     32
     """
+    _refuse_unknown(model)
     dtype = dtype_name(dtype, DTYPES)
     layers = min(validated_int("checkpoint_every", checkpoint_every, minimum=1), model.layers)
     saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention, dropout=dropout)
@@ -216,6 +224,25 @@ def deep_linear_peak_bytes(
     loss_and_its_gradient = 2
     step_bytes = (rows * model.inputs + max(moments) + loss_and_its_gradient) * size
     return validated_int("model_state_bytes", model_state_bytes) + step_bytes
+
+
+def _refuse_unknown(model: AnyModel) -> None:
+    """Refuses a model whose saved tensors are not known one by one, and names what it has beyond those that are."""
+    if isinstance(model, (DeepLinear, Transformer)):
+        return
+    attentions, parts = [*model.attentions], {each.part for each in (*model.linear_maps, *model.other_parameters)}
+    beyond = {
+        "recurrent layers": any(isinstance(each, RecurrentLayers) for each in attentions),
+        "latent attention": any(any(getattr(each, "latent", ())) for each in attentions),
+        "windows": any(getattr(each, "window", 0) for each in attentions),
+        "attention on both sides": any(not getattr(each, "causal", True) for each in attentions),
+        **{name: name in parts for name in ("router", "shared expert", "adapters", "sinks")},
+    }
+    found = ", ".join(name for name, present in beyond.items() if present) or "parts of its own"
+    raise TypeError(
+        f"model must be a DeepLinear or a Transformer, whose saved tensors are known one by one, "
+        f"got a {type(model).__name__} with {found}; accounting.predicted.memory counts those of the built net"
+    )
 
 
 def _of_deep_linear(model: DeepLinear, batch: int, dtype: str, autocast: str | None) -> Iterator[SavedTensor]:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from accounting import measured
+from accounting import families, measured
 from accounting.activations import (
     ATTENTION,
     DTYPES,
@@ -23,7 +23,7 @@ from accounting.activations import (
     recomputed_bytes,
     saved_tensors,
 )
-from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear, Transformer, parameter_count
+from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear, Transformer, from_config, parameter_count
 from meta_tests.accounting.older_torch import activation_bytes_here, narrower_norm_bytes
 from meta_tests.accounting.refusals import refuses
 from test_claims.oracles import memory as tensors
@@ -266,6 +266,26 @@ def test_the_random_state_that_a_checkpoint_keeps_has_the_stated_size():
 
 NET = DeepLinear(dim=4, layers=2)
 SMALL_TRANSFORMER = Transformer(vocab_size=9, layers=1, dim=4, heads=1, hidden=4)
+
+
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+TINY |= {"intermediate_size": 128, "vocab_size": 100, "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
+BEYOND = {
+    "windows": from_config(TINY | {"model_type": "mistral", "sliding_window": 16}),
+    "latent attention": families.embedding(9, 8) + families.latent_attention(8, 2, 4, 4, 2, 2, 4),
+    "recurrent layers": families.embedding(9, 8) + families.state_space(8, 2, 4, 4, 1, 4),
+    "router, shared expert": families.mixture(8, 16, 4, 2, shared=16),
+    "adapters": families.with_adapters(LLAMA3_8B, 8),
+    "attention on both sides": families.vision_transformer(64, 2, 4, 128, 9, 48, 10),
+}
+
+
+@pytest.mark.parametrize("what", BEYOND)
+def test_a_model_whose_saved_tensors_are_not_known_is_refused_and_says_why(what):
+    asked = [activation_bytes, saved_tensors, partial(recomputed_bytes, checkpoint_every=1)]
+    for function in (*asked, partial(activation_bytes, checkpoint_every=1)):
+        with pytest.raises(TypeError, match=f"model must be a DeepLinear or a Transformer.*with .*{what}.*predicted"):
+            function(BEYOND[what], 2, 8)
 
 
 test_bad_input_is_named_with_its_value_and_the_valid_ones = refuses(
