@@ -25,7 +25,10 @@ ready = "$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1))
 
 # The longest first, so that none is left over at the end. meta-rest checks what is in none of META's folders.
 META = prooflops accounting bench
-CHECKS = claims meta-prooflops meta-accounting meta-rest meta-bench faults benchmarks lint
+CHECKS = meta-prooflops meta-accounting benchmarks meta-rest claims meta-bench faults lint
+# Whole training steps of seconds, of which others run in make test; these in make prove.
+LONG = 'bench/test_training.py::test_accumulation[transformer]' 'bench/test_training.py::test_checkpointing[deep-linear]' \
+	'bench/test_data.py::test_training_loop[1]' 'bench/test_data.py::test_training_loop[2]'
 
 # The parts run side by side, and all of them even if the first fails. make before 4.0 cannot keep their output apart.
 ifneq ($(filter test,$(MAKECMDGOALS)),)
@@ -61,7 +64,7 @@ claims:
 	@$(call strict,test_claims)
 
 benchmarks:
-	@$(call strict,README.md CONTRIBUTING.md docs accounting prooflops bench)
+	@$(call strict,README.md CONTRIBUTING.md docs accounting prooflops bench $(LONG:%=--deselect=%))
 
 $(META:%=meta-%): meta-%:
 	@$(call strict,meta_tests/$*)
@@ -74,6 +77,7 @@ faults:
 
 prove:
 	@$(call strict,meta_tests -m prove)
+	@$(call strict,$(LONG))
 	@$(call ready,--dev) && exec "$$python" -m meta_tests.mutants
 
 lint:

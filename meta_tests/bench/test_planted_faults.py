@@ -304,6 +304,7 @@ def test_a_benchmark_passes_with_nothing_planted(case: str, bench: Bench) -> Non
     run(case, bench)
 
 
+@pytest.mark.prove(sample=40)
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: f"{planted[0]}: {planted[1]}")
 def test_a_planted_fault_is_caught(planted: tuple[str, str, Callable[[Bench], None], str], bench: Bench) -> None:
     case, _, plant, message = planted
