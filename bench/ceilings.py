@@ -32,7 +32,7 @@ RESTS = search.SCREENED  # windows of a search for bursts: the rests before them
 PROBE = {"cpu": 256, "other": 4096}  # side of the product that tells how large the others may be
 REST_S = 0.02  # the clock of an idle device is up again within some milliseconds
 FASTEST = 5
-SETTLED_S = (1.0, 5.0)  # on an accelerator at least and at most, until steady work has a steady rate
+SETTLED_S = (1.0, 3.0)  # on an accelerator at least and at most, until steady work has a steady rate
 
 
 @dataclass(frozen=True)

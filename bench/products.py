@@ -120,13 +120,25 @@ def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Produc
     return Product(dtype, a, b, multiplication(dtype, a, b, out))
 
 
-def multiplication(dtype: str, a: Tensor, b: Tensor, out: Tensor | None) -> Callable[[], Tensor]:
-    """The call that multiplies two matrices of `dtype`, into `out` where the result has their dtype."""
+def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
+    """The most that a product holds at once: its operands and result, and the larger operand while it is drawn.
+
+    All but int8 are drawn in fp32 first.
+    """
+    held = matmul_work(m, k, n, dtype, result=RESULTS.get(dtype)).bytes
+    return held if dtype == "int8" else held + 4 * max(m * k, k * n)
+
+
+def multiplication(dtype: str, a: Tensor, b: Tensor, out: Tensor | None, *, fast: bool = False) -> Callable[[], Tensor]:
+    """The call that multiplies two matrices of `dtype`, into `out` where the result has their dtype.
+
+    `fast`: of fp8, sums are kept in the tensor core's own accumulator, 14 bits on a Hopper (use_fast_accum).
+    """
     if dtype == "int8":
         return lambda: torch._int_mm(a, b)
     if dtype == "fp8_e4m3":
         one = torch.ones((), device=a.device)
-        return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+        return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=fast)
     if a.device.type != "cuda":
         return lambda: torch.mm(a, b, out=out)
 

@@ -17,7 +17,7 @@ from accounting.measured import alternating
 from accounting.roofline import Work, hfu, mfu
 from bench.ceilings import Ceilings
 from bench.measuring import Measure
-from bench.products import Unsupported, product
+from bench.products import Unsupported, product, product_bytes
 from bench.training import ON_CPU, PARTS, RECIPES, Step, Workload, smaller, workload
 
 MODELS = tuple(ON_CPU)
@@ -27,6 +27,7 @@ PAIRS = {"quick": 5, "default": 11, "thorough": 31}
 MICRO_BATCHES = 4
 # What the sum of a micro-batched gradient may differ by from that of the whole batch: fp32, a thousand terms.
 ACCUMULATED_TOLERANCE = 1e-4
+COMPILED_ALWAYS = "bf16"  # the recipe that most train in; each takes some 20 s to compile on a GPU
 COMPILED_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
 # The lecture's own example: (16384, 32768) by (32768, 8192).
 LECTURE = (16384, 32768, 8192)
@@ -104,8 +105,8 @@ def test_step(
     skip_if_slow: Callable[[Workload, str], None],
     measure: Measure,
 ) -> None:
-    if mode == "compiled" and device.type == "cpu" and pace != "thorough":
-        pytest.skip("compiling for a CPU takes longer than all other benchmarks: --thorough only")
+    if mode == "compiled" and pace != "thorough" and (device.type == "cpu" or recipe != COMPILED_ALWAYS):
+        pytest.skip(f"compiling takes longer than all other benchmarks: --thorough, or {COMPILED_ALWAYS} on a GPU")
     work = workload(model, device, sizing.fitting)
     skip_if_slow(work, recipe)
     step, flops = Step(work, recipe, device), work.flops()
@@ -312,11 +313,8 @@ def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, progres
 
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_lecture_product(dtype: str, device: torch.device, ceilings: Ceilings, measure: Measure) -> None:
+def test_lecture_product(dtype: str, device: torch.device, sizing: Any, ceilings: Ceilings, measure: Measure) -> None:
     m, k, n = LECTURE
-    size = 4 if dtype == "fp32" else 2
-    free, _ = torch.cuda.mem_get_info(device)
-    if (wanted := size * (m * k + k * n + m * n)) > free:
-        pytest.skip(f"needs {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+    sizing.require(product_bytes(dtype, m, k, n))
     case = product(dtype, m, k, n, device)
     measure.product(case.multiply, dtype, case.work, ceilings, check=case.check)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bench.products import DTYPES, Operands, Product, Unsupported, probe_tf32, product
+from bench.products import DTYPES, Operands, Product, Unsupported, multiplication, probe_tf32, product
 from meta_tests.bench.stand_ins import CPU, supported
 
 
@@ -82,3 +82,12 @@ def test_a_part_of_the_operands_is_multiplied_right(dtype: str) -> None:
 def test_zeroed_operands_are_zeros() -> None:
     multiply, _ = Operands("fp32", 8, 8, 8, torch.device("cpu")).zeroed().multiply(8, 8, 8)
     assert not multiply().any()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_fp8_is_accumulated_as_asked(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(torch, "_scaled_mm", lambda *_, **options: asked.append(options["use_fast_accum"]))
+    a = torch.ones(16, 16)
+    multiplication("fp8_e4m3", a, a, None, fast=fast)()
+    assert asked == [fast]

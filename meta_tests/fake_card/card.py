@@ -16,7 +16,9 @@ from meta_tests.fake_card.caching import MIB, CachingAllocator
 LAUNCH_S = 4e-6  # what the host needs to launch a kernel
 KERNEL_S = 2e-6  # the shortest kernel
 PINNED_BYTES_PER_S = 4e9  # at which the system pins pages
-BUS_BYTES_PER_S = 50e9
+BUS_BYTES_PER_S = {True: 50e9, False: 20e9}  # of pinned memory, of pageable
+HOST_S = 1.5e-6  # the shortest operator of the CPU
+HOST_FLOP_PER_S, HOST_BYTES_PER_S = 1e11, 2e10  # of a thread
 SLOWNESS = 100  # this Python, which does the card's work too, against that of a host with a card
 _wall_s = time.perf_counter
 

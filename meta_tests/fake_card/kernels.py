@@ -20,7 +20,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from meta_tests.fake_card.caching import MIB, Block
-from meta_tests.fake_card.card import BUS_BYTES_PER_S, PINNED_BYTES_PER_S, Card
+from meta_tests.fake_card.card import (
+    BUS_BYTES_PER_S,
+    HOST_BYTES_PER_S,
+    HOST_FLOP_PER_S,
+    HOST_S,
+    PINNED_BYTES_PER_S,
+    Card,
+)
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -162,7 +169,11 @@ class Kernels(TorchDispatchMode):
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]) -> Any:
         self.card.counts.host_operators += 1
         pinned = kwargs.pop("pin_memory", None)
-        out = func(*args, **kwargs)
+        out = self._only_timed(func, args, kwargs, operands)
+        if out is None:
+            out = func(*args, **kwargs)
+        work_s = _flops(func, args, kwargs, out) / HOST_FLOP_PER_S + _moved_bytes(operands) / HOST_BYTES_PER_S
+        self.card.let_pass(HOST_S + (0.0 if func.is_view else work_s / torch.get_num_threads()))
         if pinned:
             self.pin(out)
         # torch.zeros says pin_memory=False; a factory that C++ calls with the options of a tensor does not.
@@ -229,10 +240,11 @@ class Kernels(TorchDispatchMode):
         counts, late = self.card.counts, bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
         source = args[0] if func.overloadpacket is aten._to_copy else args[1]
         arrives = here or (func.overloadpacket is aten.copy_ and self.has(args[0]))
-        ready_s = self.card.launch(source.nbytes / BUS_BYTES_PER_S)
+        pinned = self.is_pinned(source if arrives else args[0]) or (late and not arrives)
+        ready_s = self.card.launch(source.nbytes / BUS_BYTES_PER_S[pinned])
         if arrives:
             counts.to_card += 1
-            skipped = self.card.only_timed and func.overloadpacket is aten.copy_
+            skipped = self.card.only_timed and func.overloadpacket is aten.copy_ and source.nbytes > MIB
             out = args[0] if skipped else func(*args, **kwargs)
             self.take(out.untyped_storage())
             late &= self.is_pinned(source)
@@ -260,11 +272,10 @@ class Kernels(TorchDispatchMode):
                 place = library, self.card.stream.stream_id
                 if place not in self._workspaces:
                     self._workspaces[place] = self.card.memory.allocate(WORKSPACE_BYTES)
-            flops = flop_registry[packet](*args, **kwargs, out_val=out) if packet in flop_registry else 0
             name = NAMES.get(touched[0].dtype, "fp32") if touched else "fp32"
             name = "tf32" if name == "fp32" and packet in PRODUCTS and self.card.uses_tf32 else name
-            moved = sum({id(x.untyped_storage()): x.nbytes for x in touched}.values())
-            self.card.launch(self.card.kernel_s(flops, moved, name))
+            flops = _flops(func, args, kwargs, out)
+            self.card.launch(self.card.kernel_s(flops, _moved_bytes(touched), name))
         masked = packet in (aten.index, aten.index_put_) and any(
             x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
         )
@@ -272,6 +283,21 @@ class Kernels(TorchDispatchMode):
             if packet is aten._local_scalar_dense:
                 self.card.counts.to_host += 1
             self.card.synchronise(self.card.stream.ready_s)
+
+
+def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    packet = func.overloadpacket
+    return flop_registry[packet](*args, **kwargs, out_val=out) if packet in flop_registry else 0
+
+
+def _moved_bytes(tensors: list[Tensor]) -> int:
+    """Each storage once, at least a sector of 32 bytes an element where no two elements are neighbours."""
+    moved = {}
+    for x in tensors:
+        if x.layout == torch.strided:
+            apart = min((stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1), default=1)
+            moved[id(x.untyped_storage())] = x.numel() * max(x.itemsize, min(apart * x.itemsize, 32))
+    return sum(moved.values())
 
 
 def _state_of(seed: int) -> Tensor:

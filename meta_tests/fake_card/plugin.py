@@ -21,6 +21,7 @@ import torch
 
 from accounting import measured
 from accounting.devices import ACCELERATORS
+from bench.pace import Pace
 from meta_tests.fake_card.api import plugged
 from meta_tests.fake_card.caching import MIB
 from meta_tests.fake_card.card import Card
@@ -36,6 +37,8 @@ ON_THE_DEVICE = {
 NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
 # Tests that need no more than the name of the device: of meta tensors, of what torch says of it.
 NAMES_ALONE = re.compile(r"\[meta\]|test_torch_cuda_amp_warns_of_its_end|test_torch_and_the_specifications_agree")
+# Of benchmarks: the card takes the same time in each round, and this Python some 50 times as long for it.
+SHORT = Pace(0.0002, 0.0005, 0.002, 0.05, width=0.04, most_rounds=10)
 KERNELS = pytest.StashKey[Kernels]()
 _PLUGGED = pytest.StashKey[ExitStack]()
 
@@ -50,7 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @contextmanager
 def time_alone(card: Card) -> Iterator[None]:
-    """Has comparisons of times, which look at no value, leave large kernels uncomputed."""
+    """Has comparisons of times, which look at no value, leave large kernels uncomputed, and benchmarks be short."""
+    from bench import ceilings, pace, search
     from prooflops.suite.speed import Speed
 
     def without_values(timed: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,6 +71,9 @@ def time_alone(card: Card) -> Iterator[None]:
     with (
         patch.object(Speed, "seconds", without_values(Speed.seconds)),
         patch.object(measured, "time", without_values(measured.time)),
+        patch.object(search, "calls_s", without_values(search.calls_s)),
+        patch.object(ceilings, "SETTLED_S", (0.002, 0.01)),
+        patch.dict(pace.PACES, quick=SHORT),
     ):
         yield
 

@@ -84,9 +84,11 @@ def unseen_gpus() -> list[str]:
 def unmet(need: str, device: torch.device) -> str | None:
     """Why `device` does not meet `need`, or None where it does.
 
-    Needs: `cuda`, `sm>=8.9` (compute capability), `gpus>=2`, `c++` (a compiler, for torch.compile on a CPU), or the
-    name of an importable module. Raises ValueError for a need of no known form.
+    Needs: `cpu`, `cuda`, `sm>=8.9` (compute capability), `gpus>=2`, `c++` (a compiler, for torch.compile on a CPU), or
+    the name of an importable module. Raises ValueError for a need of no known form.
     """
+    if need == "cpu":
+        return None if device.type == "cpu" else "needs a CPU as the device under test"
     if need == "cuda":
         return None if device.type == "cuda" else "needs a CUDA device"
     if match := _NEED.fullmatch(need):
@@ -100,7 +102,7 @@ def unmet(need: str, device: torch.device) -> str | None:
         return _lacks_compiler()
     if re.fullmatch(r"[a-z_][a-z0-9_]*", need):
         return None if find_spec(need) else f"needs the package {need}"
-    raise ValueError(f"unknown need {need!r}; valid: cuda, sm>=X.Y, gpus>=N, c++, or the name of a module")
+    raise ValueError(f"unknown need {need!r}; valid: cpu, cuda, sm>=X.Y, gpus>=N, c++, or the name of a module")
 
 
 def capability(device: torch.device) -> float:

@@ -65,6 +65,7 @@ def test_a_gpu_that_torch_cannot_use_is_named(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("h200")
 def test_needs_are_met_by_what_the_device_has() -> None:
     assert devices.unmet("cuda", GPU) is None
+    assert devices.unmet("cpu", GPU) == "needs a CPU as the device under test"
     assert devices.unmet("sm>=8.9", GPU) is None
     assert devices.unmet("sm>=10.0", GPU) == "needs sm>=10.0, this device has 9"
     assert devices.unmet("gpus>=2", GPU) == "needs gpus>=2, this device has 1"
@@ -103,7 +104,7 @@ def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(monkeypatch: 
 
 @pytest.mark.parametrize("need", ["sm>8", "GPU", "gpus>=two", "cuda>=12", ""])
 def test_a_need_of_no_known_form_is_refused(need: str) -> None:
-    with pytest.raises(ValueError, match=r"unknown need .*valid: cuda, sm>=X\.Y"):
+    with pytest.raises(ValueError, match=r"unknown need .*valid: cpu, cuda, sm>=X\.Y"):
         devices.unmet(need, CPU)
 
 
