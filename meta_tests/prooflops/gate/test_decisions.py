@@ -172,7 +172,8 @@ def test_a_known_drift_is_held_against_a_change_between_sessions(floor: float, v
     rule = ReplicateRule(replicate_plan(1, paired=False), floors={"a": floor}, paired=False)
     both: Any = {"a": ([timed(1 + i / 1000) for i in range(20)], [timed(1.1)] * 50)}
     (row,) = look_at(both, rule)[0]
-    assert (row.verdict, row.effect.floor) == (verdict, floor)
+    (early,) = look_at({"a": (both["a"][0], both["a"][1][:3])}, rule)[0]
+    assert (row.verdict, row.effect.floor, early.effect.floor) == (verdict, floor, floor)
 
 
 def test_a_change_that_is_not_suspected_yet_needs_the_pairs_that_confirm_as_well() -> None:

@@ -1,5 +1,6 @@
 """The trend of each benchmark: one series per machine and method, its changes named by record and commit."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,24 @@ def test_a_row_has_the_first_and_the_last_time_and_says_where_records_are_too_fe
 def test_a_bar_is_as_high_as_its_share_of_the_range_and_noise_has_none() -> None:
     assert trend.sparkline([9.0, *[1.0] * 23, 2.0]) == "▁" * 23 + "█", "the newest 24 are shown"
     assert (trend.sparkline([1.0, 1.03001]), trend.sparkline([1.0, 1.02999])) == ("▁█", "▁▁")
+
+
+def test_trends_with_enough_records_are_a_section_of_the_report_the_changed_ones_first() -> None:
+    found = []
+    series_of = {"steady": [1.0] * 8, "few": [1.0] * 7, "steps": times((1.0, 12), (1.3, 12)), "other": [1.0] * 9}
+    for name, series in series_of.items():
+        for index, time_s in enumerate(series):
+            one = summary(index, time_s)
+            found.append(replace(one, benchmarks={name: one.benchmarks["bench/test_a.py::test_a"]}))
+    enough = trend.long_enough(found, {"steady", "few", "steps"})
+    assert [each.name for each in enough] == ["steps", "steady"]
+    lines = trend.markdown(enough)
+    assert lines[:3] == ["## Trend", "", "| benchmark | records | first | last | trend | changes of level |"]
+    assert lines[-2:] == ["Changes of level by more than 3%, by ranks.", ""]
+    assert lines[-4].startswith("| steady | 8 | 1.00 s | 1.00 s |")
+    assert trend.markdown([]) == []
+    assert trend.sparkline([1.0, 1.03]) == "▁▁", "a bar for more than 3 %"
+    assert len(trend.trends([summary(index, 1.0) for index in range(301)])[0].records) == 300
 
 
 def test_another_machine_or_method_begins_a_series_of_its_own() -> None:
