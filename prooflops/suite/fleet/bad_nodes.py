@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from prooflops.statistics.outliers import (
@@ -19,8 +19,9 @@ from prooflops.statistics.outliers import (
     LEVEL,
     Deviation,
     deviations,
-    least_share,
-    middle_and_scale,
+    deviations_at,
+    distances_and_scale,
+    scores,
     tail_freedom,
 )
 from prooflops.suite.fleet.nodes import NodeRun
@@ -123,33 +124,31 @@ def by_benchmark(runs: Mapping[str, NodeRun]) -> Times:
 
 def compare(times: Times) -> dict[str, dict[str, Deviation]]:
     """Every machine's deviation in each benchmark that enough have, and under OVERALL in all of them together."""
-    import numpy as np
-
-    shared = {name: row for name, row in times.items() if len(row) >= FEWEST}
-    if not shared:
+    nodes = {name: list(row) for name, row in times.items() if len(row) >= FEWEST}
+    if not nodes:
         return {}
-    found = {name: dict(zip(row, deviations(list(row.values())), strict=True)) for name, row in shared.items()}
-    freedom = tail_freedom([each.z for row in found.values() for each in row.values()])
-    for name, row in found.items():
-        _, scale = middle_and_scale(np.log([*shared[name].values()]))
-        least = least_share(scale, len(row), LEVEL / (2 * len(shared)), freedom)
-        found[name] = {node: replace(each, least=least) for node, each in row.items()}
-    scores = overall_scores(shared)
-    if len(scores) >= FEWEST:
-        values = [math.exp(score) for score in scores.values()]
-        freedom = tail_freedom(list(scores.values()))
-        found[OVERALL] = dict(zip(scores, deviations(values, tests=2, freedom=freedom), strict=True))
+    measured = {name: distances_and_scale(list(times[name].values())) for name in nodes}
+    freedom = tail_freedom([z for distances, scale in measured.values() for z in scores(distances, scale)])
+    level = LEVEL / (2 * len(nodes))
+    found = {
+        name: dict(zip(nodes[name], deviations_at(distances, scale, level, freedom), strict=True))
+        for name, (distances, scale) in measured.items()
+    }
+    overall = overall_distances(nodes, {name: distances for name, (distances, _) in measured.items()})
+    if len(overall) >= FEWEST:
+        values = [math.exp(distance) for distance in overall.values()]
+        freedom = tail_freedom(list(overall.values()))
+        found[OVERALL] = dict(zip(overall, deviations(values, tests=2, freedom=freedom), strict=True))
     return found
 
 
-def overall_scores(times: Times) -> dict[str, float]:
+def overall_distances(nodes: Mapping[str, Sequence[str]], distances: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Of each machine that ran at least half of the benchmarks: its median log distance from the median machine."""
-    distances: dict[str, list[float]] = {}
-    for row in times.values():
-        middle = math.log(median(row.values()))
-        for node, time_s in row.items():
-            distances.setdefault(node, []).append(math.log(time_s) - middle)
-    return {node: median(group) for node, group in distances.items() if 2 * len(group) >= len(times)}
+    groups: dict[str, list[float]] = {}
+    for name, row in distances.items():
+        for node, distance in zip(nodes[name], row, strict=True):
+            groups.setdefault(node, []).append(distance)
+    return {node: median(group) for node, group in groups.items() if 2 * len(group) >= len(distances)}
 
 
 def far_nodes(found: Mapping[str, Mapping[str, Deviation]]) -> tuple[dict[str, dict[str, Deviation]], list[str]]:

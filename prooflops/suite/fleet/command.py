@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,19 @@ from prooflops.suite.report.drawing import Table
 MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
 
 
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Without Python's collector of cycles: it would look at all that was read again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@collector_off()
 def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
     """The whole of `--report-compare`; 1 where a machine is bad by two runs. Raises UsageError for a bad argument."""
     try:

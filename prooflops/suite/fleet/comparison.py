@@ -28,13 +28,11 @@ class Column:
     @cached_property
     def verdicts(self) -> Mapping[str, Counter[str]]:
         """By claim, how many of the machines gave each verdict."""
-        found: dict[str, Counter[str]] = {}
+        each: dict[str, list[str]] = {}
         for run in self.runs:
             for claim, verdict in run.verdicts.items():
-                if claim not in found:
-                    found[claim] = Counter()
-                found[claim][verdict] += 1
-        return found
+                each.setdefault(claim, []).append(verdict)
+        return {claim: Counter(verdicts) for claim, verdicts in each.items()}
 
     def verdict(self, claim: str) -> str:
         counts = self.verdicts.get(claim, Counter())
@@ -51,9 +49,14 @@ class Column:
         times = [run.times_s[name] for run in self.runs if name in run.times_s]
         return median(times) if times else None
 
-    def spread(self, name: str) -> float:
-        """The widest among its runs, as a share of the median."""
-        return max((run.benchmarks[name].spread for run in self.runs if name in run.benchmarks), default=0.0)
+    @cached_property
+    def spreads(self) -> Mapping[str, float]:
+        """Of each benchmark the widest among its runs, as a share of the median."""
+        found: dict[str, float] = {}
+        for run in self.runs:
+            for name, bench in run.benchmarks.items():
+                found[name] = max(found.get(name, 0.0), bench.spread)
+        return found
 
 
 def columns(runs: Sequence[NodeRun]) -> list[Column]:
@@ -123,7 +126,7 @@ def times(shown: Sequence[Column]) -> list[list[str]]:
 
     A quotient is marked "~" where it lies within the spreads of the two, and says nothing then.
     """
-    names = dict.fromkeys(name for column in shown for run in column.runs for name in run.benchmarks)
+    names = dict.fromkeys(name for column in shown for name in column.spreads)
     rows = []
     for name in names:
         first = shown[0].time_s(name)
@@ -133,7 +136,7 @@ def times(shown: Sequence[Column]) -> list[list[str]]:
             if not first or not time_s:
                 cells.append(engineering(time_s, "s") if time_s else "-")
                 continue
-            within = abs(time_s / first - 1) <= max(shown[0].spread(name), column.spread(name))
+            within = abs(time_s / first - 1) <= max(column.spreads.get(name, 0.0), shown[0].spreads.get(name, 0.0))
             cells.append(f"{'~ ' if within else ''}{time_s / first:.2f}x")
         rows.append([name.rpartition("::")[2].removeprefix("test_"), *cells])
     return rows

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from prooflops.suite.report.measurement import Measurement
@@ -112,8 +113,9 @@ def _node_run(record: Any, source: str) -> NodeRun:
         kind=str(fingerprint["name"]),
         date=str(record.get("datetime") or ""),
         fingerprint=fingerprint,
-        benchmarks={bench.fullname: bench for bench in benchmarks},
-        verdicts={str(row["id"]): str(row["verdict"]) for row in ours.get("verdicts", [])},
+        benchmarks={intern(bench.fullname): bench for bench in benchmarks},
+        # One string for all records: what is asked for again and again is then found sooner.
+        verdicts={intern(str(row["id"])): intern(str(row["verdict"])) for row in ours.get("verdicts", [])},
         partial=str(ours.get("partial") or ""),
         source=source,
     )
