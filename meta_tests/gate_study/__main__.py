@@ -16,33 +16,16 @@ from pathlib import Path
 
 from meta_tests.gate_study import runs
 from meta_tests.gate_study.tables import TABLES
+from meta_tests.page_tables import part_of, with_part
 
 GUIDE = Path(__file__).parents[2] / "docs" / "gate.md"
+COMMAND = "make gate-study"
 SESSIONS = (  # the loaded ones last: a load may run on for some seconds after its session
     ("quiet", ()),
     ("planted", ("--planted", "--quads", "40")),
     ("third", ("--load", "third")),
     ("loaded", ("--load", "half")),
 )
-
-
-def markers(name: str) -> tuple[str, str]:
-    return f"<!-- {name}: written by `make gate-study` -->", f"<!-- end of {name} -->"
-
-
-def with_table(text: str, name: str, table: str) -> str:
-    """The guide with one of its tables replaced. Raises ValueError where its markers are missing."""
-    begin, end = markers(name)
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise ValueError(f"docs/gate.md should hold the markers {begin!r} and {end!r} once each")
-    before, rest = text.split(begin)
-    return f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end)[1]}"
-
-
-def table_of(text: str, name: str) -> str:
-    """The table that the guide holds."""
-    begin, end = markers(name)
-    return text.split(begin)[1].split(end, maxsplit=1)[0].strip()
 
 
 def collect(processes: int) -> None:
@@ -77,9 +60,9 @@ def main() -> int:
     for name, table in TABLES.items():
         start = time.perf_counter()
         new = table()
-        if table_of(text, name) != new:
+        if part_of(text, name, COMMAND) != new:
             wrong.append(name)
-        text = with_table(text, name, new)
+        text = with_part(text, name, COMMAND, new)
         print(f"## {name} ({time.perf_counter() - start:.0f} s)\n\n{new}\n", flush=True)
     if options.check:
         print(f"docs/gate.md differs in: {', '.join(wrong)}" if wrong else "docs/gate.md holds these tables")

@@ -13,6 +13,7 @@ from meta_tests.gate_study import field, replay, runs, tables
 from meta_tests.gate_study.collect import schedule
 from meta_tests.gate_study.field_table import table
 from meta_tests.gate_study.simulate import SCENARIOS, outcome
+from meta_tests.page_tables import part_of, with_part
 from prooflops.statistics.decision_rule import Decision
 from prooflops.statistics.effects import paired
 from prooflops.statistics.noise import location
@@ -23,16 +24,16 @@ QUICK = ("data", "false alarms", "power", "minutes", "real slowdowns")  # the ot
 
 @pytest.mark.parametrize("name", QUICK)
 def test_the_guide_holds_what_the_replay_of_the_committed_runs_says(name: str) -> None:
-    held, should = command.table_of(command.GUIDE.read_text(), name), tables.TABLES[name]()
+    held, should = part_of(command.GUIDE.read_text(), name, command.COMMAND), tables.TABLES[name]()
     assert held == should, f"docs/gate.md has another table of {name}: run `make gate-study`\n{should}"
 
 
 def test_the_guide_has_a_place_for_every_table() -> None:
     text = command.GUIDE.read_text()
     for name in tables.TABLES:
-        assert command.table_of(text, name), f"docs/gate.md has no table of {name}: run `make gate-study`"
+        assert part_of(text, name, command.COMMAND), f"docs/gate.md has no table of {name}: run `make gate-study`"
     with pytest.raises(ValueError, match="should hold the markers"):
-        command.with_table(text, "no such table", "")
+        with_part(text, "no such table", command.COMMAND, "")
 
 
 def test_the_study_replays_the_figure_that_the_gate_takes() -> None:

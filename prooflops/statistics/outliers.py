@@ -125,7 +125,7 @@ def threshold(machines: int, level: float, freedom: float = math.inf) -> float:
     if machines < FEWEST:
         raise ValueError(f"machines must be at least {FEWEST}, got {machines}")
     if machines > LARGEST_SIMULATED:
-        return student_z(level / (2 * machines), freedom) * (1 + 3 / machines**0.5 / 5)
+        return student_z(level / (2 * machines), freedom) * (1 + 0.6 / math.sqrt(machines))
     random = np.random.default_rng(machines)
     farthest = []
     for _ in range(math.ceil(min(25 / level, 200_000) / 10_000)):

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from meta_tests import page_tables
 from prooflops.suite.fleet.bad_nodes import Fleet, fleet
+from prooflops.suite.fleet.command import collector_off
 from prooflops.suite.fleet.nodes import NodeRun
 from prooflops.suite.report.measurement import Measurement
 
 BENCHMARKS = 60
+FLEETS = {8: 400, 64: 100, 1024: 20}  # simulated for each number of machines
+PAGE, COMMAND = "docs/many-machines.md", "python -m meta_tests.prooflops.suite.fleet.simulated"
 
 
 @dataclass(frozen=True)
@@ -65,31 +68,30 @@ def found(nodes: int, share: float, by: float, spread: Spread, fleets: int) -> t
     return tuple(fleet("card", runs(nodes, bad, by, seed, spread)) for seed in range(fleets))
 
 
-def table(fleets: dict[int, int]) -> list[str]:
-    """Markdown: `fleets` simulated for each number of machines."""
-    rows = [
-        "| machines | spread | healthy: named at first | after the second run | bad: 3 % | 5 % | 10 % | others named |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for nodes, count in fleets.items():
-        for spread in SPREADS:
-            healthy = found(nodes, 0.0, 0.0, spread, count)
-            first = sum(bool(each.named) for each in healthy)
-            after = sum(bool(each.bad) for each in healthy)
-            hits, wrong = [], 0
-            for by in (0.03, 0.05, 0.10):
-                shares = []
-                for share in (0.01, 0.05):
-                    bad = max(round(nodes * share), 1)
-                    expected = {f"node-{node}" for node in range(bad)}
-                    planted = found(nodes, share, by, spread, max(count // 4, 4))
-                    named = [{named.node for named in each.bad} for each in planted]
-                    shares.append(sum(len(each & expected) for each in named) / (bad * len(planted)))
-                    wrong += sum(len(each - expected) for each in named)
-                hits.append(" / ".join(f"{each:.0%}" for each in shares))
-            cells = [str(nodes), spread.name, f"{first} of {count}", f"{after} of {count}", *hits, str(wrong)]
-            rows.append(f"| {' | '.join(cells)} |")
-    return rows
+HEAD = [
+    "| machines | they differ by | healthy fleets: suspects | by two runs | found: 3 % | 5 % | 10 % | wrongly named |",
+    "|---|---|---|---|---|---|---|---|",
+]
+
+
+@collector_off()
+def row(nodes: int, spread: Spread, fleets: int) -> str:
+    """Markdown: how many of so many healthy fleets have a machine named, and which share of bad ones is found."""
+    healthy = found(nodes, 0.0, 0.0, spread, fleets)
+    first = sum(bool(each.named) for each in healthy)
+    after = sum(bool(each.bad) for each in healthy)
+    hits, wrong = [], 0
+    for by in (0.03, 0.05, 0.10):
+        shares = []
+        for bad in dict.fromkeys(max(round(nodes * share), 1) for share in (0.01, 0.05)):
+            expected = {f"node-{node}" for node in range(bad)}
+            planted = found(nodes, bad / nodes, by, spread, max(fleets // 4, 4))
+            named = [{named.node for named in each.bad} for each in planted]
+            shares.append(sum(len(each & expected) for each in named) / (bad * len(planted)))
+            wrong += sum(len(each - expected) for each in named)
+        hits.append(", ".join(f"{each:.0%}" for each in shares))
+    cells = [str(nodes), spread.name, f"{first} of {fleets}", f"{after} of {fleets}", *hits, str(wrong)]
+    return f"| {' | '.join(cells)} |"
 
 
 def write_records(folder: Path, record: dict[str, Any], nodes: int, bad: int, by: float, seed: int = 0) -> None:
@@ -108,4 +110,9 @@ def write_records(folder: Path, record: dict[str, Any], nodes: int, bad: int, by
 
 
 if __name__ == "__main__":
-    print("\n".join(table({8: 400, 64: 200, 1024: 40} if len(sys.argv) < 2 else {8: int(sys.argv[1])})))
+    made = list(HEAD)
+    for machines, count in FLEETS.items():
+        for each in SPREADS:
+            made.append(row(machines, each, count))
+            print(made[-1], flush=True)
+    page_tables.write(PAGE, "fleets", COMMAND, "\n".join(made))

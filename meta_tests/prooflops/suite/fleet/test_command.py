@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from meta_tests.prooflops.suite.fleet.simulated import write_records
+from meta_tests.conftest import ROOT
+from meta_tests.page_tables import part_of
+from meta_tests.prooflops.suite.fleet.simulated import COMMAND, FLEETS, PAGE, SPREADS, row, write_records
 from meta_tests.prooflops.suite.fleet.test_nodes import RECORD
+from meta_tests.prooflops.suite.report.evidence_record import evidence_record
 from prooflops.suite.fleet import command
+from prooflops.suite.registry import load_registry
 
 HOSTILE = '<script>alert("x")</script>\u202e'
 
@@ -50,8 +54,16 @@ def test_a_wrong_source_is_a_usage_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.prove
-def test_a_thousand_records_are_compared_in_seconds(tmp_path: Path) -> None:
-    write_records(tmp_path / "first", RECORD, 1024, 10, 0.1)
+def test_a_thousand_records_of_whole_runs_are_compared_in_seconds(tmp_path: Path) -> None:
+    record = evidence_record(load_registry(ROOT / "test_claims" / "registry"))
+    write_records(tmp_path / "first", record, 1024, 10, 0.1)  # 350 KB each
     began = time.process_time()
     command.run(config(tmp_path, tmp_path / "first"), lambda line: None)
     assert time.process_time() - began < 10
+
+
+@pytest.mark.prove
+def test_the_document_has_the_table_of_simulated_fleets() -> None:
+    held = part_of((ROOT / PAGE).read_text(encoding="utf-8"), "fleets", COMMAND)
+    nodes, fleets = next(iter(FLEETS.items()))
+    assert row(nodes, SPREADS[0], fleets) in held, f"run {COMMAND}"
