@@ -92,10 +92,9 @@ def _folder(nodeid: str) -> str:
 def minutes(seconds: float) -> str:
     """A time for people.
 
-    >>> minutes(4.2), minutes(93), minutes(7262)
-    ('4 s', '1 min 33 s', '2 h 1 min')
+    >>> minutes(4.2), minutes(93), minutes(600), minutes(7262)
+    ('4 s', '1 min 33 s', '10 min', '2 h 1 min')
     """
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole // 60 % 60} min"
+    parts = {"h": whole // 3600, "min": whole // 60 % 60, "s": whole % 60 if whole < 3600 else 0}
+    return " ".join(f"{count} {unit}" for unit, count in parts.items() if count) or "0 s"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prooflops.console.progress import minutes
 from prooflops.gate.processes import Replicate
 from prooflops.statistics.plan import Plan
 
@@ -86,13 +87,13 @@ class ProcessPlan:
             chosen = f"{chosen}, {own}" if paced else own
         text = (
             f"{len(names)} benchmarks ({chosen}; {self.besides_s:.1f} s a process besides): about "
-            f"{in_words(self.pairs * pair_s)} for {self.pairs} pairs"
+            f"{minutes(self.pairs * pair_s)} for {self.pairs} pairs"
         )
         if self.most_pairs > self.pairs:
-            text += f", {in_words(min(self.most_pairs * pair_s, self.budget_s))} at most where they must be confirmed"
+            text += f", {minutes(min(self.most_pairs * pair_s, self.budget_s))} at most where they must be confirmed"
         if not self.fits(names):
             text += (
-                f". No more than {int(self.budget_s / pair_s)} pairs fit into {in_words(self.budget_s)}, and fewer "
+                f". No more than {int(self.budget_s / pair_s)} pairs fit into {minutes(self.budget_s)}, and fewer "
                 f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}, or fewer benchmarks"
             )
         return text
@@ -129,13 +130,3 @@ def paces(usual_s: float, own_s: Mapping[str, float]) -> Paces:
     return {
         name: {"max_time": round(each_s, 4), "min_rounds": ROUNDS} for name, each_s in {"": usual_s, **own_s}.items()
     }
-
-
-def in_words(seconds: float) -> str:
-    """A duration as people say it.
-
-    >>> in_words(42.3), in_words(80), in_words(600)
-    ('42 s', '1 min 20 s', '10 min')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest or not minutes else [])])

@@ -1,4 +1,4 @@
-"""verdicts.json: what a run found, for programs. Its form is an interface: `verdicts.schema.json`, docs/verdicts.md."""
+"""verdicts.json: what a run found, for programs. Its form is an interface: `verdicts.schema.json`, docs/validate.md."""
 
 from __future__ import annotations
 

@@ -10,9 +10,14 @@ from prooflops.suite.evidence.folder import Folder
 from prooflops.suite.registry import Registry
 
 
+def evidence_folder() -> Folder:
+    """The first evidence."""
+    return Folder(min(path for path in (ROOT / "results").iterdir() if path.is_dir()))
+
+
 def evidence_record(registry: Registry) -> dict[str, Any]:
-    """The first evidence as a record of one run, with the verdicts that its tests give today."""
-    folder = Folder(min(path for path in (ROOT / "results").iterdir() if path.is_dir()))
+    """It as a record of one run, with the verdicts that its tests give today."""
+    folder = evidence_folder()
     plan, ended = folder.plan, folder.ended()
     return {
         "datetime": "2026-11-22T03:30:00+00:00",
