@@ -41,6 +41,7 @@ class Measurement:
         self.here = Side("this side", sides.python_here(), config.rootpath)
         self.title, self.lines = "", list[str]()
         self.rows: list[Row] = []
+        self.newest: Replicate | None = None  # of this side
         self.table: list[list[str]] = []
         self.begun = self.timing_since = self.said_at = time.monotonic()
 
@@ -53,6 +54,7 @@ class Measurement:
         done = self.replicates.run(side, files, ids, benchmarks_only, paces)
         if side == self.here:
             self.reports.add(done)
+            self.newest = done
         return done
 
     def run_here(
@@ -124,6 +126,22 @@ class Measurement:
             f"{pacing.taken} {'pairs' if paired else 'replicates'} in {time.monotonic() - self.begun:.0f} s, "
             f"{pacing.repeated} measurements repeated because other work competed"
         )
+
+    def store_verdicts(self) -> None:
+        """Keeps what was said of each time beside the records of this machine, for their plots."""
+        if not (self.newest and self.newest.fingerprint):
+            return
+        verdicts = [
+            {"name": row.name, "verdict": row.verdict, "ratio": row.effect.ratio if row.effect else None}
+            for row in self.rows
+            if row.quantity == TIME
+        ]
+        own = records.fingerprint_id(self.newest.fingerprint)
+        commit = (self.newest.record.get("commit_info") or {}).get("id")
+        if verdicts:
+            with self.storing():
+                content = {"commit": commit, "compared": self.title, "verdicts": verdicts}
+                records.append_verdicts(self.settings.folder, own, content)
 
     @contextmanager
     def storing(self) -> Generator[None, None, None]:

@@ -50,6 +50,7 @@ class Gate:
             found = self.measurement = Measurement(self.config, self.settings, replicates)
             try:
                 self.measure(session, found)
+                found.store_verdicts()
             except ReplicateFailed as failed:
                 broken = str(failed)
                 found.title = found.title or "not finished"

@@ -2,6 +2,7 @@
 
     <history>/<fingerprint>/<moment>-<unique>.json     one run; appended, written atomically, never edited
     <history>/<fingerprint>/baselines/<name>.json      which of these records a name stands for
+    <history>/<fingerprint>/gate/<moment>-<unique>.json     what one run of the gate said of each benchmark's time
     <history>/<fingerprint>/noise-floor.json           the noise and drift of this machine, by --gate-noise-floor
 
 No torch, numpy or scipy here: reading a history must be cheap.
@@ -79,6 +80,27 @@ def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, An
     path = folder / fingerprint_id(fingerprint) / f"{moment}-{uuid.uuid4().hex[:8]}.json"
     write_atomically(path, as_text(record))
     return path
+
+
+def append_verdicts(folder: Path, own: str, content: Mapping[str, Any]) -> Path | None:
+    """Adds what a run of the gate said, beside the records of this fingerprint; None where there are none."""
+    if not (folder / own).is_dir():
+        return None
+    moment = datetime.now(timezone.utc)
+    path = folder / own / "gate" / f"{moment:%Y%m%dT%H%M%S.%fZ}-{uuid.uuid4().hex[:8]}.json"
+    write_atomically(path, as_text({"datetime": moment.isoformat(), **content}))
+    return path
+
+
+def gate_verdicts(folder: Path, own: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Of each run of the gate, oldest first: its moment, a benchmark's name, and what it said of it.
+
+    Files that are truncated or not ours are passed over: they are no figures, and nothing is decided by them.
+    """
+    for path in sorted((folder / own / "gate").glob("*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            yield from ((str(content["datetime"]), str(row["name"]), row) for row in content["verdicts"])
 
 
 def as_text(record: Mapping[str, Any]) -> str:

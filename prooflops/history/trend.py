@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from prooflops.console.tables import engineering, markdown_table
 from prooflops.history.records import Summary
@@ -23,6 +24,7 @@ class Trend:
     records: tuple[Summary, ...]
     times_s: tuple[float, ...]
     changes: tuple[Change, ...]
+    verdicts: tuple[tuple[str, str], ...] = ()  # of the gate, oldest first: when, and what it said: "SLOWER 1.104"
 
 
 def trends(summaries: Sequence[Summary], *, level: float = LEVEL) -> list[Trend]:
@@ -87,6 +89,20 @@ def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Tr
     """The trends of the benchmarks of these names that have enough records for a change to show, changed ones first."""
     found = [each for each in trends(summaries) if each.name in names and len(each.records) >= 2 * FEWEST]
     return sorted(found, key=lambda trend: not trend.changes)
+
+
+def with_verdicts(found: Sequence[Trend], said: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[Trend]:
+    """The trends with what the gate said of each since its first record, by `gate_verdicts` of records."""
+    by_name: dict[str, list[tuple[str, str]]] = {}
+    for moment, name, row in said:
+        ratio = row.get("ratio")
+        text = f"{row.get('verdict')} {ratio:.3f}" if isinstance(ratio, float) else str(row.get("verdict"))
+        by_name.setdefault(name, []).append((moment, text))
+    kept = [
+        tuple(each for each in by_name.get(trend.name, ()) if each[0][:19] >= trend.records[0].moment[:19])
+        for trend in found
+    ]
+    return [replace(trend, verdicts=verdicts) for trend, verdicts in zip(found, kept, strict=True)]
 
 
 def markdown(found: Sequence[Trend]) -> list[str]:

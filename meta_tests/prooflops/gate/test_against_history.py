@@ -1,5 +1,6 @@
 """Processes of this side against stored ones."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -28,6 +29,10 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     assert "SLOWER: test_foreign.py::test_busy_loop" in done.output
     assert "flops is 3000, but was 600" in done.output
     assert worktrees(foreign) == 1, "the worktree of the baseline's commit is still there"
+    (file,) = (foreign / ".prooflops" / "history").glob("*/gate/*.json")
+    (said,) = json.loads(file.read_text())["verdicts"]
+    assert (said["name"], said["verdict"]) == ("test_foreign.py::test_busy_loop", "SLOWER")
+    assert said["ratio"] > 2, said
     shutil.rmtree(foreign / ".git")
     done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
     assert done.code == 1

@@ -9,6 +9,7 @@ import pytest
 from meta_tests.prooflops.statistics.simulated import times
 from prooflops.history import records, trend
 from prooflops.history.records import Summary, Timed
+from prooflops.suite.report.html import trend_row
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.writing import trends_of
 
@@ -33,6 +34,23 @@ def test_a_row_has_the_first_and_the_last_time_and_says_where_records_are_too_fe
     few = [summary(index, time_s) for index, time_s in enumerate([1.0, *[1.5] * 5, 2.0])]
     row = trend.table(trend.trends(few))[1]
     assert [*row[1:4], row[-1]] == ["7", "1.00 s", "2.00 s", "too few records"]
+
+
+def test_what_the_gate_said_is_kept_beside_the_records_and_shown_where_it_ran(tmp_path: Path) -> None:
+    assert records.append_verdicts(tmp_path, "cpu-1", {"verdicts": []}) is None, "where the machine has no records"
+    (tmp_path / "cpu-1" / "gate").mkdir(parents=True)
+    (tmp_path / "cpu-1" / "gate" / "0.json").write_text("{torn", encoding="utf-8")
+    name = "bench/test_a.py::test_a"
+    for verdict, ratio in (("SLOWER", 1.104), ("INCONCLUSIVE", None)):
+        rows = [{"name": name, "verdict": verdict, "ratio": ratio}]
+        assert records.append_verdicts(tmp_path, "cpu-1", {"verdicts": rows})
+    found = trend.trends([summary(index, 1.0) for index in range(12)])
+    (shown,) = trend.with_verdicts(found, records.gate_verdicts(tmp_path, "cpu-1"))
+    assert [text for _, text in shown.verdicts] == ["SLOWER 1.104", "INCONCLUSIVE"]
+    earlier = replace(shown, verdicts=(("2026-11-01T04:30:00", "SLOWER 1.104"),))
+    row = trend_row(earlier)
+    assert row["gate"] == [{"x": f"{240 * 4.5 / 11:.1f}", "said": "SLOWER 1.104", "alarm": True}]
+    assert row["said"] == "gate: SLOWER 1.104 on 2026-11-01"
 
 
 def test_a_bar_is_as_high_as_its_share_of_the_range_and_noise_has_none() -> None:

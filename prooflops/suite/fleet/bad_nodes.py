@@ -191,8 +191,9 @@ def common_traits(named: Mapping[str, Mapping[str, str]], healthy: Sequence[Mapp
     """What all of the machines named have, and at most half of the others."""
     counts = Counter(pair for traits in named.values() for pair in traits.items())
     rest = Counter(pair for traits in healthy for pair in traits.items())
+    those = "the one" if len(named) == 1 else f"all {len(named)}"
     return [
-        f"{key} {value}: all {len(named)} named, {rest[key, value]} of {len(healthy)} others"
+        f"{key} {value}: {those} named, {rest[key, value]} of {len(healthy)} others"
         for (key, value), count in sorted(counts.items())
         if count == len(named) and 2 * rest[key, value] <= len(healthy)
     ]

@@ -57,6 +57,7 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
         unreadable=unreadable,
         tables={title: Table(rows[0], rows[1:]) for title, rows in tables.items()},
         nodes=len({run.node for run in runs}),
+        days=days_of(runs),
     )
     for line in lines:
         say(line)
@@ -85,11 +86,10 @@ def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[l
 
 def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
     """What was compared, who is named, and what could not be seen."""
-    days = sorted({run.date[:10] for run in runs})
-    lines = [f"{len(runs)} runs of {len({run.node for run in runs})} machines, {days[0]} to {days[-1]}"]
+    lines = [f"{len(runs):,} runs of {len({run.node for run in runs}):,} machines, {days_of(runs)}"]
     for fleet in found:
-        lines.append(f"{fleet.kind}, {len(fleet.nodes)} machines: {summary(fleet)}; {fleet.limits}")
-        lines += [described(named) for named in fleet.named[:MOST_PRINTED]]
+        lines.append(f"{fleet.kind}, {len(fleet.nodes):,} machines: {summary(fleet)}; {fleet.limits}")
+        lines += [f"{named.state}: {named.node}: {described(named)}" for named in fleet.named[:MOST_PRINTED]]
         if len(fleet.named) > MOST_PRINTED:
             lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")
         if fleet.named and fleet.named[0].common:
@@ -99,6 +99,12 @@ def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
     return lines
 
 
+def days_of(runs: list[NodeRun]) -> str:
+    """From the first day to the last, or the one day of all."""
+    days = sorted({run.date[:10] for run in runs})
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
+
 def summary(fleet: Fleet) -> str:
     states = [named.state for named in fleet.named]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
@@ -106,7 +112,7 @@ def summary(fleet: Fleet) -> str:
 
 
 def described(named: Named) -> str:
-    """One machine that is named: how much slower, where, and what is to be done."""
+    """Of a machine that is named: how much slower it is, where, and what is to be done."""
     overall = named.slower.get(OVERALL)
     single = {name: each for name, each in named.slower.items() if name != OVERALL}
     parts = [f"{overall.share:.1%} slower overall (named from {overall.least:.1%} on)"] if overall else []
@@ -120,4 +126,4 @@ def described(named: Named) -> str:
     if named.state != SUSPECT:
         beside = f"beside {named.beside}" if named.beside else "without a good machine beside it"
         then = f"a second run, {beside}, {'says the same' if named.state == 'bad' else 'does not say so'}"
-    return f"{named.state}: {named.node}: {'; '.join(parts)}; {then}"
+    return f"{'; '.join(parts)}; {then}"

@@ -107,8 +107,9 @@ def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str
     for dtype in dtypes:
         best = [column.best(dtype) for column in shown]
         rows.append([f"{dtype}, best rate", *(bench.rate_text if bench else "-" for bench in best)])
-        shares = [share(bench.info.get("mfu"), "no peak on record") if bench else "-" for bench in best]
-        rows.append([f"{dtype}, of the vendor's peak", *shares])
+        if any(bench and bench.info.get("mfu") for bench in best):
+            shares = [share(bench.info.get("mfu"), "no peak on record") if bench else "-" for bench in best]
+            rows.append([f"{dtype}, of the vendor's peak", *shares])
         if prices:
             rows.append([f"{dtype}, USD per 10^18 FLOPs", *map(price, shown, best, [prices] * len(shown))])
     return rows

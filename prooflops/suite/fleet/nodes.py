@@ -96,7 +96,7 @@ def _records(source: str) -> Iterator[tuple[str, Any]]:
     if not path.exists():
         raise ValueError(f"--report-compare {source}: there is no such folder or file")
     for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
-        if file.parent.name != "baselines" and file.name not in ("noise-floor.json", "verdicts.json"):
+        if file.parent.name not in ("baselines", "gate") and file.name not in ("noise-floor.json", "verdicts.json"):
             try:
                 yield str(file), json.loads(file.read_bytes())
             except (OSError, ValueError) as error:

@@ -163,4 +163,16 @@ def trend_row(each: Trend) -> dict[str, Any]:
         "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in points),
         "marks": [f"{240 * (change.index - 0.5) / last:.1f}" for change in each.changes],
         "changes": trend.describe_changes(each) if each.changes else "",
+        "gate": [
+            {"x": f"{240 * place / last:.1f}", "said": said, "alarm": said.startswith("SLOWER")}
+            for place, said in zip(places_of_verdicts(each), (text for _, text in each.verdicts), strict=True)
+        ],
+        "said": f"gate: {each.verdicts[-1][1]} on {each.verdicts[-1][0][:10]}" if each.verdicts else "",
     }
+
+
+def places_of_verdicts(each: Trend) -> list[float]:
+    """Where among the records the gate ran: half way between the last one before it and the next."""
+    moments = [record.moment[:19] for record in each.records]
+    before = [sum(moment <= when[:19] for moment in moments) for when, _ in each.verdicts]
+    return [min(count - 0.5, len(moments) - 1.0) for count in before]

@@ -80,4 +80,5 @@ def trends_of(config: pytest.Config, records: Path, report: RunReport, names: Co
         return []
     own = history.fingerprint_id(report.machine)
     listed = history.summaries(records, settings(config).exact, only=own, newest=trend.LONGEST)
-    return trend.long_enough([each for each in listed if isinstance(each, history.Summary)], names)
+    found = trend.long_enough([each for each in listed if isinstance(each, history.Summary)], names)
+    return trend.with_verdicts(found, history.gate_verdicts(records, own))
