@@ -79,7 +79,7 @@ def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[l
     head = [column.title for column in shown]
     return {
         "Claims that differ": [["claim", *head], *comparison.differing_claims(shown)],
-        "Best rate of each dtype": [["", *head], *comparison.rates(shown, prices)],
+        "Best rate of each dtype": [["dtype", *head], *comparison.rates(shown, prices)],
         f"Time, against {shown[0].title}": [["benchmark", *head], *comparison.times(shown)],
     }
 
