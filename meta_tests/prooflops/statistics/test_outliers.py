@@ -17,8 +17,8 @@ from prooflops.statistics.outliers import (
     TAIL,
     Deviation,
     deviations,
+    distances_and_scale,
     least_share,
-    middle_and_scale,
     tail_freedom,
     threshold,
 )
@@ -85,7 +85,9 @@ def test_the_figures_of_the_rule_are_those_that_the_documents_state() -> None:
 
 def test_a_deviation_is_the_share_and_the_robust_deviations_from_the_median() -> None:
     times = [8.0, 16.0, 16.0, 32.0, 64.0, 4.0, 16.0]
-    assert middle_and_scale(np.log(times)) == pytest.approx((math.log(16), 1.4826 * math.log(2)))
+    distances, scale = distances_and_scale(times)
+    assert distances == pytest.approx([math.log(time_s / 16) for time_s in times])
+    assert scale == pytest.approx(1.4826 * math.log(2))
     found = deviations(times)
     assert [each.share for each in found] == pytest.approx([-1, 0, 0, 1, 3, -3, 0])
     assert [each.z for each in found] == pytest.approx([z / 1.4826 for z in (-1, 0, 0, 1, 2, -2, 0)])
