@@ -87,7 +87,7 @@ def napkin(asked: argparse.Namespace) -> Lines:
         shown = f"{devices:,} × {device.label} of {with_unit(peak, 'FLOP/s')}"
         yield "time", f"{days:,.1f} days at an MFU of {asked.mfu:.0%} on {shown}"
     yield from held(asked, model, sequence)
-    yield from fitting(asked, model, device, devices, batch, sequence, peak)
+    yield from fitting(asked, model, device, devices, batch, sequence)
 
 
 def held(asked: argparse.Namespace, model: Model, sequence: int) -> Lines:
@@ -103,16 +103,10 @@ def held(asked: argparse.Namespace, model: Model, sequence: int) -> Lines:
 
 
 def fitting(
-    asked: argparse.Namespace,
-    model: Model,
-    device: Accelerator,
-    devices: int,
-    batch: int,
-    sequence: int,
-    peak: float | None,
+    asked: argparse.Namespace, model: Model, device: Accelerator, devices: int, batch: int, sequence: int
 ) -> Lines:
     """Which shards of the model state fit, and the fastest way to split a step."""
-    memory = memory_bytes(device)
+    memory, peak = memory_bytes(device), peak_flop_per_s(device, asked.dtype)
     if memory is None:
         yield "fits", f"unknown: the memory of {device.label} is not on record as one size"
         return
