@@ -68,8 +68,6 @@ def gelu_fused(x: Tensor, out: Tensor) -> Kernel:
         lambda: torch.ops.aten.gelu.out(x, out=out),
         elementwise_work(x.shape, "gelu", "fp32"),
         close_to(functional.gelu, x),
-        more_flops=-4 * x.numel(),
-        why="counted as one FLOP per element, whatever is fused",
     )
 
 
