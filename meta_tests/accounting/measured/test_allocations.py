@@ -78,6 +78,9 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at() -> None:
     assert held.phases == expected, f"{held.phases}, but should be {expected}"
     whole = (held.allocated_bytes, held.freed_bytes, held.live_bytes, held.peak_bytes)
     assert whole == (4000 + 2000 + 400 + 12000, 4000 + 400 + 2000, kept.nbytes, 12000), f"{whole}"
+    with measured.memory() as later:
+        torch.empty(7)
+    assert later.allocated_bytes == later.freed_bytes == 28, f"{later} of 28 bytes more"
     assert held.charged_live_bytes is None
     assert held.charged_peak_bytes is None
 

@@ -76,6 +76,11 @@ def test_what_others_do_meanwhile_is_reported(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_process_that_this_one_started_is_its_own_work() -> None:
+    (before, _), start = contention._own_s(), time.process_time()
+    while time.process_time() - start < 0.15:
+        pass
+    spent = contention._own_s()[0] - before
+    assert abs(spent - 0.15) < 0.05, f"{spent:.2f} s are counted of 0.15 s of work"
     before, _ = contention._own_s()
     with child(BUSY_LOOP):
         time.sleep(0.4)
