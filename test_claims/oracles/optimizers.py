@@ -137,8 +137,12 @@ class Task:
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = torch.tensor(gradient[step], device=device)
             stepper.step()
-            for parameter, path in zip(parameters, paths, strict=True):
+            for parameter, path, gradient in zip(parameters, paths, gradients, strict=True):
                 path.append(parameter.detach().cpu().numpy().copy())
+                left = np.array(parameter.grad.tolist())
+                # Of all tensors at once, torch adds Nesterov's momentum to the gradients themselves.
+                same = options.get("nesterov") or np.array_equal(left, gradient[step])
+                assert same, f"a step changed its gradient {gradient[step]} to {left}"
         return Run(paths, [stepper.state[parameter] for parameter in parameters])
 
 
