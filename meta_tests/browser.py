@@ -39,6 +39,24 @@ class Opened:
         first = [(each["id"], each["nodes"][0]) for each in found]
         return [f"{name}: {node['html'][:200]} {node['failureSummary']}" for name, node in first]
 
+    def check(self, file: Path, fewer: str) -> None:
+        """The page fits and is accessible, folded and unfolded, and fetches nothing; `fewer` leaves less to look at."""
+        page = self.page
+        for unfold in ("false", "true"):
+            page.evaluate(f"document.querySelectorAll('details').forEach((each) => each.open = {unfold})")
+            for name, width in WIDTHS.items():
+                page.set_viewport_size({"width": width, "height": 900})
+                assert self.overflowing() == [], f"{name}, {unfold=}"
+        page.evaluate(fewer)
+        for name, theme in (("phone", "dark"), ("desktop", "light")):
+            page.set_viewport_size({"width": WIDTHS[name], "height": 900})
+            page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (background == "rgb(251, 251, 249)") is (theme == "light"), background
+            assert self.violations() == [], f"{name}, {theme}"
+        assert self.complaints == []
+        assert self.fetched == [file.as_uri()]
+
 
 class Browser:
     """Opens pages in one Chromium."""

@@ -278,3 +278,33 @@ def test_memory_is_predicted_to_within_a_percent(user_model, memory_device, what
     assert row.measured_bytes == pytest.approx(row.predicted_bytes, rel=0.01), (
         f"{what}: predicted {row.predicted_bytes} B, but measured {row.measured_bytes} B, more than 1 % apart"
     )
+
+
+# ---- where it goes ------------------------------------------------------------------------------------------------
+
+
+def test_where_it_goes_the_modules_have_the_flops_and_the_kept_tensors_of_the_step(user_model, memory_device):
+    flops, breakdown, held = user_model.flops, user_model.breakdown, user_model.memory.row("held for the backward pass")
+    of_all = [row for row in breakdown.modules if not row.depth]  # the whole, and what is outside it
+    forward, backward = sum(row.forward_flops for row in of_all), sum(row.backward_flops for row in of_all)
+    assert (forward, backward) == (flops.forward, flops.backward), (
+        f"the modules have {forward} FLOPs forward and {backward} backward, but should have {flops.forward} and "
+        f"{flops.backward}"
+    )
+    kept = sum(row.kept_bytes for row in of_all)
+    assert kept <= 1.01 * held.measured_bytes or breakdown.is_compiled, (
+        f"the modules keep {kept} B for the backward pass, but all that is held are {held.measured_bytes} B"
+    )
+    assert user_model.inference.seconds > 0 or user_model.inference.why_not
+
+
+def test_the_largest_step_that_fits_is_the_predicted_one(user_model, memory_device):
+    if not user_model.argument:
+        pytest.skip("no --model-sweep")
+    sweep = user_model.sweep
+    if sweep.found is None or sweep.next_larger is None or sweep.predicted is None or memory_device.type != "cpu":
+        pytest.skip(sweep.remark or "the limit was not reached, or is that of an accelerator: the page shows the sizes")
+    assert abs(sweep.predicted - sweep.found) <= max(1, 0.02 * sweep.found), (
+        f"{sweep.argument}={sweep.found} fits into {sweep.limit_bytes} B and {sweep.next_larger} does not, but "
+        f"{sweep.predicted} was predicted"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -78,13 +79,23 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     modules = RunningModules()
     counter = _Counter(modules, causal)
     with ExitStack() as stack:
-        if "torch._dynamo" in sys.modules:  # imported by torch.compile; it takes a second
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         if causal is not None:
             stack.enter_context(causal)
         stack.enter_context(modules)
         stack.enter_context(counter)
         yield CountedWork(modules.tallies, counter.products)
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Runs what is under torch.compile as it is written, for a mode or hooks that could not see into it."""
+    if "torch._dynamo" not in sys.modules:  # imported by torch.compile; it takes a second
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
+        yield
 
 
 class _Counter(TorchDispatchMode):

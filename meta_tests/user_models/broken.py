@@ -39,7 +39,9 @@ def breaking_step():
 RETURNED = {
     "alone": lambda: nn.Linear(2, 2),
     "nonsense": lambda: 42,
-    "too_many": lambda: (nn.Linear(2, 2), x, None, None, None),
+    "too_many": lambda: (nn.Linear(2, 2), x, None, None, None, None),
+    "no_tokens": lambda: (nn.Linear(2, 2), x, None, None, 0),
+    "no_parameters": lambda: (nn.Tanh(), x),
     "function_for_a_module": lambda: (torch.relu, x),
     "no_tensor": lambda: (nn.Linear(2, 2), (1, "two")),
     "text_for_inputs": lambda: (nn.Linear(2, 2), "images"),

@@ -106,6 +106,32 @@ def compiled(backend: str = "aot_eager"):
     return torch.compile(nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh()), backend=backend), torch.randn(8, 16)
 
 
+class OnlyTraining(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            raise RuntimeError("this net only trains")
+        return super().forward(x)
+
+
+def training_only():
+    return OnlyTraining(16, 4), torch.randn(8, 16)
+
+
+def sized(batch: int = 8):
+    return nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4)), torch.randn(batch, 16)
+
+
+def positions(length: int = 2):
+    return nn.Embedding(4, 16), torch.arange(length)
+
+
+def hostile():
+    model = nn.Sequential()
+    for name in ("<script>alert(1)</script>", "\u202eb\"'><img src=x onerror=alert(1)>"):
+        model.add_module(name, nn.Linear(16, 16))
+    return model, torch.randn(8, 16)
+
+
 class Towers(nn.Module):
     """Two towers, whose results are all compared with one another."""
 

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from accounting.roofline import hfu, mfu, ridge_point
+from prooflops.model.breakdown import Breakdown, Inference, breakdown_of, inference_of
 from prooflops.model.claims import Answer
 from prooflops.model.flop_difference import StepFlops, flops_of
 from prooflops.model.memory import StepMemory, bytes_of, memory_of
+from prooflops.model.sweep import Sweep, sweep_of
 from prooflops.model.user_model import Instance, UserModel
 
 # ---- bytes -------------------------------------------------------------------------------------------------------
@@ -165,8 +167,9 @@ class MeasuredStep:
 class Examination:
     """The fixture `user_model`: fresh instances, and every fact about the model, computed when first asked for."""
 
-    def __init__(self, user_model: UserModel) -> None:
+    def __init__(self, user_model: UserModel, argument: str = "", limit: int | None = None) -> None:
         self.user_model = user_model
+        self.argument, self.limit = argument, limit  # of the factory, to be swept; bytes, or what there is
         self.step: MeasuredStep | None = None
         self.answers: list[Answer] = []
 
@@ -183,7 +186,8 @@ class Examination:
         module, optimizer = type(instance.module).__name__, type(instance.optimizer).__name__
         return {
             "model": f"{self.user_model.spec} = {module} with {optimizer}, on {self.user_model.device}",
-            "D": f"{tokens:,} {unit} ({name}: {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)})",
+            "D": f"{tokens:,} {unit} ({'stated by the factory; ' if instance.stated_tokens else ''}"
+            f"{name}: {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)})",
             "notes": "; ".join(instance.notes),
         }
 
@@ -198,6 +202,18 @@ class Examination:
     @cached_property
     def memory(self) -> StepMemory:
         return memory_of(self.user_model)
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        return breakdown_of(self.user_model)
+
+    @cached_property
+    def inference(self) -> Inference:
+        return inference_of(self.user_model)
+
+    @cached_property
+    def sweep(self) -> Sweep:
+        return sweep_of(self.user_model, self.argument, self.limit)
 
     def has(self, name: str) -> bool:
         """Whether a fact has been computed."""

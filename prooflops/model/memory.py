@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from accounting import measured, predicted
-from prooflops.model.user_model import Instance, UserModel, error_text, tensors_of
+from prooflops.model.factory import error_text
+from prooflops.model.user_model import Instance, UserModel, tensors_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class StepMemory:
     remarks: tuple[str, ...]
     scratch: dict[str, int]  # temporary workspace per operator: the most that one call takes
     is_lower_bound: bool  # whether the last two predictions are lower bounds: an operator's workspace is unknown
+    phase_peaks: dict[str, int]  # measured; the update is the optimizer's
     charged_peak_bytes: int | None  # on CUDA: what the caching allocator set aside for the peak
 
     def row(self, name: str) -> MemoryRow:
@@ -48,8 +50,7 @@ def memory_of(user_model: UserModel) -> StepMemory:
 
     The same code is predicted with fake tensors, where the model can be built and run without values.
     """
-    with measured.memory(user_model.device) as held:
-        instance = marked_steps(user_model.fresh, held.mark)
+    instance, held = measured_steps(user_model)
     live = {name: phase.live_bytes for name, phase in held.phases.items()}
     charged = [held.phases[name].charged_peak_bytes for name in STEP]
     prediction, why_not = predicted_memory(user_model)
@@ -63,13 +64,21 @@ def memory_of(user_model: UserModel) -> StepMemory:
             MemoryRow("gradients", storage_bytes_of(gradients), live["backward"] - live["cleared"]),
             MemoryRow("optimizer state", bytes_of(state), live["first update"] - live["first backward"]),
             MemoryRow(HELD, _held_bytes(prediction), live["forward"] - live["cleared"]),
-            MemoryRow(PEAK, _peak_bytes(prediction), max(held.phases[name].peak_bytes for name in STEP)),
+            MemoryRow(PEAK, peak_of(prediction) if prediction else None, peak_of(held)),
         ),
         remarks=tuple(filter(None, [_unexplained_bytes(live["model"] - own), why_not])),
         scratch=prediction.scratch if prediction else {},
         is_lower_bound=bool(prediction and prediction.unknown),
+        phase_peaks={name: held.phases[name].peak_bytes for name in STEP},
         charged_peak_bytes=None if None in charged else max(each for each in charged if each is not None),
     )
+
+
+def measured_steps(user_model: UserModel) -> tuple[Instance, measured.MeasuredMemory]:
+    """A model after two steps, and the bytes that building and stepping it took."""
+    with measured.memory(user_model.device) as held:
+        instance = marked_steps(user_model.fresh, held.mark)
+    return instance, held
 
 
 STEP = ("forward", "backward", "update")
@@ -118,11 +127,10 @@ def _held_bytes(prediction: predicted.PredictedMemory | None) -> int | None:
     return prediction.phases["forward"].live_bytes - prediction.phases["cleared"].live_bytes
 
 
-def _peak_bytes(prediction: predicted.PredictedMemory | None) -> int | None:
-    if prediction is None:
-        return None
-    phases = [prediction.phases[name] for name in STEP]
-    return max(each.peak_bytes_with_scratch or each.peak_bytes for each in phases)
+def peak_of(held: predicted.PredictedMemory | measured.MeasuredMemory) -> int:
+    """The peak of the second step, with the workspace of kernels as far as it is known."""
+    phases = [held.phases[name] for name in STEP]
+    return max(getattr(each, "peak_bytes_with_scratch", None) or each.peak_bytes for each in phases)
 
 
 def _unexplained_bytes(difference: int) -> str:

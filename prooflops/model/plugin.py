@@ -1,4 +1,4 @@
-"""The pytest side of `--model module:factory`: which tests run, the fixture `user_model`, the page at the end."""
+"""The pytest side of `--model`: which tests run, the fixture `user_model`, the page of each model at the end."""
 
 from __future__ import annotations
 
@@ -8,24 +8,44 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import torch
 
+from accounting.units import amount
 from prooflops.machine import device as machine
-from prooflops.model import report
+from prooflops.model import pages
 from prooflops.model.claims import DOES_NOT_APPLY, MARKER, Answer, answer_of
 from prooflops.model.examination import Examination
-from prooflops.model.user_model import ModelError, load_user_model
+from prooflops.model.factory import ModelError
+from prooflops.model.sweep import default_of
+from prooflops.model.user_model import load_user_model
 from prooflops.suite.collection import check_claims_exist, claims_of
 from prooflops.suite.registry import Registry
 from prooflops.suite.run import RUN, outcome_of
 from prooflops.suite.verdicts import Outcome
 
-_examination = pytest.StashKey[Examination]()
+_examinations = pytest.StashKey[dict[str, Examination]]()  # by what --model named
 _answers = pytest.StashKey["Answers"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("prooflops").addoption(
-        "--model", metavar="MODULE:FACTORY", help="validate your own model: see docs/your-model.md"
+    group = parser.getgroup("prooflops")
+    group.addoption(
+        "--model",
+        metavar="FACTORY",
+        action="append",
+        help="validate your own model, module:factory or path/to/file.py:factory; several are set side by side: see "
+        "docs/your-model.md",
+    )
+    group.addoption(
+        "--model-sweep",
+        metavar="ARGUMENT",
+        help="with --model: the largest value of this argument of the factory, such as batch, whose step fits",
+    )
+    group.addoption(
+        "--model-memory",
+        metavar="BYTES",
+        help="with --model-sweep: the memory that a step may take, such as 4GiB (default: what is free on an "
+        "accelerator, 1 GiB on a CPU)",
     )
     parser.addini("model_tests", "the files of tests that --model runs, and nothing else does", type="paths")
 
@@ -34,6 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}(id, ...): the claims of the registry that it settles for your model")
     if config.option.model is None:
+        if config.option.model_sweep or config.option.model_memory:
+            raise pytest.UsageError("--model-sweep and --model-memory are about a model: name it by --model")
         return
     if config.option.claim:
         raise pytest.UsageError("--model and --claim exclude each other: name the paths of other tests to run as well")
@@ -41,10 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--model measures and prints in one process: run it without -n")
     run = config.stash[RUN]
     try:
-        user_model = load_user_model(config.option.model, config.invocation_params.dir, run.device)
+        config.stash[_examinations] = {
+            spec: _examination(config, spec, run.device) for spec in dict.fromkeys(config.option.model)
+        }
     except ModelError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[_examination] = Examination(user_model)
     config.stash[_answers] = Answers(run.registry)
     config.pluginmanager.register(config.stash[_answers], "prooflops.model_answers")
     tests = config.getini("model_tests")
@@ -55,6 +78,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.args += [str(file) for file in tests if not any(path == file or path in file.parents for path in given)]
 
 
+def _examination(config: pytest.Config, spec: str, device: torch.device) -> Examination:
+    user_model = load_user_model(spec, config.invocation_params.dir, device)
+    argument, memory = config.option.model_sweep, config.option.model_memory
+    if argument:
+        default_of(user_model, argument)
+    elif memory:
+        raise ModelError("--model-memory limits --model-sweep: name its argument, such as --model-sweep batch")
+    try:
+        limit = amount(memory, "--model-memory") if memory else None
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+    return Examination(user_model, argument, limit)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if config.option.model is None and collection_path in config.getini("model_tests"):
         return True  # no model was named
@@ -63,12 +100,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "user_model" in metafunc.fixturenames:
-        spec = metafunc.config.option.model
-        if spec is None:
-            raise pytest.UsageError(
-                f"{metafunc.definition.nodeid} is about your own model: name it by --model MODULE:FACTORY"
-            )
-        metafunc.parametrize("user_model", [spec], indirect=True, scope="session")  # so the spec is in the node's id
+        specs = metafunc.config.stash.get(_examinations, None)
+        if specs is None:
+            raise pytest.UsageError(f"{metafunc.definition.nodeid} is about your own model: name it by --model FACTORY")
+        metafunc.parametrize("user_model", specs, indirect=True, scope="session")  # so the spec is in the node's id
 
 
 class Answers:
@@ -76,7 +111,7 @@ class Answers:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self._outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
+        self._outcomes: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(list)  # by model and claim
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         check_claims_exist(self.registry, items, MARKER)
@@ -86,7 +121,9 @@ class Answers:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         result = yield
-        result.claims_of_model = claims = claims_of(item, MARKER)  # type: ignore[attr-defined]
+        claims = claims_of(item, MARKER)
+        spec = item.callspec.params.get("user_model") if hasattr(item, "callspec") else None
+        result.claims_of_model = [(spec, claim) for claim in claims]  # type: ignore[attr-defined]
         if result.failed and claims:
             text = "\n\n".join(self.registry.describe(claim) for claim in claims)
             result.sections.append(("claimed of any model", text))
@@ -94,13 +131,13 @@ class Answers:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if outcome := outcome_of(report):
-            for claim in getattr(report, "claims_of_model", ()):
-                self._outcomes[claim].append(outcome)
+            for of_model in getattr(report, "claims_of_model", ()):
+                self._outcomes[of_model].append(outcome)
 
-    def in_order(self) -> list[Answer]:
-        """One answer for each claim that had a test, in the order of the registry."""
+    def in_order(self, spec: str) -> list[Answer]:
+        """One answer for each claim that had a test of this model, in the order of the registry."""
         rows = self.registry.claims.values()
-        return [answer_of(row, self._outcomes[row.id]) for row in rows if row.id in self._outcomes]
+        return [answer_of(row, self._outcomes[spec, row.id]) for row in rows if (spec, row.id) in self._outcomes]
 
 
 @pytest.fixture
@@ -116,23 +153,26 @@ def does_not_apply() -> Callable[[str], NoReturn]:
 @pytest.fixture(scope="session")
 def user_model(request: pytest.FixtureRequest) -> Examination:
     """The model that `--model` names, see `prooflops.model.examination`."""
-    return request.config.stash[_examination]
+    return request.config.stash[_examinations][request.param]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
-    if _examination in config.stash and not config.option.collectonly:
-        examination = config.stash[_examination]
-        examination.answers = config.stash[_answers].in_order()
-        device = examination.user_model.device
-        facts = machine.fingerprint(device)
-        headline = [*machine.headline(device, facts), *config.stash[RUN].peaks.headline()]
-        report.write(examination, Path(config.option.report), headline, facts)
+    if _examinations not in config.stash or config.option.collectonly:
+        return
+    examinations = config.stash[_examinations]
+    device = config.stash[RUN].device
+    facts = machine.fingerprint(device)
+    headline = [*machine.headline(device, facts), *config.stash[RUN].peaks.headline()]
+    for spec, examination in examinations.items():
+        examination.answers = config.stash[_answers].in_order(spec)
+    for examination in examinations.values():
+        pages.write(examination, list(examinations.values()), Path(config.option.report), headline, facts)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     config = terminalreporter.config
-    if _examination in config.stash and not config.option.collectonly:
-        report.print_page(terminalreporter, config.stash[_examination], Path(config.option.report))
+    if _examinations in config.stash and not config.option.collectonly:
+        pages.print_pages(terminalreporter, list(config.stash[_examinations].values()), Path(config.option.report))

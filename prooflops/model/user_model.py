@@ -5,12 +5,7 @@ Every check calls the factory again under the same seed, so no check sees what a
 
 from __future__ import annotations
 
-import importlib
-import os
-import pkgutil
-import re
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,17 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-import accounting
-import prooflops
-from accounting.checks import validated_choice
+from prooflops.model.factory import RETURNS, ModelError, error_text, import_factory
 
 SEED = 0
-NOT_THE_USERS = tuple(str(Path(str(package.__file__)).parent) + os.sep for package in (torch, accounting, prooflops))
-RETURNS = "(module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss)"
-
-
-class ModelError(ValueError):
-    """A factory that cannot be imported or called, or returns no model; the message says what is valid."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +30,7 @@ class Instance:
     optimizer: torch.optim.Optimizer
     loss: Callable[[Any], Tensor]
     notes: tuple[str, ...]  # what was chosen for the user, for the page
+    stated_tokens: tuple[int, str] | None = None  # D, where the factory says it
 
     def forward(self) -> Tensor:
         """The scalar that is differentiated."""
@@ -72,8 +60,10 @@ class Instance:
         """The D of 2ND, and what it counts.
 
         Every id of an integer input is a token, every row of a (batch, token, feature) input too; an image, a row of
-        features and everything else is an example.
+        features and everything else is an example; unless the factory says what D is.
         """
+        if self.stated_tokens is not None:
+            return self.stated_tokens
         _, tensor = self.main_input
         if not tensor.is_floating_point() and tensor.dim() >= 2:
             return tensor.numel(), "tokens"
@@ -138,60 +128,6 @@ def compiled_frames() -> int:
     return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
-# ---- the factory -------------------------------------------------------------------------------------------------
-
-
-def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
-    """What `module:factory` names; `folder` is put on the path, as `python -m` would put it."""
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", spec):
-        raise ModelError(f"--model {spec}: must be module:factory, such as my_package.my_module:factory")
-    module_name, _, path = spec.partition(":")
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ModelError(f"--model {spec}: importing {module_name} raised {error_text(error)}") from error
-        parent, _, _ = error.name.rpartition(".")
-        places = list(sys.modules[parent].__path__) if parent in sys.modules else [str(folder)]
-        there = ", ".join(sorted(each.name for each in pkgutil.iter_modules(places))) or "no module"
-        raise ModelError(f"--model {spec}: no module named {error.name}; {', '.join(places)} has {there}") from error
-    except (Exception, SystemExit) as error:
-        raise ModelError(f"--model {spec}: importing {module_name} raised {error_text(error)}") from error
-    for name in path.split("."):
-        if not hasattr(found, name):
-            own = {each: getattr(found, each) for each in vars(found) if not each.startswith("_")}
-            valid = [each for each, value in own.items() if callable(value) and _is_defined_in(value, module_name)]
-            try:
-                validated_choice(f"--model {spec}: the factory", name, valid)
-            except ValueError as error:
-                raise ModelError(str(error)) from error
-        found = getattr(found, name)
-    if not callable(found):
-        raise ModelError(f"--model {spec}: the factory must be callable, got {found!r} of type {type(found).__name__}")
-    if isinstance(found, nn.Module):
-        raise ModelError(f"--model {spec}: got a {_name(found)} itself; name a function that returns {RETURNS}")
-    return found  # type: ignore[no-any-return]
-
-
-def _is_defined_in(value: object, module_name: str) -> bool:
-    """Whether something is defined in the module, not imported into it."""
-    return getattr(value, "__module__", module_name) == module_name
-
-
-def error_text(error: BaseException) -> str:
-    """An exception in one line: its type, its message, and the last line of the user's code that it passed."""
-    lines = str(error).strip().splitlines() or [""]
-    first = error
-    while first.__cause__ is not None:
-        first = first.__cause__
-    every = traceback.extract_tb(first.__traceback__)
-    frames = [frame for frame in every if not frame.filename.startswith(NOT_THE_USERS)] or every
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {lines[0][:300]}{place}"
-
-
 # ---- what it returned --------------------------------------------------------------------------------------------
 
 
@@ -199,10 +135,10 @@ def validated_instance(returned: object) -> Instance:
     """What a factory returned, as a model. Raises ModelError, naming what was got and what is valid."""
     if isinstance(returned, nn.Module):
         raise ModelError(f"the factory returned a {_name(returned)} alone, but must return {RETURNS}")
-    if not isinstance(returned, (tuple, list)) or not 2 <= len(returned) <= 4:
+    if not isinstance(returned, (tuple, list)) or not 2 <= len(returned) <= 5:
         size = f" of {len(returned)}" if isinstance(returned, (tuple, list)) else ""
         raise ModelError(f"the factory must return {RETURNS}, got a {type(returned).__name__}{size}")
-    module, inputs, optimizer, loss = [*returned, None, None][:4]
+    module, inputs, optimizer, loss, tokens = [*returned, None, None, None][:5]
     if not isinstance(module, nn.Module):
         raise ModelError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
     _check_parameters(module)
@@ -220,7 +156,8 @@ def validated_instance(returned: object) -> Instance:
         raise ModelError(f"loss must be a function of the module's output, got {loss!r} of type {type(loss).__name__}")
     if loss is None:
         notes.append("the factory gave no loss: the output's own .loss, else the sum of its .logits or tensors")
-    return Instance(module, arguments, keywords, optimizer, _scalar(loss) if loss else default_loss, tuple(notes))
+    differentiated = _scalar(loss) if loss else default_loss
+    return Instance(module, arguments, keywords, optimizer, differentiated, tuple(notes), _stated_tokens(tokens))
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -243,6 +180,16 @@ def _check_optimizer(optimizer: object, module: nn.Module) -> None:
             f"optimizer must update the module's parameters, but {foreign} of its tensors are not among them; "
             "build it after the last change of the module"
         )
+
+
+def _stated_tokens(stated: object) -> tuple[int, str] | None:
+    """D as the factory states it: a number of tokens, or a number and what it counts."""
+    number, unit = stated if isinstance(stated, (tuple, list)) and len(stated) == 2 else (stated, "tokens")
+    if stated is None:
+        return None
+    if type(number) is not int or number < 1 or not isinstance(unit, str) or not unit.strip():
+        raise ModelError(f'D must be a number of tokens above 0 or a pair such as (784, "patches"), got {stated!r}')
+    return number, unit
 
 
 def _inputs(inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -13,9 +13,20 @@ from prooflops.model.user_model import load_user_model, validated_instance
 
 CPU = torch.device("cpu")
 
-VALID = "(module, inputs), (module, inputs, optimizer) or (module, inputs, optimizer, loss)"
+VALID = "(module, inputs) or (module, inputs, optimizer, loss, D), of which the last three may be left out or None"
 REFUSED: dict[str, tuple[str, ...]] = {
-    "zoo/gpt.py": ("must be module:factory",),
+    "zoo/gpt.py": ("must be module:factory, such as my_package.my_module:factory, or path/to/file.py:factory",),
+    "zoo/gpd.py:factory": ("no such file", "zoo/gpd.py; ", "gpt.py", "or path/to/file.py:factory"),
+    "zooo/gpt.py:factory": ("no such file", "there is no folder", "or path/to/file.py:factory"),
+    "zoo/gpt.py:factor": ("must be one of ModelOutput, Block, LMHeadModel, factory", "did you mean 'factory'"),
+    "zoo/failing.py:factory": ("failing.py raised RuntimeError: this module cannot be imported", "failing.py:1"),
+    "zoo/broken.py:raises": ("the factory raised ZeroDivisionError: nothing to divide", "broken.py:"),
+    "zoo.broken:no_tokens": ('D must be a number of tokens above 0 or a pair such as (784, "patches"), got 0',),
+    "zoo.broken:no_parameters": ("none of the 0 parameters of the Tanh requires a gradient",),
+    "zoo.gpt:factory --model zoo.broken:alone": ("--model zoo.broken:alone: the factory returned a Linear alone",),
+    "zoo.gpt:factory --model-sweep batch": ("--model-sweep batch: must be an argument of zoo.gpt:factory",),
+    "zoo.gpt:factory --model-memory 1GB": ("--model-memory limits --model-sweep",),
+    "zoo.own:sized --model-sweep batch --model-memory much": ("--model-memory must be a number such as 15T", "'much'"),
     "zoo.gpt": ("must be module:factory",),
     "zoo.gpd:factory": ("no module named zoo.gpd", "broken", "gpt"),
     "zooo.gpt:factory": ("no module named zooo", "has", "zoo"),
@@ -34,7 +45,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "zoo.broken:needs_a_size": ("the factory raised TypeError", "missing 1 required positional argument: 'size'"),
     "zoo.broken:alone": ("returned a Linear alone", VALID),
     "zoo.broken:nonsense": ("got a int", VALID),
-    "zoo.broken:too_many": ("got a tuple of 5", VALID),
+    "zoo.broken:too_many": ("got a tuple of 6", VALID),
     "zoo.broken:function_for_a_module": ("module must be a torch.nn.Module, got a builtin_function_or_method",),
     "zoo.broken:no_tensor": ("inputs must be a tensor", "got a tuple without any"),
     "zoo.broken:text_for_inputs": ("inputs must be a tensor", "got a str"),
@@ -124,3 +135,15 @@ def test_a_frozen_part_stays_in_eval_mode_when_the_whole_is_in_train_mode() -> N
 )
 def test_tokens_or_examples_follow_from_the_first_input(inputs: Any, tokens: tuple[int, str]) -> None:
     assert validated_instance((torch.nn.Linear(2, 2), inputs)).tokens == tokens
+
+
+def test_the_factory_may_say_what_d_is() -> None:
+    model, images = torch.nn.Conv2d(3, 8, 4, 4), torch.ones(2, 3, 8, 8)
+    assert validated_instance((model, images)).tokens == (2, "examples")
+    assert validated_instance((model, images, None, None, (8, "patches"))).tokens == (8, "patches")
+    assert validated_instance((model, images, None, None, 8)).tokens == (8, "tokens")
+
+
+def test_a_model_is_found_in_a_file() -> None:
+    user_model = load_user_model("meta_tests/user_models/own.py:deep", ROOT, CPU)
+    assert sum(each.numel() for each in user_model.fresh().module.parameters()) == 5 * 17 * 16

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meta_tests.browser import WIDTHS, Browser, Opened
+from meta_tests.browser import Browser, Opened
 from prooflops.suite.report.run_report import RunReport
 
 # Leaves a row of each table, and a claim of each verdict: an accessibility checker looks at every element for long.
@@ -40,21 +40,7 @@ def shown(page: Any) -> int:
 
 def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, file: Path) -> None:
     with browser.open(file) as opened:
-        page = opened.page
-        for unfold in ("false", "true"):
-            page.evaluate(f"document.querySelectorAll('details').forEach((each) => each.open = {unfold})")
-            for name, width in WIDTHS.items():
-                page.set_viewport_size({"width": width, "height": 900})
-                assert opened.overflowing() == [], f"{name}, {unfold=}"
-        page.evaluate(ONE_OF_EACH)
-        for name, theme in (("phone", "dark"), ("desktop", "light")):
-            page.set_viewport_size({"width": WIDTHS[name], "height": 900})
-            page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-            background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert (background == "rgb(251, 251, 249)") is (theme == "light"), background
-            assert opened.violations() == [], f"{name}, {theme}"
-        assert opened.complaints == []
-        assert opened.fetched == [file.as_uri()]
+        opened.check(file, ONE_OF_EACH)
 
 
 def test_claims_are_found_as_one_types_and_by_their_verdict(opened: Opened, report: RunReport) -> None:

@@ -1,19 +1,13 @@
-"""The one page about a user's model: on the terminal, and as model-NAME.md and model-NAME.json."""
+"""The tables of the page about a user's model: parameters, FLOPs, memory, the time of a step, claims."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-import pytest
-
-from prooflops.console.tables import aligned, engineering, markdown_table, share
-from prooflops.history import records as history
+from prooflops.console.tables import aligned, engineering, share
 from prooflops.model.claims import DOES_NOT_APPLY, Answer
-from prooflops.model.examination import OVERHEAD, Examination, Inventory, MeasuredStep
+from prooflops.model.examination import OVERHEAD, Inventory, MeasuredStep
 from prooflops.model.flop_difference import StepFlops
 from prooflops.model.memory import StepMemory
 
@@ -37,20 +31,6 @@ class Section:
             width = max(len(row[-1]) for row in rows)
             rows = [[*row[:-1], row[-1].ljust(width)] for row in rows]
         return [line.rstrip() for line in (*aligned(rows), *self.remarks)]
-
-
-def sections(examination: Examination) -> Iterator[Section]:
-    """The sections whose facts were computed, in the order of the page."""
-    if examination.has("inventory"):
-        yield inventory_section(examination.inventory)
-    if examination.has("flops"):
-        yield flops_section(examination.flops)
-    if examination.has("memory"):
-        yield memory_section(examination.memory)
-    if examination.step:
-        yield step_section(examination.step)
-    if examination.answers:
-        yield answers_section(examination.answers)
 
 
 def inventory_section(inventory: Inventory) -> Section:
@@ -208,68 +188,3 @@ def first_names(names: Iterable[str]) -> str:
     names = list(names)
     more = len(names) - LONGEST_LIST
     return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
-
-
-# ---- the page ----------------------------------------------------------------------------------------------------
-
-
-def markdown(examination: Examination, headline: list[str]) -> str:
-    """The page as Markdown."""
-    lines = [f"# {examination.about['model']}", "", *(f"- {line}" for line in [*headline, *head(examination)]), ""]
-    for section in sections(examination):
-        lines += [f"## {section.title}", "", *markdown_table(section.rows), ""]
-        lines += [*(f"- {remark}" for remark in section.remarks), ""]
-    return "\n".join(lines)
-
-
-def head(examination: Examination) -> list[str]:
-    lines = [f"D = {examination.about['D']}"]
-    return lines + ([examination.about["notes"]] if examination.about["notes"] else [])
-
-
-def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, Any]:
-    """Every fact of the page, for programs."""
-    content: dict[str, Any] = {"about": examination.about, "fingerprint": fingerprint}
-    content["claims"] = [asdict(each) for each in examination.answers]
-    for name in ("inventory", "flops", "memory"):
-        if examination.has(name):
-            content[name] = asdict(getattr(examination, name))
-    if examination.has("flops"):
-        flops = examination.flops
-        rules = {name: flops.rule(phase) for phase, name in RULES.items()}
-        content["flops"] |= {"model": flops.model, "executed": flops.executed, **rules}
-    if step := examination.step:
-        names = ["seconds", "spread", "rounds", "per_s", "mfu", "hfu", "mfu_of_ceiling", "share_of_ceiling"]
-        names += ["intensity", "ridge", "least_times_s", "bound"]
-        content["step"] = {**{name: getattr(step, name) for name in names}, "rates": asdict(step.rates)}
-    return content
-
-
-def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
-    """`folder`/model-NAME.`suffix`, NAME being what `--model` named: each model has a page of its own."""
-    return folder / f"model-{examination.user_model.spec.replace(':', '-')}.{suffix}"
-
-
-def write(examination: Examination, folder: Path, headline: list[str], fingerprint: dict[str, Any]) -> None:
-    """Writes the page and its facts, unless nothing was computed."""
-    if any(sections(examination)):
-        history.write_atomically(path_of(examination, folder, "md"), markdown(examination, headline))
-        facts = json.dumps(as_json(examination, fingerprint), indent=1, default=str)
-        history.write_atomically(path_of(examination, folder, "json"), facts + "\n")
-
-
-def print_page(terminal: pytest.TerminalReporter, examination: Examination, folder: Path) -> None:
-    """Prints the page at the end of the run."""
-    found = list(sections(examination))
-    if not found:
-        return
-    terminal.section("your model")
-    for line in [examination.about["model"], *head(examination)]:
-        terminal.write_line(line)
-    for section in found:
-        terminal.write_line("")
-        terminal.write_line(section.title, bold=True)
-        for line in section.lines():
-            terminal.write_line(f"  {line}")
-    page, facts = (path_of(examination, folder, suffix) for suffix in ("md", "json"))
-    terminal.write_line(f"page: {page}  facts: {facts}")

@@ -1,12 +1,13 @@
 """The page about a user's model: on the terminal, as Markdown, and in the docs."""
 
+import json
 from pathlib import Path
 
-from meta_tests.conftest import ROOT
-from meta_tests.prooflops.model.model_house import LAST_VALIDATION, Examined, each_model
+from meta_tests.conftest import ROOT, fork_pytest
+from meta_tests.prooflops.model.model_house import LAST_VALIDATION, Examined, each_model, model_house
 from meta_tests.user_models.worked import FORWARD, PARAMETERS, PARTS, TOKENS
 from prooflops.model.flop_difference import StepFlops
-from prooflops.model.report import rule_remark
+from prooflops.model.sections import rule_remark
 
 
 @each_model
@@ -33,6 +34,26 @@ def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> 
     assert not missing, f"not on the page of gpt.py: {missing}"
 
 
+def test_the_variants_of_the_docs_are_set_side_by_side_and_swept(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "your-model.md").read_text()
+    command = next(line for line in text.splitlines() if line.startswith("pytest --model nets.py:small"))
+    root = model_house(tmp_path)
+    (root / "nets.py").write_text(
+        next(block for block in text.split("```python\n") if "def small(" in block).partition("```")[0]
+    )
+    arguments = command.removeprefix("pytest ").split()
+    run = fork_pytest(root, *arguments, "--device=cpu", "--quick", "-k", "where_it_goes or largest", imported="torch")
+    assert run.code == 0, run.output
+    assert "4 passed" in run.output
+    assert "your models" in run.output
+    for name, other in (("small", "large"), ("large", "small")):
+        facts = json.loads((root / "reports" / f"model-nets.py-{name}.json").read_text())
+        assert facts["sweep"]["found"] > 100
+        page = (root / "reports" / f"model-nets.py-{name}.html").read_text()
+        assert "second / first" in page
+        assert f'href="model-nets.py-{other}.html"' in page
+
+
 def test_a_rule_says_of_which_flops_it_is_so_far_off() -> None:
     flops = StepFlops(100, 10, "tokens", 2000, 4500, 0, 500, (), {}, 0, 0, 0, {})
     assert rule_remark(flops, "forward") == "2ND is exactly the model FLOPs (+0)"
@@ -40,7 +61,10 @@ def test_a_rule_says_of_which_flops_it_is_so_far_off() -> None:
 
 
 def test_the_report_of_the_last_validation_stays_as_it_is(examined_house: Path, examined: dict[str, Examined]) -> None:
-    assert "page: gpt/model-zoo.gpt-factory.md  facts: gpt/model-zoo.gpt-factory.json" in examined["gpt"].run.output
+    assert (
+        "page: gpt/model-zoo.gpt-factory.html and .md  facts: gpt/model-zoo.gpt-factory.json"
+        in examined["gpt"].run.output
+    )
     for file in LAST_VALIDATION:
         assert (examined_house / "gpt" / file).read_text() == "of the last validation"
         assert not (examined_house / "own" / file).exists()
