@@ -27,7 +27,7 @@ def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, f
 def test_the_tree_has_every_module_and_opens_by_keyboard(browser: Browser, file: Path) -> None:
     with browser.open(file) as opened:
         page = opened.page
-        assert page.locator(".module:not(.heads)").count() == 29, "2 blocks of 8, and 12 more; and what is outside"
+        assert page.locator(".module:not(.heads)").count() == 23, "2 blocks of 8 and 6 more, and what is outside"
         block = page.locator("details.node", has_text="Block").last
         assert not page.get_by_text("c_fc").last.is_visible()
         page.locator("summary.module", has_text="ModuleList").press("Enter")
