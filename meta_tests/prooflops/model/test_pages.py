@@ -6,8 +6,6 @@ from pathlib import Path
 from meta_tests.conftest import ROOT, fork_pytest
 from meta_tests.prooflops.model.model_house import LAST_VALIDATION, Examined, each_model, model_house
 from meta_tests.user_models.worked import FORWARD, PARAMETERS, PARTS, TOKENS
-from prooflops.model.flop_difference import StepFlops
-from prooflops.model.sections import rule_remark
 
 
 @each_model
@@ -52,12 +50,6 @@ def test_the_variants_of_the_docs_are_set_side_by_side_and_swept(tmp_path: Path)
         page = (root / "reports" / f"model-nets.py-{name}.html").read_text()
         assert "second / first" in page
         assert f'href="model-nets.py-{other}.html"' in page
-
-
-def test_a_rule_says_of_which_flops_it_is_so_far_off() -> None:
-    flops = StepFlops(100, 10, "tokens", 2000, 4500, 0, 500, (), {}, 0, 0, 0, {})
-    assert rule_remark(flops, "forward") == "2ND is exactly the model FLOPs (+0)"
-    assert rule_remark(flops, "step") == "6ND is exactly the model FLOPs (+0), 7.7% below the executed FLOPs"
 
 
 def test_the_report_of_the_last_validation_stays_as_it_is(examined_house: Path, examined: dict[str, Examined]) -> None:

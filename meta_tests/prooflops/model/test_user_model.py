@@ -142,8 +142,3 @@ def test_the_factory_may_say_what_d_is() -> None:
     assert validated_instance((model, images)).tokens == (2, "examples")
     assert validated_instance((model, images, None, None, (8, "patches"))).tokens == (8, "patches")
     assert validated_instance((model, images, None, None, 8)).tokens == (8, "tokens")
-
-
-def test_a_model_is_found_in_a_file() -> None:
-    user_model = load_user_model("meta_tests/user_models/own.py:deep", ROOT, CPU)
-    assert sum(each.numel() for each in user_model.fresh().module.parameters()) == 5 * 17 * 16
