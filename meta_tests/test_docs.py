@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from accounting import roofline
-from meta_tests.conftest import ROOT, run_pytest
+from meta_tests.conftest import ROOT, SUITE, fork_pytest
 from prooflops.suite.evidence.command import parser
 from prooflops.suite.registry import KINDS, WRITTEN, Claim, Source, load_registry
 
@@ -120,7 +120,7 @@ def test_every_target_of_make_is_explained_in_its_head_or_is_a_part_of_another()
 
 @cache
 def options_of_pytest() -> frozenset[str]:
-    return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", run_pytest(ROOT, "--help").output))
+    return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", fork_pytest(ROOT, "--help", imported=SUITE).output))
 
 
 @page

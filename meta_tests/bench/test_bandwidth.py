@@ -47,6 +47,7 @@ def short(monkeypatch: pytest.MonkeyPatch, arrays: Arrays) -> Arrays:
     return arrays
 
 
+@pytest.mark.prove(sample=2)
 @pytest.mark.parametrize("kernel", STREAMS)
 def test_a_right_stream_passes_and_its_rate_is_that_of_the_bytes_of_stream(kernel: str, short: Arrays) -> None:
     read, written, _ = STREAMS[kernel]
@@ -62,6 +63,7 @@ WRONG: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+@pytest.mark.prove(sample=8)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("kernel", STREAMS)
 def test_a_wrong_result_of_a_stream_is_caught(

@@ -299,6 +299,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     return Bench(monkeypatch, tmp_path)
 
 
+@pytest.mark.prove(sample=12)
 @pytest.mark.parametrize("case", CASES)
 def test_a_benchmark_passes_with_nothing_planted(case: str, bench: Bench) -> None:
     run(case, bench)

@@ -79,6 +79,7 @@ def test_recomputation_that_is_not_declared_is_noticed() -> None:
         counted_work(Step(work, "fp32", CPU, checkpoint_every=1), work.flops().hardware)
 
 
+@pytest.mark.prove(sample=1)
 @pytest.mark.parametrize("recipe", ["fp32", "bf16"])
 @pytest.mark.parametrize("model", WORK)
 def test_a_step_that_learns_passes(model: str, recipe: str) -> None:
