@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
+from accounting.devices import has_dtype
 from accounting.models import DeepLinear, parameter_count
 from test_claims.oracles.comparison import difference
-from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes, with_dtype
+from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes
 
 seeds = st.integers(0, 2**31)
 widths = st.lists(sizes(most=12), min_size=2, max_size=6)
@@ -20,10 +21,15 @@ FLOATING = sorted(name for name, dtype in TORCH_DTYPES.items() if dtype.is_float
 INTEGRAL = sorted(set(TORCH_DTYPES) - set(FLOATING))
 
 
+def exact_dtype(device):
+    """fp64, or fp32 where the device has none: the sums of products here stay below 2^24, up to which it is exact."""
+    return torch.float64 if has_dtype(device.type, torch.float64) else torch.float32
+
+
 def small_integers(device, seed, *shape):
-    """Integers from -3 to 3 as fp64, in which sums of their products are exact on every device."""
+    """Integers from -3 to 3, sums of whose products are exact on every device."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-3, 4, shape, generator=generator).double().to(with_dtype(device))
+    return torch.randint(-3, 4, shape, generator=generator).to(exact_dtype(device)).to(device)
 
 
 def product(a, b):
@@ -199,7 +205,7 @@ def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(device, see
     )
     should = [[y + b for y, b in zip(row, bias.tolist(), strict=True)] for row in product(x.tolist(), weight.tolist())]
     ours = Linear(weight, bias)
-    torchs = nn.Linear(fan_in, fan_out, dtype=torch.float64, device=with_dtype(device))
+    torchs = nn.Linear(fan_in, fan_out, dtype=exact_dtype(device), device=device)
     torchs.load_state_dict({"weight": weight.T, "bias": bias})
     for name, layer in (("x @ W + b", ours), ("nn.Linear", torchs)):
         wrong = difference(layer(x), torch.tensor(should, dtype=torch.float64))
@@ -212,7 +218,7 @@ def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(device, see
 @given(seed=seeds, leading=shapes((0, 3), (1, 3)), fan_in=sizes(), fan_out=sizes())
 def test_both_layers_take_any_leading_dimensions_and_have_transposed_gradients(device, seed, leading, fan_in, fan_out):
     weight, bias = small_integers(device, seed, fan_in, fan_out), small_integers(device, seed + 1, fan_out)
-    ours, torchs = Linear(weight, bias), nn.Linear(fan_in, fan_out, dtype=torch.float64, device=with_dtype(device))
+    ours, torchs = Linear(weight, bias), nn.Linear(fan_in, fan_out, dtype=exact_dtype(device), device=device)
     torchs.load_state_dict({"weight": weight.T, "bias": bias})
     x = small_integers(device, seed + 2, *leading, fan_in)
     outputs = [layer(x) for layer in (ours, torchs)]
@@ -229,7 +235,7 @@ models = st.builds(DeepLinear, dim=sizes(most=5), layers=sizes(most=4), inputs=s
 
 
 def with_integer_weights(workloads, device, model, seed):
-    net = workloads.build(model, device=with_dtype(device), dtype=torch.float64)
+    net = workloads.build(model, device=device, dtype=exact_dtype(device))
     for index, parameter in enumerate(net.parameters()):
         parameter.data.copy_(small_integers(device, seed + index, *parameter.shape))
     return net
