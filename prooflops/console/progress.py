@@ -11,6 +11,7 @@ import pytest
 
 LONG_S = 3.0  # without a line
 LONG_RUN_S = 10.0  # from here on a run says how much of it is left
+LEAST_ENDED = 0.02  # of a folder's tests: the first ones import what all need, and say nothing of the rest
 
 
 class Progress:
@@ -49,8 +50,8 @@ class Progress:
 class RunProgress:
     """The plugin that says of a run of more than 10 s how many tests have ended, and about how long the rest takes.
 
-    Tests of one folder are taken to last as long as those of it that have ended; a folder of which none has is named
-    instead. A line every 10 s, later at every fifth of the time gone by.
+    Tests of one folder are taken to last as long as those of it that have ended; a folder of which too few have ended
+    is named instead. A line every 10 s, later at every fifth of the time gone by.
     """
 
     def __init__(self, config: pytest.Config, now: Callable[[], float] = time.monotonic) -> None:
@@ -79,8 +80,10 @@ class RunProgress:
     def text(self) -> str:
         """ "40 of 100 tests, about 75 s left, and bench"."""
         ended, left = self._ended.total(), {folder: number for folder, number in self._left.items() if number > 0}
-        known = [number * self._seconds[each] / self._ended[each] for each, number in left.items() if self._ended[each]]
-        unknown = [folder for folder in left if not self._ended[folder]]
+        unknown = [
+            each for each, number in left.items() if self._ended[each] < LEAST_ENDED * (number + self._ended[each])
+        ]
+        known = [left[each] * self._seconds[each] / self._ended[each] for each in left if each not in unknown]
         parts = [f"about {minutes(sum(known))} left"] if known else []
         return ", ".join([f"{ended:,} of {ended + sum(left.values()):,} tests", *parts, *(f"and {x}" for x in unknown)])
 
