@@ -90,9 +90,10 @@ def any_record_is_compared_or_refused(record: Any) -> None:
     trend.table(trend.trends([found, good]))
 
 
-test_any_record_is_compared_or_refused = given(changed(RECORD))(any_record_is_compared_or_refused)
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None)
+test_any_record_is_compared_or_refused = unhurried(given(changed(RECORD))(any_record_is_compared_or_refused))
 test_many_records_are_compared_or_refused = pytest.mark.prove(
-    settings(max_examples=3000, deadline=None)(given(changed(RECORD))(any_record_is_compared_or_refused))
+    settings(unhurried, max_examples=3000)(given(changed(RECORD))(any_record_is_compared_or_refused))
 )
 
 
@@ -124,7 +125,7 @@ def test_an_impossible_figure_is_refused_with_its_value(path: tuple[Any, ...], v
         records.summary_of(record, PATH, EXACT)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@unhurried
 @given(data=st.data())
 def test_a_file_cut_short_or_damaged_anywhere_is_a_record_or_refused_by_name(
     tmp_path: Path, data: st.DataObject
@@ -141,7 +142,7 @@ FLOORS = {"stored": "2026", "benchmarks": {"a": {"noise": 0.01, "sessions_s": [1
 BASELINE = {"name": "main", "stored": "2026", "records": ["a.json"]}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@unhurried
 @given(floors=changed(FLOORS), baseline=changed(BASELINE))
 def test_any_noise_floor_and_any_baseline_is_read_or_refused(tmp_path: Path, floors: Any, baseline: Any) -> None:
     folder = tmp_path / "mine"
