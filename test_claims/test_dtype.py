@@ -169,7 +169,6 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(dtype, 
     assert math.isnan(cast_of(math.nan, dtype, device))
 
 
-# What a cast makes of single values.
 CASTS = {
     "dtype.fp16-underflow-1e-8": [("fp16", 1e-8, 0.0)],
     "dtype.fp16-underflow-threshold": [("fp16", 2**-25, 0.0), ("fp16", 2**-25 * (1 + 2**-10), 2**-24)],
