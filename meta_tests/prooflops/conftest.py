@@ -1,9 +1,10 @@
-"""A repository that knows nothing of this suite."""
+"""A repository that knows nothing of this suite, and the one browser of all tests of pages."""
 
 from pathlib import Path
 
 import pytest
 
+from meta_tests.browser import browser  # once: playwright does not start twice in a process
 from meta_tests.prooflops.foreign import Foreign
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from meta_tests.browser import browser
 from meta_tests.conftest import run_pytest_for_each
 from meta_tests.prooflops.model.model_house import LAST_VALIDATION, SPECS, Examined, model_house
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from meta_tests.browser import browser
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.history.test_trend import summary
 from meta_tests.prooflops.statistics.simulated import times
