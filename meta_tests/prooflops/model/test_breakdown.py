@@ -73,6 +73,7 @@ def test_what_is_recomputed_belongs_to_the_module_that_runs_again() -> None:
     assert rows[""].backward_flops == 5 * product, "the first layer's input needs no gradient"
 
 
+@pytest.mark.prove
 def test_a_compiled_model_is_taken_apart_as_it_is_written() -> None:
     found = breakdown("own:compiled")
     assert found.is_compiled
