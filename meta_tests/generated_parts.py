@@ -65,7 +65,7 @@ def source() -> str:
     seconds = sum(row.get("seconds", 0.0) for row in slices)
     return (
         f"From [results/](results/{folder.path.name}/README.md),\n{summary['name']}, torch {summary['torch']}, "
-        f"`--{summary['pace']}`,\n{summary['tests']:,} tests in {seconds / 60:.0f} min; a part of it, long lines cut:"
+        f"{summary['pace']} pace,\n{summary['tests']:,} tests in {seconds / 60:.0f} min; a part of it, long lines cut:"
     )
 
 

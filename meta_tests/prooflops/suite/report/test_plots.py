@@ -37,7 +37,9 @@ def test_nothing_is_drawn_where_no_product_ran() -> None:
 def test_a_figure_that_a_benchmark_lacks_breaks_nothing(report: RunReport, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of an older method, of another suite's benchmark, or of a run that did not get so far."""
     monkeypatch.setattr(plots, "Drawing", stand_in := MagicMock())
-    stand_in.return_value.__enter__.return_value.axes.barh.return_value = [MagicMock()]
+    axes = stand_in.return_value.__enter__.return_value.axes
+    axes.barh.return_value = [MagicMock()]
+    axes.bar.side_effect = lambda places, *_, **__: [MagicMock() for _ in places]
     monkeypatch.setattr(plots, "log_axes", MagicMock())
     kinds = {each.family: each for each in report.benchmarks}.values()
     for key in sorted({key for each in kinds for key in each.info}):

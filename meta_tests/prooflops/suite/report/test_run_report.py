@@ -21,7 +21,8 @@ def test_claims_are_counted_by_verdict_and_grouped_by_topic(report: RunReport) -
 
 
 def test_the_run_is_named_by_its_command_and_revision(record: dict[str, Any], registry: Registry) -> None:
-    record = {**record, "commit_info": {"id": "abc", "dirty": True}}
+    run = {**record["prooflops"], "arguments": ["--quick"]}
+    record = {**record, "commit_info": {"id": "abc", "dirty": True}, "prooflops": run}
     report = run_report(record, registry, [], partial="only -k 'a b'")
     assert (report.command, report.revision) == ("pytest --quick", "abc with uncommitted changes")
     assert report.partial == "only -k 'a b'"
