@@ -64,12 +64,17 @@ def test_a_budget_too_small_for_the_first_look_is_said_with_what_is_enough() -> 
     said = small.sentence(LEAST_S, [])
     assert "No more than 2 pairs fit into 30 s, and fewer than 8 decide nothing: give --gate-budget 2" in said
     assert plan(small.costs, 5.0, 120.0).fits(["a"]), "what was advised is not enough"
+    hour = {"a": Cost(599.0, paced=False)}
+    assert plan(hour, besides_s=1.0).minutes_for(["a"]) == 193, "1.2 times 16 processes of 10 min, and a minute"
 
 
 def test_a_benchmark_that_is_too_long_leaves_the_others_their_pairs() -> None:
     costs = {**MICROSECONDS, "test_long": Cost(60.0, paced=False), "test_second": Cost(1.0, paced=False)}
     assert plan(costs).too_long() == ["test_long"]
     assert plan(MICROSECONDS).too_long() == []
+    exact = {"a": Cost(1.0, paced=False), "b": Cost(2.0, paced=False)}
+    assert plan(exact, besides_s=1.0, budget_s=64.0).too_long() == [], "16 processes of 4 s fill the budget"
+    assert plan(exact, besides_s=1.0, budget_s=63.9).too_long() == ["b"]
     assert plan({"a": Cost(60.0, paced=False)}).too_long() == [], "nothing would be left"
 
 

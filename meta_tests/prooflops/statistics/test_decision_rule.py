@@ -110,6 +110,7 @@ def test_a_plain_change_is_decided_by_few_pairs() -> None:
     plan = Plan(benchmarks=20)
     before, after = np.exp(np.random.default_rng(14).normal(0, 0.02, (2, 50)))
     twice = decide(before, 2 * after, plan)
+    assert twice.effect.pairs == 15, "what is reported is of all pairs"
     assert (twice.verdict, twice.wanted) == ("SLOWER", 15), f"twice as slow in 8 + 7 pairs should be enough: {twice}"
     after = 2 * after
     after[12] = 0.99 * before[12]
@@ -163,4 +164,4 @@ def test_the_decision_between_sessions_is_that_of_the_rank_sums_with_drift_and_c
 def test_where_no_confirmation_is_asked_for_the_fresh_pairs_need_only_point_the_same_way() -> None:
     plan = Plan(benchmarks=1, looks=(8,), confirming_pairs=4, confirmation_level=1.0)
     decided = decide([1.0] * 12, [1.5] * 12, plan)
-    assert (decided.verdict, decided.wanted, plan.plain_pairs) == ("SLOWER", 12, 0)
+    assert (decided.verdict, decided.wanted, decided.effect.pairs, plan.plain_pairs) == ("SLOWER", 12, 12, 0)

@@ -86,6 +86,7 @@ def test_the_figures_of_the_plan_are_those_that_the_documents_state() -> None:
     assert Plan(benchmarks=1, alarm_rate=0.4, confirmation_level=0.5).screening_rate == 0.4, "a level stays below 1/2"
     assert Plan(benchmarks=1, looks=(8,), confirming_pairs=5).plain_pairs == 0, "the longer way is as short"
     assert Plan(benchmarks=1, looks=(8,), confirming_pairs=6).plain_pairs == 5
+    assert Plan(benchmarks=32, directions=2).plain_pairs == Plan(benchmarks=64).plain_pairs == 8
 
 
 @pytest.mark.parametrize(
