@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 from meta_tests import page_tables
-from meta_tests.conftest import ROOT
+from meta_tests.browser import chromium
+from meta_tests.conftest import ROOT, recorded
 from meta_tests.faults import FAULTS, TOPICS, generated
 from meta_tests.prooflops.suite.report.evidence_record import evidence_folder, evidence_record
 from prooflops.console.tables import aligned, markdown_table
@@ -117,10 +118,8 @@ def evidence() -> str:
 def mutants() -> str:
     """By room, how many of the mutants that a test could notice are killed."""
     rooms: dict[str, list[int]] = {}
-    text = (ROOT / "meta_tests" / "recorded" / "mutants.txt").read_text(encoding="utf-8")
-    row = re.compile(r"^([\w/.]+): (\d+) mutants, (\d+) killed, (\d+) equivalent$", re.MULTILINE)
-    for file, *counts in row.findall(text):
-        made, killed, equivalent = map(int, counts)
+    for file, counts in recorded("mutants.txt").items():
+        made, killed, equivalent = map(int, re.findall(r"\d+", counts))
         room = rooms.setdefault(file.rpartition("/")[0], [0, 0])
         room[0] += killed
         room[1] += made - equivalent
@@ -131,19 +130,14 @@ def mutants() -> str:
 
 def draw(report: RunReport, path: Path) -> None:
     """The top of report.html as Chromium shows it."""
-    import shutil
-
     from PIL import Image
-    from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
+    with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.html"
         file.write_text(html(report), encoding="utf-8")
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(file.as_uri())
         page.screenshot(path=path)
-        browser.close()
     with Image.open(path) as picture:
         picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(path, optimize=True)
 

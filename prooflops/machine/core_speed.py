@@ -49,20 +49,16 @@ class CoreSpeed:
     def _wait(self, loop_s: float) -> float:
         """Loops until one is fast, or the patience has come to an end."""
         began = now = perf_counter()
-        while not self._is_fast(loop_s) and self.waited_s + now - began < self.patience_s:
+        while loop_s > SLOW * self.fastest_s and self.waited_s + now - began < self.patience_s:
             loop_s, now = self._loop(), perf_counter()
         self.waited_s += now - began
         return loop_s
-
-    def _is_fast(self, loop_s: float) -> bool:
-        fast = loop_s <= SLOW * self.fastest_s
-        self.was_fast |= fast
-        return fast
 
     def _loop(self) -> float:
         """The faster of two loops: an interrupt does not hit both."""
         loop_s = min(_timed_loop(), _timed_loop())
         self.fastest_s = min(self.fastest_s, loop_s)
+        self.was_fast |= loop_s <= SLOW * self.fastest_s
         return loop_s
 
 

@@ -178,6 +178,11 @@ class Examination:
         return self.user_model.fresh()
 
     @cached_property
+    def tokens(self) -> tuple[int, str]:
+        """D, and what it counts."""
+        return self.fresh().tokens
+
+    @cached_property
     def about(self) -> dict[str, str]:
         """The head of the page."""
         instance = self.fresh()

@@ -44,7 +44,7 @@ def sections(examination: Examination) -> Iterator[Section]:
         yield more.modules_section(examination.breakdown)
         yield more.operators_section(examination.breakdown)
     if has("inference"):
-        yield more.inference_section(examination.inference, *examination.fresh().tokens)
+        yield more.inference_section(examination.inference, *examination.tokens)
     if has("sweep"):
         yield more.sweep_section(examination.sweep)
     if examination.answers:
