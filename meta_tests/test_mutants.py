@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from meta_tests import mutants
+from meta_tests import mutants, mutations
 from meta_tests.conftest import ROOT
 
 SOURCE = '''
@@ -33,7 +34,7 @@ def least(a: int, b: int) -> int:
 
 
 def test_tables_fields_properties_and_decorated_functions_are_changed() -> None:
-    found = {(mutant.scope, mutant.before, mutant.after) for mutant in mutants.mutants_of("a.py", SOURCE)}
+    found = {(mutant.scope, mutant.before, mutant.after) for mutant in mutations.mutants_of("a.py", SOURCE)}
     expected = {
         ("RATES", "2.5", "2.51"), ("RATES", "True", "False"), ("RATES", '"a"', "'a?'"), ("Size", "3", "4"),
         ("Size.is_empty", "self.rows == 0", "(self.rows != 0)"), ("Size.half", "self.rows // 2", "(self.rows * 2)"),
@@ -44,25 +45,35 @@ def test_tables_fields_properties_and_decorated_functions_are_changed() -> None:
     assert not [mutant for mutant in found if "docstring" in mutant[1] or "frozen" in mutant[1]]
 
 
+def test_keys_and_cells_of_a_table_are_changed_but_not_its_prose() -> None:
+    source = '{"rows": [{"label": "é", "units": 8, "note": "why", "ok": true, "rate": {"a": null}}]}'
+    found = {(mutant.scope, mutant.before, mutant.after) for mutant in mutations.mutants_of("a.json", source)}
+    cells = [("8", "8.032"), ("true", "false"), ("null", "false"), ('"é"', '"\\u00e9?"')]
+    keys = [(f'"{key}"', f'"{key}?"') for key in ("label", "units", "ok", "rate", "a")]
+    assert found == {("rows", '"rows"', '"rows?"'), *(("rows.é", *change) for change in [*cells, *keys])}
+
+
 def test_a_function_of_which_nothing_is_changed_is_named() -> None:
     source = "def f(x):\n    return x\n\nclass A:\n    @property\n    def g(self):\n        x = self\n"
-    assert mutants.functions_without_mutants(source, mutants.mutants_of("a.py", source)) == ["A.g"]
+    assert mutations.functions_without_mutants(source, mutations.mutants_of("a.py", source)) == ["A.g"]
 
 
 @pytest.mark.prove(sample=25)
 @pytest.mark.parametrize("file", mutants.modules())
 def test_every_function_has_mutants_and_each_of_them_is_python(file: str) -> None:
     source = (ROOT / file).read_text(encoding="utf-8")
-    found = mutants.mutants_of(file, source)
-    missing = mutants.functions_without_mutants(source, found)
+    found = mutations.mutants_of(file, source)
+    is_table = file.endswith(".json")
+    missing = [] if is_table else mutations.functions_without_mutants(source, found)
     assert not missing, f"nothing of these functions of {file} is changed: {missing}"
     for mutant in found[:: max(1, len(found) // 3)]:
-        compile(mutant.applied(source.encode()), file, "exec")
+        changed = mutant.applied(source.encode())
+        json.loads(changed) if is_table else compile(changed, file, "exec")
 
 
 def test_what_no_test_can_notice_is_in_the_code_and_has_a_reason() -> None:
     files = {file for file, *_ in mutants.known_equivalents()}
-    found = {m.key for file in files for m in mutants.mutants_of(file, (ROOT / file).read_text(encoding="utf-8"))}
+    found = {m.key for file in files for m in mutations.mutants_of(file, (ROOT / file).read_text(encoding="utf-8"))}
     stale = {key: why for key, why in mutants.known_equivalents().items() if key not in found or not why}
     assert not stale, f"equivalent_mutants.txt names mutants that there are not: {stale}"
 
