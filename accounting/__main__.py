@@ -11,12 +11,11 @@ from typing import Any
 from accounting import models
 from accounting.activations import activation_bytes
 from accounting.checks import validated_choice, validated_int
-from accounting.config import from_config
-from accounting.devices import device_called, memory_bytes, peak_flop_per_s
+from accounting.devices import Accelerator, device_called, memory_bytes, peak_flop_per_s
+from accounting.families import from_config
 from accounting.memory import model_state
 from accounting.models import Model, Transformer, active_parameter_count, cache_bytes, parameter_count
 from accounting.parallel import ZERO_SHARDS
-from accounting.peaks import Accelerator
 from accounting.planning import SECONDS_PER_DAY, device_state, fitting_plans, training_s
 from accounting.units import amount, with_unit
 

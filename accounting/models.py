@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from accounting.checks import checked, validated_choice, validated_int, validated_product
-from accounting.config import from_config
 from accounting.families import (
     GPT2_SMALL,
     GPT2_XL,
@@ -24,6 +23,7 @@ from accounting.families import (
     NORMS,
     DeepLinear,
     Transformer,
+    from_config,
     with_adapters,
 )
 from accounting.flops import (

@@ -12,7 +12,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # The first line of a block names its file, and the table into which a row goes.
 BLOCKS = {match[1]: match for match in re.finditer(r"```\w+\n# ([\w/.-]+)(?:, in (\w+))?\n(.*?)```", PAGE, re.DOTALL)}
 REGISTRY, CLAIM = "test_claims/registry/flops.toml", "test_claims/test_flops.py"
-PEAKS, BENCHMARK = "accounting/peaks.json", "bench/test_gram.py"
+PEAKS, BENCHMARK = "accounting/devices/peaks.json", "bench/test_gram.py"
 MEMORY, OPERATORS = "accounting/memory.py", "accounting/counted/operators.py"
 
 DISTANCES = """
@@ -61,7 +61,7 @@ def add(folder: Path, name: str, old: str = "", new: str = "") -> None:
 CLAIMS_RUN = f"{CLAIM} --claim flops.gram --quick -v"
 ALL_CLAIMS = "test_claims --collect-only -q"
 STRAY_RUN = MISNAMED
-DEVICES_RUN = "meta_tests/accounting/test_peaks.py meta_tests/accounting/test_devices.py -q"
+DEVICES_RUN = "meta_tests/accounting/devices -q"
 BENCHMARK_RUN = f"{BENCHMARK} --quick"
 OPTIMIZERS_RUN = "meta_tests/accounting/test_memory.py -q -k nadamw"
 OPERATORS_RUN = COUNTED
@@ -118,7 +118,7 @@ def test_what_the_page_says_is_all_that_is_needed(complete, line: str, shown: st
     [
         (ALL_CLAIMS, 4, r"claims that no test settles: .*\s+'flops\.gram' of .*flops\.toml"),
         (STRAY_RUN, 4, r"add a row, or correct the id\s+'flops\.gramm' in .*test_stray\.py"),
-        (DEVICES_RUN, 1, r"flop_per_clock in accounting/peaks\.json lacks: .*'Example 100': 'GX100'"),
+        (DEVICES_RUN, 1, r"flop_per_clock in accounting/devices/peaks\.json lacks: .*'Example 100': 'GX100'"),
         (DEVICES_RUN, 1, r"nothing can tell whether these figures are right: .*'Example 100 bf16'"),
         (BENCHMARK_RUN, 1, r"FLOPs are declared"),
         (OPTIMIZERS_RUN, 1, r"nadamw"),

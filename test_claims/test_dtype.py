@@ -9,9 +9,8 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from accounting.devices import peak_flop_per_s
+from accounting.devices import ROWS, peak_flop_per_s
 from accounting.formats import BLOCK_FORMATS, FORMATS, block_format_of, element_bits, format_of
-from accounting.peaks import ROWS
 from test_claims.oracles import numbers
 from test_claims.oracles.comparison import difference
 from test_claims.oracles.devices import has_bf16_unit

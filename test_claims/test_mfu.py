@@ -16,10 +16,9 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting import counted, measured
 from accounting.attention import Attention, attention_flops
-from accounting.devices import ACCELERATORS, peak_flop_per_s
+from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, peak_flop_per_s
 from accounting.flops import matmul_flops
 from accounting.models import DeepLinear, step_flops
-from accounting.peaks import FLOP_PER_CLOCK
 from accounting.roofline import hfu, mfu
 from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net

@@ -11,10 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting import counted, roofline
-from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
+from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, ROWS, bandwidth_bytes_per_s, peak_flop_per_s
 from accounting.flops import matmul_flops
 from accounting.formats import element_bits
-from accounting.peaks import FLOP_PER_CLOCK, ROWS
 from accounting.roofline import Work
 from test_claims.oracles import scalars
 from test_claims.oracles.products import product

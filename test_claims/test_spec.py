@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from accounting import planning
-from accounting.devices import ACCELERATORS, clock_scaled_peak_flop_per_s, device_named, peak_flop_per_s
+from accounting.devices import ACCELERATORS, ROWS, clock_scaled_peak_flop_per_s, device_named, peak_flop_per_s
 from accounting.flops import matmul_flops
 from accounting.models import active_parameter_count, forward_flops, parameter_count, rule_flops
-from accounting.peaks import ROWS
 from test_claims.oracles import published
 from test_claims.oracles.products import flop_per_s, fp32_products, product
 

@@ -10,7 +10,7 @@ import pytest
 from accounting.__main__ import KNOWN, USUAL_SEQUENCE, main
 from accounting.models import LLAMA3_70B, cache_bytes, parameter_count, step_flops
 from accounting.units import with_unit
-from meta_tests.accounting.test_config import MODELS
+from meta_tests.accounting.families.published import MODELS
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import accounting
+from accounting import devices, families
 from meta_tests.conftest import ROOT
 
 PRIVATE = {"checks"}
@@ -36,10 +37,13 @@ def test_a_module_is_loaded_when_it_is_first_used(python: Callable[..., subproce
 
 
 def public_objects() -> dict[str, object]:
-    """The functions and classes that a file of formulas defines under a public name."""
+    """The functions and classes that a file of formulas defines under a public name, or that a room of data offers."""
     files = [path.stem for path in (ROOT / "accounting").glob("[a-z]*.py")]
     modules = [importlib.import_module(f"accounting.{name}") for name in files]
+    offered = [(room.__name__, name, getattr(room, name)) for room in (devices, families) for name in room.__all__]
     return {
+        f"{room}.{name}": value for room, name, value in offered if inspect.isclass(value) or inspect.isfunction(value)
+    } | {
         f"{module.__name__}.{name}": value
         for module in modules
         for name, value in vars(module).items()

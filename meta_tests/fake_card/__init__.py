@@ -7,7 +7,7 @@ It behaves as a card does and the CPU does not: operators are queued and take th
 clock of its own (`card`); memory comes in blocks of 512 bytes and segments of 2 and 20 MiB, is reused, and ends in
 torch.OutOfMemoryError (`caching`); a tensor of the host among operands is refused, random numbers come from another
 generator, a copy that does not block arrives late (`kernels`); name, capability and rates are those of a row of
-`accounting.peaks`. It can be given a sticky error, a clock that throttles, dtypes it lacks, and the name mps.
+`accounting.devices.peaks`. It can be given a sticky error, a clock that throttles, dtypes it lacks, and the name mps.
 
 How: a tensor on the card is a tensor of the CPU to C++, whose storage is marked; a dispatch mode sees every operator,
 and `torch.Tensor.device`, `torch.cuda` and NVML are patched (`api`). torch's own way, PrivateUse1 with a Python back

@@ -84,7 +84,7 @@ def a_product_takes_no_time_at_all(_original, a, b, out=None):
 
 @fault("roof.accelerator-300")
 def a_die_does_half_as_much_per_clock(patch):
-    from accounting import peaks
+    from accounting.devices import peaks
 
     halved = {name: flops // 2 for name, flops in peaks.FLOP_PER_CLOCK["GH100"].items()}
     patch.setitem(peaks.FLOP_PER_CLOCK, "GH100", halved)

@@ -5,10 +5,8 @@ import time
 import torch
 
 import accounting.models
-from accounting import devices
-from accounting.devices import ACCELERATORS
+from accounting.devices import ACCELERATORS, Figure, rates
 from accounting.measured import timing
-from accounting.peaks import Figure
 from meta_tests.faults import fault, replace
 
 A100, H100 = ACCELERATORS["A100 SXM4 80GB"], ACCELERATORS["H100 SXM5 80GB"]
@@ -35,15 +33,15 @@ def the_a100s_row_holds_the_sparse_peak(patch):
 
 @fault("spec.h100-fp32-67", "spec.fp32-slower", "spec.dtype-dependent", "spec.peak-is-bound", "spec.tensor-core")
 def fp32_and_tf32_change_places_in_the_table(patch):
-    columns = devices._MATRIX_COLUMNS
+    columns = rates._MATRIX_COLUMNS
     patch.setitem(columns, "fp32", ("tf32",))
-    patch.setitem(devices._VECTOR_COLUMNS, "fp32", ("tf32",))
+    patch.setitem(rates._VECTOR_COLUMNS, "fp32", ("tf32",))
     patch.setitem(columns, "tf32", ("fp32",))
 
 
 @fault("spec.fp8-faster", "spec.dtype-dependent")
 def fp8_has_the_peak_of_fp16(patch):
-    patch.setitem(devices._MATRIX_COLUMNS, "fp8_e4m3", ("fp16",))
+    patch.setitem(rates._MATRIX_COLUMNS, "fp8_e4m3", ("fp16",))
 
 
 @fault("spec.h100-80gb")

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from accounting import devices
-from accounting.peaks import Accelerator
+from accounting.devices import Accelerator
 from prooflops.machine import cpu, nvml
 
 KINDS = ("cpu", "cuda", "mps", "xpu")

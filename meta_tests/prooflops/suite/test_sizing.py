@@ -8,7 +8,7 @@ import pytest
 import torch
 from _pytest.outcomes import Skipped
 
-from accounting.peaks import ROWS
+from accounting.devices import ROWS
 from bench import cache, streams, training
 from bench.ceilings import Ceilings
 from bench.pace import PACES

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from accounting import counted
-from accounting.config import MODEL_TYPES, from_config
+from accounting.families import from_config
+from accounting.families.config_values import MODEL_TYPES
 from accounting.models import cache_bytes, parameter_count, step_flops, with_adapters
 from accounting.parts import Parts, RecurrentLayers
-from meta_tests.accounting.test_config import MODELS
+from meta_tests.accounting.families.published import MODELS
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[dev]")
 

@@ -16,6 +16,7 @@ accumulate in fp32, `fp16_acc16` and `fp8_acc16` in fp16 (GeForce halves the for
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,6 +74,11 @@ class Accelerator(NamedTuple):
     clock_is_inferred: bool = False  # from the printed peak itself
     planning_only: bool = False  # torch itself does not run there: found by its label alone
     note: str = ""
+
+    @property
+    def memory_sizes(self) -> list[int]:
+        """The sizes that `memory` names, in bytes."""
+        return [int(label) * 2**30 for label in re.findall(r"\d+(?= (?:/|GB))", self.memory or "")]
 
 
 class CpuPath(NamedTuple):

@@ -7,14 +7,14 @@ in test_transformers.py.
 """
 
 import json
-from pathlib import Path
 
 import pytest
 
-from accounting.config import MODEL_TYPES, from_config
+from accounting.families import from_config
+from accounting.families.config_values import MODEL_TYPES
 from accounting.models import active_parameter_count, matmul_parameter_count, parameter_count, step_flops
+from meta_tests.accounting.families.published import MODELS
 
-MODELS = json.loads(Path(__file__).with_name("published_models.json").read_text())
 published = pytest.mark.parametrize("name", MODELS)
 
 
@@ -76,40 +76,6 @@ def test_flops_of_a_token_are_those_that_torchtitan_reports(name, sequence, flop
     assert ours + elementwise == flops
 
 
-def test_windows_leave_mistral_at_32k_a_quarter_of_its_attention():
-    model = from_config(MODELS["mistralai/Mistral-7B-v0.1"]["config"])
-    [attention] = model.attentions
-    full, windowed = (attention.shape(1, 32768, 32768, pairs).scores for pairs in ("full", "causal"))
-    assert windowed == 32 * 32 * (32768 * 4096 - 4096 * 4095 // 2)
-    assert 8.4 < full / windowed < 8.6
-
-
-LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"model_type": "lama"}, "model_type must be one of .*, got 'lama'; did you mean 'llama'"),
-        ({"hidden_size": None}, "config must have 'hidden_size' or 'n_embd' or 'n_embed' for a model of type 'llama'"),
-        (
-            {"num_registers": 4},
-            "config has num_registers=4, which may change the shape and is not read for type 'llama'",
-        ),
-        ({"use_side_gate": False}, "config has use_side_gate=False, which may change the shape"),
-        ({"expand_factor": 4}, "config has expand_factor=4, which may change the shape"),
-        ({"hybrid_override_pattern": "M*"}, "config has hybrid_override_pattern='M\\*', which may change the shape"),
-        ({"qk_layernorm": True}, "config has qk_layernorm=True, which is not read for a model of type 'llama'"),
-        ({"sliding_window": 4096}, "config has sliding_window=4096, which may change the shape"),
-        ({"num_hidden_layers": -1}, "num_hidden_layers must be at least 1, got -1"),
-        ({"num_key_value_heads": 5}, "heads must be a multiple of kv_heads, got heads=32 and kv_heads=5"),
-    ],
-)
-def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, message):
-    with pytest.raises(ValueError, match=message):
-        from_config(LLAMA | changed)
-
-
 @pytest.mark.parametrize("named", [{}, {"model_type": "llama4_text"}])
 def test_of_a_model_of_text_and_images_the_text_part_is_read_on_demand(named):
     name = "meta-llama/Llama-4-Scout-17B-16E-Instruct"
@@ -119,22 +85,3 @@ def test_of_a_model_of_text_and_images_the_text_part_is_read_on_demand(named):
     message = "config is that of a model of more than text, 'llama4'; text_only=True reads its text_config"
     with pytest.raises(ValueError, match=message):
         from_config(whole)
-
-
-@pytest.mark.parametrize(
-    ("name", "windows"),
-    [
-        # every fourth layer attends to all, the others to their own chunk of 8,192
-        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {0: 12, 8192: 36}),
-        # every third to all, the others to the 64 tokens on either side and the token itself
-        ("answerdotai/ModernBERT-base", {0: 8, 65: 14}),
-    ],
-)
-def test_windows_are_those_of_the_layers(name, windows):
-    attentions = from_config(MODELS[name]["config"]).attentions
-    counted = {size: sum(each.layers for each in attentions if each.window == size) for size in windows}
-    assert counted == windows
-
-
-def test_a_key_that_is_unset_is_no_matter():
-    assert from_config(LLAMA | {"pruned_heads": {}, "some_option": None}) == from_config(LLAMA)

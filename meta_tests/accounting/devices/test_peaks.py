@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from accounting import devices, peaks
-from accounting.devices import ACCELERATORS, device_named, nominal_clock_mhz
-from accounting.peaks import CPU_PATHS, FLOP_PER_CLOCK, ROWS, SOURCES, Accelerator, Figure
+from accounting.devices import ACCELERATORS, device_named, nominal_clock_mhz, peaks
+from accounting.devices.peaks import CPU_PATHS, FLOP_PER_CLOCK, ROWS, SOURCES, Accelerator, Figure
+from accounting.devices.rates import AT_VECTOR_CLOCK
 from meta_tests.conftest import recorded
 
 # Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed, and by how much.
@@ -115,7 +115,7 @@ def ratio_violations(row: Accelerator) -> list[str]:
     found = []
     for column, figure in row.peaks.items():
         rate = flop_per_clock(row, column)
-        vector = devices._AT_VECTOR_CLOCK.intersection({column})
+        vector = AT_VECTOR_CLOCK.intersection({column})
         if base is None or base_rate is None or rate is None or vector:
             continue
         share = 0.005 + RE_DERIVATION_EXCEPTIONS.get((row.label, column), (0.0, ""))[0]
@@ -222,7 +222,7 @@ def test_no_row_of_the_table_violates(check):
 
 def test_every_device_names_a_die_whose_rates_are_known():
     unknown = {row.label: row.die for row in ROWS if row.die not in FLOP_PER_CLOCK}
-    assert not unknown, f"these devices name a die that flop_per_clock in accounting/peaks.json lacks: {unknown}"
+    assert not unknown, f"these name a die that flop_per_clock in accounting/devices/peaks.json lacks: {unknown}"
 
 
 def test_every_figure_follows_from_units_and_clock_or_is_transcribed():

@@ -1,8 +1,7 @@
-"""What a device can do at most: its peak per dtype, its bandwidth and its memory, looked up by name.
+"""What a device can do at most: its peak per dtype, its bandwidth and its memory.
 
-The table is `accounting.peaks`. What torch reports is compared exactly (`device_named`), what a person writes as long
-as it fits one device alone (`device_called`). A device, slice or dtype without a figure on record has peak None: its
-utilisation is not checked, never computed against another device's figure.
+A device, slice or dtype without a figure on record has peak None: its utilisation is not checked, never computed
+against another device's figure.
 
 >>> peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16") / 1e12, peak_flop_per_s("H100 PCIe", "bf16") / 1e12
 (989.4, 756.0)
@@ -10,15 +9,12 @@ utilisation is not checked, never computed against another device's figure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 
 from accounting.checks import validated_choice, validated_instance, validated_int, validated_positive
+from accounting.devices.lookup import device_of
+from accounting.devices.peaks import CPU_PATHS, Accelerator, Figure
 from accounting.formats import FORMATS, Dtype, dtype_name
-from accounting.peaks import CPU_PATHS, ROWS, Accelerator, Figure
-
-ACCELERATORS: dict[str, Accelerator] = {row.label: row for row in ROWS}  # by the table's own label
 
 # The columns of the table that hold the peak of a matrix product, the preferred one first.
 _MATRIX_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -41,7 +37,7 @@ _FP16_ACCUMULATE_COLUMNS: dict[str, tuple[str, ...]] = {
     "fp8_e5m2": ("fp8_acc16",),
 }
 _VECTOR_COLUMNS: dict[str, tuple[str, ...]] = {"fp64": ("fp64",), "fp32": ("fp32",)}
-_AT_VECTOR_CLOCK = {"fp64", "fp64_tensor", "fp32", "fp32_tensor"}  # fp64_tensor too: the vendors state it so
+AT_VECTOR_CLOCK = {"fp64", "fp64_tensor", "fp32", "fp32_tensor"}  # fp64_tensor too: the vendors state it so
 
 
 # The formats that tensors on a kind of device cannot have in torch.
@@ -58,92 +54,6 @@ def has_dtype(kind: str, dtype: Dtype) -> bool:
     (True, False, True)
     """
     return dtype_name(dtype) not in _LACKING.get(validated_instance("kind", kind, str), ())
-
-
-def device_named(
-    name: str, arch: str | None = None, units: int | None = None, memory_bytes: int | None = None
-) -> Accelerator | None:
-    """The row of the device that torch calls `name`, or None where it is not on record or not certain.
-
-    Names are compared exactly: `NVIDIA H200` is part of `NVIDIA GH200 480GB`, `NVIDIA L4` of `NVIDIA L40S`, and a MIG
-    slice is its card's name with a suffix. `arch` is the compute capability ("9.0") or `gcnArchName`; `units` is
-    `multi_processor_count` (XPU: `max_compute_units`); where given, a row that has another one is not this device.
-    On AMD, whose names come from a file of the host, arch and units together find the row without the name;
-    `memory_bytes` then separates devices that differ in nothing else (MI300X, MI325X).
-
-    >>> device_named("NVIDIA A100-SXM4-80GB").label
-    'A100 SXM4 80GB'
-    >>> device_named("NVIDIA A100-SXM4-80GB MIG 1g.10gb"), device_named("NVIDIA A100-SXM4-80GB", units=14)
-    (None, None)
-    >>> device_named("AMD Radeon Graphics", "gfx942:sramecc+:xnack-", 304, 274_877_906_944).label
-    'MI325X'
-    """
-    validated_instance("name", name, str)
-    arch = None if arch is None else validated_instance("arch", arch, str).partition(":")[0] or None
-    units = None if units is None else validated_int("units", units)
-    memory_bytes = None if memory_bytes is None else validated_int("memory_bytes", memory_bytes)
-    named = [row for row in ROWS if name in row.names]
-    if arch and arch.startswith("gfx") and units is not None:
-        rows = [row for row in ROWS if (row.arch, row.units) == (arch, units)]
-        rows = [row for row in rows if row in named] or rows
-    else:
-        rows = [row for row in named if arch in {None, row.arch} and (units is None or row.units in {None, units})]
-    if len(rows) > 1 and memory_bytes is not None:
-        rows = [row for row in rows if _has_memory(row, memory_bytes)]
-    return rows[0] if len(rows) == 1 else None
-
-
-def device_called(name: str) -> Accelerator:
-    """The row that a person means: by its label, by torch's name, or by words of them that fit one row alone.
-
-    Case, punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X OAM", "TPU v5e". A row
-    has all words asked for, so that "RTX 4090 D" or a MIG slice is none. For planning; what runs is `device_named`.
-
-    Raises ValueError where no row fits, naming the nearest, or several do, naming them; TypeError for no string.
-
-    >>> device_called("H100 SXM").label, device_called("nvidia a100-sxm4-80gb").label
-    ('H100 SXM5 80GB', 'A100 SXM4 80GB')
-    >>> device_called("H100")
-    Traceback (most recent call last):
-    ValueError: device must be one of H100 SXM5 80GB, H100 PCIe 80GB, H100 NVL 94GB, got 'H100'
-    """
-    rows = _rows_called(name)
-    if len(rows) != 1:
-        labels = {label.lower(): label for label in ACCELERATORS}
-        near = [labels[each] for each in get_close_matches(name.lower(), labels, n=5, cutoff=0.3)]
-        options = ", ".join([row.label for row in rows] or near or list(ACCELERATORS))
-        raise ValueError(f"device must be {'one of' if rows else 'on record, such as'} {options}, got {name!r}")
-    return rows[0]
-
-
-def _rows_called(name: str) -> list[Accelerator]:
-    """The rows that a person's name fits: one whose label or name it is, or else all that have its words."""
-    wanted = _words(validated_instance("device", name, str))
-    same = [row for row in ROWS if "".join(wanted) in {"".join(_words(each)) for each in (row.label, *row.names)}]
-    if same or not wanted:
-        return same
-    words = {row.label: _words(" ".join((row.label, *row.names, row.unit))) for row in ROWS}
-    return [row for row in ROWS if all(any(_fits(word, each) for each in words[row.label]) for word in wanted)]
-
-
-def _fits(word: str, whole: str) -> bool:
-    """Whether a word is the whole one, or its letters without the digits behind them: "sxm" of SXM5."""
-    return word == whole or (len(word) > 2 and word.isalpha() and bool(re.fullmatch(rf"{word}\d+", whole)))
-
-
-def _words(name: str) -> list[str]:
-    words = re.findall(r"[a-z0-9.]+", name.lower())
-    return [word for word in words if word not in {"nvidia", "amd", "intel", "r", "google", "cloud", "aws", "apple"}]
-
-
-def _has_memory(row: Accelerator, memory_bytes: int) -> bool:
-    """Whether the label, whose GB are in effect GiB, is within 5 % of what the driver reports."""
-    return any(abs(memory_bytes / size - 1) < 0.05 for size in _memory_sizes(row))
-
-
-def _memory_sizes(row: Accelerator) -> list[int]:
-    """The sizes that the label names, in bytes."""
-    return [int(label) * 2**30 for label in re.findall(r"\d+(?= (?:/|GB))", row.memory or "")]
 
 
 def peak_flop_per_s(
@@ -210,38 +120,24 @@ def memory_bytes(device: str | Accelerator | None) -> int | None:
     (80.0, None)
     """
     row = device_of(device)
-    sizes = [] if row is None else _memory_sizes(row)
+    sizes = () if row is None else row.memory_sizes
     return sizes[0] if len(sizes) == 1 else None
-
-
-def device_of(device: str | Accelerator | None) -> Accelerator | None:
-    """`device` itself if it is a row, else the one that this name of torch's or of a person's finds, or None.
-
-    Raises ValueError for a name that fits several devices, naming them.
-
-    >>> device_of("H100 PCIe").label, device_of("NVIDIA GeForce RTX 4090 D")
-    ('H100 PCIe 80GB', None)
-    """
-    if device is None or isinstance(device, Accelerator):
-        return device
-    validated_instance("device", device, str)
-    return device_called(device) if _rows_called(device) else None
 
 
 def nominal_clock_mhz(row: Accelerator, column: str) -> float | None:
     """The clock in MHz that the figure in this column of the table is stated for; None where it is not on record.
 
-    >>> nominal_clock_mhz(ACCELERATORS["H100 SXM5 80GB"], "bf16"), nominal_clock_mhz(ACCELERATORS["H20"], "bf16")
-    (1830, None)
+    >>> [nominal_clock_mhz(device_of(name), "bf16") for name in ("H100 SXM", "H20")]
+    [1830, None]
     """
     validated_choice("column", column, validated_instance("row", row, Accelerator).peaks)
-    return row.clocks_mhz[0 if column in _AT_VECTOR_CLOCK else 1]
+    return row.clocks_mhz[0 if column in AT_VECTOR_CLOCK else 1]
 
 
 def flop_per_s(figure: Figure) -> float:
     """A figure in TFLOP/s as FLOP/s, without the rounding error of a product with 1e12.
 
-    >>> flop_per_s(ACCELERATORS["H100 SXM5 80GB"].peaks["bf16"])
+    >>> flop_per_s(device_of("H100 SXM").peaks["bf16"])
     989400000000000.0
     """
     return round(validated_instance("figure", figure, Figure).printed * 1e6) * 1e6 / figure.divisor
@@ -270,7 +166,7 @@ def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_unit
     Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in fp32. Their number is not in CPUID: the default of 2
     makes the result an upper bound, twice too high on Zen 4 and client Xeons, for which say 1. AVX512_BF16 is likewise
     what the fastest core does (128, Zen 5; Sapphire Rapids 32). Empty for Arm, whose features do not identify the core;
-    `accounting.peaks.CPU_PATHS` has figures for some.
+    `accounting.devices.CPU_PATHS` has figures for some.
 
     `features`: `torch.cpu.get_capabilities()`, or names out of it. Raises ValueError for units other than 1 and 2.
 

@@ -1,0 +1,81 @@
+"""Models from the `config.json` that Hugging Face's repositories hold: plain JSON, read without transformers.
+
+`model_types.json` states what the code of each family fixes and its config does not: which norms, which biases, where a
+window holds. `decoder_config` and `encoder_config` read the sizes, under the keys that the families give them.
+Of a config every key is either read, or known to change no size (`without_size`); any other is refused by its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from accounting.checks import checked, validated_choice, validated_instance
+from accounting.families.config_values import MODEL_TYPES, Config
+from accounting.families.decoder_config import decoder, decoder_layer
+from accounting.families.encoder_config import bert, modern_bert, resnet, speech_or_text, t5, vit
+from accounting.families.layers import other
+from accounting.families.networks import multi_token
+from accounting.parts import Parts
+
+BUILDERS: dict[str, Callable[..., Parts]] = {
+    "decoder": decoder,
+    "bert": bert,
+    "modern_bert": modern_bert,
+    "t5": t5,
+    "speech_or_text": speech_or_text,
+    "vit": vit,
+    "resnet": resnet,
+}
+
+
+@checked
+def from_config(
+    config: Mapping[str, Any] | str | Path, *, multi_token_prediction: bool = False, text_only: bool = False
+) -> Parts:
+    """The model that a `config.json`, given as a path or as its content, describes.
+
+    `multi_token_prediction` adds the modules that published counts leave out (DeepSeek-V3, GLM-4.5). Of a model of text
+    and images only the text part can be read (`text_only`): it lacks the encoder, some 1 to 10 % of the parameters.
+    Exact where the family's code in transformers 5 is; a window counts as one for "causal" pairs alone.
+
+    Raises ValueError for a family that is not known, for a key that is missing, and for one that is neither read nor
+    known to change nothing: it is named, as it may change the shape.
+
+    >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    ...          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
+    >>> sum(each.parameters for each in from_config(llama).linear_maps)  # and the embedding, and the norms
+    7504658432
+    >>> from_config(llama | {"num_registers": 4})
+    Traceback (most recent call last):
+    ValueError: config has num_registers=4, which may change the shape and is not read for type 'llama'
+    """
+    values = Config(_content(config))
+    if "text_config" in values.values:
+        if not text_only:
+            raise ValueError(
+                f"config is that of a model of more than text, {values.type!r}; text_only=True reads its text_config, "
+                "the part that handles text, alone"
+            )
+        values = Config({"model_type": f"{values.type}_text", **_content(values("text_config"))})
+    options = dict(MODEL_TYPES[validated_choice("model_type", values.type, MODEL_TYPES)])
+    values.read.update(options.pop("ignored", ()))  # of no matter to this family, or to layers that it need not have
+    model = BUILDERS[options.pop("build", "decoder")](values, **options)
+    ahead = values("num_nextn_predict_layers", default=0)
+    if multi_token_prediction and ahead:
+        dim = values("hidden_size")
+        late = 10**6  # a layer as all behind the first dense ones
+        layer = decoder_layer(values, late, norm=other("norms", dim), **options)
+        model += ahead * multi_token(dim, layer, values("vocab_size"))
+    values.nothing_else()
+    return model
+
+
+def _content(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
+    if isinstance(config, Mapping):
+        return config
+    path = Path(config if isinstance(config, Path) else validated_instance("config", config, str))
+    text = (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
+    return validated_instance("config", json.loads(text), dict)

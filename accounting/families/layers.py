@@ -1,0 +1,229 @@
+"""Builders of what layers are made of, in the sizes of a paper: linear maps, attention, experts, recurrences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accounting.checks import checked
+from accounting.parts import AttentionLayers, LinearMaps, OtherParameters, Parts, RecurrentLayers, Rows
+
+
+@checked
+def linear(part: str, in_features: int, out_features: int, name: str = "", **options: Any) -> Parts:
+    """One linear map, or `copies` of it; `options` are those of `LinearMaps`.
+
+    >>> linear("head", 4096, 128256).linear_maps[0].parameters
+    525336576
+    """
+    return Parts((LinearMaps(part, in_features, out_features, name=name, **options),))
+
+
+@checked
+def other(part: str, elements: int, **options: Any) -> Parts:
+    """Parameters that nothing is multiplied by, if there are any; `options` are those of `OtherParameters`.
+
+    >>> other("norms", 4096).other_parameters[0].parameters, other("norms", 0).other_parameters
+    (4096, ())
+    """
+    return Parts(other_parameters=(OtherParameters(part, elements, **options),) if elements else ())
+
+
+@checked
+def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
+    """A line of `dim` for each token, and one for each of `positions` where they are learned.
+
+    >>> [table.parameters for table in embedding(50257, 768, positions=1024).other_parameters]  # GPT-2
+    [38597376, 786432]
+    """
+    tokens = other("embedding", vocab_size * dim, looked_up=True)
+    return tokens | other("positions", positions * dim, looked_up=True, longest=positions)
+
+
+@checked
+def attention(
+    dim: int,
+    heads: int,
+    head_dim: int,
+    kv_heads: int = 0,
+    *,
+    bias: bool = False,
+    out_bias: bool = False,
+    key_bias: bool | None = None,
+    rows: Rows = "tokens",
+    keys: Rows = "",
+    extra: int = 0,
+    **options: Any,
+) -> Parts:
+    """Projections of queries, keys and values, the attention, and the way out: 2·dim·d·(heads + kv_heads) weights.
+
+    `rows` of queries attend to `keys` (default: to themselves). `extra` are further parameters (query-key norms,
+    sinks); `options` are those of `AttentionLayers`.
+
+    >>> [(maps.name, maps.parameters) for maps in attention(4096, 32, 128, kv_heads=8).linear_maps]  # Llama-3-8B
+    [('query', 16777216), ('key', 4194304), ('value', 4194304), ('out', 16777216)]
+    """
+    kv_heads, keys = kv_heads or heads, keys or rows
+    query = linear("attention", dim, heads * head_dim, "query", bias=bias, rows=rows)
+    key, value = (
+        linear("attention", dim, kv_heads * head_dim, name, bias=biased, rows=keys)
+        for name, biased in (("key", bias if key_bias is None else key_bias), ("value", bias))
+    )
+    shape = AttentionLayers("attention", heads, head_dim, kv_heads=kv_heads, queries=rows, keys=keys, **options)
+    out = linear("attention", heads * head_dim, dim, "out", bias=out_bias, rows=rows)
+    return (query | key | value) + other("attention", extra) + Parts(attentions=(shape,)) + out
+
+
+@checked
+def mlp(
+    dim: int, hidden: int, *, gated: bool = False, part: str = "mlp", ends_layer: bool | None = None, **options: Any
+) -> Parts:
+    """down(act(up(x))), or gated, down(act(gate(x)) · up(x)): 2·dim·hidden or 3·dim·hidden weights.
+
+    >>> sum(maps.parameters for maps in mlp(4096, 14336, gated=True).linear_maps)
+    176160768
+    """
+    up, gate = (linear(part, dim, hidden, name, **options) for name in ("up", "gate"))
+    # Experts do not end a layer: their outputs are needed by the router's weights.
+    ends = "uses" not in options if ends_layer is None else ends_layer
+    down = linear(part, hidden, dim, "down", ends_layer=ends, **options)
+    return (up | gate if gated else up) + down
+
+
+@checked
+def mixture(
+    dim: int,
+    hidden: int,
+    experts: int,
+    active: int,
+    *,
+    shared: int = 0,
+    shared_gate: bool = False,
+    router_bias: bool = False,
+    corrections: bool = False,
+    **options: Any,
+) -> Parts:
+    """A router and `experts` MLPs, to `active` of which each token goes; `options` are those of `mlp`.
+
+    Besides, every token meets an MLP of width `shared`, with a gate of one output or without; `corrections` balance the
+    router's choice, one for each expert (a buffer in DeepSeek-V3, and in its published count).
+
+    >>> layer = mixture(4096, 14336, experts=8, active=2, gated=True)  # Mixtral 8x7B
+    >>> sum(maps.parameters for maps in layer.linear_maps), sum(maps.met * maps.weights for maps in layer.linear_maps)
+    (1409318912, 352354304)
+    """
+    router = linear("router", dim, experts, "router", bias=router_bias) | other("router", experts * corrections)
+    always = mlp(dim, shared, ends_layer=False, part="shared expert", **options) if shared else Parts()
+    gate = linear("shared expert", dim, 1, "gate") if shared_gate else Parts()
+    return (router + mlp(dim, hidden, copies=experts, uses=active, **options)) | always | gate
+
+
+@checked
+def latent_attention(
+    dim: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value_dim: int, *, bias: bool = False
+) -> Parts:
+    """MLA: queries, keys and values of low rank; keys have `rope` further elements, which all heads share.
+
+    A cache keeps kv_rank + rope elements a token. At inference the maps from latents to keys and values are absorbed by
+    those of queries and outputs, at the same FLOPs for each new token, and heads attend to the latents themselves.
+    Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
+
+    >>> [layer] = latent_attention(7168, 128, 1536, 512, 128, 64, 128).attentions  # DeepSeek-V3
+    >>> layer.cached_elements(1, latents=True), layer.cached_elements(1, latents=False)
+    (576, 40960)
+    """
+    queries = linear("attention", q_rank or dim, heads * (nope + rope), "query")
+    if q_rank:
+        queries = linear("attention", dim, q_rank, "query_down", bias=bias) + other("norms", q_rank) + queries
+    latents = linear("attention", dim, kv_rank + rope, "latent", bias=bias) + other("norms", kv_rank)
+    latents += linear("attention", kv_rank, heads * (nope + value_dim), "key and value")
+    shape = AttentionLayers("attention", heads, nope + rope, value_dim=value_dim, latent=(kv_rank, rope))
+    out = linear("attention", heads * value_dim, dim, "out", bias=bias)
+    return (queries | latents) + Parts(attentions=(shape,)) + out
+
+
+@checked
+def state_space(
+    dim: int,
+    heads: int,
+    head_dim: int,
+    state: int,
+    groups: int,
+    kernel: int,
+    *,
+    chunk: int = 256,
+    bias: bool = False,
+    conv_bias: bool = True,
+) -> Parts:
+    """Mamba-2: dim·(2d + 2gN + h) + (k + 1)(d + 2gN) + 3h + d + d·dim parameters, for d = heads·head_dim.
+
+    Source: Dao and Gu 2024, arXiv:2405.21060, section 7.
+
+    >>> [layer] = state_space(4096, heads=128, head_dim=64, state=128, groups=8, kernel=4).attentions
+    >>> layer.cached_elements(1, latents=False) == layer.cached_elements(10**6, latents=False)
+    True
+    """
+    inner, mixed = heads * head_dim, heads * head_dim + 2 * groups * state
+    shape = RecurrentLayers("mixer", heads, state, head_dim, chunk=chunk, kept=kernel * mixed)
+    convolved = linear("mixer", dim, inner + mixed + heads, "in", bias=bias)
+    convolved += linear("mixer", kernel, mixed, "convolution", bias=conv_bias) + other("mixer", 3 * heads + inner)
+    return convolved + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
+
+
+@checked
+def selective_scan(
+    dim: int,
+    inner: int,
+    state: int,
+    rank: int,
+    kernel: int,
+    *,
+    bias: bool = False,
+    conv_bias: bool = True,
+    normed: bool = False,
+) -> Parts:
+    """Mamba: a state for each channel, whose step and in- and outputs are made of the channel's own values.
+
+    Source: Gu and Dao 2023, arXiv:2312.00752, section 3; `normed` as in Jamba, arXiv:2403.19887.
+
+    >>> [maps.parameters for maps in selective_scan(768, 1536, state=16, rank=48, kernel=4).linear_maps]  # Mamba-130M
+    [2359296, 7680, 122880, 75264, 1179648]
+    """
+    shape = RecurrentLayers("mixer", inner, state, 1, kept=kernel * inner, state_products=1)
+    convolved = linear("mixer", dim, 2 * inner, "in", bias=bias)
+    convolved += linear("mixer", kernel, inner, "convolution", bias=conv_bias)
+    steps = linear("mixer", inner, rank + 2 * state, "x") + other("norms", normed * (rank + 2 * state))
+    steps += linear("mixer", rank, inner, "step", bias=True) + other("mixer", inner * (state + 1))
+    return convolved + steps + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
+
+
+@checked
+def delta_rule(
+    dim: int, key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int, *, chunk: int = 64
+) -> Parts:
+    """Gated DeltaNet: linear attention whose state forgets, and unlearns what a key held before it is written anew.
+
+    Ignored: a triangular system for each chunk c, c·(c − 1)·(key_dim + value_dim) FLOPs, a fifth of the chunk's own.
+    Source: Yang et al. 2024, Gated Delta Networks, arXiv:2412.06464; the layout of Qwen3-Next.
+
+    >>> [layer] = delta_rule(2048, 16, 32, 128, 128, kernel=4).attentions
+    >>> layer.decoding_flops(1, 10**6, latents=False)  # a product of three with a state of 128 × 128, in 32 heads
+    3145728
+    """
+    keys, values = key_heads * key_dim, value_heads * value_dim
+    products: dict[str, Any] = {"key_products": 2, "value_products": 1, "state_products": 3}
+    kept = kernel * (2 * keys + values)
+    shape = RecurrentLayers("mixer", value_heads, key_dim, value_dim, chunk=chunk, kept=kept, **products)
+    mixed = linear("mixer", dim, 2 * keys + 2 * values, "in") | linear("mixer", dim, 2 * value_heads, "gates")
+    mixed += linear("mixer", kernel, 2 * keys + values, "convolution") + other("mixer", 2 * value_heads + value_dim)
+    return mixed + Parts(attentions=(shape,)) + linear("mixer", values, dim, "out")
+
+
+@checked
+def convolution(part: str, inputs: int, outputs: int, kernel: int, positions: int, **options: Any) -> Parts:
+    """A convolution of `kernel` elements: a linear map whose rows are the output's positions; norm or bias besides.
+
+    >>> [first] = convolution("input", 3, 64, kernel=49, positions=112 * 112).linear_maps  # ResNet-50
+    >>> first.parameters, first.product_flops(1, 1)
+    (9408, 236027904)
+    """
+    return linear(part, inputs * kernel, outputs, "convolution", rows=positions, **options)

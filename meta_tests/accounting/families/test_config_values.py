@@ -1,0 +1,35 @@
+"""Of a config every key is read, known to change no size, or refused by its name."""
+
+import pytest
+
+from accounting.families import from_config
+from meta_tests.accounting.families.published import MODELS
+
+LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model_type": "lama"}, "model_type must be one of .*, got 'lama'; did you mean 'llama'"),
+        ({"hidden_size": None}, "config must have 'hidden_size' or 'n_embd' or 'n_embed' for a model of type 'llama'"),
+        (
+            {"num_registers": 4},
+            "config has num_registers=4, which may change the shape and is not read for type 'llama'",
+        ),
+        ({"use_side_gate": False}, "config has use_side_gate=False, which may change the shape"),
+        ({"expand_factor": 4}, "config has expand_factor=4, which may change the shape"),
+        ({"hybrid_override_pattern": "M*"}, "config has hybrid_override_pattern='M\\*', which may change the shape"),
+        ({"qk_layernorm": True}, "config has qk_layernorm=True, which is not read for a model of type 'llama'"),
+        ({"sliding_window": 4096}, "config has sliding_window=4096, which may change the shape"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers must be at least 1, got -1"),
+        ({"num_key_value_heads": 5}, "heads must be a multiple of kv_heads, got heads=32 and kv_heads=5"),
+    ],
+)
+def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, message):
+    with pytest.raises(ValueError, match=message):
+        from_config(LLAMA | changed)
+
+
+def test_a_key_that_is_unset_is_no_matter():
+    assert from_config(LLAMA | {"pruned_heads": {}, "some_option": None}) == from_config(LLAMA)
