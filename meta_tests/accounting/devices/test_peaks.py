@@ -210,8 +210,48 @@ def transcription_violations(row: Accelerator) -> list[str]:
     return found + [f"{row.label} {quantity} is missing from the second transcription" for quantity in unprotected]
 
 
+BUS = {  # of boards with GDDR: bits, Gbit/s of a pin
+    "T4": (256, 10), "A10": (384, 12.5), "A10G": (384, 12.5), "A40": (384, 14.5), "RTX A6000": (384, 16),
+    "RTX 3070": (256, 14), "RTX 3080 10GB": (320, 19), "RTX 3090": (384, 19.5), "RTX 3090 Ti": (384, 21),
+    "RTX 4070 Ti": (192, 21), "RTX 4080": (256, 22.4), "RTX 4090": (384, 21), "RTX 6000 Ada": (384, 20),
+    "L4": (192, 12.5), "L40S": (384, 18), "RTX 5070": (192, 28), "RTX 5070 Ti": (256, 28), "RTX 5080": (256, 30),
+    "RTX 5090": (512, 28), "RTX PRO 6000 Blackwell Workstation": (512, 28), "RTX PRO 6000 Blackwell Max-Q": (512, 28),
+}  # fmt: skip
+CORES = {  # of GeForce cards whose other figures are derived: cores, of which a unit has 128, and TFLOP/s in fp32
+    "RTX 3070": (5888, 20.3), "RTX 3080 10GB": (8704, 29.8), "RTX 3090 Ti": (10752, 40.0), "RTX 4070 Ti": (7680, 40.1),
+    "RTX 4080": (9728, 48.7), "RTX 5070": (6144, 30.9), "RTX 5070 Ti": (8960, 43.9), "RTX 5080": (10752, 56.3),
+}  # fmt: skip
+
+
+def board_violations(row: Accelerator) -> list[str]:
+    """Boards whose memory is not what its bus of 32 bits a chip gives, or whose units are not the printed cores."""
+    found = []
+    if row.label in BUS:
+        bits, rate = BUS[row.label]
+        if abs(row.bandwidth.printed - bits * rate / 8) > 0.5:
+            found.append(f"{row.label}: {bits} bits at {rate} Gbit/s are not {row.bandwidth.printed:g} GB/s")
+        if float(row.memory.split()[0]) / (bits // 32) not in (1, 2, 4, 6):
+            found.append(f"{row.label}: {bits // 32} chips have no {row.memory}")
+    if row.label in CORES:
+        cores, printed = CORES[row.label]
+        if row.units * 128 != cores or any(abs(2 * cores * c / 1e6 - printed) > 0.05 for c in row.clocks_mhz):
+            found.append(f"{row.label}: {row.units} units at {row.clocks_mhz} MHz are not {cores} cores, {printed} TF")
+    return found
+
+
+NAMES = {label: tuple(names.split(" | ")) for label, names in recorded("device_names.txt").items()}
+
+
+def name_violations(row: Accelerator) -> list[str]:
+    """Names that torch does not give the device, and an architecture that is not what it is called."""
+    found = [] if row.names == NAMES.get(row.label, ()) else [f"{row.label} is called {NAMES.get(row.label)} by torch"]
+    if (row.planning_only or row.die == "Apple GPU") and not row.label.startswith(row.arch):
+        found.append(f"{row.label} has the architecture {row.arch}")
+    return found
+
+
 PHYSICAL = (re_derivation_violations, ratio_violations, sparsity_violations, order_violations, range_violations)
-CHECKS = (*PHYSICAL, transcription_violations)
+CHECKS = (*PHYSICAL, board_violations, name_violations, transcription_violations)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removesuffix("_violations"))
@@ -300,7 +340,7 @@ def uncaught(factor: float, checks, rows=ROWS) -> list[str]:
 
 @pytest.mark.parametrize("factor", FACTORS)
 def test_every_perturbed_cell_of_the_table_is_caught(factor):
-    survivors = uncaught(factor, CHECKS, [row for row in ROWS if row.label in TRANSCRIPTION])
+    survivors = uncaught(factor, CHECKS)
     assert not survivors, f"{len(survivors)} perturbed cells pass every check: {survivors}"
 
 
@@ -426,6 +466,13 @@ def test_a_cell_that_cannot_be_read_is_named(cells, message):
     row = {"label": "New", "arch": "9.0", "die": "GH100", "unit": "card", "sources": "h100-page", "source_class": "P1"}
     with pytest.raises(ValueError, match=message):
         peaks._accelerator(row | {"peaks": {"bf16": 989}} | cells)
+
+
+def test_a_chip_of_apples_has_twice_the_units_and_the_bandwidth_of_half_of_it_at_its_clock():
+    for small, large in (("M1 Pro", "M1 Max"), ("M1 Max", "M1 Ultra"), ("M2 Pro", "M2 Max"), ("M2 Max", "M2 Ultra")):
+        half, whole = ACCELERATORS[f"Apple {small}"], ACCELERATORS[f"Apple {large}"]
+        assert (whole.units, whole.clocks_mhz) == (2 * half.units, half.clocks_mhz), f"{small}, {large}"
+        assert not half.bandwidth or whole.bandwidth.printed == 2 * half.bandwidth.printed, f"{small}, {large}"
 
 
 # CPUs

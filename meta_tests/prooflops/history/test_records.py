@@ -29,6 +29,60 @@ def append_many(folder: Path, count: int) -> None:
 def test_a_record_comes_back_as_it_was_written_in_order(tmp_path: Path) -> None:
     append_many(tmp_path, 5)
     assert [record["index"] for _, record in records.records(tmp_path)] == [0, 1, 2, 3, 4]
+    assert records.as_text({"a": 1, "b": {"c": 2.5}}) == '{\n "a": 1,\n "b": {\n  "c": 2.5\n }\n}\n'
+
+
+def test_comparing_reads_all_it_needs_of_a_record() -> None:
+    extra = {
+        "flops": 24, "bytes": 8, "mfu": 0.5, "hfu": 1e18, "share_of_ceiling": True, "peak": 2.0, "method": 3,
+        "contention": {"contended": True}, "gate": {"min_effect": 0.05},
+        "gate_resources": {"memory": 12_600, "none": 0, "slip": -1, "beyond": 1e18},
+    }  # fmt: skip
+    why = {"contention": {"contended": True, "why": "a busy core"}, "gate": {}}
+    quiet = {"contention": {"contended": False, "why": "nothing"}}
+    rows = [("a", "1.5", extra), ("b", 1, why), ("c", 1, quiet), ("d", 1.001e-18, {}), ("e", 1e-18, {})]
+    benchmarks = [{"fullname": name, "stats": {"min": least}, "extra_info": each} for name, least, each in rows]
+    fingerprint = {"name": "Some CPU", "packages": {"torch": "2.13.0"}}
+    pace = {"": {"max_time": "0.02", "min_rounds": 3.0}}
+    record = {
+        "datetime": "2026-11-22", "benchmarks": benchmarks,
+        "prooflops": {
+            "fingerprint": fingerprint, "verdicts": [{"id": "x.a", "verdict": "holds"}], "partial": 2, "pace": pace,
+        },
+    }  # fmt: skip
+    first = records.Timed(1.5, {"flops": 24}, {"mfu": 0.5, "share_of_ceiling": 1.0}, 3, "other work",
+                          {"min_effect": 0.05}, {"memory": 12_600.0, "none": 0.0})  # fmt: skip
+    timed = {"a": first, "b": records.Timed(1.0, {}, {}, None, "a busy core", {}), "c": records.Timed(1.0, {}, {})}
+    timed["d"] = records.Timed(1.001e-18, {}, {})
+    assert records.summary_of(record, Path("a.json"), EXACT) == records.Summary(
+        Path("a.json"), "2026-11-22", records.fingerprint_id(fingerprint), "Some CPU", "2.13.0", "", timed,
+        {"x.a": "holds"}, "2", False, {"": {"max_time": 0.02, "min_rounds": 3}},
+    )  # fmt: skip
+    bare = records.summary_of({"benchmarks": [], "prooflops": {"pace": "quick"}}, Path("a.json"), EXACT)
+    assert (bare.moment, bare.torch, bare.partial, bare.pace) == ("", "", "", None)
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1])
+def test_a_marker_whose_smallest_effect_is_no_share_is_refused(share: float) -> None:
+    bench = {"fullname": "a", "stats": {"min": 1.0}, "extra_info": {"gate": {"min_effect": share}}}
+    with pytest.raises(
+        records.UnreadableRecord, match=f"a.json.*min_effect should be a share between 0 and 1.*{share}"
+    ):
+        records.summary_of({"benchmarks": [bench], "prooflops": {}}, Path("a.json"), EXACT)
+
+
+def test_what_runs_of_the_gate_said_is_read_in_order_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
+    assert records.append_verdicts(tmp_path, "mine", {}) is None, "where the machine has no records"
+    (tmp_path / "mine").mkdir()
+    for verdict in ("SAME", "SLOWER"):
+        stored = records.append_verdicts(tmp_path, "mine", {"verdicts": [{"name": "a", "verdict": verdict}]})
+    (tmp_path / "mine" / "gate" / "0.json").write_text("cut o")
+    found = list(records.gate_verdicts(tmp_path, "mine"))
+    assert [(name, row["verdict"]) for _, name, row in found] == [("a", "SAME"), ("a", "SLOWER")]
+    assert stored is not None
+    assert [stored.parent.name, found[1][0]] == ["gate", json.loads(stored.read_text())["datetime"]]
+    assert found[0][0] < found[1][0]
+    assert list(records.gate_verdicts(tmp_path, "other")) == []
 
 
 def test_a_benchmark_whose_marker_says_ignore_is_left_out_of_every_comparison() -> None:
@@ -86,6 +140,18 @@ def test_of_several_fingerprints_latest_is_the_newest_record_that_has_most_bench
     assert latest(other.parent.name, "a", "b", "c") == other, "another machine's is none, however much it has"
 
 
+def test_of_other_fingerprints_that_have_a_baseline_the_newest_is_taken(tmp_path: Path) -> None:
+    stored = {}
+    for age, name in enumerate(("newest", "older", "oldest")):
+        record = {"benchmarks": [], "prooflops": {"fingerprint": {"name": name}}}
+        file = records.append(tmp_path, record, {"name": name})
+        os.utime(records.store_baseline("main", [file]), (1e9 - age, 1e9 - age))
+        stored[name] = file.parent.name
+    for own, expected in (("unknown", "newest"), (stored["older"], "older")):
+        (found,) = records.baseline(tmp_path, "main", own, EXACT)
+        assert found.name == expected
+
+
 def test_noise_floors_are_stored_beside_those_of_other_benchmarks(tmp_path: Path) -> None:
     folder = tmp_path / "not" / "yet" / "there"
     assert records.noise_floors(folder, "mine") == {}
@@ -134,6 +200,7 @@ def test_another_fingerprint_has_another_folder(tmp_path: Path) -> None:
     assert one.parent != two.parent
     slug, _, digest = one.parent.name.rpartition("-")
     assert (slug, len(digest)) == ("Some-GPU-80GB", 12)
+    assert records.fingerprint_id(dict(reversed(FINGERPRINT.items()))) == one.parent.name
 
 
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:
