@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+import torch
 
-from accounting.devices import ACCELERATORS, device_named, nominal_clock_mhz, peaks
+from accounting.devices import ACCELERATORS, device_named, nominal_clock_mhz, peaks, rates
 from accounting.devices.peaks import CPU_PATHS, FLOP_PER_CLOCK, ROWS, SOURCES, Accelerator, Figure
-from accounting.devices.rates import AT_VECTOR_CLOCK
 from meta_tests.conftest import recorded
 
 # Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed, and by how much.
@@ -115,7 +115,7 @@ def ratio_violations(row: Accelerator) -> list[str]:
     found = []
     for column, figure in row.peaks.items():
         rate = flop_per_clock(row, column)
-        vector = AT_VECTOR_CLOCK.intersection({column})
+        vector = rates.AT_VECTOR_CLOCK.intersection({column})
         if base is None or base_rate is None or rate is None or vector:
             continue
         share = 0.005 + RE_DERIVATION_EXCEPTIONS.get((row.label, column), (0.0, ""))[0]
@@ -263,6 +263,22 @@ def test_no_row_of_the_table_violates(check):
 def test_every_device_names_a_die_whose_rates_are_known():
     unknown = {row.label: row.die for row in ROWS if row.die not in FLOP_PER_CLOCK}
     assert not unknown, f"these name a die that flop_per_clock in accounting/devices/peaks.json lacks: {unknown}"
+
+
+def test_figures_are_of_known_kinds_and_columns():
+    kinds = {figure.kind for row in ROWS for figure in row.peaks.values()}
+    assert kinds == {"dense", "sparse", "card", "derived", "secondary"}
+    units = {row.unit.partition(" (")[0] for row in ROWS}
+    boards = {"module", "card", "low-profile card", "OAM module", "APU", "chip", "tile", "die", "chiplet"}
+    assert units - boards == {"two dies, one device", "one GPU of the superchip", "Hopper half of the superchip"}
+    columns = {column for row in ROWS for column in row.peaks}
+    reachable = {
+        column
+        for table in (rates._MATRIX_COLUMNS, rates._FP16_ACCUMULATE_COLUMNS, rates._VECTOR_COLUMNS)
+        for names in table.values()
+        for column in names
+    }
+    assert columns == reachable, f"columns that no dtype reads, or that no row has: {sorted(columns ^ reachable)}"
 
 
 def test_every_figure_follows_from_units_and_clock_or_is_transcribed():
@@ -529,6 +545,14 @@ def test_a_path_of_512_bits_says_for_how_many_units_its_figures_are():
         bits = SIMD_BITS.get(path.label, 512 * (2 if "two units" in path.label else 1))
         units = bits // 512 if "AVX512" in path.label or "AVX-512" in path.label else None
         assert path.fma_units_512 == units, f"{path.label} has figures for {path.fma_units_512} units, not {units}"
+
+
+def test_a_path_requires_features_as_torch_names_them_and_says_where_its_figures_are_from():
+    required = {feature for path in CPU_PATHS for feature in path.requires}
+    known = torch.cpu.get_capabilities()
+    assert "avx2" not in known or required <= known.keys(), f"torch knows no {sorted(required - known.keys())}"
+    assert {path.kind for path in CPU_PATHS} == {"vendor", "measured", "derived"}
+    assert {path.label: path.per for path in CPU_PATHS if path.per != "core"} == {"Apple M4 SME": "cluster"}
 
 
 @pytest.mark.parametrize("factor", FACTORS)

@@ -18,19 +18,6 @@ from accounting.formats import FORMATS
 from meta_tests.accounting.refusals import refuses
 
 
-def test_figures_are_of_known_kinds_and_columns():
-    kinds = {figure.kind for row in ROWS for figure in row.peaks.values()}
-    assert kinds == {"dense", "sparse", "card", "derived", "secondary"}
-    columns = {column for row in ROWS for column in row.peaks}
-    reachable = {
-        column
-        for table in (rates._MATRIX_COLUMNS, rates._FP16_ACCUMULATE_COLUMNS, rates._VECTOR_COLUMNS)
-        for names in table.values()
-        for column in names
-    }
-    assert columns == reachable, f"columns that no dtype reads, or that no row has: {sorted(columns ^ reachable)}"
-
-
 def test_memory_is_the_bytes_that_the_label_says_where_it_says_one_size():
     assert devices.memory_bytes("H100 PCIe") == 80 * 2**30
     assert devices.memory_bytes("TPU7x") == 96 * 2**30
