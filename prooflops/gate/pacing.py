@@ -40,7 +40,7 @@ class Pacing:
         self.taken = 0
         self.left_open: list[str] = []  # when the time was over
         self._take, self._say, self._given_up, self._look = take, say, frozenset(given_up), look
-        self._took_s, self._seen_quiet = 0.0, False
+        self._seen_quiet = False
         self._tries = Counter[str]()
         self._repeats = Counter[str]()
         self._contended: dict[str, Pair] = {}  # the last pair that was set aside

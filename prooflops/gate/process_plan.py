@@ -121,7 +121,7 @@ def plan_of(
         for name, round_s in rounds_s.items()
     }
     looks = plan.looks
-    most = looks[min(1, len(looks) - 1)] + plan.confirming_pairs
+    most = looks[:2][-1] + plan.confirming_pairs
     return ProcessPlan(costs, max(besides_s, 0.0), looks[0], most, budget_s)
 
 

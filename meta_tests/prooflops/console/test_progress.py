@@ -4,6 +4,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from meta_tests.conftest import House
 from prooflops.console.progress import LONG_S, Progress, RunProgress
 
@@ -75,14 +77,18 @@ def test_a_long_run_says_what_is_left_by_the_tests_that_ended() -> None:
     ], f"{config.lines}"
 
 
-def test_of_the_first_few_tests_of_many_nothing_is_concluded() -> None:
+@pytest.mark.parametrize(
+    ("tests", "said"),
+    [(1000, "1 of 1,000 tests, and test_claims"), (50, "1 of 50 tests, about 9 min 48 s left")],
+)
+def test_of_the_first_few_tests_of_many_nothing_is_concluded(tests: int, said: str) -> None:
     config, now = FakeConfig(), [0.0]
     run = RunProgress(config, lambda: now[0])  # type: ignore[arg-type]
-    ids = [f"test_claims/test_a.py::test_{number}" for number in range(1000)]
+    ids = [f"test_claims/test_a.py::test_{number}" for number in range(tests)]
     run.pytest_collection_finish(SimpleNamespace(items=[SimpleNamespace(nodeid=each) for each in ids]))  # type: ignore[arg-type]
     now[0] = 12.0  # the first test imports what all need
     run.pytest_runtest_logfinish(ids[0])
-    assert config.lines == ["  run: 1 of 1,000 tests, and test_claims"]
+    assert config.lines == [f"  run: {said}"]
 
 
 def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house: House) -> None:

@@ -192,3 +192,13 @@ def test_a_contended_pair_is_set_aside_only_where_the_first_look_still_fits_and_
     pacing = clock.pacing(ReplicateRule(replicate_plan(1)), deadline, a=[])
     (row,) = pacing.run({"a": (timed(1.0), timed(4.0, "other processes"))}, took_s=10.0)
     assert (pacing.repeated, row.effect.ratio, len(pacing.sides["a"][1])) == (repeated, pytest.approx(4.0), 1)
+
+
+@pytest.mark.parametrize(("deadline", "repeated"), [(9.9, 0), (10.0, 1)])
+def test_beyond_the_first_look_a_contended_pair_is_set_aside_where_one_more_fits(
+    monkeypatch: pytest.MonkeyPatch, deadline: float, repeated: int
+) -> None:
+    pacing = Timekeeper(monkeypatch, each_s=10.0).pacing(ReplicateRule(replicate_plan(1)), deadline, a=[])
+    pacing.sides["a"] = ([timed(1.0)] * 8, [timed(1.0 + i / 5) for i in range(8)])
+    pacing.run({"a": (timed(1.0), timed(4.0, "other processes"))}, took_s=10.0)
+    assert pacing.repeated == repeated

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prooflops.history.comparison import NotComparable, compare
+from prooflops.history.comparison import ComparisonRule, NotComparable, compare, time_rows
 from prooflops.history.records import Summary, Timed
 from prooflops.history.rows import Row, interval
-from prooflops.statistics.plan import Plan
+from prooflops.statistics.decision_rule import Decision
+from prooflops.statistics.plan import MIN_EFFECT, Plan, pairs_needed
 
 NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
@@ -57,6 +58,20 @@ def test_as_many_processes_as_it_asks_for_can_decide() -> None:
     asked = int(row.note.split("about ")[1].split()[0])
     again = rows(side(*processes(1.0, asked)), side(*processes(1.5, asked, seed=1)))[A, "time"]
     assert again.verdict == "SLOWER", f"{asked} processes were said to decide a change of 50 %, but: {again}"
+
+
+def test_an_open_comparison_says_what_is_suspected_the_noise_and_how_many_processes_would_decide() -> None:
+    before, after = side(*processes(1.0, 12, 0.1)), side(*processes(1.06, 12, 0.1, seed=2))
+    effect = rows(before, after)[A, "time"].effect
+    assert effect is not None
+    plan = Plan(1, looks=(12,), directions=2, shared_baseline=True)
+    needed = pairs_needed(effect, plan, MIN_EFFECT)
+    assert needed > 12
+    decision = Decision("INCONCLUSIVE", 12, effect, suspicion="SLOWER")
+    both = {A: ([each.benchmarks[A] for each in before], [each.benchmarks[A] for each in after])}
+    (row,) = time_rows(both, ComparisonRule(plan), {A: decision})
+    said = f"noise {effect.noise:.1%}; about {needed} replicates a side would decide (--gate-replicates {needed})"
+    assert (row.note, rows(before, after)[A, "time"].note) == (f"suspected SLOWER, not confirmed; {said}", said)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +135,7 @@ def test_a_claim_that_was_not_checked_has_not_changed(before: str, after: str, v
 
 def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
     old = side({}, verdicts={"x.a": "holds"})
-    new = [*side({}, verdicts={"x.a": "not checked"}), *side({}, verdicts={"x.a": "holds"})]
+    new = [*side({}, verdicts={"x.a": "not checked"}), *side({}, verdicts={"x.a": "holds"}), *side({})]
     assert rows(old, new)["x.a", "verdict"].verdict == "SAME"
 
 
