@@ -102,9 +102,9 @@ def changes(node: ast.AST, in_table: bool) -> Iterator[ast.AST | None]:
         yield with_(body=node.orelse, orelse=node.body)
     elif isinstance(node, ast.Call):
         starred = any(isinstance(argument, ast.Starred) for argument in node.args)
-        if len(set(map(ast.unparse, node.args))) == 2 == len(node.args) and not starred:
-            if ast.unparse(node.func) not in SYMMETRIC:
-                yield with_(args=node.args[::-1])
+        differing = len(node.args) == 2 == len(set(map(ast.unparse, node.args)))
+        if differing and not starred and ast.unparse(node.func) not in SYMMETRIC:
+            yield with_(args=node.args[::-1])
         for keyword in node.keywords:
             if keyword.arg != "strict":
                 yield with_(keywords=[other for other in node.keywords if other is not keyword])

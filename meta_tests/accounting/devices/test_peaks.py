@@ -10,8 +10,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from accounting.devices import ACCELERATORS, device_named, nominal_clock_mhz, peaks, rates
+from accounting.devices import ACCELERATORS, device_named, nominal_clock_mhz, peaks
 from accounting.devices.peaks import CPU_PATHS, FLOP_PER_CLOCK, ROWS, SOURCES, Accelerator, Figure
+from accounting.devices.rates import _FP16_ACCUMULATE_COLUMNS, _MATRIX_COLUMNS, _VECTOR_COLUMNS, AT_VECTOR_CLOCK
 from meta_tests.conftest import recorded
 
 # Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed, and by how much.
@@ -115,7 +116,7 @@ def ratio_violations(row: Accelerator) -> list[str]:
     found = []
     for column, figure in row.peaks.items():
         rate = flop_per_clock(row, column)
-        vector = rates.AT_VECTOR_CLOCK.intersection({column})
+        vector = AT_VECTOR_CLOCK.intersection({column})
         if base is None or base_rate is None or rate is None or vector:
             continue
         share = 0.005 + RE_DERIVATION_EXCEPTIONS.get((row.label, column), (0.0, ""))[0]
@@ -274,7 +275,7 @@ def test_figures_are_of_known_kinds_and_columns():
     columns = {column for row in ROWS for column in row.peaks}
     reachable = {
         column
-        for table in (rates._MATRIX_COLUMNS, rates._FP16_ACCUMULATE_COLUMNS, rates._VECTOR_COLUMNS)
+        for table in (_MATRIX_COLUMNS, _FP16_ACCUMULATE_COLUMNS, _VECTOR_COLUMNS)
         for names in table.values()
         for column in names
     }
