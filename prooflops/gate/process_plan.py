@@ -44,6 +44,7 @@ class ProcessPlan:
     pairs: int  # the least number that decides anything: the first look
     most_pairs: int  # where a suspicion is confirmed after the second look, which few need
     budget_s: float  # from the beginning of the first pair
+    decides: bool = True  # whether so many pairs as --gate-replicates allows can decide anything
 
     def each_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float = USUAL_S) -> float:
         """The time of each of these benchmarks with which so many pairs fit into `left_s`."""
@@ -89,6 +90,8 @@ class ProcessPlan:
             f"{len(names)} benchmarks ({chosen}; {self.besides_s:.1f} s a process besides): about "
             f"{minutes(self.pairs * pair_s)} for {self.pairs} pairs"
         )
+        if not self.decides:
+            return f"{text}, which decide nothing, whatever they show: leave out --gate-replicates"
         if self.most_pairs > self.pairs:
             text += f", {minutes(min(self.most_pairs * pair_s, self.budget_s))} at most where they must be confirmed"
         if not self.fits(names):
@@ -122,7 +125,9 @@ def plan_of(
     }
     looks = plan.looks
     most = looks[:2][-1] + plan.confirming_pairs
-    return ProcessPlan(costs, max(besides_s, 0.0), looks[0], most, budget_s)
+    last = len(looks) - 1
+    decides = 0.5 ** looks[-1] <= max(plan.level(last), plan.miss_level(last))
+    return ProcessPlan(costs, max(besides_s, 0.0), looks[0], most, budget_s, decides)
 
 
 def paces(usual_s: float, own_s: Mapping[str, float]) -> Paces:

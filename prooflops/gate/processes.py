@@ -43,8 +43,8 @@ PATIENCE = 2
 PREFIX, OWNER = "prooflops-gate-", "owner"  # of the folder of a run, and the file in it with the run's process
 # Variables of the environment that would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
-# Options that belong to the parent: the gate, reports, selection by the last run, saving. By their whole names, and
-# --gate-…: a conftest may have options that begin like these, such as --cache-size.
+# Options that belong to the parent or to plain runs: the gate, reports, selection by the last run, saving, coverage. By
+# their whole names, and --gate-…: a conftest may have options that begin like these, such as --cache-size.
 PARENTS = (
     "--gate", "--junitxml", "--junit-xml", "--junitprefix", "--junit-prefix", "--last-failed", "--lf", "--failed-first",
     "--ff", "--new-first", "--nf", "--last-failed-no-failures", "--lfnf", "--cache-show", "--cache-clear", "--sw",
@@ -53,7 +53,8 @@ PARENTS = (
     "--benchmark-compare-fail", "--benchmark-json", "--benchmark-histogram", "--benchmark-storage", "--pdb", "--pdbcls",
     "--trace", "--trace-config", "--report-log", "--report-log-exclude-logs-on-passed-tests", "--html",
     "--self-contained-html", "--verbose", "--quiet", "--verbosity", "--rootdir", "--config-file", "--durations",
-    "--durations-min", "--inifile",
+    "--durations-min", "--inifile", "--benchmark-disable", "--benchmark-skip", "--cov", "--cov-report", "--cov-config",
+    "--cov-branch", "--cov-context", "--cov-append", "--cov-fail-under", "--cov-reset", "--no-cov", "--no-cov-on-fail",
 )  # fmt: skip
 PARENTS_SHORT = ("-v", "-q", "-x", "-c", "-s", "-n", "-r")
 

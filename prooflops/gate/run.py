@@ -30,6 +30,8 @@ from prooflops.run_state import is_replicate
 def configure(config: pytest.Config, settings: Settings) -> None:
     """Makes this run start fresh processes instead of running tests."""
     if not (is_replicate() or config.option.collectonly):
+        # pytest-cov's: this process runs no test, so --cov-fail-under in a project's addopts would redden it.
+        config.known_args_namespace.no_cov = True
         config.pluginmanager.register(Gate(config, settings), "prooflops.gate.run")
 
 

@@ -135,7 +135,7 @@ def _checked(config: pytest.Config) -> Settings:
     if found.used or config.getoption("gate_history"):
         _check_packages()
     if found.used:
-        _check_other_plugins(config)
+        _check_other_plugins(config, found.orchestrated)
     return found
 
 
@@ -205,14 +205,17 @@ def _check_paths(found: Settings, config: pytest.Config) -> None:
                 raise ValueError(f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its rootdir there")
 
 
-def _check_other_plugins(config: pytest.Config) -> None:
+def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
     option = config.getoption
-    if option("benchmark_disable", False) and not option("benchmark_enable", False):
-        raise ValueError("--benchmark-disable leaves nothing to compare: drop it, or the options of the gate")
-    if option("benchmark_skip", False):
+    # A project's `addopts` often disable benchmarks for its plain runs: the gate's processes do without.
+    given = _given(config) if orchestrated else ["--benchmark-disable", "--benchmark-skip"]
+    disabled = option("benchmark_disable", False) and not option("benchmark_enable", False)
+    if disabled and "--benchmark-disable" in given:
+        raise ValueError("--benchmark-disable leaves nothing to compare: drop it, or add --benchmark-enable")
+    if option("benchmark_skip", False) and "--benchmark-skip" in given:
         raise ValueError("--benchmark-skip leaves nothing to compare: drop it, or the options of the gate")
     if config.pluginmanager.hasplugin("dsession"):
-        raise ValueError("benchmarks are not measured under xdist (-n): drop it, or the options of the gate")
+        raise ValueError("benchmarks are not measured under xdist, which shares the cores among its workers: add -n 0")
     # By its options, not by its name: that depends on how it was loaded.
     if option("benchmark_disable", None) is None:
         raise ValueError("the gate compares what pytest-benchmark measures, and that plugin is not active")
@@ -233,8 +236,12 @@ def stands_alone(name: str, text: str, config: pytest.Config) -> bool:
 
     Before it knows our options, pytest takes one that is a path for a place of tests, and its rootdir from it.
     """
-    words = [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
-    return (name, text) in itertools.pairwise(words)
+    return (name, text) in itertools.pairwise(_given(config))
+
+
+def _given(config: pytest.Config) -> list[str]:
+    """The words of the command line and of PYTEST_ADDOPTS, without those of the project's ini file."""
+    return [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
 
 
 def _flag(name: str) -> str:

@@ -1,9 +1,11 @@
 """How long each benchmark runs in a process, and what the budget allows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from prooflops.gate.decisions import replicate_plan
 from prooflops.gate.process_plan import FIRST, LEAST_S, MOST_S, NOISY, USUAL_S, Cost, ProcessPlan, paces, plan_of
 from prooflops.gate.processes import Replicate, Side
 from prooflops.statistics.plan import Plan
@@ -56,6 +58,8 @@ def test_the_sentence_says_what_was_chosen_and_how_long_it_takes() -> None:
     assert "about 1 min 33 s for 8 pairs, 6 min 37 s at most" in said  # 16 processes of 2 s and 64 x 0.06 s
     mixed = plan(MICROSECONDS | {"test_long": Cost(1.5, paced=False)}).sentence(USUAL_S, [])
     assert "1 by their own rounds" in mixed
+    few = replace(plan(MICROSECONDS), pairs=3, decides=False).sentence(USUAL_S, [])
+    assert few.endswith("for 3 pairs, which decide nothing, whatever they show: leave out --gate-replicates"), few
 
 
 def test_a_budget_too_small_for_the_first_look_is_said_with_what_is_enough() -> None:
@@ -87,5 +91,8 @@ def test_what_the_first_pair_took_is_divided_into_the_benchmarks_and_the_rest(
     found = plan_of(first, second, {"a": round_s}, Plan(benchmarks=1), 600.0)
     assert found.costs == {"a": Cost(2.0, paced)}
     assert (found.besides_s, found.pairs, found.most_pairs) == (3.0, 8, 34)
+    assert [plan_of(first, second, {}, replicate_plan(64, most=most), 600.0).decides for most in (4, 5, None)] == [
+        False, True, True
+    ]  # fmt: skip
     alone = Replicate(Side("a", "python", Path()), {}, "", {}, [], {}, 1.0)
     assert plan_of(alone, second, {"a": round_s}, Plan(benchmarks=1), 600.0).costs["a"].call_s == 2.0, "one side's"

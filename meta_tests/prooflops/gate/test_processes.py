@@ -46,7 +46,7 @@ def test_children_get_the_users_options_and_none_of_the_parents() -> None:
                             "-o": None, "--junit-xml": None, "--cache-size": None}.items()
     })  # fmt: skip
     config = SimpleNamespace(
-        getini=lambda _: ["--strict-markers", "--gate"],
+        getini=lambda _: ["--strict-markers", "--gate", "--benchmark-disable", "--cov", "src", "--cov-fail-under=90"],
         invocation_params=SimpleNamespace(
             args=["tests", "-x", "--device", "cuda", "--gate-versus", "main", "-k", "a or b", "-o", "addopts=-n2",
                   "--junit-xml", "x.xml", "--model=b", "-xvk", "c", "--cache-size", "3"]

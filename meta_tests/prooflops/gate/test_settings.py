@@ -21,6 +21,7 @@ IMPOSSIBLE = {
     "--gate-record a --gate-baseline b --gate-replicates 2": "compares with nothing",
     f"--gate-baseline {__file__}": "write --gate-baseline=",
     "--gate-record a --benchmark-skip": "--benchmark-skip leaves nothing",
+    "--gate-versus a --benchmark-disable": "drop it, or add --benchmark-enable",
 }
 
 

@@ -11,6 +11,9 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     foreign: Path, tmp_path: Path
 ) -> None:
     (foreign / "test_more.py").write_text(MORE.format(name="new_name", steps=1200))
+    (foreign / "pytest.ini").write_text(
+        INI.replace("addopts =", "addopts = --benchmark-disable")
+    )  # as in many projects
     (foreign / "work.py").write_text((foreign / "work.py").read_text().replace("STEPS = 300", "STEPS = 301"))
     junit, page = tmp_path / "junit.xml", tmp_path / "page.md"
     before = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
