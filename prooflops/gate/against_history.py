@@ -101,7 +101,7 @@ class AgainstHistory:
         label, before = f"the baseline's commit {commit[:9]}", measurement.here
         try:
             other = sides.checkout(commit, label, root, measurement.replicates)
-            measurement.here = replace(before, paths=sides.import_paths(root))
+            measurement.here = replace(before, paths=sides.import_paths(root, root))
             SideBySide(measurement, measurement.here, other, label).compare(suspected, only=True)
         except pytest.UsageError as error:
             measurement.here, measurement.lines = before, []

@@ -179,7 +179,7 @@ def bisect(measurement: Measurement, benchmarks: Sequence[str], text: str) -> No
     root = measurement.here.root
     commit = checked_good(text, root)
     good = sides.checkout(commit, f"revision {text} ({commit[:9]})", root, measurement.replicates)
-    measurement.here = replace(measurement.here, paths=sides.import_paths(root))
+    measurement.here = replace(measurement.here, paths=sides.import_paths(root, root))
     SideBySide(measurement, measurement.here, good, f"--gate-bisect {text}").compare(benchmarks)
     Bisection(measurement, good, commit).run()
 

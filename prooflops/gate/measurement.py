@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from prooflops import run_state
-from prooflops.console.progress import Progress
+from prooflops.console.progress import Progress, minutes
 from prooflops.gate import decisions, process_plan, sides, single_run, summary
 from prooflops.gate.pacing import Pacing, Pair, Take
 from prooflops.gate.processes import Replicate, ReplicateFailed, Replicates, Side
@@ -157,4 +157,4 @@ class Measurement:
         self.said_at = time.monotonic()
         each = (time.monotonic() - self.begun) / max(done, 1)
         left = min(each * max(most - done, 1), self.settings.budget_s)
-        self.progress(text + (f", at most {left / 60:.1f} min left" if done else ""), ahead_s=each if done else 0.0)
+        self.progress(text + (f", about {minutes(left)} to go" if done else ""), ahead_s=each if done else 0.0)

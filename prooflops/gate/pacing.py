@@ -61,7 +61,8 @@ class Pacing:
             least, most = min(wanted.values()), max(wanted.values())
             until = f"{least}" if least == most else f"{least} to {most}"
             kind = "pair" if self.rule.paired else "replicate"
-            self._say(f"{kind} {self.taken + 1} of {until}, {len(wanted)} open", self.taken, most)
+            again = f", {self.repeated} measurements repeated" if self.repeated else ""
+            self._say(f"{kind} {self.taken + 1}: {len(wanted)} open, next look at {until}{again}", self.taken, most)
             began = time.monotonic()
             self._add(self._take(list(wanted)), wanted)
             self._took_s = time.monotonic() - began

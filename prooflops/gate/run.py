@@ -95,7 +95,7 @@ class Gate:
         if settings.versus:
             asked = f"--gate-versus {settings.versus}"
             other = sides.other_side(settings.versus, self.config, found.replicates)
-            found.here = replace(found.here, paths=sides.import_paths(found.here.root))
+            found.here = replace(found.here, paths=sides.import_paths(found.here.root, found.here.root))
         verdicts: dict[str, str] = {}
         if rest:
             found.say(f"the {len(rest)} tests that are no benchmarks", 0, 1)

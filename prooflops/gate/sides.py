@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import site
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,9 +25,23 @@ def python_here() -> str:
     return sys.executable
 
 
-def import_paths(root: Path) -> tuple[str, ...]:
-    """The folders that go first on the import path of a side's processes, on both sides alike."""
-    return tuple(str(path) for path in (root / "src", root) if path.is_dir())
+def import_paths(root: Path, here: Path) -> tuple[str, ...]:
+    """The folders that go first on the import path of a side's processes, on both sides alike.
+
+    Those under `root` that correspond to `here`'s: it, its `src`, and what editable installs name in its repository,
+    which may hold several packages.
+    """
+    folders = [here / "src", here, *editable_folders(repository_of(here) or here)]
+    moved = dict.fromkeys(Path(os.path.normpath(root / os.path.relpath(folder, here))) for folder in folders)
+    return tuple(str(path) for path in moved if path.is_dir())
+
+
+def editable_folders(top: Path) -> list[Path]:
+    """The folders under `top` that the .pth files of editable installs put on the import path."""
+    files = [file for folder in site.getsitepackages() for file in sorted(Path(folder).glob("*.pth"))]
+    lines = [line for file in files for line in file.read_text("utf-8", errors="replace").splitlines()]
+    named = [Path(line) for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
+    return [path for path in named if path.is_absolute() and path.is_relative_to(top)]
 
 
 def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side:
@@ -40,7 +55,9 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
                 return _interpreter(path / inside, root, text)
         if path.resolve() == root.resolve():
             raise _same(text)
-        return Side(f"checkout {text} ({commit_of(path)})", python_here(), path.resolve(), import_paths(path.resolve()))
+        return Side(
+            f"checkout {text} ({commit_of(path)})", python_here(), path.resolve(), import_paths(path.resolve(), root)
+        )
     found = shutil.which(text) if os.sep in text or text.startswith(("python", "pypy")) else None
     if found:
         return _interpreter(Path(found).absolute(), root, text)
@@ -59,7 +76,7 @@ def _interpreter(python: Path, root: Path, text: str) -> Side:
         raise pytest.UsageError(f"--gate-versus {text}: that interpreter needs pytest and pytest-benchmark: {last}")
     if done.stdout.strip() == sys.prefix:
         raise _same(text)
-    return Side(f"interpreter {text}", str(python), root, import_paths(root))
+    return Side(f"interpreter {text}", str(python), root, import_paths(root, root))
 
 
 def repository_of(root: Path) -> Path | None:
@@ -117,7 +134,7 @@ def checkout(commit: str, label: str, root: Path, replicates: Replicates) -> Sid
     inside = tree / root.resolve().relative_to(top.resolve())
     if not inside.is_dir():
         raise pytest.UsageError(f"{label} has no folder {inside.relative_to(tree)}")
-    return Side(label, python_here(), inside, import_paths(inside))
+    return Side(label, python_here(), inside, import_paths(inside, root))
 
 
 def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
@@ -163,12 +180,16 @@ def check_origins(before: Replicate, after: Replicate, root: Path, asked: str) -
         if before.prefix == after.prefix:
             raise pytest.UsageError(f"{asked}: both sides are the same (--gate-noise-floor is for that)")
         return
-    for done, foreign in ((before, after.side.root), (after, before.side.root)):
+    roots = [repository_of(side.root) or side.root for side in (before.side, after.side)]
+    if roots[0] == roots[1]:  # two folders of one repository
+        roots = [before.side.root, after.side.root]
+    theirs, ours = (each.resolve() for each in roots)
+    for done, own, foreign in ((before, theirs, ours), (after, ours, theirs)):
         wrong = {
             name: file
             for name, file in done.modules.items()
-            if Path(file).is_relative_to(foreign.resolve())
-            and not Path(file).is_relative_to(done.side.root.resolve())
+            if Path(file).is_relative_to(foreign)
+            and not Path(file).is_relative_to(own)
             and not Path(file).is_relative_to(done.prefix)
         }
         if wrong:

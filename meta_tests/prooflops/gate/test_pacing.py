@@ -151,14 +151,14 @@ def test_what_is_taken_next_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     same: Any = (timed(1.0), timed(1.001))
     clock = Timekeeper(monkeypatch, *({**each, "b": same} for each in NOISY))
     clock.pacing(ReplicateRule(replicate_plan(2)), a=[], b=[]).run({**NOISY[0], "b": same}, took_s=0.0)
-    assert clock.said[0] == ("pair 2 of 8, 2 open", 1, 8)
-    assert clock.said[-1][0] == "pair 32 of 32, 1 open"
+    assert clock.said[0] == ("pair 2: 2 open, next look at 8", 1, 8)
+    assert clock.said[-1][0] == "pair 32: 1 open, next look at 32"
     alone: Any = {name: (None, timed(1.0)) for name in "ab"}
     clock = Timekeeper(monkeypatch, {"b": alone["b"]})
     rule = ReplicateRule(replicate_plan(2, paired=False), paired=False)
     clock.pacing(rule, a=[timed(1.0)] * 9, b=[timed(1.0 + i / 5) for i in range(9)]).run(alone, took_s=0.0)
-    assert clock.said[0] == ("replicate 2 of 8, 2 open", 1, 8)
-    assert "replicate 9 of 8 to 16, 2 open" in [text for text, *_ in clock.said], clock.said
+    assert clock.said[0] == ("replicate 2: 2 open, next look at 8", 1, 8)
+    assert "replicate 9: 2 open, next look at 8 to 16" in [text for text, *_ in clock.said], clock.said
 
 
 @pytest.mark.parametrize(("pairs", "takes"), [(1, 31), (8, 63)])
@@ -179,6 +179,7 @@ def test_on_a_machine_quiet_at_times_as_many_contended_pairs_are_repeated_as_are
     clock = Timekeeper(monkeypatch, busy, each_s=0.0)
     pacing = clock.pacing(ReplicateRule(replicate_plan(1)), a=[])
     pacing.run({"a": (timed(1.0), timed(1.001))}, took_s=0.0)
+    assert clock.said[-1][0] == "pair 15: 1 open, next look at 8, 7 measurements repeated"
     assert (len(pacing.sides["a"][1]), pacing.repeated, pacing.taken, pacing.left_open) == (8, 7, 15, [])
     there: Any = {"a": (timed(1.0, "other processes"), timed(1.001))}
     assert clock.pacing(ReplicateRule(replicate_plan(1)), a=[]).run(there, took_s=0.0)[0].note, "before counts, too"

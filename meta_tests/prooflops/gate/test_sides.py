@@ -28,6 +28,23 @@ def test_the_same_side_twice_and_an_unknown_side_are_refused(
         sides.other_side(other, config, None)  # type: ignore[arg-type]
 
 
+def test_the_packages_of_a_repository_that_are_installed_editable_are_imported_from_each_side(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    for root in (foreign, other):
+        (root / "part" / "src").mkdir(parents=True)
+        (root / "tests").mkdir()
+    (tmp_path / "site").mkdir()
+    lines = ["import sys", "# none", str(foreign / "part" / "src"), str(foreign / "gone"), str(tmp_path), "relative"]
+    (tmp_path / "site" / "editable.pth").write_text("\n".join(lines))
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path / "site")])
+    for root in (foreign, other):
+        assert sides.import_paths(root, foreign) == (str(root), str(root / "part" / "src"))
+        in_tests = (str(root / "tests"), str(root / "part" / "src"))  # the rootdir is a folder of the repository
+        assert sides.import_paths(root / "tests", foreign / "tests") == in_tests
+
+
 def summary(commit: str, *, dirty: bool = False) -> Summary:
     return Summary(Path(), "", "", "", "", commit, {}, {}, dirty=dirty)
 
