@@ -21,20 +21,18 @@ STRICT = -W error -W default::pytest_benchmark.logger.PytestBenchmarkWarning
 # An older Python cannot even read setup_env.py, so its age is told here.
 AGE = import sys; sys.exit(sys.version_info < (3, 10) and "prooflops needs Python 3.10 or later, but " \
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
-ready = "$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1))
+# make test asks for a Python once, which costs an import of torch, and passes it on to its parts as READY_PYTHON.
+ready = $(if $(READY_PYTHON),python="$(READY_PYTHON)","$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1)))
 
-# The longest first, so that none is left over at the end. meta-rest checks what is in none of META's folders.
-META = prooflops accounting bench
-CHECKS = meta-prooflops meta-accounting benchmarks meta-rest claims meta-bench faults lint
+# The longest first, so that none is left over at the end; few, as each imports torch and more for itself: 10 CPU seconds.
+CHECKS = meta-prooflops meta-rest claims benchmarks faults lint
 # Whole training steps of seconds, of which others run in make test; these in make prove.
 LONG = 'bench/test_training.py::test_accumulation[transformer]' 'bench/test_training.py::test_checkpointing[deep-linear]' \
 	'bench/test_data.py::test_training_loop[1]' 'bench/test_data.py::test_training_loop[2]'
 
 # The parts run side by side, and all of them even if the first fails. make before 4.0 cannot keep their output apart.
-ifneq ($(filter test,$(MAKECMDGOALS)),)
 ifneq ($(filter output-sync,$(.FEATURES)),)
-MAKEFLAGS += --jobs=$(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2) --output-sync --keep-going
-endif
+SIDE_BY_SIDE = --jobs=$(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2) --output-sync
 endif
 
 # Parts run side by side, and each has as many threads as there are cores: one that waits shall sleep, and not spin.
@@ -51,9 +49,12 @@ validate:
 evidence:
 	@$(call ready) && exec "$$python" -m prooflops.suite.evidence $(ARGS)
 
-test: $(CHECKS)
+test:
+	@$(call ready,--dev) && $(MAKE) --no-print-directory --keep-going $(SIDE_BY_SIDE) READY_PYTHON="$$python" $(CHECKS)
 
+ifndef READY_PYTHON
 $(CHECKS): setup
+endif
 
 setup:
 	@$(call ready,--dev)
@@ -66,11 +67,11 @@ claims:
 benchmarks:
 	@$(call strict,README.md CONTRIBUTING.md docs accounting prooflops bench $(LONG:%=--deselect=%))
 
-$(META:%=meta-%): meta-%:
-	@$(call strict,meta_tests/$*)
+meta-prooflops:
+	@$(call strict,meta_tests/prooflops)
 
 meta-rest:
-	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py $(META:%=--ignore=meta_tests/%))
+	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py --ignore=meta_tests/prooflops)
 
 faults:
 	@$(call strict,meta_tests/test_faults.py)
