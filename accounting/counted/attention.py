@@ -1,7 +1,7 @@
 """Attention, whose cost is a matter of convention: all pairs of query and key, or those that its mask leaves.
 
 A fused kernel is described by the shapes of its arguments. Unfused, attention is dispatched as plain products, which
-`CausalScope` recognises. What a mask leaves is counted in the mask itself, a tensor or FlexAttention's blocks.
+`UnfusedMasks` recognises. What a mask leaves is counted in the mask itself, a tensor or FlexAttention's blocks.
 """
 
 from __future__ import annotations
@@ -145,14 +145,14 @@ def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]
     return [end - start for start, end in pairwise(places)]
 
 
-# --- causal attention on the unfused path -----------------------------------------------------------------------------
+# --- masked attention on the unfused path -----------------------------------------------------------------------------
 
 ATTEND = functional.scaled_dot_product_attention
-CAUSAL_SHARE = "accounting.counted: causal share"  # under this key a node of autograd keeps it
+UNMASKED_SHARE = "accounting.counted: unmasked share"  # under this key a node of autograd keeps it
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
-class CausalScope(TorchFunctionMode):
+class UnfusedMasks(TorchFunctionMode):
     """Knows which share of a product belongs to the pairs that a mask of attention leaves, forward and backward.
 
     Unfused, attention is dispatched as plain products of all pairs, some of which the mask then throws away. A function
@@ -165,7 +165,7 @@ class CausalScope(TorchFunctionMode):
         self._running: Fraction | None = None
         self._replaced = functional.scaled_dot_product_attention
 
-    def __enter__(self) -> CausalScope:
+    def __enter__(self) -> UnfusedMasks:
         functional.scaled_dot_product_attention = self.attend
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -195,7 +195,7 @@ class CausalScope(TorchFunctionMode):
         """The share of the product that is dispatched now; `node` is that of autograd which it belongs to, if any."""
         if self._running is not None:
             return self._running
-        return node.metadata.get(CAUSAL_SHARE, 1) if node is not None else 1
+        return node.metadata.get(UNMASKED_SHARE, 1) if node is not None else 1
 
 
 def _given_share(given: Mapping[str, Any]) -> Fraction:
@@ -214,5 +214,5 @@ def _mark(node: Any, inputs: set[Any], share: Fraction) -> None:
         here = ahead.pop()
         if here not in seen:
             seen.add(here)
-            here.metadata[CAUSAL_SHARE] = share
+            here.metadata[UNMASKED_SHARE] = share
             ahead += [before for before, _ in here.next_functions]

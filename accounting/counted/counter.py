@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.attention import attention_flops, attention_step
 from accounting.checks import validated_choice
-from accounting.counted.attention import CausalScope, attentions
+from accounting.counted.attention import UnfusedMasks, attentions
 from accounting.counted.modules import RunningModules
 from accounting.counted.plans import Plan, plan_of
 from accounting.counted.result import BACKWARD, FORWARD, PRODUCTS, READ, RECOMPUTED, UNKNOWN, WRITTEN, CountedWork
@@ -75,13 +75,13 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     >>> count.forward, count.backward, count.by_operator()["aten.mm"]
     (48, 48, Totals(products=96, elementwise=0, read_bytes=100, written_bytes=80))
     """
-    causal = CausalScope() if validated_choice("pairs", pairs, PAIRS) == "causal" else None
+    masks = UnfusedMasks() if validated_choice("pairs", pairs, PAIRS) == "causal" else None
     modules = RunningModules()
-    counter = _Counter(modules, causal)
+    counter = _Counter(modules, masks)
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
-        if causal is not None:
-            stack.enter_context(causal)
+        if masks is not None:
+            stack.enter_context(masks)
         stack.enter_context(modules)
         stack.enter_context(counter)
         yield CountedWork(modules.tallies, counter.products)
@@ -103,11 +103,11 @@ class _Counter(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, modules: RunningModules, causal: CausalScope | None) -> None:
+    def __init__(self, modules: RunningModules, masks: UnfusedMasks | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._modules = modules
-        self._causal = causal
-        self._pairs = "full" if causal is None else "causal"
+        self._masks = masks
+        self._pairs = "full" if masks is None else "causal"
         self.products = [0, 0, 0]  # of each phase
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -176,8 +176,8 @@ class _Counter(TorchDispatchMode):
         """The FLOPs of a product of complex numbers, or of one within causal attention."""
         if any(tensor.is_complex() for tensor in tensors_in(out)):
             flops *= COMPLEX_FACTOR
-        if self._causal is not None:
-            flops = int(flops * self._causal.share(torch._C._current_autograd_node()))
+        if self._masks is not None:
+            flops = int(flops * self._masks.share(torch._C._current_autograd_node()))
         return flops
 
 
