@@ -2,92 +2,36 @@
 
 Activations are in `accounting.activations`, the blocks a CUDA device hands out in `accounting.allocator`.
 All bytes here are requested bytes: what the tensors hold, before any allocator rounds them up.
+Every function raises ValueError for a negative count or size, an unknown dtype, optimizer or recipe, naming valid ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any
 
-from accounting.checks import checked, validated_choice, validated_int, validated_ints, validated_product
+from accounting.checks import checked, validated_choice, validated_int, validated_ints
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.layout import Layout
+from accounting.optimizers import (
+    IMPLEMENTATIONS,
+    LEAST_IN_8_BITS,
+    OPTIMIZERS,
+    SCRATCH,
+    STEP_BYTES,
+    TABLE_BYTES,
+    Optimizer,
+    optimizer_of,
+)
 
 Parameters = int | Sequence[Sequence[int]]  # how many, or the shapes of their tensors
 
 
 @dataclass(frozen=True)
-class Optimizer:
-    """What an optimizer keeps of each parameter tensor: `buffers` shaped like it, and `scalars` of four bytes.
-
-    `class_name` is one of torch.optim, or has its own module before it. The names of the buffers are their keys in
-    `optimizer.state[parameter]`; `options` are the arguments of the constructor with which it keeps them. `eager` state
-    is allocated by the constructor, all other at the first step, for parameters that have a gradient then.
-
-    Of a tensor of two or more dimensions only `factored` buffers are kept, where there are any: sums over its last
-    dimension, and over the one before. Some take `matrices_only`. Buffers in 8 bits have a 4-byte scale for each
-    `block` of elements; tensors of less than 4,096 are kept in fp32. A `history` is so many pairs of further buffers.
-
-    >>> optimizer_state_bytes(1000, Optimizer("mine.Adamax", ("exp_avg", "exp_inf")), "bf16")
-    4000
-    """
-
-    class_name: str
-    buffers: tuple[str, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    scalars: tuple[str, ...] = ("step",)
-    eager: bool = False
-    factored: tuple[str, ...] = ()
-    matrices_only: bool = False
-    block: int = 0
-    history: int = 0
-
-
-# Each row is held against the optimizer itself, built from `class_name` and `options`.
-OPTIMIZERS: dict[str, Optimizer] = {
-    "sgd": Optimizer("SGD", (), scalars=()),
-    "momentum": Optimizer("SGD", ("momentum_buffer",), {"momentum": 0.9}, scalars=()),
-    "adagrad": Optimizer("Adagrad", ("sum",), eager=True),
-    "rmsprop": Optimizer("RMSprop", ("square_avg",)),
-    "rmsprop-momentum": Optimizer("RMSprop", ("square_avg", "momentum_buffer"), {"momentum": 0.9}),
-    "rmsprop-centered": Optimizer("RMSprop", ("square_avg", "grad_avg"), {"centered": True}),
-    "rmsprop-centered-momentum": Optimizer(
-        "RMSprop", ("square_avg", "momentum_buffer", "grad_avg"), {"centered": True, "momentum": 0.9}
-    ),
-    "adam": Optimizer("Adam", ("exp_avg", "exp_avg_sq")),
-    "adam-amsgrad": Optimizer("Adam", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), {"amsgrad": True}),
-    "adamw": Optimizer("AdamW", ("exp_avg", "exp_avg_sq")),
-    "adamw-amsgrad": Optimizer("AdamW", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), {"amsgrad": True}),
-    "adamax": Optimizer("Adamax", ("exp_avg", "exp_inf")),
-    "nadam": Optimizer("NAdam", ("exp_avg", "exp_avg_sq"), scalars=("step", "mu_product")),
-    "radam": Optimizer("RAdam", ("exp_avg", "exp_avg_sq")),
-    "adadelta": Optimizer("Adadelta", ("square_avg", "acc_delta")),
-    "asgd": Optimizer("ASGD", ("ax",), scalars=("step", "eta", "mu")),
-    "rprop": Optimizer("Rprop", ("prev", "step_size")),
-    "sparse-adam": Optimizer("SparseAdam", ("exp_avg", "exp_avg_sq"), scalars=()),
-    "adafactor": Optimizer("Adafactor", ("variance",), factored=("row_var", "col_var")),
-    "muon": Optimizer("Muon", ("momentum_buffer",), scalars=(), matrices_only=True),
-    "lbfgs": Optimizer("LBFGS", ("d", "prev_flat_grad"), {"max_iter": 20}, scalars=(), history=100),
-    "lion": Optimizer("lion_pytorch.Lion", ("exp_avg",), scalars=()),
-    "adam-8bit": Optimizer("bitsandbytes.optim.Adam8bit", ("state1", "state2"), scalars=(), block=256),
-    "lion-8bit": Optimizer("bitsandbytes.optim.Lion8bit", ("state1",), scalars=(), block=256),
-}
-
-# torch keeps each scalar as a 0-dimensional fp32 tensor (fp64 only where that is the default dtype).
-STEP_BYTES = 4
-# bitsandbytes keeps smaller tensors in fp32, and for each buffer one table of what its 256 codes stand for.
-LEAST_IN_8_BITS = 4096
-TABLE_BYTES = 1024
-
-
-@dataclass(frozen=True)
 class Recipe:
     """The dtype of each class of tensors that training keeps; `master` is a copy of the parameters to update.
-
-    Raises ValueError for an unknown dtype, see `accounting.formats.dtype_name`.
 
     >>> model_state(1000, "sgd", Recipe("bf16", "float32", "fp32", master="fp32"))
     ModelState(parameters=2000, gradients=4000, state=0, master=4000)
@@ -113,23 +57,9 @@ RECIPES: dict[str, Recipe] = {
     "bf16-fp32-gradients-master": Recipe("bf16", "fp32", "fp32", master="fp32"),
 }
 
-# The three ways torch runs AdamW; they differ in the scratch they hold inside step() (`optimizer_step_peak_bytes`).
-IMPLEMENTATIONS = ("fused", "foreach", "for-loop")
-
-
-def optimizer_of(optimizer: str | Optimizer) -> Optimizer:
-    """An optimizer of `OPTIMIZERS` by name, or the given one; a ValueError that lists the names otherwise.
-
-    >>> optimizer_of("adamw").buffers
-    ('exp_avg', 'exp_avg_sq')
-    """
-    if isinstance(optimizer, Optimizer):
-        return optimizer
-    return OPTIMIZERS[validated_choice("optimizer", optimizer, OPTIMIZERS)]
-
 
 def recipe_of(recipe: str | Recipe) -> Recipe:
-    """A recipe of `RECIPES` by name, or the given one; a ValueError that lists the names otherwise.
+    """A recipe of `RECIPES` by name, or the given one.
 
     >>> recipe_of("bf16-fp32-master").state
     'fp32'
@@ -142,7 +72,6 @@ def element_bytes(elements: int, dtype: Dtype = "fp32") -> int:
 
     Exact for every dtype; formats below a byte are taken as packed (two fp4 or int4 values a byte, the last byte
     perhaps half full), their block scales not included.
-    Raises ValueError for a negative count or an unknown dtype, TypeError for a count that is not an integer.
 
     >>> element_bytes(1000, "bf16"), element_bytes(3, "fp4_e2m1")
     (2000, 2)
@@ -155,7 +84,6 @@ def tensor_bytes(shape: Sequence[int], dtype: Dtype = "fp32") -> int:
 
     Equals `tensor.nbytes`. It is the size of the storage only for a tensor that has its storage to itself and
     visits each place once: an expanded view has more elements than its storage, a slice fewer (`storage_bytes`).
-    Raises ValueError for a negative size or an unknown dtype, TypeError for a size that is not an integer.
 
     >>> tensor_bytes((4, 8)), tensor_bytes((12288, 49152)), tensor_bytes((4, 8), "fp8_e4m3")
     (128, 2415919104, 32)
@@ -168,7 +96,6 @@ def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "
 
     This is what torch allocates for such strides (`empty_strided`). A view of a larger tensor keeps all of that
     tensor's storage alive, of which this is a lower bound. A tensor without elements needs no storage. Exact.
-    Raises ValueError for a negative entry, lengths that differ or an unknown dtype.
 
     >>> storage_bytes((1000,), (0,)), storage_bytes((8,), (1,), offset=24)
     (4, 128)
@@ -195,7 +122,7 @@ def optimizer_state_bytes(
     Adafactor, whose state depends on the shapes, needs them; Muon takes matrices alone; 8 bits take a number for one
     large tensor, and count the tables of their codes (1,024 bytes a buffer) where shapes are given.
     Exact for parameters that all have gradients; torch gives the buffers the parameter's own dtype.
-    Raises ValueError for a negative count, an unknown optimizer or dtype, shapes that the optimizer lacks or refuses.
+    Raises ValueError for shapes that the optimizer lacks or refuses.
     Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13; bitsandbytes 0.50.
 
     >>> optimizer_state_bytes(1_000_000, "adamw"), optimizer_state_bytes(1_000_000, "adamw", steps=0)
@@ -277,7 +204,6 @@ def model_state(
     Each class is parameters · bytes of its own dtype: one bytes-per-element for all of them is right only where the
     recipe has one dtype. Exact by tensor sums; activations, module buffers, workspaces and the allocator's rounding
     come on top (`training_bytes`, `accounting.allocator`).
-    Raises ValueError for a negative count, an unknown optimizer, recipe or dtype.
     Source: the "model states" of Rajbhandari et al. 2020 (ZeRO), section 3.1, https://arxiv.org/abs/1910.02054
 
     >>> model_state(1_000_000_000).total, model_state(1_000_000_000, "adagrad").total
@@ -298,7 +224,6 @@ def bytes_per_parameter(optimizer: str | Optimizer = "adamw", recipe: str | Reci
     """Bytes of model state for each parameter: AdamW in fp32 4 + 4 + 4 + 4 = 16.
 
     The 4-byte step counts are left out: 4 bytes per tensor, below 0.1 % of the state once tensors average 500 elements.
-    Raises ValueError for an unknown optimizer or recipe.
 
     >>> [bytes_per_parameter(optimizer) for optimizer in ("sgd", "adagrad", "adamw")]
     [8.0, 12.0, 16.0]
@@ -322,7 +247,6 @@ def training_bytes(
     in bytes. An estimate of the peak, not a bound: gradients grow while activations die, so all of them are never
     alive together; on the other side the gradients of activations and temporaries are left out. For a deep linear
     net `accounting.activations.deep_linear_peak_bytes` is exact.
-    Raises ValueError for a negative count, an unknown optimizer or recipe.
 
     >>> training_bytes(36, 4 * 16, "adagrad"), training_bytes(36, 4 * 16, "adam")
     (496, 640)
@@ -345,7 +269,6 @@ def training_phases(
     Gradients appear with the first backward and go with zero_grad, unless set_to_none=False keeps them; state appears
     with the first step (AdaGrad's with the constructor) and stays. The batch itself is not included.
     Exact for requested bytes between the calls; inside them more is held for a while.
-    Raises ValueError for a negative count, an unknown optimizer or recipe.
 
     >>> phases = training_phases(100, activations=40, optimizer="adamw")
     >>> [phases[moment] for moment in ("built", "forward", "backward", "step", "zero_grad", "second forward")]
@@ -369,44 +292,36 @@ def training_phases(
     }
 
 
-@checked
 def optimizer_step_peak_bytes(
-    sizes: Iterable[int], implementation: str = "foreach", dtype: Dtype = "fp32", amsgrad: bool = False
+    sizes: Iterable[int], implementation: str = "foreach", dtype: Dtype = "fp32", optimizer: str | Optimizer = "adamw"
 ) -> int:
-    """Peak bytes inside AdamW's step(): parameters, gradients, state, step counts, and the implementation's scratch.
+    """Peak bytes inside step(): parameters, gradients, state, scalars, and the scratch of the implementation.
 
-    `sizes` are the elements of each parameter tensor, in the optimizer's order. The fused kernel needs no scratch:
-    16 bytes per fp32 parameter. foreach (torch's choice on CUDA) holds √v of all tensors at once: 20. The for-loop
-    (torch's choice on the CPU) holds √v and the denominator of one tensor while the previous denominator is still
-    referenced: 16 + max (previous + 2 · current), at most 16 + 3 × the largest tensor.
-    Exact up to 12 bytes of boxed scalars on the CPU. Not for a capturable, differentiable or maximising optimizer.
-    Raises ValueError for a negative size, an unknown implementation or dtype.
-    Source: torch/optim/adam.py of torch 2.13.
+    `sizes` are the elements of each parameter tensor, in the optimizer's order. A fused kernel needs no scratch: AdamW
+    16 bytes per fp32 parameter. foreach (torch's choice on CUDA) makes its temporaries of all tensors at once, √v: 20.
+    The for-loop (torch's choice on the CPU) makes √v and the denominator of one tensor while the previous denominator
+    is still referenced: 16 + max (previous + 2 · current), at most 16 + 3 × the largest tensor.
+    Exact from an optimizer's second step on (RAdam's sixth) up to 20 bytes of boxed scalars on the CPU. Not for a
+    capturable, differentiable or maximising optimizer.
+    Raises ValueError for an optimizer or implementation whose scratch is not on record, naming those that are.
+    Source: torch/optim of torch 2.13.
 
     >>> [optimizer_step_peak_bytes([1000], implementation) for implementation in ("fused", "foreach", "for-loop")]
     [16004, 20004, 24004]
+    >>> [optimizer_step_peak_bytes([1000], optimizer=name) for name in ("momentum", "adagrad")]
+    [12000, 20004]
     """
-    elements = validated_ints("sizes", sizes)
-    scratch = {
-        "fused": 0,
-        "foreach": sum(elements),
-        "for-loop": max((before + 2 * size for before, size in pairwise([0, *elements])), default=0),
-    }[validated_choice("implementation", implementation, IMPLEMENTATIONS)]
-    optimizer = "adamw-amsgrad" if amsgrad else "adamw"
-    name = dtype_name(dtype)
-    held = model_state(sum(elements), optimizer, Recipe(name, name, name), tensors=len(elements)).total
-    return held + element_bytes(scratch, dtype)
-
-
-def kv_cache_bytes(layers: int, batch: int, tokens: int, kv_heads: int, head_dim: int, dtype: Dtype = "bf16") -> int:
-    """Bytes of the keys and values kept for generation: 2 · layers · batch · tokens · heads · width · bytes each.
-
-    `kv_heads` is what grouped-query attention shrinks: fewer than the query heads. Exact for a cache without
-    padding; a paged or preallocated cache holds its full pages instead.
-    Raises ValueError for a negative size or an unknown dtype.
-
-    >>> kv_cache_bytes(layers=80, batch=1, tokens=8192, kv_heads=8, head_dim=128) / 2**30
-    2.5
-    """
-    keys = validated_product(layers=layers, batch=batch, tokens=tokens, kv_heads=kv_heads, head_dim=head_dim)
-    return element_bytes(2 * keys, dtype)
+    kept, elements, name = optimizer_of(optimizer), validated_ints("sizes", sizes), dtype_name(dtype)
+    if kept.class_name not in SCRATCH:
+        valid = [each for each, row in OPTIMIZERS.items() if row.class_name in SCRATCH]
+        raise ValueError(f"optimizer must be one of {', '.join(valid)}, whose scratch is on record, got {optimizer!r}")
+    scratch = SCRATCH[kept.class_name]
+    held = model_state(sum(elements), kept, Recipe(name, name, name), tensors=len(elements)).total
+    match validated_choice("implementation", implementation, [*IMPLEMENTATIONS][not scratch.fused :]):
+        case "fused":
+            return held
+        case "foreach":
+            return held + element_bytes(scratch.foreach * sum(elements), name)
+    pairs = [*pairwise((0, *elements))]
+    most = max((before * a + now * b for a, b in pairs for before, now in scratch.loop), default=0)
+    return held + element_bytes(most, name)

@@ -4,6 +4,7 @@ A model is what it multiplies by, what it attends over and what else it stores (
 these three lists is one. Builders are in `accounting.families`.
 FLOPs are those of matrix products, as torch's FlopCounterMode counts them: biases, norms, activations, softmax, rotary
 embeddings and residual additions are left out. They cost a few FLOPs per activation where a matrix costs 2·dim.
+Every function raises ValueError for a negative size, an unknown convention, a sequence beyond the learned positions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from accounting.flops import (
     StepFlops,
 )
 from accounting.formats import Dtype
-from accounting.memory import ModelState, Optimizer, Recipe, element_bytes, model_state, recipe_of
+from accounting.memory import ModelState, Recipe, element_bytes, model_state, recipe_of
+from accounting.optimizers import Optimizer
 from accounting.parts import OPERANDS, Lengths, LinearMaps, Mixing, OtherParameters, Part, length
 from accounting.roofline import Work
 
@@ -91,9 +93,8 @@ def parameter_counts(model: Model) -> dict[str, int]:
     >>> parameter_counts(GPT2_SMALL)["embedding"], sum(parameter_counts(GPT2_SMALL).values())
     (38597376, 124439808)
     """
-    parts: Counter[str] = Counter()
-    for each in _stored(model):
-        parts[each.part] += each.parameters
+    stored = _stored(model)
+    parts = {each.part: sum(other.parameters for other in stored if other.part == each.part) for each in stored}
     return {part: parameters for part, parameters in parts.items() if parameters}
 
 
@@ -215,17 +216,14 @@ def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str
     that mask and window let through, see `accounting.attention.attention_pairs`.
     Exact for matrix products; the look-up of an embedding is none. Ignored: everything elementwise, about 1/dim.
 
-    Raises ValueError for a negative size, a sequence longer than the learned positions, an unknown convention.
-
     >>> forward_flops(DeepLinear(dim=64, layers=2), batch=10) == 2 * 10 * (2 * 64 * 64 + 64)
     True
     >>> forward_flops(LLAMA3_70B, 1, 8192)
     1314637949698048
     """
     batch = _validated_batch(model, batch, sequence)
-    return sum(maps.product_flops(batch, sequence) for maps in model.linear_maps) + sum(
-        each.forward_flops(batch, sequence, pairs) for each in model.attentions
-    )
+    products = sum(maps.product_flops(batch, sequence) for maps in model.linear_maps)
+    return products + sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
 
 
 @checked
@@ -244,9 +242,7 @@ def backward_flops(
     below the first trained parameter: a deep linear net whose data needs no gradient skips that of its first layer,
     2·batch·inputs·dim. In a transformer every product has both: the rows of the embedding need their gradient, which
     itself is an addition, no product. `convention` is the attention's: "math" or "flash", see
-    `accounting.attention.attention_backward_flops`.
-
-    Raises ValueError for a negative size, an unknown convention, an `input_gradient` of token ids.
+    `accounting.attention.attention_backward_flops`. Raises ValueError for an `input_gradient` of token ids.
 
     >>> net = DeepLinear(dim=64, layers=2)
     >>> 2 * forward_flops(net, 10) - backward_flops(net, 10) == 2 * 10 * 64 * 64
@@ -281,9 +277,8 @@ def recompute_flops(
     With `early_stop`, torch's default for the non-reentrant form, a segment is recomputed only as far as its last saved
     tensor, which spares the segment's last product: the down projection of a block, the last matrix of a linear net.
     Behind experts nothing is spared, as the router's weights need their outputs.
-    Exact with early stop where all layers are alike in this, or `every` is 1.
-
-    Raises ValueError for a negative size, `every` below 1, more `layers` than there are.
+    Exact with early stop where all layers are alike in this, or `every` is 1. Raises ValueError for more `layers` than
+    there are.
 
     >>> net = DeepLinear(dim=64, layers=4)
     >>> [recompute_flops(net, 8, every=k, early_stop=True) // (2 * 8 * 64 * 64) for k in (1, 2, 4)]
@@ -345,11 +340,9 @@ def step_flops(
 
 def _validated_batch(model: Model, batch: int, sequence: Lengths) -> int:
     """`batch` as an int, once the sequence is known to fit the positions of the model."""
-    for table in model.other_parameters:
-        if table.longest and length("tokens", sequence) > table.longest:
-            raise ValueError(
-                f"sequence must be at most learned_positions={table.longest}, got {length('tokens', sequence)}"
-            )
+    longest = min((table.longest for table in model.other_parameters if table.longest), default=None)
+    if longest is not None and length("tokens", sequence) > longest:
+        raise ValueError(f"sequence must be at most learned_positions={longest}, got {length('tokens', sequence)}")
     return validated_int("batch", batch)
 
 

@@ -2,6 +2,7 @@
 
 They take a rate that is kept up from the first step to the last, and leave out whatever interrupts or slows a run; each
 docstring says what. So all of them err on one side: no run is faster or cheaper, no trainable model larger.
+All raise ValueError for a negative count, no device, a rate or price that is not above 0, an unknown name or stage.
 
 The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for sparse bf16: 1979e12 / 2 for dense.
 """
@@ -15,8 +16,9 @@ from math import gcd
 from typing import Any
 
 from accounting.checks import checked, validated_choice, validated_int, validated_positive
-from accounting.memory import ModelState, Optimizer, Recipe, model_state, recipe_of
+from accounting.memory import ModelState, Recipe, model_state, recipe_of
 from accounting.models import Transformer, rule_flops, step_flops
+from accounting.optimizers import Optimizer
 from accounting.parallel import (
     KINDS,
     ZERO_SHARDS,
@@ -38,9 +40,7 @@ def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0)
 
     The peak is one device's, dense, in the dtype of the products (`accounting.devices.peak_flop_per_s`). A sparse peak
     is twice as high, and dense training never gets it: used here by mistake it halves every time.
-
-    Raises ValueError without a device, for a peak that is not above 0 or an MFU that is not in (0, 1]; TypeError for a
-    peak of None (none on record).
+    Raises ValueError for an MFU that is not in (0, 1], TypeError for a peak of None (none on record).
 
     >>> f"{sustained_flop_per_s(1024, 1979e12 / 2, mfu=0.5):.3e}"
     '5.066e+17'
@@ -82,8 +82,6 @@ def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: f
     checkpoints, failures and restarts, waiting for data, evaluation; of the FLOPs all that is not 6ND
     (`accounting.models.rule_errors`): attention, +15 % for a 70B model at 8,192 tokens, and the optimizer.
     Recomputation costs no MFU but time: up to a third more. Of a mixture of experts pass the active parameters.
-
-    Raises ValueError for a negative count, and as `sustained_flop_per_s` does.
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12 / 2, mfu=0.5))
     144
@@ -134,14 +132,9 @@ def device_state(
     devices, and the layers that stages 2 and 3 hold whole while they are at work.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 120, 31.4, 16.6 and 1.9 GB.
 
-    Raises ValueError for a stage other than 0, 1, 2, 3, a negative count, no device, an unknown optimizer or recipe.
-
-    >>> for stage in (0, 1, 2, 3):
-    ...     round(device_state(7_500_000_000, 64, stage, recipe="bf16-fp32-master").total / 1e9, 1)
-    120.0
-    31.4
-    16.6
-    1.9
+    >>> states = [device_state(7_500_000_000, 64, stage, recipe="bf16-fp32-master") for stage in (0, 1, 2, 3)]
+    >>> [round(state.total / 1e9, 1) for state in states]
+    [120.0, 31.4, 16.6, 1.9]
     """
     sharded = ZERO_SHARDS[validated_choice("zero_stage", zero_stage, ZERO_SHARDS)]
     elements = validated_int("parameters", parameters)
@@ -163,8 +156,6 @@ def largest_model_parameters(
     With everything sharded devices · memory / bytes per parameter, 16 for AdamW in fp32; in plain data parallel
     (stage 0) memory / 16, however many devices there are. A bound from above. Ignored: activations, workspaces,
     fragmentation, what the driver keeps for itself, and what `device_state` ignores.
-
-    Raises ValueError for a negative count, no device, an unknown stage, optimizer or recipe.
 
     >>> largest_model_parameters(80 * 10**9, devices=8), largest_model_parameters(80 * 2**30, devices=8)
     (40000000000, 42949672960)
@@ -241,8 +232,7 @@ def step_plan(
     Arithmetic takes hardware FLOPs / (devices · peak) · (1 + bubble), a wire the bytes sent over its rate: one for all
     kinds of parallelism, or by kind. A bound from below: products run below the peak, and not all communication is
     hidden, tensor parallelism's least of all. Ignored: what `accounting.parallel` and `device_state` ignore.
-
-    Raises as `accounting.parallel.collectives` does, KeyError for a kind without a rate.
+    Raises KeyError for a kind without a rate.
 
     >>> from accounting.models import LLAMA3_70B
     >>> wires = {"tensor": 450e9, "context": 50e9, "pipeline": 50e9, "data": 50e9}
@@ -290,8 +280,6 @@ def fitting_plans(
     (the devices of a host), context divides the sequence, pipeline is at most the layers and data divides the batch;
     with ZeRO's stages 1 and 3 and one sequence a micro-batch. For Llama-3-70B these are 350 ways on 1,024 devices and
     690 on 16,384, at half a millisecond each. `options` are those of `step_plan`.
-
-    Raises as `step_plan` does, ValueError for no device.
 
     >>> from accounting.models import LLAMA3_8B
     >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}

@@ -13,7 +13,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCKS = {match[1]: match for match in re.finditer(r"```\w+\n# ([\w/.-]+)(?:, in (\w+))?\n(.*?)```", PAGE, re.DOTALL)}
 REGISTRY, CLAIM = "test_claims/registry/flops.toml", "test_claims/test_flops.py"
 PEAKS, BENCHMARK = "accounting/devices/peaks.json", "bench/test_gram.py"
-MEMORY, OPERATORS = "accounting/memory.py", "accounting/counted/operators.py"
+OPTIMIZERS, OPERATORS = "accounting/optimizers/rows.py", "accounting/counted/operators.py"
 
 DISTANCES = """
 import torch
@@ -63,7 +63,7 @@ ALL_CLAIMS = "test_claims --collect-only -q"
 STRAY_RUN = MISNAMED
 DEVICES_RUN = "meta_tests/accounting/devices -q"
 BENCHMARK_RUN = f"{BENCHMARK} --quick"
-OPTIMIZERS_RUN = "meta_tests/accounting/test_memory.py -q -k nadamw"
+OPTIMIZERS_RUN = "meta_tests/accounting/optimizers -q -k nadamw"
 OPERATORS_RUN = COUNTED
 HOUSE_RUN = "meta_tests/test_imports.py::test_the_house_keeps_its_rules meta_tests/test_claims/test_registry.py -q"
 
@@ -86,13 +86,13 @@ def forgotten(tmp_path_factory):
     (folder / MISNAMED).write_text(STRAY)  # and no row
     add(folder, PEAKS, '"die": "GH100"', '"die": "GX100"')  # a die without rates
     add(folder, BENCHMARK, "2 * ROWS", "ROWS")  # the additions left out
-    add(folder, MEMORY, ', "exp_avg_sq"', ",")  # one buffer of two
+    add(folder, OPTIMIZERS, ', "exp_avg_sq"', ",")  # one buffer of two
     lines = [ALL_CLAIMS, STRAY_RUN, DEVICES_RUN, BENCHMARK_RUN, OPTIMIZERS_RUN, OPERATORS_RUN]
     return run_pytest_for_each(folder, [f"-p no:cacheprovider {line}" for line in lines])
 
 
 def test_the_page_shows_an_example_of_each_addition() -> None:
-    assert list(BLOCKS) == [REGISTRY, CLAIM, PEAKS, BENCHMARK, MEMORY, OPERATORS]
+    assert list(BLOCKS) == [REGISTRY, CLAIM, PEAKS, BENCHMARK, OPTIMIZERS, OPERATORS]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from accounting.memory import STEP_BYTES, element_bytes, model_state
+from accounting.memory import element_bytes, model_state
 from accounting.models import DeepLinear, parameter_count
+from accounting.optimizers import STEP_BYTES
 from test_claims.oracles import comparison
 from test_claims.oracles import memory as tensors
 from test_claims.oracles.training import KINDS, Training, generators_kept, kinds_on

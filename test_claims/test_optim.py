@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import measured, memory
+from accounting import measured, memory, optimizers
 from accounting.allocator import charge_bounds
 from accounting.planning import device_state
 from test_claims.oracles import memory as tensors
@@ -122,7 +122,7 @@ def test_a_linear_layer_of_1024_by_1024_with_adamw_holds_16_793_600_bytes(linear
     formula = memory.model_state(elements).total
     assert elements == 1_049_600, f"the layer has {elements} parameters, but should have 1,049,600"
     assert formula == summed == LINEAR_1024_BYTES, f"tensors take {summed} bytes, {formula=}, but should be 16,793,600"
-    step_counts = 2 * memory.STEP_BYTES if next(net.parameters()).device.type == "cpu" else 0
+    step_counts = 2 * optimizers.STEP_BYTES if next(net.parameters()).device.type == "cpu" else 0
     got = held.live_bytes - step_counts
     assert got == summed, f"the allocator holds {got} bytes beside the step counts, but should hold {summed}"
 
@@ -158,7 +158,7 @@ def test_the_sum_leaves_out_the_pass_itself(memory_device):
 @pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adam"])
 def test_the_state_is_a_dict_keyed_by_parameter_and_persists(device, optimizer):
     parameters, stepper = tensors.stepped(tensors.OPTIMIZERS[optimizer], [(3, 2), (4,)], device)
-    buffers = memory.OPTIMIZERS[optimizer].buffers
+    buffers = optimizers.OPTIMIZERS[optimizer].buffers
     assert set(stepper.state) == set(parameters), f"{optimizer} has state of {list(stepper.state)}"
     before = {(p, name): stepper.state[p][name] for p in parameters for name in buffers}
     values = {key: buffer.clone() for key, buffer in before.items()}

@@ -199,7 +199,6 @@ CALLS: list[Callable[[type], object]] = [
     lambda n: memory.training_bytes(n(2**31 - 1), n(2**31 - 1)),
     lambda n: memory.training_phases(n(2**31 - 1), n(2**31 - 1)),
     lambda n: memory.optimizer_step_peak_bytes([n(2**31 - 1)] * 3, "for-loop"),
-    lambda n: memory.kv_cache_bytes(n(80), n(LARGE), n(LARGE), n(8), n(128)),
     lambda n: allocator.rounded_bytes(n(2**31 - 1)),
     lambda n: allocator.segment_bytes(n(2**31 - 1)),
     lambda n: allocator.charged_bytes(n(2**31 - 513), n(2**31 - 512)),

@@ -9,14 +9,14 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accounting import memory, planning
+from accounting import memory, optimizers, planning
 from accounting.models import Transformer, parameter_count, step_flops
 from accounting.parallel import KINDS, Parallelism, collectives, device_parameters
 from accounting.planning import device_state, largest_model_parameters
 from meta_tests.accounting.refusals import refuses
 
 STAGES = st.sampled_from(sorted(planning.ZERO_SHARDS))
-OPTIMIZERS = st.sampled_from(sorted({*memory.OPTIMIZERS} - {"adafactor"}))  # whose state needs shapes
+OPTIMIZERS = st.sampled_from(sorted({*optimizers.OPTIMIZERS} - {"adafactor"}))  # whose state needs shapes
 SMALLEST = memory.Recipe("fp4_e2m1", "fp4_e2m1", "fp4_e2m1")
 RECIPES = st.sampled_from([*sorted(memory.RECIPES), SMALLEST])
 

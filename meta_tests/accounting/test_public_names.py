@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import accounting
-from accounting import devices, families
+from accounting import devices, families, optimizers
 from meta_tests.conftest import ROOT
 
 PRIVATE = {"checks"}
@@ -40,7 +40,9 @@ def public_objects() -> dict[str, object]:
     """The functions and classes that a file of formulas defines under a public name, or that a room of data offers."""
     files = [path.stem for path in (ROOT / "accounting").glob("[a-z]*.py")]
     modules = [importlib.import_module(f"accounting.{name}") for name in files]
-    offered = [(room.__name__, name, getattr(room, name)) for room in (devices, families) for name in room.__all__]
+    offered = [
+        (room.__name__, name, getattr(room, name)) for room in (devices, families, optimizers) for name in room.__all__
+    ]
     return {
         f"{room}.{name}": value for room, name, value in offered if inspect.isclass(value) or inspect.isfunction(value)
     } | {

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-import accounting.memory
-from accounting.memory import Optimizer
+from accounting.optimizers import OPTIMIZERS, Optimizer
 from meta_tests.faults import fault
 
 
@@ -92,7 +91,7 @@ def torch_save_writes_twice_as_wide(patch):
 
 @fault("ckpt.size")
 def adamw_is_said_to_keep_one_moment(patch):
-    patch.setitem(accounting.memory.OPTIMIZERS, "adamw", Optimizer("AdamW", ("exp_avg",)))
+    patch.setitem(OPTIMIZERS, "adamw", Optimizer("AdamW", ("exp_avg",)))
 
 
 @fault("ckpt.periodic", instead_of="torch.optim.lr_scheduler.LRScheduler.load_state_dict")

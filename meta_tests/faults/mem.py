@@ -2,7 +2,8 @@
 
 import torch
 
-from accounting.memory import OPTIMIZERS, RECIPES, Optimizer, Recipe
+from accounting.memory import RECIPES, Recipe
+from accounting.optimizers import OPTIMIZERS, Optimizer
 from meta_tests.faults import fault
 
 

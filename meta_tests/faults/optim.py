@@ -4,7 +4,7 @@ import inspect
 
 import torch
 
-from accounting.memory import OPTIMIZERS, Optimizer
+from accounting.optimizers import OPTIMIZERS, Optimizer
 from meta_tests.faults import fault
 
 

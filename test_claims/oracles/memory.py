@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from accounting import memory
+from accounting import optimizers
 from test_claims.strategies import TORCH_DTYPES
 
 # Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to know their state.
 PARTICULAR = {"sparse-adam", "lbfgs", "muon", "adafactor"}
-# torch's own optimizers under the names of `accounting.memory.OPTIMIZERS`.
+# torch's own optimizers under the names of `accounting.optimizers.OPTIMIZERS`.
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     name: partial(getattr(torch.optim, row.class_name), **row.options)
-    for name, row in memory.OPTIMIZERS.items()
+    for name, row in optimizers.OPTIMIZERS.items()
     if "." not in row.class_name and name not in PARTICULAR
 }
 

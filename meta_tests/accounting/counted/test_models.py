@@ -21,7 +21,6 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from accounting import counted
 from accounting.activations import activation_bytes
-from accounting.memory import kv_cache_bytes
 from accounting.models import (
     GPT2_SMALL,
     LLAMA3_8B,
@@ -30,6 +29,7 @@ from accounting.models import (
     DeepLinear,
     Model,
     Transformer,
+    cache_bytes,
     parameter_count,
     step_flops,
 )
@@ -202,5 +202,5 @@ def test_the_kv_cache_is_the_keys_and_values_of_every_layer(model: Transformer, 
             projection.register_forward_hook(lambda module, given, output: produced.append(output.nbytes))
     with torch.no_grad():
         net(inputs(model, batch, sequence, device="meta"))
-    formula = kv_cache_bytes(model.layers, batch, sequence, model.kv_heads, model.head_dim, "bf16")
+    formula = cache_bytes(model, batch, sequence)
     assert sum(produced) == formula, f"keys and values take {sum(produced)} bytes, but the formula says {formula}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from accounting import memory, predicted
+from accounting import memory, optimizers, predicted
 from accounting.activations import RANDOM_STATE_BYTES, deep_linear_peak_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B, DeepLinear, parameter_count
 from meta_tests.accounting.older_torch import activation_bytes_here
@@ -67,7 +67,7 @@ def test_the_peak_of_a_deep_linear_net_is_that_of_the_formula(workloads, dim, la
     assert abs(formula - got) <= 5 * rows * 4, f"deep_linear_peak_bytes={formula}, but should be {got}"
 
 
-@pytest.mark.parametrize("implementation", memory.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", optimizers.IMPLEMENTATIONS)
 def test_the_peak_of_an_optimizer_step_is_that_of_the_formula(implementation):
     net = nn.Sequential(nn.Linear(100, 200), nn.Linear(200, 50))
     step = predicted.TrainingStep(
