@@ -11,19 +11,19 @@ Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for f
 (not run) LayerNorm keeps its statistics in fp32 even for 16-bit dtypes, RMSNorm is one kernel that keeps no normalised
 copy, and flash attention adds 24 bytes of random state per layer (16 in older releases) and pads a head_dim that is no
 multiple of 8.
+Every function raises ValueError for a size below 1, an unknown dtype or attention, TypeError for another model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from accounting.checks import checked, validated_choice, validated_int, validated_product
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Transformer
-from accounting.models import Model as AnyModel
 from accounting.parts import RecurrentLayers
 
 Model = DeepLinear | Transformer  # whose activations are known tensor by tensor
@@ -75,8 +75,7 @@ def saved_tensors(
     CUDA; the CPU keeps them in `dtype`. `autocast` (of a deep linear net only: which of a transformer's operations are
     cast differs between devices) computes in that dtype and keeps casts of the input and of every weight that passes
     a gradient on.
-    Raises ValueError for an unknown dtype or attention, a size below 1, autocast of a transformer, dropout of a
-    deep linear net; TypeError for any other model, whose saved tensors its three lists do not tell.
+    Raises ValueError for autocast of a transformer, dropout of a deep linear net.
 
     >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
     layers output 8 fp32 2 64
@@ -135,7 +134,7 @@ def activation_bytes(
     those of the largest part: ⌈batch / n⌉. Exact (see the module).
     A GPT block in 16 bits, unfused, with dropout keeps s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h: the source leaves
     out the norms' statistics, 8·s·b, below 0.1 % from h = 256 on.
-    Raises ValueError for more `checkpoint_layers` than layers, and as `saved_tensors`.
+    Raises ValueError for more `checkpoint_layers` than layers.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1 and section 5.
 
     >>> net = DeepLinear(dim=4, layers=4)
@@ -179,7 +178,7 @@ def recomputed_bytes(
 
     A segment's own input is already kept; the rest of what its layers would have saved returns, once at a time. So the
     peak is `activation_bytes(checkpoint_every=k)` plus this: n/k + k blocks, least near k = √n.
-    Exact for the saved tensors; temporaries and gradients come on top. Raises as `activation_bytes`.
+    Exact for the saved tensors; temporaries and gradients come on top.
 
     >>> recomputed_bytes(DeepLinear(dim=4, layers=4), batch=2, checkpoint_every=2)
     32
@@ -205,7 +204,7 @@ def deep_linear_peak_bytes(
     n · w + b otherwise; the lecture's sum takes n · (b + w).
     `model_state_bytes` is parameters and optimizer state (default: the parameters alone, as plain SGD has no state).
     Exact for nets without bias whose gradients were freed before the step; the optimizer's own scratch is
-    `accounting.memory.optimizer_step_peak_bytes`. Raises ValueError for a size below 1 or a net with bias.
+    `accounting.memory.optimizer_step_peak_bytes`. Raises ValueError for a net with bias.
 
     >>> deep_linear_peak_bytes(DeepLinear(dim=8, layers=4), batch=64)
     13640
@@ -226,9 +225,9 @@ def deep_linear_peak_bytes(
     return validated_int("model_state_bytes", model_state_bytes) + step_bytes
 
 
-def _refuse_unknown(model: AnyModel) -> None:
+def _refuse_unknown(model: Any) -> None:
     """Refuses a model whose saved tensors are not known one by one, and names what it has beyond those that are."""
-    if isinstance(model, (DeepLinear, Transformer)):
+    if isinstance(model, Model):
         return
     attentions, parts = [*model.attentions], {each.part for each in (*model.linear_maps, *model.other_parameters)}
     beyond = {

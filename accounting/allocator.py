@@ -6,7 +6,7 @@ tensors, byte for byte. The CPU allocator charges exactly what is requested.
 
 Modelled: the default configuration and `expandable_segments`. Not modelled: `roundup_power2_divisions` (rounds a
 request up to a fraction of a power of two), `max_split_size_mb` (keeps large blocks whole), private pools, and
-PYTORCH_NO_CUDA_MEMORY_CACHING=1.
+PYTORCH_NO_CUDA_MEMORY_CACHING=1. A negative request raises ValueError.
 Source: kMinBlockSize and its neighbours in c10/core/AllocatorConfig.h, round_size, get_pool, get_allocation_size and
 should_split in c10/cuda/CUDACachingAllocator.cpp (torch 2.13). Not yet run on a CUDA device.
 """
@@ -33,7 +33,7 @@ def rounded_bytes(request: int) -> int:
     """Bytes of the smallest block for a request: ⌈request / 512⌉ · 512, and 0 for a tensor without bytes.
 
     The lower bound of every charge, and the charge itself for requests up to 1 MiB. A step count of 4 bytes on the
-    device costs 512. Raises ValueError for a negative request.
+    device costs 512.
 
     >>> rounded_bytes(4), rounded_bytes(512), rounded_bytes(513), rounded_bytes(0)
     (512, 512, 1024, 0)
@@ -46,7 +46,7 @@ def segment_bytes(request: int) -> int:
 
     Requests up to 1 MiB share segments of 2 MiB, those below 10 MiB segments of 20 MiB; a larger one gets its own.
     This is by how much `memory_reserved` grows. With expandable segments the driver maps pages of 2 or 20 MiB instead
-    (not modelled). Raises ValueError for a negative request.
+    (not modelled).
 
     >>> [segment_bytes(mib * 2**20) // 2**20 for mib in (0, 1, 2, 10, 11)]
     [0, 2, 20, 10, 12]
@@ -66,7 +66,7 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
 
     The block is split, and only the rounded request charged, if enough remains: 512 bytes in the small pool, more
     than 1 MiB in the large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12 costs 12.
-    With expandable segments every block is split. Exact under the default configuration (see the module).
+    With expandable segments every block is split. Exact for what is modelled.
     Raises ValueError where the block is too small or no multiple of 512.
 
     >>> charged_bytes(11 * 2**20) // 2**20, charged_bytes(11 * 2**20, expandable_segments=True) // 2**20

@@ -1,4 +1,7 @@
-"""FLOPs of scaled dot-product attention: products of every query with every key and value it may see."""
+"""FLOPs of scaled dot-product attention: products of every query with every key and value it may see.
+
+Every function raises ValueError for a negative size, an unknown convention or rule.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ATTENTION_PRODUCTS = {
     "math": (2, 2),  # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ, dv = pᵀ·do
     "flash": (3, 2),  # and s = q·kᵀ once more, since p was not kept
 }
-CONVENTIONS = ("math", "flash")
+CONVENTIONS = ("math", "flash")  # of the backward pass
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,7 @@ class Attention:
 
     `head_dim` is the width of a query and a key. Groups of heads share `kv_heads` heads of keys and values (GQA; 1 is
     MQA). A `window` of w lets a query see w keys alone, by the rule `local`; `pairs` is the convention by which pairs
-    of query and key are counted: see `attention_pairs`.
-
-    Raises ValueError for a negative size, heads that are no multiple of kv_heads, and as `attention_pairs` does.
+    of query and key are counted: see `attention_pairs`. Raises ValueError for heads that are no multiple of kv_heads.
 
     >>> Attention(2, 12, 1024, 64).scores, Attention(2, 12, 1, 64, key_length=1024, kv_heads=4).scores
     (25165824, 24576)
@@ -46,15 +47,13 @@ class Attention:
     local: str = "sliding"
 
     def __post_init__(self) -> None:
-        optional = [
-            name for name in ("key_length", "kv_heads", "value_dim", "window") if getattr(self, name) is not None
-        ]
-        validate_fields(self, "batch", "heads", "query_length", "head_dim", *optional)
+        names = ("batch", "heads", "query_length", "head_dim", "key_length", "kv_heads", "value_dim", "window")
+        validate_fields(self, *(name for name in names if getattr(self, name) is not None))
         if self.heads and (not self.shared_heads or self.heads % self.shared_heads):
             raise ValueError(
                 f"heads must be a multiple of kv_heads, got heads={self.heads} and kv_heads={self.shared_heads}"
             )
-        attention_pairs(self.query_length, self.keys, self.pairs, self.window, self.local)
+        _ = self.scores  # which refuses what has none
 
     @property
     def keys(self) -> int:
@@ -97,8 +96,7 @@ def attention_pairs(
     A window lets a query see the last w keys, its own among them ("sliding"); those of its own chunk of w that are not
     behind it ("chunked": S·(w + 1)/2 for S a multiple of w); or, where nothing is causal, w on each of "both sides".
 
-    Raises ValueError for another convention or rule, for fewer keys than queries (on both sides also for more) unless
-    all pairs are counted, for a window below 1.
+    Raises ValueError for fewer keys than queries (on both sides also for more) unless all pairs are counted.
     Source: Jiang et al., Mistral 7B (2023), section 2, arXiv:2310.06825: a token attends to W tokens at most.
 
     >>> attention_pairs(4), attention_pairs(4, pairs="causal"), attention_pairs(1, 100, pairs="causal")
@@ -133,7 +131,6 @@ def attention_flops(attention: Attention) -> int:
     that masks afterwards computes, and what most MFU figures assume even for causal models; "causal" the S·(S + 1)/2
     that are needed. Sharing keys and values among heads saves bytes and the projections, nothing here. Ignored: scale,
     mask and softmax, about 5 per pair, 5/(4·d): 1 % at d = 128.
-
     Source: Chowdhery et al., PaLM (2022), appendix B, arXiv:2204.02311: 12·L·H·Q·T per token with the backward pass.
 
     >>> attention_flops(Attention(2, 12, 1024, 64))
@@ -150,8 +147,6 @@ def attention_backward_flops(attention: Attention, convention: str = "math") -> 
     dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and computes s = q·kᵀ once
     more: 2.5 times the forward. That fifth product is recomputation: it counts for HFU, not for MFU.
     Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads − kv_heads)·keys·d each.
-
-    Raises ValueError for another convention.
     Source: Dao, FlashAttention-2 (2023), section 4.1, arXiv:2307.08691: backward 2.5 times the forward.
 
     >>> attention = Attention(2, 12, 1024, 64)
@@ -165,7 +160,7 @@ def attention_backward_flops(attention: Attention, convention: str = "math") -> 
 def attention_step(attention: Attention, convention: str = "math", *, recomputed: bool = False) -> StepFlops:
     """FLOPs of attention in a training step: the scores that "flash" computes again stand under recomputation.
 
-    `recomputed` adds a whole forward there (activation checkpointing). Raises as `attention_backward_flops` does.
+    `recomputed` adds a whole forward there (activation checkpointing).
 
     >>> step = attention_step(Attention(2, 12, 1024, 64), "flash")
     >>> step.backward / step.forward, step.recomputation / step.forward

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
-from accounting.checks import validated_choice, validated_ints
+from accounting.checks import validated_choice, validated_instance, validated_ints
 
 T = TypeVar("T")
 Indices = frozenset[str]
@@ -72,9 +72,9 @@ class Contraction:
         steps: list[Step] = []
         operands = list(self.operands)
         for i, j in self.pairs(order):
-            others = [operand for position, operand in enumerate(operands) if position not in (i, j)]
-            steps.append(self.step(operands[i], operands[j], self.output.union(*others), (i, j)))
-            operands = [*others, steps[-1].result]
+            later = self.output.union(*(each for position, each in enumerate(operands) if position not in (i, j)))
+            steps.append(self.step(operands[i], operands[j], later, (i, j)))
+            operands = merged(operands, (i, j), steps[-1].result)
         return steps
 
     def pairs(self, order: Order) -> list[Pair]:
@@ -96,10 +96,8 @@ class Contraction:
         """The cheapest order: each subset's cheapest split in two, from small subsets to the whole."""
         number = len(self.operands)
         if number > BEST_ORDER_OPERANDS:
-            raise ValueError(
-                f"the best order is searched for at most {BEST_ORDER_OPERANDS} operands, got {number}; "
-                f"give an order, or 'left'"
-            )
+            limit = f"the best order is searched for at most {BEST_ORDER_OPERANDS} operands"
+            raise ValueError(f"{limit}, got {number}; give an order, or 'left'")
         # A subset of the operands is the set bits of an integer. What its contraction keeps does not depend on how it
         # was reached, so neither does the cost of going on from it: dynamic programming is exact.
         everything = (1 << number) - 1
@@ -123,9 +121,7 @@ class Contraction:
         """The indices left when the operands in `subset` are contracted; one operand alone is as it came."""
         inside = [operand for position, operand in enumerate(self.operands) if subset >> position & 1]
         outside = [operand for position, operand in enumerate(self.operands) if not subset >> position & 1]
-        if len(inside) == 1:
-            return inside[0]
-        return frozenset().union(*inside) & self.output.union(*outside)
+        return inside[0] if len(inside) == 1 else frozenset().union(*inside) & self.output.union(*outside)
 
 
 def merged(items: list[T], positions: Pair, result: T) -> list[T]:
@@ -175,9 +171,8 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
         for label, size in operand:
             known = sizes.get(label, 1)
             if 1 not in (known, size) and known != size:
-                raise ValueError(
-                    f"index {_named(label)} of {equation!r} has sizes {known} and {size} in {list(shapes)}"
-                )
+                name = f"{label[1:]} from the right of '...'" if label.startswith(".") else repr(label)
+                raise ValueError(f"index {name} of {equation!r} has sizes {known} and {size} in {list(shapes)}")
             sizes[label] = size if known == 1 else known
     stretched = [frozenset(label for label, size in operand if size == sizes[label]) for operand in labelled]
     ellipsis = [label for label in sizes if label.startswith(".")]
@@ -186,12 +181,9 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
         kept = [label for label in sizes if not label.startswith(".") and written.count(label) == 1]
         return Contraction(tuple(stretched), frozenset(ellipsis + kept), sizes)
     letters = output.replace(".", "")
-    unknown = sorted(set(letters) - set(sizes))
-    if unknown:
-        raise ValueError(
-            f"index {unknown[0]!r} of the output of {equation!r} occurs in no operand; "
-            f"valid are {', '.join(sorted(label for label in sizes if not label.startswith('.')))}"
-        )
+    if unknown := sorted(set(letters) - set(sizes)):
+        valid = ", ".join(sorted(label for label in sizes if not label.startswith(".")))
+        raise ValueError(f"index {unknown[0]!r} of the output of {equation!r} occurs in no operand; valid are {valid}")
     if len(set(letters)) != len(letters):
         raise ValueError(f"an index occurs twice in the output of {equation!r}")
     return Contraction(tuple(stretched), frozenset([*letters, *(ellipsis if "." in output else [])]), sizes)
@@ -199,15 +191,12 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
 
 def _sides(equation: str) -> tuple[list[str], str | None]:
     """The terms of the operands, and the output's (None where there is no arrow)."""
-    if not isinstance(equation, str):
-        raise TypeError(f"equation must be a string, got {equation!r} of type {type(equation).__name__}")
-    left, arrow, right = equation.replace(" ", "").partition("->")
+    left, arrow, right = validated_instance("equation", equation, str).replace(" ", "").partition("->")
     terms = left.split(",")
     for term in [*terms, right]:
         if not re.fullmatch(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*", term):
-            raise ValueError(
-                f"equation must be letters, commas, at most one '...' a term and one '->', got {term!r} in {equation!r}"
-            )
+            valid = "letters, commas, at most one '...' a term and one '->'"
+            raise ValueError(f"equation must be {valid}, got {term!r} in {equation!r}")
     return terms, right if arrow else None
 
 
@@ -224,7 +213,3 @@ def _labels(equation: str, term: str, position: int, shape: Sequence[int]) -> li
         if dict(pairs)[label] != size:
             raise ValueError(f"index {label!r} is repeated in {term!r} with different sizes in {tuple(shape)}")
     return pairs
-
-
-def _named(label: str) -> str:
-    return f"{label[1:]} from the right of '...'" if label.startswith(".") else repr(label)

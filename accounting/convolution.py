@@ -18,7 +18,6 @@ class Convolution:
     """The shape of a convolution, as torch.nn.Conv1d, 2d and 3d have it.
 
     `input_size` has as many dimensions as the convolution; the sizes after it are one number or one per dimension.
-
     Raises ValueError for sizes that fit no output, or channels that groups do not divide.
     Source: torch.nn.Conv2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv2d.html
 
@@ -42,14 +41,11 @@ class Convolution:
         validate_fields(self, "batch", "in_channels", "out_channels", flags=["bias"])
         validate_fields(self, "groups", minimum=1)
         for name in ("in_channels", "out_channels"):
-            if getattr(self, name) % self.groups:
-                raise ValueError(
-                    f"{name} must be a multiple of groups, got {name}={getattr(self, name)} and groups={self.groups}"
-                )
+            if (channels := getattr(self, name)) % self.groups:
+                raise ValueError(f"{name} must be a multiple of groups, got {name}={channels} and groups={self.groups}")
         object.__setattr__(self, "input_size", validated_ints("input_size", self.input_size))
         for name, minimum in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
-            sizes = _per_dimension(name, getattr(self, name), len(self.input_size), minimum)
-            object.__setattr__(self, name, sizes)
+            object.__setattr__(self, name, _per_dimension(name, getattr(self, name), len(self.input_size), minimum))
         if any(positions < 1 for positions in self.output_size):
             raise ValueError(f"the kernel, with its dilation, must fit into the padded input, got {self}")
 

@@ -3,12 +3,13 @@
 One FLOP is one floating-point multiplication or addition (or comparison, exponential, ...: an elementary operation).
 Every accumulation is counted as starting from zero, so a sum of k terms is k additions, where k − 1 would do: that
 overstates a product by 1/(2k). Moving, reshaping, transposing and broadcasting cost bytes, no FLOPs.
+Every function raises ValueError for a negative size, and TypeError for one that is no integer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import prod
 
 from accounting import contraction
@@ -40,8 +41,6 @@ class StepFlops:
 
     Kept apart because utilisation is: MFU counts `model`, what the mathematics needs; HFU counts `hardware`, what ran.
 
-    Raises ValueError for a negative count, TypeError for one that is not an integer.
-
     >>> linear_step(32, 128, 64, recomputed=True).hardware // linear_flops(32, 128, 64)
     4
     >>> sum([linear_step(32, 128, 64)] * 2) == 2 * linear_step(32, 128, 64)
@@ -68,16 +67,13 @@ class StepFlops:
     def __add__(self, other: StepFlops) -> StepFlops:
         if not isinstance(other, StepFlops):
             return NotImplemented
-        return StepFlops(
-            self.forward + other.forward, self.backward + other.backward, self.recomputation + other.recomputation
-        )
+        return StepFlops(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def __radd__(self, other: object) -> StepFlops:
         return self if other == 0 else NotImplemented  # where sum() starts
 
     def __mul__(self, times: int) -> StepFlops:
-        n = validated_int("times", times)
-        return StepFlops(n * self.forward, n * self.backward, n * self.recomputation)
+        return StepFlops(*(validated_int("times", times) * flops for flops in astuple(self)))
 
     __rmul__ = __mul__
 
@@ -91,8 +87,6 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     Each of the m·n outputs sums k products into an accumulator: k multiplications and k additions.
     Ignored: the first addition could be a copy, so the strict minimum is m·n·(2k − 1); and algorithms of the Strassen
     family need fewer multiplications.
-
-    Raises ValueError for a negative size, TypeError for one that is not an integer.
     Source: Golub and Van Loan, Matrix Computations, 4th ed., section 1.1.
 
     >>> matmul_flops(1024, 512, 256)
@@ -110,8 +104,6 @@ def matmul_backward_flops(
     Exact where neither operand was broadcast over the batch; one that was has its gradients summed, an addition per
     element and batch element.
 
-    Raises as `matmul_flops` does.
-
     >>> matmul_backward_flops(2, 3, 4), matmul_backward_flops(2, 3, 4, a_gradient=False)
     (96, 48)
     """
@@ -124,7 +116,6 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
 
     The last two dimensions are multiplied, all before them broadcast. A one-dimensional `a` is a row (m = 1), a
     one-dimensional `b` a column (n = 1). An operand shared by the batch is read once, but multiplied every time.
-
     Raises ValueError for a scalar, for inner sizes that differ, for batch dimensions that do not broadcast.
     Source: torch.matmul, https://docs.pytorch.org/docs/stable/generated/torch.matmul.html
 
@@ -158,7 +149,6 @@ def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
     `equation` is torch's: letters, commas, `->`, `...`; a repeated letter takes the diagonal, a size of 1 stretches.
     `order` is "best" (the cheapest), "left" (left to right, as torch without opt_einsum), or pairs of positions as in
     numpy.einsum_path: each pair leaves the list of operands, its result is appended.
-
     Raises ValueError for a malformed equation, another number of shapes, inconsistent sizes, an impossible order.
     Source: torch.einsum, https://docs.pytorch.org/docs/stable/generated/torch.einsum.html
 
@@ -181,9 +171,7 @@ def einsum_backward_flops(
 
     Each step c = a·b gives da = dc·b and db = a·dc over the same indices, so a contraction costs its forward once more
     for each side that leads to a wanted gradient. The gradient of a sum over a lone index is a broadcast: no FLOPs.
-    `order` is the forward's; the rest as in `einsum_flops`.
-
-    Raises as `einsum_flops` does, and ValueError for a position that no operand has.
+    `order` is the forward's. Raises ValueError for a position that no operand has; the rest as in `einsum_flops`.
 
     >>> einsum_backward_flops("ij,jk->ik", (2, 3), (3, 4)), einsum_flops("ij,jk->ik", (2, 3), (3, 4))
     (96, 48)
@@ -192,11 +180,8 @@ def einsum_backward_flops(
     """
     einsum = contraction.parsed(equation, shapes)
     positions = range(len(einsum.operands))
-    wanted = [
-        validated_choice("gradients", position, positions)
-        for position in (positions if gradients is None else gradients)
-    ]
-    needed = [position in wanted for position in positions]
+    wanted = {validated_choice("gradients", each, positions) for each in gradients or ()}
+    needed = [gradients is None or position in wanted for position in positions]
     flops = 0
     for step in einsum.steps(order):
         left_needed, right_needed = (needed[position] for position in step.positions)
@@ -209,8 +194,7 @@ def einsum_order(equation: str, *shapes: Shape) -> list[tuple[int, int]]:
     """The cheapest order in which to contract an einsum, in the form that `order` of `einsum_flops` takes.
 
     Exact: dynamic programming over all subsets of the operands, with the FLOPs of `einsum_flops` as the cost.
-
-    Raises as `einsum_flops` does, and ValueError for more than 12 operands: the search triples with each.
+    Raises ValueError for more than 12 operands: the search triples with each.
     Source: Pfeifer et al., Faster Identification of Optimal Contraction Sequences (2014), arXiv:1304.6112.
 
     >>> einsum_order("ij,jk,kl->il", (2, 100), (100, 3), (3, 50))
@@ -228,8 +212,6 @@ def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = F
     `batch` is the number of rows: sequences times their length. The usual 2·B·D·K leaves the bias out, which
     understates by 1/(2·in).
 
-    Raises as `matmul_flops` does.
-
     >>> linear_flops(1, 128, 64), linear_flops(32, 128, 64), linear_flops(32, 128, 64, bias=True)
     (16384, 524288, 526336)
     """
@@ -244,8 +226,6 @@ def linear_backward_flops(
 
     A bias's gradient sums over the batch: batch·out additions. Without the input's gradient (a first layer fed with
     data) the backward pass costs one forward, not two.
-
-    Raises as `matmul_flops` does.
     Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1, arXiv:2001.08361.
 
     >>> linear_backward_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
@@ -270,8 +250,6 @@ def linear_step(
 
     Activation checkpointing recomputes whatever lies between two checkpoints; torch's stops early, before a segment's
     last layer, since nothing needs its output.
-
-    Raises as `matmul_flops` does.
     Source: Korthikanti et al., Reducing Activation Recomputation (2022), section 6, arXiv:2205.05198: MFU and HFU.
 
     >>> linear_step(32, 128, 64)
@@ -287,8 +265,7 @@ def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
 
     Exact for addition, multiplication, relu. An exponential, an inverse root, GELU cost several instructions each:
     state how many as `flops_per_element`, or accept that a count says little of the time of such an operation.
-
-    Raises ValueError for a negative size or shapes that do not broadcast, TypeError for a size that is not an integer.
+    Raises ValueError for shapes that do not broadcast.
 
     >>> elementwise_flops((1024, 512), (1024, 512))
     524288
@@ -301,8 +278,6 @@ def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
 
     Counted from an empty accumulator; starting from the first element saves one per output. A mean divides once more
     per output.
-
-    Raises ValueError for a negative size, TypeError for one that is not an integer.
 
     >>> reduction_flops((1024, 512))
     524288

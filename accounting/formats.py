@@ -3,6 +3,7 @@
 A format is a row of a table: its bit fields, its bias and which patterns are reserved. Largest value, smallest values,
 spacing, decoding and rounding are derived from that row, so a wrong cell shows up everywhere at once.
 Patterns are Python integers. Values are Python floats: fp64, which holds every value of every other format exactly.
+An unknown name raises ValueError, which lists the valid ones.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ class Format:
     zero and the least normal. `specials` says which patterns are not finite numbers. `padding_bits` are stored and hold
     nothing: tf32 has 19 bits and occupies 32. `torch_name` is the attribute of `torch` (float4_e2m1fn_x2 packs two
     elements), None where torch has no such dtype.
-
     Source: IEEE 754-2019 section 3.4; OCP 8-bit Floating Point Specification 1.0 (E4M3 and E5M2); Noune et al. 2022,
     arXiv:2206.02915 (fnuz); OCP Microscaling Formats Specification 1.0 (E2M1 and E8M0).
 
@@ -106,16 +106,12 @@ class Format:
         return self.signed and self.subnormals and self.specials != FNUZ
 
     def decode(self, pattern: int) -> float:
-        """The value of a bit pattern, exactly.
-
-        Raises ValueError for a pattern of more than `bits` bits.
+        """The value of a bit pattern, exactly. Raises ValueError for a pattern of more than `bits` bits.
 
         >>> format_of("bf16").decode(0x3FC0)
         1.5
         """
-        pattern = validated_int("pattern", pattern)
-        if pattern >> self.bits:
-            raise ValueError(f"pattern must be below 2**{self.bits} for {self.name}, got {pattern}")
+        pattern = _validated_pattern(self, pattern)
         magnitude = pattern & ((1 << (self.exponent_bits + self.fraction_bits)) - 1)
         negative = magnitude != pattern
         if magnitude > self.max_pattern:
@@ -136,11 +132,8 @@ class Format:
         What rounds to more than `max` becomes what `overflow` says: "inf" (the default where the format has one),
         "saturate" (the largest finite value) or "nan". Without an infinity the policy must be named, because vendors
         and versions differ: torch's cast to fp8_e4m3 gave NaN before 2.12 and saturates since. Infinity is treated as
-        an overflow. NaN becomes the format's quiet NaN, its payload and sign are dropped.
-
-        Exact: the significand is scaled by a power of two and rounded once. A format without zero (e8m0) rounds zero
-        to its least value.
-
+        an overflow. NaN becomes the format's quiet NaN, its payload and sign are dropped. A format without zero (e8m0)
+        rounds zero to its least value.
         Raises ValueError for a policy that the format cannot follow, NaN where it has none, a negative value where it
         has no sign; TypeError for what is not a real number.
 
@@ -172,10 +165,8 @@ class Format:
         return self.decode(self.encode(value, overflow))
 
     def _nearest_magnitude(self, magnitude: float) -> int:
-        if magnitude == 0:
-            return 0
-        if math.isinf(magnitude):
-            return self.max_pattern + 1
+        if magnitude == 0 or math.isinf(magnitude):
+            return self.max_pattern + 1 if magnitude else 0
         least_exponent = 1 - self.bias if self.subnormals else -self.bias
         exponent = max(math.frexp(magnitude)[1] - 1, least_exponent)
         # Scaling up is exact, and scaling down ends at 2**fraction_bits or more: round() sees the true significand.
@@ -238,13 +229,18 @@ class IntegerFormat:
         >>> format_of("int8").decode(0xFF)
         -1
         """
-        pattern = validated_int("pattern", pattern)
-        if pattern >> self.bits:
-            raise ValueError(f"pattern must be below 2**{self.bits} for {self.name}, got {pattern}")
+        pattern = _validated_pattern(self, pattern)
         return pattern if pattern <= self.max else pattern - (1 << self.bits)
 
 
-_TABLE: tuple[Format | IntegerFormat, ...] = (
+def _validated_pattern(row: Format | IntegerFormat, pattern: int) -> int:
+    pattern = validated_int("pattern", pattern)
+    if pattern >> row.bits:
+        raise ValueError(f"pattern must be below 2**{row.bits} for {row.name}, got {pattern}")
+    return pattern
+
+
+_FLOATS = (
     # name, exponent bits, fraction bits, bias, specials, name in torch
     Format("fp64", 11, 52, 1023, IEEE, "float64"),
     Format("fp32", 8, 23, 127, IEEE, "float32"),
@@ -257,6 +253,8 @@ _TABLE: tuple[Format | IntegerFormat, ...] = (
     Format("fp8_e5m2fnuz", 5, 2, 16, FNUZ, "float8_e5m2fnuz"),
     Format("fp4_e2m1", 2, 1, 1, ALL_FINITE, "float4_e2m1fn_x2"),
     Format("e8m0", 8, 0, 127, FN, "float8_e8m0fnu", signed=False, subnormals=False),
+)
+_INTEGERS = (
     # name, bits, signed, name in torch
     IntegerFormat("int64", 64, True, "int64"),
     IntegerFormat("int32", 32, True, "int32"),
@@ -270,10 +268,9 @@ _TABLE: tuple[Format | IntegerFormat, ...] = (
 )
 
 # Every dtype name that accounting knows, and its row.
-FORMATS: dict[str, Format | IntegerFormat] = {row.name: row for row in _TABLE}
+FORMATS: dict[str, Format | IntegerFormat] = {row.name: row for row in (*_FLOATS, *_INTEGERS)}
 
-
-_NAMES = {row.torch_name: row.name for row in _TABLE if row.torch_name} | {name: name for name in FORMATS}
+_NAMES = {row.torch_name: row.name for row in FORMATS.values() if row.torch_name} | {name: name for name in FORMATS}
 
 
 def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dtype") -> str:
@@ -301,7 +298,7 @@ def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dt
 
 
 def format_of(dtype: Dtype) -> Format | IntegerFormat:
-    """The row of the format table for a dtype, or its name. Raises ValueError for an unknown one, as `dtype_name` does.
+    """The row of the format table for a dtype, or its name.
 
     >>> format_of("fp16").bits, format_of("int8").min
     (16, -128)
@@ -311,8 +308,6 @@ def format_of(dtype: Dtype) -> Format | IntegerFormat:
 
 def element_bits(dtype: Dtype) -> int:
     """Bits that one element of a dtype occupies in memory; no block scales (see `block_format_of`).
-
-    Raises ValueError for an unknown dtype.
 
     >>> element_bits("fp32"), element_bits("tf32"), element_bits("bf16"), element_bits("fp4_e2m1")
     (32, 32, 16, 4)
@@ -348,7 +343,6 @@ class BlockFormat:
     The scale moves the narrow range of the element to where its block's values are. NVFP4's scale is a fine-grained
     but short-ranged e4m3, so it needs a second scale per tensor, in fp32; the power-of-two scale of the MX formats
     does not.
-
     Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3; NVIDIA, Pretraining Large Language
     Models with NVFP4, 2025, arXiv:2509.25149, appendix B.
 
@@ -370,7 +364,7 @@ class BlockFormat:
     def storage_bits(self, elements: int) -> int:
         """Bits of `elements` elements with all their scales; a last, shorter block has a whole scale.
 
-        Ignored: the padding of scales that a kernel's memory layout may ask for. Raises ValueError below zero.
+        Ignored: the padding of scales that a kernel's memory layout may ask for.
 
         >>> block_format_of("nvfp4").storage_bits(1024)
         4640
@@ -388,7 +382,6 @@ class BlockFormat:
         NVFP4: tensor scale = largest magnitude / (6 · 448), in fp32; scale of a block = its largest magnitude / 6 /
         tensor scale, rounded to e4m3. Elements are rounded to nearest even and saturate.
         Divisions are done in fp64, the kernels' in fp32: a value next to a tie may round the other way there.
-
         Raises ValueError for NaN or infinity, TypeError for what is not a real number.
 
         >>> block_format_of("mxfp4").quantised([1.0, 5.0, -0.2, 48.0]).values
@@ -426,25 +419,18 @@ class BlockFormat:
         return self.scale.rounded(math.ldexp(1.0, exponent), overflow="saturate")
 
 
-def _float(name: str) -> Format:
-    row = FORMATS[name]
-    assert isinstance(row, Format)
-    return row
-
-
-BLOCK_FORMATS: dict[str, BlockFormat] = {
-    row.name: row
-    for row in (
-        BlockFormat("mxfp8_e4m3", _float("fp8_e4m3"), 32, _float("e8m0")),
-        BlockFormat("mxfp8_e5m2", _float("fp8_e5m2"), 32, _float("e8m0")),
-        BlockFormat("mxfp4", _float("fp4_e2m1"), 32, _float("e8m0")),
-        BlockFormat("nvfp4", _float("fp4_e2m1"), 16, _float("fp8_e4m3"), tensor_scale=_float("fp32")),
-    )
-}
+_FLOAT = {row.name: row for row in _FLOATS}
+_BLOCKS = (
+    BlockFormat("mxfp8_e4m3", _FLOAT["fp8_e4m3"], 32, _FLOAT["e8m0"]),
+    BlockFormat("mxfp8_e5m2", _FLOAT["fp8_e5m2"], 32, _FLOAT["e8m0"]),
+    BlockFormat("mxfp4", _FLOAT["fp4_e2m1"], 32, _FLOAT["e8m0"]),
+    BlockFormat("nvfp4", _FLOAT["fp4_e2m1"], 16, _FLOAT["fp8_e4m3"], tensor_scale=_FLOAT["fp32"]),
+)
+BLOCK_FORMATS: dict[str, BlockFormat] = {row.name: row for row in _BLOCKS}
 
 
 def block_format_of(name: str) -> BlockFormat:
-    """The block format called `name`. Raises ValueError for an unknown name, listing the valid ones.
+    """The block format called `name`.
 
     >>> block_format_of("nvfp4").block_size
     16

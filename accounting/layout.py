@@ -1,8 +1,9 @@
 """Strided layout: where in its storage each element of a tensor lies, and when a view of it can exist.
 
 A tensor is a shape, a stride per dimension and an offset, over a one-dimensional storage. The element at `index` is
-`storage[offset + Σ index·stride]`. Everything here follows from that one line; strides and offsets count elements,
-not bytes. torch has no negative strides, so they are refused.
+`storage[offset + Σ index·stride]`. Everything here follows from that one line, exactly; strides and offsets count
+elements, not bytes. torch has no negative strides: a negative entry, one that is no integer, and strides of another
+number than the sizes raise ValueError and TypeError.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a row-major tensor: strides[d] = Π max(shape[i], 1) over the dimensions i > d.
 
     One step along a dimension jumps over all elements of the dimensions inside it; the last is dense, stride 1.
-    Exact. A size of 0 counts as 1, as in torch: such a tensor has no elements, so its strides address nothing.
-
-    Raises ValueError for a negative size, TypeError for one that is not an integer.
+    A size of 0 counts as 1, as in torch: such a tensor has no elements, so its strides address nothing.
     Source: torch.Tensor.stride, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.stride.html
 
     >>> contiguous_strides((2, 3, 4))
@@ -57,9 +56,7 @@ def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0
 
     This is the whole addressing rule. `offset` is where the tensor's first element lies: 0 for a fresh tensor, but not
     for a view such as `x[:, 1]`, so the sum alone is right only for tensors that begin where their storage begins.
-    Exact, in elements; times the bytes per element it is the distance from the storage's pointer.
-
-    Raises ValueError for a negative entry or lengths that differ.
+    In elements; times the bytes per element it is the distance from the storage's pointer.
 
     >>> storage_offset((1, 2), (4, 1))
     6
@@ -76,9 +73,7 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether row-major iteration walks the storage one element at a time, without a gap: torch's is_contiguous.
 
     So the strides must be the contiguous ones wherever a dimension has more than one element: the stride of a
-    dimension of size 1 is never used, and a tensor without elements is contiguous by definition. Exact.
-
-    Raises ValueError for lengths that differ or a negative entry.
+    dimension of size 1 is never used, and a tensor without elements is contiguous by definition.
 
     >>> is_contiguous((2, 3), (3, 1)), is_contiguous((3, 2), (1, 3))
     (True, False)
@@ -94,10 +89,8 @@ def storage_extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Elements of storage from the first to the last that a tensor touches: 1 + Σ (shape[d] − 1)·strides[d].
 
     The last element lies at the largest index of every dimension. An expanded tensor (stride 0) spans fewer elements
-    than it shows; a slice with steps spans more. A tensor without elements spans 0.
-    Exact, in elements, gaps included. The storage must hold the tensor's offset + this many elements.
-
-    Raises ValueError for lengths that differ or a negative entry.
+    than it shows; a slice with steps spans more. A tensor without elements spans 0. Gaps are included: the storage must
+    hold the tensor's offset + this many elements.
 
     >>> storage_extent((3, 4), (4, 1)), storage_extent((1000,), (0,)), storage_extent((3,), (4,))
     (12, 1, 9)
@@ -111,8 +104,6 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     """Shape of an elementwise operation: aligned at the last dimension, where sizes differ one of them must be 1.
 
     A size of 1, or a dimension that is missing in front, is repeated (by a stride of 0, so without memory).
-    Exact: no elementwise result's shape depends on the values.
-
     Raises ValueError that names the shapes where two sizes other than 1 meet.
     Source: broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html
 
@@ -133,9 +124,7 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...]:
-    """`new_shape` with its one −1, if any, replaced by the size that keeps the number of elements.
-
-    Exact; torch's rule for view, reshape and unflatten.
+    """`new_shape` with its one −1, if any, replaced by the size that keeps the elements: torch's rule for views.
 
     Raises ValueError for a second −1, for element counts that differ, and where the other sizes hold a 0 (any size
     would do, so none can be inferred).
@@ -178,8 +167,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequen
     stretch or be one of several that make it up, but must not span two: then its elements would be unevenly spaced,
     and no stride describes that. So a view of a tensor that is not contiguous can exist; "contiguous" is sufficient,
     not necessary.
-    Exact: torch's rule, strides of unused dimensions (size 1, or no elements) included. A −1 is inferred.
-
+    As torch has it, strides of unused dimensions (size 1, or no elements) included. A −1 is inferred.
     Raises ValueError where the numbers of elements differ, or a −1 cannot be inferred.
     Source: computeStride in pytorch's aten/src/ATen/TensorUtils.cpp.
 
@@ -213,9 +201,7 @@ class Layout:
     """Shape, strides and offset of a tensor; each method gives the layout of torch's operation of the same name.
 
     View operations only rewrite these three, whatever the number of elements: that is why they cost no memory and the
-    same time for any size. Exact, negative dimensions and indices counted from the end as torch does.
-
-    Raises ValueError or TypeError for what torch refuses too, naming the argument.
+    same time for any size. Negative dimensions and indices count from the end. What torch refuses is refused by name.
     Source: tensor views, https://docs.pytorch.org/docs/stable/tensor_view.html
 
     >>> x = contiguous_layout((3, 4))

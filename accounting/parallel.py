@@ -3,6 +3,7 @@
 For transformers whose layers are alike. Bytes on the wire are what one device of the busiest stage sends by algorithms
 that send no more than they must (rings). Ignored: padding of what does not divide, latency, and collectives of a few
 numbers (gradients of norms, the loss, the norm of the gradients).
+Every function raises ValueError for a size below 1, an unknown name or stage, more stages than layers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 
     The array is what each rank puts in (all-reduce, reduce-scatter, all-to-all) or gets (all-gather). The bus bandwidth
     is this times the algorithm's (size over time), and does not depend on how many ranks there are.
-    Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests. Raises ValueError for another collective or less than one rank.
+    Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
 
     >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)
     (1.0, 1.75, 0.875)
@@ -75,8 +76,7 @@ class Parallelism:
     `zero_stage` shards the model state over data · context devices (3: FSDP). `sequence` splits the tokens of norms and
     dropout over the tensor group. `expert` of the data · context devices share the experts of a layer. A pipeline runs
     `micro_batches` a step by 1F1B, in `interleaved` chunks of layers on each device.
-
-    Raises ValueError for a size below 1, an unknown stage, an expert group that does not divide data · context.
+    Raises ValueError for an expert group that does not divide data · context.
 
     >>> Parallelism(data=128, tensor=8, pipeline=16, micro_batches=16).devices
     16384
@@ -154,8 +154,7 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
 
     Matrices and embeddings are divided by `tensor`; norms, routers and learned positions are whole on each. The fullest
     stage has the embedding or the head, which needs a copy of a tied embedding. Ignored: the biases behind row-parallel
-    matrices, which are whole too, 2·dim a layer.
-    Raises ValueError for more stages than layers. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+    matrices, which are whole too, 2·dim a layer. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 
     >>> from accounting.models import LLAMA3_70B
     >>> device_parameters(LLAMA3_70B, Parallelism(tensor=8, pipeline=4))
@@ -196,8 +195,7 @@ def collectives(
     `recompute="full"` repeats the forward of the layers.
     Equals what torch's DDP, FSDP2, tensor, context and pipeline parallelism issue (2.13); tokens are taken to be routed
     evenly. Megatron gathers the layers' inputs, which torch keeps, once more in the backward pass.
-
-    Raises ValueError for a batch or sequence that does not divide, more stages than layers, an unknown recipe.
+    Raises ValueError for a batch or sequence that does not divide.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2;
     Liu et al. 2023, arXiv:2310.01889 (context); Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Lepikhin et al.
     2020, arXiv:2006.16668, section 3.3 (expert); Rajbhandari et al. 2020, arXiv:1910.02054, section 7 (data).
@@ -234,9 +232,8 @@ def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe,
     borders = 2 * split.interleaved - (split.pipeline == 2)
     yield Collective("pipeline", "send", split.pipeline, part, borders * micro)
 
-    routed = sum(
-        maps.layers * maps.uses for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses
-    )
+    experts = [maps for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses]
+    routed = sum(maps.layers * maps.uses for maps in experts)
     yield Collective("expert", "all-to-all", split.expert, part, (4 + 2 * again) * routed * layers // of_all * micro)
 
 
@@ -274,16 +271,12 @@ def device_activation_bytes(
     the layers ("full"), of which one is back at a time. The norms are CUDA's, one kernel that keeps no copy.
     Exact for what Megatron keeps; torch also keeps the gathered inputs of attention and MLP: 4·s·b·h·(1 − 1/t) a layer.
     Ignored: temporaries, logits, experts that get more tokens than others.
-
-    Raises as `collectives` and `accounting.activations.saved_tensors`.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, table 2 and section 4.2.3.
 
     >>> from accounting.models import LLAMA3_8B
-    >>> for split in (Parallelism(), Parallelism(tensor=8), Parallelism(tensor=8, sequence=False)):
-    ...     print(device_activation_bytes(LLAMA3_8B, split, 1, 8192))
-    44461752320
-    5792600064
-    13428097024
+    >>> splits = Parallelism(), Parallelism(tensor=8), Parallelism(tensor=8, sequence=False)
+    >>> [device_activation_bytes(LLAMA3_8B, split, 1, 8192) for split in splits]
+    [44461752320, 5792600064, 13428097024]
     """
     model, (rows, sequence) = validated_instance("model", model, Transformer), split.micro_batch(batch, sequence)
     dtype, recompute = dtype_name(dtype), validated_choice("recompute", recompute, RECOMPUTE)
@@ -296,8 +289,7 @@ def device_activation_bytes(
         part = tensor.part if tensor.part in kept else "layers"
         kept[part] += -(-size // (split.context * (split.tensor if shared else 1)))
     layer, chunk = kept["layers"] // model.layers, split.stage_layers(model)[0] // split.interleaved
-    ends = kept["embedding"] * min(split.micro_batches, split.pipeline)
-    ends += kept["head"] if split.pipeline == 1 else 0
+    ends = kept["embedding"] * min(split.micro_batches, split.pipeline) + kept["head"] * (split.pipeline == 1)
     if recompute != "full":
         return ends + split.chunks_in_flight * chunk * layer
     tokens = rows * sequence // (split.context * (split.tensor if split.sequence else 1))

@@ -2,8 +2,8 @@
 
 A model is three lists: its linear maps, its attentions (and what takes their place: recurrences) and its other
 parameters. Whatever has these three attributes is a model; all that `accounting.models` says follows from
-them. `Parts` holds three lists and composes: `a + b` is a, then b; `a | b` is a beside b, on the same input; `n * a` is
-n layers of a, one after the other.
+them. `Parts` composes: `a + b` is a, then b; `a | b` is a beside b, on the same input; `n * a` is n layers of a, one
+after the other. A negative size raises ValueError, one that is no integer TypeError.
 """
 
 from __future__ import annotations
@@ -55,8 +55,6 @@ class LinearMaps(Part):
     Experts are stored and mostly not used; a tied head is used and not stored; the kernel of a convolution, with
     in_features inputs of each output, is used at every position. Early stop of checkpointing does without the products
     that end a layer (`ends_layer`), since nothing in it keeps their result.
-
-    Raises ValueError for a negative size, TypeError for one that is not an integer.
 
     >>> LinearMaps("mlp", 8, 32, layers=3, copies=4, uses=2, bias=True).parameters
     3456
@@ -134,11 +132,10 @@ class AttentionLayers(Part):
 
     Each token sees the last `window` tokens, or all (0): those before it (`causal`), perhaps in its own chunk of
     `window` alone (`chunked`), or as many on either side. `keys` of another stream than `queries` make it
-    cross-attention. `latent` is what a token leaves
-    in a cache of compressed keys and values: a shared part, which serves as key and as value, and a rotary one, which
-    is key alone (MLA); of it every head's keys and values are made.
+    cross-attention. `latent` is what a token leaves in a cache of compressed keys and values: a shared part, which
+    serves as key and as value, and a rotary one, which is key alone (MLA); of it every head's keys and values are made.
 
-    Raises ValueError for a negative size and for heads that are no multiple of kv_heads.
+    Raises ValueError for heads that are no multiple of kv_heads.
 
     >>> llama, mistral = (AttentionLayers("attention", 32, 128, kv_heads=8, layers=32, window=w) for w in (0, 4096))
     >>> [each.forward_flops(1, 32768, "causal") / 1e15 for each in (llama, mistral)]
@@ -277,7 +274,7 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 
 @dataclass(frozen=True)
 class Parts:
-    """Three lists, which are a model or a part of one: `+` is one after the other, `|` side by side, `n *` n layers.
+    """Three lists, which are a model or a part of one.
 
     >>> block = Parts((LinearMaps("mlp", 8, 32),)) + Parts((LinearMaps("mlp", 32, 8),))
     >>> [(maps.layers, maps.place) for maps in (3 * block).linear_maps]
@@ -310,15 +307,10 @@ class Parts:
 
     def _changed(self, shift: int, layers: int, block_end: int | None = None) -> Parts:
         def changed(parts: tuple[AnyPart, ...]) -> tuple[AnyPart, ...]:
+            ends = (max(each.block_end, each.place) + shift if block_end is None else block_end for each in parts)
             return tuple(
-                replace(
-                    each,
-                    place=each.place + shift,
-                    layers=each.layers * layers,
-                    block_end=max(each.block_end, each.place) + shift if block_end is None else block_end,
-                )
-                for each in parts
-                if layers
+                replace(each, place=each.place + shift, layers=each.layers * layers, block_end=end)
+                for each, end in zip(parts if layers else (), ends, strict=False)
             )
 
         return Parts(changed(self.linear_maps), changed(self.attentions), changed(self.other_parameters))
@@ -337,7 +329,6 @@ def length(rows: Rows, sequence: Lengths) -> int:
         return validated_int("rows", rows)
     lengths = sequence if isinstance(sequence, Mapping) else {"tokens": sequence}
     if rows not in lengths:
-        raise ValueError(
-            f"sequence must give the length of {rows!r}, as in {{{rows!r}: 512, 'tokens': 512}}, got {sequence!r}"
-        )
+        example = {rows: 512, "tokens": 512}
+        raise ValueError(f"sequence must give the length of {rows!r}, as in {example}, got {sequence!r}")
     return validated_int("sequence", lengths[rows])

@@ -14,7 +14,6 @@ def with_unit(value: float, unit: str) -> str:
     """`value` to three significant digits, with the prefix that leaves 1 to 3 digits before the point, and its unit.
 
     Prefixes are powers of 1000, but of 1024 for bytes, unit "B": 16.2 GiB. What is below 1 has no prefix.
-
     Raises ValueError for infinity and NaN, TypeError for what is no number.
 
     >>> with_unit(3943913849094144, "FLOP"), with_unit(17394617549, "B"), with_unit(3.35e12, "B/s")
@@ -35,7 +34,6 @@ def amount(figure: str | float, name: str = "amount") -> int:
     """The whole number that a person's figure stands for: 15T tokens, 70B or 70e9 parameters, 80 GiB.
 
     B is 10⁹ where it stands alone and a byte behind a prefix. `name` is the argument's, for the error.
-
     Raises ValueError for another form, TypeError for what is no whole number.
 
     >>> amount("15T"), amount("1.5k"), amount("80 GiB"), amount("70B"), amount(70e9)

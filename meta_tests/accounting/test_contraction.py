@@ -159,7 +159,7 @@ test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
     (lambda: einsum_flops("i1->i", (2, 3)), ValueError, "got 'i1'"),
     (lambda: einsum_flops("i->i->i", (2,)), ValueError, "one '->'"),
     (lambda: einsum_flops("ij->ii", (2, 3)), ValueError, "occurs twice in the output"),
-    (lambda: einsum_flops(3, (2, 3)), TypeError, "equation must be a string, got 3"),
+    (lambda: einsum_flops(3, (2, 3)), TypeError, "equation must be a str, got 3"),
     (lambda: einsum_flops("i->i", 3), TypeError, r"shapes\[0\] must be a sequence of integers, got 3"),
     (lambda: einsum_flops("i->i", (-2,)), ValueError, r"shapes\[0\]\[0\] must be at least 0, got -2"),
     (lambda: einsum_flops(*CHAIN, order="fastest"), ValueError, "order must be one of best, left"),
