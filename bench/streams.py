@@ -24,7 +24,7 @@ SCALAR = 3.0
 WANTED_MULTIPLE = 4  # of the last-level cache, by each array: STREAM's rule
 # Of an accelerator's, whose bandwidth has a bound: what is left in the cache of an array read before adds a part in 16.
 WANTED_DEVICE_MULTIPLE = 16
-LARGEST_SHARE_OF_ROOM = 1 / 4  # by each array: three of them, and a result
+LARGEST_SHARE_OF_ROOM = 1 / 6  # by each array: four of them and temporary ones, beside the flush's buffer
 LARGEST_ARRAY_BYTES = {"quick": 2**27, "default": 2**28, "thorough": 2**31}  # on a CPU
 LARGEST_SHARE_OF_MEMORY = 1 / 32
 LEAST_DEVICE_ARRAY_BYTES = 2**29  # of an accelerator: some 100 µs and more

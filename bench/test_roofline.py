@@ -51,6 +51,7 @@ def weights(device: torch.device) -> Iterator[dict[str, products.Product]]:
 @pytest.fixture(scope="module")
 def rows(device: torch.device, bandwidths: Bandwidths) -> Iterator[tuple[Tensor, Tensor]]:
     """Random rows, each array as long as those of the bandwidths, and as many to write into."""
+    assert bandwidths.measured  # before, while their arrays have the room
     shape = (bandwidths.size.elements // ROW, ROW)
     made = [torch.randn(shape, device=device), torch.rand(shape, device=device)]
     yield made[0], made[1]

@@ -371,6 +371,7 @@ def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
 
     return {
         "get_allocator_backend": lambda: "native",
+        "get_per_process_memory_fraction": lambda device=None: 1.0,
         "memory_allocated": figure("allocated_bytes"),
         "max_memory_allocated": figure("allocated_bytes", "peak"),
         "memory_reserved": figure("reserved_bytes"),

@@ -17,6 +17,7 @@ LAUNCH_S = 4e-6  # what the host needs to launch a kernel
 KERNEL_S = 2e-6  # the shortest kernel
 PINNED_BYTES_PER_S = 4e9  # at which the system pins pages
 BUS_BYTES_PER_S = {True: 50e9, False: 20e9}  # of pinned memory, of pageable
+CACHE_SPEED = 3  # how many times as fast the last level of cache is as the memory
 HOST_S = 1.5e-6  # the shortest operator of the CPU
 HOST_FLOP_PER_S, HOST_BYTES_PER_S = 1e11, 2e10  # of a thread
 SLOWNESS = 100  # this Python, which does the card's work too, against that of a host with a card
@@ -75,6 +76,7 @@ class Card:
         self.busy_s = self._queue_s = self._python_s = 0.0
         self._within = False
         self._looked = self._host()
+        self._cached: dict[int, int] = {}  # bytes of storages that the last level of cache holds, the latest last
         self._arriving: list[tuple[float, Callable[[], object]]] = []
 
     @property
@@ -152,12 +154,23 @@ class Card:
         now = self.queue_now()
         arrived = [copy for ready_s, copy in self._arriving if ready_s <= now]
         self._arriving = [(ready_s, copy) for ready_s, copy in self._arriving if ready_s > now]
-        for copy in arrived:
-            copy()
+        with self.in_its_place():
+            for copy in arrived:
+                copy()
 
     def check(self) -> None:
         if self.error:
             raise torch.AcceleratorError(self.error)
+
+    def from_memory(self, moved: dict[int, int]) -> int:
+        """What a kernel that moves so many bytes of these storages takes of the memory's time, in bytes."""
+        size = sum(nbytes // (CACHE_SPEED if key in self._cached else 1) for key, nbytes in moved.items())
+        for key, nbytes in moved.items():
+            self._cached.pop(key, None)
+            self._cached[key] = nbytes
+        while sum(self._cached.values()) > self.cache_bytes:  # the longest unused goes first
+            del self._cached[next(iter(self._cached))]
+        return size
 
     # ---- numbers and rates -----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +45,7 @@ WITHOUT_KERNEL = {
     *(aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh),
     *(aten.set_, aten.resize_, aten.detach_, aten._local_scalar_dense, aten.is_same_size),
 }
+OVERWRITING = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_}
 PRODUCTS = {aten.mm: "cublas", aten.bmm: "cublas", aten.baddbmm: "cublas", aten.addmm: "cublasLt"}
 WORKSPACE_BYTES = 32 * MIB
 NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -163,7 +164,7 @@ class Kernels(TorchDispatchMode):
         for tensor in made:
             if id(tensor.untyped_storage()) not in host:
                 self.take(tensor.untyped_storage())
-        self._charge(func, args, kwargs, out, [*on_card, *made])
+        self._charge(func, args, kwargs, out, on_card, made)
         return out
 
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]) -> Any:
@@ -172,7 +173,9 @@ class Kernels(TorchDispatchMode):
         out = self._only_timed(func, args, kwargs, operands)
         if out is None:
             out = func(*args, **kwargs)
-        work_s = _flops(func, args, kwargs, out) / HOST_FLOP_PER_S + _moved_bytes(operands) / HOST_BYTES_PER_S
+        work_s = (
+            _flops(func, args, kwargs, out) / HOST_FLOP_PER_S + sum(_moved_bytes(operands).values()) / HOST_BYTES_PER_S
+        )
         self.card.let_pass(HOST_S + (0.0 if func.is_view else work_s / torch.get_num_threads()))
         if pinned:
             self.pin(out)
@@ -237,27 +240,26 @@ class Kernels(TorchDispatchMode):
 
     def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
         """A copy to or from the host, which waits unless it is not to block and the host's side is pinned."""
-        counts, late = self.card.counts, bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
-        source = args[0] if func.overloadpacket is aten._to_copy else args[1]
-        arrives = here or (func.overloadpacket is aten.copy_ and self.has(args[0]))
-        pinned = self.is_pinned(source if arrives else args[0]) or (late and not arrives)
+        counts, made = self.card.counts, func.overloadpacket is aten._to_copy
+        source = args[0] if made else args[1]
+        arrives = here or (not made and self.has(args[0]))
+        late = bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
+        # What is made on the host for a copy that is not to block is pinned.
+        pinned = self.is_pinned(source) if arrives else late if made else self.is_pinned(args[0])
+        late &= pinned
         ready_s = self.card.launch(source.nbytes / BUS_BYTES_PER_S[pinned])
+        skipped = self.card.only_timed and not made and source.nbytes > MIB
         if arrives:
             counts.to_card += 1
-            skipped = self.card.only_timed and func.overloadpacket is aten.copy_ and source.nbytes > MIB
             out = args[0] if skipped else func(*args, **kwargs)
             self.take(out.untyped_storage())
-            late &= self.is_pinned(source)
         else:
             counts.to_host += 1
-            if func.overloadpacket is aten._to_copy:
-                out = torch.empty_like(source, dtype=kwargs.get("dtype"))
-                late = late and self.is_pinned(self.pin(out))
-            else:
-                out = args[0]
-                late &= self.is_pinned(out)
-            seen = source.detach().clone()
-            write = lambda: out.detach().copy_(seen)  # noqa: E731
+            out = torch.empty_like(source, dtype=kwargs.get("dtype")) if made else args[0]
+            if made and late:
+                self.pin(out)
+            seen = None if skipped else source.detach().clone()
+            write = lambda: seen is None or out.detach().copy_(seen)  # noqa: E731
             self.card.arrive_later(ready_s, write) if late else write()
         if not late:
             self.card.synchronise(ready_s)
@@ -265,8 +267,10 @@ class Kernels(TorchDispatchMode):
 
     # ---- what it takes --------------------------------------------------------------------------------------------
 
-    def _charge(self, func: Any, args: Any, kwargs: Any, out: Any, touched: list[Tensor]) -> None:
-        packet = func.overloadpacket
+    def _charge(
+        self, func: Any, args: Any, kwargs: Any, out: Any, operands: list[Tensor], results: list[Tensor]
+    ) -> None:
+        packet, touched = func.overloadpacket, [*operands, *results]
         if not (func.is_view or packet in WITHOUT_KERNEL):
             if library := PRODUCTS.get(packet):
                 place = library, self.card.stream.stream_id
@@ -274,8 +278,10 @@ class Kernels(TorchDispatchMode):
                     self._workspaces[place] = self.card.memory.allocate(WORKSPACE_BYTES)
             name = NAMES.get(touched[0].dtype, "fp32") if touched else "fp32"
             name = "tf32" if name == "fp32" and packet in PRODUCTS and self.card.uses_tf32 else name
-            flops = _flops(func, args, kwargs, out)
-            self.card.launch(self.card.kernel_s(flops, _moved_bytes(touched), name))
+            overwritten = kwargs.get("out", args[0] if packet in OVERWRITING else None)
+            moved = _moved_bytes(x for x in operands if x is not overwritten) + _moved_bytes(results)
+            moved = self.card.from_memory(moved)
+            self.card.launch(self.card.kernel_s(_flops(func, args, kwargs, out), moved, name))
         masked = packet in (aten.index, aten.index_put_) and any(
             x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
         )
@@ -290,14 +296,14 @@ def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     return flop_registry[packet](*args, **kwargs, out_val=out) if packet in flop_registry else 0
 
 
-def _moved_bytes(tensors: list[Tensor]) -> int:
-    """Each storage once, at least a sector of 32 bytes an element where no two elements are neighbours."""
-    moved = {}
+def _moved_bytes(tensors: Iterable[Tensor]) -> Counter[int]:
+    """By the id of each storage, at least a sector of 32 bytes an element where no two elements are neighbours."""
+    moved: Counter[int] = Counter()
     for x in tensors:
         if x.layout == torch.strided:
             apart = min((stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1), default=1)
             moved[id(x.untyped_storage())] = x.numel() * max(x.itemsize, min(apart * x.itemsize, 32))
-    return sum(moved.values())
+    return moved
 
 
 def _state_of(seed: int) -> Tensor:

@@ -57,25 +57,35 @@ def time_alone(card: Card) -> Iterator[None]:
     def without_values(timed: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(timed)
         def call(*arguments: Any, **options: Any) -> Any:
-            card.only_timed = True
+            before, card.only_timed = card.only_timed, not any(map(learns, arguments))
             try:
                 return timed(*arguments, **options)
             finally:
-                card.only_timed = False
+                card.only_timed = before
 
         return call
 
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(Speed, "seconds", without_values(Speed.seconds)))
-        stack.enter_context(patch.object(measured, "time", without_values(measured.time)))
-        if find_spec("bench.pace"):  # a house of the tests has no benchmarks
-            from bench import ceilings, pace, search
+    def learns(argument: object) -> bool:
+        return type(argument).__name__ == "Step"  # of bench.training: its loss is looked at after all rounds
 
+    with ExitStack() as stack:
+        places: list[tuple[Any, str]] = [(Speed, "seconds"), (measured, "time")]
+        if find_spec("bench.pace"):  # a house of the tests has no benchmarks
+            from bench import cache, ceilings, launch, measuring, pace, search, training
+
+            of_rounds = ("_first_calls", "_warm_up", "_preparing_s", "_run")
+            places += [(search, "calls_s"), (cache, "check_flush_worked"), (launch, "figures")]
+            places += [(ceilings.Ceilings, name) for name in ("_search", "zeros_ratio", "remeasure")]
+            places += [(measuring.Measure, name) for name in of_rounds]
             # The card takes the same time in each round, and this Python some 50 times as long for it.
-            short = pace.Pace(0.0002, 0.0005, 0.002, 0.05, width=0.04, most_rounds=10)
-            stack.enter_context(patch.object(search, "calls_s", without_values(search.calls_s)))
-            stack.enter_context(patch.object(ceilings, "SETTLED_S", (0.002, 0.01)))
+            short = pace.Pace(0.0002, 0.0005, 0.002, 0.0001, width=0.04, most_rounds=10)
             stack.enter_context(patch.dict(pace.PACES, quick=short))
+            stack.enter_context(patch.object(ceilings, "SETTLED_S", (0.002, 0.01)))
+            stack.enter_context(patch.object(measuring, "SHORTEST_ROUND_S", 1e-5))
+            stack.enter_context(patch.object(measuring, "SHORTEST_DEVICE_ROUND_S", 2e-5))
+            stack.enter_context(patch.dict(training.ON_ACCELERATOR, training.ON_CPU))
+        for place, name in places:
+            stack.enter_context(patch.object(place, name, without_values(getattr(place, name))))
         yield
 
 

@@ -78,6 +78,31 @@ def test_events_time_the_card_and_not_the_cpu(card):
     assert max(times) == pytest.approx(min(times), rel=1e-6), "the card's time depends on this machine"
 
 
+def test_what_the_cache_holds_is_read_faster_than_what_it_lost(card):
+    x, beyond = torch.ones(2**22, device="cuda"), torch.ones(card.cache_bytes // 4 + 1, device="cuda")
+
+    def seconds(before: torch.Tensor) -> float:
+        timer = measured.clock("cuda")
+        before.add_(1)
+        start = timer()
+        x.sum()
+        return timer() - start
+
+    from_memory, from_cache = seconds(beyond), seconds(x)
+    assert from_memory > 1.5 * from_cache, f"16 MiB took {from_memory} s after a flush, {from_cache} s from the cache"
+
+
+@pytest.mark.parametrize(("pinned", "waits"), [(True, 0), (False, 1)])
+def test_a_copy_to_the_host_waits_unless_its_target_is_pinned(card, pinned, waits):
+    source, target = torch.ones(2**22, device="cuda"), torch.zeros(2**22, pin_memory=pinned)
+    timer, before = measured.clock("cuda"), card.counts.synchronisations
+    start = timer()
+    target.copy_(source, non_blocking=True)
+    assert card.counts.synchronisations - before == waits
+    took_s = timer() - start
+    assert (took_s > 5e-4) is not pinned, f"16 MiB took {took_s} s: pageable memory is copied at 20 GB/s, pinned at 50"
+
+
 def test_a_copy_to_pinned_memory_arrives_late(card):
     source, target = torch.ones(4, device="cuda"), torch.zeros(4).pin_memory()
     torch.cuda._sleep(10**9)

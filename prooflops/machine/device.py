@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._triton import has_triton
 
 from accounting import devices
 from accounting.devices import Accelerator
@@ -84,8 +85,8 @@ def unseen_gpus() -> list[str]:
 def unmet(need: str, device: torch.device) -> str | None:
     """Why `device` does not meet `need`, or None where it does.
 
-    Needs: `cpu`, `cuda`, `sm>=8.9` (compute capability), `gpus>=2`, `c++` (a compiler, for torch.compile on a CPU), or
-    the name of an importable module. Raises ValueError for a need of no known form.
+    Needs: `cpu`, `cuda`, `sm>=8.9` (compute capability), `gpus>=2`, `c++` (what torch.compile generates code with: a
+    compiler, and triton for CUDA), or the name of an importable module. Raises ValueError for a need of no known form.
     """
     if need == "cpu":
         return None if device.type == "cpu" else "needs a CPU as the device under test"
@@ -99,7 +100,8 @@ def unmet(need: str, device: torch.device) -> str | None:
         found = float(torch.cuda.device_count()) if match["what"] == "gpus" else capability(device)
         return None if found >= least else f"needs {need}, this device has {found:g}"
     if need == "c++":
-        return _lacks_compiler()
+        lacks_triton = device.type == "cuda" and not has_triton()
+        return "needs the package triton, for a GPU that it supports" if lacks_triton else _lacks_compiler()
     if re.fullmatch(r"[a-z_][a-z0-9_]*", need):
         return None if find_spec(need) else f"needs the package {need}"
     raise ValueError(f"unknown need {need!r}; valid: cpu, cuda, sm>=X.Y, gpus>=N, c++, or the name of a module")
@@ -229,7 +231,12 @@ def free_bytes(device: torch.device) -> int | None:
     module = getattr(torch, device.type)
     ask = getattr(module, "mem_get_info", None)  # not in each torch for XPU
     cached = module.memory_reserved(device) - module.memory_allocated(device)
-    return None if ask is None else int(ask(device)[0] + cached)
+    if ask is None:
+        return None
+    free, total = ask(device)
+    # What PYTORCH_ALLOC_CONF or the process itself allows torch's allocator of it; not in each torch.
+    share = getattr(module, "get_per_process_memory_fraction", lambda device: 1.0)(device)
+    return int(min(free, share * total - module.memory_reserved(device)) + cached)
 
 
 def flags() -> dict[str, Any]:

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._triton import has_triton
 
 
 def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,6 +62,8 @@ def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> C
     """`function` compiled by torch.compile's own backend; AssertionError where nothing was compiled."""
     from torch._dynamo.utils import counters  # the import takes a second, and the other functions do not need it
 
+    if any(argument.is_cuda for argument in arguments if isinstance(argument, torch.Tensor)) and not has_triton():
+        pytest.skip("torch.compile needs the package triton, for a GPU that it supports")
     before = counters["stats"]["unique_graphs"]
     result = torch.compile(function, **options)
     start = time.perf_counter()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -55,13 +56,17 @@ def crossings(function: Callable[[], Any]) -> list[Crossing]:
 
 
 def host_to_device_copies(function: Callable[[], Any]) -> int:
-    """The copies from host to device in the CUDA trace of a call."""
+    """The copies from host to device in the CUDA trace of a call. Skips where the trace lacks even a kernel."""
     function()  # the first use of an operation may load constants onto the device
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         function()
+        torch.cuda._sleep(1000)  # a kernel
         torch.cuda.synchronize()
-    return sum("HtoD" in event.name or "HostToDevice" in event.name for event in profile.events())
+    events = profile.events()
+    if not any(event.device_type == torch.autograd.DeviceType.CUDA for event in events):
+        pytest.skip("torch's profiler traces no kernel here: CUPTI is absent, or another profiler has it")
+    return sum("HtoD" in event.name or "HostToDevice" in event.name for event in events)
 
 
 def empty_host_cache() -> None:

@@ -74,6 +74,15 @@ def test_needs_are_met_by_what_the_device_has() -> None:
     assert devices.unmet("no_such_package", CPU) == "needs the package no_such_package"
 
 
+@pytest.mark.usefixtures("h200")
+def test_compiling_for_a_gpu_needs_triton_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_lacks_compiler", lambda: None)
+    for has, why in ((True, None), (False, "needs the package triton, for a GPU that it supports")):
+        monkeypatch.setattr(devices, "has_triton", lambda has=has: has)
+        assert devices.unmet("c++", GPU) == why
+        assert devices.unmet("c++", CPU) is None
+
+
 @pytest.mark.parametrize(
     ("arch", "meets"),
     [("gfx942:sramecc+:xnack-", ["sm>=8.0"]), ("gfx950", ["sm>=8.0", "sm>=8.9"]), ("gfx1201", ["sm>=8.0", "sm>=8.9"]),

@@ -44,7 +44,10 @@ def test_free_is_what_the_driver_has_and_what_torch_keeps_cached(monkeypatch: py
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5 * GIB)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1 * GIB)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0, raising=False)
     assert machine.free_bytes(GPU) == 7 * GIB
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.075, raising=False)
+    assert machine.free_bytes(GPU) == 5 * GIB, "of 80 GiB torch may take 6, and has 1"
     assert 0 < (machine.free_bytes(torch.device("cpu")) or 0) <= (machine.memory_bytes(torch.device("cpu")) or 0)
 
 
