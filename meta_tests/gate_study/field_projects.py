@@ -17,8 +17,9 @@ class Project:
     commit: str
     suite: tuple[str, ...]  # arguments of pytest
     path: str  # what goes on PYTHONPATH, relative to the repository
-    slight: dict[str, str]  # a function, and the statements at its beginning: about 5 % of what its benchmarks take
-    twice: tuple[str, ...]  # functions that do their work twice
+    # A function, and the statements at its beginning: about 5 % of what its benchmarks take. Empty: no such trial.
+    slight: dict[str, str] = field(default_factory=dict)
+    twice: tuple[str, ...] = ()  # functions that do their work twice; likewise
     packages: tuple[str, ...] = ()  # besides pytest-benchmark and what the gate needs
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -75,6 +76,28 @@ PROJECTS = {
         slight={"pint/facets/plain/quantity.py:PlainQuantity._mul_div": "self._get_non_multiplicative_units()"},
         twice=("pint/facets/plain/quantity.py:PlainQuantity._add_sub",),
         packages=("platformdirs>=2.1", "typing_extensions>=4.0", "flexcache>=0.3", "flexparser>=0.4"),
+    ),
+    "fastjsonschema": Project(
+        url="https://github.com/horejsek/python-fastjsonschema",
+        commit="8a7cde990f1fa5404e4d750cc4ebde28ea398f5c",
+        suite=("tests/benchmarks",),
+        path=".",
+    ),
+    "propcache": Project(
+        url="https://github.com/aio-libs/propcache",
+        commit="334a3ae71c32e6c217c1d3ce5365529ebc79d1e1",
+        suite=("tests/test_benchmarks.py",),
+        path="src",
+        twice=("src/propcache/_helpers_py.py:under_cached_property.__get__",),
+        packages=("pytest-codspeed==5.0.3", "pytest-cov==7.1.0", "pytest-xdist>=3.8"),
+        environment={"PROPCACHE_NO_EXTENSIONS": "1"},
+    ),
+    "zeroconf": Project(
+        url="https://github.com/python-zeroconf/python-zeroconf",
+        commit="fce7094fc55d68f2f584df17cb7fd811cdea8b49",
+        suite=("tests/benchmarks",),
+        path="src",
+        packages=("pytest-codspeed==5.0.3", "pytest-cov==7.1.0", "pytest-asyncio>=1.0", "ifaddr>=0.1.7"),
     ),
 }  # fmt: skip
 
