@@ -47,6 +47,20 @@ def test_a_line_appears_every_three_seconds_at_most() -> None:
     assert config.lines == ["  test_it: second 3", "  test_it: second 6", "  test_it: second 9"], f"{config.lines}"
 
 
+def test_a_line_of_dots_is_ended_first() -> None:
+    config: Any = FakeConfig()
+    config._tw = SimpleNamespace(width_of_current_line=3)
+    Progress(config, "test_it", lambda: 0.0).always("now")
+    assert config.lines == ["", "  test_it: now"]
+
+
+def test_a_run_whose_collection_is_anothers_says_nothing() -> None:
+    config: Any = FakeConfig()
+    now = iter([0.0, 60.0, 120.0])
+    RunProgress(config, lambda: next(now)).pytest_runtest_logfinish("test_a.py::test_a")
+    assert config.lines == []
+
+
 def test_long_silent_work_is_announced() -> None:
     config = FakeConfig()
     progress = Progress(config, "test_it", lambda: 0.0)  # type: ignore[arg-type]
@@ -62,7 +76,7 @@ def test_nothing_is_printed_under_q() -> None:
 
 
 def test_a_long_run_says_what_is_left_by_the_tests_that_ended() -> None:
-    config, now = FakeConfig(), [0.0]
+    config, now = FakeConfig(), [1000.0]
     run = RunProgress(config, lambda: now[0])  # type: ignore[arg-type]
     ids = [f"test_claims/test_a.py::test_{number}" for number in range(30)] + ["bench/test_b.py::test_b"] * 2
     run.pytest_collection_finish(SimpleNamespace(items=[SimpleNamespace(nodeid=each) for each in ids]))  # type: ignore[arg-type]

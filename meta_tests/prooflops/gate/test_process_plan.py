@@ -60,6 +60,7 @@ def test_the_sentence_says_what_was_chosen_and_how_long_it_takes() -> None:
     assert "1 by their own rounds" in mixed
     few = replace(plan(MICROSECONDS), pairs=3, decides=False).sentence(USUAL_S, [])
     assert few.endswith("for 3 pairs, which decide nothing, whatever they show: leave out --gate-replicates"), few
+    assert plan(MICROSECONDS | {"test_long": Cost(99.0, paced=False)}).sentence(USUAL_S, ["test_long"]) == said
 
 
 def test_a_budget_too_small_for_the_first_look_is_said_with_what_is_enough() -> None:
@@ -82,7 +83,9 @@ def test_a_benchmark_that_is_too_long_leaves_the_others_their_pairs() -> None:
     assert plan({"a": Cost(60.0, paced=False)}).too_long() == [], "nothing would be left"
 
 
-@pytest.mark.parametrize(("round_s", "fixed", "paced"), [(1e-6, False, True), (1e-6, True, False), (0.5, False, False)])
+@pytest.mark.parametrize(
+    ("round_s", "fixed", "paced"), [(1e-6, False, True), (1e-6, True, False), (USUAL_S / 3, False, False)]
+)
 def test_what_the_first_pair_took_is_divided_into_the_benchmarks_and_the_rest(
     round_s: float, fixed: bool, paced: bool
 ) -> None:
