@@ -48,11 +48,14 @@ def modules() -> list[str]:
     return sorted(str(file.relative_to(ROOT)) for file in files)
 
 
-def drawn(file: str, number: int, seed: str = SEED) -> list[Mutant]:
-    """A sample of a module's mutants by the seed: one of each function in turn before a second of any."""
+def drawn(file: str, number: int, seed: str = SEED, scope: str = "") -> list[Mutant]:
+    """A sample of a module's mutants by the seed: one of each function in turn before a second of any.
+
+    `scope`: of functions and tables alone whose name has this in it.
+    """
     by_scope: dict[str, list[Mutant]] = {}
     chance = random.Random(f"{seed} {file}")
-    mutants = mutants_of(file, (ROOT / file).read_text(encoding="utf-8"))
+    mutants = [each for each in mutants_of(file, (ROOT / file).read_text(encoding="utf-8")) if scope in each.scope]
     for mutant in chance.sample(mutants, len(mutants)):
         by_scope.setdefault(mutant.scope, []).append(mutant)
     ranked = [(rank, mutant) for scope in by_scope.values() for rank, mutant in enumerate(scope)]
@@ -201,8 +204,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         tree = Copy(folder)
         for file in options.modules or modules():
-            sample = drawn(file, options.sample or 10**6, options.seed)
-            sample = [mutant for mutant in sample if options.scope in mutant.scope]
+            sample = drawn(file, options.sample or 10**6, options.seed, options.scope)
             start = time.monotonic()
             code, output = tree.pytest(own_tests(file), 600)
             limit_s = 30 + 4 * (time.monotonic() - start)

@@ -118,12 +118,12 @@ _OF_MIXING = ("qkv_bias", "out_bias", "qk_norm", "window", "chunked", "sinks", "
 def decoder_layer(
     c: Config, layer: int, *, norm: Parts, norms: int = 2, parallel: Flag = False, **options: Any
 ) -> Parts:
-    """A layer with as many norms; `parallel` attention and MLP read the same input."""
+    """A layer with so many norms, two at least but where `parallel` attention and MLP read the same input."""
     mixed = _mixing(c, layer, **{name: options.pop(name) for name in _OF_MIXING if name in options})
     fed = _feeding(c, layer, **options)
     if c.flag(parallel):
         return norms * norm + (mixed | fed)
-    return norm + mixed + norm + fed + (norms - 2) * norm
+    return norm + mixed + norm + fed + max(norms - 2, 0) * norm
 
 
 def _recurrence(c: Config, *, jamba: bool = False) -> Parts:

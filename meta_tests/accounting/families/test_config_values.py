@@ -20,6 +20,7 @@ LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
         ({"use_side_gate": False}, "config has use_side_gate=False, which may change the shape"),
         ({"expand_factor": 4}, "config has expand_factor=4, which may change the shape"),
         ({"hybrid_override_pattern": "M*"}, "config has hybrid_override_pattern='M\\*', which may change the shape"),
+        ({"use_sliding_window": True}, "config has use_sliding_window=True, which is not read for a model of type"),
         ({"qk_layernorm": True}, "config has qk_layernorm=True, which is not read for a model of type 'llama'"),
         ({"sliding_window": 4096}, "config has sliding_window=4096, which may change the shape"),
         ({"num_hidden_layers": -1}, "num_hidden_layers must be at least 1, got -1"),

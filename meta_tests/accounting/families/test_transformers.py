@@ -169,6 +169,41 @@ def test_parameters_and_flops_are_those_of_the_model_that_transformers_builds(fa
     assert got == should, f"forward, backward={got}, but counted are {should} [{family}]"
 
 
+FLAGS = {"attention_bias", "mlp_bias", "use_bias", "use_qkv_bias", "qkv_bias", "use_parallel_residual", "parallel_attn"}
+REFUSED = {"deepseek_v2": "mlp_bias", "nemotron_h": "attention_bias mlp_bias", "vit": "qkv_bias"}
+
+
+@families
+def test_each_flag_means_what_it_means_in_transformers(family):
+    default = config_of(family).to_dict()
+    for flag in FLAGS & default.keys():
+        config = transformers.CONFIG_MAPPING[family].from_dict(default | {flag: not default[flag]})
+        if flag in REFUSED.get(family, ""):
+            with pytest.raises(ValueError, match=f"config has {flag}=.*, which is not read for"):
+                from_config(config.to_dict())
+            continue
+        with torch.device("meta"):
+            net, model = built(config), from_config(config.to_dict())
+        should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))
+        assert parameter_count(model) == should, f"{parameter_count(model)=}, but should be {should} [{family}, {flag}]"
+        assert model != from_config(default), f"{flag} is not read [{family}]"
+        absent = {key: value for key, value in default.items() if key != flag}
+        assert from_config(absent) == from_config(default), f"the default of {flag} is not transformers' [{family}]"
+
+
+WINDOWED = ("cohere2", "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "modernbert", "olmo3")
+LATE = ("qwen2", "qwen3")
+
+
+@pytest.mark.parametrize("family", [*WINDOWED, *LATE])
+def test_the_layers_that_have_a_window_are_those_of_transformers(family):
+    late = {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 5} if family in LATE else {}
+    config = transformers.CONFIG_MAPPING[family](**late).to_dict()
+    assert {"full_attention"} < set(config["layer_types"]), "some layers have a window, others none"
+    without = {key: value for key, value in config.items() if key != "layer_types"}
+    assert from_config(without) == from_config(config)
+
+
 def corrections(net: nn.Module) -> Iterator[torch.Tensor]:
     """The router's corrections, which published counts have and transformers keeps as a buffer."""
     return (buffer for name, buffer in net.named_buffers() if "correction" in name)

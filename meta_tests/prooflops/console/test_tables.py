@@ -52,6 +52,7 @@ def test_a_share_above_one_is_marked() -> None:
 def test_a_bar_in_a_cell_does_not_break_the_markdown_table() -> None:
     table = ["| a | b | c |", "| --- | --- | --- |", "| \\|x\\| < 1 | y |  |"]
     assert markdown_table([["a", "b", "c"], ["|x| < 1", "y", ""]]) == table
+    assert markdown_table([["a", "b", "c"]]) == table[:2]
 
 
 def test_columns_are_aligned_and_no_line_ends_in_blanks() -> None:
