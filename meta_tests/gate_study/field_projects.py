@@ -89,7 +89,7 @@ PROJECTS = {
         suite=("tests/test_benchmarks.py",),
         path="src",
         twice=("src/propcache/_helpers_py.py:under_cached_property.__get__",),
-        packages=("pytest-codspeed==5.0.3", "pytest-cov==7.1.0", "pytest-xdist>=3.8"),
+        packages=("pytest-codspeed==5.0.3", "pytest-cov==7.1.0", "pytest-xdist>=3.8", "covdefaults>=2.3"),
         environment={"PROPCACHE_NO_EXTENSIONS": "1"},
     ),
     "zeroconf": Project(

@@ -71,6 +71,7 @@ class Side:
     python: str
     root: Path
     paths: tuple[str, ...] = ()  # goes before everything on PYTHONPATH
+    fresh: bool = False  # checked out for this run: without built extensions and submodules
 
 
 @dataclass(frozen=True)

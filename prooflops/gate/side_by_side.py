@@ -76,7 +76,8 @@ class SideBySide:
             except ReplicateFailed as failed:
                 if not self.asked:
                     raise
-                raise pytest.UsageError(f"{self.asked}: {failed}") from failed
+                lacks = sides.lacking(self.other, self.here.root)
+                raise pytest.UsageError(f"{self.asked}: {failed}{lacks}") from failed
 
         self.measurement.replicates.share_hash_seed()
         turn, self.swapped = self.swapped, not self.swapped

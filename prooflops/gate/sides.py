@@ -134,7 +134,19 @@ def checkout(commit: str, label: str, root: Path, replicates: Replicates) -> Sid
     inside = tree / root.resolve().relative_to(top.resolve())
     if not inside.is_dir():
         raise pytest.UsageError(f"{label} has no folder {inside.relative_to(tree)}")
-    return Side(label, python_here(), inside, import_paths(inside, root))
+    return Side(label, python_here(), inside, import_paths(inside, root), fresh=True)
+
+
+BUILD_IT = "build a second checkout and give --gate-versus its folder"
+
+
+def lacking(other: Side, root: Path) -> str:
+    """What the checkout at `root` has and a fresh one lacks, as the likely reason of a failure there, or nothing."""
+    built = git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--", "*.so", "*.pyd") or ""
+    files = [file for file in built.splitlines() if "site-packages" not in file]
+    found = [f"built extensions ({files[0]})"] if files else []
+    found += ["submodules"] if ((repository_of(root) or root) / ".gitmodules").exists() else []
+    return f"\nA checkout of a revision has no {' and no '.join(found)}: {BUILD_IT}" if other.fresh and found else ""
 
 
 def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
@@ -198,5 +210,11 @@ def check_origins(before: Replicate, after: Replicate, root: Path, asked: str) -
                 f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
                 "which is the other side's: both would run the same code; see PYTHONPATH"
             )
+    built = [[file for file in done.modules.values() if file.endswith((".so", ".pyd"))] for done in (before, after)]
+    if before.side.fresh and built[1] and not built[0]:
+        raise pytest.UsageError(
+            f"{asked}: this side imported the built extension {built[1][0]}, which a checkout of a revision lacks: "
+            f"other code would be compared; {BUILD_IT}"
+        )
     if not before.modules and not after.modules:
         raise pytest.UsageError(f"{asked}: neither side imported anything from {root}")

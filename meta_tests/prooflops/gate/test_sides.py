@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from prooflops.gate import sides
+from prooflops.gate.processes import Replicate, Side
 from prooflops.history.records import Summary
 
 
@@ -43,6 +44,27 @@ def test_the_packages_of_a_repository_that_are_installed_editable_are_imported_f
         assert sides.import_paths(root, foreign) == (str(root), str(root / "part" / "src"))
         in_tests = (str(root / "tests"), str(root / "part" / "src"))  # the rootdir is a folder of the repository
         assert sides.import_paths(root / "tests", foreign / "tests") == in_tests
+
+
+def test_an_extension_that_is_built_here_and_not_in_a_fresh_checkout_is_not_compared_with_other_code(
+    foreign: Path, tmp_path: Path
+) -> None:
+    def ran(root: Path, file: str, *, fresh: bool = False) -> Replicate:
+        side = Side("a", "python", root, fresh=fresh)
+        return Replicate(side, {}, "/usr", {"fast": str((root / file).resolve())}, [])
+
+    now = ran(foreign, "fast.cpython-311.so")
+    with pytest.raises(pytest.UsageError, match=r"extension .*fast\.cpython-311\.so, which .*; build a second"):
+        sides.check_origins(ran(tmp_path / "b", "fast.py", fresh=True), now, foreign, "--gate-versus HEAD")
+    sides.check_origins(ran(tmp_path / "b", "fast.py"), now, foreign, "--gate-versus ../b")  # may be meant
+    sides.check_origins(ran(tmp_path / "b", "fast.so", fresh=True), now, foreign, "--gate-versus HEAD")
+    other = Side("revision", "python", tmp_path, fresh=True)
+    assert not sides.lacking(other, foreign)
+    (foreign / ".gitignore").write_text("*.so\n")
+    (foreign / "fast.cpython-311.so").write_text("")
+    (foreign / ".gitmodules").write_text("")
+    assert "no built extensions (fast.cpython-311.so) and no submodules: build" in sides.lacking(other, foreign)
+    assert not sides.lacking(Side("checkout", "python", tmp_path), foreign)
 
 
 def summary(commit: str, *, dirty: bool = False) -> Summary:
