@@ -93,7 +93,11 @@ def test_a_long_run_says_what_is_left_by_the_tests_that_ended() -> None:
 
 @pytest.mark.parametrize(
     ("tests", "said"),
-    [(1000, "1 of 1,000 tests, and test_claims"), (50, "1 of 50 tests, about 9 min 48 s left")],
+    [
+        (1000, "1 of 1,000 tests, and test_claims"),
+        (51, "1 of 51 tests, and test_claims"),
+        (50, "1 of 50 tests, about 9 min 48 s left"),
+    ],
 )
 def test_of_the_first_few_tests_of_many_nothing_is_concluded(tests: int, said: str) -> None:
     config, now = FakeConfig(), [0.0]

@@ -57,6 +57,7 @@ def test_a_bar_in_a_cell_does_not_break_the_markdown_table() -> None:
 
 def test_columns_are_aligned_and_no_line_ends_in_blanks() -> None:
     assert aligned([["name", "time", ""], ["a", "12 ms", ""]]) == ["name   time", "a     12 ms"]
+    assert aligned([["name", "time"]]) == ["name  time"]
 
 
 WHOLE = ["benchmark                    rate", "matmul of a large-ish one  1 GB/s", "b                               2"]

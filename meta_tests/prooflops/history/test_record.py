@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ from prooflops.machine import cpu, nvml
 
 def test_the_environment_says_where_the_history_is_and_the_record_what_ran_on_what(plain_repo: Foreign) -> None:
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
-        conftest.write("def pytest_gate_update_fingerprint(fingerprint):\n    fingerprint['rack'] = 4\n")
+        conftest.write("def pytest_gate_update_fingerprint(config, fingerprint):\n")
+        conftest.write("    fingerprint['rack'] = 4 + config.option.verbose\n")
     with open(plain_repo.root / "test_it.py", "a", encoding="utf-8") as tests:
         tests.write("import pytest\ntest_sum = pytest.mark.gate(min_effect=0.2)(test_sum)\n")
         tests.write("def test_other(benchmark):\n    benchmark.pedantic(sum, args=([1],))\n")
@@ -50,11 +52,27 @@ def test_the_environment_says_where_the_history_is_and_the_record_what_ran_on_wh
 
 def test_the_cards_are_in_the_fingerprint_with_their_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "gpu_names", lambda: ["A card", "A card"])
-    monkeypatch.setattr(record, "PACKAGES", ("no-such-package",))
     for driver, said in (("550.1", ["550.1", "A card", "A card"]), (None, [])):
         monkeypatch.setattr(nvml, "driver_version", lambda driver=driver: driver)
-        found = record.plain_fingerprint.__wrapped__()
-        assert (found["accelerators"], found["packages"]) == (said, {})
+        assert record.plain_fingerprint.__wrapped__()["accelerators"] == said
+
+
+def test_a_package_counts_where_it_is_installed_and_torch_where_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    with_torch = record.plain_fingerprint.__wrapped__()["packages"]
+    assert with_torch == {name: metadata.version(name) for name in ("torch", "numpy", "scipy", "pytest-benchmark")}
+    monkeypatch.setattr(record, "PACKAGES", ("no-such-package",))
+    assert record.plain_fingerprint.__wrapped__()["packages"] == {}
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("suite", [False, True])
+def test_rounds_are_kept_for_the_suite_and_where_pytest_benchmark_is_asked_to(asked: bool, suite: bool) -> None:
+    options, plugins = {"benchmark_save_data": asked}, {"prooflops.run"} if suite else set()
+    config: Any = SimpleNamespace(
+        getoption=options.get, pluginmanager=SimpleNamespace(hasplugin=lambda name: name in plugins)
+    )
+    assert record.keeps_rounds(config) == (asked or suite)
 
 
 def test_without_pytest_benchmark_there_are_no_benchmarks() -> None:
