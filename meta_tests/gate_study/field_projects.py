@@ -86,10 +86,10 @@ PROJECTS = {
     "propcache": Project(
         url="https://github.com/aio-libs/propcache",
         commit="334a3ae71c32e6c217c1d3ce5365529ebc79d1e1",
-        suite=("tests/test_benchmarks.py",),
+        suite=("tests/test_benchmarks.py", "--no-cov"),
         path="src",
         twice=("src/propcache/_helpers_py.py:under_cached_property.__get__",),
-        packages=("pytest-codspeed==5.0.3", "pytest-cov==7.1.0", "pytest-xdist>=3.8", "covdefaults>=2.3"),
+        packages=("pytest-codspeed==5.0.3", "pytest-cov==7.1.0", "pytest-xdist>=3.8"),
         environment={"PROPCACHE_NO_EXTENSIONS": "1"},
     ),
     "zeroconf": Project(
