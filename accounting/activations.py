@@ -143,17 +143,15 @@ def activation_bytes(
     >>> activation_bytes(net, batch=2, micro_batches=2)
     64
     """
-    _refuse_unknown(model)
-    dtype = dtype_name(dtype, DTYPES)
     part = -(-validated_int("batch", batch, minimum=1) // validated_int("micro_batches", micro_batches, minimum=1))
     every = validated_int("checkpoint_every", checkpoint_every)
+    saved = saved_tensors(model, part, sequence, dtype, attention, autocast, dropout=dropout)
     most = model.layers if every else 0
     inside = most if checkpoint_layers is None else validated_int("checkpoint_layers", checkpoint_layers)
     if inside > most:
         raise ValueError(f"checkpoint_layers must be at most {most} with checkpoint_every={every}, got {inside}")
     if every and autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
-    saved = saved_tensors(model, part, sequence, dtype, attention, autocast, dropout=dropout)
     kept = [tensor for tensor in saved if not (selective and tensor.name in SCORES)]
     if not every:
         return sum(tensor.bytes for tensor in kept)
@@ -259,7 +257,7 @@ def _wide(dtype: str) -> str:
     return "fp32" if element_bits(dtype) < 32 else dtype
 
 
-def _layer_input_bytes(model: Model, batch: int, sequence: int, dtype: str) -> int:
+def _layer_input_bytes(model: Model, batch: int, sequence: int, dtype: Dtype) -> int:
     """Bytes of the input of one layer: a row for each example of a deep linear net, for each token of a transformer."""
     rows = validated_product(batch=batch, sequence=1 if isinstance(model, DeepLinear) else sequence)
     return element_bytes(rows * model.dim, dtype)

@@ -47,8 +47,9 @@ class Attention:
     local: str = "sliding"
 
     def __post_init__(self) -> None:
-        names = ("batch", "heads", "query_length", "head_dim", "key_length", "kv_heads", "value_dim", "window")
-        validate_fields(self, *(name for name in names if getattr(self, name) is not None))
+        optional = ("key_length", "kv_heads", "value_dim", "window")
+        given = (name for name in optional if getattr(self, name) is not None)
+        validate_fields(self, "batch", "heads", "query_length", "head_dim", *given)
         if self.heads and (not self.shared_heads or self.heads % self.shared_heads):
             raise ValueError(
                 f"heads must be a multiple of kv_heads, got heads={self.heads} and kv_heads={self.shared_heads}"

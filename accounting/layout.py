@@ -32,10 +32,6 @@ def _wrapped(name: str, value: int, length: int) -> int:
     return number % length
 
 
-def _is_minus_one(value: object) -> bool:
-    return hasattr(value, "__index__") and value == -1
-
-
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a row-major tensor: strides[d] = Π max(shape[i], 1) over the dimensions i > d.
 
@@ -258,8 +254,9 @@ class Layout:
         dim = _wrapped("dim", dim, len(self.shape))
         # Python's own clamping of a slice is torch's, up to the sign of the step.
         first, past, step = slice(start, end, validated_int("step", step, minimum=1)).indices(self.shape[dim])
-        size = len(range(first, past, step))
-        return self._with(dim, size, self.strides[dim] * step, self.offset + first * self.strides[dim])
+        shape, strides = list(self.shape), list(self.strides)
+        shape[dim], strides[dim] = len(range(first, past, step)), self.strides[dim] * step
+        return Layout(tuple(shape), tuple(strides), self.offset + first * self.strides[dim])
 
     def transpose(self, dim0: int, dim1: int) -> Layout:
         """Two dimensions exchanged, each with its stride."""
@@ -287,7 +284,8 @@ class Layout:
             exists = bool(own)
             # A new dimension of size 1 repeats nothing, and torch gives it the stride of the block inside it.
             have, stride = own.pop() if exists else (1, math.prod(expanded[-1]) if expanded else 0)
-            size = have if exists and _is_minus_one(wanted) else validated_int("shape", wanted)
+            is_kept = exists and hasattr(wanted, "__index__") and wanted == -1
+            size = have if is_kept else validated_int("shape", wanted)
             if have not in (1, size):
                 raise ValueError(f"shape must keep the sizes other than 1 of {self.shape}, got {shape}")
             expanded.append((size, stride if size == have else 0))
@@ -356,15 +354,9 @@ class Layout:
         """Any layout over the same storage; whether it stays inside is `storage_numel` against the storage's size."""
         return Layout(tuple(shape), tuple(strides), self.offset if offset is None else offset)
 
-    def _with(self, dim: int, size: int, stride: int, offset: int) -> Layout:
-        shape, strides = list(self.shape), list(self.strides)
-        shape[dim], strides[dim] = size, stride
-        return Layout(tuple(shape), tuple(strides), offset)
-
     def _without(self, dim: int, offset: int | None = None) -> Layout:
-        shape, strides = list(self.shape), list(self.strides)
-        del shape[dim], strides[dim]
-        return Layout(tuple(shape), tuple(strides), self.offset if offset is None else offset)
+        shape, strides = ((*each[:dim], *each[dim + 1 :]) for each in (self.shape, self.strides))
+        return self.as_strided(shape, strides, offset)
 
 
 def contiguous_layout(shape: Sequence[int]) -> Layout:

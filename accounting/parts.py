@@ -249,12 +249,7 @@ class RecurrentLayers(Part):
         return MULTIPLY_ADD_FLOPS * self.layers * validated_int("batch", batch) * tokens * self.heads * widths
 
     def backward_flops(
-        self,
-        batch: int,
-        sequence: Lengths,
-        pairs: str,
-        convention: str,  # noqa: ARG002
-        needed: frozenset[str] = OPERANDS,
+        self, batch: int, sequence: Lengths, pairs: str, _convention: str, needed: frozenset[str] = OPERANDS
     ) -> int:
         """FLOPs of the gradients of both factors of every product: twice the forward."""
         return 2 * self.forward_flops(batch, sequence, pairs) if needed else 0

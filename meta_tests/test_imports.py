@@ -123,6 +123,27 @@ def no_files_import_each_other_in_a_circle(files: Sources) -> Iterator[str]:
         yield f"these import one another in a circle: {', '.join(circle)}"
 
 
+# What a newcomer reads in an hour: more than this and it takes two. Argument checks, the formatter of units, the index
+# and the command are no formulas; what is data, and what measures, has rooms of its own.
+MOST_LINES = 4000
+NO_FORMULAS = {"__init__", "__main__", "checks", "units"}
+
+
+@rule
+def the_formulas_are_read_in_an_hour(files: Sources) -> Iterator[str]:
+    lines = {
+        path: source.count("\n")
+        for path, source in files.items()
+        if PurePosixPath(path).parent == PurePosixPath("accounting") and PurePosixPath(path).stem not in NO_FORMULAS
+    }
+    if sum(lines.values()) > MOST_LINES:
+        longest = ", ".join(sorted(lines, key=lambda path: -lines[path])[:3])
+        yield (
+            f"the formulas have {sum(lines.values())} lines, but should have {MOST_LINES} at most: simplify, say once "
+            f"what several docstrings say, or move what is data to a room; the longest are {longest}"
+        )
+
+
 def has_code(source: str) -> bool:
     """Whether a source has a function or method that does anything: a declaration has nothing to test."""
     functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
@@ -189,6 +210,9 @@ PLANTED: dict[Callable[[Sources], Iterator[str]], list[tuple[str, str, str]]] = 
     no_files_import_each_other_in_a_circle: [
         ("meta_tests/gate_study/runs.py", "import meta_tests.gate_study.tables", "in a circle"),
         ("accounting/contraction.py", "def f():\n    import accounting.flops", "in a circle"),
+    ],
+    the_formulas_are_read_in_an_hour: [
+        ("accounting/new.py", "\n" * 4000, "lines, but should have 4000 at most: simplify"),
     ],
     each_file_has_a_test_file_of_its_name: [
         ("bench/new.py", "def f():\n    return 1", "has no test file of its name: meta_tests/bench/test_new.py"),
