@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from accounting import models
-from accounting.activations import activation_bytes
+from accounting.activations import DTYPES, activation_bytes
 from accounting.checks import validated_choice, validated_int
 from accounting.devices import Accelerator, device_called, memory_bytes, peak_flop_per_s
-from accounting.families import from_config
+from accounting.families import from_config, transformer_from_config
+from accounting.formats import dtype_name
 from accounting.memory import model_state
 from accounting.models import Model, Transformer, active_parameter_count, cache_bytes, parameter_count
+from accounting.optimizers import OPTIMIZERS
 from accounting.parallel import ZERO_SHARDS
 from accounting.planning import SECONDS_PER_DAY, device_state, fitting_plans, training_s
 from accounting.units import amount, with_unit
@@ -27,6 +29,7 @@ KNOWN: dict[str, Transformer] = {
     "mixtral-8x7b": models.MIXTRAL_8X7B,
 }
 USUAL_SEQUENCE = 8192
+PLAIN = "known of decoders whose layers are alike, without windows, latents or extra norms"
 Lines = Iterator[tuple[str, str]]
 
 
@@ -51,7 +54,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 def model_called(name: str) -> Model:
     """The model of a config file, of text alone where it handles more, or one that is known by this name."""
     if Path(name).exists():
-        return from_config(name, text_only=True)
+        return transformer_from_config(name) or from_config(name, text_only=True)
     try:
         return KNOWN[validated_choice("model", name.lower(), KNOWN)]
     except ValueError as error:
@@ -91,12 +94,18 @@ def napkin(asked: argparse.Namespace) -> Lines:
 
 def held(asked: argparse.Namespace, model: Model, sequence: int) -> Lines:
     """What memory is needed for."""
+    by_count = [name for name, row in OPTIMIZERS.items() if not row.factored]  # others need the shapes of all tensors
+    validated_choice("optimizer", asked.optimizer, by_count)
     state = model_state(parameter_count(model), asked.optimizer, asked.recipe)
     for part in ("parameters", "gradients", "state", "master"):
         yield f"memory: {part}", with_unit(getattr(state, part), "B")
     if isinstance(model, Transformer):
-        saved = activation_bytes(model, 1, sequence, asked.dtype)
-        yield "memory: activations", f"{with_unit(saved, 'B')} of one sequence, nothing recomputed"
+        dtype = dtype_name(asked.dtype)
+        kept = dtype if dtype in DTYPES else {"tf32": "fp32"}.get(dtype, "bf16")  # products in fewer bits keep as many
+        saved = with_unit(activation_bytes(model, 1, sequence, kept), "B")
+        yield "memory: activations", f"{saved} of one sequence in {kept}, nothing recomputed"
+    else:
+        yield "memory: activations", f"unknown: {PLAIN}"
     cached = cache_bytes(model, 1, {"source": sequence, "tokens": sequence}, asked.dtype)
     yield "cache", f"{with_unit(cached, 'B')} of one sequence in generation"
 
@@ -114,6 +123,7 @@ def fitting(
         fits = "fits" if each <= memory else "does not fit"
         yield f"ZeRO stage {stage}", f"{with_unit(each, 'B')} of state a device: {fits} into {with_unit(memory, 'B')}"
     if peak is None or not isinstance(model, Transformer):
+        yield "fastest", f"unknown: {PLAIN if peak else f'no peak of {asked.dtype} is on record'}"
         return
     options: dict[str, Any] = {
         "memory_bytes": memory,

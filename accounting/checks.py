@@ -37,7 +37,7 @@ def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
             elif isinstance(value, Real) and value == float(value) and float(value).is_integer():
                 number = int(float(value))
     if number is None:
-        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be an integer, {_got(value)}")
     if minimum is not None and number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {number}")
     return number
@@ -90,7 +90,7 @@ def validated_bool(name: str, value: object) -> bool:
     TypeError: gated must be True or False, got 'no' of type str
     """
     if not _is_bool(value):
-        raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be True or False, {_got(value)}")
     return bool(value)
 
 
@@ -103,7 +103,7 @@ def validated_instance(name: str, value: object, kind: type[T]) -> T:
     """
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOaeio" else "a"
-        raise TypeError(f"{name} must be {article} {kind.__name__}, got {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be {article} {kind.__name__}, {_got(value)}")
     return value
 
 
@@ -115,7 +115,7 @@ def validated_real(name: str, value: object) -> float:
     TypeError: value must be a number, got '1' of type str
     """
     if _is_bool(value) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be a number, {_got(value)}")
     try:
         return float(value)
     except OverflowError:
@@ -162,15 +162,14 @@ def validated_model(name: str, value: T) -> T:
     """
     lists = ("linear_maps", "attentions", "other_parameters")
     if not all(hasattr(type(value), each) or hasattr(value, each) for each in lists):  # a property is not computed
-        kind = type(value).__name__
-        raise TypeError(f"{name} must have linear_maps, attentions and other_parameters, got {value!r} of type {kind}")
+        raise TypeError(f"{name} must have {', '.join(lists[:2])} and {lists[2]}, {_got(value)}")
     return value
 
 
 def _validated_kind(kind: str, name: str, value: object) -> object:
     """`validated_instance` of a class that is known by its name alone: the checks import none of the formulas."""
     if kind not in {each.__name__ for each in type(value).__mro__}:
-        raise TypeError(f"{name} must be a {kind}, got {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be a {kind}, {_got(value)}")
     return value
 
 
@@ -210,6 +209,12 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     # doctest looks only at functions whose globals are those of the module that it examines.
     own = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
     return cast("Callable[P, T]", wraps(function)(own))
+
+
+def _got(value: object) -> str:
+    """What an error says of a value: its text, cut where that is longer than a few lines, and its type."""
+    text = repr(value)
+    return f"got {text if len(text) <= 300 else f'{text[:300]} ...'} of type {type(value).__name__}"
 
 
 def _is_bool(value: object) -> bool:

@@ -1,6 +1,6 @@
 """The models that people train: builders of their layers, whole networks, and what a `config.json` describes."""
 
-from accounting.families.config import from_config
+from accounting.families.config import from_config, transformer_from_config
 from accounting.families.layers import (
     attention,
     convolution,
@@ -35,5 +35,5 @@ __all__ = [
     "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "Built", "DeepLinear", "Transformer",
     "attention", "convolution", "delta_rule", "diffusion_transformer", "embedding", "encoder", "from_config",
     "latent_attention", "linear", "mixture", "mlp", "multi_token", "other", "selective_scan", "state_space",
-    "vision_transformer", "with_adapters",
+    "transformer_from_config", "vision_transformer", "with_adapters",
 ]  # fmt: skip

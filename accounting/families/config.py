@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from accounting.checks import checked, validated_choice, validated_instance
-from accounting.families.config_values import MODEL_TYPES, Config
+from accounting.families.config_values import MODEL_TYPES, Config, widths
 from accounting.families.decoder_config import decoder, decoder_layer
 from accounting.families.encoder_config import bert, modern_bert, resnet, speech_or_text, t5, vit
 from accounting.families.layers import other
-from accounting.families.networks import multi_token
+from accounting.families.networks import Transformer, multi_token
 from accounting.parts import Parts
 
 BUILDERS: dict[str, Callable[..., Parts]] = {
@@ -71,6 +72,42 @@ def from_config(
         model += ahead * multi_token(dim, layer, values("vocab_size"))
     values.nothing_else()
     return model
+
+
+def transformer_from_config(config: Mapping[str, Any] | str | Path) -> Transformer | None:
+    """The same model as a `Transformer`, of which activations and plans are known; None where it has what one lacks.
+
+    Exact: the parts of the two are equal. Raises as `from_config` does.
+
+    >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    ...          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
+    >>> transformer_from_config(llama).gated, transformer_from_config(llama | {"attention_bias": True}).qkv_bias
+    (True, True)
+    """
+    parts, c = from_config(config, text_only=True), Config(_content(config))
+    options = MODEL_TYPES.get(c.type, {"build": ""})
+    norm, sparse = options.get("norm", "rmsnorm"), options.get("sparse", False)
+    with suppress(ValueError):  # a key that a Transformer needs, or sizes that it cannot have
+        dim, heads, kv_heads, head_dim = widths(c)
+        alike = Transformer(
+            vocab_size=c("vocab_size"),
+            layers=c("num_hidden_layers", "n_layer", "num_layers"),
+            dim=dim,
+            heads=heads,
+            hidden=c("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", default=0) or 4 * dim,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            gated=options.get("gated", True),
+            experts=c("num_local_experts", "num_experts") if sparse else 1,
+            active_experts=c("num_experts_per_tok") if sparse else 1,
+            tied_embedding=c("tie_word_embeddings", default=options.get("tied", False)),
+            learned_positions=c(options["positions"]) if "positions" in options else 0,
+            norm=norm,
+            norm_bias=norm == "layernorm",
+            **{name: c.flag(options.get(name, False)) for name in ("qkv_bias", "out_bias", "mlp_bias")},
+        )
+        return alike if alike.parts == parts else None
+    return None
 
 
 def _content(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:

@@ -19,7 +19,6 @@ READ_AT_ONE_VALUE: dict[str, Any] = _TABLE["read_at_one_value"]
 # Keys that change neither a parameter, nor a product, nor what is attended to.
 WITHOUT_SIZE = re.compile("|".join(pattern for patterns in _TABLE["without_size"].values() for pattern in patterns))
 UNSET: tuple[Any, ...] = (None, [], {}, ())
-NORM_VECTORS = {"none": 0, "rmsnorm": 1, "layernorm": 2}
 
 REQUIRED = object()
 Flag = bool | str | list[Any]  # a fixed one, a key whose default is False, or a key and its default

@@ -49,6 +49,23 @@ def test_of_a_model_of_text_and_images_the_text_part_is_meant(capsys, tmp_path):
     assert printed(capsys, str(path))["parameters"] == "107,769,861,120, of which a token meets 17,172,894,720"
 
 
+@pytest.mark.parametrize(
+    ("name", "activations", "fastest"),
+    [
+        ("Qwen/Qwen2.5-7B", "GiB of one sequence in bf16, nothing recomputed", "data "),
+        ("mistralai/Mistral-7B-v0.1", "unknown: known of decoders whose layers are alike", "unknown: known of"),
+    ],
+)
+def test_a_plain_decoder_has_activations_and_a_plan_and_of_another_that_is_called_unknown(
+    capsys, tmp_path, name, activations, fastest
+):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(MODELS[name]["config"]))
+    said = printed(capsys, str(path), "--devices", "8", "--dtype", "fp8_e4m3")
+    assert activations in said["memory: activations"]
+    assert said["fastest"].startswith(fastest)
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_known_model_has_all_figures(capsys, name):
     said = printed(capsys, name)
@@ -73,6 +90,7 @@ def test_a_figure_that_is_not_on_record_is_called_unknown(capsys):
         (["gpt2", "--dtype", "fp8"], "did you mean 'fp8_e4m3' or 'fp8_e5m2'"),
         (["gpt2", "--recipe", "fp12"], "recipe must be one of fp32, .* got 'fp12'"),
         (["gpt2", "--optimizer", "adm"], "optimizer must be one of .* did you mean 'adam'"),
+        (["gpt2", "--optimizer", "adafactor"], "optimizer must be one of sgd, .*, got 'adafactor'"),
     ],
 )
 def test_what_is_not_valid_is_named_with_what_is(capsys, words, message):

@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from accounting.families import from_config
+from accounting.families import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, from_config, transformer_from_config
 from accounting.families.config_values import MODEL_TYPES
 from accounting.models import active_parameter_count, matmul_parameter_count, parameter_count, step_flops
 from meta_tests.accounting.families.published import MODELS
@@ -62,6 +62,22 @@ def test_a_config_is_read_from_its_file_or_the_folder_of_it(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     assert from_config(path) == from_config(str(tmp_path)) == from_config(config)
+
+
+# Of the public models above those whose layers are alike, without windows, latents or norms of queries and keys.
+PLAIN = {
+    "Qwen/Qwen2.5-7B", "google/gemma-7b", "HuggingFaceTB/SmolLM3-3B", "meta-llama/Llama-3.1-405B",
+    "meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "openai-community/gpt2", "openai-community/gpt2-xl",
+    "stabilityai/stablelm-3b-4e1t",
+}  # fmt: skip
+
+
+def test_a_plain_decoder_is_had_as_a_transformer_of_the_same_parts_and_no_other_model():
+    found = {name: transformer_from_config(row["config"]) for name, row in MODELS.items()}
+    assert {name for name, model in found.items() if model} == PLAIN
+    assert found["openai-community/gpt2"] == GPT2_SMALL
+    assert found["meta-llama/Llama-3.1-8B"] == LLAMA3_8B
+    assert found["mistralai/Mixtral-8x7B-v0.1"] == MIXTRAL_8X7B
 
 
 # FLOPs a token of a training step as torchtitan states them: without the look-up of the embedding, attention in full.
