@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from meta_tests.conftest import ROOT, fork_pytest
+from meta_tests.conftest import ROOT, SUITE, fork_pytest
 from meta_tests.prooflops.model.model_house import LAST_VALIDATION, Examined, each_model, model_house
 from meta_tests.user_models.worked import FORWARD, PARAMETERS, PARTS, TOKENS
 
@@ -40,7 +40,7 @@ def test_the_variants_of_the_docs_are_set_side_by_side_and_swept(tmp_path: Path)
         next(block for block in text.split("```python\n") if "def small(" in block).partition("```")[0]
     )
     arguments = command.removeprefix("pytest ").split()
-    run = fork_pytest(root, *arguments, "--device=cpu", "--quick", "-k", "where_it_goes or largest", imported="torch")
+    run = fork_pytest(root, *arguments, "--device=cpu", "--quick", "-k", "where_it_goes or largest", imported=SUITE)
     assert run.code == 0, run.output
     assert "4 passed" in run.output
     assert "your models" in run.output

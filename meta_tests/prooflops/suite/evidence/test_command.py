@@ -125,7 +125,17 @@ def test_the_page_says_what_ran_what_failed_and_how_long_each_slice_took(story: 
         assert {"here/README.md", "here/tests.jsonl", "here/plan.json"} <= set(archive.getnames())
 
 
-def test_a_device_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "raise ValueError(f'--device {sys.argv[1]}: no such kind of device')",
+        pytest.param(command.ASK, marks=pytest.mark.prove, id="imports torch"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    ask: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "ASK", f"import sys\n{ask}")
     assert command.main(["--results", str(tmp_path), "--device", "abacus"]) == 4
     assert "--device abacus: no such kind of device" in capsys.readouterr().err
 
