@@ -276,10 +276,10 @@ def fitting_plans(
 ) -> list[StepPlan]:
     """The ways to train `model` on so many devices that fit their memory, the fastest first.
 
-    Tried is each way to write `devices` as tensor · context · pipeline · data, where tensor is at most `largest_tensor`
-    (the devices of a host), context divides the sequence, pipeline is at most the layers and data divides the batch;
-    with ZeRO's stages 1 and 3 and one sequence a micro-batch. For Llama-3-70B these are 350 ways on 1,024 devices and
-    690 on 16,384, at half a millisecond each. `options` are those of `step_plan`.
+    Tried is each way to write `devices` as tensor · context · pipeline · data, where tensor divides the heads and is at
+    most `largest_tensor` (the devices of a host), context divides the sequence, pipeline is at most the layers and data
+    divides the batch; with ZeRO's stages 1 and 3 and one sequence a micro-batch. For Llama-3-70B these are 350 ways on
+    1,024 devices and 690 on 16,384, at half a millisecond each. `options` are those of `step_plan`.
 
     >>> from accounting.models import LLAMA3_8B
     >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
@@ -291,7 +291,7 @@ def fitting_plans(
     validated_int("devices", devices, minimum=1)
     splits = [
         Parallelism(data, tensor, context, pipeline, zero_stage=stage, micro_batches=batch // data)
-        for tensor in _divisors(devices, largest_tensor)
+        for tensor in _divisors(gcd(devices, model.heads), largest_tensor)
         for context in _divisors(gcd(devices // tensor, sequence), sequence)
         for pipeline in _divisors(devices // tensor // context, model.layers)
         if batch % (data := devices // (tensor * context * pipeline)) == 0

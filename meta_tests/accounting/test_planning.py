@@ -142,6 +142,11 @@ def test_the_plans_that_fit_are_all_that_do_the_fastest_first():
     assert len(splits) == 20, "8 = 2·2·2 among four, each of them alone, two of them 4 and 2"
 
 
+def test_no_tensor_group_divides_a_head():
+    tensors = {plan.split.tensor for plan in planning.fitting_plans(MODEL, 12, 12, 512, **DEVICE)}
+    assert tensors == {1, 2, 4}, f"of 12 devices {tensors} share {MODEL.heads} heads"
+
+
 def test_one_device_alone_takes_the_time_of_its_arithmetic():
     plan = planning.step_plan(MODEL, Parallelism(), 2, 8, **DEVICE)
     assert (plan.seconds, plan.wire_s) == (plan.compute_s, {})
