@@ -32,5 +32,18 @@ def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, me
         from_config(LLAMA | changed)
 
 
+def test_what_any_model_may_say_of_its_origin_and_of_generation_is_no_matter():
+    said = {
+        "prefix": "</s>",
+        "finetuning_task": "sst2",
+        "vocab_file": "a.txt",
+        "unsloth_version": "2025.1",
+        "language": "en",
+    }
+    assert from_config(LLAMA | said | {"return_dict_in_generate": True, "attn_implementation": "sdpa"}) == from_config(
+        LLAMA
+    )
+
+
 def test_a_key_that_is_unset_is_no_matter():
     assert from_config(LLAMA | {"pruned_heads": {}, "some_option": None}) == from_config(LLAMA)
