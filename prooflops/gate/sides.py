@@ -104,6 +104,15 @@ def git(root: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def _why_none(root: Path) -> str:
+    """Git's own words on why there is no repository, such as another owner's in a container."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), "rev-parse"], capture_output=True, text=True)
+    except OSError:
+        return "git is not installed"
+    return done.stderr.partition("\n")[0]
+
+
 def commit_of(root: Path) -> str:
     """The commit that is checked out, in words, and whether files differ from it."""
     commit = git(root, "rev-parse", "--short=9", "HEAD")
@@ -116,7 +125,9 @@ def _revision(text: str, config: pytest.Config, replicates: Replicates) -> Side:
     root = config.rootpath
     top, commit = repository_of(root), commit_named(root, text)
     if top is None or not commit:
-        where = "no git repository" if top is None else "no revision of this repository (a shallow clone lacks some)"
+        shallow = git(root, "rev-parse", "--is-shallow-repository") == "true"
+        fetch = ", a shallow clone: `git fetch --unshallow`, or `fetch-depth: 0` in a workflow" if shallow else ""
+        where = f"no revision of this repository{fetch}" if top else f"no git repository ({_why_none(root)})"
         raise pytest.UsageError(
             f"--gate-versus {text}: no folder, no interpreter, and {where}; valid: an interpreter or a virtual "
             "environment, the folder of another checkout, or a git revision"

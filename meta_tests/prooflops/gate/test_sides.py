@@ -1,5 +1,6 @@
 """The other side of a comparison."""
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,26 @@ def test_the_same_side_twice_and_an_unknown_side_are_refused(
     config = SimpleNamespace(rootpath=foreign, invocation_params=SimpleNamespace(args=[f"--gate-versus={other}"]))
     with pytest.raises(pytest.UsageError, match=why):
         sides.other_side(other, config, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ({}, "no revision of this repository, a shallow clone: `git fetch --unshallow`, or `fetch-depth: 0`"),
+        ({"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}, "no git repository (fatal: detected dubious ownership"),
+        ({"PATH": ""}, "no git repository (git is not installed)"),
+    ],
+)
+def test_what_hides_a_revision_is_said(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], why: str
+) -> None:
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{foreign}", tmp_path / "shallow"], check=True)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    config = SimpleNamespace(rootpath=tmp_path / "shallow")
+    with pytest.raises(pytest.UsageError) as refused:
+        sides.other_side("HEAD~1", config, None)  # type: ignore[arg-type]
+    assert why in str(refused.value)
 
 
 def test_the_packages_of_a_repository_that_are_installed_editable_are_imported_from_each_side(
