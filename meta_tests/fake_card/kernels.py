@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
+from accounting.formats import FORMATS
 from meta_tests.fake_card.caching import MIB, Block
 from meta_tests.fake_card.card import (
     BUS_BYTES_PER_S,
@@ -48,7 +49,7 @@ WITHOUT_KERNEL = {
 OVERWRITING = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_}
 PRODUCTS = {aten.mm: "cublas", aten.bmm: "cublas", aten.baddbmm: "cublas", aten.addmm: "cublasLt"}
 WORKSPACE_BYTES = 32 * MIB
-NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+NAMES = {getattr(torch, row.torch_name): name for name, row in FORMATS.items() if hasattr(torch, row.torch_name or "")}
 
 
 class Kernels(TorchDispatchMode):
@@ -152,10 +153,10 @@ class Kernels(TorchDispatchMode):
             here or len(on_card) < len(operands) or self._to_host
         ):
             return self._copied(func, args, kwargs, here)
-        if func.overloadpacket in PRODUCTS and self.card.uses_tf32:
-            args = [_tf32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in args]
         out = self._only_timed(func, args, kwargs, operands)
         if out is None:
+            if func.overloadpacket in PRODUCTS and self.card.uses_tf32:
+                args = [_tf32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in args]
             out = self._with_random_numbers(func, args, kwargs)
         if asked == CPU and "pin_memory" in kwargs:
             return out  # the caller names the CPU: torch.zeros_like(of the card, device="cpu")
@@ -271,6 +272,8 @@ class Kernels(TorchDispatchMode):
         self, func: Any, args: Any, kwargs: Any, out: Any, operands: list[Tensor], results: list[Tensor]
     ) -> None:
         packet, touched = func.overloadpacket, [*operands, *results]
+        if func.is_view:
+            self.card.let_pass(HOST_S)
         if not (func.is_view or packet in WITHOUT_KERNEL):
             if library := PRODUCTS.get(packet):
                 place = library, self.card.stream.stream_id
@@ -281,7 +284,10 @@ class Kernels(TorchDispatchMode):
             overwritten = kwargs.get("out", args[0] if packet in OVERWRITING else None)
             moved = _moved_bytes(x for x in operands if x is not overwritten) + _moved_bytes(results)
             moved = self.card.from_memory(moved)
-            self.card.launch(self.card.kernel_s(_flops(func, args, kwargs, out), moved, name))
+            flops = _flops(func, args, kwargs, out)
+            if packet is aten._int_mm and args[1].stride(-1) == 1:
+                flops *= 5  # cuBLASLt's fast kernels take a second operand that lies by columns
+            self.card.launch(self.card.kernel_s(flops, moved, name))
         masked = packet in (aten.index, aten.index_put_) and any(
             x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
         )
@@ -293,6 +299,8 @@ class Kernels(TorchDispatchMode):
 
 def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     packet = func.overloadpacket
+    if packet is aten._int_mm:  # torch's counter leaves it out
+        return 2 * args[0].shape[0] * args[0].shape[1] * args[1].shape[1]
     return flop_registry[packet](*args, **kwargs, out_val=out) if packet in flop_registry else 0
 
 
