@@ -32,7 +32,7 @@ class SideBySide:
         """Sets the rows. Returns the fingerprint of this side. `only`: nothing else of the other side is compared."""
         measurement, whole = self.measurement, bool(self.asked) and not only
         measurement.timing_since = time.monotonic()
-        measurement.progress.always(f"{len(benchmarks)} benchmarks: a first pair of processes shows what they take")
+        measurement.progress.always("a first pair of processes shows how long the rest will take")
         # The other side runs whole files first, with the same -k and -m: what it has is not known yet.
         targets = sides.targets(measurement.config, self.other) if whole else None
         before, after = self.pair(benchmarks, targets)
