@@ -35,8 +35,8 @@ from accounting.flops import (
     StepFlops,
 )
 from accounting.formats import Dtype
-from accounting.memory import ModelState, Recipe, element_bytes, model_state, recipe_of
-from accounting.optimizers import Optimizer
+from accounting.memory import ModelState, element_bytes, model_state
+from accounting.optimizers import Optimizer, Recipe, recipe_of
 from accounting.parts import OPERANDS, Lengths, LinearMaps, Mixing, OtherParameters, Part, length
 from accounting.roofline import Work
 

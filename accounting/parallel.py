@@ -15,8 +15,9 @@ from typing import NamedTuple
 from accounting.activations import SCORES, saved_tensors
 from accounting.checks import checked, validate_fields, validated_choice, validated_instance, validated_int
 from accounting.formats import Dtype, dtype_name
-from accounting.memory import Recipe, element_bytes, recipe_of
+from accounting.memory import element_bytes
 from accounting.models import Model, Transformer
+from accounting.optimizers import Recipe, recipe_of
 from accounting.parts import AttentionLayers, LinearMaps
 
 # What each stage of ZeRO divides among the devices; of the rest every device holds all.

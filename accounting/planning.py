@@ -16,9 +16,9 @@ from math import gcd
 from typing import Any
 
 from accounting.checks import checked, validated_choice, validated_int, validated_positive
-from accounting.memory import ModelState, Recipe, model_state, recipe_of
+from accounting.memory import ModelState, model_state
 from accounting.models import Transformer, rule_flops, step_flops
-from accounting.optimizers import Optimizer
+from accounting.optimizers import Optimizer, Recipe, recipe_of
 from accounting.parallel import (
     KINDS,
     ZERO_SHARDS,

@@ -16,7 +16,7 @@ from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
 nets = st.builds(DeepLinear, dim=sizes(most=12), layers=sizes(most=4), outputs=sizes(most=3), inputs=sizes(most=12))
 # Each new shape of a bf16 product costs the CPU 0.1 s of compilation.
 few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=3))
-recipes = st.sampled_from(sorted(memory.RECIPES))
+recipes = st.sampled_from(sorted(optimizers.RECIPES))
 
 
 def trained(workloads, device, model, batch, optimizer, dtype=torch.float32):
@@ -97,7 +97,7 @@ def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(workload
 
 def recipe_bytes(workloads, device, model, recipe):
     """Bytes per class after one step of a real optimizer that keeps the recipe's dtypes."""
-    dtypes = memory.recipe_of(recipe)
+    dtypes = optimizers.recipe_of(recipe)
     gradients, state, parameters = (TORCH_DTYPES[name] for name in (dtypes.gradients, dtypes.state, dtypes.parameters))
     net = workloads.build(model, device=device, dtype=parameters)
     stepper = tensors.RecipeAdamW(net.parameters(), gradients, state, TORCH_DTYPES.get(dtypes.master))

@@ -1,5 +1,6 @@
-"""Optimizers as data: a row each, looked up by name."""
+"""What training keeps of each parameter, as data: a row for each optimizer and each recipe of dtypes, had by name."""
 
+from accounting.optimizers.recipes import RECIPES, Recipe, recipe_of
 from accounting.optimizers.rows import (
     IMPLEMENTATIONS,
     LEAST_IN_8_BITS,
@@ -16,10 +17,13 @@ __all__ = [
     "IMPLEMENTATIONS",
     "LEAST_IN_8_BITS",
     "OPTIMIZERS",
+    "RECIPES",
     "SCRATCH",
     "STEP_BYTES",
     "TABLE_BYTES",
     "Optimizer",
+    "Recipe",
     "Scratch",
     "optimizer_of",
+    "recipe_of",
 ]

@@ -17,8 +17,8 @@ from meta_tests.accounting.refusals import refuses
 
 STAGES = st.sampled_from(sorted(planning.ZERO_SHARDS))
 OPTIMIZERS = st.sampled_from(sorted({*optimizers.OPTIMIZERS} - {"adafactor"}))  # whose state needs shapes
-SMALLEST = memory.Recipe("fp4_e2m1", "fp4_e2m1", "fp4_e2m1")
-RECIPES = st.sampled_from([*sorted(memory.RECIPES), SMALLEST])
+SMALLEST = optimizers.Recipe("fp4_e2m1", "fp4_e2m1", "fp4_e2m1")
+RECIPES = st.sampled_from([*sorted(optimizers.RECIPES), SMALLEST])
 
 
 @pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])

@@ -2,8 +2,7 @@
 
 import torch
 
-from accounting.memory import RECIPES, Recipe
-from accounting.optimizers import OPTIMIZERS, Optimizer
+from accounting.optimizers import OPTIMIZERS, RECIPES, Optimizer, Recipe
 from meta_tests.faults import fault
 
 

@@ -117,7 +117,7 @@ class WideState(torch.optim.Optimizer):
             tensor.sub_(1e-3 * mean / (square.sqrt() + 1e-8))
 
 
-# For each name of `accounting.memory.RECIPES` the dtype of the parameters, the optimizer and autocast.
+# For each name of `accounting.optimizers.RECIPES` the dtype of the parameters, the optimizer and autocast.
 RECIPES: dict[str, tuple[torch.dtype, Any, torch.dtype | None]] = {
     "fp32": (torch.float32, OPTIMIZERS["adamw foreach"], None),
     "fp32 under autocast": (torch.float32, OPTIMIZERS["adamw foreach"], torch.bfloat16),

@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accounting import memory, predicted
+from accounting import memory, optimizers, predicted
 from accounting.measured import one_thread
 from accounting.models import GPT2_SMALL, LLAMA3_8B
 from meta_tests.accounting.predicted.predicting import (
@@ -66,7 +66,7 @@ def test_dtype_recipes_are_predicted_with_accumulation_and_checkpoints(
 
 
 @pytest.mark.prove(sample=2)
-@pytest.mark.parametrize("recipe", memory.RECIPES)
+@pytest.mark.parametrize("recipe", optimizers.RECIPES)
 def test_what_a_recipe_holds_is_that_of_the_formula(workloads, recipe):
     dtype, optimizer, _ = RECIPES[recipe]
     build = partial(built, workloads, workloads.reduced(GPT2_SMALL, layers=1), 1, dtype)
