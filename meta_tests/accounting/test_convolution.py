@@ -13,6 +13,10 @@ from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers
 
 
+def test_sizes_in_a_list_are_those_in_a_tuple():
+    assert Convolution(1, 3, 8, [5, 5], [3, 3]) == Convolution(1, 3, 8, (5, 5), 3)
+
+
 def per_dimension(low, high):
     """One number, or one for each of two dimensions."""
     return st.integers(low, high) | st.tuples(st.integers(low, high), st.integers(low, high))

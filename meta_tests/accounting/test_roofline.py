@@ -131,6 +131,27 @@ FUNCTIONS = {
     "gelu_tanh": lambda x: x * 0.5 * (((x * x * x * 0.044715 + x) * math.sqrt(2 / math.pi)).apply(math.tanh) + 1),
     "silu": lambda x: x / ((x * -1).apply(math.exp) + 1),
 }
+
+
+def gelu_gradient(x, dy):
+    share = ((x / math.sqrt(2)).apply(math.erf) + 1) * 0.5
+    return (x * ((x * x * -0.5).apply(math.exp) * (1 / math.sqrt(2 * math.pi))) + share) * dy
+
+
+def gelu_tanh_gradient(x, dy):
+    factor, square = math.sqrt(2 / math.pi), x * x
+    t = ((square * x * 0.044715 + x) * factor).apply(math.tanh)
+    slope = (Number(x.machine, 1.0) - t * t) * ((square * (3 * 0.044715) + 1) * factor)
+    return (x * 0.5 * slope + (t + 1) * 0.5) * dy
+
+
+def silu_gradient(x, dy):
+    one = Number(x.machine, 1.0)
+    share = one / ((x * -1).apply(math.exp) + 1)
+    return ((one - share) * x + 1) * share * dy
+
+
+GRADIENTS = {"gelu": gelu_gradient, "gelu_tanh": gelu_tanh_gradient, "silu": silu_gradient}
 BINARY = {"add": lambda x, y: x + y, "multiply": lambda x, y: x * y}
 
 
@@ -141,6 +162,16 @@ def test_elementwise_work_is_what_the_formula_of_the_function_does(name):
     for i in range(6):
         y[i] = FUNCTIONS[name](x[i])
     assert elementwise_work((2, 3), name, "fp32") == machine.work(4)
+
+
+def test_the_gradient_of_a_function_costs_what_its_formula_does():
+    for name, gradient in GRADIENTS.items():
+        machine, other = Machine(), Machine()
+        got = gradient(Number(machine, 0.7), Number(machine, 2.0)).value
+        above, below = (FUNCTIONS[name](Number(other, 0.7 + step)).value for step in (1e-6, -1e-6))
+        assert got == pytest.approx(2 * (above - below) / 2e-6, rel=1e-6), f"{name} has another gradient"
+        assert machine.flops == roofline.GRADIENT_FLOPS_PER_ELEMENT[name], name
+    assert set(GRADIENTS) == set(roofline.GRADIENT_FLOPS_PER_ELEMENT)
 
 
 @pytest.mark.parametrize("name", BINARY)

@@ -45,5 +45,21 @@ def test_what_any_model_may_say_of_its_origin_and_of_generation_is_no_matter():
     )
 
 
+EXPERTS = """moe_intermediate_size moe_shared_expert_intermediate_size n_routed_experts n_shared_experts
+    num_experts_per_tok num_nextn_predict_layers"""
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("nvidia/Nemotron-H-8B-Base-8K", EXPERTS),
+        ("Qwen/Qwen3-30B-A3B", "use_qk_norm sliding_window max_window_layers"),
+    ],
+)
+def test_keys_of_what_no_layer_of_a_model_has_are_no_matter(name, keys):
+    config = MODELS[name]["config"]
+    assert from_config(config | dict.fromkeys(keys.split(), 8)) == from_config(config)
+
+
 def test_a_key_that_is_unset_is_no_matter():
     assert from_config(LLAMA | {"pruned_heads": {}, "some_option": None}) == from_config(LLAMA)

@@ -1,6 +1,9 @@
-"""Which layers of an encoder have a window."""
+"""Which layers of an encoder have a window, and how many tokens it has positions for."""
+
+import pytest
 
 from accounting.families import from_config
+from accounting.models import step_flops
 from meta_tests.accounting.families.published import MODELS
 
 
@@ -8,3 +11,10 @@ def test_of_modernbert_every_third_layer_attends_to_all_and_the_others_to_64_tok
     attentions = from_config(MODELS["answerdotai/ModernBERT-base"]["config"]).attentions
     counted = {size: sum(each.layers for each in attentions if each.window == size) for size in (0, 65)}
     assert counted == {0: 8, 65: 14}
+
+
+def test_roberta_has_positions_for_512_tokens_as_two_of_its_514_are_for_none():
+    model = from_config(MODELS["FacebookAI/roberta-base"]["config"])
+    assert step_flops(model, 1, 512).forward > 0
+    with pytest.raises(ValueError, match="sequence must be at most learned_positions=512, got 513"):
+        step_flops(model, 1, 513)

@@ -113,6 +113,15 @@ def test_eight_bits_take_codes_scales_and_a_table_a_buffer(tensor_shapes, name, 
     assert got == held, f"{got} bytes, but bitsandbytes kept {held} [{tensor_shapes}, {name}]"
 
 
+def test_a_row_is_named_by_its_class_and_the_options_that_change_what_it_keeps():
+    named = {
+        name: row.class_name.rpartition(".")[2] + "".join(option for option in row.options if option != "max_iter")
+        for name, row in optimizers.OPTIMIZERS.items()
+    }
+    wrong = {name: to_be for name, to_be in named.items() if name.replace("-", "") != to_be.lower()}
+    assert wrong == {"momentum": "SGDmomentum"}, f"names that are not those of class and options: {wrong}"
+
+
 def test_the_defaults_of_lbfgs_are_torchs():
     defaults = torch.optim.LBFGS([torch.nn.Parameter(torch.ones(1))]).defaults
     got, should = optimizers.OPTIMIZERS["lbfgs"], (defaults["max_iter"], defaults["history_size"])

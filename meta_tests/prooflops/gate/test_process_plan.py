@@ -69,6 +69,7 @@ def test_a_budget_too_small_for_the_first_look_is_said_with_what_is_enough() -> 
     said = small.sentence(LEAST_S, [])
     assert "No more than 2 pairs fit into 30 s, and fewer than 8 decide nothing: give --gate-budget 2" in said
     assert plan(small.costs, 5.0, 120.0).fits(["a"]), "what was advised is not enough"
+    assert plan({"a": Cost(1.0, paced=False)}, besides_s=1.0, budget_s=32.0).fits(["a"]), "16 processes of 2 s fill it"
     hour = {"a": Cost(599.0, paced=False)}
     assert plan(hour, besides_s=1.0).minutes_for(["a"]) == 193, "1.2 times 16 processes of 10 min, and a minute"
 

@@ -21,6 +21,9 @@ def test_the_environment_says_where_the_history_is_and_the_record_what_ran_on_wh
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write("def pytest_gate_update_fingerprint(config, fingerprint):\n")
         conftest.write("    fingerprint['rack'] = 4 + config.option.verbose\n")
+        for kind in ("machine", "commit"):
+            conftest.write(f"def pytest_benchmark_update_{kind}_info(config, {kind}_info):\n")
+            conftest.write(f"    {kind}_info['rack'] = 4 + config.option.verbose\n")
     with open(plain_repo.root / "test_it.py", "a", encoding="utf-8") as tests:
         tests.write("import pytest\ntest_sum = pytest.mark.gate(min_effect=0.2)(test_sum)\n")
         tests.write("def test_other(benchmark):\n    benchmark.pedantic(sum, args=([1],))\n")
@@ -47,6 +50,7 @@ def test_the_environment_says_where_the_history_is_and_the_record_what_ran_on_wh
     assert (marked["extra_info"]["gate"], "gate" in other["extra_info"]) == ({"min_effect": 0.2}, False)
     assert "contended" in other["extra_info"]["contention"]
     assert "data" not in marked["stats"], "nothing compares the rounds"
+    assert (content["machine_info"]["rack"], content["commit_info"]["rack"]) == (4, 4)
     assert (content["machine_info"]["node"], content["commit_info"]["id"]) == (platform.node(), "unversioned")
 
 
@@ -65,14 +69,15 @@ def test_a_package_counts_where_it_is_installed_and_torch_where_it_is_imported(m
     assert record.plain_fingerprint.__wrapped__()["packages"] == {}
 
 
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("asked", [None, False, True])
 @pytest.mark.parametrize("suite", [False, True])
-def test_rounds_are_kept_for_the_suite_and_where_pytest_benchmark_is_asked_to(asked: bool, suite: bool) -> None:
-    options, plugins = {"benchmark_save_data": asked}, {"prooflops.run"} if suite else set()
+def test_rounds_are_kept_for_the_suite_and_where_pytest_benchmark_is_asked_to(asked: bool | None, suite: bool) -> None:
+    options = {} if asked is None else {"benchmark_save_data": asked}
+    plugins = {"prooflops.run"} if suite else set()
     config: Any = SimpleNamespace(
         getoption=options.get, pluginmanager=SimpleNamespace(hasplugin=lambda name: name in plugins)
     )
-    assert record.keeps_rounds(config) == (asked or suite)
+    assert record.keeps_rounds(config) == bool(asked or suite)
 
 
 def test_without_pytest_benchmark_there_are_no_benchmarks() -> None:
