@@ -256,14 +256,6 @@ def _streams(card: Card) -> tuple[type, type]:
         def wait_stream(self, other: Stream) -> None:
             self.ready_s = max(self.ready_s, other.ready_s)
 
-        def wait_event(self, event: Any) -> None:
-            self.ready_s = max(self.ready_s, event.time_s)
-
-        def record_event(self, event: Any = None) -> Any:
-            event = event or Event()
-            event.record(self)
-            return event
-
         def query(self) -> bool:
             return self.ready_s <= card.queue_now()
 
@@ -312,7 +304,6 @@ def _properties(card: Card) -> SimpleNamespace:
         L2_cache_size=card.cache_bytes,
         uuid="00000000-0000-0000-0000-000000000000",
         gcnArchName=arch if card.is_amd else "",
-        warp_size=32,
     )
 
 
@@ -348,7 +339,6 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "Stream": stream_class,
         "Event": event_class,
         "current_stream": lambda device=None: card.stream,
-        "default_stream": lambda device=None: card.default_stream,
         "set_stream": lambda chosen: setattr(card, "stream", chosen),
         "stream": stream,
         "_sleep": lambda cycles: card.launch(cycles / 1.7e9),
@@ -384,7 +374,6 @@ def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
         "manual_seed_all": seed,
         "get_rng_state": lambda device=None: kernels.random_state.clone(),
         "set_rng_state": lambda state, device=None: setattr(kernels, "random_state", state.clone()),
-        "get_rng_state_all": lambda: [kernels.random_state.clone()],
     }
 
 

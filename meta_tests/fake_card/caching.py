@@ -35,7 +35,6 @@ class CachingAllocator:
         self._segments: list[list[Block]] = []
         self._next_address = 0x7F00_0000_0000
         self._stats = {(name, what): 0 for name in _COUNTED for what in ("current", "peak", "allocated", "freed")}
-        self.retries = self.out_of_memories = 0
 
     def allocate(self, requested: int) -> Block | None:
         """A block for `requested` bytes; None for none. Raises OutOfMemoryError beyond the limit."""
@@ -91,12 +90,11 @@ class CachingAllocator:
         used = [segment for segment in self._segments if any(block.requested is not None for block in segment)]
         split = sum(block.size for segment in used for block in segment if block.requested is None)
         found["inactive_split_bytes.all.current"] = split
-        return {**found, "num_alloc_retries": self.retries, "num_ooms": self.out_of_memories}
+        return found
 
     def _grow(self, size: int, small: bool) -> Block:
         taken = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
         if self.current("reserved_bytes") + taken > self.limit_bytes:
-            self.retries += 1
             self.empty_cache()
         if self.current("reserved_bytes") + taken > self.limit_bytes:
             self._refuse(taken)
@@ -109,7 +107,6 @@ class CachingAllocator:
         return segment[0]
 
     def _refuse(self, requested: int) -> None:
-        self.out_of_memories += 1
         free = self.limit_bytes - self.current("reserved_bytes")
         raise torch.OutOfMemoryError(
             f"CUDA out of memory. Tried to allocate {requested / MIB:.2f} MiB. GPU 0 has a total capacity of "
