@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -211,6 +211,7 @@ def test_flops_of_a_step_are_those_counted_on_the_cpu(model, checkpoint_every, e
     assert repeated == backward, f"backward + recomputation={repeated}, but should be {backward} [{options}]"
 
 
+@settings(max_examples=max(5, settings.default.max_examples // 3))  # a whole step each
 @given(
     model=transformers(),
     batch=st.integers(1, 3),

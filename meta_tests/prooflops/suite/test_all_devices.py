@@ -38,10 +38,11 @@ def validate(tmp_path: Path, *cards: Card) -> tuple[int, str, list[CardRun]]:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     said: list[str] = []
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmark"]
     command += ["-p", "prooflops.plugin"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others take a third of each of the eight processes
         found = all_devices.validate(cards, command, tmp_path, tmp_path / "cards", said.append)
     code = all_devices.conclude(found, tmp_path / "cards", said.append)
     return code, "\n".join(said), found
