@@ -5,6 +5,10 @@ does not move. Of N healthy machines the largest |z| grows with N, and for small
 deviation of few values is often tiny; so a fixed limit such as 3.5 names somebody in most healthy fleets of 64 machines
 and 100 benchmarks. The limit here depends on N, on how many benchmarks are looked at, and on how heavy the tails are:
 times of healthy machines are far from normal, and in a hundred thousand of them the tail is all that counts.
+
+No estimate of a tail reaches beyond the values it was made from, so a machine must also stand apart from those that are
+next to it: the farthest of healthy machines are close to one another where the tail is light, and rarely twice as far
+as the next where it is heavy.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 LEVEL = 0.05  # the chance that a healthy fleet has a machine named, in any benchmark
 LEAST_SHARE = 0.03  # smaller distances are of no practical interest
@@ -20,8 +25,12 @@ FEWEST = 4  # of three, any one can be as far from the two others by chance
 LARGEST_SIMULATED = 64
 TAIL = 0.005  # the share of all values by which the tail is known
 FEWEST_VALUES = 1000  # for a tail: five are in it
+UNKNOWN_FREEDOM = 5.0  # taken for the tail of fewer values
 FREEDOMS = (2, 3, 4, 5, 6, 8, 12, 20, 50)  # of Student's t, whose tails are tried
 NORMAL = 1.4826  # times the median absolute deviation is the standard deviation
+APART = math.log(2)  # the k farthest are 2^(1/k) times as far as the next; of t(3)'s tail one in eight is by chance
+NEXT = 0.05  # of all machines, ten at least: the spacings below a gap by which its width is judged
+OUTER = 0.15  # the share of all machines that those may be among
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ def deviations(
 ) -> list[Deviation]:
     """Each time against the median of them all. `tests`: of so many benchmarks, among which the level is divided.
 
-    An outlier is beyond `threshold(N, level / tests, freedom)` by z and beyond 3 %.
+    An outlier is beyond `threshold(N, level / tests, freedom)` by z, beyond 3 %, and apart from the next machines.
 
     >>> [each.outlier for each in deviations([1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.2])].index(True)
     7
@@ -55,9 +64,13 @@ def deviations(
 
 def deviations_at(distances: Sequence[float], scale: float, level: float, freedom: float) -> list[Deviation]:
     """The same of distances whose scale is known already; `level` is that of this one test."""
-    least = least_share(scale, len(distances), level, freedom)
+    slow = least_share(scale, distances, level, freedom)
+    fast = least_share(scale, [-each for each in distances], level, freedom)
     shares = (math.copysign(math.expm1(abs(distance)), distance) for distance in distances)
-    return [Deviation(share, z, least) for share, z in zip(shares, scores(distances, scale), strict=True)]
+    return [
+        Deviation(share, z, slow if share >= 0 else fast)
+        for share, z in zip(shares, scores(distances, scale), strict=True)
+    ]
 
 
 def scores(distances: Sequence[float], scale: float) -> list[float]:
@@ -67,11 +80,40 @@ def scores(distances: Sequence[float], scale: float) -> list[float]:
     return [math.copysign(math.inf, distance) if distance else 0.0 for distance in distances]
 
 
-def least_share(scale: float, machines: int, level: float, freedom: float = math.inf) -> float:
-    """The smallest share at which one of so many machines would be named, of logs of this scale."""
-    if machines < FEWEST:
+def least_share(scale: float, distances: Sequence[float], level: float, freedom: float = math.inf) -> float:
+    """The smallest share at which a machine that is slower would be named, or is."""
+    if len(distances) < FEWEST:
         return math.inf
-    return max(math.expm1(min(threshold(machines, level, freedom) * scale, 700.0)), LEAST_SHARE)
+    limit = threshold(len(distances), level, freedom) * scale
+    return max(math.expm1(min(least_distance(distances, limit, level), 700.0)), LEAST_SHARE)
+
+
+def least_distance(distances: Sequence[float], limit: float, level: float) -> float:
+    """The distance from which on machines are far above the others, by one of two gaps.
+
+    The k farthest are beyond `limit` and 2^(1/k) times as far as the next. Or, of enough machines, the gap below them
+    is wider than the n spacings below it allow: of any tail that falls with a power, however steep, the spacings
+    k·ln(x_k / x_(k+1)) of the sorted distances are alike and exponential, so their ratio to the mean of n others has
+    the F distribution with 2 and 2n degrees of freedom. Lighter tails have smaller ones further out. `level` is
+    divided among all k, as 1/k.
+    """
+    import numpy as np
+
+    x = np.sort(np.maximum(distances, 1e-300))[::-1]
+    spacings = np.arange(1, len(x)) * np.log(x[:-1] / x[1:])
+    apart = (x[:-1] >= limit) & (spacings >= APART)
+    allowed = np.empty(0)
+    n = max(int(NEXT * len(x)), 10)
+    if (most := int(OUTER * len(x)) - n) > 0:
+        k = np.arange(1, most + 1)
+        sums = np.convolve(spacings[1 : most + n], np.ones(n), "valid")
+        allowed = sums * ((k * np.sum(1 / k) / level) ** (1 / n) - 1)
+        apart[:most] |= spacings[:most] > allowed
+    count = int(np.flatnonzero(apart)[-1]) + 1 if apart.any() else 0
+    least = max(limit, x[count] * math.exp(APART / (count + 1)))
+    if count < most:
+        least = min(least, x[count] * math.exp(allowed[count] / (count + 1)))
+    return float(min(least, x[count - 1]) if count else least)
 
 
 def distances_and_scale(times: Sequence[float]) -> tuple[list[float], float]:
@@ -80,7 +122,13 @@ def distances_and_scale(times: Sequence[float]) -> tuple[list[float], float]:
 
     logs = np.log(np.asarray(times, dtype=float))
     distances = logs - np.median(logs)
-    return distances.tolist(), NORMAL * float(np.median(np.abs(distances)))
+    return distances.tolist(), distance_scale(distances)
+
+
+def distance_scale(distances: Any) -> float:
+    import numpy as np
+
+    return NORMAL * float(np.median(np.abs(distances)))
 
 
 def tail_freedom(z: Sequence[float]) -> float:
@@ -94,7 +142,7 @@ def tail_freedom(z: Sequence[float]) -> float:
     values = np.asarray(z, dtype=float)
     values = values[np.isfinite(values)]
     if len(values) < FEWEST_VALUES:
-        return 5.0
+        return UNKNOWN_FREEDOM
     far = -float(np.quantile(values, TAIL))
     for freedom in FREEDOMS:
         if far >= student_z(TAIL, freedom):

@@ -7,21 +7,27 @@ import pytest
 from scipy import stats
 
 from prooflops.statistics.outliers import (
+    APART,
     FEWEST,
     FEWEST_VALUES,
     FREEDOMS,
     LARGEST_SIMULATED,
     LEAST_SHARE,
     LEVEL,
+    NEXT,
     NORMAL,
+    OUTER,
     TAIL,
+    UNKNOWN_FREEDOM,
     Deviation,
     deviations,
     distances_and_scale,
+    least_distance,
     least_share,
     tail_freedom,
     threshold,
 )
+from prooflops.suite.fleet.bad_nodes import FREEDOM_OF_MANY
 
 
 @pytest.mark.parametrize(
@@ -80,6 +86,7 @@ def test_a_machine_says_from_which_share_on_it_would_be_named() -> None:
 
 def test_the_figures_of_the_rule_are_those_that_the_documents_state() -> None:
     assert (LEVEL, LEAST_SHARE, FEWEST, LARGEST_SIMULATED, TAIL, FEWEST_VALUES) == (0.05, 0.03, 4, 64, 0.005, 1000)
+    assert (math.exp(APART), UNKNOWN_FREEDOM, FREEDOM_OF_MANY, NEXT, OUTER) == pytest.approx((2, 5, 3, 0.05, 0.15))
     assert (FREEDOMS, NORMAL) == ((2, 3, 4, 5, 6, 8, 12, 20, 50), 1.4826)
 
 
@@ -91,10 +98,10 @@ def test_a_deviation_is_the_share_and_the_robust_deviations_from_the_median() ->
     found = deviations(times)
     assert [each.share for each in found] == pytest.approx([-1, 0, 0, 1, 3, -3, 0])
     assert [each.z for each in found] == pytest.approx([z / 1.4826 for z in (-1, 0, 0, 1, 2, -2, 0)])
-    assert found[0].least == pytest.approx(least_share(1.4826 * math.log(2), 7, LEVEL))
+    assert found[0].least == pytest.approx(math.expm1(threshold(7, LEVEL) * scale))
     assert [each.z for each in deviations([2, 2, 2, 2, 3, 1])] == [0, 0, 0, 0, math.inf, -math.inf]
-    assert deviations(times, tests=4)[0].least == pytest.approx(least_share(1.4826 * math.log(2), 7, LEVEL / 4))
-    assert least_share(1e9, 7, LEVEL) == math.expm1(700), "no overflow, and beyond all shares"
+    assert deviations(times, tests=4)[0].least == pytest.approx(math.expm1(threshold(7, LEVEL / 4) * scale))
+    assert least_share(1e9, distances, LEVEL) == math.expm1(700), "no overflow, and beyond all shares"
     assert [Deviation(share, 1.0, 0.5).outlier for share in (0.5, -0.5, 0.49)] == [True, True, False]
 
 
@@ -110,3 +117,35 @@ def test_the_tail_of_so_many_degrees_is_recognised(freedom: float) -> None:
     values = stats.t.ppf(shares, 0.97 * freedom) / (1.4826 * stats.t.isf(0.25, 0.97 * freedom))
     assert tail_freedom(values) == freedom
     assert tail_freedom([*values[:999], math.inf]) == 5.0, "999 values, of which nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([5.0, 1.0, 0.5, 0.2], 2.0),  # one beyond the limit, and twice as far as the next
+        ([5.0, 3.0, 2.0, 0.2], 2.0),  # three beyond it
+        ([5.0, 2.6, 2.4, 2.2, 1.9], 10.0),  # no gap: a further one would have to be twice as far as the farthest
+        ([1.9, 0.5, 0.5, 0.2], 3.8),  # a gap, but not beyond the limit
+        ([0.9, 0.5, 0.5, 0.2], 2.0),
+    ],
+)
+def test_beyond_the_limit_those_are_named_that_stand_apart_from_the_next(values: list[float], expected: float) -> None:
+    assert least_distance([*values, -0.1, -0.2], 2.0, LEVEL) == pytest.approx(expected)
+
+
+def test_a_gap_wider_than_the_spacings_below_it_names_a_group_below_the_limit() -> None:
+    """A tail that falls with the third power: a gap at k of 2^(1/k) is common in it, so the spacings decide."""
+    tail = (np.arange(1, 1001) / 1000.0) ** (-1 / 3)
+    assert least_distance(tail, 1e3, LEVEL) > 2 * tail[0], "nobody of a smooth tail"
+    apart = np.where(np.arange(1000) < 50, tail * 1.2, tail)
+    assert tail[50] < least_distance(apart, 1e3, LEVEL) <= apart[49]
+    assert least_distance(np.where(np.arange(1000) < 50, tail * 1.02, tail), 1e3, LEVEL) > 2 * tail[0]
+
+
+@pytest.mark.parametrize("power", [0.2, 1 / 3, 0.5])
+def test_of_a_healthy_tail_of_any_power_a_gap_is_as_rare_as_stated(power: float) -> None:
+    random = np.random.default_rng(5)
+    tails = random.uniform(size=(600, 400)) ** -power
+    named = sum(least_distance(tail, math.inf, LEVEL) <= tail.max() for tail in tails)
+    # Expected are 30; the level is divided among gaps that are not independent, so fewer.
+    assert 5 <= named <= 42, named

@@ -15,11 +15,13 @@ from statistics import median
 
 from prooflops.statistics.outliers import (
     FEWEST,
+    LARGEST_SIMULATED,
     LEAST_SHARE,
     LEVEL,
+    UNKNOWN_FREEDOM,
     Deviation,
-    deviations,
     deviations_at,
+    distance_scale,
     distances_and_scale,
     scores,
     tail_freedom,
@@ -27,6 +29,7 @@ from prooflops.statistics.outliers import (
 from prooflops.suite.fleet.nodes import NodeRun
 
 OVERALL = ""  # stands for all benchmarks together
+FREEDOM_OF_MANY = 3.0  # one figure a machine tells little of a tail, and the farthest of many are far out in it
 TOO_FAR = 0.10  # where only larger shares would be named, nothing is said of a machine
 SUSPECT, CONFIRMED, ONE_OFF = "suspect", "bad", "one-off"
 
@@ -110,7 +113,7 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
         )
         for node in sorted(slower, key=lambda node: -max(each.share for each in slower[node].values()))
     ]
-    least = {name: next(iter(row.values())).least for name, row in found.items() if row}
+    least = {name: next(each.least for each in row.values() if each.share >= 0) for name, row in found.items()}
     return Fleet(kind, list(first), named, faster, least)
 
 
@@ -128,27 +131,47 @@ def compare(times: Times) -> dict[str, dict[str, Deviation]]:
     if not nodes:
         return {}
     measured = {name: distances_and_scale(list(times[name].values())) for name in nodes}
-    freedom = tail_freedom([z for distances, scale in measured.values() for z in scores(distances, scale)])
+    overall = overall_distances(nodes, {name: distances for name, (distances, _) in measured.items()})
     level = LEVEL / (2 * len(nodes))
+    freedom = freedom_of_benchmarks(nodes, measured, overall)
     found = {
         name: dict(zip(nodes[name], deviations_at(distances, scale, level, freedom), strict=True))
         for name, (distances, scale) in measured.items()
     }
-    overall = overall_distances(nodes, {name: distances for name, (distances, _) in measured.items()})
     if len(overall) >= FEWEST:
-        values = [math.exp(distance) for distance in overall.values()]
-        freedom = tail_freedom(list(overall.values()))
-        found[OVERALL] = dict(zip(overall, deviations(values, tests=2, freedom=freedom), strict=True))
+        distances, scale = list(overall.values()), distance_scale(list(overall.values()))
+        freedom = UNKNOWN_FREEDOM if len(distances) <= LARGEST_SIMULATED else FREEDOM_OF_MANY
+        found[OVERALL] = dict(zip(overall, deviations_at(distances, scale, LEVEL / 2, freedom), strict=True))
     return found
 
 
+def freedom_of_benchmarks(
+    nodes: Mapping[str, Sequence[str]],
+    measured: Mapping[str, tuple[Sequence[float], float]],
+    overall: Mapping[str, float],
+) -> float:
+    """How heavy the tails of all benchmarks together are.
+
+    The slow tail may be the heavier one, and is read off those machines that are not among the slowest tenth overall.
+    """
+    slowest = set(sorted(overall, key=lambda node: overall[node])[-(len(overall) // 10) :]) if len(overall) > 9 else ()
+    fast, slow = [], []
+    for name, (distances, scale) in measured.items():
+        z = scores(distances, scale)
+        fast += z
+        slow += [-each for node, each in zip(nodes[name], z, strict=True) if node not in slowest]
+    return min(tail_freedom(fast), tail_freedom(slow))
+
+
 def overall_distances(nodes: Mapping[str, Sequence[str]], distances: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Of each machine that ran at least half of the benchmarks: its median log distance from the median machine."""
+    """Of each machine that ran at least half of the benchmarks: its median log distance, against their median."""
     groups: dict[str, list[float]] = {}
     for name, row in distances.items():
         for node, distance in zip(nodes[name], row, strict=True):
             groups.setdefault(node, []).append(distance)
-    return {node: median(group) for node, group in groups.items() if 2 * len(group) >= len(distances)}
+    medians = {node: median(group) for node, group in groups.items() if 2 * len(group) >= len(distances)}
+    middle = median(medians.values()) if medians else 0.0
+    return {node: each - middle for node, each in medians.items()}
 
 
 def far_nodes(found: Mapping[str, Mapping[str, Deviation]]) -> tuple[dict[str, dict[str, Deviation]], list[str]]:
