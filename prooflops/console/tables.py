@@ -61,8 +61,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def fitted(rows: Sequence[Sequence[str]], width: int | None, *, text_column: bool = False) -> list[str]:
     """As `aligned`; where that is wider than `width`, with the head wrapped, and the widest columns, until it fits.
+
+    With `text_column` the last column is flush left, too.
 
     >>> fitted([["benchmark", "rate"], ["matmul of a large matrix", "1 GFLOP/s"]], 24)
     ['benchmark           rate', 'matmul of a    1 GFLOP/s', 'large matrix']
@@ -70,7 +72,7 @@ def fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     spare = (width or 0) - 2 * (len(widths) - 1)
     if width is None or sum(widths) <= spare:
-        return aligned(rows)
+        return aligned([[*row[:-1], row[-1].ljust(widths[-1])] for row in rows] if text_column else rows)
     head, body = rows[0], rows[1:]
     words = [max(map(len, cell.split()), default=0) for cell in head]
     widths = [max([word, *(len(row[column]) for row in body)]) for column, word in enumerate(words)]
@@ -78,13 +80,14 @@ def fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     while sum(widths) > spare and any(each > low for each, low in zip(widths, least, strict=True)):
         widest = max(range(len(widths)), key=lambda column: (widths[column] > least[column]) * widths[column])
         widths[widest] -= 1
+    left = (0, len(widths) - 1) if text_column else (0,)
     lines = []
     for row in rows:
         cells = [
             textwrap.wrap(cell, size, break_on_hyphens=True) or [""] for cell, size in zip(row, widths, strict=True)
         ]
         for parts in itertools.zip_longest(*cells, fillvalue=""):
-            padded = (part.ljust(size) if not column else part.rjust(size)
+            padded = (part.ljust(size) if column in left else part.rjust(size)
                       for column, (part, size) in enumerate(zip(parts, widths, strict=True)))  # fmt: skip
             lines.append("  ".join(padded).rstrip())
     return lines

@@ -88,7 +88,7 @@ def inference_section(inference: Inference, tokens: int, unit: str) -> Section:
 
 
 def sweep_section(sweep: Sweep) -> Section:
-    rows = [[sweep.argument, "predicted peak", "measured peak", "step", f"{sweep.unit}/s", ""]]
+    rows = [[sweep.argument, "predicted peak", "measured peak", "step", f"{sweep.unit or 'tokens'}/s", ""]]
     rows += [trial_row(trial) for trial in sweep.trials]
     remarks = [f"limit: {binary(sweep.limit_bytes)}, {sweep.limit_of}"]
     found = "none fits" if sweep.found is None else f"{sweep.argument}={sweep.found:,}"

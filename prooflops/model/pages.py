@@ -18,6 +18,7 @@ from prooflops.model import sections as own
 from prooflops.model.examination import Examination
 from prooflops.model.html import html
 from prooflops.model.sections import RULES, Section
+from prooflops.suite.report.terminal import width_of
 
 FACTS = ("inventory", "flops", "memory", "breakdown", "inference", "sweep")
 
@@ -125,8 +126,9 @@ def print_pages(terminal: pytest.TerminalReporter, examinations: Sequence[Examin
 
 
 def _print(terminal: pytest.TerminalReporter, sections: Sequence[Section]) -> None:
+    width = width_of(terminal)
     for section in sections:
         terminal.write_line("")
         terminal.write_line(section.title, bold=True)
-        for line in section.lines():
+        for line in section.lines(width and width - 2):
             terminal.write_line(f"  {line}")

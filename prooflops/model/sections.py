@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from prooflops.console.tables import aligned, engineering, share
+from prooflops.console.tables import engineering, fitted, share
 from prooflops.model.claims import DOES_NOT_APPLY, Answer
 from prooflops.model.examination import OVERHEAD, Inventory, MeasuredStep
 from prooflops.model.flop_difference import StepFlops
 from prooflops.model.memory import StepMemory
+from prooflops.suite.report.terminal import wrapped
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 LONGEST_LIST = 8
@@ -24,13 +25,10 @@ class Section:
     remarks: list[str]
     text_column: bool = False  # whether the last column is text, which is flush left
 
-    def lines(self) -> list[str]:
-        """The table aligned, then the remarks."""
-        rows = self.rows
-        if self.text_column:
-            width = max(len(row[-1]) for row in rows)
-            rows = [[*row[:-1], row[-1].ljust(width)] for row in rows]
-        return [line.rstrip() for line in (*aligned(rows), *self.remarks)]
+    def lines(self, width: int | None = None) -> list[str]:
+        """The table, then the remarks; of at most `width` columns, as far as wrapping goes."""
+        remarks = [line for remark in self.remarks for line in wrapped(remark, width, "  ")]
+        return [*fitted(self.rows, width, text_column=self.text_column), *remarks]
 
 
 def inventory_section(inventory: Inventory) -> Section:

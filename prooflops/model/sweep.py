@@ -31,6 +31,7 @@ class Trial:
     measured_bytes: int | None
     seconds: float | None = None  # of a step; None where it did not fit
     tokens: int = 0
+    unit: str = ""  # of the tokens
     why_not: str = ""
 
 
@@ -73,8 +74,8 @@ def sweep_of(user_model: UserModel, argument: str, limit: int | None = None) -> 
     found, larger = largest(peak, first, limit_bytes, growth, lambda: time.monotonic() - started < LONGEST_S)
     if larger is None:
         remarks.append(f"stopped after {LONGEST_S:.0f} s: a larger one may fit")
-    unit = user_model.fresh().tokens[1]
     rows = tuple(trials[size] for size in sorted(trials))
+    unit = next((trial.unit for trial in rows if trial.unit), "")  # none where not even the first fits
     return Sweep(argument, limit_bytes, limit_of, unit, rows, found, larger, predicted, "; ".join(remarks))
 
 
@@ -128,7 +129,7 @@ def tried(user_model: UserModel, argument: str, size: int, expected: int | None,
             return Trial(size, expected, measured_bytes)
         instance = model.fresh()
         seconds = min(measured.time(instance.step, model.device, warmup=1, rounds=2).times_s)
-        return Trial(size, expected, measured_bytes, seconds, instance.tokens[0])
+        return Trial(size, expected, measured_bytes, seconds, *instance.tokens)
     except torch.OutOfMemoryError:
         return Trial(size, expected, None, why_not="out of memory")
     except Exception as error:  # the user's code may have a largest size of its own

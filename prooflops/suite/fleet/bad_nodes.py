@@ -18,6 +18,7 @@ from prooflops.statistics.outliers import (
     LARGEST_SIMULATED,
     LEAST_SHARE,
     LEVEL,
+    TAIL,
     UNKNOWN_FREEDOM,
     Deviation,
     deviations_at,
@@ -160,7 +161,8 @@ def freedom_of_benchmarks(
         z = scores(distances, scale)
         fast += z
         slow += [-each for node, each in zip(nodes[name], z, strict=True) if node not in slowest]
-    return min(tail_freedom(fast), tail_freedom(slow))
+    reserve = 1 + 0.8 / math.sqrt(max(TAIL * len(fast), 1))  # two standard errors of how far so few values reach
+    return min(tail_freedom([reserve * each for each in side]) for side in (fast, slow))
 
 
 def overall_distances(nodes: Mapping[str, Sequence[str]], distances: Mapping[str, Sequence[float]]) -> dict[str, float]:

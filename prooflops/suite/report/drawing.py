@@ -23,7 +23,7 @@ SERIES = ("#0b6bcb", "#c2410c", "#0f766e", "#7c3aed", "#a16207", "#be185d", "#4d
 MARKERS = "osD^vPX*"  # with each colour a shape of its own
 
 LONGEST_LABEL = 30
-SHORT_RANGE = 300.0  # of an axis: with fewer powers of ten, 2 and 5 times each are labelled, too
+SHORT_RANGE = {"x": 30.0, "y": 300.0}  # of an axis: with fewer powers of ten, 2 and 5 times each are labelled, too
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -207,7 +207,7 @@ def log_axes(axes: Axes, x: str = "", y: str = "", **units: str) -> None:
         axis, (low, high) = getattr(axes, f"{name}axis"), getattr(axes, f"get_{name}lim")()
         axis.set_label_text(label)
         axis.set_minor_locator(NullLocator())
-        if high / low < SHORT_RANGE:
+        if high / low < SHORT_RANGE[name]:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         unit = units.get(f"{name}_unit")
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}") if unit is None else EngFormatter(unit))
