@@ -29,14 +29,14 @@ def pinned(packages: dict[str, str]) -> list[str]:
 @nox.session(python=PYTHONS)
 def gate(session: nox.Session) -> None:
     """The installed part without torch, as other projects have it."""
-    session.install("--only-binary=:all:", "pytest", "pytest-benchmark", "numpy", "scipy", "hypothesis")
+    session.install("--only-binary=:all:", "pytest", "pytest-benchmark", "numpy", "scipy", "hypothesis", "pyyaml")
     session.run("python", "-m", "pytest", *GATE, *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])
 def gate_oldest(session: nox.Session) -> None:
     """The same with the oldest packages, on the oldest Python."""
-    session.install("--only-binary=:all:", *pinned(OLDEST), "hypothesis", "tomli")
+    session.install("--only-binary=:all:", *pinned(OLDEST), "hypothesis", "tomli", "pyyaml")
     session.run("python", "-m", "pytest", *GATE, *session.posargs)
 
 
