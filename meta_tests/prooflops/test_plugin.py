@@ -117,6 +117,7 @@ def test_a_record_keeps_the_nearest_markers_and_why_its_run_ended_early(
     (plain_repo.root / "test_it.py").write_text(MARKED.replace("ENDING", ending))
     run = plain_repo.run("--gate-record", "main", *options)
     assert (run.code, run.output.count("1 failed")) == (code, int(code == 1)), run.output
+    assert "not stored as main: " in run.output
     (path,) = plain_repo.records()
     record = json.loads(path.read_text())
     assert record["prooflops"]["partial"] == why
@@ -131,4 +132,7 @@ def test_a_marker_with_what_no_marker_has_is_refused_with_its_test(plain_repo: F
     run = plain_repo.run("--gate-record", "main")
     assert run.code == pytest.ExitCode.USAGE_ERROR
     assert "test_it.py::test_sum: " in run.output, run.output
+    (plain_repo.root / "test_it.py").write_text(MARKED)
+    run = plain_repo.run("--gate-baseline", "missing")
+    assert (run.code, "passed" in run.output) == (pytest.ExitCode.USAGE_ERROR, False), "it was refused after the tests"
     assert not plain_repo.records()
