@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from accounting.models import GPT2_SMALL, DeepLinear, parameter_count
-from bench import test_training
+from bench import test_training, training
 from bench.models import reduced
 from bench.test_training import (
     assert_close,
@@ -50,6 +50,13 @@ def test_what_an_accelerator_trains_learns_at_its_width(name: str, layers: int) 
     work = ON_ACCELERATOR[name]
     few = replace(work.model, layers=layers)
     assert_it_learns(Step(Workload(few, batch=2, sequence=min(work.sequence, 16)), "fp32", CPU))
+
+
+@pytest.mark.prove
+def test_a_deep_linear_net_of_4096_diverged_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "WIDTH", 4096)  # 1e-3 at any width
+    with pytest.raises(AssertionError, match="should fall, but went"):
+        test_what_an_accelerator_trains_learns_at_its_width("deep-linear", 16)
 
 
 def test_the_memory_of_a_step_is_told_apart_by_what_it_is_for() -> None:

@@ -28,12 +28,13 @@ from meta_tests.conftest import ROOT, ChildRun, House, new_house
 from meta_tests.fake_card.api import plugged
 from meta_tests.fake_card.caching import MIB
 from meta_tests.fake_card.card import KERNEL_S, Card
-from meta_tests.fake_card.plugin import time_alone
+from meta_tests.fake_card.plugin import NOT_ON_MPS, time_alone
 from prooflops.machine import device as machine
 from prooflops.machine.caches import caches_of
 from prooflops.suite.sizing import Sizing
 from prooflops.suite.speed import Ratio, Speed
 from test_claims import conftest as claims
+from test_claims import strategies
 from test_claims import test_device as devices
 from test_claims import test_matmul as matmul
 from test_claims import test_storage as storage
@@ -314,3 +315,15 @@ def test_item_11_two_that_take_the_same_time_are_no_noise(card: Card) -> None:
     work = partial(torch.cuda._sleep, 10**8)
     with pytest.raises(pytest.fail.Exception, match=r"the ratio of times is 1\.00x"):
         Speed(card.device, lambda text: None).assert_slower(work, work, "one over the other", pairs=9)
+
+
+# ---- item 12: MPS ------------------------------------------------------------------------------------------------
+
+
+@as_it_was
+def test_item_12_claims_draw_the_dtypes_that_a_device_has(was: bool) -> None:
+    card = Card(kind="mps", memory_bytes=256 * MIB, refused=frozenset(NOT_ON_MPS))
+    old = patch.object(strategies, "has_dtype", lambda kind, dtype: True)
+    with plugged(card), old if was else nullcontext(), red(TypeError, "the MPS framework doesn't support it", was):
+        x = torch.ones(3, device=strategies.with_dtype(card.device), dtype=torch.float64)
+        assert strategies.in_fp64(x).tolist() == [1, 1, 1]

@@ -64,6 +64,13 @@ def findings(rows: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.prove
+def test_claims_about_modules_hold_on_mps(tmp_path: Path) -> None:
+    rows = counted(tmp_path, "--card-kind=mps", "--device=mps", "test_claims/test_module.py")
+    assert not (found := findings(rows)), "\n".join(found)
+    assert len(rows) > 20, "some have left"
+
+
+@pytest.mark.prove
 @pytest.mark.parametrize("file", BENCHMARKS)
 def test_the_quick_benchmarks_of_a_file_run_on_the_fake_card(tmp_path: Path, file: str) -> None:
     rows = counted(tmp_path, *SMALL, f"bench/{file}")
