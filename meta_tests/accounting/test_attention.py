@@ -78,6 +78,7 @@ def test_pairs_behind_a_cache_are_the_last_rows_of_the_mask(local):
 
 
 test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
+    (lambda: attention_pairs(4, pairs="causal", window=0), ValueError, ["window", "at least 1", "0"]),
     (lambda: attention_pairs(3, pairs="triangle"), ValueError, "pairs must be one of full, causal"),
     (lambda: attention_pairs(3, 2, pairs="causal"), ValueError, "key_length must be at least query_length"),
     (lambda: attention_pairs(3, 4, "causal", 2, "both sides"), ValueError, "key_length must be equal to query_length"),
