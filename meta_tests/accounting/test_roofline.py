@@ -214,6 +214,7 @@ def test_layer_norm_work_is_what_a_layer_norm_does_but_for_a_few_operations_a_ro
             y[r, i] = centred[i] * scale * weight[i] + bias[i]
     formula, counted = layer_norm_work((rows, length), "fp32"), machine.work(4)
     assert formula.bytes == counted.bytes, f"{formula.bytes=}, but should be {counted.bytes} [{rows=}, {length=}]"
+    assert layer_norm_work((), "fp32").bytes == 4 * 4, "of one number: in, out, weight, bias"
     a_few = 4 * rows  # its two divisions, ε and root
     assert counted.flops - formula.flops == a_few, f"{formula.flops=}, but should be {counted.flops} less {a_few}"
 
@@ -299,6 +300,7 @@ def test_utilisation_is_not_clipped_and_not_guessed():
 
 
 test_a_wrong_argument_is_named_in_the_error = refuses(
+    (lambda: Work(-1, 2), ValueError, "flops must be at least 0, got -1"),
     (lambda: arithmetic_intensity(1, 0), ValueError, "moved_bytes must be at least 1, got 0"),
     (lambda: arithmetic_intensity(-1, 1), ValueError, "flops must be at least 0, got -1"),
     (lambda: arithmetic_intensity(1.5, 1), TypeError, "flops must be an integer"),
