@@ -18,7 +18,7 @@ from prooflops.model import sections as own
 from prooflops.model.examination import Examination
 from prooflops.model.html import html
 from prooflops.model.sections import RULES, Section
-from prooflops.suite.report.terminal import width_of
+from prooflops.suite.report.terminal import width_of, wrapped
 
 FACTS = ("inventory", "flops", "memory", "breakdown", "inference", "sweep")
 
@@ -116,13 +116,18 @@ def print_pages(terminal: pytest.TerminalReporter, examinations: Sequence[Examin
             continue
         terminal.section("your model")
         for line in [examination.about["model"], *head(examination)]:
-            terminal.write_line(line)
+            _write(terminal, line)
         _print(terminal, found)
         page, facts = (path_of(examination, folder, suffix) for suffix in ("html", "json"))
-        terminal.write_line(f"page: {page} and .md  facts: {facts}")
+        _write(terminal, f"page: {page} and .md  facts: {facts}")
     if side_by_side := compared(examinations):
         terminal.section("your models")
         _print(terminal, side_by_side)
+
+
+def _write(terminal: pytest.TerminalReporter, line: str) -> None:
+    for part in wrapped(line, width_of(terminal), "  "):
+        terminal.write_line(part)
 
 
 def _print(terminal: pytest.TerminalReporter, sections: Sequence[Section]) -> None:
