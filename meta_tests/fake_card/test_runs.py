@@ -35,8 +35,9 @@ SAMPLE = {
     "test_claims/test_storage.py": "making_views_allocates or contiguous_copies",
     "bench/test_transfer.py": "to-host-pinned-non-blocking",
 }
-# Those of the benchmarks whose products a CPU has the time for.
-BENCHMARKS = sorted(path.name for path in (ROOT / "bench").glob("test_*.py"))
+ELSEWHERE = {"test_collectives.py", "test_user_model.py"}  # of several ranks, of a model that the run is given
+BENCHMARKS = sorted({path.name for path in (ROOT / "bench").glob("test_*.py")} - ELSEWHERE)
+# Those whose products a CPU has the time for.
 SMALL = ("--card-memory=1024", "-k", "not 2048 and not 4096 and not 8192 and not gpt2 and not llama3")
 LONGEST_S = 10 * 60  # that the default run may take on an H100
 
