@@ -21,7 +21,11 @@ STRICT = -W error -W default::pytest_benchmark.logger.PytestBenchmarkWarning
 # An older Python cannot even read setup_env.py, so its age is told here.
 AGE = import sys; sys.exit(sys.version_info < (3, 10) and "prooflops needs Python 3.10 or later, but " \
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
-# make test asks for a Python once, which costs an import of torch, and passes it on to its parts as READY_PYTHON.
+# make test asks for a Python once, which costs an import of torch, and passes it on to its parts as READY_PYTHON: by the
+# command line alone, as make puts that into the environment, where a make that a test starts would find it.
+ifneq ($(origin READY_PYTHON),command line)
+READY_PYTHON =
+endif
 ready = $(if $(READY_PYTHON),python="$(READY_PYTHON)","$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1)))
 
 # The longest first, so that none is left over at the end; few, as each imports torch and more for itself: 10 CPU seconds.
