@@ -24,6 +24,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional
 from torch.optim import optimizer as optimizers
 
+from accounting.predicted.fake_mode import FakeMode
+
 CHOICES = {
     "scaled_dot_product_attention": "flash in 16 bits, memory-efficient in 32, math in 64; never cuDNN's",
     "dropout": "one kernel, which keeps a mask of bools",
@@ -56,7 +58,7 @@ def can_fake_cuda() -> bool:
     return True
 
 
-class FakeCudaMode(FakeTensorMode):
+class FakeCudaMode(FakeMode):
     """Fake tensors on CUDA that report the meta device to C++."""
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

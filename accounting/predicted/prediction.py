@@ -24,6 +24,7 @@ from accounting.predicted.fake_cuda import (
     choices_of_cuda,
     foreach_takes_fake_tensors,
 )
+from accounting.predicted.fake_mode import FakeMode, copies_without_warning
 from accounting.predicted.ledger import Ledger
 from accounting.predicted.replay import PredictedBytes, replay
 from accounting.predicted.tracker import Tracker
@@ -157,7 +158,8 @@ def memory(
             if not has_device:
                 modes.enter_context(choices_of_cuda())
                 modes.enter_context(_autocast_refused())
-            modes.enter_context(FakeTensorMode() if has_device else FakeCudaMode())
+            modes.enter_context(copies_without_warning())
+            modes.enter_context(FakeMode() if has_device else FakeCudaMode())
             if device.type == "cpu":
                 modes.enter_context(_random_states_seen(ledger))
             tracker = modes.enter_context(Tracker(ledger, scratch))
