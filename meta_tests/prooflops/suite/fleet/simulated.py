@@ -93,10 +93,13 @@ def has_suspects(nodes: int, seed: int, spread: Spread) -> bool:
     return bool(far_nodes(compare({f"b{i}": dict(zip(names, row, strict=True)) for i, row in enumerate(times.T)}))[0])
 
 
+def seeds(fleets: int) -> range:
+    return range(FIRST_SEED, FIRST_SEED + fleets)
+
+
 def found(nodes: int, share: float, by: float, spread: Spread, fleets: int) -> tuple[Fleet, ...]:
     bad = max(round(nodes * share), 1) if share else 0
-    seeds = range(FIRST_SEED, FIRST_SEED + fleets)
-    return tuple(fleet("card", runs(nodes, bad, by, seed, spread)) for seed in seeds)
+    return tuple(fleet("card", runs(nodes, bad, by, seed, spread)) for seed in seeds(fleets))
 
 
 HEAD = [
@@ -108,7 +111,7 @@ HEAD = [
 @collector_off()
 def row(nodes: int, spread: Spread, healthy: int, with_bad: int) -> str:
     """Markdown: how many of so many healthy fleets have a machine named, and which share of bad ones is found."""
-    suspects = [seed for seed in range(FIRST_SEED, FIRST_SEED + healthy) if has_suspects(nodes, seed, spread)]
+    suspects = [seed for seed in seeds(healthy) if has_suspects(nodes, seed, spread)]
     confirmed = sum(bool(fleet("card", runs(nodes, 0, 0.0, seed, spread)).bad) for seed in suspects)
     hits, wrong = [], 0
     for by in (0.03, 0.05, 0.10):
