@@ -73,7 +73,8 @@ class StepFlops:
         return self if other == 0 else NotImplemented  # where sum() starts
 
     def __mul__(self, times: int) -> StepFlops:
-        return StepFlops(*(validated_int("times", times) * flops for flops in astuple(self)))
+        n = validated_int("times", times)
+        return StepFlops(*(n * flops for flops in astuple(self)))
 
     __rmul__ = __mul__
 

@@ -165,8 +165,10 @@ class Format:
         return self.decode(self.encode(value, overflow))
 
     def _nearest_magnitude(self, magnitude: float) -> int:
-        if magnitude == 0 or math.isinf(magnitude):
-            return self.max_pattern + 1 if magnitude else 0
+        if magnitude == 0:
+            return 0
+        if math.isinf(magnitude):
+            return self.max_pattern + 1
         least_exponent = 1 - self.bias if self.subnormals else -self.bias
         exponent = max(math.frexp(magnitude)[1] - 1, least_exponent)
         # Scaling up is exact, and scaling down ends at 2**fraction_bits or more: round() sees the true significand.

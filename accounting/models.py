@@ -93,8 +93,9 @@ def parameter_counts(model: Model) -> dict[str, int]:
     >>> parameter_counts(GPT2_SMALL)["embedding"], sum(parameter_counts(GPT2_SMALL).values())
     (38597376, 124439808)
     """
-    stored = _stored(model)
-    parts = {each.part: sum(other.parameters for other in stored if other.part == each.part) for each in stored}
+    parts: Counter[str] = Counter()
+    for each in _stored(model):
+        parts[each.part] += each.parameters
     return {part: parameters for part, parameters in parts.items() if parameters}
 
 

@@ -290,7 +290,8 @@ def device_activation_bytes(
         part = tensor.part if tensor.part in kept else "layers"
         kept[part] += -(-size // (split.context * (split.tensor if shared else 1)))
     layer, chunk = kept["layers"] // model.layers, split.stage_layers(model)[0] // split.interleaved
-    ends = kept["embedding"] * min(split.micro_batches, split.pipeline) + kept["head"] * (split.pipeline == 1)
+    ends = kept["embedding"] * min(split.micro_batches, split.pipeline)
+    ends += kept["head"] if split.pipeline == 1 else 0
     if recompute != "full":
         return ends + split.chunks_in_flight * chunk * layer
     tokens = rows * sequence // (split.context * (split.tensor if split.sequence else 1))

@@ -302,10 +302,15 @@ class Parts:
 
     def _changed(self, shift: int, layers: int, block_end: int | None = None) -> Parts:
         def changed(parts: tuple[AnyPart, ...]) -> tuple[AnyPart, ...]:
-            ends = (max(each.block_end, each.place) + shift if block_end is None else block_end for each in parts)
             return tuple(
-                replace(each, place=each.place + shift, layers=each.layers * layers, block_end=end)
-                for each, end in zip(parts if layers else (), ends, strict=False)
+                replace(
+                    each,
+                    place=each.place + shift,
+                    layers=each.layers * layers,
+                    block_end=max(each.block_end, each.place) + shift if block_end is None else block_end,
+                )
+                for each in parts
+                if layers
             )
 
         return Parts(changed(self.linear_maps), changed(self.attentions), changed(self.other_parameters))

@@ -84,7 +84,8 @@ def transformer_from_config(config: Mapping[str, Any] | str | Path) -> Transform
     >>> transformer_from_config(llama).gated, transformer_from_config(llama | {"attention_bias": True}).qkv_bias
     (True, True)
     """
-    parts, c = from_config(config, text_only=True), Config(_content(config))
+    content = _content(config)
+    parts, c = from_config(content, text_only=True), Config(content)
     options = MODEL_TYPES.get(c.type, {"build": ""})
     norm, sparse = options.get("norm", "rmsnorm"), options.get("sparse", False)
     with suppress(ValueError):  # a key that a Transformer needs, or sizes that it cannot have
