@@ -51,6 +51,12 @@ def test_every_family_is_built_from_a_public_model():
     assert {row["config"]["model_type"] for row in MODELS.values()} | elsewhere == MODEL_TYPES.keys()
 
 
+def test_at_least_25_public_models_have_the_sizes_of_the_released_file():
+    held = [row for row in MODELS.values() if row.keys() & {"copied_from", "compared_with"}]
+    assert len(held) >= 25
+    assert len({row["config"]["model_type"] for row in held}) >= 12
+
+
 def test_multi_token_prediction_is_added_on_demand():
     row = MODELS["deepseek-ai/DeepSeek-V3"]
     whole = from_config(row["config"], multi_token_prediction=True)
