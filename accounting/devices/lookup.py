@@ -69,11 +69,11 @@ def device_called(name: str) -> Accelerator:
 
 def _rows_called(name: str) -> list[Accelerator]:
     """The rows that a person's name fits: one whose label or name it is, or else all that have its words."""
-    wanted = _words(validated_instance("device", name, str))
+    wanted = _words(validated_instance("device", name, str).partition(":")[0])  # gfx942:sramecc+:xnack-
     same = [row for row in ROWS if "".join(wanted) in {"".join(_words(each)) for each in (row.label, *row.names)}]
     if same or not wanted:
         return same
-    words = {row.label: _words(" ".join((row.label, *row.names, row.unit))) for row in ROWS}
+    words = {row.label: _words(" ".join((row.label, *row.names, row.unit, row.arch))) for row in ROWS}
     return [row for row in ROWS if all(any(_fits(word, each) for each in words[row.label]) for word in wanted)]
 
 

@@ -122,6 +122,7 @@ def test_what_torch_does_not_run_on_has_no_name_of_torch():
         ("GeForce RTX 3080 12GB", None),
         ("AMD Instinct MI300X OAM", "MI300X"),
         ("AMD Instinct MI250X / MI250", ["MI250X", "MI250"]),
+        ("gfx942:sramecc+:xnack-", ["MI300A", "MI300X", "MI325X"]),
         ("Gaudi 3", "Gaudi 3"),
         ("Trainium 2", "Trainium2"),
         ("Google TPU v5e", "TPU v5e"),
