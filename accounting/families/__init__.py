@@ -6,6 +6,7 @@ from accounting.families.layers import (
     convolution,
     delta_rule,
     embedding,
+    head,
     latent_attention,
     linear,
     mixture,
@@ -34,6 +35,6 @@ from accounting.families.networks import (
 __all__ = [
     "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "Built", "DeepLinear", "Transformer",
     "attention", "convolution", "delta_rule", "diffusion_transformer", "embedding", "encoder", "from_config",
-    "latent_attention", "linear", "mixture", "mlp", "multi_token", "other", "selective_scan", "state_space",
+    "head", "latent_attention", "linear", "mixture", "mlp", "multi_token", "other", "selective_scan", "state_space",
     "transformer_from_config", "vision_transformer", "with_adapters",
 ]  # fmt: skip

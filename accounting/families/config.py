@@ -61,8 +61,12 @@ def from_config(
                 "the part that handles text, alone"
             )
         values = Config({"model_type": f"{values.type}_text", **_content(values("text_config"))})
+    if "model_type" not in values.values:
+        raise ValueError(f"config must have 'model_type', the name of its family, got {', '.join(values.values)}")
     options = dict(MODEL_TYPES[validated_choice("model_type", values.type, MODEL_TYPES)])
     values.read.update(options.pop("ignored", ()))  # of no matter to this family, or to layers that it need not have
+    for key, value in options.pop("fixed", {}).items():  # what the family's code has whatever the config says
+        values.only(key, value)
     model = BUILDERS[options.pop("build", "decoder")](values, **options)
     ahead = values("num_nextn_predict_layers", default=0)
     if multi_token_prediction and ahead:
@@ -114,6 +118,11 @@ def transformer_from_config(config: Mapping[str, Any] | str | Path) -> Transform
 def _content(config: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
     if isinstance(config, Mapping):
         return config
-    path = Path(config if isinstance(config, Path) else validated_instance("config", config, str))
-    text = (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
-    return validated_instance("config", json.loads(text), dict)
+    if not isinstance(config, (str, Path)):
+        raise TypeError(f"config must be a mapping or the path of a config.json, got a {type(config).__name__}")
+    path = Path(config)
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        return validated_instance("config", json.loads(path.read_text(encoding="utf-8")), dict)
+    except ValueError as error:
+        raise ValueError(f"config must be JSON, got {path}: {error}") from None

@@ -11,6 +11,7 @@ from accounting.families.layers import (
     attention,
     delta_rule,
     embedding,
+    head,
     latent_attention,
     linear,
     mixture,
@@ -190,4 +191,4 @@ def decoder(
         length = c(positions)
         model |= other("positions", (length + unused_positions) * dim, looked_up=True, longest=length)
     model += stack(layers, lambda place: LAYERS[layer](c, place, norm=each, **options)) + each
-    return model + linear("head", dim, vocab_size, copies=0 if tied else 1, bias=c.flag(head_bias))
+    return model + head(dim, vocab_size, tied=tied, bias=c.flag(head_bias))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accounting.families.config_values import Config, kind, stack, widths
-from accounting.families.layers import attention, convolution, embedding, linear, mlp, other
+from accounting.families.layers import attention, convolution, embedding, head, linear, mlp, other
 from accounting.families.networks import encoder, vision_transformer
 from accounting.parts import Parts, Rows
 
@@ -13,8 +13,6 @@ from accounting.parts import Parts, Rows
 def bert(c: Config, *, offset: int = 0) -> Parts:
     """Encoder of tokens; with the head of a masked language model, or without it the pooler."""
     dim, heads, *_ = widths(c)
-    c.only("position_embedding_type", "absolute")
-    c.only("tie_word_embeddings", True)
     length = c("max_position_embeddings")
     masked = any("MaskedLM" in name or "PreTraining" in name for name in c("architectures", default=["MaskedLM"]))
     first = embedding(c("vocab_size"), dim) | other("positions", length * dim, looked_up=True, longest=length - offset)
@@ -24,7 +22,7 @@ def bert(c: Config, *, offset: int = 0) -> Parts:
     if not masked:
         return first + layers + linear("head", dim, dim, "pooler", bias=True, rows=1)
     last = linear("head", dim, dim, "transform", bias=True) + other("norms", 2 * dim)
-    return first + layers + last + linear("head", dim, c("vocab_size"), copies=0) + other("head", c("vocab_size"))
+    return first + layers + last + head(dim, c("vocab_size"), tied=True, bias=True)
 
 
 def modern_bert(c: Config) -> Parts:
@@ -32,7 +30,6 @@ def modern_bert(c: Config) -> Parts:
     dim, heads, *_ = widths(c)
     norm, bias = other("norms", dim * (1 + c.flag("norm_bias"))), c.flag("attention_bias")
     half, every = c("local_attention") // 2, c("global_attn_every_n_layers", default=3)
-    c.only("tie_word_embeddings", True)
 
     def layer(place: int) -> Parts:
         local = kind(c, place) == "sliding_attention" if kind(c, place) else place % every != 0
@@ -46,14 +43,14 @@ def modern_bert(c: Config) -> Parts:
 
     model: Parts = embedding(c("vocab_size"), dim) + norm + stack(c("num_hidden_layers"), layer) + norm
     model += linear("head", dim, dim, "transform", bias=c.flag("classifier_bias")) + norm
-    return (
-        model
-        + linear("head", dim, c("vocab_size"), copies=0)
-        + other("head", c("vocab_size") * c.flag(["decoder_bias", True]))
-    )
+    return model + head(dim, c("vocab_size"), tied=True, bias=c.flag(["decoder_bias", True]))
 
 
 def t5(c: Config) -> Parts:
+    """T5, and where `tie_word_embeddings` is False (T5 1.1, Flan) with the head that the released weights have.
+
+    The code in transformers 5 takes such a head for tied until it loads these weights.
+    """
     dim, heads, width, layers = c("d_model"), c("num_heads"), c("d_kv"), c("num_layers")
     gated = c("is_gated_act", default=str(c("feed_forward_proj", default="relu")).startswith("gated"))
     norm, buckets = other("norms", dim), other("attention", c("relative_attention_num_buckets") * heads)
@@ -65,7 +62,7 @@ def t5(c: Config) -> Parts:
     decoding = norm + attention(dim, heads, width) + norm + attention(dim, heads, width, keys="source", causal=False)
     model: Parts = embedding(c("vocab_size"), dim) + (buckets + layers * encoding + norm)
     model += buckets + c("num_decoder_layers", default=layers) * (decoding + thinking("tokens")) + norm
-    return model + linear("head", dim, c("vocab_size"), copies=0 if c("tie_word_embeddings", default=True) else 1)
+    return model + head(dim, c("vocab_size"), tied=c("tie_word_embeddings", default=True))
 
 
 def speech_or_text(c: Config) -> Parts:
@@ -73,7 +70,9 @@ def speech_or_text(c: Config) -> Parts:
     dim, whisper = c("d_model"), c.type == "whisper"
     c.only("num_hidden_layers", c("encoder_layers"))
     norm = other("norms", 2 * dim)
-    model: Parts = embedding(c("vocab_size"), dim)
+    tied = c("tie_word_embeddings", default=True)
+    # Untied, BART's encoder and decoder have a table each, beside one that nothing reads.
+    model: Parts = embedding(c("vocab_size") * (1 if tied or whisper else 3), dim)
     if whisper:
         source, target, mels = c("max_source_positions"), c("max_target_positions"), c("num_mel_bins")
         model |= convolution("input", mels, dim, 3, 2 * source, bias=True) + convolution(
@@ -98,7 +97,7 @@ def speech_or_text(c: Config) -> Parts:
     encoding = layer("encoder", rows, attend("encoder", rows=rows, causal=False))
     decoding = layer("decoder", "tokens", attend("decoder"), attend("decoder", keys=rows, causal=False))
     model += c("encoder_layers") * encoding + ends + c("decoder_layers") * decoding + ends
-    return model + linear("head", dim, c("vocab_size"), copies=0 if c("tie_word_embeddings", default=True) else 1)
+    return model + head(dim, c("vocab_size"), tied=tied)
 
 
 # Images
@@ -110,7 +109,6 @@ def _classes(c: Config) -> int:
 
 def vit(c: Config) -> Parts:
     dim, heads, *_ = widths(c)
-    c.only("qkv_bias", True)
     patches, elements = (c("image_size") // c("patch_size")) ** 2, c("num_channels") * c("patch_size") ** 2
     return vision_transformer(
         dim, c("num_hidden_layers"), heads, c("intermediate_size"), patches, elements, _classes(c)

@@ -40,6 +40,20 @@ def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
 
 
 @checked
+def head(dim: int, vocab_size: int, *, tied: bool = False, bias: bool = False) -> Parts:
+    """Logits from the last state: by the embedding's own matrix where `tied`, which stores a bias alone.
+
+    >>> for tied in (False, True):
+    ...     maps, others = (parts := head(768, 50257, tied=tied, bias=True)).linear_maps, parts.other_parameters
+    ...     sum(each.parameters for each in (*maps, *others))
+    38647633
+    50257
+    """
+    maps = linear("head", dim, vocab_size, copies=0 if tied else 1, bias=bias and not tied)
+    return maps | other("head", vocab_size * (bias and tied))
+
+
+@checked
 def attention(
     dim: int,
     heads: int,

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from accounting.checks import checked, validate_fields, validated_choice, validated_int
-from accounting.families.layers import attention, convolution, embedding, linear, mixture, mlp, other
+from accounting.families.layers import attention, convolution, embedding, head, linear, mixture, mlp, other
 from accounting.parts import LinearMaps, Mixing, OtherParameters, Parts, Rows
 
 NORMS = ("layernorm", "rmsnorm")
@@ -78,7 +78,7 @@ def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
     [('mtp', 102760448), ('head', 0)]
     """
     joined = other("norms", 3 * dim) + linear("mtp", 2 * dim, dim)
-    return joined + layer + linear("head", dim, vocab_size, copies=0)
+    return joined + layer + head(dim, vocab_size, tied=True)
 
 
 @checked
@@ -239,9 +239,9 @@ class Transformer(Built):
             thinking = mixture(self.dim, self.hidden, self.experts, self.active_experts, **options)
         else:
             thinking = mlp(self.dim, self.hidden, **options)
-        head = linear("head", self.dim, self.vocab_size, copies=0 if self.tied_embedding else 1)
         first = embedding(self.vocab_size, self.dim, self.learned_positions)
-        return first + self.layers * (norm + attending + norm + thinking) + norm + head
+        last = norm + head(self.dim, self.vocab_size, tied=self.tied_embedding)
+        return first + self.layers * (norm + attending + norm + thinking) + last
 
 
 # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", table 2; widths as in the released weights

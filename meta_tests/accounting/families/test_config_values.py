@@ -32,6 +32,19 @@ def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, me
         from_config(LLAMA | changed)
 
 
+def test_what_is_no_config_is_refused_with_what_one_is(tmp_path):
+    (path := tmp_path / "config.json").write_text('{"model_type": ')
+    with pytest.raises(ValueError, match=r"config must be JSON, got .*config\.json: Expecting value: line 1 column 16"):
+        from_config(path)
+    with pytest.raises(ValueError, match=r"config must have .model_type., the name of its family, got hidden_size$"):
+        from_config({"hidden_size": 8})
+    with pytest.raises(TypeError, match=r"config must be a mapping or the path of a config\.json, got a list"):
+        from_config([LLAMA])
+    path.write_text("[1]")
+    with pytest.raises(TypeError, match=r"config must be a dict, got \[1\] of type list"):
+        from_config(path)
+
+
 def test_what_any_model_may_say_of_its_origin_and_of_generation_is_no_matter():
     said = {
         "prefix": "</s>",
