@@ -1,6 +1,8 @@
 """Every planted fault turns the claims it names red. They run in a process of their own while other tests go on."""
 
 import importlib
+import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ import pytest
 
 from meta_tests.conftest import ROOT, pytest_collection_modifyitems
 from meta_tests.faults import FAULTS, TOPICS, Fault, generated
+from meta_tests.faults import __main__ as running
 from prooflops.suite.registry import load_registry
 
 for topic in [*TOPICS, "generated"]:
@@ -27,6 +30,16 @@ def test_a_planted_fault_turns_the_claims_it_names_red(
         pytest.skip(f"{planted.name} cannot turn {', '.join(result['unnoticed'])} red here: {why}")
     assert not result["unnoticed"], f"{planted.name} went unnoticed by {result['unnoticed']}:\n{result['output']}"
     assert result["exit"] == 1, result["output"]
+
+
+def test_a_test_that_loops_under_a_fault_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "LONGEST_S", 0.05)
+    limited = running.Shortcuts().pytest_runtest_call()
+    next(limited)
+    with pytest.raises(TimeoutError, match=r"takes more than 0\.05 s"):
+        time.sleep(60)
+    limited.close()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("quick", [True, False])

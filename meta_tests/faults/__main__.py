@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import functools
 import importlib
 import io
 import json
+import signal
 import sys
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,9 @@ from prooflops.suite.verdicts import RED
 ROOT = Path(__file__).resolve().parents[2]
 TRIES = 3  # for a fault that a claim about speed must notice: on a busy machine noise can hide it
 NOISE = "noise"
+# A fault may have a test loop for ever: after the first time it ends with an error, which whoever catches that meets
+# again after each of the second. A run that even this does not end takes all with it after the third.
+LONGEST_S, AGAIN_S, LONGEST_RUN_S = 120.0, 5.0, 1200.0
 NO_FAULT = Fault(topic="", name="nothing is planted", turns_red=(), plant=lambda patch: None)
 
 
@@ -51,6 +57,19 @@ class Shortcuts:
         claims = set(claims_of(item))
         if claims and claims <= self.red:
             pytest.skip("each claim of this test is red already")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
+        def end(*_: object) -> None:
+            raise TimeoutError(f"with this fault planted the test takes more than {LONGEST_S:g} s")
+
+        before = signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, LONGEST_S, AGAIN_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_benchmark_generate_machine_info(self) -> dict[str, Any]:
@@ -95,7 +114,9 @@ def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> d
         arguments += ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
         output = io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            faulthandler.dump_traceback_later(LONGEST_RUN_S, exit=True, file=sys.__stderr__)
             code = pytest.main(arguments, plugins=[Shortcuts(), red])
+            faulthandler.cancel_dump_traceback_later()
         file = Path(folder) / "partial" / "verdicts.json"
         rows = json.loads(file.read_text())["claims"] if file.exists() and not tests else red.rows
     return {"exit": int(code), "rows": {row["id"]: row for row in rows}, "output": output.getvalue()}
