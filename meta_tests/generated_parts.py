@@ -10,12 +10,14 @@ import importlib
 import json
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from meta_tests import page_tables
+from meta_tests import healthy, page_tables
 from meta_tests.browser import chromium
 from meta_tests.conftest import ROOT, recorded
 from meta_tests.faults import FAULTS, TOPICS, generated
+from meta_tests.prooflops import trials
 from meta_tests.prooflops.suite.report.evidence_record import evidence_folder, evidence_record
 from prooflops.console.tables import aligned, markdown_table
 from prooflops.suite.registry import load_registry
@@ -105,32 +107,24 @@ def evidence() -> str:
         ["mutants, by room", mutants(), "`python -m meta_tests.mutants --record`"],
         ["whole healthy runs kept, and tests red in them", f"{len(runs)}: {sum(run['red'] for run in runs)} red",
          "`make evidence`"],
-        ["healthy runs of a part of the claims", *kept("healthy_runs.txt")],
+        ["healthy runs of all claims", *kept("healthy_runs.txt", healthy.summary)],
         ["runs of the gate on unchanged code that alarm", "[gate.md](gate.md#false-alarms)", "`make gate-study`"],
         ["healthy fleets with a machine named", "[many-machines.md](many-machines.md#how-often-it-is-right)",
          "`python -m meta_tests.prooflops.suite.fleet.simulated`"],
         ["writers killed at random moments, records lost", "said by the command, not kept",
          "`python -m meta_tests.prooflops.history.stress_history_writers 200`"],
-        ["runs killed or in hostile surroundings", *kept("trials.txt")],
+        ["runs killed or in hostile surroundings", *kept("trials.txt", trials.summary)],
         ["versions of the gate tried", *kept("versions.txt")],
         ["versions tried", "[validate.md](validate.md#which-python-which-torch)", "`make test`"],
     ]  # fmt: skip
     return "\n".join(markdown_table(rows))
 
 
-def kept(name: str) -> tuple[str, str]:
-    """What a file in recorded/ says, and the command that its first line names, with how much of it ran.
-
-    Of the runs that were killed the sum, and the end of the line where they all have the same.
-    """
+def kept(name: str, summary: Callable[[list[str]], str] = "; ".join) -> tuple[str, str]:
+    """What a file in recorded/ says, and the command that its first line names, with how much of it ran."""
     first, *lines = (ROOT / "meta_tests" / "recorded" / name).read_text(encoding="utf-8").strip().splitlines()
-    kills = [found for line in lines if (found := re.fullmatch(r"SIG\w+ \w+: (\d+) of \d+ while at work; (.+)", line))]
-    if kills:
-        others = [line.partition(":")[0] for line in lines if not line.startswith("SIG")]
-        ends = "; ".join(dict.fromkeys(kill[2] for kill in kills))
-        lines = [f"{sum(int(kill[1]) for kill in kills)} killed while at work: {ends}", f"tried: {', '.join(others)}"]
     command, _, part = first.removeprefix("# ").replace("`", "").partition("; ")
-    return "; ".join(lines), f"`{command}`" + (f"; {part}" if part else "")
+    return summary(lines), f"`{command}`" + (f"; {part}" if part else "")
 
 
 def mutants() -> str:

@@ -234,8 +234,8 @@ def test_rounds_without_their_flush_are_noticed(flush: cache.Flush) -> None:
 class Moment:
     """A reading of a clock that logs when it is taken, and when somebody waits for it."""
 
-    def __init__(self, log: list[str]) -> None:
-        self._log, self._at = log, perf_counter()
+    def __init__(self, log: list[str], now: float) -> None:
+        self._log, self._at = log, now
         log.append("event")
 
     def __sub__(self, earlier: Moment) -> float:
@@ -245,9 +245,10 @@ class Moment:
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
 def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_call(
-    monkeypatch: pytest.MonkeyPatch, mode: str
+    monkeypatch: pytest.MonkeyPatch, one_clock: Any, mode: str
 ) -> None:
     log: list[str] = []
+    now, pass_time, _ = one_clock([2e-3])
 
     class Flush(cache.Flush):
         check = None
@@ -263,11 +264,12 @@ def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_
 
     def kernel() -> None:
         log.append("kernel")
-        sleep(1e-3)
+        pass_time()
 
-    run = Measure(
-        Rounds(lambda: Moment(log)), torch.device("cuda"), SHORT, timer=lambda: Moment(log), flush=lambda: flush
-    )
+    def timer() -> Moment:
+        return Moment(log, now())
+
+    run = Measure(Rounds(timer), torch.device("cuda"), SHORT, timer=timer, flush=lambda: flush)
     pedantic = run._benchmark.pedantic
     run._benchmark.pedantic = lambda *arguments, **options: (log.clear(), pedantic(*arguments, **options))
     run.median_s(kernel, cache=mode)

@@ -43,6 +43,7 @@ def test_c{n}(part):
 GATE = ("--gate", "--gate-versus=HEAD", "--gate-min-effect=90%", "--gate-allow-inconclusive")
 SPACED = "a folder with ümlauts"
 GIB = 2**30
+UNHARMED = "nothing lost, broken or called whole"
 
 
 def limited(kind: int, most: int) -> Callable[[], None]:
@@ -178,9 +179,7 @@ def kill_runs(root: Path, kills: int, seed: str, say: Callable[[str], object] = 
         took_s = 15.0 if kind == "evidence" else trials.whole(kind)[1]
         for number in (signal.SIGINT, signal.SIGKILL):
             hit = sum(trials.killed(kind, number, took_s) for _ in range(kills))
-            found[f"{number.name} {kind}"] = (
-                f"{hit} killed at work, of {kills} tries; nothing lost, broken or called whole"
-            )
+            found[f"{number.name} {kind}"] = f"{hit} of {kills} while at work; {UNHARMED}"
             say(f"{number.name} {kind}: {found[f'{number.name} {kind}']}")
     trials.whole("evidence")
     assert trials.evidence().keys() >= {f"test_claims/test_demo.py::test_c{n}[{p}]" for n in range(4) for p in range(3)}
@@ -205,6 +204,15 @@ def run_where_little_works(root: Path, say: Callable[[str], object] = print) -> 
     assert len(records.summaries(trials.house.root / ".prooflops" / "history", ())) == before + 2
     found["two runs at once"] = "both records and a whole report"
     return found
+
+
+def summary(lines: list[str]) -> str:
+    """What the kept lines show: of the runs that were killed the sum, of the conditions the names."""
+    kills = [line for line in lines if line.startswith("SIG")]
+    hit = sum(int(line.partition(": ")[2].split()[0]) for line in kills)
+    others = ", ".join(line.partition(":")[0] for line in lines if line not in kills)
+    assert all(line.endswith(UNHARMED) for line in kills), "a trial that shows anything else ends with an error"
+    return f"{hit} killed while at work: {UNHARMED}; tried: {others}"
 
 
 def main() -> None:

@@ -19,17 +19,21 @@ from prooflops.statistics.plan import LOOKS
 
 TESTS = """
 import tracemalloc
+from collections import deque
 import pytest
 
-class Calls(list):
+class Calls(deque):  # a list that grows in the traced call counts whole, and that of a fast machine is long
     def __call__(self, block=1000):
         self.append(tracemalloc.is_tracing())
         return bytearray(block)
 
 def test_plain(benchmark):
-    calls = Calls()
-    assert len(benchmark(calls, 100_000)) == 100_000
-    assert calls.pop() and not any(calls)
+    calls = [0, 0]  # not traced, traced: a list of thousands might grow in the traced call and be counted with it
+    def make(block):
+        calls[tracemalloc.is_tracing()] += 1
+        return bytearray(block)
+    assert len(benchmark(make, 100_000)) == 100_000
+    assert calls[0] and calls[1] == 1
 
 def test_by_keyword(benchmark):
     assert benchmark(function_to_benchmark=dict, function=1, figures=2) == {"function": 1, "figures": 2}
@@ -37,17 +41,17 @@ def test_by_keyword(benchmark):
 def test_pedantic(benchmark):
     calls = Calls()
     benchmark.pedantic(calls, rounds=5, warmup_rounds=2)
-    assert calls == [False] * 7
+    assert [*calls] == [False] * 7
 
 def test_pedantic_iterations(benchmark):
     calls = Calls()
     benchmark.pedantic(target=calls, args=(50_000,), rounds=2, iterations=3)
-    assert calls == [*[False] * 6, True]
+    assert [*calls] == [*[False] * 6, True]
 
 def test_pedantic_warm_up(benchmark):
     calls, made = Calls(), []
     benchmark.pedantic(calls, setup=lambda: made.append(1), rounds=2, warmup_rounds=4)
-    assert calls == [False, False, True, False, False, False] and len(made) == 6
+    assert [*calls] == [False, False, True, False, False, False] and len(made) == 6
 
 def test_generator(benchmark):
     benchmark(lambda: (number for number in range(9)))

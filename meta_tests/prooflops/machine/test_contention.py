@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,8 @@ from prooflops.machine import contention
 from prooflops.machine.contention import Watch, label_contention
 
 QUIET = {"others_cores": 0.02, "steal": 0.0, "involuntary_switches_per_s": 2.0}
-BUSY_LOOP = "import sys\nsys.stdout.write('x'); sys.stdout.flush()\nwhile True: pass"
 WORK = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\ninput()"  # and lives on
 
 
 @contextmanager
@@ -82,9 +82,8 @@ def test_a_process_that_this_one_started_is_its_own_work() -> None:
     spent = contention._own_s()[0] - before
     assert abs(spent - 0.15) < 0.05, f"{spent:.2f} s are counted of 0.15 s of work"
     before, _ = contention._own_s()
-    with child(BUSY_LOOP):
-        time.sleep(0.4)
-        assert contention._own_s()[0] - before > 0.05, "the CPU time of a living child should count as its parent's"
+    with child(HAS_WORKED):
+        assert contention._own_s()[0] - before > 0.25, "the CPU time of a living child should count as its parent's"
 
 
 def test_what_a_child_waited_for_stays_its_work() -> None:
@@ -109,9 +108,11 @@ def own_work_of_a_rank(ranks: str, meanwhile: Callable[[], object], work: str = 
 
 
 def test_the_other_ranks_of_a_job_are_no_rivals() -> None:
-    with child(BUSY_LOOP):
-        in_a_job, by_itself = (own_work_of_a_rank(ranks, lambda: time.sleep(0.4)) for ranks in ("2", "1"))
-    assert in_a_job > 0.05, f"a busy rank beside an idle one: {in_a_job:.2f} s are counted as the job's"
+    with ExitStack() as living:
+        in_a_job, by_itself = (
+            own_work_of_a_rank(ranks, lambda: living.enter_context(child(HAS_WORKED))) for ranks in ("2", "1")
+        )
+    assert in_a_job > 0.25, f"a rank that worked for 0.3 s beside an idle one: {in_a_job:.2f} s are counted"
     assert by_itself < 0.05, f"a process that is no rank counts {by_itself:.2f} s of another's work as its own"
 
 
