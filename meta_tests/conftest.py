@@ -50,10 +50,11 @@ def recorded(name: str) -> dict[str, str]:
 
 @dataclass
 class ChildRun:
-    """The exit code and output of a child run of pytest, and the verdicts it reported."""
+    """The exit code and output of a child run of pytest, when it ended, and the verdicts it reported."""
 
     code: int
     output: str
+    ended: float = 0.0
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -79,7 +80,8 @@ def run_pytest(folder: Path, *arguments: str, path: Path | str = "", **variables
 
 
 SUITE = "torch, torch._dynamo, scipy.stats, jinja2"  # what the suite's plugins and an optimizer of torch import
-# Reads folder, environment, lines of arguments and a folder for the results; runs pytest for each line in a fork.
+# Reads a folder, environments, lines of arguments and a folder for results; forks for each environment, side by side,
+# and each fork runs pytest for each line.
 FORKS = """
 import contextlib, gc, io, json, os, shlex, signal, sys
 import pytest, {imported}
@@ -87,9 +89,14 @@ with contextlib.redirect_stdout(io.StringIO()):  # imports pytest's plugins
     pytest.main(["--version", "--version", "--noconftest", "-c", os.devnull, *{plugins}])
 gc.freeze()  # pytest collects garbage five times at each end: not among all that has been imported
 for request in sys.stdin:
-    folder, environment, lines, results = json.loads(request)
-    if child := os.fork():
-        print(os.waitpid(child, 0)[1], flush=True)
+    folder, environments, lines, results = json.loads(request)
+    children = []
+    for fork, environment in enumerate(environments):
+        children.append(os.fork())
+        if not children[-1]:
+            break
+    else:
+        print(*[os.waitpid(child, 0)[1] for child in children], flush=True)
         continue
     signal.alarm(600)
     os.chdir(folder)
@@ -97,7 +104,7 @@ for request in sys.stdin:
     os.environ.update(environment)
     sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
     for number, line in enumerate(lines):
-        with open(f"{{results}}/{{number}}", "wb") as file:
+        with open(f"{{results}}/{{fork}}.{{number}}", "wb") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         code = int(pytest.main(shlex.split(line)))
@@ -117,24 +124,39 @@ def _forks(imported: str) -> "subprocess.Popen[str]":
     return process
 
 
-def run_pytest_for_each(
-    folder: Path, lines: Collection[str], imported: str = SUITE, *, path: Path | str = "", **variables: str
-) -> dict[str, ChildRun]:
-    """One run of pytest in `folder` for each line of arguments, all in one fork of a process that has `imported`.
+def fork_side_by_side(
+    folder: Path, lines: Collection[str], environments: list[dict[str, str]], imported: str = SUITE
+) -> list[dict[str, ChildRun]]:
+    """One run of pytest in `folder` for each line of arguments, in a fork of a process that has `imported`.
 
-    Importing torch takes longer than most runs, and starts no thread, so that a fork is safe.
+    There is a fork for each environment, all side by side. Importing torch takes longer than most runs, and starts no
+    thread, so that a fork is safe.
     """
     forks = _forks(imported)
     assert forks.stdin
     assert forks.stdout
     with tempfile.TemporaryDirectory() as results:
-        request = [str(folder), child_environment(path, **variables), [*lines], results]
-        print(json.dumps(request), file=forks.stdin, flush=True)
-        status = forks.stdout.readline()
-        found = {each.name: each.read_text("utf-8", "replace") for each in Path(results).iterdir()}
-    runs = {name.partition(" ")[0]: ChildRun(int(name.split()[1]), text) for name, text in found.items() if " " in name}
-    assert status == "0\n", f"{len(runs)} of {len(lines)} runs ended: {status}{found}"
-    return {line: runs[str(number)] for number, line in enumerate(lines)}
+        print(json.dumps([str(folder), environments, [*lines], results]), file=forks.stdin, flush=True)
+        statuses = [int(status) for status in forks.stdout.readline().split()]
+        found = {each.name: (each.read_text("utf-8", "replace"), each.stat()) for each in Path(results).iterdir()}
+    runs = {}
+    for name, (text, stat) in found.items():
+        run, _, code = name.partition(" ")
+        status = statuses[int(run.partition(".")[0])]
+        if code or os.WIFEXITED(status):  # a run may end its process
+            runs[run] = ChildRun(int(code or os.WEXITSTATUS(status)), text, ended=stat.st_mtime)
+    names = [[f"{fork}.{number}" for number in range(len(lines))] for fork in range(len(environments))]
+    missing = [name for fork in names for name in fork if name not in runs]
+    assert not missing, f"of {len(lines)} runs these did not end: {missing}, {statuses}, {found}"
+    return [dict(zip(lines, map(runs.__getitem__, fork), strict=True)) for fork in names]
+
+
+def run_pytest_for_each(
+    folder: Path, lines: Collection[str], imported: str = SUITE, *, path: Path | str = "", **variables: str
+) -> dict[str, ChildRun]:
+    """One run of pytest in `folder` for each line of arguments, all in one fork of a process that has `imported`."""
+    (runs,) = fork_side_by_side(folder, lines, [child_environment(path, **variables)], imported)
+    return runs
 
 
 def fork_pytest(folder: Path, *arguments: str, imported: str = "scipy.stats", **environment: Any) -> ChildRun:
