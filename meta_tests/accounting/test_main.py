@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from accounting.__main__ import KNOWN, USUAL_SEQUENCE, main
+from accounting.activations import activation_bytes
 from accounting.models import LLAMA3_70B, cache_bytes, parameter_count, step_flops
+from accounting.planning import fitting_plans
 from accounting.units import with_unit
 from meta_tests.accounting.families.published import MODELS
 
@@ -32,7 +34,32 @@ def test_the_figures_are_those_of_the_formulas(capsys):
     assert said["cache"].startswith(with_unit(cache_bytes(LLAMA3_70B, 1, USUAL_SEQUENCE), "B"))
     assert "does not fit into 80.0 GiB" in said["ZeRO stage 2"]
     assert "fits into 80.0 GiB" in said["ZeRO stage 3"]
-    assert said["fastest"].startswith("data ")
+    kept = with_unit(activation_bytes(LLAMA3_70B, 1, USUAL_SEQUENCE, "bf16"), "B")
+    assert said["memory: activations"] == f"{kept} of one sequence in bf16, nothing recomputed"
+    h100 = {"memory_bytes": 80 * 2**30, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
+    best = fitting_plans(LLAMA3_70B, 1024, 2048, USUAL_SEQUENCE, **h100)[0]
+    split = f"data {best.split.data} · tensor {best.split.tensor} · context {best.split.context} · "
+    assert said["fastest"].startswith(f"{split}pipeline {best.split.pipeline}, ZeRO stage {best.split.zero_stage}")
+
+
+def test_help_says_what_each_option_is_and_its_default(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    defaults = (
+        "H100 SXM)",
+        "(default: 1)",
+        "(default: 1T)",
+        "one for each device)",
+        "(default: 8192,",
+        "(default: 0.4)",
+    )
+    for text in (*defaults, "(default: bf16)", "fp32-gradients-master)", "default: adamw", "send (default: 50G)"):
+        assert text in said, f"--help says nothing of {text}"
+
+
+def test_the_models_known_by_name_are_these():
+    assert {*KNOWN} == {"gpt2", "gpt2-xl", "llama-3-8b", "llama-3-70b", "mixtral-8x7b"}
 
 
 @pytest.mark.parametrize("name", ["answerdotai/ModernBERT-base", "google-t5/t5-base", "deepseek-ai/DeepSeek-V3"])
@@ -53,7 +80,7 @@ def test_of_a_model_of_text_and_images_the_text_part_is_meant(capsys, tmp_path):
     ("name", "activations", "fastest"),
     [
         ("Qwen/Qwen2.5-7B", "GiB of one sequence in bf16, nothing recomputed", "data "),
-        ("mistralai/Mistral-7B-v0.1", "unknown: known of decoders whose layers are alike", "unknown: known of"),
+        ("mistralai/Mistral-7B-v0.1", "without windows, latents or extra norms", "unknown: known of"),
     ],
 )
 def test_a_plain_decoder_has_activations_and_a_plan_and_of_another_that_is_called_unknown(

@@ -27,6 +27,10 @@ def test_the_zero_paper_s_figure_is_reproduced(stage, gigabytes):
     assert round(state.total / 1e9, 1) == gigabytes
 
 
+def test_without_a_stage_every_device_holds_everything():
+    assert device_state(10, 2) == memory.model_state(10)
+
+
 @given(parameters=st.integers(1, 200), devices=st.integers(1, 40), stage=STAGES)
 def test_a_stage_holds_what_the_fullest_device_gets_when_elements_are_dealt_out(parameters, devices, stage):
     fp32 = torch.zeros(parameters)
@@ -150,6 +154,12 @@ def test_no_tensor_group_divides_a_head():
 def test_one_device_alone_takes_the_time_of_its_arithmetic():
     plan = planning.step_plan(MODEL, Parallelism(), 2, 8, **DEVICE)
     assert (plan.seconds, plan.wire_s) == (plan.compute_s, {})
+
+
+def test_memory_that_is_just_enough_bounds_nothing():
+    plan = planning.step_plan(MODEL, Parallelism(), 2, 8, **DEVICE)
+    assert replace(plan, memory_bytes=plan.held_bytes).bound == "compute"
+    assert replace(plan, memory_bytes=plan.held_bytes - 1).bound == "memory"
 
 
 def test_the_ways_that_are_tried_stay_few_on_many_devices(monkeypatch):

@@ -87,6 +87,7 @@ def test_a_device_that_is_not_on_record_has_no_peak(name):
         ("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 38, 24.0, None),  # partitioned
         ("AMD Radeon Graphics", "gfx942", 304, 191.98, "MI300X"),
         ("AMD Radeon Graphics", "gfx942", 304, 255.98, "MI325X"),
+        ("AMD Radeon Graphics", "gfx942", 304, 178.0, None),  # 7 % less than an MI300X
         ("AMD Radeon Graphics", "gfx942", 304, None, None),
         ("AMD Radeon Graphics", "gfx942", 228, None, "MI300A"),
         ("AMD Radeon Graphics", "gfx950", 256, 288.0, None),  # MI350X or MI355X
@@ -132,6 +133,7 @@ def test_what_torch_does_not_run_on_has_no_name_of_torch():
         ("A100 80GB", ["A100 SXM4 80GB", "A100 PCIe 80GB"]),
         ("RTX 6000", ["RTX 6000 Ada", "RTX PRO 6000 Blackwell Workstation"]),
         ("H1000", None),
+        ("GB", None),  # too short to stand for GB200
         ("", None),
     ],
 )

@@ -2,7 +2,8 @@
 
 Of those that say `copied_from` the config is the released file, as that repository on GitHub has it. The others were
 typed in, with the keys that size a model and a selection of the rest; where they say `compared_with` no size differs
-from that copy of the released file. The counts are held once more, against what transformers builds of the same config,
+from that copy of the released file. `test_decoder_config.py` and `test_encoder_config.py` hold the counts of parameters
+to those published. They are held once more, against what transformers builds of the same config,
 in test_transformers.py.
 """
 
@@ -11,25 +12,45 @@ import json
 import pytest
 
 from accounting.families import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, from_config, transformer_from_config
+from accounting.families.config import BUILDERS
 from accounting.families.config_values import MODEL_TYPES
 from accounting.models import active_parameter_count, matmul_parameter_count, parameter_count, step_flops
-from meta_tests.accounting.families.published import MODELS
-
-published = pytest.mark.parametrize("name", MODELS)
+from meta_tests.accounting.families.published import MODELS, assert_published, model_called
 
 
-@pytest.mark.prove(sample=10)
-@published
-def test_parameters_are_those_published(name):
-    formula, should = parameter_count(from_config(MODELS[name]["config"])), MODELS[name]["parameters"]
-    assert formula == should, f"{formula=}, but published are {should} [{name}]"
+def test_every_reader_of_configs_makes_the_model_published():
+    readers = {MODEL_TYPES[row["config"]["model_type"]].get("build", "decoder"): name for name, row in MODELS.items()}
+    assert readers.keys() == BUILDERS.keys()
+    for name in readers.values():
+        assert_published(name)
+
+
+def test_what_the_code_of_a_family_fixes_is_refused_where_a_config_says_otherwise():
+    bert = MODELS["google-bert/bert-base-uncased"]["config"]
+    for changed in ({"tie_word_embeddings": False}, {"position_embedding_type": "relative_key"}):
+        [(name, value)] = changed.items()
+        with pytest.raises(ValueError, match=f"config has {name}={value!r}, which is not read for a model of type"):
+            from_config(bert | changed)
+
+
+def test_what_is_no_config_is_refused_with_what_one_is(tmp_path):
+    (path := tmp_path / "config.json").write_text('{"model_type": ')
+    with pytest.raises(ValueError, match=r"config must be JSON, got .*config\.json: Expecting value: line 1 column 16"):
+        from_config(path)
+    with pytest.raises(ValueError, match=r"config must have .model_type., the name of its family, got hidden_size$"):
+        from_config({"hidden_size": 8})
+    with pytest.raises(TypeError, match=r"config must be a mapping or the path of a config\.json, got a list"):
+        from_config([{"model_type": "llama"}])
+    path.write_text("[1]")
+    with pytest.raises(TypeError, match=r"config must be a dict, got \[1\] of type list"):
+        from_config(path)
 
 
 @pytest.mark.parametrize(
     "name", [name for name, row in MODELS.items() if row.keys() & {"active", "active_without_embedding"}]
 )
 def test_active_parameters_are_those_published(name):
-    row, model = MODELS[name], from_config(MODELS[name]["config"])
+    row, model = MODELS[name], model_called(name)
     if "active" in row:
         assert active_parameter_count(model) == row["active"]
     else:
@@ -41,7 +62,7 @@ def test_active_parameters_are_those_published(name):
     [("openai/gpt-oss-20b", 3.6), ("openai/gpt-oss-120b", 5.1), ("Qwen/Qwen3-Next-80B-A3B-Instruct", 3.6)],
 )
 def test_active_parameters_without_the_input_embedding_are_the_billions_published(name, billions):
-    active = active_parameter_count(from_config(MODELS[name]["config"]), input_embedding=False)
+    active = active_parameter_count(model_called(name), input_embedding=False)
     assert round(active / 1e9, 1) == billions
 
 
@@ -92,7 +113,7 @@ def test_a_plain_decoder_is_had_as_a_transformer_of_the_same_parts_and_no_other_
     [("Qwen/Qwen3-30B-A3B", 8192, 37_578_559_488), ("openai/gpt-oss-20b", 4096, 26_481_681_792)],
 )
 def test_flops_of_a_token_are_those_that_torchtitan_reports(name, sequence, flops):
-    model = from_config(MODELS[name]["config"])
+    model = model_called(name)
     ours = step_flops(model, 1, sequence).model // sequence
     elementwise = 6 * (active_parameter_count(model, input_embedding=False) - matmul_parameter_count(model))
     assert ours + elementwise == flops

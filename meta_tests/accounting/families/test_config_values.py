@@ -3,6 +3,7 @@
 import pytest
 
 from accounting.families import from_config
+from accounting.families.config_values import Config, widths
 from meta_tests.accounting.families.published import MODELS
 
 LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
@@ -30,19 +31,6 @@ LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
 def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, message):
     with pytest.raises(ValueError, match=message):
         from_config(LLAMA | changed)
-
-
-def test_what_is_no_config_is_refused_with_what_one_is(tmp_path):
-    (path := tmp_path / "config.json").write_text('{"model_type": ')
-    with pytest.raises(ValueError, match=r"config must be JSON, got .*config\.json: Expecting value: line 1 column 16"):
-        from_config(path)
-    with pytest.raises(ValueError, match=r"config must have .model_type., the name of its family, got hidden_size$"):
-        from_config({"hidden_size": 8})
-    with pytest.raises(TypeError, match=r"config must be a mapping or the path of a config\.json, got a list"):
-        from_config([LLAMA])
-    path.write_text("[1]")
-    with pytest.raises(TypeError, match=r"config must be a dict, got \[1\] of type list"):
-        from_config(path)
 
 
 def test_what_any_model_may_say_of_its_origin_and_of_generation_is_no_matter():
@@ -76,3 +64,19 @@ def test_keys_of_what_no_layer_of_a_model_has_are_no_matter(name, keys):
 
 def test_a_key_that_is_unset_is_no_matter():
     assert from_config(LLAMA | {"pruned_heads": {}, "some_option": None}) == from_config(LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kv_heads"),
+    [
+        ({}, 71),
+        ({"multi_query": True}, 1),
+        ({"new_decoder_architecture": True, "multi_query": True, "num_kv_heads": 8}, 8),
+    ],
+)
+def test_falcon_has_as_many_heads_of_keys_and_values_as_it_has_queries_or_one_or_those_it_states(changed, kv_heads):
+    falcon = {"model_type": "falcon", "hidden_size": 71 * 64, "num_attention_heads": 71} | changed
+    if kv_heads == 8:
+        falcon |= {"hidden_size": 128 * 64, "num_attention_heads": 128}
+    dim, heads, *rest = widths(Config(falcon))
+    assert (heads, *rest) == (dim // 64, kv_heads, 64)

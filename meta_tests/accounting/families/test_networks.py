@@ -3,7 +3,13 @@
 import pytest
 
 from accounting.families import (
+    GPT2_SMALL,
+    GPT2_XL,
     LLAMA3_8B,
+    LLAMA3_70B,
+    MIXTRAL_8X7B,
+    Built,
+    Transformer,
     attention,
     diffusion_transformer,
     embedding,
@@ -36,6 +42,32 @@ def test_a_vision_transformer_takes_a_fixed_number_of_patches():
     model = vision_transformer(768, 12, 12, 3072, 196, 768, 1000)
     assert parameter_count(model) == 86_567_656
     assert forward_flops(model, 1, 999) == forward_flops(model, 1) == pytest.approx(2 * 17.56e9, rel=0.01)
+
+
+def test_the_models_known_by_name_have_the_parameters_published():
+    models = (GPT2_SMALL, GPT2_XL, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B)
+    published = [124_439_808, 1_557_611_200, 8_030_261_248, 70_553_706_496, 46_702_792_704]
+    assert [parameter_count(model) for model in models] == published
+
+
+def test_heads_that_do_not_divide_the_width_need_a_width_of_their_own():
+    sizes = {"vocab_size": 8, "layers": 1, "dim": 8, "heads": 3, "hidden": 8}
+    with pytest.raises(ValueError, match="heads must divide dim where head_dim is not given, got heads=3, dim=8"):
+        Transformer(**sizes)
+    assert Transformer(**sizes, head_dim=4).head_dim == 4
+
+
+def test_a_model_of_parts_has_to_name_them():
+    with pytest.raises(NotImplementedError):
+        assert Built().linear_maps
+
+
+def test_an_adapter_stands_beside_its_map_and_its_second_matrix_behind_the_first():
+    model = linear("mlp", 8, 32, "up") + linear("mlp", 32, 8, "down")
+    maps = with_adapters(3 * model, rank=2, targets=["up"]).linear_maps
+    assert [(each.part, each.in_features, each.out_features, each.place, each.block_end) for each in maps] == [
+        ("mlp", 8, 32, 0, 3), ("adapters", 8, 2, 0, 3), ("adapters", 2, 32, 1, 3), ("mlp", 32, 8, 2, 3),
+    ]  # fmt: skip
 
 
 def test_a_target_that_no_map_is_called_is_refused():

@@ -98,6 +98,9 @@ def test_scalars_are_on_the_cpu_unless_capturable_or_asgds(name):
         assert places == should, f"{name} has its scalars on {places}, but should on {should} [{option=}]"
 
 
+EIGHT_BITS = {"adam-8bit": 2, "lion-8bit": 1}
+
+
 # What bitsandbytes 0.50.2 kept after two steps of parameters of these shapes, fp32 or bf16.
 KEPT_IN_8_BITS = [
     ([(64, 64)], "adam-8bit", 2 * (4096 + 16 * 4 + 1024)),
@@ -105,12 +108,20 @@ KEPT_IN_8_BITS = [
     ([(4095,), (256, 17), (3,)], "adam-8bit", 2 * (4098 * 4 + 4352 + 17 * 4 + 1024)),
     ([(4095,), (256, 17), (3,)], "lion-8bit", 4098 * 4 + 4352 + 17 * 4 + 1024),
 ]
+# By the same rule, as bitsandbytes' blocks are of 256: an element more than 16 blocks.
+KEPT_IN_8_BITS += [([(4097,)], name, buffers * (4097 + 17 * 4 + 1024)) for name, buffers in EIGHT_BITS.items()]
 
 
 @pytest.mark.parametrize(("tensor_shapes", "name", "held"), KEPT_IN_8_BITS)
 def test_eight_bits_take_codes_scales_and_a_table_a_buffer(tensor_shapes, name, held):
     got = memory.optimizer_state_bytes(tensor_shapes, name, "bf16")
     assert got == held, f"{got} bytes, but bitsandbytes kept {held} [{tensor_shapes}, {name}]"
+
+
+def test_the_buffers_of_eight_bits_are_numbered_and_have_no_scalars():
+    for name, buffers in EIGHT_BITS.items():
+        row = optimizers.OPTIMIZERS[name]
+        assert (row.buffers, row.scalars) == (("state1", "state2")[:buffers], ()), row
 
 
 def test_a_row_is_named_by_its_class_and_the_options_that_change_what_it_keeps():
@@ -136,6 +147,10 @@ def test_a_number_of_parameters_keeps_what_one_tensor_of_them_keeps_but_scalars_
     beside += optimizers.TABLE_BYTES * len(row.buffers) * bool(row.block)
     got, whole = memory.optimizer_state_bytes(n, row), memory.optimizer_state_bytes([(n, 1)], row)
     assert got + beside == whole, f"{n} parameters keep {got} bytes, one tensor of them {whole} [{name}]"
+
+
+def test_a_step_runs_in_one_of_three_ways():
+    assert optimizers.IMPLEMENTATIONS == ("fused", "foreach", "for-loop")
 
 
 # RAdam takes its longer way from the sixth step on.
