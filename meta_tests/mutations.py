@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -216,7 +217,7 @@ def skipped(node: ast.AST, child: ast.AST) -> bool:
     if isinstance(child, (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Assert)) or isinstance(node, ast.Raise):
         return True
     named = getattr(child, "targets", [None])[0]
-    if isinstance(named, ast.Name) and (named.id == "__all__" or "TypeVar" in ast.unparse(child)):
+    if isinstance(named, ast.Name) and (named.id == "__all__" or re.search("TypeVar|ParamSpec", ast.unparse(child))):
         return True
     return isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
 

@@ -46,7 +46,7 @@ def test_help_says_what_each_option_is_and_its_default(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    defaults = (
+    defaults = ["H100 SXM)", "(default: 1)", "(default: 1T)", "each device)", "(default: 8192,", "(default: 0.4)"]
         "H100 SXM)",
         "(default: 1)",
         "(default: 1T)",
