@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from accounting.checks import (
     validated_instance,
     validated_int,
     validated_ints,
+    validated_model,
     validated_positive,
     validated_product,
     validated_real,
@@ -119,6 +121,31 @@ test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
     (lambda: validated_choice("x", True, [0, 1]), ValueError, "x must be one of 0, 1, got True"),
     (lambda: validated_choice("x", np.ones(2), [0, 1]), ValueError, "x must be one of 0, 1, got array"),
 )
+
+
+def test_a_model_has_the_three_lists_itself_or_by_its_class_and_no_property_is_computed():
+    class Slow:
+        @property
+        def linear_maps(self):
+            raise AssertionError("was computed")
+
+        attentions = other_parameters = ()
+
+    lists = dict.fromkeys(("linear_maps", "attentions", "other_parameters"), ())
+    for model in (Slow(), SimpleNamespace(**lists)):
+        assert validated_model("model", model) is model
+    with pytest.raises(TypeError, match="model must have linear_maps, attentions and other_parameters, got namespace"):
+        validated_model("model", SimpleNamespace(linear_maps=()))
+
+
+def test_a_model_of_another_kind_is_refused_by_the_name_of_the_kind():
+    for call, kind in (
+        (lambda: activations.deep_linear_peak_bytes(5, 1), "DeepLinear"),
+        (lambda: planning.fitting_plans(NET(2, 2), 1, 1, 1), "Transformer"),
+        (lambda: parallel.device_parameters(NARROW, 5), "Parallelism"),
+    ):
+        with pytest.raises(TypeError, match=f"must be a {kind}, got"):
+            call()
 
 
 # --- plain integers, whatever the caller's are ----------------------------------------------------------------------

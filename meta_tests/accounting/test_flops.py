@@ -8,6 +8,11 @@ from hypothesis import strategies as st
 
 from accounting import counted
 from accounting.flops import (
+    FORWARD_PRODUCTS,
+    INPUT_GRADIENT_PRODUCTS,
+    MULTIPLY_ADD_FLOPS,
+    RECOMPUTED_PRODUCTS,
+    WEIGHT_GRADIENT_PRODUCTS,
     StepFlops,
     broadcast_matmul_flops,
     elementwise_flops,
@@ -47,6 +52,16 @@ def test_steps_add_up_by_purpose_and_recomputation_counts_for_the_hardware_alone
     step = linear_step(2, 3, 4) + linear_step(2, 4, 5, input_gradient=False, recomputed=True)
     assert step == StepFlops(48 + 80, 96 + 80, 80), f"{step}"
     assert (step.model, step.hardware) == (304, 384), f"{step.model} and {step.hardware}"
+
+
+def test_a_product_its_gradients_and_its_recomputation_cost_the_same_each():
+    products = FORWARD_PRODUCTS, WEIGHT_GRADIENT_PRODUCTS, INPUT_GRADIENT_PRODUCTS, RECOMPUTED_PRODUCTS
+    assert (MULTIPLY_ADD_FLOPS, *products) == (2, 1, 1, 1, 1)
+    size = 10**7  # 2·size³ is beyond the integers that a float has
+    assert linear_step(size + 1, size + 3, size + 7, recomputed=True).recomputation == 2 * (size + 1) * (size + 3) * (
+        size + 7
+    )
+    assert StepFlops(1, 2) == StepFlops(1, 2, 0)
 
 
 def test_steps_add_up_with_sum_and_multiply():

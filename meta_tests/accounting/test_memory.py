@@ -57,6 +57,17 @@ def test_the_kv_cache_holds_the_keys_and_values_of_every_layer(workloads, dtype)
     assert sum(produced) == formula, f"keys and values take {sum(produced)} bytes, but should take {formula}"
 
 
+def test_the_history_of_lbfgs_grows_by_two_buffers_and_two_numbers_an_iteration():
+    held = [memory.optimizer_state_bytes([(10,)], "lbfgs", steps=steps) for steps in (0, 1, 2, None)]
+    pairs = [19, 39, 100]  # of 20 iterations a step all but the first
+    assert held == [0, *(4 * ((2 + 2 * n) * 10 + 2 * n + 1) for n in pairs)]
+
+
+@pytest.mark.parametrize(("elements", "held"), [(4095, 8 * 4095), (4096, 2 * (4096 + 4 * 16 + 1024))])
+def test_tensors_of_4096_elements_and_more_are_kept_in_8_bits(elements, held):
+    assert memory.optimizer_state_bytes([(elements,)], "adam-8bit") == held
+
+
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
