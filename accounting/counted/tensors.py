@@ -35,8 +35,4 @@ def bytes_of(tree: Any) -> int:
             own = prod(size for size, stride in zip(tree.shape, tree.stride(), strict=True) if stride or not size)
             return own * tree.element_size()
         return tree.numel() * tree.element_size()
-    if isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, (list, tuple)):
-        return 0
-    return sum(map(bytes_of, tree))
+    return sum(map(bytes_of, tensors_in(tree)))

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from accounting import counted, roofline
+from accounting.counted.result import CountedWork
 from meta_tests.accounting.counted.counting import a, b, flops_of, net
 from test_claims.oracles import scalars
 
@@ -55,3 +56,16 @@ def test_the_intensity_of_one_product_is_that_of_the_formula() -> None:
 def test_what_moves_nothing_has_no_intensity() -> None:
     with pytest.raises(ValueError, match="moved_bytes must be at least 1, got 0"):
         _ = flops_of(lambda: a.t()).intensity
+
+
+def test_its_text_says_what_was_recomputed_and_what_has_no_formula() -> None:
+    assert str(CountedWork({}, [1, 2, 0])) == "CountedWork(forward=1, backward=2, elementwise=0)"
+    table = {frozenset({"Global"}): {("my.op", 0): [0, 5, 3, 0, 0], ("aten.mm", 1): [9, 0, 0, 0, 0]}}
+    text = "CountedWork(forward=1, backward=6 (4 of it recomputed), elementwise=5, unknown={'my.op': 3})"
+    assert str(CountedWork(table, [1, 2, 4])) == text
+
+
+def test_nothing_counted_is_nothing() -> None:
+    count = CountedWork({}, [0, 0, 0])
+    assert count.totals() == (0, 0, 0, 0)
+    assert (count.read_bytes, count.written_bytes, count.moved_bytes, count.unknown) == (0, 0, 0, {})

@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from accounting import counted
+from accounting.counted.tensors import NotStridedError, bytes_of, tensors_in
 from meta_tests.accounting.counted.counting import flops_of
 
 
@@ -78,3 +79,18 @@ def test_nothing_is_known_of_caches_and_fusion() -> None:
     """What is written and read again at once moves three times as many bytes as a fused kernel would."""
     unfused, fused = flops_of(lambda: (wide * 2).exp()), 2 * wide.nbytes
     assert unfused.moved_bytes == 2 * fused, f"{unfused.moved_bytes} bytes, but should be {2 * fused}"
+
+
+def test_tensors_are_found_in_lists_tuples_and_dicts_of_them() -> None:
+    found = tensors_in({"first": a, "rest": [b, (wide, 3, None)], "text": "x"})
+    assert [id(tensor) for tensor in found] == [id(a), id(b), id(wide)]
+    assert bytes_of({"first": a, "rest": [b, (wide, 3)]}) == a.nbytes + b.nbytes + wide.nbytes
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+def test_what_has_no_strides_has_no_bytes_that_follow_from_its_shape() -> None:
+    nested = torch.nested.nested_tensor([a[0], b[0]])
+    for tensor in (wide.to_sparse(), nested):
+        with pytest.raises(NotStridedError):
+            bytes_of(tensor)
+    assert bytes_of(torch.empty(0, 1).expand(0, 5)) == bytes_of(torch.empty(1, 0).expand(7, 0)) == 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.measured.phases import Phases
+from accounting.measured.phases import Phases, highest
 
 
 class Segment(NamedTuple):
@@ -60,3 +60,8 @@ def test_a_phase_is_marked_once_and_before_the_end():
     block.end([Segment(0, 0, 0, 0)])
     with pytest.raises(RuntimeError, match=r"mark\('backward'\) came after the measured block had ended"):
         block.mark("backward")
+
+
+def test_the_highest_peak_is_known_where_all_are():
+    assert highest([1, 3, 2]) == 3
+    assert highest(iter([1, None, 2])) is None

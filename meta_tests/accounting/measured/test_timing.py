@@ -129,3 +129,14 @@ def test_only_the_calls_after_the_warm_up_are_timed_and_not_their_setup(monkeypa
 def test_a_timing_without_rounds_is_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         measured.time(lambda: None, **options)
+
+
+def test_torch_has_its_threads_back_after_it_worked_on_one() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with measured.one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
