@@ -16,7 +16,7 @@ from prooflops.suite.fleet import comparison
 from prooflops.suite.fleet.bad_nodes import OVERALL, SUSPECT, Fleet, Named, fleets
 from prooflops.suite.fleet.nodes import NodeRun, read_runs
 from prooflops.suite.report import page
-from prooflops.suite.report.drawing import Table
+from prooflops.suite.report.drawing import Table, visible
 
 MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
 
@@ -60,11 +60,11 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
         days=days_of(runs),
     )
     for line in lines:
-        say(line)
+        say(visible(line))
     for title, rows in tables.items():
         shown = rows[: MOST_PRINTED + 1]
         for line in ("", title, *aligned(shown)):
-            say(line)
+            say(visible(line))
         if len(rows) > len(shown):
             say(f"and {len(rows) - len(shown)} more on the page")
     history.write_atomically(folder / "compare.md", "\n".join(text) + "\n")

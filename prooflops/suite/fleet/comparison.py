@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from statistics import median
 
 from prooflops.console.tables import engineering, share
@@ -28,11 +29,10 @@ class Column:
     @cached_property
     def verdicts(self) -> Mapping[str, Counter[str]]:
         """By claim, how many of the machines gave each verdict."""
-        each: dict[str, list[str]] = {}
-        for run in self.runs:
-            for claim, verdict in run.verdicts.items():
-                each.setdefault(claim, []).append(verdict)
-        return {claim: Counter(verdicts) for claim, verdicts in each.items()}
+        found: dict[str, Counter[str]] = {}
+        for (claim, verdict), count in Counter(chain.from_iterable(run.verdicts.items() for run in self.runs)).items():
+            found.setdefault(claim, Counter())[verdict] = count
+        return found
 
     def verdict(self, claim: str) -> str:
         counts = self.verdicts.get(claim, Counter())
@@ -54,8 +54,8 @@ class Column:
         """Of each benchmark the widest among its runs, as a share of the median."""
         found: dict[str, float] = {}
         for run in self.runs:
-            for name, bench in run.benchmarks.items():
-                found[name] = max(found.get(name, 0.0), bench.spread)
+            for name, spread in run.spreads.items():
+                found[name] = max(found.get(name, 0.0), spread)
         return found
 
 
@@ -95,7 +95,7 @@ def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 def differing_claims(shown: Sequence[Column]) -> list[list[str]]:
     """The claims whose verdict is not the same everywhere, with it in each column."""
-    claims = sorted({claim for column in shown for run in column.runs for claim in run.verdicts})
+    claims = sorted(set().union(*(column.verdicts for column in shown)))
     rows = [[claim, *(column.verdict(claim) for column in shown)] for claim in claims]
     return [row for row in rows if len(set(row[1:])) > 1 or "×" in row[1]]
 
@@ -107,8 +107,8 @@ def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str
     for dtype in dtypes:
         best = [column.best(dtype) for column in shown]
         rows.append([f"{dtype}, best rate", *(bench.rate_text if bench else "-" for bench in best)])
-        if any(bench and bench.info.get("mfu") for bench in best):
-            shares = [share(bench.info.get("mfu"), "no peak on record") if bench else "-" for bench in best]
+        if any(bench and bench.has("mfu") for bench in best):
+            shares = [share(bench.number("mfu") or None, "no peak on record") if bench else "-" for bench in best]
             rows.append([f"{dtype}, of the vendor's peak", *shares])
         if prices:
             rows.append([f"{dtype}, USD per 10^18 FLOPs", *map(price, shown, best, [prices] * len(shown))])

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from sys import intern
 from typing import Any
 
+from prooflops.history.records import LARGEST, SMALLEST
 from prooflops.suite.report.measurement import Measurement
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
+# What follows these keys in their objects is not read here, and is most of a record: the time of each round, the names
+# of a claim's tests. In the form of `records.as_text` the object ends at the first line that is indented as it is; no
+# line ends within a string of JSON.
+UNREAD = ((b',\n    "q1": ', b"\n   }"), (b',\n    "reason": ', b"\n   }"))
+NO_RECORD = (OSError, KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -39,9 +47,14 @@ class NodeRun:
         found = {}
         for name, bench in self.benchmarks.items():
             contention = bench.info.get("contention") or {}
-            if bench.median_s > 0 and not contention.get("contended"):
+            if SMALLEST < bench.median_s < LARGEST and not contention.get("contended"):
                 found[name] = bench.median_s
         return found
+
+    @cached_property
+    def spreads(self) -> dict[str, float]:
+        """Of each benchmark, as a share of its median."""
+        return {name: bench.spread for name, bench in self.benchmarks.items()}
 
     @cached_property
     def best(self) -> dict[str, Measurement]:
@@ -49,12 +62,12 @@ class NodeRun:
         found: dict[str, Measurement] = {}
         rates: dict[str, float] = {}
         for bench in self.benchmarks.values():
-            rate = bench.arithmetic_rate
-            if bench.dtype and rate and rate > rates.get(bench.dtype, 0.0):
-                found[bench.dtype], rates[bench.dtype] = bench, rate
+            dtype = bench.dtype
+            if dtype and (rate := bench.arithmetic_rate) and rate > rates.get(dtype, 0.0):
+                found[dtype], rates[dtype] = bench, rate
         return found
 
-    @property
+    @cached_property
     def traits(self) -> dict[str, str]:
         """What could explain a difference: the fingerprint's parts, and the labels of what slowed its benchmarks."""
         flat = dict(_flat("", self.fingerprint))
@@ -67,22 +80,23 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
 
     Raises ValueError for a source that is not there, or has no record.
     """
-    runs, unreadable = [], []
+    runs: list[NodeRun] = []
+    unreadable: list[str] = []
     for source in sources:
-        found = 0
-        for name, record in _records(source):
+        before = len(runs)
+        for name, read in _records(source):
             try:
-                runs.append(_node_run(record, name))
-                found += 1
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                runs.append(_node_run(read, name))
+            except NO_RECORD as error:
                 unreadable.append(f"{name}: not a record of this suite ({type(error).__name__}: {error})")
-        if not found:
+        if len(runs) == before:
             raise ValueError(f"--report-compare {source}: no record of this suite in it; valid: a folder, a file, or a "
                              "storage of pytest-benchmark (file://..., elasticsearch+https://...)")  # fmt: skip
     return sorted(runs, key=lambda run: run.date), unreadable
 
 
 def _records(source: str) -> Iterator[tuple[str, Any]]:
+    """Of each record its name, and its content or its file."""
     if "://" in source:
         import logging
 
@@ -97,28 +111,46 @@ def _records(source: str) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"--report-compare {source}: there is no such folder or file")
     for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
         if file.parent.name not in ("baselines", "gate") and file.name not in ("noise-floor.json", "verdicts.json"):
-            try:
-                yield str(file), json.loads(file.read_bytes())
-            except (OSError, ValueError) as error:
-                yield str(file), str(error)
+            yield str(file), file
 
 
 def _node_run(record: Any, source: str) -> NodeRun:
+    """The run of a record, or of its file."""
+    if not isinstance(record, Path):
+        return _run_of(record, source)
+    text = record.read_bytes()
+    with suppress(*NO_RECORD):  # a file that is written in another form may want what was left out
+        return _run_of(json.loads(_shortened(text)), source)
+    return _run_of(json.loads(text), source)
+
+
+def _shortened(text: bytes) -> bytes:
+    """The text of a record without what is UNREAD."""
+    for key, end in UNREAD:
+        first, *parts = text.split(key)
+        text = b"".join([first, *(part[part.find(end) :] for part in parts)])
+    return text
+
+
+def _run_of(record: Any, source: str) -> NodeRun:
     ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
     card = fingerprint.get("card") or (fingerprint["device"] if ":" in str(fingerprint.get("device")) else "")
     host = str((record.get("machine_info") or {}).get("node") or "unknown host")
-    benchmarks = map(Measurement.of, record["benchmarks"])
-    return NodeRun(
+    verdicts = ours.get("verdicts", [])
+    run = NodeRun(
         node=f"{host} {card}".strip(),
         kind=str(fingerprint["name"]),
         date=str(record.get("datetime") or ""),
         fingerprint=fingerprint,
-        benchmarks={intern(bench.fullname): bench for bench in benchmarks},
+        benchmarks={intern(bench.fullname): bench for bench in map(Measurement.of, record["benchmarks"])},
         # One string for all records: what is asked for again and again is then found sooner.
-        verdicts={intern(str(row["id"])): intern(str(row["verdict"])) for row in ours.get("verdicts", [])},
+        verdicts=dict(zip(*(map(intern, map(itemgetter(key), verdicts)) for key in ("id", "verdict")), strict=True)),
         partial=str(ours.get("partial") or ""),
         source=source,
     )
+    # All that is asked of it later: a figure of a wrong type is an error here, of this record alone.
+    _ = run.times_s, run.spreads, run.best, run.traits, run.software
+    return run
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -91,8 +91,8 @@ class Measurement:
         """The rate it declared and its unit: FLOP/s, OP/s or B/s; of a stream through the memory always B/s."""
         keys = (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s"))
         for key, unit in keys[2:] if self.info.get("memory_level") else keys:
-            if self.has(key):
-                return self.number(key), unit
+            if (value := self.number(key)) > 0:
+                return value, unit
         return None
 
     @property

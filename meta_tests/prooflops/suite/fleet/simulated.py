@@ -9,7 +9,6 @@ benchmarks and the same part of the machine's own.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from meta_tests import page_tables
+from prooflops.history.records import as_text
 from prooflops.suite.fleet.bad_nodes import Fleet, compare, far_nodes, fleet
 from prooflops.suite.fleet.command import collector_off
 from prooflops.suite.fleet.nodes import NodeRun
@@ -140,7 +140,7 @@ def write_records(folder: Path, record: dict[str, Any], nodes: int, bad: int, by
         for bench in each["benchmarks"]:
             bench["stats"]["median"] *= float(np.exp(own + 0.005 * random.standard_normal()))
             bench["extra_info"].pop("contention", None)
-        (folder / f"{node:04d}.json").write_text(json.dumps(each), encoding="utf-8")
+        (folder / f"{node:04d}.json").write_text(as_text(each), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from meta_tests.prooflops.suite.report.evidence_record import evidence_record
 from prooflops.suite.fleet import command
 from prooflops.suite.registry import load_registry
 
-HOSTILE = '<script>alert("x")</script>\u202e'
+HOSTILE = '<script>alert("x")</script>\u202e\x1b[2J'
 
 
 def config(tmp_path: Path, *folders: Path, **more: Any) -> Any:
@@ -41,7 +41,9 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
     fingerprint = {**RECORD["prooflops"]["fingerprint"], "name": HOSTILE}
     record = {**RECORD, "prooflops": {**RECORD["prooflops"], "fingerprint": fingerprint}}
     write_records(tmp_path / "first", record, 2, 0, 0.0)
-    command.run(config(tmp_path, tmp_path / "first"), lambda line: None)
+    said: list[str] = []
+    command.run(config(tmp_path, tmp_path / "first"), said.append)
+    assert "\x1b" not in "".join(said)
     page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
@@ -56,7 +58,7 @@ def test_a_wrong_source_is_a_usage_error(tmp_path: Path) -> None:
 @pytest.mark.prove
 def test_a_thousand_records_of_whole_runs_are_compared_in_seconds(tmp_path: Path) -> None:
     record = evidence_record(load_registry(ROOT / "test_claims" / "registry"))
-    write_records(tmp_path / "first", record, 1024, 10, 0.1)  # 350 KB each
+    write_records(tmp_path / "first", record, 1024, 10, 0.1)  # 500 KB each
     began = time.process_time()
     command.run(config(tmp_path, tmp_path / "first"), lambda line: None)
     assert time.process_time() - began < 10
