@@ -113,7 +113,8 @@ def changes(node: ast.AST, in_table: bool) -> Iterator[ast.AST | None]:
         yield None
     elif isinstance(node, (ast.Assign, ast.AnnAssign)) and not in_table:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-        if node.value and isinstance(target, (ast.Attribute, ast.Subscript)):
+        is_none = isinstance(node.value, ast.Constant) and node.value.value is None
+        if node.value and not is_none and isinstance(target, (ast.Attribute, ast.Subscript)):
             yield with_(value=ast.Constant(None))
     elif isinstance(node, ast.Return) and ast.unparse(node.value or ast.Constant(None)) not in ("None", "False", "''"):
         yield ast.Return(ast.Constant(None))
