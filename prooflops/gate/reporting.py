@@ -77,6 +77,6 @@ def failure(
     """The reports of a test that failed for this reason: set-up, call and teardown."""
     phases: dict[Any, Any] = {"setup": ("passed", None), "call": ("failed", why), "teardown": ("passed", None)}
     return [
-        pytest.TestReport(name, location, {name: 1}, outcome, longrepr, when, user_properties=properties, duration=0.0)
+        pytest.TestReport(name, location, {}, outcome, longrepr, when, user_properties=properties)
         for when, (outcome, longrepr) in phases.items()
     ]

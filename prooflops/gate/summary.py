@@ -209,7 +209,7 @@ def write_step_summary(
         text += [*markdown_table(shown), ""] if len(shown) > 1 else []
     text += [f"{line}  " for line in lines]
     try:
-        with open(target, "a", encoding="utf-8") as file:
-            file.write("\n".join(text) + "\n\n")
+        with open(target, "ab") as file:
+            file.write(("\n".join(text) + "\n\n").encode())
     except OSError as error:
         print(f"gate: the summary could not be written: {error}")

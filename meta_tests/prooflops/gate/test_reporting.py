@@ -1,32 +1,39 @@
 """The reports of fresh processes become those of this one."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from meta_tests.prooflops.gate.without_processes import config
 from prooflops.gate.processes import Replicate, Side
 from prooflops.gate.reporting import Reports, failure
+from prooflops.gate.summary import sentence
 from prooflops.history.rows import Row
 
 
-def replicate(config: pytest.Config, outcome: str) -> Replicate:
+def replicate(pytestconfig: pytest.Config, outcome: str) -> Replicate:
     report = failure("t.py::test_a", ("t.py", 1, "test_a"), "its own failure")[1]
     report.outcome, report.longrepr = outcome, "its own failure" if outcome == "failed" else None  # type: ignore[assignment]
-    data = config.hook.pytest_report_to_serializable(config=config, report=report)
-    return Replicate(Side("a", "python", Path()), {}, "", {}, [data])
+    if outcome == "skipped":
+        report.longrepr = ("t.py", 1, "Skipped: later")
+    data = pytestconfig.hook.pytest_report_to_serializable(config=pytestconfig, report=report)
+    return Replicate(Side("a", "python", Path()), {}, "", {}, [json.loads(json.dumps(data))])
 
 
 def emitted(reports: Reports, items: list[Any], rows: list[Row]) -> dict[str, pytest.TestReport]:
     found: dict[str, pytest.TestReport] = {}
+    begun, ended = list[object](), list[object]()
     hook = SimpleNamespace(
-        pytest_runtest_logstart=lambda **_: None,
-        pytest_runtest_logfinish=lambda **_: None,
+        pytest_runtest_logstart=lambda nodeid, location: begun.append((nodeid, tuple(location))),
+        pytest_runtest_logfinish=lambda nodeid, location: ended.append((nodeid, tuple(location))),
         pytest_runtest_logreport=lambda report: found.update({report.nodeid: report} if report.when == "call" else {}),
     )
     reports.config = SimpleNamespace(hook=hook)  # type: ignore[assignment]
     reports.emit(items, rows, [row for row in rows if row.verdict != "SAME"], "")
+    assert begun == ended == [(name, tuple(report.location)) for name, report in found.items()]
     return found
 
 
@@ -49,8 +56,30 @@ def test_a_row_that_stops_the_gate_is_its_tests_failure(pytestconfig: pytest.Con
         ("t.py::test_a", "t.py::test_gone"), "failed"
     )
     assert ("gate.flops", "CHANGED") in found["t.py::test_a"].user_properties
+    gone = found["t.py::test_gone"]
+    assert gone.location == ("t.py", None, "test_gone")
+    assert ("gate.time", "MISSING") in gone.user_properties
+    assert gone.duration == 0, "it took part in no run"
+
+
+def test_a_skip_that_went_through_json_is_one_that_pytest_can_print(pytestconfig: pytest.Config) -> None:
+    reports = Reports(config(Path()))  # whose hook asks for the configuration too, as those of other plugins may
+    reports.add(replicate(pytestconfig, "skipped"))
+    assert emitted(reports, [ITEM], [])["t.py::test_a"].longrepr == ("t.py", 1, "Skipped: later")
+
+
+def test_only_the_call_of_a_test_fails_for_its_rows() -> None:
+    reports = Reports(run := config(Path()))
+    reports.by_test["t.py::test_a"] = failure(ITEM.nodeid, ITEM.location, "")
+    reports.by_test["t.py::test_a"][1].outcome = "passed"
+    rows = [Row("t.py::test_a", quantity, 1, 2, "CHANGED") for quantity in ("flops", "bytes")]
+    reports.emit([ITEM], rows, rows, "")
+    assert [report.outcome for report in run.logged] == ["passed", "failed", "passed"]
+    assert run.logged[1].longrepr == "\n".join(map(sentence, rows))
 
 
 def test_a_collected_test_without_a_report_fails(pytestconfig: pytest.Config) -> None:
     report = emitted(Reports(pytestconfig), [ITEM], [])["t.py::test_a"]
     assert "did not run it" in str(report.longrepr)
+    Reports(run := config(Path())).emit([ITEM], [], [], "a process crashed")
+    assert [(each.when, each.longrepr) for each in run.logged] == [("call", "a process crashed")]

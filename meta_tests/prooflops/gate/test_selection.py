@@ -4,7 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from prooflops.gate.selection import is_asked_for, without_fixture
+import pytest
+
+from prooflops.gate.selection import files_of, is_asked_for, selects_by_expression, without_fixture
 
 
 def test_a_benchmark_that_vanished_is_missing_where_its_file_was_asked_for(tmp_path: Path) -> None:
@@ -17,6 +19,7 @@ def test_a_benchmark_that_vanished_is_missing_where_its_file_was_asked_for(tmp_p
 
     assert asked("sub/test_a.py::test_old", "test_a.py")
     assert asked("sub/test_a.py::test_old", str(tmp_path))
+    assert asked("sub/test_a.py::test_old", "test_a.py::test_old")
     assert asked("sub/test_a.py::Test::test_old[3]", "test_a.py::Test::test_old")
     assert asked("sub/test_a.py::Test::test_old[3]", "test_b.py", "test_a.py::Test")
     assert not asked("sub/test_a.py::test_old", "test_a.py", lf=True)
@@ -24,6 +27,19 @@ def test_a_benchmark_that_vanished_is_missing_where_its_file_was_asked_for(tmp_p
     assert not asked("test_a.py::test_old", "test_a.py")
     assert not asked("sub/test_ab.py::test_old", "test_a.py")
     assert not asked("sub/test_a.py::test_older", "test_a.py::test_old")
+
+
+def test_the_files_of_tests_are_named_once_and_in_order() -> None:
+    assert files_of(["b.py::test_1", "a.py::Test::test_2", "b.py::test_3"]) == ["b.py", "a.py"]
+
+
+@pytest.mark.parametrize("option", ["keyword", "markexpr", "deselect", "claim"])
+def test_each_option_that_selects_among_the_tests_of_a_path_is_known(option: str) -> None:
+    def config(**options: object) -> Any:
+        return SimpleNamespace(option=SimpleNamespace(**{"keyword": "", "markexpr": "", **options}))
+
+    assert selects_by_expression(config(**{option: "a"})) is True
+    assert selects_by_expression(config()) is False
 
 
 def test_what_pytest_codspeed_alone_measures_is_named() -> None:

@@ -1,10 +1,21 @@
 """Pairs of processes of two sides of a small foreign repository."""
 
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, worktrees
+from meta_tests.prooflops.gate.without_processes import FINGERPRINT, A, B, C, Processes, Times, measurement
+from prooflops.gate.measurement import Measurement
+from prooflops.gate.process_plan import FIRST, MOST_S, paces
+from prooflops.gate.processes import ReplicateFailed, Side
+from prooflops.gate.side_by_side import SideBySide
+from prooflops.history import records
 
 
 def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_and_what_is_unchanged_does_not(
@@ -69,3 +80,101 @@ def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_un
     done = run(foreign, *options)
     assert done.code == 0, done.output
     assert "1: the budget ended it" in done.output, done.output
+
+
+def beside(
+    root: Path, times: Callable[[str], Times], *, asked: str = "--gate-versus b", **settings: Any
+) -> tuple[SideBySide, Processes, Measurement]:
+    """A comparison of a folder with another one beside it, in which no process starts."""
+    for folder in ("here", "there"):
+        (root / folder).mkdir()
+        (root / folder / "test_b.py").touch()
+    processes = Processes(times)
+    found = measurement(root / "here", processes, "test_b.py", **settings)
+    return SideBySide(found, found.here, Side("b", "python", root / "there"), asked), processes, found
+
+
+def test_the_sides_take_turns_and_what_one_lacks_is_no_pair(tmp_path: Path) -> None:
+    times = {"b": {A: 1.0, B: 1.0}, "this side": {A: 1.2, C: 1e-3}}
+    pairs, processes, found = beside(tmp_path, times.__getitem__)
+    began = time.monotonic()
+    assert pairs.compare([A, C]) == records.fingerprint_id(FINGERPRINT)
+    assert began <= found.timing_since <= time.monotonic()
+    order = [each.side.label for each in processes.asked]
+    assert order[:6] == ["b", "this side", "this side", "b", "b", "this side"], order
+    assert processes.seeds == len(order) / 2
+    assert processes.asked[0].targets == ["test_b.py"]
+    assert processes.asked[0].ids is None, "what the other side has is not known yet"
+    assert [each.ids for each in processes.asked[1:4]] == [[A, C], [A], [A]]
+    assert [each.examined for each in processes.asked[1:4]] == [[], [A], [A]]
+    assert [each.paces for each in processes.asked[:2]] == [FIRST] * 2
+    verdicts = {(row.name, row.verdict) for row in found.rows if row.quantity == "time"}
+    assert verdicts == {(A, "SLOWER"), (B, "MISSING"), (C, "NEW")}
+    assert found.title == "b (before) beside this side (under no version control) (after)"
+    first, planned = found.said  # type: ignore[attr-defined]
+    assert first == "a first pair of processes shows how long the rest will take"
+    assert planned == found.lines[0]
+    assert planned.startswith("1 benchmarks (1 by their own rounds")
+    assert set(pairs.take([A, B, C])) == {A}
+
+
+def test_what_is_noisy_has_more_time_in_each_process_and_all_else_the_usual_one(tmp_path: Path) -> None:
+    times = {"b": {A: 1e-3, B: 1e-3}, "this side": {A: (1e-3, 1.2e-3, 0.9e-3, 1.1e-3, 0.8e-3), B: 1e-3}}
+    pairs, processes, _ = beside(tmp_path, times.__getitem__, replicates=12)
+    pairs.compare([A, B])
+    assert [each.paces for each in processes.asked[:2]] == [FIRST] * 2
+    assert [each.paces for each in processes.asked[2:4]] == [paces(MOST_S, {})] * 2, "two have the time of the start"
+    processes.call_s = dict.fromkeys((A, B), 0.01)
+    found = pairs.measurement
+    rule = found.rule(2)
+    pair = pairs.pair([A, B])
+    _, look = pairs.plan(*pair, {A: 1e-3, B: 1e-3}, rule)
+    for noise, own in ((0.5, {A: MOST_S}), (0.02, {}), (float("inf"), {})):
+        look({A: noise, B: 0.0}, 3)
+        assert pairs.paces == paces(MOST_S, own), noise
+
+
+def test_a_benchmark_that_takes_too_long_for_the_budget_is_left_out_with_the_budget_it_needs(tmp_path: Path) -> None:
+    pairs, processes, found = beside(tmp_path, lambda _: {A: 1e-3, B: 2.0}, budget_s=60.0)
+    processes.call_s = {B: 90.0}
+    pairs.compare([A, B])
+    notes = {row.name: row.note for row in found.rows}
+    assert notes[B].startswith(
+        "a process takes 90.0 s for it, and 8 pairs do not fit into the budget: --gate-budget 30"
+    )
+    assert not notes[A]
+    assert [each.ids for each in processes.asked[2:4]] == [[A], [A]]
+    assert found.lines[0].startswith("1 benchmarks (0.2 s a benchmark and process; 2.0 s a process besides)")
+
+
+def test_code_beside_itself_runs_the_same_tests_on_both_sides(tmp_path: Path) -> None:
+    pairs, processes, found = beside(tmp_path, lambda _: {A: 1.0}, asked="")
+    pairs.compare([A])
+    assert [each.ids for each in processes.asked[:2]] == [[A]] * 2
+    assert found.title == "this side (under no version control) beside itself"
+    processes.broken = {"b"}
+    with pytest.raises(ReplicateFailed, match="b crashed"):
+        pairs.take([A])
+
+
+def test_a_side_that_breaks_is_named_by_the_option_that_chose_it(tmp_path: Path) -> None:
+    pairs, processes, found = beside(tmp_path, lambda _: {A: 1.0, B: 1.0})
+    pairs.compare([A], only=True)
+    assert processes.asked[0].ids == [A], "nothing else of the other side is compared"
+    processes.broken = {"b"}
+    with pytest.raises(pytest.UsageError, match=r"^--gate-versus b: b crashed\nits last line$"):
+        pairs.take([A])
+    processes.broken = {"this side"}
+    with pytest.raises(ReplicateFailed, match="this side crashed"):
+        pairs.take([A])
+    found.markers[A] = {"ignore": True}
+    processes.broken = set()
+    pairs.compare([A])
+    assert [(row.name, row.verdict) for row in found.rows] == [(B, "MISSING"), (A, "NEW")]
+
+
+def test_a_benchmark_that_fails_on_the_other_side_is_new_for_that_reason(tmp_path: Path) -> None:
+    pairs, processes, found = beside(tmp_path, lambda side: {A: 1.0} if side == "b" else {A: 1.0, B: 1.0})
+    processes.outcome = "failed"
+    pairs.compare([A, B], only=True)
+    assert {row.name: row.note for row in found.rows if row.verdict == "NEW"} == {B: "it fails on the other side"}
