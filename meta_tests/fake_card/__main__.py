@@ -14,23 +14,24 @@ COLUMNS = ("launches", "synchronisations", "to_card", "to_host", "allocations", 
 SECONDS = {"launches": 5e-6, "synchronisations": 15e-6}  # roughly, on an H100
 
 
-def table(rows: list[dict[str, object]]) -> str:
-    """One line a claim, those that would take longest on a card first; a test of several claims counts for each."""
+def table(rows: list[dict[str, object]], by: str = "claim") -> str:
+    """One line a claim or topic, what would take longest on a card first; a test of several counts for each."""
     counts: dict[str, Counter[str]] = {}
     results: dict[str, Counter[str]] = {}
     for row in rows:
-        for claim in row["claims"] or [row["test"]]:  # type: ignore[attr-defined]
-            counts.setdefault(claim, Counter()).update({name: row[name] for name in COLUMNS})
-            results.setdefault(claim, Counter())[str(row["result"])] += 1
+        claims = row["claims"] or [row["test"]]
+        for name in {claim.partition(".")[0] for claim in claims} if by == "topic" else claims:  # type: ignore[attr-defined]
+            counts.setdefault(name, Counter()).update({column: row[column] for column in COLUMNS})
+            results.setdefault(name, Counter())[str(row["result"])] += 1
 
-    def seconds(claim: str) -> float:
-        return sum(each * counts[claim][name] for name, each in SECONDS.items())
+    def seconds(name: str) -> float:
+        return sum(each * counts[name][column] for column, each in SECONDS.items())
 
-    lines = [f"{'claim':44} {'about s':>8} " + " ".join(f"{name:>16}" for name in COLUMNS) + "  tests"]
-    for claim in sorted(counts, key=seconds, reverse=True):
-        figures = " ".join(f"{counts[claim][name]:16,}" for name in COLUMNS)
-        tests = ", ".join(f"{number} {result}" for result, number in results[claim].items())
-        lines.append(f"{claim:44} {seconds(claim):8.3f} {figures}  {tests}")
+    lines = [f"{by:44} {'about s':>8} " + " ".join(f"{column:>16}" for column in COLUMNS) + "  tests"]
+    for name in sorted(counts, key=seconds, reverse=True):
+        figures = " ".join(f"{counts[name][column]:16,}" for column in COLUMNS)
+        tests = ", ".join(f"{number} {result}" for result, number in results[name].items())
+        lines.append(f"{name:44} {seconds(name):8.3f} {figures}  {tests}")
     return "\n".join(lines)
 
 
@@ -41,6 +42,8 @@ def main(arguments: list[str]) -> int:
         code = pytest.main([*plugin, "--device=cuda", f"--report={folder}", *arguments])
         rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
     print(table(rows))
+    print("\nwithout comparisons of times, which last 2 s each at most:")
+    print(table([row for row in rows if not row["compares"]], "topic"))
     return int(code)
 
 

@@ -27,13 +27,7 @@ from meta_tests.fake_card.caching import MIB
 from meta_tests.fake_card.card import Card
 from meta_tests.fake_card.kernels import Kernels
 
-ON_THE_DEVICE = {
-    "device",
-    "cuda",
-    "memory_device",
-    "measure",
-    "speed",
-}  # the fixtures by which a test says what it measures
+ON_THE_DEVICE = {*"device cuda memory_device measure speed".split()}  # fixtures by which a test says what it measures
 NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
 # Tests that need no more than the name of the device: of meta tensors, of what torch says of it.
 NAMES_ALONE = re.compile(r"\[meta\]|test_torch_cuda_amp_warns_of_its_end|test_torch_and_the_specifications_agree")
@@ -75,10 +69,15 @@ def time_alone(card: Card) -> Iterator[None]:
 
         return call
 
+    def briefly(ratio: Callable[..., Any]) -> Callable[..., Any]:
+        """The card's clock has next to no noise: so few pairs of short blocks tell what 61 tell elsewhere."""
+        return lambda *arguments, **options: ratio(*arguments, **{**options, "pairs": 9, "block_s": 3e-5})
+
     def learns(argument: object) -> bool:
         return type(argument).__name__ == "Step"  # of bench.training: its loss is looked at after all rounds
 
     with ExitStack() as stack:
+        stack.enter_context(patch.object(Speed, "ratio", briefly(Speed.ratio)))
         places: list[tuple[Any, str]] = [(Speed, "seconds"), (measured, "time")]
         if find_spec("bench.pace"):  # a house of the tests has no benchmarks
             from bench import cache, ceilings, launch, measuring, pace, search, training
@@ -144,7 +143,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     finally:
         counts = card.counts.since(before)
         claims = [name for marker in item.iter_markers("claim") for name in marker.args]
-        row = {"test": item.nodeid, "claims": claims, "result": result, **asdict(counts)}
+        of_test = {"claims": claims, "result": result, "compares": "speed" in item.fixturenames}
+        row = {"test": item.nodeid, **of_test, **asdict(counts)}
         if file := item.config.option.card_counts:
             with open(file, "a", encoding="utf-8") as lines:
                 print(json.dumps(row), file=lines)

@@ -36,7 +36,7 @@ from prooflops.machine import device as machine
 from prooflops.machine.caches import caches_of
 from prooflops.suite import speed as comparisons
 from prooflops.suite.sizing import Sizing
-from prooflops.suite.speed import Ratio, Speed
+from prooflops.suite.speed import Speed
 from test_claims import conftest as claims
 from test_claims import strategies
 from test_claims import test_device as devices
@@ -57,13 +57,6 @@ def card(request: pytest.FixtureRequest) -> Iterator[Card]:
 
 
 as_it_was = pytest.mark.parametrize("was", [False, True], ids=["now", "as it was"])
-
-
-class SingleCalls(Speed):
-    """Times each call alone, nine times: the card's clock has no noise."""
-
-    def ratio(self, slow: Any, fast: Any, **_: Any) -> Ratio:
-        return super().ratio(slow, fast, pairs=9, block_s=0.0)
 
 
 def red(error: type[BaseException], match: str, was: bool) -> AbstractContextManager[object]:
@@ -178,7 +171,7 @@ def test_item_6_a_claim_that_the_lost_card_left_untested_is_not_checked(demo: Ch
 @as_it_was
 def test_item_2_a_clone_takes_ten_times_six_views_at_any_bandwidth(card: Card, was: bool) -> None:
     card.memory_bytes = card.memory.limit_bytes = 4 * 2**30
-    sizing, speed = Sizing(card.device), SingleCalls(card.device, lambda text: None)
+    sizing, speed = Sizing(card.device), Speed(card.device, lambda text: None)
     old = patch.object(sizing, "bytes_moved_in", lambda seconds: 2 * 32 * MIB)
     with time_alone(card), old if was else nullcontext(), red(pytest.fail.Exception, "over making six views", was):
         storage.test_making_views_takes_a_time_that_does_not_grow_with_their_size(
@@ -261,7 +254,7 @@ def test_item_8_tf32_gains_what_the_peak_table_says_of_the_card(card: Card, was:
     """A GeForce's tensor cores multiply tf32 no faster than its other units fp32: 1.5 times, without a look, is red."""
     card.memory_bytes = card.memory.limit_bytes = 2**30
     peak = partial(machine.peak_flop_per_s, card.device)
-    speed = SingleCalls(card.device, lambda text: None)
+    speed = Speed(card.device, lambda text: None)
     with time_alone(card), red(pytest.fail.Exception, "the ratio of times is 1", was and card.label == "RTX 4090"):
         matmul.test_tensor_cores_multiply_faster_than_fp32_by_default(
             card.device, speed, "tf32", (lambda dtype: None) if was else peak
@@ -333,7 +326,7 @@ def test_item_11_each_timed_copy_pins_fresh_memory(card: Card, was: bool) -> Non
     card.memory_bytes = card.memory.limit_bytes = 2**30
     old = patch.object(devices, "empty_host_cache", lambda: None)
     with time_alone(card), old if was else nullcontext():
-        speed = SingleCalls(card.device, lambda text: None)
+        speed = Speed(card.device, lambda text: None)
         devices.test_pinning_for_one_copy_is_slower_than_not_pinning(card.device, speed)
     assert (card.counts.pinned_blocks == 1) is was
 

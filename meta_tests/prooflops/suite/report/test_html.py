@@ -4,8 +4,11 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from prooflops.suite.report.html import html, machine_facts, trend_row
+from meta_tests.prooflops.suite.report.test_plots import report_of
+from meta_tests.prooflops.suite.report.test_tables import bench
+from prooflops.suite.report.html import html, machine_facts, tiles, trend_row
 from prooflops.suite.report.run_report import RunReport
+from prooflops.suite.report.tables import best_rates
 
 HOSTILE = '</style></script><script>alert("1")</script><img src=x onerror=alert(1)>\u202e\u0000&amp; {{ 7*7 }}'
 
@@ -42,8 +45,8 @@ def test_what_is_in_the_run_is_on_the_page(report: RunReport, page: str) -> None
     for claim in report.claims:
         assert claim.statement in text
         assert all(figure in text for figure in claim.figures)
-    for bench in report.benchmarks:
-        assert bench.name in text
+    for each in report.benchmarks:
+        assert each.name in text
     for name, value in machine_facts(report):
         assert value in text, f"{name}: {value} is missing"
 
@@ -83,3 +86,22 @@ def test_the_history_of_a_benchmark_names_its_change_of_level(report: RunReport,
     assert len(row["marks"]) == 1
     assert "1 of 1 benchmarks changed their level" in page
     assert row["changes"] in Tags(page).text
+
+
+def test_the_best_rate_on_top_is_of_a_product_that_was_neither_contended_nor_spread_too_widely() -> None:
+    def product(name: str, rate: float, iqr: float = 0.0, *labels: str) -> dict:
+        made = bench(f"test_matmul[{name}]", dtype=name, flop_per_s=rate, ceiling_flop_per_s=1e9,
+                     conditions={"labels": labels})  # fmt: skip
+        return {**made, "stats": {"median": 1.0, "iqr": iqr}}
+
+    contended = product("int8", 9e9, 0.01, "contended: other processes kept 1.8 cores busy")
+    wide, settled = product("bf16", 5e9, 0.5), product("fp32", 1e9, 0.01)
+    (tile,) = tiles(report_of(contended, wide, settled))
+    assert (tile.value, tile.label) == ("1.00 GFLOP/s", "best rate, fp32")
+    (tile,) = tiles(report_of(contended, wide))
+    assert (tile.value, tile.more) == ("–", "every product was contended, or its spread too wide")
+    assert [cells[-1] for *_, cells in best_rates(report_of(contended, wide, settled).benchmarks)] == [
+        "1.0%",
+        "1.0%: contended",
+        "50.0%: too wide",
+    ]
