@@ -251,6 +251,11 @@ def test_accumulating_over_micro_batches_keeps_the_activations_of_the_largest(wo
     assert max(kept) == formula == activation_bytes(model, 3), f"{kept} bytes are kept, but should be {formula} at most"
 
 
+def test_activations_of_every_float_are_as_wide_as_it_is():
+    kept = {dtype: activation_bytes(DeepLinear(dim=8, layers=3), 4, dtype=dtype) for dtype in DTYPES}
+    assert kept == {name: 3 * 4 * 8 * size for name, size in {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}.items()}
+
+
 def test_the_saved_tensors_sum_to_the_activations_by_part():
     parts = {}
     for tensor in saved_tensors(MIXTRAL_8X7B, 1, 4096, "bf16"):

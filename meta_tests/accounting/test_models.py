@@ -34,6 +34,7 @@ from accounting.models import (
     rule_flops,
     step_flops,
 )
+from accounting.parts import LinearMaps, OtherParameters, Parts
 from bench.models import build, inputs, reduced
 
 PRESETS = {
@@ -338,6 +339,11 @@ def test_each_error_of_a_rule_is_what_its_name_says(model):
     }
     got = rule_errors(model, "step", 2, 16)
     assert got == {name: flops for name, flops in expected.items() if flops}, f"{got=}, but should be {expected}"
+
+
+def test_a_model_without_anything_to_train_has_no_backward_products():
+    frozen = Parts((LinearMaps("layers", 4, 4, frozen=True),), (), (OtherParameters("norms", 4, frozen=True),))
+    assert backward_flops(frozen, 2, 3) == 0
 
 
 def test_the_six_rule_is_exact_for_a_deep_linear_net_whose_input_needs_a_gradient():

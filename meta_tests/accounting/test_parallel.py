@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.models import Transformer, parameter_count
 from accounting.parallel import (
+    KINDS,
+    ZERO_SHARDS,
     Collective,
     Parallelism,
     bus_factor,
@@ -291,6 +293,21 @@ def test_what_is_sent_follows_from_the_array_and_the_ranks() -> None:
     assert Collective("data", "all-reduce", 4, 100, 3).sent_bytes == 3 * 2 * 75
     assert Collective("data", "reduce-scatter", 3, 100, 1).sent_bytes == 67
     assert Collective("pipeline", "send", 4, 100, 3).sent_bytes == 300
+
+
+def test_kinds_stages_and_recomputation_are_those_of_the_papers() -> None:
+    assert KINDS == ("tensor", "context", "pipeline", "expert", "data")
+    assert [len(ZERO_SHARDS[stage]) for stage in (0, 1, 2, 3)] == [0, 2, 3, 4]
+    assert set(ZERO_SHARDS[1]) == {"state", "master"}
+    assert set(ZERO_SHARDS[2]) - set(ZERO_SHARDS[1]) == {"gradients"}
+    assert set(ZERO_SHARDS[3]) - set(ZERO_SHARDS[2]) == {"parameters"}
+    split = Parallelism(data=2, tensor=2, context=4)
+    assert (split.replicas, split.devices) == (8, 16)
+    once, again = (
+        {each.kind: each.times for each in collectives(LLAMA, split, BATCH, SEQUENCE, recompute=way)}
+        for way in ("none", "full")
+    )
+    assert (once["tensor"], again["tensor"]) == (4 * LLAMA.layers + 2, 6 * LLAMA.layers + 2)
 
 
 # ---- on a device -------------------------------------------------------------------------------------------------
