@@ -93,6 +93,7 @@ def test_the_gradients_of_a_layer_with_a_bias_cost_what_their_loops_count(batch,
 
 
 test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
+    (lambda: StepFlops(-1, 2), ValueError, "forward must be at least 0, got -1"),
     (lambda: matmul_flops(-1, 2, 3), ValueError, "m must be at least 0, got -1"),
     (lambda: matmul_flops(1, 2.5, 3), TypeError, "k must be an integer, got 2.5 of type float"),
     (lambda: matmul_flops(1, 2, True), TypeError, "n must be an integer, got True of type bool"),
