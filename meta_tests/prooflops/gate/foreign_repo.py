@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 from meta_tests.conftest import ROOT, ChildRun, fork_pytest
+from meta_tests.prooflops.gate.forked_processes import FORKED
 
 # The plan in force takes 13 pairs or more to confirm anything: these runs are about everything else, with four, and
 # neither wait for a core at full speed nor repeat a pair beside which others worked.
@@ -21,6 +22,9 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
     decisions.replicate_plan = plan
     from prooflops.history import resources
     resources.FEWEST = dict.fromkeys(resources.FEWEST, 2)
+    if "FORKED_PROCESSES" in os.environ:
+        from meta_tests.prooflops.gate.forked_processes import fork_processes
+        fork_processes()
 """
 # Other plugins that are installed take a third of each process.
 INI = "[pytest]\naddopts = --strict-markers -p benchmark\n"
@@ -63,8 +67,8 @@ def run_git(repo: Path, *words: str) -> None:
 
 
 def run(repo: Path, *options: str, **variables: str) -> ChildRun:
-    """One run of pytest with the gate and the quick plan."""
-    return fork_pytest(repo, *PLUGINS, *options, path=import_path(repo), **ALONE, **variables)
+    """One run of pytest with the gate and the quick plan, whose processes are forks."""
+    return fork_pytest(repo, *PLUGINS, *options, path=import_path(repo), **ALONE, **{FORKED: "1"}, **variables)
 
 
 def worktrees(repo: Path) -> int:
