@@ -62,6 +62,7 @@ def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> C
     """`function` compiled by torch.compile's own backend; AssertionError where nothing was compiled."""
     from torch._dynamo.utils import counters  # the import takes a second, and the other functions do not need it
 
+    # Not each test has the need `c++`, which asks for a compiler too: a CPU needs none for products alone.
     if any(argument.is_cuda for argument in arguments if isinstance(argument, torch.Tensor)) and not has_triton():
         pytest.skip("torch.compile needs the package triton, for a GPU that it supports")
     before = counters["stats"]["unique_graphs"]

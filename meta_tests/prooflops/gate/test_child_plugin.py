@@ -1,11 +1,13 @@
 """What a fresh process leaves for the gate, with the plugin and without it."""
 
+import inspect
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
 
 from meta_tests.conftest import ROOT
 from prooflops.gate.processes import ReplicateFailed, Replicates, Side
@@ -229,6 +231,7 @@ class TestMarkedOnly:
     def test_it(self):
         assert sum([1, 2]) == 3
 """
+TEARDOWN = "teardown=lambda values: None, "
 
 
 def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_fixed(
@@ -236,7 +239,8 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr("prooflops.gate.processes.passed_on", lambda _: ["-p", "prooflops.plugin"])
-    (tmp_path / "test_it.py").write_text(FORMS)
+    has_teardown = "teardown" in inspect.signature(BenchmarkFixture.pedantic).parameters  # not pytest-benchmark 5.0
+    (tmp_path / "test_it.py").write_text(FORMS if has_teardown else FORMS.replace(TEARDOWN, ""))
     with Replicates(config(tmp_path), limit_s=60) as replicates:
         side = Side("here", sys.executable, tmp_path)
         done = replicates.run(side, ["test_it.py"], None, paces=BRIEF)

@@ -62,9 +62,14 @@ def test_the_cards_are_in_the_fingerprint_with_their_driver(monkeypatch: pytest.
 
 
 def test_a_package_counts_where_it_is_installed_and_torch_where_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torch = {name: metadata.version(name) for name in ("numpy", "scipy", "pytest-benchmark")}
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert record.plain_fingerprint.__wrapped__()["packages"] == without_torch
+    installed = {"torch": "2.6.0", **without_torch}
+    monkeypatch.setattr(metadata, "version", installed.__getitem__)
     monkeypatch.setitem(sys.modules, "torch", sys)
-    with_torch = record.plain_fingerprint.__wrapped__()["packages"]
-    assert with_torch == {name: metadata.version(name) for name in ("torch", "numpy", "scipy", "pytest-benchmark")}
+    assert record.plain_fingerprint.__wrapped__()["packages"] == installed
+    monkeypatch.undo()
     monkeypatch.setattr(record, "PACKAGES", ("no-such-package",))
     assert record.plain_fingerprint.__wrapped__()["packages"] == {}
 
