@@ -58,12 +58,12 @@ class NodeRun:
 
     @cached_property
     def best(self) -> dict[str, Measurement]:
-        """By dtype, the benchmark with the highest arithmetic rate."""
+        """By dtype, the benchmark with the highest arithmetic rate, of those from which something can be concluded."""
         found: dict[str, Measurement] = {}
         rates: dict[str, float] = {}
         for bench in self.benchmarks.values():
             dtype = bench.dtype
-            if dtype and (rate := bench.arithmetic_rate) and rate > rates.get(dtype, 0.0):
+            if dtype and (rate := bench.arithmetic_rate) and rate > rates.get(dtype, 0.0) and not bench.unsettled:
                 found[dtype], rates[dtype] = bench, rate
         return found
 

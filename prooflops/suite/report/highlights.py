@@ -42,7 +42,7 @@ def unusual(report: RunReport) -> list[str]:
 
 
 def _slow_dtypes(report: RunReport) -> Iterable[str]:
-    best = {dtype: bench for dtype, bench, _ in best_rates(report.benchmarks) if not bench.is_wide}
+    best = {dtype: bench for dtype, bench, _ in best_rates(report.benchmarks) if not bench.unsettled}
     for narrow, wide in NARROWER.items():
         if narrow in best and wide in best:
             ratio = (best[narrow].arithmetic_rate or 0.0) / (best[wide].arithmetic_rate or 1.0)
@@ -88,8 +88,8 @@ def _settings(report: RunReport) -> Iterable[str]:
 
 
 def limits(report: RunReport) -> list[str]:
-    """What limits this machine, from those measurements whose spread allows it."""
-    benchmarks = [bench for bench in report.benchmarks if not bench.is_wide]
+    """What limits this machine, from those measurements that were not contended and whose spread allows it."""
+    benchmarks = [bench for bench in report.benchmarks if not bench.unsettled]
     return [*_roofs(benchmarks), *_bandwidth(benchmarks), *_training(benchmarks), *_data(benchmarks)]
 
 

@@ -85,7 +85,9 @@ def tiles(report: RunReport) -> list[Tile]:
                  "–"),
         ]  # fmt: skip
     best = best_rates(report.benchmarks, report.peaks)
-    if best:
+    if best and best[0][1].unsettled:
+        made.append(Tile("–", "best rate", "every product was contended, or its spread too wide"))
+    elif best:
         dtype, bench, cells = best[0]
         peak = share_of_peak(bench.info, report.peaks)
         of_peak = f"{peak} of the vendor's peak" if peak.endswith("%") else peak

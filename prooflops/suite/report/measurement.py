@@ -12,6 +12,7 @@ from prooflops.console.tables import engineering
 # Of the median. Nothing is concluded where the rounds' quartiles, or the median's 95 % interval, are further apart.
 WIDEST_SPREAD = 0.25
 WIDE = "spread too wide to conclude"
+CONTENDED = "contended"  # how a label begins: other work competed for the cores
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,15 @@ class Measurement:
         return self.spread > WIDEST_SPREAD
 
     @property
+    def is_contended(self) -> bool:
+        return any(label.startswith(CONTENDED) for label in self.labels)
+
+    @property
+    def unsettled(self) -> str:
+        """Why nothing is concluded from it, in two words at most; empty where something is."""
+        return "too wide" if self.is_wide else CONTENDED if self.is_contended else ""
+
+    @property
     def rate(self) -> tuple[float, str] | None:
         """The rate it declared and its unit: FLOP/s, OP/s or B/s; of a stream through the memory always B/s."""
         keys = (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s"))
@@ -115,8 +125,8 @@ class Measurement:
         bound = self.info.get("bound")
         if not bound:
             return ""
-        if self.is_wide:
-            return WIDE
+        if self.unsettled:
+            return WIDE if self.is_wide else CONTENDED
         if bound == "memory" and self.number("share_of_attainable") > 1:
             return "above the memory roof"
         return f"{bound}-bound"
@@ -144,4 +154,4 @@ class Measurement:
     def notes(self) -> str:
         """How it was measured in short: hot or cold, what bounds it, the first word of each of its labels."""
         found = [self.cache, self.bound or (WIDE if self.is_wide else ""), str(self.info.get("label") or "")]
-        return ", ".join(filter(None, [*found, *(label.partition(":")[0] for label in self.labels)]))
+        return ", ".join(filter(None, dict.fromkeys([*found, *(label.partition(":")[0] for label in self.labels)])))

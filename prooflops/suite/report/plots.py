@@ -11,7 +11,7 @@ from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.tables import kernels_of, spread_text
 
-HOLLOW = "Hollow: the spread is too wide to conclude."
+HOLLOW = "Hollow: contended, or the spread is too wide to conclude."
 BOTH_ROOFS = (
     "Both roofs are measured in the same run: the ceiling of the dtype's products (level), and the bandwidth for the "
     f"kernel's own share of reads (the two slopes are those of the most and the fewest). {HOLLOW}"
@@ -55,7 +55,7 @@ def roofline(report: RunReport) -> Plot | None:
         for number, (each, (x, y)) in enumerate(zip(points, spots, strict=True), start=1):
             dtype = each.dtype
             title = f"{number} {each.name}: {each.rate_text}, {each.bound or 'not placed'}"
-            drawing.points([x], [y], [title], dtypes.index(dtype), hollow=each.is_wide)
+            drawing.points([x], [y], [title], dtypes.index(dtype), hollow=bool(each.unsettled))
         for number, (x, y, side) in enumerate(_label_places(spots), start=1):
             axes.annotate(str(number), (x, y), (side, 0), textcoords="offset points", fontsize=8,
                           ha="left" if side > 0 else "right", va="center")  # fmt: skip
@@ -124,11 +124,11 @@ def _roofline_rows(points: Sequence[Measurement], spots: Sequence[tuple[float, f
 def _roofline_answer(points: Sequence[Measurement]) -> str:
     found: dict[str, int] = {}
     for each in points:
-        if each.bound and not each.is_wide:
+        if each.bound and not each.unsettled:
             found[each.bound] = found.get(each.bound, 0) + 1
     listed = ", ".join(f"{number} {bound}" for bound, number in sorted(found.items(), key=lambda row: -row[1]))
-    wide = sum(each.is_wide for each in points)
-    left = f"; of {wide} the spread is too wide to say" if wide else ""
+    number = sum(bool(each.unsettled) for each in points)
+    left = f"; {number} were contended, or their spread is too wide to say" if number else ""
     return (
         f"Of {len(points)} kernels {listed}" if listed else f"{len(points)} products under this machine's roofs"
     ) + f"{left}."
@@ -157,14 +157,16 @@ def rates_by_size(report: RunReport) -> Plot | None:
             drawing.line([(each.number("flops"), each.arithmetic_rate or 0.0) for each in squares], index)
             for each in own:
                 title = f"{each.name}: {each.rate_text}, spread {spread_text(each)}"
-                drawing.points([each.number("flops")], [each.arithmetic_rate or 0], [title], index, hollow=each.is_wide)
+                drawing.points(
+                    [each.number("flops")], [each.arithmetic_rate or 0], [title], index, hollow=bool(each.unsettled)
+                )
             drawing.legend_entry(dtype, index)
         log_axes(drawing.axes, "work of the product", "rate", x_unit="FLOP", y_unit="FLOP/s")
         drawing.axes.legend(ncols=min(3, len(dtypes)), loc="lower center", bbox_to_anchor=(0.5, 1.0))
         svg = drawing.svg()
     rows = [[each.name, engineering(each.number("flops"), "FLOP"), each.rate_text, spread_text(each), each.method]
             for each in products]  # fmt: skip
-    fastest = max((each for each in products if not each.is_wide), key=lambda each: each.arithmetic_rate or 0,
+    fastest = max((each for each in products if not each.unsettled), key=lambda each: each.arithmetic_rate or 0,
                   default=products[0])  # fmt: skip
     return Plot("rates-by-size", "How fast is each dtype multiplied, and from which size on?",
                 f"The fastest is {fastest.name}: {fastest.rate_text}.", svg,
@@ -186,7 +188,7 @@ def ceiling_shares(report: RunReport) -> Plot | None:
             for each in own:
                 reached = each.number("share_of_ceiling")
                 title = f"{each.name}: {share(reached, '-')}, spread {spread_text(each)}"
-                drawing.points([reached * 100], [row], [title], dtypes.index(group[1]), hollow=each.is_wide)
+                drawing.points([reached * 100], [row], [title], dtypes.index(group[1]), hollow=bool(each.unsettled))
         drawing.axes.axvline(100, color=INK, linewidth=1)
         drawing.axes.set_yticks(range(len(groups)), [label(f"{family} {dtype}") for family, dtype in groups])
         drawing.axes.set(xlim=(0, None), ylim=(len(groups) - 0.4, -0.6))
@@ -194,7 +196,7 @@ def ceiling_shares(report: RunReport) -> Plot | None:
         svg = drawing.svg()
     rows = [[each.name, each.rate_text, engineering(each.number("ceiling_flop_per_s"), "FLOP/s"),
              share(each.number("share_of_ceiling"), "-"), spread_text(each)] for each in found]  # fmt: skip
-    narrow = [each for each in found if not each.is_wide] or found
+    narrow = [each for each in found if not each.unsettled] or found
     least, most = (pick(narrow, key=lambda each: each.number("share_of_ceiling")) for pick in (min, max))
     answer = (
         f"From {share(least.number('share_of_ceiling'), '-')} ({least.name}) "
@@ -222,7 +224,7 @@ def bandwidths(report: RunReport) -> Plot | None:
             for each in own:
                 title = f"{each.case}: {each.rate_text}, spread {spread_text(each)}"
                 spot = [each.number("bytes")], [each.number("bytes_per_s")]
-                drawing.points(*spot, [title], index, hollow=each.is_wide)
+                drawing.points(*spot, [title], index, hollow=bool(each.unsettled))
             drawing.legend_entry(kernel, index)
         log_axes(drawing.axes, "bytes that one pass reads and writes", "bandwidth", x_unit="B", y_unit="B/s")
         _mark_levels(drawing, streams, report)
@@ -251,11 +253,11 @@ def _mark_levels(drawing: Drawing, streams: Sequence[Measurement], report: RunRe
 def _bandwidth_answer(streams: Sequence[Measurement]) -> str:
     parts = []
     for level in dict.fromkeys(each.level for each in streams):
-        own = [each for each in streams if each.level == level and not each.is_wide]
+        own = [each for each in streams if each.level == level and not each.unsettled]
         if own:
             best = max(own, key=lambda each: each.number("bytes_per_s"))
             parts.append(f"{level} {best.rate_text}")
-    return f"At most: {', '.join(parts)}." if parts else "The spread of every stream is too wide to say."
+    return f"At most: {', '.join(parts)}." if parts else "Every stream was contended, or its spread is too wide to say."
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
@@ -357,7 +359,7 @@ def predictions(report: RunReport) -> Plot | None:
         for what, each, predicted, measured, text in rows:
             title = f"{what}, {each.name}: {text(predicted)} predicted, {text(measured)} measured"
             row = kinds.index(what)
-            drawing.points([measured / predicted], [row], [title], row, hollow=each.is_wide)
+            drawing.points([measured / predicted], [row], [title], row, hollow=bool(each.unsettled))
         drawing.axes.axvline(1, color=INK, linewidth=1)
         drawing.axes.set_yticks(range(len(kinds)), kinds)
         drawing.axes.set(ylim=(len(kinds) - 0.4, -0.6), xlabel="measured (or counted) over predicted")

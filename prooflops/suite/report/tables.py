@@ -9,7 +9,7 @@ from typing import Any
 
 from prooflops.console.tables import engineering, share
 from prooflops.suite.peaks import share_of_peak
-from prooflops.suite.report.measurement import WIDE, Measurement
+from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import ClaimResult, by_topic
 from prooflops.suite.verdicts import VERDICTS
 
@@ -86,7 +86,7 @@ def best_rates(
 ) -> list[tuple[str, Measurement, list[str]]]:
     """Of each dtype that was multiplied the fastest benchmark, with the cells of its row: the rate, its shares, where.
 
-    One whose spread is too wide is taken only where no other has the dtype.
+    One that is contended, or whose spread is too wide, is taken only where no other has the dtype, and comes last.
     """
     best: dict[str, Measurement] = {}
     for bench in benchmarks:
@@ -97,7 +97,7 @@ def best_rates(
         if before is None or _merit(bench) > _merit(before):
             best[dtype] = bench
     rows = []
-    for dtype, bench in sorted(best.items(), key=lambda each: -(each[1].arithmetic_rate or 0.0)):
+    for dtype, bench in sorted(best.items(), key=lambda each: _merit(each[1]), reverse=True):
         ceiling = max(each.number("ceiling_flop_per_s") for each in benchmarks
                       if each.dtype == dtype)  # fmt: skip
         own = share((bench.arithmetic_rate or 0.0) / ceiling if ceiling else None, "-")
@@ -107,12 +107,12 @@ def best_rates(
 
 
 def _merit(bench: Measurement) -> tuple[bool, float]:
-    return not bench.is_wide, bench.arithmetic_rate or 0.0
+    return not bench.unsettled, bench.arithmetic_rate or 0.0
 
 
 def spread_text(bench: Measurement) -> str:
-    """The spread in percent, and where it is too wide to conclude anything, that it is."""
-    return f"{bench.spread:.1%}" + (f": {WIDE.partition(' to ')[0].removeprefix('spread ')}" if bench.is_wide else "")
+    """The spread in percent, and why nothing is concluded, if so: it is too wide, or the benchmark contended."""
+    return f"{bench.spread:.1%}" + (f": {bench.unsettled}" if bench.unsettled else "")
 
 
 def evidence_table(

@@ -39,6 +39,11 @@ def test_a_difference_within_the_spread_is_marked() -> None:
     assert differing_claims(columns(noisy)) == []
 
 
+def test_a_rate_whose_spread_is_too_wide_is_no_machines_best() -> None:
+    wide = run("2.13", 9e12, "holds", iqr_s=0.5)
+    assert rates(columns([run("2.12", 1e12, "holds"), wide]), {})[0] == ["bf16, best rate", "1.00 TFLOP/s", "-"]
+
+
 def test_many_machines_are_put_together_by_kind_and_software() -> None:
     made = runs(10, 0, 0.0, 0, SPREADS[0], again=False)
     made = [replace(each, fingerprint={"torch": "2.12" if i % 2 else "2.13"}) for i, each in enumerate(made)]
