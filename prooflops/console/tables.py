@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,17 @@ COLOURS = {
     "LESS MEMORY": "green", "INCONCLUSIVE": "yellow", "MORE INSTRUCTIONS": "yellow",
 }  # fmt: skip
 NARROWEST = 5  # columns that wrapping leaves of a cell
+
+
+class Wrapper(textwrap.TextWrapper):
+    """Wraps between words, and within a name after one of its marks: "layer1.", "downsample"; "matmul[", "bf16"."""
+
+    wordsep_re = re.compile(r"(\s+)|(?<=\w[-./_\[])(?=[A-Za-z]{2})")
+
+    @classmethod
+    def longest(cls, cell: str) -> int:
+        """The width below which a word of the cell is broken."""
+        return max((len(part.strip()) for part in cls.wordsep_re.split(cell) if part), default=0)
 
 
 def engineering(value: float, unit: str) -> str:
@@ -64,7 +76,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def fitted(rows: Sequence[Sequence[str]], width: int | None, *, text_column: bool = False) -> list[str]:
     """As `aligned`; where that is wider than `width`, with the head wrapped, and the widest columns, until it fits.
 
-    With `text_column` the last column is flush left, too.
+    Words are broken only where they cannot stand side by side. With `text_column` the last column is flush left, too.
 
     >>> fitted([["benchmark", "rate"], ["matmul of a large matrix", "1 GFLOP/s"]], 24)
     ['benchmark           rate', 'matmul of a    1 GFLOP/s', 'large matrix']
@@ -76,16 +88,15 @@ def fitted(rows: Sequence[Sequence[str]], width: int | None, *, text_column: boo
     head, body = rows[0], rows[1:]
     words = [max(map(len, cell.split()), default=0) for cell in head]
     widths = [max([word, *(len(row[column]) for row in body)]) for column, word in enumerate(words)]
-    least = [min(each, NARROWEST) for each in widths]
-    while sum(widths) > spare and any(each > low for each, low in zip(widths, least, strict=True)):
-        widest = max(range(len(widths)), key=lambda column: (widths[column] > least[column]) * widths[column])
-        widths[widest] -= 1
+    unbroken = [max(Wrapper.longest(row[column]) for row in rows) for column in range(len(widths))]
+    for least in (unbroken, [min(each, NARROWEST) for each in unbroken]):
+        while sum(widths) > spare and any(each > low for each, low in zip(widths, least, strict=True)):
+            widest = max(range(len(widths)), key=lambda column: (widths[column] > least[column]) * widths[column])
+            widths[widest] -= 1
     left = (0, len(widths) - 1) if text_column else (0,)
     lines = []
     for row in rows:
-        cells = [
-            textwrap.wrap(cell, size, break_on_hyphens=True) or [""] for cell, size in zip(row, widths, strict=True)
-        ]
+        cells = [Wrapper(max(size, 1)).wrap(cell) or [""] for cell, size in zip(row, widths, strict=True)]
         for parts in itertools.zip_longest(*cells, fillvalue=""):
             padded = (part.ljust(size) if column in left else part.rjust(size)
                       for column, (part, size) in enumerate(zip(parts, widths, strict=True)))  # fmt: skip

@@ -34,7 +34,7 @@ def phases_section(breakdown: Breakdown, memory: StepMemory | None) -> Section:
 
 
 def modules_section(breakdown: Breakdown) -> Section:
-    head = ["module", "kind", "own time", "parameters", "FLOPs forward", "FLOPs backward", "kept", "output"]
+    head = ["module", "kind", "own time", "params", "FLOPs forward", "FLOPs backward", "kept", "output"]
     rows = [[module_name(row), row.kind, engineering(row.own_s, "s"), *module_figures(row)[:4], row.output]
             for row in breakdown.slowest(MOST) if row.own_s]  # fmt: skip
     more = sum(row.own_s > 0 for row in breakdown.modules) - len(rows)

@@ -67,10 +67,13 @@ WRAPPED = [
     "one",
     "b                              2",
 ]
-LEAST = ["bench   rate", "mark", "matmu      1", "l of    GB/s", "a lar", "ge-", "ish", "one", "b          2"]
+WORDS = ["benchmark  rate", "matmul of     1", "a large-   GB/s", "ish one", "b             2"]
+LEAST = ["bench  rate", "mark", "matmu     1", "l of   GB/s", "a lar", "ge-", "ish", "one", "b         2"]
 
 
-@pytest.mark.parametrize(("width", "lines"), [(None, WHOLE), (33, WHOLE), (32, WRAPPED), (12, LEAST), (8, LEAST)])
+@pytest.mark.parametrize(
+    ("width", "lines"), [(None, WHOLE), (33, WHOLE), (32, WRAPPED), (15, WORDS), (11, LEAST), (8, LEAST)]
+)
 def test_a_table_is_as_wide_as_the_terminal_unless_its_columns_would_vanish(
     width: int | None, lines: list[str]
 ) -> None:
@@ -79,6 +82,15 @@ def test_a_table_is_as_wide_as_the_terminal_unless_its_columns_would_vanish(
 
 def test_the_words_of_a_head_are_wrapped_before_the_body() -> None:
     assert fitted([["a long head", "x"], ["b", "2"]], 13) == ["a     x", "long", "head", "b     2"]
+
+
+def test_names_are_wrapped_at_their_marks_and_figures_are_not() -> None:
+    rows = [["module", "kind", "rate"], ["layer1.downsample.0", "BatchNorm2d", "9.22 MFLOP/s"]]
+    assert fitted(rows, 40) == [
+        "module               kind          rate",
+        "layer1.       BatchNorm2d  9.22 MFLOP/s",
+        "downsample.0",
+    ]
 
 
 @pytest.mark.parametrize(
