@@ -41,9 +41,13 @@ def gate_oldest(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS)
-def suite(session: nox.Session) -> None:
-    """The claims with the newest packages."""
-    session.install("torch==2.13.*", "-e", ".[suite]")
+@nox.parametrize("torch", ["2.13.*", "2.11.*"], ids=["torch-2.13", "torch-2.11"])
+def suite(session: nox.Session, torch: str) -> None:
+    """The claims with the newest packages, and with the torch of images for GPUs: `nox -s "suite-3.12(torch-2.11)"`.
+
+    On Linux pip's torch is the build for CUDA, of some 3 GB, unless it is pointed to another index.
+    """
+    session.install(f"torch=={torch}", "-e", ".[suite]")
     session.run("python", "-m", "pytest", "test_claims", "--quick", *session.posargs)
 
 

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -470,7 +471,7 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads,
 
     prompt = batches(0)
     speed.seconds(lambda: step(prompt), calls=3)
-    step_s = min(speed.seconds(lambda: step(prompt)) for _ in range(9))
+    step_s = median(speed.seconds(lambda: step(prompt)) for _ in range(9))  # on a busy machine far from the least
     delay_s = max(4 * step_s, 0.005)
     slow = batches(delay_s)
     what = f"a step of {step_s * 1e3:.1f} ms behind a loader"
@@ -489,7 +490,7 @@ def test_a_loader_that_reads_ahead_costs_time_only_where_it_is_slower_than_the_m
         for _ in range(4):
             x = x @ weight
 
-    step_s = min(speed.seconds(lambda: step(itertools.repeat(batch))) for _ in range(9))
+    step_s = median(speed.seconds(lambda: step(itertools.repeat(batch))) for _ in range(9))
     ahead = read_ahead(itertools.repeat(batch, 1000), times_a_step * step_s)
     bounds = {"at_least": 2} if times_a_step > 1 else {"at_least": 0.5, "at_most": 2}
     what = f"a step of {step_s * 1e3:.1f} ms behind a loader that reads ahead in {times_a_step} times its time"
