@@ -182,7 +182,8 @@ class Kernels(TorchDispatchMode):
             self.pin(out)
         # torch.zeros says pin_memory=False; a factory that C++ calls with the options of a tensor does not.
         within = kwargs.get("layout") is not None and pinned is None
-        if isinstance(out, Tensor) and (within or any(self._is_born_within(x) for x in operands)):
+        dense = isinstance(out, Tensor) and out.layout == torch.strided
+        if dense and (within or any(self._is_born_within(x) for x in operands)):
             self._note(out.untyped_storage(), self._born_within)
         return out
 
