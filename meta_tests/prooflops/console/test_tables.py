@@ -86,7 +86,7 @@ def test_the_words_of_a_head_are_wrapped_before_the_body() -> None:
 
 def test_names_are_wrapped_at_their_marks_and_figures_are_not() -> None:
     rows = [["module", "kind", "rate"], ["layer1.downsample.0", "BatchNorm2d", "9.22 MFLOP/s"]]
-    assert fitted(rows, 40) == [
+    assert fitted(rows, 39) == [
         "module               kind          rate",
         "layer1.       BatchNorm2d  9.22 MFLOP/s",
         "downsample.0",
