@@ -118,6 +118,10 @@ def test_eight_bits_take_codes_scales_and_a_table_a_buffer(tensor_shapes, name, 
     assert got == held, f"{got} bytes, but bitsandbytes kept {held} [{tensor_shapes}, {name}]"
 
 
+def test_lion_keeps_one_buffer_and_no_count_of_steps():
+    assert memory.optimizer_state_bytes([(10,)], "lion") == 40  # its package need not be installed here
+
+
 def test_the_buffers_of_eight_bits_are_numbered_and_have_no_scalars():
     for name, buffers in EIGHT_BITS.items():
         row = optimizers.OPTIMIZERS[name]
