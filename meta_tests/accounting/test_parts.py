@@ -21,6 +21,7 @@ def test_parts_stand_one_after_the_other_or_side_by_side():
     assert places(UP | DOWN) == [(1, 0, 0), (1, 0, 0)]
     assert places(UP + 3 * (UP + DOWN) + UP) == [(1, 0, 0), (3, 1, 2), (3, 2, 2), (1, 3, 3)]
     assert places(2 * UP + 0 * DOWN) == [(2, 0, 0)]
+    assert places(Parts() + UP + DOWN) == places(UP + DOWN)
 
 
 @pytest.mark.parametrize("model", [GPT2_SMALL, LLAMA3_8B], ids=["GPT-2 small", "Llama-3-8B"])
@@ -74,6 +75,12 @@ def test_every_head_attends_to_latents_whose_shared_part_is_key_and_value_and_th
         layers = AttentionLayers("attention", 4, 8, latent=latent)
         assert layers.decoding_flops(1, 9, latents=True) == 2 * 4 * 10 * (sum(latent) + 6)
         assert layers.cached_elements(9, latents=True) == 9 * sum(latent)
+
+
+def test_attention_over_a_fixed_number_of_rows_costs_the_same_whatever_the_sequence():
+    images = AttentionLayers("attention", 1, 3, queries=5, keys=7)
+    assert images.forward_flops(2, 99, "full") == images.forward_flops(2, 1, "full") == 2 * 2 * 2 * 5 * 7 * 3
+    assert images.backward_flops(2, 99, "full", "math") == 2 * images.forward_flops(2, 99, "full")
 
 
 def test_in_a_chunk_of_its_own_a_token_sees_those_before_it():
