@@ -267,6 +267,13 @@ def test_every_device_names_a_die_whose_rates_are_known():
     assert not unknown, f"these name a die that flop_per_clock in accounting/devices/peaks.json lacks: {unknown}"
 
 
+def test_a_row_has_the_sizes_of_memory_that_its_label_names_and_a_figure_is_dense_unless_it_says():
+    sizes = {label: [size / 2**30 for size in ACCELERATORS[label].memory_sizes] for label in ("V100 SXM2", "L4")}
+    assert sizes == {"V100 SXM2": [16, 32], "L4": [24]}
+    assert ACCELERATORS["L4"]._replace(memory=None).memory_sizes == []
+    assert Figure(125) == Figure(125, 1, "dense")
+
+
 def test_figures_are_of_known_kinds_and_columns():
     kinds = {figure.kind for row in ROWS for figure in row.peaks.values()}
     assert kinds == {"dense", "sparse", "card", "derived", "secondary"}

@@ -42,6 +42,7 @@ def test_memory_is_the_bytes_that_the_label_says_where_it_says_one_size():
         ("NVIDIA H100 80GB HBM3", "tf32", {}, 494.7),  # 989 is the sparse figure
         ("NVIDIA H100 NVL", "bf16", {}, 835.5),
         ("NVIDIA B300 SXM6 AC", "fp4_e2m1", {}, 14000),  # not half of 18000
+        ("NVIDIA A100-SXM4-80GB", "fp32", {"path": "vector"}, 19.5),
         ("NVIDIA H100 80GB HBM3", "bf16", {"path": "vector"}, None),
         ("NVIDIA H100 80GB HBM3", "int4", {}, None),
         ("Tesla T4", "bf16", {}, None),
@@ -69,6 +70,13 @@ def test_a_peak_scaled_to_its_nominal_clock_is_the_peak():
             if column in {"bf16", "tf32", "fp32"} and clock_mhz is not None and "fp32_tensor" not in row.peaks:
                 scaled = devices.clock_scaled_peak_flop_per_s(row, column, clock_mhz * 1e6)
                 assert scaled == pytest.approx(flop_per_s(figure), rel=1e-12), f"{row.label} {column}"
+
+
+def test_units_of_32_and_64_bits_run_at_the_vector_clock_and_the_others_at_that_of_the_matrices():
+    row = device_named("NVIDIA H100 80GB HBM3")
+    columns = ("fp64", "fp64_tensor", "fp32", "tf32", "bf16")
+    assert [nominal_clock_mhz(row, column) for column in columns] == [1980] * 3 + [1830] * 2
+    assert devices.clock_scaled_peak_flop_per_s("Tesla T4", "bf16", 1e9) is None
 
 
 def test_the_h100_may_pass_its_nominal_peak_at_the_clock_it_boosts_to():
@@ -136,8 +144,8 @@ def test_a_cpu_peak_is_cores_times_clock_times_flops_per_cycle():
 
 def test_a_device_has_the_dtypes_that_torch_has_there() -> None:
     lacking = {name for name in FORMATS if not has_dtype("mps", name)}
-    assert {"fp64", "fp8_e4m3", "fp8_e5m2"} <= lacking, f"mps lacks {sorted(lacking)}"
-    assert not {"fp32", "fp16", "bf16", "int64", "bool"} & lacking, f"mps lacks {sorted(lacking)}"
+    fp8 = {"fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz"}
+    assert lacking == {"fp64", *fp8, "fp4_e2m1", "e8m0"}, f"mps lacks {sorted(lacking)}"
     assert all(has_dtype(kind, name) for kind in ("cpu", "cuda", "xpu") for name in FORMATS)
     with pytest.raises(ValueError, match="dtype must be one of"):
         has_dtype("mps", "fp65")

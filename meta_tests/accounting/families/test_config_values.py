@@ -62,6 +62,10 @@ def test_keys_of_what_no_layer_of_a_model_has_are_no_matter(name, keys):
     assert from_config(config | dict.fromkeys(keys.split(), 8)) == from_config(config)
 
 
+def test_a_flag_that_is_left_out_is_off():
+    assert from_config({key: value for key, value in LLAMA.items() if not key.endswith("_bias")}) == from_config(LLAMA)
+
+
 def test_a_key_that_is_unset_is_no_matter():
     assert from_config(LLAMA | {"pruned_heads": {}, "some_option": None}) == from_config(LLAMA)
 
