@@ -3,7 +3,7 @@
 import pytest
 
 from accounting.families import from_config
-from accounting.families.config_values import Config, widths
+from accounting.families.config_values import Config, kind, widths
 from meta_tests.accounting.families.published import MODELS
 
 LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
@@ -60,6 +60,12 @@ EXPERTS = """moe_intermediate_size moe_shared_expert_intermediate_size n_routed_
 def test_keys_of_what_no_layer_of_a_model_has_are_no_matter(name, keys):
     config = MODELS[name]["config"]
     assert from_config(config | dict.fromkeys(keys.split(), 8)) == from_config(config)
+
+
+def test_layers_that_are_listed_by_kind_repeat_the_list():
+    listed = Config({"layer_types": ["sliding_attention", "full_attention", "full_attention"]})
+    assert [kind(listed, layer)[:4] for layer in range(5)] == ["slid", "full", "full", "slid", "full"]
+    assert kind(Config({}), 3) == ""
 
 
 def test_a_flag_that_is_left_out_is_off():
