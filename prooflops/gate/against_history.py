@@ -29,8 +29,8 @@ class AgainstHistory:
 
     def __init__(self, measurement: Measurement, benchmarks: Sequence[str]) -> None:
         self.measurement, self.benchmarks = measurement, benchmarks
-        self.then: list[Summary] = []
-        self.floors: Mapping[str, float] = {}
+        self.then: list[Summary]  # with the next, since `first`
+        self.floors: Mapping[str, float]
 
     def compare(self) -> list[Summary]:
         """Sets the rows, and returns the records of the baseline."""

@@ -160,7 +160,7 @@ class Replicate:
             "paces": self.paces,
         }
         part = path.with_suffix(".part")
-        part.write_text(json.dumps(record, default=plain_figure), encoding="utf-8")
+        part.write_bytes(json.dumps(record, default=plain_figure).encode())
         part.replace(path)
 
     def benchmarks(self, config: pytest.Config) -> list[dict[str, Any]]:

@@ -245,7 +245,7 @@ def _given(config: pytest.Config) -> list[str]:
 
 
 def _flag(name: str) -> str:
-    return "--gate-" + name.replace("_", "-") if name != "gate" else "--gate"
+    return f"--gate-{name}".replace("_", "-")
 
 
 def _count(name: str, text: str) -> int:

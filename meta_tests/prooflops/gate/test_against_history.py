@@ -59,7 +59,8 @@ COMMIT = "0123456789abcdef"
 
 def against(root: Path, now: Times, *, then: Times | None = None, **settings: Any) -> tuple[AgainstHistory, Processes]:
     """A run beside a baseline of 16 processes, in which no process starts."""
-    record(measurement(root, Processes(lambda _: then or {A: THEN, B: THEN}), record="main", replicates=16), [A, B])
+    times = then or {A: THEN, B: THEN}
+    record(measurement(root, Processes(lambda _: times), record="main", replicates=16), list(times))
     (root / "there").mkdir(exist_ok=True)
     (root / "there" / "test_b.py").touch()
     processes = Processes(lambda side: now if side == "this side" else {A: 1.0, B: 1.0})
@@ -110,12 +111,12 @@ def test_what_history_suspects_is_measured_beside_the_baselines_commit(
 
     monkeypatch.setattr(sides, "commit_of_records", lambda then, root: (COMMIT, ""))
     monkeypatch.setattr(sides, "checkout", checkout)
-    history, processes = against(tmp_path, {A: 2.0, B: THEN}, exact=("flops",))
+    history, processes = against(tmp_path, {A: 2.0, B: THEN}, then={A: THEN, B: THEN, C: THEN})
     processes.extra = {"flops": 7}
     history.compare()
     found = history.measurement
     assert checked_out == [(COMMIT, "the baseline's commit 012345678", tmp_path)]
-    assert verdicts(history) == {A: "SLOWER", B: "SAME"}
+    assert verdicts(history) == {A: "SLOWER", B: "SAME", C: "MISSING"}
     assert found.title == "against the baseline main (16 processes)"
     assert found.lines[0] == (
         "history calls 1 of 2 benchmarks SAME and suspects 1; side by side with its commit 012345678 those are 1 SLOWER"
@@ -148,7 +149,7 @@ def test_only_what_this_run_was_asked_for_is_compared(tmp_path: Path) -> None:
     history, _ = against(tmp_path, {A: THEN}, then=then)
     history.benchmarks = [A]
     history.compare()
-    assert verdicts(history) == {A: "SAME", B: "MISSING"}, "its file was asked for; C was not recorded"
+    assert verdicts(history) == {A: "SAME", B: "MISSING", C: "MISSING"}, "their file was asked for"
     assert "not selected" not in str(history.measurement.lines)
     history, _ = against(tmp_path, {A: THEN})
     history.benchmarks = [A]

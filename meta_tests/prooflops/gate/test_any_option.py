@@ -29,16 +29,20 @@ NUMBERS = st.floats().map(str) | st.integers().map(str) | st.sampled_from(["1e40
 ANY = WORDS | NUMBERS | NUMBERS.map("{}%".format) | WORDS.map(lambda word: word * 400)
 
 
-def read(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None) -> Settings:
-    """The settings that these options give."""
+def config_of(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None, *words: str) -> Any:
+    """The configuration of a run with these options; `words`: of its command line."""
     options = {**dict.fromkeys(FLAGS, False), **dict.fromkeys(TEXTS), **given}
-    config: Any = SimpleNamespace(
+    return SimpleNamespace(
         stash=pytest.Stash(), rootpath=folder, getini={**INI, **(ini or {})}.__getitem__,
         getoption=lambda name, default=None: options.get(name, False if name.startswith("benchmark") else default),
-        invocation_params=SimpleNamespace(dir=folder, args=[]),
-        pluginmanager=SimpleNamespace(hasplugin=lambda name: False),
+        invocation_params=SimpleNamespace(dir=folder, args=words),
+        pluginmanager=SimpleNamespace(hasplugin=lambda name: name in given),
     )  # fmt: skip
-    return gate_settings(config)
+
+
+def read(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None) -> Settings:
+    """The settings that these options give."""
+    return gate_settings(config_of(folder, given, ini))
 
 
 def any_option_is_understood_or_refused(name: str, text: str) -> None:

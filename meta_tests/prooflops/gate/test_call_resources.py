@@ -15,6 +15,7 @@ from prooflops.gate import call_resources
 from prooflops.gate.call_resources import INSTRUCTIONS, MEMORY, UntimedCall, call_traced, measured_in
 from prooflops.gate.processes import Replicates, Side
 from prooflops.history.resources import FEWEST
+from prooflops.history.rows import RESOURCES
 from prooflops.statistics.plan import LOOKS
 
 TESTS = """
@@ -48,10 +49,11 @@ def test_pedantic_iterations(benchmark):
     benchmark.pedantic(target=calls, args=(50_000,), rounds=2, iterations=3)
     assert [*calls] == [*[False] * 6, True]
 
-def test_pedantic_warm_up(benchmark):
+@pytest.mark.parametrize("rounds", [3, 4])
+def test_pedantic_warm_up(benchmark, rounds):
     calls, made = Calls(), []
-    benchmark.pedantic(calls, setup=lambda: made.append(1), rounds=2, warmup_rounds=4)
-    assert [*calls] == [False, False, True, False, False, False] and len(made) == 6
+    benchmark.pedantic(calls, setup=lambda: made.append(1), rounds=2, warmup_rounds=rounds)
+    assert [*calls] == [*[False] * (rounds - 2), True, False, False, False] and len(made) == rounds + 2
 
 def test_generator(benchmark):
     benchmark(lambda: (number for number in range(9)))
@@ -67,8 +69,17 @@ def test_traces_itself(benchmark):
     tracemalloc.stop()
 
 def test_error(benchmark):
-    with pytest.raises(ValueError, match="no number"):
+    def shown(error):
+        return [each.name for each in error.traceback.filter(error) if each.path.parent.name == "prooflops_gate"]
+    with pytest.raises(ValueError, match="no number") as error:
         benchmark(int, "no number")
+    assert shown(error) == []
+    def fails():
+        assert not tracemalloc.is_tracing()
+    benchmark._mode = None
+    with pytest.raises(AssertionError) as error:
+        benchmark.pedantic(fails, iterations=2)
+    assert shown(error) == ["call_traced"]
 """
 
 
@@ -88,10 +99,12 @@ def figures_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) 
 def test_untimed_calls_are_measured_and_none_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = figures_of(tmp_path, monkeypatch)
     measured = {name: figures[MEMORY] for name, figures in found.items() if figures}
-    assert measured.keys() == {"plain", "by_keyword", "pedantic_iterations", "pedantic_warm_up"}
+    assert measured.keys() == {
+        "plain", "by_keyword", "pedantic_iterations", "pedantic_warm_up[3]", "pedantic_warm_up[4]"
+    }  # fmt: skip
     assert 100_000 <= measured["plain"] < 101_000
     assert 50_000 <= measured["pedantic_iterations"] < 51_000
-    assert 1000 <= measured["pedantic_warm_up"] < 2000
+    assert 1000 <= measured["pedantic_warm_up[3]"] < 2000
 
 
 def test_nothing_is_measured_where_the_project_does_not_want_it(
@@ -106,6 +119,63 @@ def test_the_first_processes_of_a_side_measure_enough_to_decide_and_the_later_on
     assert turns[: FEWEST[MEMORY]] == [MEMORY] * FEWEST[MEMORY]
     assert turns.count(INSTRUCTIONS) >= FEWEST[INSTRUCTIONS]
     assert turns[LOOKS[0] :] == [""]
+
+
+class Fixture:
+    """Stands for pytest-benchmark's: calls once in a round, and once more for the result."""
+
+    def __init__(self) -> None:
+        self.stats = SimpleNamespace(extra_info={})
+
+    def __call__(self, function_to_benchmark: Any, *args: Any, **kwargs: Any) -> Any:
+        self._make_runner(function_to_benchmark, args)()
+        return function_to_benchmark(*args, **kwargs)
+
+    def pedantic(self, target: Any, args: Any = (), warmup_rounds: int = 0) -> Any:
+        return [self._make_runner(target, args)() for _ in range(warmup_rounds + 1)][-1]
+
+    def _make_runner(self, function_to_benchmark: Any, args: Any) -> Any:
+        return lambda: function_to_benchmark(*args)
+
+
+@pytest.mark.parametrize("permitted", [True, False])
+def test_instructions_are_counted_where_that_is_permitted_and_else_memory_is_measured(
+    permitted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_resources, "call_counted", lambda function, *args: (function(*args), 7))
+    monkeypatch.setattr(call_resources, "is_permitted", lambda: permitted)
+    fixture: Any = type("Fixture", (Fixture,), dict(vars(Fixture)))
+    monkeypatch.setattr("pytest_benchmark.fixture.BenchmarkFixture", fixture)
+    call_resources.measure_untimed_calls("")
+    assert fixture.__call__ is Fixture.__call__
+    call_resources.measure_untimed_calls(INSTRUCTIONS)
+    benchmark = fixture()
+    assert benchmark(len, "abc") == 3
+    found = benchmark.stats.extra_info["gate_resources"]
+    assert found == {"instructions": 7} if permitted else found.keys() == {"memory"}
+    warm = fixture()
+    assert warm.pedantic(bytes, (9,), warmup_rounds=3) == bytes(9)
+    assert warm.stats.extra_info["gate_resources"].keys() == found.keys()
+    warm.stats = None
+    assert warm(len, "abc") == 3, "benchmarks are disabled"
+    monkeypatch.delattr(fixture, "_make_runner")
+    monkeypatch.delattr(Fixture, "_make_runner")
+    before = fixture.__call__
+    call_resources.measure_untimed_calls(MEMORY)
+    assert fixture.__call__ is before, "built in another way than is known"
+
+
+def test_every_call_begins_with_the_same_garbage_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[int] = []
+    monkeypatch.setattr("gc.collect", collected.append)
+    figures: dict[str, int] = {}
+    assert call_traced(figures, bytes, 5000) == bytes(5000)
+    assert collected == [1]
+    assert 5000 <= figures["memory"] < 6000
+    assert RESOURCES[::2] == (MEMORY, INSTRUCTIONS)
+    monkeypatch.setattr("gc.isenabled", lambda: False)
+    call_traced(figures, bytes, 1)
+    assert collected == [1], "the project does without"
 
 
 @pytest.mark.parametrize(("count", "figures"), [(7, {"instructions": 7}), (None, {})])

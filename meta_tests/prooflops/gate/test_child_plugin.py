@@ -1,6 +1,7 @@
 """What a fresh process leaves for the gate, with the plugin and without it."""
 
 import inspect
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from meta_tests.conftest import ROOT
+from prooflops.gate.child_plugin import RECORD, TASK, Replicate, look_between_rounds
 from prooflops.gate.processes import ReplicateFailed, Replicates, Side
 
 TESTS = """
@@ -34,6 +36,121 @@ def config(root: Path, *options: str) -> Any:
         pluginmanager=SimpleNamespace(hasplugin=lambda _: False),
         invocation_params=SimpleNamespace(args=options),
     )
+
+
+class Item(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def item(name: str, *fixtures: str, marker: pytest.Mark | None = None) -> Any:
+    """A test, with what the gate's plugin asks of it."""
+    markers: list[Any] = []
+    plugins = SimpleNamespace(hasplugin=lambda _: False)
+    return Item(
+        nodeid=name, fixturenames=fixtures, funcargs={}, get_closest_marker=lambda _: marker, markers=markers,
+        add_marker=lambda mark, append: markers.append((mark.args, mark.kwargs, append)),
+        config=SimpleNamespace(pluginmanager=plugins),
+    )  # fmt: skip
+
+
+def chosen(ids: list[str] | None, benchmarks_only: bool, items: list[Any], *given: str) -> tuple[Replicate, list[str]]:
+    """The plugin, and what was deselected; the rest stays in `items`."""
+    paces = {"": {"max_time": 1.0, "min_rounds": 3}, "b": {"max_time": 2.0}}
+    replicate = Replicate(ids, benchmarks_only, paces, [], set(given), None, 1.0)
+    dropped: list[str] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: dropped.append(" ".join(each.nodeid for each in items)))
+    replicate.pytest_collection_modifyitems(SimpleNamespace(hook=hook), items)  # type: ignore[arg-type]
+    return replicate, dropped
+
+
+def test_what_was_asked_for_is_kept_and_paced_where_its_marker_does_not_pace_it() -> None:
+    own = pytest.mark.benchmark("x", max_time=0.5).mark
+    items = [item("a", "benchmark"), item("b", "benchmark"), item("c"), item("d", "benchmark", marker=own)]
+    whole = list(items)
+    assert chosen(None, False, items)[1] == []
+    assert items == whole
+    assert [each.markers for each in items] == [
+        [((), {"max_time": 1.0, "min_rounds": 3}, False)], [((), {"max_time": 2.0}, False)], [],
+        [(("x",), {"max_time": 0.5, "min_rounds": 3}, False)],
+    ]  # fmt: skip
+    assert chosen(None, True, items)[1] == ["c"]
+    replicate, dropped = chosen(["b", "c", "d"], True, items := list(whole), "max_time")
+    assert (dropped, [each.nodeid for each in items]) == (["a c"], ["b", "d"])
+    assert [len(each.markers) for each in items] == [2, 3], "nothing is left to choose for b"
+    assert [replicate.is_fixed(each) for each in items] == [True, True]
+    assert not chosen(None, True, items)[0].is_fixed(whole[0])
+
+
+def test_the_speed_of_the_core_is_looked_at_around_a_benchmark_and_between_its_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replicate, _ = chosen(None, True, [])
+    did: list[str] = []
+    speed: Any = SimpleNamespace(
+        begin=lambda: did.append("begin"), look=lambda last=False: did.append("last" if last else "look"), stretch_s=7.0
+    )
+    replicate.speed = speed
+    for each in (item("a", "benchmark"), item("c")):
+        call = replicate.pytest_runtest_call(each)
+        next(call)
+        did.append("call")
+        assert next(call, None) is None
+    assert did == ["begin", "look", "call", "last", "call"]
+    assert replicate.calls.keys() == replicate.contention.keys() == {"a"}
+    assert replicate.calls["a"]["stretch_s"] == 7.0
+    assert 0 < replicate.calls["a"]["seconds"] < 1
+    fixture: Any = type("Fixture", (), {"_make_runner": lambda self, *args: lambda *rest, **named: (args, rest, named)})
+    monkeypatch.setattr("pytest_benchmark.fixture.BenchmarkFixture", fixture)
+    did.clear()
+    look_between_rounds(speed)
+    benchmark = fixture()
+    run = benchmark._make_runner(1)
+    assert run(2, timer=3) == ((1,), (2,), {"timer": 3})
+    assert did == [], "calibration is no round"
+    benchmark.stats = object()
+    for _ in range(2):
+        run()
+    benchmark.stats = object()
+    run()
+    assert did == ["begin", "look", "look", "begin", "look"]
+    monkeypatch.delattr(fixture, "_make_runner")
+    look_between_rounds(speed)
+    assert not hasattr(fixture, "_make_runner"), "a look before and after must do"
+
+
+def test_the_record_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RECORD, str(tmp_path / "record.json"))
+    replicate, _ = chosen(None, True, [])
+    stats, gone = SimpleNamespace(min=0.5), list[str]()
+    benches = [
+        None,
+        SimpleNamespace(has_error=True, fullname="failed"),
+        SimpleNamespace(has_error=False, fullname="a", stats=stats, extra_info={"flops": 7}),
+    ]
+    plugins = SimpleNamespace(unregister=lambda name: gone.append(name))
+    run: Any = SimpleNamespace(pluginmanager=plugins, _benchmarksession=SimpleNamespace(benchmarks=benches))
+    replicate.contention["a"] = {"contended": False}
+    for imported in (True, False):
+        if not imported:
+            monkeypatch.delitem(sys.modules, "hypothesis")
+            run._benchmarksession = None
+            (tmp_path / "record.json").write_text(json.dumps({"benchmarks": ["the plugin's"]}))
+        else:
+            monkeypatch.setitem(sys.modules, "hypothesis", SimpleNamespace())  # type: ignore[arg-type]
+        finish = replicate.pytest_sessionfinish(SimpleNamespace(config=run))  # type: ignore[arg-type]
+        next(finish)
+        assert next(finish, None) is None
+        record = json.loads((tmp_path / "record.json").read_text())
+        if imported:
+            extra = {"flops": 7, "contention": {"contended": False}}
+            assert record["benchmarks"] == [{"fullname": "a", "stats": {"min": 0.5}, "extra_info": extra}]
+    assert record["benchmarks"] == ["the plugin's"]
+    assert gone == ["hypothesispytest"], "its plugin imports all of it at the end, for nothing"
+    assert record["replicate"]["was_fast"] is False
+    assert record["replicate"]["prefix"] == sys.prefix
+    assert replicate.benchmarks(run) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+    assert (RECORD, TASK) == ("PROOFLOPS_RECORD_TO", "PROOFLOPS_GATE_TASK")
 
 
 @pytest.mark.parametrize("plugin", ["prooflops.plugin", "no:prooflops.plugin"])

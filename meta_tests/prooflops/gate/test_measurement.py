@@ -61,6 +61,7 @@ def test_the_rule_is_that_of_the_options_and_markers(tmp_path: Path) -> None:
         False,
     )
     assert (rule.plan.benchmarks, rule.plan.directions, rule.plan.shared_baseline, rule.floors) == (4, 1, False, {})
+    assert measurement(tmp_path, None, replicates=20, noise_floor=True).rule(4).plan.looks[-1] == 20, "none confirms"
     rule = found.rule(4, kind=SieveRule, paired=False, floors={A: 0.1})
     assert (type(rule), rule.paired, rule.floors, rule.plan.shared_baseline) == (SieveRule, False, {A: 0.1}, True)
     found.config.stash[MARKERS] = {A: {"direction": "both", "min_effect": 0.3}, B: {"ignore": True}}
@@ -76,6 +77,7 @@ def test_the_newest_process_and_the_reports_are_those_of_this_side(tmp_path: Pat
     processes = Processes(lambda _: {A: 1.0, B: 1.0})
     processes.extra = {"flops": 7, "bytes": 8}
     found = measurement(tmp_path, processes)
+    assert (found.table, found.rows, found.lines, found.title) == ([], [], [], "")
     assert (found.here, found.newest) == (Side("this side", found.here.python, tmp_path), None)
     other = found.run(Side("b", "python", tmp_path), [A], paces={"": {"max_time": 1}})
     assert (found.newest, found.reports.by_test) == (None, {})

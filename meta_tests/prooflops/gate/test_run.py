@@ -232,10 +232,10 @@ def test_what_is_no_benchmark_runs_once_and_its_claims_are_compared(
     done = Run(tmp_path, monkeypatch, processes, **options)
     (tmp_path / "there" / "test_c.py").unlink()
     said: list[str] = []
-    monkeypatch.setattr(Measurement, "say", lambda self, text, *_: said.append(text))
+    monkeypatch.setattr(Measurement, "say", lambda self, *given: said.append(given))
     done.gate.pytest_runtestloop(done.session)
     assert sum(not each.benchmarks_only for each in processes.asked) == 3, "the other side has no such file"
-    assert said[0] == "the 1 tests that are no benchmarks"
+    assert said[0] == ("the 1 tests that are no benchmarks", 0, 1)
 
 
 def test_each_option_is_measured_as_it_asks_and_nothing_to_measure_is_refused(
