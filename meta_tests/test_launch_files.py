@@ -31,6 +31,7 @@ def test_the_job_has_a_pod_a_node_and_one_shared_folder() -> None:
     job = yaml.safe_load((LAUNCH / "kubernetes.yaml").read_text(encoding="utf-8"))
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     assert (job["kind"], spec["completionMode"], spec["completions"]) == ("Job", "Indexed", spec["parallelism"])
+    assert (spec["backoffLimitPerIndex"], pod["restartPolicy"], "backoffLimit" in spec) == (0, "Never", False)
     (container,) = pod["containers"]
     (mount,) = container["volumeMounts"]
     assert {each["name"] for each in pod["volumes"]} == {mount["name"]}

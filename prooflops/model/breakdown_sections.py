@@ -58,8 +58,8 @@ def module_figures(row: ModuleRow) -> list[str]:
 
 
 def count_text(count: float) -> str:
-    """A count for people: `320`, `1.25 M`."""
-    return f"{count:g}" if count < 1000 and count == int(count) else engineering(count, "").strip()
+    """A count for people: `320`, `1.25 M`; below 1 a share, without a prefix: `0.906`."""
+    return f"{count:.3g}" if count < 1 or (count < 1000 and count == int(count)) else engineering(count, "").strip()
 
 
 def operators_section(breakdown: Breakdown, most: int | None = MOST) -> Section:
@@ -136,7 +136,9 @@ FIGURES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
 
 def comparison_section(examinations: Sequence[Examination]) -> Section:
     """The figures of several models, a column each, and of two models the second as a multiple of the first."""
-    names = [each.user_model.spec for each in examinations]
+    specs = [each.user_model.spec for each in examinations]
+    short = [spec.rpartition("/")[2] for spec in specs]
+    names = short if len({*short}) == len(specs) else specs
     rows = [["figure", *names, *(["second / first"] if len(names) == 2 else [])]]
     for name, fact, unit, figure in FIGURES:
         if not all(each.has(fact) and getattr(each, fact) for each in examinations):

@@ -79,7 +79,7 @@ def tiles(examination: Examination) -> list[Tile]:
         made.append(Tile(count_text(held.parameters), "parameters", engineering(held.bytes, "B")))
     if examination.has("flops"):
         flops = examination.flops
-        of_rule = f"{flops.executed / flops.rule('step'):.3g} times 6ND" if flops.rule("step") else ""
+        of_rule = f"{flops.executed / flops.rule('step'):.3g} x 6ND" if flops.rule("step") else ""
         made.append(Tile(count_text(flops.executed), "FLOPs a step", of_rule))
     if examination.has("memory"):
         peak = examination.memory.row(PEAK)

@@ -171,7 +171,7 @@ def bound_sentence(step: MeasuredStep) -> str:
     longest = max(times, key=lambda name: times[name])
     part = f"{times[longest] / step.seconds:.1%} of the step"
     if step.bound == OVERHEAD:
-        return f"bound by none of them: {longest}, the longest, explains {part}; the rest passes in and between calls"
+        return f"neither compute, memory nor launches bind it: {longest}, the longest, explains {part}"
     return f"{longest}-bound: of the three, {longest} takes longest, {part}"
 
 

@@ -16,4 +16,4 @@ def test_a_size_that_does_not_fit_says_why() -> None:
 
 
 def test_a_small_count_is_a_whole_number() -> None:
-    assert [count_text(each) for each in (0, 320, 1_250_000, 38.4)] == ["0", "320", "1.25 M", "38.4"]
+    assert [count_text(each) for each in (0, 0.906, 320, 1_250_000, 38.4)] == ["0", "0.906", "320", "1.25 M", "38.4"]

@@ -16,6 +16,7 @@ BOTH_ROOFS = (
     "Both roofs are measured in the same run: the ceiling of the dtype's products (level), and the bandwidth for the "
     f"kernel's own share of reads (the two slopes are those of the most and the fewest). {HOLLOW}"
 )
+UNSETTLED = "Each of them was contended, or its spread is too wide to say."
 PARTS = ("forward", "backward", "optimizer")
 NEAR = 0.1  # of a prediction
 
@@ -128,6 +129,8 @@ def _roofline_answer(points: Sequence[Measurement]) -> str:
             found[each.bound] = found.get(each.bound, 0) + 1
     listed = ", ".join(f"{number} {bound}" for bound, number in sorted(found.items(), key=lambda row: -row[1]))
     number = sum(bool(each.unsettled) for each in points)
+    if number == len(points):
+        return UNSETTLED
     left = f"; {number} were contended, or their spread is too wide to say" if number else ""
     return (
         f"Of {len(points)} kernels {listed}" if listed else f"{len(points)} products under this machine's roofs"
@@ -166,10 +169,10 @@ def rates_by_size(report: RunReport) -> Plot | None:
         svg = drawing.svg()
     rows = [[each.name, engineering(each.number("flops"), "FLOP"), each.rate_text, spread_text(each), each.method]
             for each in products]  # fmt: skip
-    fastest = max((each for each in products if not each.unsettled), key=lambda each: each.arithmetic_rate or 0,
-                  default=products[0])  # fmt: skip
+    settled = [each for each in products if not each.unsettled]
+    fastest = max(settled, key=lambda each: each.arithmetic_rate or 0, default=None)
     return Plot("rates-by-size", "How fast is each dtype multiplied, and from which size on?",
-                f"The fastest is {fastest.name}: {fastest.rate_text}.", svg,
+                f"The fastest is {fastest.name}: {fastest.rate_text}." if fastest else UNSETTLED, svg,
                 Table(["product", "operations", "rate", "spread", "measured"], rows, words=frozenset({4})),
                 (f"Lines join the square products. {HOLLOW}",))  # fmt: skip
 
@@ -196,12 +199,9 @@ def ceiling_shares(report: RunReport) -> Plot | None:
         svg = drawing.svg()
     rows = [[each.name, each.rate_text, engineering(each.number("ceiling_flop_per_s"), "FLOP/s"),
              share(each.number("share_of_ceiling"), "-"), spread_text(each)] for each in found]  # fmt: skip
-    narrow = [each for each in found if not each.unsettled] or found
-    least, most = (pick(narrow, key=lambda each: each.number("share_of_ceiling")) for pick in (min, max))
-    answer = (
-        f"From {share(least.number('share_of_ceiling'), '-')} ({least.name}) "
-        f"to {share(most.number('share_of_ceiling'), '-')} ({most.name})."
-    )
+    settled = sorted((each.number("share_of_ceiling"), each.name) for each in found if not each.unsettled)
+    ends = [f"{share(reached, '-')} ({name})" for reached, name in (settled[0], settled[-1])] if settled else []
+    answer = f"From {' to '.join(ends)}." if ends else UNSETTLED
     return Plot("ceiling-shares", "How much of what this machine can do is reached?", answer, svg,
                 Table(["benchmark", "rate", "own ceiling", "share", "spread"], rows))  # fmt: skip
 
@@ -257,7 +257,7 @@ def _bandwidth_answer(streams: Sequence[Measurement]) -> str:
         if own:
             best = max(own, key=lambda each: each.number("bytes_per_s"))
             parts.append(f"{level} {best.rate_text}")
-    return f"At most: {', '.join(parts)}." if parts else "Every stream was contended, or its spread is too wide to say."
+    return f"At most: {', '.join(parts)}." if parts else UNSETTLED
 
 
 # ---- training ----------------------------------------------------------------------------------------------------

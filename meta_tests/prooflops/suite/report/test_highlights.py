@@ -7,6 +7,7 @@ import pytest
 from meta_tests.prooflops.suite.report.test_plots import report_of
 from meta_tests.prooflops.suite.report.test_tables import PRODUCT, bench
 from prooflops.suite.report import highlights
+from prooflops.suite.report.plots import plots_of
 from prooflops.suite.report.run_report import ClaimResult, RunReport
 
 CLAIMS = {
@@ -56,4 +57,7 @@ def test_what_disturbed_the_run_and_its_settings_is_unusual() -> None:
 def test_nothing_is_concluded_from_a_spread_that_is_too_wide(report: RunReport) -> None:
     assert highlights.limits(report)
     wide = [replace(each, iqr_s=each.median_s) for each in report.benchmarks]
-    assert highlights.limits(replace(report, benchmarks=tuple(wide))) == []
+    unsettled = replace(report, benchmarks=tuple(wide))
+    assert highlights.limits(unsettled) == []
+    answers = [each.answer for each in plots_of(unsettled) if each.name in ("roofline", "rates-by-size", "bandwidths")]
+    assert answers == 3 * ["Each of them was contended, or its spread is too wide to say."]
