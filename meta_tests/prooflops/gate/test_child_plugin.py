@@ -98,7 +98,7 @@ def test_the_speed_of_the_core_is_looked_at_around_a_benchmark_and_between_its_r
     assert did == ["begin", "look", "call", "last", "call"]
     assert replicate.calls.keys() == replicate.contention.keys() == {"a"}
     assert replicate.calls["a"]["stretch_s"] == 7.0
-    assert 0 < replicate.calls["a"]["seconds"] < 1
+    assert 0 < replicate.calls["a"]["seconds"] < 60
     fixture: Any = type("Fixture", (), {"_make_runner": lambda self, *args: lambda *rest, **named: (args, rest, named)})
     monkeypatch.setattr("pytest_benchmark.fixture.BenchmarkFixture", fixture)
     did.clear()

@@ -11,6 +11,39 @@ import pytest
 
 from meta_tests.conftest import child_environment
 from meta_tests.prooflops.gate.foreign_repo import ALONE, PLUGINS, import_path, worktrees
+from prooflops.gate import cleanup_process
+
+
+def test_what_was_named_is_gone_at_the_end_and_what_had_ended_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = subprocess.Popen, []
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **rest: started.append(rest) or start(*words, **rest))
+    for name in ("folder", "other", "tree"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+    alive, ended = (start(["sleep", "60"], start_new_session=True) for _ in range(2))
+    with cleanup_process.running() as register:
+        for word, place in (("folder", "folder"), ("folder", "other")):
+            register(word, str(tmp_path / place))
+        register("worktree", str(tmp_path), str(tmp_path / "tree"))
+        for process in (alive, ended):
+            register("group", str(process.pid))
+        register("ended", str(ended.pid))
+        assert len(list(tmp_path.iterdir())) == 3, "nothing is removed before the end"
+    assert list(tmp_path.iterdir()) == []
+    assert alive.wait(30) == -signal.SIGKILL
+    assert ended.poll() is None
+    ended.kill()
+    ended.wait()
+    (given,) = started
+    nothing = subprocess.DEVNULL  # a pipe of the parent's would stay open behind it
+    assert given == {
+        "stdin": subprocess.PIPE,
+        "stdout": nothing,
+        "stderr": nothing,
+        "text": True,
+        "start_new_session": True,
+    }
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])

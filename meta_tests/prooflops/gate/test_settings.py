@@ -228,6 +228,14 @@ def test_what_leaves_nothing_to_compare_is_refused(options: str, words: str, why
         read(Path("/nowhere"), {"gate_versus": "b", "benchmark_disable": None})
 
 
+def test_where_pytest_benchmark_is_not_active_its_options_have_no_say() -> None:
+    config = config_of(Path("/nowhere"), {"gate_baseline": "b"})
+    known = config.getoption
+    config.getoption = lambda name, default=None: default if name.startswith("benchmark") else known(name, default)
+    with pytest.raises(pytest.UsageError, match="that plugin is not active"):
+        settings(config)
+
+
 def test_the_packages_that_the_statistics_need_are_named_where_they_are_not_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

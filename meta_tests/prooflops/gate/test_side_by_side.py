@@ -135,7 +135,7 @@ def test_what_is_noisy_has_more_time_in_each_process_and_all_else_the_usual_one(
 
 
 def test_a_benchmark_that_takes_too_long_for_the_budget_is_left_out_with_the_budget_it_needs(tmp_path: Path) -> None:
-    pairs, processes, found = beside(tmp_path, lambda _: {A: 1e-3, B: 2.0}, budget_s=60.0)
+    pairs, processes, found = beside(tmp_path, lambda _: {A: 1e-3, B: 2.0})
     processes.call_s = {B: 90.0}
     pairs.compare([A, B])
     notes = {row.name: row.note for row in found.rows}
