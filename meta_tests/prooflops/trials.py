@@ -1,10 +1,11 @@
 """Kills runs at random moments, and has them run where little works: what was measured is there afterwards.
 
-    python -m meta_tests.prooflops.trials [--kills N] [--record]
+    python -m meta_tests.prooflops.trials [--kills N] [--record] [claims | baseline | gate | evidence | conditions ...]
 
 Of each kind of run (of the claims, of the gate, a collection of evidence) one ends undisturbed and is kept; then others
 get SIGINT or SIGKILL at a random moment. Afterwards every record is whole or says that it is a part, the report is that
-of a whole run, and no claim holds of which a test had not ended. `--record` keeps the counts in recorded/trials.txt.
+of a whole run, and no claim holds of which a test had not ended. `--record` keeps in recorded/trials.txt what each
+trial showed when it ends, in place of what it showed before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,8 @@ def test_c{n}(part):
 GATE = ("--gate", "--gate-versus=HEAD", "--gate-min-effect=90%", "--gate-allow-inconclusive")
 SPACED = "a folder with ümlauts"
 GIB = 2**30
+KINDS = ("claims", "baseline", "gate", "evidence")
+Say = Callable[[str], object]
 UNHARMED = "nothing lost, broken or called whole"
 
 
@@ -101,9 +105,15 @@ class Trials:
             "baseline": (self.repo, path, [*quiet, *PLUGINS, "--gate-record=main", "--gate-replicates=3"]),
             "evidence": (self.house.root, "", ["-m", "prooflops.suite.evidence", "--into", evidence, "--device=cpu"]),
         }[kind]  # fmt: skip
+
+        def before() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a shell has its jobs ignore
+            if limit:
+                limit()
+
         return subprocess.Popen(
             [sys.executable, *words], cwd=folder, env=child_environment(path, **variables), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=limit,  # noqa: PLW1509  # no other threads
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=before,  # noqa: PLW1509  # no other threads
         )  # fmt: skip
 
     def whole(
@@ -171,22 +181,24 @@ def verdicts(file: Path) -> dict[str, str]:
     return {row["id"]: row["verdict"] for row in json.loads(file.read_text(encoding="utf-8"))["claims"]}
 
 
-def kill_runs(root: Path, kills: int, seed: str, say: Callable[[str], object] = print) -> dict[str, str]:
+def kill_runs(root: Path, kills: int, seed: str, kinds: Iterable[str] = KINDS, say: Say = print) -> dict[str, str]:
     """Kills so many runs of each kind. Returns by kind and signal how many were, of how many tries."""
     trials, found = Trials(root, seed), {}
     trials.whole("claims")
-    for kind in ("claims", "baseline", "gate", "evidence"):
+    for kind in kinds:
         took_s = 15.0 if kind == "evidence" else trials.whole(kind)[1]
         for number in (signal.SIGINT, signal.SIGKILL):
             hit = sum(trials.killed(kind, number, took_s) for _ in range(kills))
             found[f"{number.name} {kind}"] = f"{hit} of {kills} while at work; {UNHARMED}"
             say(f"{number.name} {kind}: {found[f'{number.name} {kind}']}")
+    if "evidence" not in kinds:
+        return found
     trials.whole("evidence")
     assert trials.evidence().keys() >= {f"test_claims/test_demo.py::test_c{n}[{p}]" for n in range(4) for p in range(3)}
     return found
 
 
-def run_where_little_works(root: Path, say: Callable[[str], object] = print) -> dict[str, str]:
+def run_where_little_works(root: Path, say: Say = print) -> dict[str, str]:
     """One run of the claims under each condition, and two at once. Returns what was there afterwards."""
     trials, found = Trials(root, "conditions"), {}
     for name, (variables, limit, said, code) in CONDITIONS.items():
@@ -203,16 +215,24 @@ def run_where_little_works(root: Path, say: Callable[[str], object] = print) -> 
     trials.check()
     assert len(records.summaries(trials.house.root / ".prooflops" / "history", ())) == before + 2
     found["two runs at once"] = "both records and a whole report"
+    say(f"two runs at once: {found['two runs at once']}")
     return found
+
+
+def keep(line: str) -> None:
+    """Puts a line in place of that of the same trial in recorded/trials.txt."""
+    print(line, flush=True)
+    head, *lines = RECORDED.read_text(encoding="utf-8").splitlines()
+    kept = dict(each.split(": ", 1) for each in lines) | dict([line.split(": ", 1)])
+    RECORDED.write_text("\n".join([head, *(f"{name}: {text}" for name, text in kept.items()), ""]), encoding="utf-8")
 
 
 def summary(lines: list[str]) -> str:
     """What the kept lines show: of the runs that were killed the sum, of the conditions the names."""
-    kills = [line for line in lines if line.startswith("SIG")]
-    hit = sum(int(line.partition(": ")[2].split()[0]) for line in kills)
-    others = ", ".join(line.partition(":")[0] for line in lines if line not in kills)
-    assert all(line.endswith(UNHARMED) for line in kills), "a trial that shows anything else ends with an error"
-    return f"{hit} killed while at work: {UNHARMED}; tried: {others}"
+    kills = [re.fullmatch(rf"SIG\w+ \w+: (\d+) of (\d+) while at work; {UNHARMED}", line) for line in lines]
+    hit, tries = (sum(int(kill[group]) for kill in kills if kill) for group in (1, 2))
+    others = ", ".join(line.partition(":")[0] for line, kill in zip(lines, kills, strict=True) if not kill)
+    return f"of {tries} signals {hit} met a run at work: {UNHARMED}; tried: {others}"
 
 
 def main() -> None:
@@ -220,12 +240,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10, help="of each kind of run by each signal")
     parser.add_argument("--seed", default=str(os.getpid()))
     parser.add_argument("--record", action="store_true", help="keep the counts in recorded/trials.txt")
+    parser.add_argument("trials", nargs="*", choices=[*KINDS, "conditions", []], metavar="TRIAL", help="default: all")
     options = parser.parse_args()
+    say = keep if options.record else print
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        found = run_where_little_works(Path(one)) | kill_runs(Path(other), options.kills, options.seed)
-    if options.record:
-        head = f"# python -m meta_tests.prooflops.trials --kills {options.kills} --record\n"
-        RECORDED.write_text(head + "".join(f"{key}: {text}\n" for key, text in found.items()), encoding="utf-8")
+        if not options.trials or "conditions" in options.trials:
+            run_where_little_works(Path(one), say)
+        if kinds := [kind for kind in KINDS if not options.trials or kind in options.trials]:
+            kill_runs(Path(other), options.kills, options.seed, kinds, say)
 
 
 if __name__ == "__main__":
