@@ -285,11 +285,11 @@ def test_what_killed_writers_had_stored_is_all_there(tmp_path: Path, kills: int)
 
 def test_a_long_history_is_listed_in_time(tmp_path: Path) -> None:
     large_history(tmp_path, 200, 20, 20)
-    start = time.perf_counter()
+    start = time.process_time()
     found = records.summaries(tmp_path, EXACT)
-    took_s = time.perf_counter() - start
+    took_s = time.process_time() - start
     assert len(found) == 200
-    assert took_s < 2, f"a fifth of 1,000 records of 20 benchmarks took {took_s:.2f} s to list, but should take < 2 s"
+    assert took_s < 2, f"a fifth of 1,000 records of 20 benchmarks took {took_s:.2f} CPU s to list, and should take < 2"
 
 
 def test_a_record_that_changed_is_read_as_it_is_now(tmp_path: Path) -> None:
