@@ -126,12 +126,12 @@ def print_pages(terminal: pytest.TerminalReporter, examinations: Sequence[Examin
 
 
 def _write(terminal: pytest.TerminalReporter, line: str) -> None:
-    for part in wrapped(line, width_of(terminal), "  "):
+    for part in wrapped(line, width_of(bool(terminal.isatty)), "  "):
         terminal.write_line(part)
 
 
 def _print(terminal: pytest.TerminalReporter, sections: Sequence[Section]) -> None:
-    width = width_of(terminal)
+    width = width_of(bool(terminal.isatty))
     for section in sections:
         terminal.write_line("")
         terminal.write_line(section.title, bold=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from prooflops import __version__
-from prooflops.console.tables import aligned, markdown_table
+from prooflops.console.tables import fitted, markdown_table
 from prooflops.history import records as history
 from prooflops.suite.fleet import comparison
 from prooflops.suite.fleet.bad_nodes import OVERALL, SUSPECT, Fleet, Named, fleets
 from prooflops.suite.fleet.nodes import NodeRun, read_runs
 from prooflops.suite.report import page
 from prooflops.suite.report.drawing import Table, visible
+from prooflops.suite.report.terminal import width_of, wrapped
 
 MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
 
@@ -59,11 +61,13 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
         nodes=len({run.node for run in runs}),
         days=days_of(runs),
     )
+    width = width_of(sys.stdout.isatty())
     for line in lines:
-        say(visible(line))
+        for part in wrapped(visible(line), width, "  "):
+            say(part)
     for title, rows in tables.items():
         shown = rows[: MOST_PRINTED + 1]
-        for line in ("", title, *aligned(shown)):
+        for line in ("", title, *fitted(shown, width)):
             say(visible(line))
         if len(rows) > len(shown):
             say(f"and {len(rows) - len(shown)} more on the page")
@@ -86,9 +90,9 @@ def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[l
 
 def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
     """What was compared, who is named, and what could not be seen."""
-    lines = [f"{len(runs):,} runs of {len({run.node for run in runs}):,} machines, {days_of(runs)}"]
+    lines = [f"{number(len(runs), 'run')} of {number(len({run.node for run in runs}), 'machine')}, {days_of(runs)}"]
     for fleet in found:
-        lines.append(f"{fleet.kind}, {len(fleet.nodes):,} machines: {summary(fleet)}; {fleet.limits}")
+        lines.append(f"{fleet.kind}, {number(len(fleet.nodes), 'machine')}: {summary(fleet)}; {fleet.limits}")
         lines += [f"{named.state}: {named.node}: {described(named)}" for named in fleet.named[:MOST_PRINTED]]
         if len(fleet.named) > MOST_PRINTED:
             lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")
@@ -97,6 +101,11 @@ def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
         if fleet.faster:
             lines.append(f"faster than the others: {', '.join(fleet.faster)}")
     return lines
+
+
+def number(count: int, what: str) -> str:
+    """So many of a thing: "1 machine", "1,024 machines"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def days_of(runs: list[NodeRun]) -> str:

@@ -20,9 +20,9 @@ LEAST_WIDTH = 40
 NOTHING = {"-", "no peak on record"}
 
 
-def width_of(terminal: pytest.TerminalReporter) -> int | None:
+def width_of(isatty: bool) -> int | None:
     """The columns of the terminal, or of COLUMNS; None where the output goes to a file, whose lines are not wrapped."""
-    if terminal.isatty or os.environ.get("COLUMNS", "").isdigit():
+    if isatty or os.environ.get("COLUMNS", "").isdigit():
         return max(shutil.get_terminal_size().columns, LEAST_WIDTH)
     return None
 
@@ -32,7 +32,7 @@ class Printer:
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
-        self._width = width_of(terminal)
+        self._width = width_of(bool(terminal.isatty))
 
     def section(self, title: str) -> None:
         self._terminal.section(title)

@@ -50,6 +50,15 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
     assert "\u202e" not in page
 
 
+def test_on_a_terminal_of_80_columns_nothing_is_wider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said: list[str] = []
+    write_records(tmp_path / "first", RECORD, 8, 1, 0.2)
+    command.run(config(tmp_path, tmp_path / "first"), said.append)
+    assert said[0].startswith("8 runs of 8 machines")
+    assert max(map(len, said[:-1])) <= 80, max(said, key=len)  # the last is the path of the page
+
+
 def test_a_wrong_source_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(pytest.UsageError, match="no such folder or file"):
         command.run(config(tmp_path, tmp_path / "nowhere"))
