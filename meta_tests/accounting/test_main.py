@@ -9,7 +9,7 @@ import pytest
 
 from accounting.__main__ import KNOWN, USUAL_SEQUENCE, main
 from accounting.activations import activation_bytes
-from accounting.models import LLAMA3_70B, cache_bytes, parameter_count, step_flops
+from accounting.models import GPT2_SMALL, LLAMA3_70B, cache_bytes, parameter_count, step_flops
 from accounting.planning import fitting_plans
 from accounting.units import with_unit
 from meta_tests.accounting.families.published import MODELS
@@ -36,10 +36,15 @@ def test_the_figures_are_those_of_the_formulas(capsys):
     assert "fits into 80.0 GiB" in said["ZeRO stage 3"]
     kept = with_unit(activation_bytes(LLAMA3_70B, 1, USUAL_SEQUENCE, "bf16"), "B")
     assert said["memory: activations"] == f"{kept} of one sequence in bf16, nothing recomputed"
+    assert said["fastest"].startswith("data ")
+
+
+def test_the_fastest_way_is_the_first_of_the_plans_that_fit(capsys):
+    said = printed(capsys, "gpt2", "--devices", "8")["fastest"]
     h100 = {"memory_bytes": 80 * 2**30, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
-    best = fitting_plans(LLAMA3_70B, 1024, 2048, USUAL_SEQUENCE, **h100)[0]
-    split = f"data {best.split.data} · tensor {best.split.tensor} · context {best.split.context} · "
-    assert said["fastest"].startswith(f"{split}pipeline {best.split.pipeline}, ZeRO stage {best.split.zero_stage}")
+    best = fitting_plans(GPT2_SMALL, 8, 8, 1024, **h100)[0].split
+    ways = f"data {best.data} · tensor {best.tensor} · context {best.context} · pipeline {best.pipeline}"
+    assert said.startswith(f"{ways}, ZeRO stage {best.zero_stage}: ")
 
 
 def test_help_says_what_each_option_is_and_its_default(capsys):

@@ -54,6 +54,12 @@ def test_recurrences_have_the_parameters_of_what_they_are_made_of():
     assert parameter_count(delta_rule(24, 2, 4, 8, 6, 4)) == elements(convolved, gates, *ends) + 2 * 4 + 6
 
 
+def test_recurrences_keep_a_state_a_head_and_the_last_inputs_of_their_convolution():
+    layers = selective_scan(24, 48, 5, 3, 4), state_space(24, 6, 8, 5, 2, 4), delta_rule(24, 2, 4, 8, 6, 4)
+    kept = [each.cached_elements(99, latents=False) for parts in layers for each in parts.attentions]
+    assert kept == [48 * 5 + 4 * 48, 6 * 8 * 5 + 4 * (48 + 2 * 2 * 5), 4 * 8 * 6 + 4 * (2 * 2 * 8 + 4 * 6)]
+
+
 def test_queries_are_made_of_the_rows_that_attend_and_keys_of_those_attended_to():
     maps = attention(24, 6, 4, 2, rows="tokens", keys="source").linear_maps
     assert [(each.name, each.rows) for each in maps] == [

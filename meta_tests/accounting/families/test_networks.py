@@ -50,6 +50,11 @@ def test_the_models_known_by_name_have_the_parameters_published():
     assert [parameter_count(model) for model in models] == published
 
 
+def test_the_mlp_of_a_transformer_leads_from_its_width_to_hidden_and_back():
+    maps = {each.name: (each.in_features, each.out_features) for each in LLAMA3_8B.linear_maps}
+    assert (maps["up"], maps["gate"], maps["down"]) == ((4096, 14336), (4096, 14336), (14336, 4096))
+
+
 def test_heads_that_do_not_divide_the_width_need_a_width_of_their_own():
     sizes = {"vocab_size": 8, "layers": 1, "dim": 8, "heads": 3, "hidden": 8}
     with pytest.raises(ValueError, match="heads must divide dim where head_dim is not given, got heads=3, dim=8"):
