@@ -150,10 +150,10 @@ def test_the_record_has_benchmarks_verdicts_and_fingerprint(whole_record: tuple[
     assert "hz_actual" not in content["machine_info"]["cpu"], "the clock at one moment is no property of a machine"
 
 
-def test_pytest_benchmark_reads_the_record(whole_record: tuple[Path, dict[str, Any]]) -> None:
+def test_pytest_benchmark_reads_the_record(whole_record: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     file, _ = whole_record
-    command = [sys.executable, "-m", "pytest_benchmark", "compare", file.name]
-    compared = subprocess.run(command, cwd=file.parent, capture_output=True, text=True)  # where no conftest is loaded
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", file]
+    compared = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)  # where no conftest is loaded
     assert compared.returncode == 0, compared.stderr
     assert "test_sum" in compared.stdout + compared.stderr
 
