@@ -15,12 +15,12 @@ SECONDS = {"launches": 5e-6, "synchronisations": 15e-6}  # roughly, on an H100
 
 
 def table(rows: list[dict[str, object]], by: str = "claim") -> str:
-    """One line a claim or topic, what would take longest on a card first; a test of several counts for each."""
+    """One line a claim or file, what would take longest on a card first; a test of several claims counts for each."""
     counts: dict[str, Counter[str]] = {}
     results: dict[str, Counter[str]] = {}
     for row in rows:
-        claims = row["claims"] or [row["test"]]
-        for name in {claim.partition(".")[0] for claim in claims} if by == "topic" else claims:  # type: ignore[attr-defined]
+        test = str(row["test"])
+        for name in [test.partition("::")[0]] if by == "file" else row["claims"] or [test]:  # type: ignore[attr-defined]
             counts.setdefault(name, Counter()).update({column: row[column] for column in COLUMNS})
             results.setdefault(name, Counter())[str(row["result"])] += 1
 
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
         rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
     print(table(rows))
     print("\nwithout comparisons of times, which last 2 s each at most:")
-    print(table([row for row in rows if not row["compares"]], "topic"))
+    print(table([row for row in rows if not row["compares"]], "file"))
     return int(code)
 
 
