@@ -118,7 +118,9 @@ def test_the_sides_take_turns_and_what_one_lacks_is_no_pair(tmp_path: Path) -> N
     assert set(pairs.take([A, B, C])) == {A}
 
 
-def test_what_is_noisy_has_more_time_in_each_process_and_all_else_the_usual_one(tmp_path: Path) -> None:
+def test_what_is_noisy_has_more_time_in_each_process_and_all_else_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     times = {"b": {A: 1e-3, B: 1e-3}, "this side": {A: (1e-3, 1.2e-3, 0.9e-3, 1.1e-3, 0.8e-3), B: 1e-3}}
     pairs, processes, _ = beside(tmp_path, times.__getitem__, replicates=12)
     pairs.compare([A, B])
@@ -132,6 +134,9 @@ def test_what_is_noisy_has_more_time_in_each_process_and_all_else_the_usual_one(
     for noise, own in ((0.5, {A: MOST_S}), (0.02, {}), (float("inf"), {})):
         look({A: noise, B: 0.0}, 3)
         assert pairs.paces == paces(MOST_S, own), noise
+    monkeypatch.setattr("prooflops.gate.side_by_side.time.monotonic", lambda: found.begun + 599.0)
+    look({A: 0.5, B: 0.0}, 3)
+    assert pairs.paces == paces(MOST_S, {A: MOST_S}), "it never has less than the others"
 
 
 def test_a_benchmark_that_takes_too_long_for_the_budget_is_left_out_with_the_budget_it_needs(tmp_path: Path) -> None:
