@@ -174,6 +174,10 @@ def test_a_side_that_breaks_is_named_by_the_option_that_chose_it(tmp_path: Path)
         pairs.take([A])
     found.markers[A] = {"ignore": True}
     processes.broken = set()
+    processes.code = tmp_path / "here" / "work.py"
+    with pytest.raises(pytest.UsageError, match=r"^--gate-versus b: b .* imported work from .*, which is the other"):
+        pairs.compare([A])
+    processes.code = None
     pairs.compare([A])
     assert [(row.name, row.verdict) for row in found.rows] == [(B, "MISSING"), (A, "NEW")]
 
