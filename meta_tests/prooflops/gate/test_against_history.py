@@ -57,10 +57,12 @@ HERE = "history alone decides, without pairs beside the baseline's commit: not u
 COMMIT = "0123456789abcdef"
 
 
-def against(root: Path, now: Times, *, then: Times | None = None, **settings: Any) -> tuple[AgainstHistory, Processes]:
-    """A run beside a baseline of 16 processes, in which no process starts."""
+def against(
+    root: Path, now: Times, *, then: Times | None = None, size: int = 16, **settings: Any
+) -> tuple[AgainstHistory, Processes]:
+    """A run beside a baseline of so many processes, in which no process starts."""
     times = then or {A: THEN, B: THEN}
-    record(measurement(root, Processes(lambda _: times), record="main", replicates=16), list(times))
+    record(measurement(root, Processes(lambda _: times), record="main", replicates=size), list(times))
     (root / "there").mkdir(exist_ok=True)
     (root / "there" / "test_b.py").touch()
     processes = Processes(lambda side: now if side == "this side" else {A: 1.0, B: 1.0})
@@ -142,6 +144,12 @@ def test_what_history_suspects_is_measured_beside_the_baselines_commit(
     assert history.measurement.lines[0] == HERE.replace("not under git", "no such folder")
     assert history.measurement.here == replace(found.here, paths=())
     assert verdicts(history) == {A: "SLOWER", B: "SAME"}
+
+
+def test_a_baseline_may_be_a_single_process(tmp_path: Path) -> None:
+    history, _ = against(tmp_path, {A: THEN, B: THEN}, size=1)
+    assert len(history.compare()) == 1
+    assert verdicts(history) == {A: "INCONCLUSIVE", B: "INCONCLUSIVE"}
 
 
 def test_only_what_this_run_was_asked_for_is_compared(tmp_path: Path) -> None:
