@@ -10,7 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from meta_tests.prooflops.gate.foreign_repo import run, run_git
-from meta_tests.prooflops.gate.test_child_plugin import BRIEF, config
+from meta_tests.prooflops.gate.test_child_plugin import BRIEF
+from meta_tests.prooflops.gate.without_processes import config
 from prooflops.gate import call_resources
 from prooflops.gate.call_resources import INSTRUCTIONS, MEMORY, UntimedCall, call_traced, measured_in
 from prooflops.gate.processes import Replicates, Side

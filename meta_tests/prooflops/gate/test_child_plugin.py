@@ -11,6 +11,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from meta_tests.conftest import ROOT
+from meta_tests.prooflops.gate.without_processes import config
 from prooflops.gate.child_plugin import RECORD, TASK, Replicate, look_between_rounds
 from prooflops.gate.processes import ReplicateFailed, Replicates, Side
 
@@ -26,16 +27,6 @@ def test_not_asked_for(benchmark):
 """
 
 BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
-
-
-def config(root: Path, *options: str) -> Any:
-    return SimpleNamespace(
-        getini=lambda _: [],
-        rootpath=root,
-        inipath=None,
-        pluginmanager=SimpleNamespace(hasplugin=lambda _: False),
-        invocation_params=SimpleNamespace(args=options),
-    )
 
 
 class Item(SimpleNamespace):
