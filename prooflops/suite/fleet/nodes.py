@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
@@ -25,54 +24,62 @@ NO_RECORD = (OSError, KeyError, TypeError, AttributeError, ValueError, OverflowE
 
 @dataclass(frozen=True)
 class NodeRun:
-    """One run on one machine, or on one card of it."""
+    """One run on one machine, or on one card of it: what may be compared, and not its whole record."""
 
     node: str
     kind: str  # the device's name
     date: str
-    fingerprint: Mapping[str, Any]
-    benchmarks: Mapping[str, Measurement]
+    software: Mapping[str, str]  # the versions that times depend on most
+    times_s: Mapping[str, float]  # the medians of the benchmarks that nothing else competed with
+    spreads: Mapping[str, float]  # of each benchmark, as a share of its median
+    best: Mapping[str, Measurement]  # by dtype, the highest arithmetic rate from which something can be concluded
+    traits: Mapping[str, str]  # what could explain a difference: the fingerprint's parts, and what slowed benchmarks
     verdicts: Mapping[str, str]  # by claim
-    partial: str
-    source: str
+    partial: str = ""
+    source: str = ""
 
-    @property
-    def software(self) -> dict[str, str]:
-        """The versions that times depend on most."""
-        return {name: str(self.fingerprint[name]) for name in SOFTWARE if self.fingerprint.get(name)}
+    @classmethod
+    def of(cls, record: Any, source: str) -> NodeRun:
+        """The run of a record. Raises one of NO_RECORD where it is none, or a figure has a wrong type."""
+        ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
+        card = fingerprint.get("card") or (fingerprint["device"] if ":" in str(fingerprint.get("device")) else "")
+        host = str((record.get("machine_info") or {}).get("node") or "unknown host")
+        verdicts = ours.get("verdicts", [])
+        # One string for all records: what is asked for again and again is then found sooner.
+        benchmarks = {intern(bench.fullname): bench for bench in map(Measurement.of, record["benchmarks"])}
+        return cls(
+            node=f"{host} {card}".strip(),
+            kind=str(fingerprint["name"]),
+            date=str(record.get("datetime") or ""),
+            software={name: str(fingerprint[name]) for name in SOFTWARE if fingerprint.get(name)},
+            times_s={name: bench.median_s for name, bench in benchmarks.items() if _is_compared(bench)},
+            spreads={name: bench.spread for name, bench in benchmarks.items()},
+            best=_best(benchmarks.values()),
+            traits={
+                **dict(_flat("", fingerprint)),
+                **{f"label {label.partition(':')[0]}": "yes" for each in benchmarks.values() for label in each.labels},
+            },
+            verdicts=dict(
+                zip(*(map(intern, map(itemgetter(key), verdicts)) for key in ("id", "verdict")), strict=True)
+            ),
+            partial=str(ours.get("partial") or ""),
+            source=source,
+        )
 
-    @cached_property
-    def times_s(self) -> dict[str, float]:
-        """The medians that may be compared: of benchmarks that nothing else competed with."""
-        found = {}
-        for name, bench in self.benchmarks.items():
-            contention = bench.info.get("contention") or {}
-            if SMALLEST < bench.median_s < LARGEST and not contention.get("contended"):
-                found[name] = bench.median_s
-        return found
 
-    @cached_property
-    def spreads(self) -> dict[str, float]:
-        """Of each benchmark, as a share of its median."""
-        return {name: bench.spread for name, bench in self.benchmarks.items()}
+def _is_compared(bench: Measurement) -> bool:
+    contention = bench.info.get("contention") or {}
+    return SMALLEST < bench.median_s < LARGEST and not contention.get("contended")
 
-    @cached_property
-    def best(self) -> dict[str, Measurement]:
-        """By dtype, the benchmark with the highest arithmetic rate, of those from which something can be concluded."""
-        found: dict[str, Measurement] = {}
-        rates: dict[str, float] = {}
-        for bench in self.benchmarks.values():
-            dtype = bench.dtype
-            if dtype and (rate := bench.arithmetic_rate) and rate > rates.get(dtype, 0.0) and not bench.unsettled:
-                found[dtype], rates[dtype] = bench, rate
-        return found
 
-    @cached_property
-    def traits(self) -> dict[str, str]:
-        """What could explain a difference: the fingerprint's parts, and the labels of what slowed its benchmarks."""
-        flat = dict(_flat("", self.fingerprint))
-        labels = {label.partition(":")[0] for bench in self.benchmarks.values() for label in bench.labels}
-        return {**flat, **{f"label {label}": "yes" for label in labels}}
+def _best(benchmarks: Iterable[Measurement]) -> dict[str, Measurement]:
+    found: dict[str, Measurement] = {}
+    rates: dict[str, float] = {}
+    for bench in benchmarks:
+        dtype = bench.dtype
+        if dtype and (rate := bench.arithmetic_rate) and rate > rates.get(dtype, 0.0) and not bench.unsettled:
+            found[dtype], rates[dtype] = bench, rate
+    return found
 
 
 def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
@@ -117,11 +124,11 @@ def _records(source: str) -> Iterator[tuple[str, Any]]:
 def _node_run(record: Any, source: str) -> NodeRun:
     """The run of a record, or of its file."""
     if not isinstance(record, Path):
-        return _run_of(record, source)
+        return NodeRun.of(record, source)
     text = record.read_bytes()
     with suppress(*NO_RECORD):  # a file that is written in another form may want what was left out
-        return _run_of(json.loads(_shortened(text)), source)
-    return _run_of(json.loads(text), source)
+        return NodeRun.of(json.loads(_shortened(text)), source)
+    return NodeRun.of(json.loads(text), source)
 
 
 def _shortened(text: bytes) -> bytes:
@@ -130,27 +137,6 @@ def _shortened(text: bytes) -> bytes:
         first, *parts = text.split(key)
         text = b"".join([first, *(part[part.find(end) :] for part in parts)])
     return text
-
-
-def _run_of(record: Any, source: str) -> NodeRun:
-    ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
-    card = fingerprint.get("card") or (fingerprint["device"] if ":" in str(fingerprint.get("device")) else "")
-    host = str((record.get("machine_info") or {}).get("node") or "unknown host")
-    verdicts = ours.get("verdicts", [])
-    run = NodeRun(
-        node=f"{host} {card}".strip(),
-        kind=str(fingerprint["name"]),
-        date=str(record.get("datetime") or ""),
-        fingerprint=fingerprint,
-        benchmarks={intern(bench.fullname): bench for bench in map(Measurement.of, record["benchmarks"])},
-        # One string for all records: what is asked for again and again is then found sooner.
-        verdicts=dict(zip(*(map(intern, map(itemgetter(key), verdicts)) for key in ("id", "verdict")), strict=True)),
-        partial=str(ours.get("partial") or ""),
-        source=source,
-    )
-    # All that is asked of it later: a figure of a wrong type is an error here, of this record alone.
-    _ = run.times_s, run.spreads, run.best, run.traits, run.software
-    return run
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,6 @@ from prooflops.history.records import as_text
 from prooflops.suite.fleet.bad_nodes import Fleet, compare, far_nodes, fleet
 from prooflops.suite.fleet.command import collector_off
 from prooflops.suite.fleet.nodes import NodeRun
-from prooflops.suite.report.measurement import Measurement
 
 BENCHMARKS = 60
 FIRST_SEED = 1000  # the rule was chosen by looking at fleets of smaller ones
@@ -71,8 +70,9 @@ def runs(nodes: int, bad: int, by: float, seed: int, spread: Spread, *, again: b
     found = []
     for turn, rows in enumerate(times):
         for node, row in enumerate(rows.tolist()):
-            benchmarks = {f"b{i}": Measurement(f"b{i}", f"b{i}", time_s, 0.0, {}) for i, time_s in enumerate(row)}
-            found.append(NodeRun(f"node-{node}", "card", f"2026-01-0{turn + 1}", {}, benchmarks, {}, "", ""))
+            times_s = {f"b{i}": time_s for i, time_s in enumerate(row)}
+            spreads = dict.fromkeys(times_s, 0.0)
+            found.append(NodeRun(f"node-{node}", "card", f"2026-01-0{turn + 1}", {}, times_s, spreads, {}, {}, {}))
     return found
 
 

@@ -28,9 +28,8 @@ def test_of_healthy_fleets_hardly_any_has_a_machine_named() -> None:
 def slow_in(runs: list[NodeRun], node: str, benchmark: str, by: float) -> list[NodeRun]:
     """The first run of a machine with one benchmark slower."""
     at = next(index for index, run in enumerate(runs) if run.node == node)
-    bench = runs[at].benchmarks[benchmark]
-    slower = {**runs[at].benchmarks, benchmark: replace(bench, median_s=bench.median_s * by)}
-    return [*runs[:at], replace(runs[at], benchmarks=slower), *runs[at + 1 :]]
+    slower = {**runs[at].times_s, benchmark: runs[at].times_s[benchmark] * by}
+    return [*runs[:at], replace(runs[at], times_s=slower), *runs[at + 1 :]]
 
 
 def test_what_a_second_run_does_not_confirm_was_a_one_off() -> None:
@@ -44,7 +43,7 @@ def test_what_a_second_run_does_not_confirm_was_a_one_off() -> None:
 
 def test_what_the_named_have_in_common_is_said() -> None:
     made = [
-        replace(run, fingerprint={"driver": "550" if run.node in ("node-0", "node-1") else "570", "torch": "2.13"})
+        replace(run, traits={"driver": "550" if run.node in ("node-0", "node-1") else "570", "torch": "2.13"})
         for run in runs(32, 2, 0.10, 2, NORMAL)
     ]
     (named, other) = fleet("card", made).named
@@ -66,9 +65,3 @@ def test_a_noisy_small_fleet_says_what_it_cannot_tell() -> None:
 def test_machines_of_another_kind_are_another_fleet() -> None:
     mixed = [replace(run, kind=run.node[-1]) for run in runs(4, 0, 0.0, 5, NORMAL)]
     assert [len(each.nodes) for each in fleets(mixed)] == [1, 1, 1, 1]
-
-
-def test_contended_measurements_are_left_out() -> None:
-    (run, *_) = runs(1, 0, 0.0, 6, NORMAL)
-    contended = replace(run.benchmarks["b0"], info={"contention": {"contended": True}})
-    assert "b0" not in replace(run, benchmarks={**run.benchmarks, "b0": contended}).times_s

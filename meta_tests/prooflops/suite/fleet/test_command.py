@@ -77,4 +77,4 @@ def test_a_thousand_records_of_whole_runs_are_compared_in_seconds(tmp_path: Path
 def test_the_document_has_the_table_of_simulated_fleets() -> None:
     held = part_of((ROOT / PAGE).read_text(encoding="utf-8"), "fleets", COMMAND)
     nodes, fleets = next(iter(FLEETS.items()))
-    assert row(nodes, SPREADS[0], fleets) in held, f"run {COMMAND}"
+    assert row(nodes, SPREADS[0], *fleets) in held, f"run {COMMAND}"

@@ -7,14 +7,17 @@ import pytest
 from meta_tests.prooflops.suite.fleet.simulated import SPREADS, runs
 from prooflops.suite.fleet.comparison import columns, differing_claims, rates, times, validated_prices
 from prooflops.suite.fleet.nodes import NodeRun
-from prooflops.suite.report.measurement import Measurement
 
 
 def run(torch: str, rate: float, verdict: str, time_s: float = 1.0, iqr_s: float = 0.01) -> NodeRun:
-    info = {"dtype": "bf16", "flop_per_s": rate, "mfu": 0.5}
-    bench = Measurement("matmul", "bench/t.py::test_matmul", time_s, iqr_s, info)
-    return NodeRun("node", "NVIDIA H100", "2026-01-01", {"torch": torch}, {bench.fullname: bench}, {"a.b": verdict},
-                   "", "")  # fmt: skip
+    bench = {
+        "name": "test_matmul",
+        "fullname": "bench/t.py::test_matmul",
+        "stats": {"median": time_s, "iqr": iqr_s},
+        "extra_info": {"dtype": "bf16", "flop_per_s": rate, "mfu": 0.5},
+    }
+    ours = {"fingerprint": {"name": "NVIDIA H100", "torch": torch}, "verdicts": [{"id": "a.b", "verdict": verdict}]}
+    return NodeRun.of({"benchmarks": [bench], "prooflops": ours}, "")
 
 
 TWO = [run("2.12", 1e12, "holds"), run("2.13", 2e12, "FAILS", time_s=0.5)]
@@ -46,7 +49,7 @@ def test_a_rate_whose_spread_is_too_wide_is_no_machines_best() -> None:
 
 def test_many_machines_are_put_together_by_kind_and_software() -> None:
     made = runs(10, 0, 0.0, 0, SPREADS[0], again=False)
-    made = [replace(each, fingerprint={"torch": "2.12" if i % 2 else "2.13"}) for i, each in enumerate(made)]
+    made = [replace(each, software={"torch": "2.12" if i % 2 else "2.13"}) for i, each in enumerate(made)]
     made[0] = replace(made[0], verdicts={"a.b": "FAILS"})
     made[2] = replace(made[2], verdicts={"a.b": "holds"})
     shown = columns(made)

@@ -12,7 +12,7 @@ from meta_tests.prooflops.history.test_any_record import changed, unhurried
 from prooflops.history.records import as_text
 from prooflops.suite.fleet.bad_nodes import fleets
 from prooflops.suite.fleet.command import headline, tables_of
-from prooflops.suite.fleet.nodes import _run_of, _shortened, read_runs
+from prooflops.suite.fleet.nodes import NodeRun, _shortened, read_runs
 
 RECORD = {
     "datetime": "2026-01-01T00:00:00+00:00",
@@ -25,7 +25,7 @@ RECORD = {
     "prooflops": {"fingerprint": {"name": "card", "device": "cuda:1", "torch": "2.13", "driver": None},
                   "verdicts": [{"id": "a.b", "verdict": "holds", "reason": "", "tests": ["t.py::test_a"]}]},
 }  # fmt: skip
-RUN = _run_of(RECORD, "")
+RUN = NodeRun.of(RECORD, "")
 
 
 def test_records_of_a_folder_are_read_and_others_named(tmp_path: Path) -> None:
@@ -67,6 +67,13 @@ def test_what_no_comparison_asks_for_is_passed_over_and_whatever_the_form_the_ru
         (tmp_path / f"{name}.json").write_text(form)
     first, *others = read_runs([str(tmp_path)])[0]
     assert [replace(each, source=first.source) for each in others] == [first, first]
+
+
+@pytest.mark.parametrize("times_s", [{}, {"bench/test_a.py::test_a": 1.0}])
+def test_contended_measurements_are_left_out(times_s: dict[str, float]) -> None:
+    (bench,) = RECORD["benchmarks"]
+    extra = {**bench["extra_info"], "contention": {"contended": not times_s}}
+    assert NodeRun.of({**RECORD, "benchmarks": [{**bench, "extra_info": extra}]}, "").times_s == times_s
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"prooflops": ' * 100_000, "1" * 5000, "\ufeff{}", "", "null"])
