@@ -28,11 +28,9 @@ class Operations:
         return self.multiplications + self.additions + self.others
 
     def array(self, values: torch.Tensor) -> np.ndarray:
-        """The values as numbers that count into this tally."""
-        numbers = np.empty(tuple(values.shape), dtype=object)
-        for index in np.ndindex(numbers.shape):
-            numbers[index] = Number(values[index].item(), self)
-        return numbers
+        """The values, read in one transfer, as numbers that count into this tally."""
+        numbers = [Number(value, self) for value in values.flatten().tolist()]
+        return np.array(numbers, dtype=object).reshape(tuple(values.shape))
 
     def zero(self) -> Number:
         return Number(0.0, self)
