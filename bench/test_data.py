@@ -17,6 +17,9 @@ from bench.measuring import Measure
 from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, bottleneck, loader, write_tokens
 from bench.training import Step, workload
 
+# Python 3.12 and later, where torch has threads: its loader forks, and its workers use none of them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
 TOKENS = {"quick": 2**22, "default": 2**25, "thorough": 2**28}
 BATCH, SEQUENCE = 32, 1024
 STEPS = {"quick": 3, "default": 20, "thorough": 100}

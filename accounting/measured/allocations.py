@@ -177,7 +177,8 @@ class _CpuMeter:
             raise RuntimeError(
                 "a profiler is active: the CPU's bytes need a profiler session of their own; stop it first"
             )
-        self._session = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        # With acc_events torch 2.10 to 2.12 do not warn that a later cycle, of which there is none, clears the events.
+        self._session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
         self._session.__enter__()  # type: ignore[no-untyped-call]
 
     def mark(self) -> None:

@@ -78,7 +78,8 @@ def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> C
 
 def operators(function: Callable[..., Any], *arguments: Any) -> dict[str, int]:
     """The operators of torch that a call runs, and the FLOPs that the profiler computes of each kind."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_flops=True) as profiler:
+    cpu = [ProfilerActivity.CPU]
+    with profile(activities=cpu, record_shapes=True, with_flops=True, acc_events=True) as profiler:
         function(*arguments)
     flops: dict[str, int] = {}
     for event in profiler.events():

@@ -63,7 +63,7 @@ def host_to_device_copies(function: Callable[[], Any]) -> int:
         pytest.skip(untraced)
     function()  # the first use of an operation may load constants onto the device
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[cuda]) as profile:
+    with torch.profiler.profile(activities=[cuda], acc_events=True) as profile:
         function()
         torch.cuda._sleep(1000)  # a kernel
         torch.cuda.synchronize()

@@ -131,14 +131,14 @@ def test_a_measurement_inside_a_measurement_is_refused() -> None:
 
 
 def test_a_measurement_inside_a_profiler_is_refused() -> None:
-    with profile(), pytest.raises(RuntimeError, match="a profiler is active"):
+    with profile(acc_events=True), pytest.raises(RuntimeError, match="a profiler is active"):
         measured.memory("cpu").__enter__()
 
 
 def test_a_profiler_inside_a_measurement_is_noticed_at_the_next_mark() -> None:
     def act() -> None:
         with measured.memory() as held:
-            with profile():
+            with profile(acc_events=True):
                 pass
             held.mark("too late")
 
@@ -147,7 +147,7 @@ def test_a_profiler_inside_a_measurement_is_noticed_at_the_next_mark() -> None:
 
 
 def test_a_profiler_inside_a_measurement_is_noticed_at_the_end() -> None:
-    with pytest.raises(RuntimeError, match="another profiler ran inside"), measured.memory(), profile():
+    with pytest.raises(RuntimeError, match="another profiler ran inside"), measured.memory(), profile(acc_events=True):
         torch.empty(25)
 
 
