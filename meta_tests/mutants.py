@@ -106,14 +106,17 @@ class Copy:
 
     def __init__(self, folder: str) -> None:
         self.root = Path(folder)
+        self._ticks = int(time.time())
+        self.fill()
+
+    def fill(self) -> None:
         for name in COPIED:
             ignored = shutil.ignore_patterns("__pycache__", "api")
-            shutil.copytree(ROOT / name, self.root / name, ignore=ignored)
+            shutil.copytree(ROOT / name, self.root / name, ignore=ignored, dirs_exist_ok=True)
         for path in ROOT.iterdir():
             if path.is_file():
                 shutil.copy(path, self.root)
         (self.root / "bare.ini").write_text("[pytest]\n")
-        self._ticks = int(time.time())
 
     def write(self, file: str, content: bytes) -> None:
         """Writes a file with a time of its own: Python would take what it compiled of one of the same size and time."""
@@ -172,6 +175,8 @@ def judge(mutant: Mutant, copy: Copy, limit_s: float, wide: bool, bare: list[str
                 return other
         return ""
     finally:
+        if not (copy.root / mutant.file).exists():
+            copy.fill()  # a mutant of what removes folders has removed it
         copy.write(mutant.file, original)
 
 

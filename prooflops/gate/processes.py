@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,8 @@ class Replicate:
     modules: dict[str, str]  # imported ones and their files, without site-packages and the standard library
     reports: list[dict[str, Any]]  # of its tests, serialised by pytest
     # Per benchmark, the seconds of its call, and whether its pace is fixed.
-    calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    wall_s: float = 0.0  # of the whole process
+    calls: Mapping[str, Mapping[str, Any]]
+    wall_s: float  # of the whole process
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:

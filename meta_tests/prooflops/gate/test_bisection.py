@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meta_tests.prooflops.gate.foreign_repo import INI, QUICK, run, worktrees
+from meta_tests.prooflops.gate.without_processes import A, B, C, Processes, measurement
 from prooflops.gate import cleanup_process
-from prooflops.gate.bisection import HalfwayRule, checked_good
+from prooflops.gate.bisection import Bisection, HalfwayRule, bisect, checked_good
 from prooflops.gate.decisions import look_at
+from prooflops.gate.processes import Replicate, Side
 from prooflops.history.records import Timed
 from prooflops.statistics.plan import Plan
 
@@ -32,6 +37,7 @@ def test_other(benchmark):
 def test_that_is_no_benchmark():
     raise AssertionError("it is not run")
 """
+D = "test_b.py::test_d"
 LARGE = ("--gate-min-effect", "90%")
 FEW = "    from prooflops.gate import bisection\n    bisection.LOOKS, bisection.LEVEL = (2, 6), 0.3\n"
 
@@ -62,6 +68,99 @@ def six_commits(tmp_path: Path) -> Path:
         git(repo, "add", "-A")
         git(repo, "commit", "-qm", f"Make change {commit}")
     return repo
+
+
+class Walk(Processes):
+    """Processes that take as long as `SECONDS` says of each commit, and leave files behind; the worktrees are real."""
+
+    def __init__(self, repo: Path, folder: Path) -> None:
+        self.commits = git(repo, "rev-list", "--reverse", "HEAD").split()
+        super().__init__(self.times)
+        self.broken = {f"commit {self.commits[2][:9]}"}
+        self.folder, self.clean = folder, True
+
+    def times(self, label: str) -> dict[str, float]:
+        (commit,) = [number for number, commit in enumerate(self.commits) if commit[:9] in label] or [5]
+        return {
+            name: seconds[commit] for name, seconds in SECONDS.items() if seconds[commit]
+        }  # of a commit that lacks it, None
+
+    def worktree(self, repository: Path, revision: str) -> Path:
+        path = self.folder / f"tree-{len(list(self.folder.iterdir()))}"
+        git(repository, "worktree", "add", "-q", "--detach", str(path), revision)
+        return path
+
+    def run(self, side: Side, *words: Any, **named: Any) -> Replicate:
+        if side.label.startswith("commit "):
+            head = git(side.root, "rev-parse", "--short=9", "HEAD").strip()
+            self.clean &= side.label == f"commit {head}" and not (side.root / "left").exists()
+            (side.root / "work.py").write_text("changed by a test")
+            (side.root / "__pycache__").mkdir(exist_ok=True)
+        return super().run(side, *words, **named)
+
+
+SECONDS: dict[str, list[Any]] = {
+    A: [1.0, 5.0, 5.0, 5.0, 5.0, 5.0],
+    B: [1.0, 1.0, 1.0, 1.0, 4.0, 4.0],
+    C: [1.0, 1.0, 1.0, 1.0, 3.0, 3.0],
+    D: [1.0, None, 1.0, 2.0, (1.0, 2.0), 2.0],
+}
+
+
+def test_a_commit_that_cannot_be_decided_is_passed_over_and_several_may_be_the_first(
+    six_commits: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "trees").mkdir()
+    walk = Walk(six_commits, tmp_path / "trees")
+    found: Any = measurement(six_commits, walk, "test_b.py")
+    git(six_commits, "bisect", "start")
+    mine = state(six_commits)
+    began = time.monotonic()
+    bisect(found, [A, B, C, D], "HEAD~5")
+    assert found.begun > began, "each commit has the whole budget"
+    assert walk.clean
+    assert walk.asked[2].side.paths == (str(six_commits),), "both sides import from their own folder first"
+    first, broken, third, fourth, last = (commit[:9] for commit in walk.commits[1:])
+    assert [line.split(" (")[0] + line.split(")")[1] for line in found.said[2:]] == [
+        f"commit {broken}: 4 benchmarks", f"commit {third}: 4 benchmarks", f"commit {first}: 4 benchmarks",
+        f"commit {fourth}: 3 benchmarks",
+    ]  # fmt: skip
+    lines = [line for line in found.lines[4:] if not line.startswith("  git bisect log: ")]
+    day = git(six_commits, "show", "--no-patch", "--date=short", "--format=%ad", "HEAD").strip()
+    ones, more = "(1.000 to 1.000), 8 pairs", {ratio: f"({ratio} to {ratio}" for ratio in ("5.000", "4.000", "2.000")}
+    assert lines == [
+        f"the first slow commit is {first} ({day}, Ada: Make change 1), for {A}:",
+        f"  {first}  bad  5.000 {more['5.000']}), 8 pairs",
+        f"  {broken}  skip  it cannot be run: its last line",
+        f"  {third}  bad  5.000 {more['5.000']}), 8 pairs",
+        f"  {last}  bad  5.000 {more['5.000']}, 99%), 13 pairs",
+        f"the first slow commit is {fourth} ({day}, Ada: Make change 4), for {B} and 1 more:",
+        f"  {first}  good  1.000 {ones}",
+        f"  {broken}  skip  it cannot be run: its last line",
+        f"  {third}  good  1.000 {ones}",
+        f"  {fourth}  bad  4.000 {more['4.000']}), 8 pairs",
+        f"  {last}  bad  4.000 {more['4.000']}, 99%), 13 pairs",
+        f"the first slow commit is one of 3, as others could not be decided, for {D}:",
+        f"  {first}  skip  the benchmark is not there, or failed",
+        f"  {broken}  skip  it cannot be run: its last line",
+        f"  {third}  bad  2.000 {more['2.000']}), 8 pairs",
+        f"  {fourth}  skip  1.414 (1.000 to 2.000), 32 pairs, not decided",
+        f"  {last}  bad  2.000 {more['2.000']}, 99%), 13 pairs",
+    ]
+    words = [[step.split(" ")[2] for step in line.split("; ")] for line in found.lines if "bisect log: " in line]
+    assert words[0] == ["git", "skip", "bad", "bad"], "what git was told"
+    notes = {row.name: row.note for row in found.rows}
+    assert notes[D] == "the first slow commit is one of 3, as others could not be decided"
+    assert notes[C] == notes[B] == f"the first slow commit is {fourth} ({day}, Ada: Make change 4)"
+    assert state(six_commits) == mine
+
+    walked = Bisection(found, walk.asked[0].side, "")
+    for quantity, name, note in (("time", B, "slow; noisy"), ("flops", B, "noisy"), ("time", A, "noisy")):
+        row = replace(found.rows[0], name=name, quantity=quantity, note="noisy")
+        assert walked.with_note(row, {B: "slow"}).note == note
+    walked.top = six_commits
+    with pytest.raises(pytest.UsageError, match=r"^--gate-bisect: git rev-parse --verify no-such: fatal: "):
+        walked.git("rev-parse", "--verify", "no-such")
 
 
 @pytest.mark.parametrize("asked", [("worst",), pytest.param(("worst", "other"), marks=pytest.mark.prove)])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -13,25 +14,28 @@ import pytest
 from meta_tests.prooflops.gate.foreign_repo import worktrees
 from meta_tests.prooflops.gate.without_processes import A, B, config
 from prooflops.gate.call_resources import INSTRUCTIONS, MEMORY
-from prooflops.gate.processes import PATIENCE, ReplicateFailed, Replicates, Side, passed_on, remove_leftovers
+from prooflops.gate.processes import ReplicateFailed, Replicates, Side, _kill, passed_on, remove_leftovers
 from prooflops.machine.core_speed import PATIENCE_S
 
 
 def test_worktrees_of_killed_runs_are_removed_and_those_of_others_left(foreign: Path, tmp_path: Path) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    for name, owner in (("prooflops-gate-a", dead.pid), ("prooflops-gate-b", os.getpid()), ("mine", dead.pid)):
+    owners = {"a": dead.pid, "b": os.getpid(), "being-written": "", "gone": dead.pid}
+    for name, owner in [*((f"prooflops-gate-{name}", owner) for name, owner in owners.items()), ("mine", dead.pid)]:
         subprocess.run(
             ["git", "worktree", "add", "-q", "--detach", tmp_path / name / "worktree"], cwd=foreign, check=True
         )
         (tmp_path / name / "owner").write_text(str(owner))
     subprocess.run(["git", "worktree", "add", "-q", "--detach", tmp_path / "away"], cwd=foreign, check=True)
     (tmp_path / "away").rename(tmp_path / "taken-off")  # a folder that is not there just now
-    assert worktrees(foreign) == 5
+    (tmp_path / "prooflops-gate-gone").rename(tmp_path / "moved")
+    assert worktrees(foreign) == 7
     remove_leftovers(foreign)
     assert not (tmp_path / "prooflops-gate-a").exists()
     assert (tmp_path / "prooflops-gate-b" / "worktree").exists()
-    assert worktrees(foreign) == 4
+    assert (tmp_path / "prooflops-gate-being-written" / "worktree").exists(), "another run that has just begun"
+    assert worktrees(foreign) == 5
 
 
 def test_a_run_in_a_hook_of_git_leaves_what_is_staged(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +151,7 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
             replicates.run(started.side, ["test_b.py"], None)
         assert json.loads(started.variables()["PROOFLOPS_GATE_TASK"])["measured"] == INSTRUCTIONS
     assert not folder.exists()
+    assert (done.side, done.side.fresh) == (started.side, False)
     assert (done.prefix, done.modules, done.reports) == ("/usr", {"work": "work.py"}, [{"nodeid": A}])
     assert (done.fingerprint, done.calls) == ({"name": "abacus"}, ENDED["calls"])
     assert 0 < done.wall_s < 60
@@ -161,10 +166,10 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
         done = replicates.run(started.side, [], None)
         assert json.loads(started.variables()["PROOFLOPS_GATE_TASK"])["measured"] == ""
         assert started.variables()["PYTHONHASHSEED"] == "7"
-        assert replicates._patience_s == PATIENCE * done.wall_s
+        assert replicates._patience_s == 2 * done.wall_s
         started.will({**ENDED, "was_fast": False}, "exit 5")
         replicates.run(started.side, [], None)
-        assert replicates._patience_s == PATIENCE * done.wall_s / 2
+        assert replicates._patience_s == done.wall_s
 
 
 def test_a_process_that_ends_otherwise_is_named_with_how_it_ended_and_what_it_printed(
@@ -220,4 +225,16 @@ def test_a_worktree_of_an_unknown_revision_is_refused_in_gits_words(foreign: Pat
         tree = replicates.worktree(foreign, "HEAD")
         assert tree.parent == replicates.folder
         assert tree != replicates.worktree(foreign, "HEAD")
+        register, said = replicates._register, list[tuple[str, ...]]()
+        replicates._register = lambda *words: said.append(words) or register(*words)
+        replicates.worktree(foreign, "HEAD")
+        assert [words[0] for words in said] == ["worktree", "group", "ended"], "a later process may have its number"
+        assert said[1][1] == said[2][1]
     assert worktrees(foreign) == 1
+
+
+@pytest.mark.parametrize("own_group", [True, False])
+def test_a_killed_process_has_ended(own_group: bool) -> None:
+    child = subprocess.Popen([b"sleep", b"60"], start_new_session=own_group)
+    _kill(child)
+    assert child.returncode == -signal.SIGKILL

@@ -20,7 +20,7 @@ def replicate(pytestconfig: pytest.Config, outcome: str) -> Replicate:
     if outcome == "skipped":
         report.longrepr = ("t.py", 1, "Skipped: later")
     data = pytestconfig.hook.pytest_report_to_serializable(config=pytestconfig, report=report)
-    return Replicate(Side("a", "python", Path()), {}, "", {}, [json.loads(json.dumps(data))])
+    return Replicate(Side("a", "python", Path()), {}, "", {}, [json.loads(json.dumps(data))], {}, 1.0)
 
 
 def emitted(reports: Reports, items: list[Any], rows: list[Row]) -> dict[str, pytest.TestReport]:

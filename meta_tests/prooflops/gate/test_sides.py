@@ -103,7 +103,7 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Pat
 
     def ran(root: Path, *files: Path, prefix: str = "/usr") -> Replicate:
         return Replicate(
-            Side("b", "python", root), {}, prefix, {f"m{i}": str(file) for i, file in enumerate(files)}, []
+            Side("b", "python", root), {}, prefix, {f"m{i}": str(file) for i, file in enumerate(files)}, [], {}, 1.0
         )
 
     asked = "--gate-versus ../there"
@@ -170,7 +170,7 @@ def test_an_extension_that_is_built_here_and_not_in_a_fresh_checkout_is_not_comp
 ) -> None:
     def ran(root: Path, file: str, *, fresh: bool = False) -> Replicate:
         side = Side("a", "python", root, fresh=fresh)
-        return Replicate(side, {}, "/usr", {"fast": str((root / file).resolve())}, [])
+        return Replicate(side, {}, "/usr", {"fast": str((root / file).resolve())}, [], {}, 1.0)
 
     now = ran(foreign, "fast.cpython-311.so")
     with pytest.raises(pytest.UsageError, match=r"extension .*fast\.cpython-311\.so, which .*; build a second"):
