@@ -85,7 +85,7 @@ def own_tests(file: str) -> list[str]:
         reader = next(each for each in folder.glob("*.py") if f'("{name}")' in each.read_text(encoding="utf-8"))
         file = str(reader.relative_to(ROOT))
     path = Path("meta_tests") / file
-    own = path.with_name(f"test_{path.name}")
+    own = path.with_name(f"test_{path.name.replace('__', '')}")  # of __main__.py test_main.py
     return [str(own), file] if (ROOT / own).exists() else [file]
 
 

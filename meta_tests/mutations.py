@@ -116,6 +116,8 @@ def changes(node: ast.AST, in_table: bool) -> Iterator[ast.AST | None]:
         is_none = isinstance(node.value, ast.Constant) and node.value.value is None
         if node.value and not is_none and isinstance(target, (ast.Attribute, ast.Subscript)):
             yield with_(value=ast.Constant(None))
+        elif isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Attribute):
+            yield with_(targets=[ast.Tuple([*target.elts[1::-1], *target.elts[2:]])])  # another attribute takes each
     elif isinstance(node, ast.Return) and ast.unparse(node.value or ast.Constant(None)) not in ("None", "False", "''"):
         yield ast.Return(ast.Constant(None))
     elif isinstance(node, ast.comprehension) and node.ifs:

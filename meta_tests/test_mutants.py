@@ -30,6 +30,7 @@ class Size:
 def least(a: int, b: int) -> int:
     log(a, b, end="")
     log.last = None
+    log.a, log.b = a, b
     return min(x for x in (a, b) if x > 0)
 '''
 
@@ -40,6 +41,7 @@ def test_tables_fields_properties_and_decorated_functions_are_changed() -> None:
         ("RATES", "2.5", "2.51"), ("RATES", "True", "False"), ("RATES", '"a"', "'a?'"), ("Size", "3", "4"),
         ("Size.is_empty", "self.rows == 0", "(self.rows != 0)"), ("Size.half", "self.rows // 2", "(self.rows * 2)"),
         ("least", "if x > 0", ""), ("least", "min", "max"), ("least", 'log(a, b, end="")', "pass"),
+        ("least", "log.a, log.b = a, b", "log.b, log.a = (a, b)"),
         ("least", 'log(a, b, end="")', "log(b, a, end='')"), ("least", 'log(a, b, end="")', "log(a, b)"),
     }  # fmt: skip
     assert expected <= found, f"missing: {expected - found}, found: {sorted(found)}"

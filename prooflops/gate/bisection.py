@@ -108,8 +108,12 @@ class Bisection:
     def first_slow(self, name: str, open_: Sequence[str]) -> str:
         """Bisects for one benchmark, and says what was found. `open_`: those to be measured with it."""
         self.bisect("start", self.bad_commit, self.good_commit)
+        last = ""
         while not (found := self.found()):
             commit = self.git("rev-parse", "HEAD")
+            if commit == last:
+                raise pytest.UsageError(f"--gate-bisect: git neither ends nor goes on from {self.described(commit)}")
+            last = commit
             if name not in self.steps.get(commit, {}):
                 self.steps.setdefault(commit, {}).update(self.measured(commit, open_))
             self.bisect(self.steps[commit][name].word)

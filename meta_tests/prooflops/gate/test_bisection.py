@@ -13,7 +13,7 @@ import pytest
 from meta_tests.prooflops.gate.foreign_repo import INI, QUICK, run, worktrees
 from meta_tests.prooflops.gate.without_processes import A, B, C, Processes, measurement
 from prooflops.gate import cleanup_process
-from prooflops.gate.bisection import Bisection, HalfwayRule, bisect, checked_good
+from prooflops.gate.bisection import Bisection, HalfwayRule, Step, bisect, checked_good
 from prooflops.gate.decisions import look_at
 from prooflops.gate.processes import Replicate, Side
 from prooflops.history.records import Timed
@@ -159,6 +159,9 @@ def test_a_commit_that_cannot_be_decided_is_passed_over_and_several_may_be_the_f
         row = replace(found.rows[0], name=name, quantity=quantity, note="noisy")
         assert walked.with_note(row, {B: "slow"}).note == note
     walked.top = six_commits
+    walked.steps = {walk.commits[5]: {A: Step("bad")}}
+    with pytest.raises(pytest.UsageError, match=f"^--gate-bisect: git neither ends nor goes on from {last} "):
+        walked.first_slow(A, [A])
     with pytest.raises(pytest.UsageError, match=r"^--gate-bisect: git rev-parse --verify no-such: fatal: "):
         walked.git("rev-parse", "--verify", "no-such")
 
@@ -220,6 +223,7 @@ def test_a_commit_is_bad_from_half_of_the_whole_slowdown_on(ratio: float, verdic
         both["a"][1].append(Timed(ratio * (1 + 0.02 * (-1) ** len(both["a"][1])), {}, {}))
     ((row,), _) = look_at(both, rule)
     assert (row.verdict, len(both["a"][1])) == (verdict, pairs), row
+    assert rule.decision("a", both["a"]).wanted == pairs
 
 
 def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits: Path, tmp_path: Path) -> None:
