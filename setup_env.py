@@ -219,7 +219,8 @@ class Venv:
         options = ["--disable-pip-version-check", "--no-input"]
         options += ["--constraint", str(constraints)] if constraints else []
         names = [str(need) for need in needs]
-        if _run([*pip, "install", *options, *names]) != 0:
+        # Python compiles what a run imports, a part of these 9,000 files; pip would compile all, one after another.
+        if _run([*pip, "install", "--no-compile", *options, *names]) != 0:
             raise SetupError(
                 f"pip could not install {' '.join(names)}; its reason stands above.\n"
                 "Without a network, either name a Python that has them (make PYTHON=/path/to/python ...), or fetch "

@@ -297,6 +297,7 @@ class TestWhatPipIsTold:
         Venv(repository / ".venv").install(setup_env.interpreter(python, []), requirements(), None)
         assert commands[-1][:5] == [python, "-m", "pip", "--python", str(repository / ".venv/bin/python")]
         assert "install" in commands[-1]
+        assert "--no-compile" in commands[-1], "pip compiles 9,000 files, of which a run imports a part"
 
     def test_the_constraints_pin_torch_first_and_everything_that_is_asked_for(self):
         lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
