@@ -38,6 +38,7 @@ from prooflops.suite.sizing import Sizing
 from prooflops.suite.speed import Speed
 from test_claims import conftest as claims
 from test_claims import strategies
+from test_claims import test_act as activations
 from test_claims import test_device as devices
 from test_claims import test_matmul as matmul
 from test_claims import test_mfu as mfu
@@ -355,6 +356,15 @@ def test_item_12_claims_draw_the_dtypes_that_a_device_has(was: bool) -> None:
     with plugged(card), old if was else nullcontext(), red(TypeError, "the MPS framework doesn't support it", was):
         x = torch.ones(3, device=strategies.with_dtype(card.device), dtype=torch.float64)
         assert strategies.in_fp64(x).tolist() == [1, 1, 1]
+
+
+@as_it_was
+def test_item_12_recomputing_is_compared_without_dropout_where_torch_keeps_no_random_state(was: bool) -> None:
+    train = activations.trained_in_segments
+    trained = lambda device, segments, dropout, **options: train(device, segments, 0.3, **options)  # noqa: E731
+    old = patch.object(activations, "trained_in_segments", trained) if was else nullcontext()
+    with plugged(Card(kind="mps", memory_bytes=256 * MIB)) as kernels, old, red(AssertionError, "weights differ", was):
+        activations.test_training_is_bitwise_the_same_for_any_number_of_segments(kernels.card.device, False)
 
 
 @as_it_was
