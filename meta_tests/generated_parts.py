@@ -114,7 +114,6 @@ def evidence() -> str:
         ["writers killed at random moments, records lost", "said by the command, not kept",
          "`python -m meta_tests.prooflops.history.stress_history_writers 200`"],
         ["runs killed or in hostile surroundings", *kept("trials.txt", trials.summary)],
-        ["`make evidence` killed, then called once more", *kept("evidence_kills.txt")],
         ["versions of the gate tried", *kept("versions.txt")],
         ["versions tried", "[validate.md](validate.md#which-python-which-torch)", "`make test`"],
     ]  # fmt: skip

@@ -1,10 +1,12 @@
 """Kills runs at random moments, and has them run where little works: what was measured is there afterwards.
 
-    python -m meta_tests.prooflops.trials [--kills N] [--record] [claims | baseline | gate | evidence | conditions ...]
+    python -m meta_tests.prooflops.trials [--kills N] [--record] [claims | baseline | gate | evidence | conditions |
+        machine ...]
 
 Of each kind of run (of the claims, of the gate, a collection of evidence) one ends undisturbed and is kept; then others
 get SIGINT or SIGKILL at a random moment. Afterwards every record is whole or says that it is a part, the report is that
-of a whole run, and no claim holds of which a test had not ended. `--record` keeps in recorded/trials.txt what each
+of a whole run, and no claim holds of which a test had not ended. `machine` kills `make evidence` of this machine, of
+which only the running test is lost, and lets one more call end it. `--record` keeps in recorded/trials.txt what each
 trial showed when it ends, in place of what it showed before.
 """
 
@@ -30,6 +32,7 @@ from meta_tests.conftest import ROOT, child_environment, new_house
 from meta_tests.prooflops.gate.foreign_repo import INI, PLUGINS, QUICK, import_path, run_git, worktrees
 from prooflops.history import records
 from prooflops.suite.evidence.folder import Folder
+from prooflops.suite.evidence.page import RED_STATUS
 
 RECORDED = ROOT / "meta_tests" / "recorded" / "trials.txt"
 CLAIMS, PARTS = 4, 3
@@ -46,6 +49,8 @@ GATE = ("--gate", "--gate-versus=HEAD", "--gate-min-effect=90%", "--gate-allow-i
 SPACED = "a folder with ümlauts"
 GIB = 2**30
 KINDS = ("claims", "baseline", "gate", "evidence")
+MACHINE = "make evidence"
+AT_WORK_S = (30, 120)  # a kill of it comes after so long, whatever is running
 Say = Callable[[str], object]
 UNHARMED = "nothing lost, broken or called whole"
 
@@ -198,6 +203,31 @@ def kill_runs(root: Path, kills: int, seed: str, kinds: Iterable[str] = KINDS, s
     return found
 
 
+def kill_evidence_of_this_machine(folder: Folder, kills: int, words: str = "--quick", say: Say = print) -> None:
+    """Kills `make evidence` with all its processes so many times, then lets one more call end it."""
+    line = ["make", "evidence", f"PYTHON={sys.executable}", f"ARGS=--all --into {folder.path} {words}"]
+    chance, found, complete = random.Random(os.getpid()), [], False
+    while not complete:
+        before, after_s = folder.ended(), chance.uniform(*AT_WORK_S)
+        run = subprocess.Popen(line, cwd=ROOT, env=child_environment(), start_new_session=True)
+        try:
+            run.wait(after_s if len(found) < kills else None)
+            complete = True
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+            time.sleep(5)  # its pytest, which a process of its own cleans up, ends
+        ended, lost = folder.ended(), folder.unended()
+        assert all(ended.get(test) == row for test, row in before.items()), "a test that had ended is gone, or differs"
+        assert len(lost) <= 1, f"more than the running test is lost: {[*lost]}"
+        kept = len(ended) - len(before)
+        found.append("" if complete else f"killed after {after_s:.0f} s: {kept:,} tests kept, {len(lost)} lost with it")
+    tests, red = folder.plan["tests"], sum(row["status"] in RED_STATUS for row in ended.values())
+    assert ended.keys() == set(tests), f"{len(set(tests) - ended.keys())} tests were not reached"
+    found[-1] = f"one more call ran the other {kept:,} of {len(tests):,}, {red} red"
+    say(f"{MACHINE} {words}: {'; '.join(found)}")
+
+
 def run_where_little_works(root: Path, say: Say = print) -> dict[str, str]:
     """One run of the claims under each condition, and two at once. Returns what was there afterwards."""
     trials, found = Trials(root, "conditions"), {}
@@ -228,11 +258,13 @@ def keep(line: str) -> None:
 
 
 def summary(lines: list[str]) -> str:
-    """What the kept lines show: of the runs that were killed the sum, of the conditions the names."""
+    """What the kept lines show: of the small runs that were killed the sum, of the conditions the names."""
     kills = [re.fullmatch(rf"SIG\w+ \w+: (\d+) of (\d+) while at work; {UNHARMED}", line) for line in lines]
     hit, tries = (sum(int(kill[group]) for kill in kills if kill) for group in (1, 2))
-    others = ", ".join(line.partition(":")[0] for line, kill in zip(lines, kills, strict=True) if not kill)
-    return f"of {tries} signals {hit} met a run at work: {UNHARMED}; tried: {others}"
+    whole = [line for line in lines if line.startswith(MACHINE)]
+    names = [line.partition(":")[0] for line, kill in zip(lines, kills, strict=True) if not kill and line not in whole]
+    tried = f"of {tries} signals {hit} met a run at work: {UNHARMED}; tried: {', '.join(names)}"
+    return "; ".join([tried, *whole])
 
 
 def main() -> None:
@@ -240,7 +272,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10, help="of each kind of run by each signal")
     parser.add_argument("--seed", default=str(os.getpid()))
     parser.add_argument("--record", action="store_true", help="keep the counts in recorded/trials.txt")
-    parser.add_argument("trials", nargs="*", choices=[*KINDS, "conditions", []], metavar="TRIAL", help="default: all")
+    choices = [*KINDS, "conditions", "machine", []]
+    parser.add_argument("trials", nargs="*", choices=choices, metavar="TRIAL", help="default: all")
     options = parser.parse_args()
     say = keep if options.record else print
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
@@ -248,6 +281,8 @@ def main() -> None:
             run_where_little_works(Path(one), say)
         if kinds := [kind for kind in KINDS if not options.trials or kind in options.trials]:
             kill_runs(Path(other), options.kills, options.seed, kinds, say)
+        if not options.trials or "machine" in options.trials:
+            kill_evidence_of_this_machine(Folder(Path(other, "here")), options.kills, say=say)
 
 
 if __name__ == "__main__":
