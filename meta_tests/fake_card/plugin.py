@@ -90,6 +90,7 @@ def time_alone(card: Card) -> Iterator[None]:
             short = pace.Pace(0.0002, 0.0005, 0.002, 0.0001, width=0.04, most_rounds=10)
             stack.enter_context(patch.dict(pace.PACES, quick=short))
             stack.enter_context(patch.object(ceilings, "SETTLED_S", (0.002, 0.01)))
+            stack.enter_context(patch.object(ceilings, "REST_S", 0.002))  # of it a search for bursts makes its budget
             stack.enter_context(patch.object(measuring, "SHORTEST_ROUND_S", 1e-5))
             stack.enter_context(patch.object(measuring, "SHORTEST_DEVICE_ROUND_S", 2e-5))
             stack.enter_context(patch.dict(training.ON_ACCELERATOR, small_steps()))
