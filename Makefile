@@ -82,8 +82,10 @@ faults:
 
 prove:
 	@$(call strict,meta_tests -m prove)
+ifeq ($(ARGS),)  # ARGS choose among the tests above
 	@$(call strict,$(LONG))
 	@$(call ready,--dev) && exec "$$python" -m meta_tests.mutants
+endif
 
 lint:
 	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \

@@ -72,12 +72,11 @@ FACTORIES = {
 @pytest.mark.parametrize("name", sorted({*operators.NEW, *FACTORIES} - {"mse_loss"}))
 def test_each_result_of_an_operator_takes_bytes_of_its_own(device, name):
     """Not of mse_loss, whose mean torch leaves in the storage of all the squares."""
-    device = with_dtype(device)
     if name in FACTORIES:
         make, dtype = FACTORIES[name]
         results = [make(device) for _ in range(2)]
     else:
-        operator = operators.NEW[name]
+        operator, device = operators.NEW[name], with_dtype(device)
         arguments, dtype = operator.arguments(device), operator.dtype
         results = [operator.call(*arguments) for _ in range(2)]
     formula, got = 2 * tensor_bytes(results[0].shape, dtype), storages(results, device)

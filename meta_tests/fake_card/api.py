@@ -329,7 +329,6 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_initialized": True,
-        "init": lambda: None,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": lambda device: None,
@@ -351,10 +350,7 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
 
 def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
     """Memory and random numbers of `torch.cuda`."""
-    memory = card.memory
-
-    def seed(value: int) -> None:
-        kernels.random_state = _state_of(int(value))
+    memory, random_numbers = card.memory, _random_numbers(kernels)
 
     def figure(name: str, what: str = "current") -> Callable[..., int]:
         return lambda device=None: memory.current(name, what)
@@ -365,28 +361,33 @@ def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
         "memory_allocated": figure("allocated_bytes"),
         "max_memory_allocated": figure("allocated_bytes", "peak"),
         "memory_reserved": figure("reserved_bytes"),
-        "max_memory_reserved": figure("reserved_bytes", "peak"),
         "memory_stats": lambda device=None: memory.stats(),
         "reset_peak_memory_stats": lambda device=None: memory.reset_peak(),
         "empty_cache": memory.empty_cache,
         "mem_get_info": lambda device=None: (card.memory_bytes - memory.current("reserved_bytes"), card.memory_bytes),
-        "manual_seed": seed,
-        "manual_seed_all": seed,
+        **random_numbers,
+        "manual_seed_all": random_numbers["manual_seed"],
+    }
+
+
+def _random_numbers(kernels: Kernels) -> dict[str, Any]:
+    def set_state(state: Tensor, device: Any = None) -> None:
+        kernels.random_state = state.clone()
+
+    return {
+        "manual_seed": lambda seed: set_state(_state_of(int(seed))),
         "get_rng_state": lambda device=None: kernels.random_state.clone(),
-        "set_rng_state": lambda state, device=None: setattr(kernels, "random_state", state.clone()),
+        "set_rng_state": set_state,
     }
 
 
 def _mps(card: Card, kernels: Kernels) -> dict[str, Any]:
     return {
+        **_random_numbers(kernels),
         "synchronize": card.synchronise,
         "empty_cache": card.memory.empty_cache,
-        "current_allocated_memory": lambda: card.memory.current("allocated_bytes"),
         "driver_allocated_memory": lambda: card.memory.current("reserved_bytes"),
         "recommended_max_memory": lambda: card.memory_bytes,
-        "manual_seed": lambda seed: setattr(kernels, "random_state", _state_of(int(seed))),
-        "get_rng_state": lambda: kernels.random_state.clone(),
-        "set_rng_state": lambda state: setattr(kernels, "random_state", state.clone()),
         "device_count": lambda: 1,
     }
 
@@ -407,10 +408,7 @@ def _nvml(card: Card) -> Any:
         NVML_PERF_POLICY_POWER=0,
         NVML_PERF_POLICY_THERMAL=1,
         nvmlSystemGetDriverVersion=of("580.00 (fake)"),
-        nvmlDeviceGetCount=of(1),
-        nvmlDeviceGetHandleByIndex=of(card.name),
         nvmlDeviceGetHandleByUUID=of(card.name),
-        nvmlDeviceGetName=of(card.name),
         nvmlDeviceGetMaxClockInfo=of(round(1.08 * clock)),
         nvmlDeviceGetClockInfo=of(lambda: round(clock * (0.6 if card.throttled else 1))),
         nvmlDeviceGetCurrentClocksEventReasons=of(lambda: 0x4 if card.throttled else 0),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 from collections.abc import Iterator
@@ -121,12 +122,23 @@ def run_of_demo(folder: Path, *plugins: str) -> ChildRun:
     shutil.copytree(ROOT / "meta_tests" / "fake_card", house.root / "meta_tests" / "fake_card")
     (house.root / "as_it_was.py").write_text(AS_IT_WAS, encoding="utf-8")
     options = [part for name in ("meta_tests.fake_card.plugin", *plugins) for part in ("-p", name)]
-    return house.run(*options, "--device", "cuda", "--quick", path=house.root)
+    return house.run(*options, "--card-counts=counts.jsonl", "--device", "cuda", "--quick", path=house.root)
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> ChildRun:
-    return run_of_demo(tmp_path_factory.mktemp("card"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("card")
+
+
+@pytest.fixture(scope="module")
+def demo(folder: Path) -> ChildRun:
+    return run_of_demo(folder)
+
+
+def test_a_test_that_measured_the_cpu_is_counted_as_such(demo: ChildRun, folder: Path) -> None:
+    rows = map(json.loads, (folder / "counts.jsonl").read_text("utf-8").splitlines())
+    elsewhere = [row["test"].rpartition("::")[2] for row in rows if row["result"] == "elsewhere"]
+    assert elsewhere == ["test_measures_the_cpu"]
 
 
 @pytest.mark.prove

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ ELSEWHERE = {"test_collectives.py", "test_user_model.py"}  # of several ranks, o
 BENCHMARKS = sorted({path.name for path in (ROOT / "bench").glob("test_*.py")} - ELSEWHERE)
 # Those whose products a CPU has the time for.
 SMALL = ("--card-memory=1024", "-k", "not 2048 and not 4096 and not 8192 and not gpt2 and not llama3")
+ON_MPS = ("act", "dtype", "grad", "init", "matmul", "module", "storage", "tensor")
 LONGEST_S = 10 * 60  # that the default run may take on an H100
 
 
@@ -68,15 +70,17 @@ def test_what_needs_a_card_holds_on_the_fake_one(tmp_path: Path) -> None:
     assert not silent, f"these did nothing on the card: {silent}"
 
 
-def findings(rows: list[dict[str, Any]]) -> list[str]:
-    failed = [row["test"].rpartition("/")[2] for row in rows if row["result"] == "failed"]
+def findings(rows: list[dict[str, Any]], red: Collection[str] = ("failed", "elsewhere")) -> list[str]:
+    failed = [row["test"].rpartition("/")[2] for row in rows if row["result"] in red]
     return [test for test in failed if not test.startswith(tuple(CANNOT_SHOW))]
 
 
 @pytest.mark.prove
-def test_claims_about_modules_hold_on_mps(tmp_path: Path) -> None:
-    rows = counted(tmp_path, "--card-kind=mps", "--device=mps", "test_claims/test_module.py")
-    assert not (found := findings(rows)), "\n".join(found)
+@pytest.mark.parametrize("topic", ON_MPS)
+def test_claims_hold_on_mps(tmp_path: Path, topic: str) -> None:
+    """What needs fp64, or bytes that are counted, they show on the CPU there."""
+    rows = counted(tmp_path, "--card-kind=mps", "--device=mps", f"test_claims/test_{topic}.py")
+    assert not (found := findings(rows, red=["failed"])), "\n".join(found)
     assert len(rows) > 20, "some have left"
 
 
