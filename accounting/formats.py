@@ -139,6 +139,8 @@ class Format:
 
         >>> hex(format_of("fp16").encode(65519.0)), hex(format_of("fp16").encode(65520.0))
         ('0x7bff', '0x7c00')
+        >>> format_of("fp8_e4m3fnuz").encode(-0.0, "nan")  # of -0 the pattern is its NaN
+        0
         """
         policy = self._overflow_policy(overflow)
         value = validated_real("value", value)

@@ -2,9 +2,10 @@
 
 A mutant is one change to one module: a comparison, an operator, a number, a default, a cell of a table, an argument
 left out, two exchanged, a call left out. A sample of each module is drawn by a seed. Each mutant is judged by those
-tests of its module that need no conftest.py, which takes a tenth of the time, then by all of them, then by the files
-of tests that name what was changed. Those that no test can notice stand in `recorded/equivalent_mutants.txt`, each
-with the reason. `--record` keeps the counts of each module in `recorded/mutants.txt`.
+tests of its module that need no conftest.py, which takes a tenth of the time, the short ones first, then by all of
+them, then by the files of tests that name what was changed. Those that no test can notice stand in
+`recorded/equivalent_mutants.txt`, each with the reason. `--record` keeps the counts of each module in
+`recorded/mutants.txt`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -152,23 +154,25 @@ class Copy:
             return os.waitstatus_to_exitcode(ended[1]), output.read()
 
 
-def bare_options(file: str, copy: Copy) -> list[str]:
-    """Options for those of a module's own tests that pass without conftest.py; none where none does."""
-    code, output = copy.pytest(own_tests(file), 600, [*BARE, "-rfE"])
+def quick_options(file: str, copy: Copy) -> list[list[str]]:
+    """Options for those of a module's own tests that pass without conftest.py, at first for the short ones of them."""
+    code, output = copy.pytest(own_tests(file), 600, [*BARE, "-rfE", "--durations=0", "--durations-min=1"])
     failed = {found[1] for found in re.finditer(r"^(?:FAILED|ERROR) ([^\s\[]+)", output, re.MULTILINE)}
+    long = {found[1] for found in re.finditer(r"^[\d.]+s call +([^\s\[]+)", output, re.MULTILINE)} - failed
     if code > 1 or len(failed) >= 20:
         return []
-    return [*BARE, "-x", *(f"--deselect={test}" for test in sorted(failed))]
+    without = [[f"--deselect={test}" for test in sorted(tests)] for tests in (failed | long, failed)]
+    return [[*BARE, "-x", *left_out] for left_out in without[not long :]]
 
 
-def judge(mutant: Mutant, copy: Copy, limit_s: float, wide: bool, bare: list[str] | None = None) -> str:
+def judge(mutant: Mutant, copy: Copy, limit_s: float, wide: bool, quick: Sequence[list[str]] = ()) -> str:
     """Which files of tests notice a mutant; empty where none does."""
     original = (copy.root / mutant.file).read_bytes()
     copy.write(mutant.file, mutant.applied(original))
     try:
         own = own_tests(mutant.file)
-        for options in (bare, WHOLE):
-            if options and copy.pytest(own, limit_s, options)[0] not in GREEN:
+        for options in (*quick, WHOLE):
+            if copy.pytest(own, limit_s, options)[0] not in GREEN:
                 return own[0]
         for other in other_tests(mutant)[:OTHER_FILES] if wide else ():
             if copy.pytest([other], 120)[0] not in GREEN:
@@ -217,10 +221,10 @@ def main() -> int:
                 print(f"{file}: its tests fail without a mutant:\n{output[-3000:]}", flush=True)
                 red = True
                 continue
-            bare, survivors, known = bare_options(file, tree), [], 0
+            quick, survivors, known = quick_options(file, tree), [], 0
             for mutant in sample:
                 known += mutant.key in equivalent
-                noticed = "" if mutant.key in equivalent else judge(mutant, tree, limit_s, not options.own, bare)
+                noticed = "" if mutant.key in equivalent else judge(mutant, tree, limit_s, not options.own, quick)
                 if not noticed and mutant.key not in equivalent:
                     survivors.append(mutant)
                     print(f"  SURVIVES {mutant}", flush=True)

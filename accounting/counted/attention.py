@@ -72,7 +72,7 @@ def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
 
 def _of_pairs(whole: Attention, share: Fraction) -> Attention:
     """Attention over a share of the pairs, which no window or triangle describes: so many queries of one key each."""
-    return replace(whole, batch=1, heads=1, kv_heads=1, query_length=int(whole.scores * share), key_length=1)
+    return replace(whole, batch=1, heads=1, query_length=int(whole.scores * share), key_length=1)
 
 
 def _mask_tensor(arguments: Mapping[str, Any]) -> Any:

@@ -203,4 +203,6 @@ def test_flex_attention_without_a_mask_is_counted_in_full() -> None:
     with warnings.catch_warnings(), counted.flops(pairs="causal") as count:
         warnings.simplefilter("ignore")
         module.flex_attention(*operands)
-    assert count.total == attention_flops(Attention(1, 2, 40, 16)), f"{count}"
+        all_pairs = module.create_block_mask(MASKS["all"], None, None, 40, 40, device="cpu", BLOCK_SIZE=64)
+        module.flex_attention(*operands, block_mask=all_pairs)
+    assert count.total == 2 * attention_flops(Attention(1, 2, 40, 16)), f"{count}, though keys end within a block"

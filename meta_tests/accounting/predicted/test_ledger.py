@@ -44,6 +44,9 @@ def test_a_resized_storage_is_a_new_one():
     assert book.see(tensor) != first
     assert sizes_held(book) == [1200]
     assert book.number_of(tensor) == 1
+    book.mark("forward")
+    book.mark(None)
+    assert (book.names, book.ends) == (["forward"], [3, 3])
 
 
 def test_tensors_of_another_device_and_unseen_ones_are_not_entered():
@@ -69,6 +72,7 @@ def test_a_kernel_whose_outputs_differ_from_the_fake_ones_is_refused():
     book.calls.append(CallMade(call, phase=0, position=1, outputs=(book.see(out),)))
     book.measure_scratch()
     assert book.knows_scratch
+    assert (book.scratch_at(0, 1), book.scratch_at(0, 2)) == (0, 0), "relu needs none"
     book.storages[0].size = 20
     with pytest.raises(RuntimeError, match=r"relu.default returns \(16,\) bytes, but its fake \(20,\)"):
         book.measure_scratch()

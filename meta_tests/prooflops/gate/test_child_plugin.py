@@ -90,6 +90,12 @@ def test_the_speed_of_the_core_is_looked_at_around_a_benchmark_and_between_its_r
     assert replicate.calls.keys() == replicate.contention.keys() == {"a"}
     assert replicate.calls["a"]["stretch_s"] == 7.0
     assert 0 < replicate.calls["a"]["seconds"] < 60
+    hook = SimpleNamespace(pytest_report_to_serializable=lambda config, report: (config.hook is hook, report))
+    report = replicate.pytest_runtest_makereport(SimpleNamespace(config=SimpleNamespace(hook=hook)))  # type: ignore[arg-type]
+    next(report)
+    with pytest.raises(StopIteration):
+        report.send(SimpleNamespace(get_result=lambda: "report"))
+    assert replicate.reports == [(True, "report")], "what other plugins may add to"
     fixture: Any = type("Fixture", (), {"_make_runner": lambda self, *args: lambda *rest, **named: (args, rest, named)})
     monkeypatch.setattr("pytest_benchmark.fixture.BenchmarkFixture", fixture)
     did.clear()
@@ -217,6 +223,11 @@ def test_a_file_that_cannot_be_collected_is_named_with_its_error(tmp_path: Path)
     assert "replicate 1 (here:" in str(failed.value)
     assert "ended with exit code 2" in str(failed.value)
     assert "broken on purpose" in str(failed.value)
+    replicate, _ = chosen(None, True, [])
+    for is_broken in (True, False):
+        report: Any = SimpleNamespace(failed=is_broken, nodeid="test_it.py", longreprtext="broken on purpose")
+        replicate.pytest_collectreport(report)
+    assert replicate.errors == ["test_it.py: broken on purpose"], "shown in place of all that was printed"
 
 
 PACED = """
