@@ -40,9 +40,9 @@ def test_the_figures_are_those_of_the_formulas(capsys):
 
 
 def test_the_fastest_way_is_the_first_of_the_plans_that_fit(capsys):
-    said = printed(capsys, "gpt2", "--devices", "8")
+    said = printed(capsys, "gpt2", "--devices", "16")
     h100 = {"memory_bytes": 80 * 2**30, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
-    plans = fitting_plans(GPT2_SMALL, 8, 8, 1024, **h100)
+    plans = fitting_plans(GPT2_SMALL, 16, 16, 1024, **h100)
     best, held = plans[0].split, with_unit(plans[0].held_bytes, "B")
     ways = f"data {best.data} · tensor {best.tensor} · context {best.context} · pipeline {best.pipeline}"
     assert said["fastest"] == f"{ways}, ZeRO stage {best.zero_stage}: {held} a device"

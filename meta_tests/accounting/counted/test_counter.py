@@ -5,6 +5,7 @@ What each operator costs is the subject of test_operators.py, the bytes it moves
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -170,6 +171,8 @@ def test_a_compiled_function_is_counted_uncompiled_and_runs_compiled_afterwards(
     plain = flops_of(lambda: layers(data).sum().backward())
     assert (count.forward, count.backward) == (plain.forward, plain.backward), f"{count}, but should be {plain}"
     assert graphs.runs == before, "beneath the counter it should run uncompiled"
+    with pytest.warns(UserWarning, match="the user's own"), counted.flops():
+        warnings.warn("the user's own", stacklevel=1)
     compiled(data)
     assert graphs.runs == before + 1, "after the block it should run compiled"
 

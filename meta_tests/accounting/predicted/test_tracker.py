@@ -7,6 +7,8 @@ import torch
 
 from accounting import predicted
 from accounting.predicted.fake_cuda import can_fake_cuda
+from accounting.predicted.ledger import Ledger
+from accounting.predicted.tracker import Tracker
 from meta_tests.accounting.predicted.predicting import Gathering, assert_alike, both
 
 
@@ -27,9 +29,21 @@ def test_a_number_that_a_product_saves_is_held_until_its_backward_pass(number, s
         held.mark("product")
         product.sum().real.backward()
         held.mark("backward")
+        dropped = x * number
+        torch.ones(1)
+        del dropped
+        held.mark("no backward pass")
     phases = held.phases
+    assert phases["no backward pass"].live_bytes == phases["backward"].live_bytes, "freed with its node"
     assert phases["product"].allocated_bytes == product.nbytes + size, f"{phases['product']}"
     assert phases["backward"].live_bytes == x.nbytes + product.nbytes + x.grad.nbytes, f"{phases['backward']}"
+
+
+def test_what_a_forward_pass_makes_is_not_recomputed():
+    book = Ledger("cpu")
+    with Tracker(book, measures=False):
+        torch.ones(3)
+    assert not book.storages[0].recomputed
 
 
 @pytest.mark.skipif(can_fake_cuda(), reason="this torch can fake a CUDA device")
