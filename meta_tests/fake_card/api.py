@@ -246,7 +246,7 @@ def _streams(card: Card) -> tuple[type, type]:
     class CardStream(Stream):
         device = card.device
 
-        def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        def __init__(self, device: Any = None, **_: Any) -> None:
             CardStream.made = stream_id = getattr(CardStream, "made", 0) + 1
             super().__init__(stream_id)
 
@@ -255,9 +255,6 @@ def _streams(card: Card) -> tuple[type, type]:
 
         def wait_stream(self, other: Stream) -> None:
             self.ready_s = max(self.ready_s, other.ready_s)
-
-        def query(self) -> bool:
-            return self.ready_s <= card.queue_now()
 
     class Event:
         def __init__(self, enable_timing: bool = False, **_: Any) -> None:
@@ -268,10 +265,6 @@ def _streams(card: Card) -> tuple[type, type]:
             card.counts.events += 1
             stream = stream or card.stream
             self.time_s = stream.ready_s = max(stream.ready_s, card.queue_now())
-
-        def wait(self, stream: Stream | None = None) -> None:
-            stream = stream or card.stream
-            stream.ready_s = max(stream.ready_s, self.time_s or 0.0)
 
         def query(self) -> bool:
             return self.time_s is None or self.time_s <= card.queue_now()
@@ -320,10 +313,6 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         finally:
             card.stream = before
 
-    class Selected(nullcontext[None]):
-        def __init__(self, device: Any) -> None:
-            super().__init__()
-
     return _cuda_state(card, kernels) | {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -332,7 +321,7 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": lambda device: None,
-        "device": Selected,
+        "device": lambda device: nullcontext(),
         "_is_in_bad_fork": lambda: False,
         "synchronize": lambda device=None: card.synchronise(),
         "Stream": stream_class,

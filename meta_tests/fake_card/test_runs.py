@@ -36,14 +36,14 @@ CANNOT_SHOW: dict[str, str] = {
     "test_amp.py::test_autocast_chooses_each_operations_dtype": "C++ autocasts by the CPU's lists",
     "test_amp.py::test_autocasts_default_is_fp16_on_cuda_and_bf16": "autocast of the card is that of the CPU here",
 }
-WITHOUT_COMPILING = "test_compile.py"  # torch.compile compiles nothing while a dispatch mode is active
 CLAIMS = ROOT / "test_claims"
 SAMPLE = {
     "test_claims/test_device.py": "8192_bytes or empty_cache or waited_for",
     "test_claims/test_storage.py": "making_views_allocates or contiguous_copies",
     "bench/test_transfer.py": "to-host-pinned-non-blocking",
 }
-ELSEWHERE = {"test_collectives.py", "test_user_model.py"}  # of several ranks, of a model that the run is given
+# Of several ranks; of a user's model, see below; torch.compile compiles nothing while a dispatch mode is active.
+ELSEWHERE = {"test_collectives.py", "test_user_model.py", "test_compile.py"}
 BENCHMARKS = sorted({path.name for path in (ROOT / "bench").glob("test_*.py")} - ELSEWHERE)
 # Those whose products a CPU has the time for.
 SMALL = ("--card-memory=1024", "-k", "not 2048 and not 4096 and not 8192 and not gpt2 and not llama3")
@@ -85,6 +85,14 @@ def test_claims_hold_on_mps(tmp_path: Path, topic: str) -> None:
 
 
 @pytest.mark.prove
+def test_a_users_model_is_measured_on_the_fake_card(tmp_path: Path) -> None:
+    model = "--model=meta_tests/user_models/gpt.py:factory"
+    rows = counted(tmp_path, model, "test_claims/test_user_model.py", "bench/test_user_model.py")
+    assert not (found := findings(rows)), "\n".join(found)
+    assert len(rows) > 15, "some have left"
+
+
+@pytest.mark.prove
 @pytest.mark.parametrize("file", BENCHMARKS)
 def test_the_quick_benchmarks_of_a_file_run_on_the_fake_card(tmp_path: Path, file: str) -> None:
     rows = counted(tmp_path, *SMALL, f"bench/{file}")
@@ -92,7 +100,7 @@ def test_the_quick_benchmarks_of_a_file_run_on_the_fake_card(tmp_path: Path, fil
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("file", sorted({path.name for path in CLAIMS.glob("test_*.py")} - {WITHOUT_COMPILING}))
+@pytest.mark.parametrize("file", sorted({path.name for path in CLAIMS.glob("test_*.py")} - ELSEWHERE))
 def test_all_claims_of_a_file_hold_on_the_fake_card(tmp_path: Path, file: str) -> None:
     rows = counted(tmp_path, f"test_claims/{file}")
     assert not (found := findings(rows)), "\n".join(found)
