@@ -20,12 +20,7 @@ import torch
 
 from accounting import measured
 from bench import call_inspection, products
-from bench.cache import flush_bytes
-from bench.products import DTYPES, _product, product_bytes
-from bench.streams import memory_size
-from bench.test_matmul import SHAPES, SIDES
-from bench.test_training import LECTURE
-from bench.training import ON_ACCELERATOR, step_bytes, workload
+from bench.products import _product, product_bytes
 from meta_tests.accounting import test_clock_agreement as clocks
 from meta_tests.conftest import ROOT, ChildRun, House, new_house
 from meta_tests.fake_card.api import plugged
@@ -33,7 +28,6 @@ from meta_tests.fake_card.caching import MIB
 from meta_tests.fake_card.card import KERNEL_S, Card
 from meta_tests.fake_card.plugin import NOT_ON_MPS, time_alone
 from prooflops.machine import device as machine
-from prooflops.machine.caches import caches_of
 from prooflops.suite import speed as comparisons
 from prooflops.suite.sizing import Sizing
 from prooflops.suite.speed import Speed
@@ -221,23 +215,6 @@ def test_item_4_operands_are_chosen_by_the_memory_that_is_free(card: Card, size_
     with old if was else nullcontext(), red(torch.OutOfMemoryError, "CUDA out of memory", was):
         fitting = Sizing(card.device).fitting(size_bytes, float)
         assert torch.empty(fitting, dtype=torch.int8, device="cuda").nbytes > card.memory_bytes // 4
-
-
-@pytest.mark.parametrize("memory_gib", [4.75, 9.75, 8, 24], ids=["MIG 1g.5gb", "MIG 1g.10gb", "8 GB", "24 GB"])
-def test_item_4_every_benchmark_fits_a_small_card_or_says_what_it_needs(memory_gib: float) -> None:
-    with plugged(Card("RTX 4090", memory_bytes=int(memory_gib * 2**30))) as kernels:
-        sizing, memory = Sizing(kernels.card.device), kernels.card.memory_bytes
-        for name in ON_ACCELERATOR:  # two of either net need 10.7 and 11.0 GiB with the least batch
-            small = memory_gib < 10.7
-            with pytest.raises(pytest.skip.Exception, match=r"needs \S+ GiB of free") if small else nullcontext():
-                assert step_bytes(workload(name, kernels.card.device, sizing.fitting)) < memory
-        for dtype in DTYPES:
-            sizing.require(product_bytes(dtype, *SHAPES[f"square-{max(SIDES)}"]))
-        caches = caches_of(kernels.card.device)
-        assert flush_bytes(kernels.card.device, caches, sizing.room_bytes())[0] < memory / 2
-        assert 3 * 4 * memory_size(kernels.card.device, "default", caches, sizing.room_bytes()).elements < memory
-        with pytest.raises(pytest.skip.Exception, match="GiB of free memory") if memory_gib < 7 else nullcontext():
-            sizing.require(product_bytes("fp32", *LECTURE))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3", "fp32"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,9 @@ from accounting.devices import ROWS
 from bench import cache, streams, training
 from bench.ceilings import Ceilings
 from bench.pace import PACES
+from bench.products import DTYPES, product_bytes
+from bench.test_matmul import SHAPES, SIDES
+from bench.test_training import LECTURE
 from prooflops.machine import device as machine
 from prooflops.machine.caches import Caches
 from prooflops.suite.sizing import SHARE_OF_FREE, Sizing
@@ -19,7 +23,7 @@ from test_claims import test_roof
 
 GIB = 2**30
 GPU = torch.device("cuda", 0)
-CARDS = {"MIG slice": 5 * GIB, "8 GB": 7 * GIB, "24 GB": 23 * GIB, "80 GB": 79 * GIB}
+CARDS = {"MIG slice": 4.75 * GIB, "8 GB": 7 * GIB, "24 GB": 23 * GIB, "80 GB": 79 * GIB}
 
 
 @pytest.fixture(params=CARDS)
@@ -80,6 +84,14 @@ def test_a_training_step_fits_or_says_what_it_needs(sizing: Sizing) -> None:
         work = training.workload(name, GPU, sizing.fitting)
         assert training.step_bytes(work) <= sizing.room_bytes()
         assert work.batch == training.ON_ACCELERATOR[name].batch or sizing.room_bytes() < 30 * GIB
+
+
+def test_the_operands_of_a_product_fit_or_say_what_they_need(sizing: Sizing) -> None:
+    largest = max(product_bytes(dtype, *SHAPES[f"square-{max(SIDES)}"]) for dtype in DTYPES)
+    assert largest <= sizing.room_bytes()
+    small = sizing.room_bytes() < 5.5 * GIB
+    with pytest.raises(Skipped, match=r"needs 7.33 GiB of free memory") if small else nullcontext():
+        sizing.require(product_bytes("fp32", *LECTURE))
 
 
 def test_the_operands_of_a_search_and_of_its_zeros_fit(sizing: Sizing, monkeypatch: pytest.MonkeyPatch) -> None:
