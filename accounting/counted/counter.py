@@ -207,7 +207,7 @@ def _phase() -> int:
     return RECOMPUTED if _within_checkpoint() else BACKWARD
 
 
-_RECOMPUTING = ("recompute_fn", "unpack_hook", "backward")  # functions of torch.utils.checkpoint
+_RECOMPUTING = ("unpack_hook", "backward")  # functions of torch.utils.checkpoint
 
 
 def _within_checkpoint() -> bool:

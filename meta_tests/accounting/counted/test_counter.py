@@ -84,6 +84,11 @@ def test_a_second_derivative_is_no_recomputation() -> None:
         (gradient,) = torch.autograd.grad(net()(data).square().sum(), data, create_graph=True)
         gradient.square().sum().backward()
 
+    def force(data: Tensor) -> Tensor:
+        return torch.autograd.grad(net()(data).square().sum(), data, create_graph=True)[0]
+
+    count = flops_of(lambda: checkpoint(force, torch.randn(2, 3, requires_grad=True), use_reentrant=False))
+    assert count.recomputed == count.forward < count.backward, f"{count}, but what the checkpoint dropped runs again"
     count = flops_of(penalty)
     assert count.recomputed == 0, f"{count}, but nothing runs twice"
     assert count.backward > 2 * count.forward, f"{count}, but should hold two backward passes"
