@@ -17,7 +17,7 @@ from test_claims.oracles.devices import has_bf16_unit
 from test_claims.oracles.numbers import cast, cast_of, disagreement, fields_counted, values_of_patterns
 from test_claims.oracles.precision import E4M3, E5M2, NETS, trained_net
 from test_claims.oracles.products import scaled_fp8_product
-from test_claims.strategies import in_fp64, sizes
+from test_claims.strategies import in_fp64, sizes, with_dtype
 
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 
@@ -409,6 +409,7 @@ def test_fp8_is_multiplied_from_compute_capability_8_9_on_and_rejected_below(dev
 
 @pytest.mark.claim("dtype.fp8-special-handling")
 def test_fp8_is_not_added_without_a_cast_and_flushes_small_values_without_a_scale(device):
+    device = with_dtype(device, E4M3)
     with pytest.raises((NotImplementedError, RuntimeError)):
         torch.ones(4, device=device).to(E4M3) + torch.ones(4, device=device).to(E4M3)
     small, scale = 1e-8, 2.0**30
@@ -420,7 +421,7 @@ def test_fp8_is_not_added_without_a_cast_and_flushes_small_values_without_a_scal
 
 @pytest.mark.claim("dtype.fp8-special-handling", "dtype.fp8-not-previous-gen")
 def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, record_figure):
-    numbers_1_to_16 = torch.arange(1.0, 17.0, device=device).reshape(4, 4)
+    numbers_1_to_16 = torch.arange(1.0, 17.0, device=with_dtype(device, E4M3)).reshape(4, 4)
     moved = torch.cat([numbers_1_to_16.to(E4M3).t()[1:], numbers_1_to_16.to(E4M3)[:1]]).float()
     should = torch.cat([numbers_1_to_16.t()[1:], numbers_1_to_16[:1]])
     wrong = difference(moved, should)
