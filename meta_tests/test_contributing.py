@@ -68,12 +68,6 @@ OPERATORS_RUN = COUNTED
 HOUSE_RUN = "meta_tests/test_imports.py::test_the_house_keeps_its_rules meta_tests/test_claims/test_registry.py -q"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled():
-    """Collects all claims once here, so that neither copy, nor a later run of them, compiles them again."""
-    run_pytest_for_each(ROOT, [f"-p no:cacheprovider {ALL_CLAIMS}"])
-
-
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory):
     """The runs of a copy to which all five have been added as the page says."""
