@@ -15,6 +15,7 @@ ITERATIONS = 1000  # of the loop: some 25 µs
 # twin is busy takes 1.5 to 2 times as long.
 SLOW = 1.15
 EVERY_S = 0.002  # between two looks while a benchmark runs: 2 % of its time
+ENOUGH = 5  # stretches at full speed: 10 ms of rounds, of which only the fastest counts, or five long rounds
 PATIENCE_S = 1.0  # that a process waits for full speed in all, where it is not told
 
 
@@ -33,16 +34,20 @@ class CoreSpeed:
     def begin(self) -> None:
         """A new benchmark."""
         self.stretch_s = math.inf  # the slower loop of those before and after the fastest stretch
+        self._fast = 0  # stretches
         self._last_s, self._looked_at = math.inf, -math.inf
 
     def look(self, *, last: bool = False) -> None:
-        """Before a round, and `last` after all of them: ends the stretch since the look before, and waits if slow."""
+        """Before a round, and `last` after all: ends the stretch since the look before, and waits where that is slow
+        and there are not ENOUGH fast ones yet."""
         now = perf_counter()
         if now - self._looked_at < EVERY_S and not last:
             return
         loop_s = self._loop()
-        self.stretch_s = min(self.stretch_s, max(self._last_s, loop_s))
-        if not last:
+        stretch_s = max(self._last_s, loop_s)
+        self.stretch_s = min(self.stretch_s, stretch_s)
+        self._fast += stretch_s <= SLOW * self.fastest_s
+        if not last and self._fast < ENOUGH:
             loop_s = self._wait(loop_s)
         self._last_s, self._looked_at = loop_s, perf_counter()
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from prooflops.machine import core_speed
-from prooflops.machine.core_speed import EVERY_S, PATIENCE_S, SLOW, CoreSpeed, slowness
+from prooflops.machine.core_speed import ENOUGH, EVERY_S, PATIENCE_S, SLOW, CoreSpeed, slowness
 
 LOOP_S = 25e-6
 
@@ -47,6 +47,21 @@ def test_a_process_waits_for_full_speed_and_no_longer_than_its_patience(on) -> N
         speed.begin()
         speed.look()
     assert host.now - began == pytest.approx(PATIENCE_S - 0.02, abs=1e-3), "four benchmarks share one patience"
+
+
+@pytest.mark.parametrize(("stretches", "waits"), [(ENOUGH - 1, True), (ENOUGH, False)])
+def test_a_benchmark_with_enough_fast_stretches_waits_no_more(on, stretches: int, waits: bool) -> None:
+    host = Host((0.1, 0.2, 1.8))
+    speed = on(host)
+    for _ in range(stretches + 1):
+        speed.look()
+        host.now += 1.5 * EVERY_S
+    host.now = 100.1
+    speed.look()
+    assert (host.now >= 100.2) == waits
+    speed.begin()
+    speed.look()
+    assert host.now >= 100.2, "the next benchmark has none yet"
 
 
 def test_a_process_that_never_ran_at_full_speed_says_so(on) -> None:
