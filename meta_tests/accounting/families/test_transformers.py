@@ -290,6 +290,7 @@ def test_fine_tuning_by_adapters_costs_what_is_counted(targets):
 
 
 @pytest.mark.prove
+@pytest.mark.filterwarnings("default:.rope_scaling. is deprecated")  # the name that published files have for it
 @pytest.mark.parametrize(
     "name", [name for name in MODELS if "Bert" not in str(MODELS[name]["config"]["architectures"])]
 )
