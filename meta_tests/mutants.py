@@ -113,7 +113,7 @@ class Copy:
 
     def fill(self) -> None:
         for name in COPIED:
-            ignored = shutil.ignore_patterns("api", "*.pyc.*")  # with what is compiled, but for what is being written
+            ignored = shutil.ignore_patterns("__pycache__", "api")
             shutil.copytree(ROOT / name, self.root / name, ignore=ignored, dirs_exist_ok=True)
         for path in ROOT.iterdir():
             if path.is_file():

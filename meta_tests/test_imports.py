@@ -7,7 +7,6 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from pathlib import PurePosixPath
 from statistics import median
 from time import perf_counter
@@ -145,7 +144,6 @@ def the_formulas_are_read_in_an_hour(files: Sources) -> Iterator[str]:
         )
 
 
-@cache
 def has_code(source: str) -> bool:
     """Whether a source has a function or method that does anything: a declaration has nothing to test."""
     functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
@@ -259,16 +257,20 @@ def test_the_floors_are_those_that_the_imports_of_the_files_give() -> None:
             assert floors[name] <= number, f"{name} stands on floor {floors[name]}, but FLOORS has it on {number}"
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(f"accounting.{name}" for name in FORMULAS),
+        "prooflops.plugin",
+        "prooflops.suite.verdicts",
+        "prooflops.history.records",
+    ],
+)
 def test_importing_without_need_of_torch_does_not_import_it(
-    python: Callable[..., subprocess.CompletedProcess[str]],
+    python: Callable[..., subprocess.CompletedProcess[str]], module: str
 ) -> None:
-    modules = [f"accounting.{name}" for name in FORMULAS]
-    modules += ["prooflops.plugin", "prooflops.suite.verdicts", "prooflops.history.records"]
-    looks = (f"import {name}; print({name!r}, *{{'torch', 'numpy', 'scipy'}} & sys.modules.keys())" for name in modules)
-    done = python("-c", "\n".join(["import sys", *looks]))
-    assert done.returncode == 0, done.stderr
-    first = next((line for line in done.stdout.splitlines() if line not in modules), "")
-    assert not first, f"the first module that brings something, and what: {first}"
+    done = python("-c", f"import sys, {module}; print(sorted({{'torch', 'numpy', 'scipy'}} & sys.modules.keys()))")
+    assert done.stdout == "[]\n", f"import {module} brings {done.stdout}{done.stderr}"
 
 
 def import_seconds(code: str) -> float:
