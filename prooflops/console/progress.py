@@ -11,7 +11,7 @@ import pytest
 
 LONG_S = 3.0  # without a line
 LONG_RUN_S = 10.0  # from here on a run says how much of it is left
-LEAST_ENDED = 0.02  # of a folder's tests: the first ones import what all need, and say nothing of the rest
+LEAST_ENDED = 0.05  # of a folder's tests: the first ones import what all need, and say nothing of the rest
 
 
 class Progress:
@@ -51,7 +51,7 @@ class RunProgress:
     """The plugin that says of a run of more than 10 s how many tests have ended, and about how long the rest takes.
 
     Tests of one folder are taken to last as long as those of it that have ended; a folder of which too few have ended
-    is named instead. A line every 10 s, later at every fifth of the time gone by.
+    is named instead, several are counted. A line every 10 s, later at every fifth of the time gone by.
     """
 
     def __init__(self, config: pytest.Config, now: Callable[[], float] = time.monotonic) -> None:
@@ -85,7 +85,8 @@ class RunProgress:
         ]
         known = [left[each] * self._seconds[each] / self._ended[each] for each in left if each not in unknown]
         parts = [f"about {minutes(sum(known))} left"] if known else []
-        return ", ".join([f"{ended:,} of {ended + sum(left.values()):,} tests", *parts, *(f"and {x}" for x in unknown)])
+        parts += [f"and {unknown[0] if len(unknown) == 1 else f'{len(unknown)} folders'}"] if unknown else []
+        return ", ".join([f"{ended:,} of {ended + sum(left.values()):,} tests", *parts])
 
 
 def _folder(nodeid: str) -> str:

@@ -91,12 +91,22 @@ def test_a_long_run_says_what_is_left_by_the_tests_that_ended() -> None:
     ], f"{config.lines}"
 
 
+def test_many_folders_of_which_nothing_is_known_are_counted() -> None:
+    config, now = FakeConfig(), [0.0]
+    run = RunProgress(config, lambda: now[0])  # type: ignore[arg-type]
+    ids = ["bench/test_a.py::test_a", *(f"meta_tests/{folder}/test_b.py::test_b" for folder in "cdefghij")]
+    run.pytest_collection_finish(SimpleNamespace(items=[SimpleNamespace(nodeid=each) for each in ids]))  # type: ignore[arg-type]
+    now[0] = 12.0
+    run.pytest_runtest_logfinish(ids[0])
+    assert config.lines == ["  run: 1 of 9 tests, and 8 folders"]
+
+
 @pytest.mark.parametrize(
     ("tests", "said"),
     [
         (1000, "1 of 1,000 tests, and test_claims"),
-        (51, "1 of 51 tests, and test_claims"),
-        (50, "1 of 50 tests, about 9 min 48 s left"),
+        (21, "1 of 21 tests, and test_claims"),
+        (20, "1 of 20 tests, about 3 min 48 s left"),
     ],
 )
 def test_of_the_first_few_tests_of_many_nothing_is_concluded(tests: int, said: str) -> None:
