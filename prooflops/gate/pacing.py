@@ -43,7 +43,7 @@ class Pacing:
         self._seen_quiet = False
         self._tries = Counter[str]()
         self._repeats = Counter[str]()
-        self._contended: dict[str, Pair] = {}  # the last pair that was set aside
+        self._set_aside: dict[str, list[Pair]] = {}  # contended ones that were taken again
 
     @property
     def repeated(self) -> int:
@@ -66,9 +66,9 @@ class Pacing:
             began = time.monotonic()
             self._add(self._take(list(wanted)), wanted)
             self._took_s = time.monotonic() - began
-        for name, pair in self._contended.items():
+        for name, pairs in self._set_aside.items():
             if not self.sides[name][1]:  # the machine was never quiet: the row says so
-                self._keep(name, pair)
+                self._keep(name, min(reversed(pairs), key=inequality))
         return look_at(self.sides, self.rule)[0]
 
     def _wanted(self) -> dict[str, int]:
@@ -99,9 +99,16 @@ class Pacing:
             self._seen_quiet |= not contended
             if contended and self._may_repeat(name):
                 self._repeats[name] += 1
-                self._contended[name] = (before, after)
+                self._set_aside.setdefault(name, []).append((before, after))
             else:
-                self._keep(name, (before, after))
+                self._keep(name, self._most_equal(name, (before, after)) if contended else (before, after))
+
+    def _most_equal(self, name: str, pair: Pair) -> Pair:
+        """Of a contended pair and those set aside, the one whose sides ran at the most equal speed of their cores, and
+        the newest of several. Without a change the sides of any pair may be exchanged: choosing so favours none."""
+        pairs = self._set_aside.setdefault(name, [])
+        pairs.append(pair)
+        return pairs.pop(min(reversed(range(len(pairs))), key=lambda at: inequality(pairs[at])))
 
     def _may_repeat(self, name: str) -> bool:
         """Whether a contended pair is set aside: two in any case, as many as are kept on a machine that is quiet at
@@ -116,3 +123,14 @@ class Pacing:
         for side, timed in zip(self.sides[name], pair, strict=True):
             if timed is not None:
                 side.append(timed)
+
+
+def inequality(pair: Pair) -> float:
+    """How many times faster the core of one side ran; where only one is measured now, how many times slower than ever.
+
+    >>> slow, slower = (Timed(1.0, {}, {}, contended="slow", slowness=each) for each in (1.5, 1.8))
+    >>> round(inequality((slow, slower)), 2), inequality((None, slow))
+    (1.2, 1.5)
+    """
+    low, high = sorted(side.slowness for side in pair if side) if pair[0] else (1.0, pair[1].slowness)
+    return high / low if math.isfinite(high) else math.inf

@@ -206,9 +206,11 @@ class Replicates:
         """Labels the benchmarks during which the core never ran at the speed that any process of this side saw."""
         fastest_s = self._fastest_s[side.label] = min(fastest_s, self._fastest_s.get(side.label, fastest_s))
         for bench in record["benchmarks"]:
-            if why := slowness(calls.get(bench["fullname"], {}).get("stretch_s"), fastest_s):
+            call = calls.get(bench["fullname"], {})
+            if why := slowness(call.get("stretch_s"), fastest_s):
                 extra = bench.setdefault("extra_info", {})
-                extra["contention"] = {**(extra.get("contention") or {}), "contended": True, "why": why}
+                slow = {"contended": True, "why": why, "slowness": call["stretch_s"] / fastest_s}
+                extra["contention"] = {**(extra.get("contention") or {}), **slow}
 
     def _process(self, side: Side, targets: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
         """The exit code; None where it took too long."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import uuid
@@ -147,6 +148,7 @@ class Timed:
     contended: str = ""  # what competed with it, in words
     settings: Mapping[str, Any] | None = None  # the arguments of its marker `gate`
     resources: Mapping[str, float] = field(default_factory=dict)  # what a call of it takes besides time
+    slowness: float = 1.0  # of its core: how many times longer fixed work took; inf where it was contended otherwise
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,7 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
         contended=str(contention.get("why") or "other work") if contention.get("contended") else "",
         settings=settings,
         resources={key: value for key, value in resources.items() if 0 <= value < LARGEST},
+        slowness=float(contention.get("slowness", math.inf)) if contention.get("contended") else 1.0,
     )
 
 

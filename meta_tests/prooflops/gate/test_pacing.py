@@ -16,8 +16,8 @@ from prooflops.history.rows import Row
 from prooflops.statistics.plan import Plan
 
 
-def timed(time_s: float, contended: str = "") -> Timed:
-    return Timed(time_s, {}, {}, contended=contended)
+def timed(time_s: float, contended: str = "", slowness: float = math.inf) -> Timed:
+    return Timed(time_s, {}, {}, contended=contended, slowness=slowness if contended else 1.0)
 
 
 def paced(first: Mapping[str, Pair], take: Take, minutes: float = 10) -> tuple[Pacing, dict[str, Row]]:
@@ -85,6 +85,24 @@ def test_a_machine_that_is_always_busy_gets_its_pairs_after_two_repeats() -> Non
     pacing, rows = paced({"a": (timed(1.0), timed(1.0, "other processes"))}, take)
     assert rows["a"].effect, rows
     assert (rows["a"].effect.pairs, pacing.repeated) == (32, 2), rows
+
+
+def test_of_contended_pairs_those_are_kept_whose_cores_ran_at_the_most_equal_speed() -> None:
+    """Fixed work took 1.8 times as long on one side of a pair, and on both of the next."""
+    taken = 0
+
+    def take(names: list[str]) -> dict[str, Pair]:
+        nonlocal taken
+        taken += 1
+        before, after = [(1.0, 1.8), (1.79, 1.81)][taken % 2]
+        sides = [timed(x, "slow" if x > 1.15 else "", x) for x in (before, after)]
+        return dict.fromkeys(names, (sides[0], sides[1]))
+
+    quiet: Pair = (timed(1.0), timed(1.0))
+    pacing, rows = paced({"a": quiet}, take)
+    assert (rows["a"].verdict, rows["a"].effect.pairs if rows["a"].effect else 0) == ("SAME", 8), rows["a"]
+    ratios = [after.time_s / before.time_s for before, after in zip(*pacing.sides["a"], strict=True)]
+    assert max(ratios) < 1.02, ratios
 
 
 def test_no_contended_pair_is_repeated_where_the_next_look_would_go_without_it() -> None:

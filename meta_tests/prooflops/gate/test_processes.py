@@ -159,7 +159,7 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
         bench["fullname"]: bench["extra_info"]["contention"] for bench in done.record["benchmarks"] if len(bench) > 1
     }
     assert slow.keys() == {B}
-    assert slow[B]["contended"]
+    assert (slow[B]["contended"], slow[B]["slowness"]) == (True, 2.0)
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     with Replicates(started.config, limit_s=60, resources=False) as replicates:
         replicates.share_hash_seed()

@@ -1,6 +1,7 @@
 """Run records survive kills, two writers, full disks and foreign files, and a long history is read in time."""
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -38,7 +39,7 @@ def test_comparing_reads_all_it_needs_of_a_record() -> None:
         "contention": {"contended": True}, "gate": {"min_effect": 0.05},
         "gate_resources": {"memory": 12_600, "none": 0, "slip": -1, "beyond": 1e18},
     }  # fmt: skip
-    why = {"contention": {"contended": True, "why": "a busy core"}, "gate": {}}
+    why = {"contention": {"contended": True, "why": "a busy core", "slowness": 1.8}, "gate": {}}
     quiet = {"contention": {"contended": False, "why": "nothing"}}
     rows = [("a", "1.5", extra), ("b", 1, why), ("c", 1, quiet), ("d", 1.001e-18, {}), ("e", 1e-18, {})]
     benchmarks = [{"fullname": name, "stats": {"min": least}, "extra_info": each} for name, least, each in rows]
@@ -51,8 +52,12 @@ def test_comparing_reads_all_it_needs_of_a_record() -> None:
         },
     }  # fmt: skip
     first = records.Timed(1.5, {"flops": 24}, {"mfu": 0.5, "share_of_ceiling": 1.0}, 3, "other work",
-                          {"min_effect": 0.05}, {"memory": 12_600.0, "none": 0.0})  # fmt: skip
-    timed = {"a": first, "b": records.Timed(1.0, {}, {}, None, "a busy core", {}), "c": records.Timed(1.0, {}, {})}
+                          {"min_effect": 0.05}, {"memory": 12_600.0, "none": 0.0}, math.inf)  # fmt: skip
+    timed = {
+        "a": first,
+        "b": records.Timed(1.0, {}, {}, None, "a busy core", {}, slowness=1.8),
+        "c": records.Timed(1.0, {}, {}),
+    }
     timed["d"] = records.Timed(1.001e-18, {}, {})
     assert records.summary_of(record, Path("a.json"), EXACT) == records.Summary(
         Path("a.json"), "2026-11-22", records.fingerprint_id(fingerprint), "Some CPU", "2.13.0", "", timed,
