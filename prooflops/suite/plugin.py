@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import nullcontext
@@ -297,7 +298,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash[RUN]
     origin = f"accounting and prooflops from {Path(str(accounting.__file__)).parents[1]}"
     head = [f"device: {run.device}"] if _only_starts_others(config) else whole_headline(run)
-    return [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
+    lines = [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
+    width = terminal.width_of(sys.stdout.isatty())
+    return [part for line in lines for part in terminal.wrapped(line, width, "  ")]
 
 
 def whole_headline(run: Run) -> list[str]:

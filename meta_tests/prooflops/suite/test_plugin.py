@@ -13,6 +13,7 @@ import pytest
 
 from meta_tests.conftest import ROOT, ChildRun, House, new_house, run_pytest_for_each
 from prooflops.history import records as history
+from prooflops.suite.plugin import pytest_report_header
 
 HOLDING = """
 @pytest.mark.claim("demo.holds")
@@ -380,3 +381,12 @@ def test_what_was_found_is_printed_where_the_report_cannot_be_written(
     assert "the report could not be written to /dev/null/reports: " in run.output
     assert re.search(r"^all +2 +2 ", run.output, re.MULTILINE), "the table of verdicts"
     assert "INTERNALERROR" not in run.output
+
+
+def test_what_a_run_says_of_its_machine_fits_80_columns(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = pytest_report_header(pytestconfig)
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert any(line.startswith("flags: ") for line in lines)
