@@ -43,7 +43,7 @@ class Pacing:
         self._seen_quiet = False
         self._tries = Counter[str]()
         self._repeats = Counter[str]()
-        self._set_aside: dict[str, list[Pair]] = {}  # contended ones that were taken again
+        self._set_aside: dict[str, list[Pair]] = {}  # contended ones that are not kept
 
     @property
     def repeated(self) -> int:
@@ -66,9 +66,9 @@ class Pacing:
             began = time.monotonic()
             self._add(self._take(list(wanted)), wanted)
             self._took_s = time.monotonic() - began
-        for name, pairs in self._set_aside.items():
+        for name in self._set_aside:
             if not self.sides[name][1]:  # the machine was never quiet: the row says so
-                self._keep(name, min(reversed(pairs), key=inequality))
+                self._keep(name, self._most_equal(name))
         return look_at(self.sides, self.rule)[0]
 
     def _wanted(self) -> dict[str, int]:
@@ -97,18 +97,22 @@ class Pacing:
                 continue
             contended = bool(after.contended or (before and before.contended))
             self._seen_quiet |= not contended
-            if contended and self._may_repeat(name):
+            if not contended:
+                self._keep(name, (before, after))
+                continue
+            self._set_aside.setdefault(name, []).append((before, after))
+            if self._may_repeat(name):
                 self._repeats[name] += 1
-                self._set_aside.setdefault(name, []).append((before, after))
             else:
-                self._keep(name, self._most_equal(name, (before, after)) if contended else (before, after))
+                self._keep(name, self._most_equal(name))
 
-    def _most_equal(self, name: str, pair: Pair) -> Pair:
-        """Of a contended pair and those set aside, the one whose sides ran at the most equal speed of their cores, and
-        the newest of several. Without a change the sides of any pair may be exchanged: choosing so favours none."""
-        pairs = self._set_aside.setdefault(name, [])
-        pairs.append(pair)
-        return pairs.pop(min(reversed(range(len(pairs))), key=lambda at: inequality(pairs[at])))
+    def _most_equal(self, name: str) -> Pair:
+        """Takes from the contended pairs the one whose sides ran at the most equal speed of their cores, and the newest
+        of several. Without a change the sides of any pair may be exchanged: choosing so favours none."""
+        pairs = self._set_aside[name]
+        chosen = min(reversed(pairs), key=inequality)
+        pairs.remove(chosen)
+        return chosen
 
     def _may_repeat(self, name: str) -> bool:
         """Whether a contended pair is set aside: two in any case, as many as are kept on a machine that is quiet at
@@ -132,5 +136,5 @@ def inequality(pair: Pair) -> float:
     >>> round(inequality((slow, slower)), 2), inequality((None, slow))
     (1.2, 1.5)
     """
-    low, high = sorted(side.slowness for side in pair if side) if pair[0] else (1.0, pair[1].slowness)
-    return high / low if math.isfinite(high) else math.inf
+    slow = [side.slowness if side else 1.0 for side in pair]
+    return max(slow) / min(slow) if math.isfinite(max(slow)) else math.inf
