@@ -161,8 +161,8 @@ def quick_options(file: str, copy: Copy) -> list[list[str]]:
     long = {found[1] for found in re.finditer(r"^[\d.]+s call +([^\s\[]+)", output, re.MULTILINE)} - failed
     if code > 1 or len(failed) >= 20:
         return []
-    without = [[f"--deselect={test}" for test in sorted(tests)] for tests in (failed | long, failed)]
-    return [[*BARE, "-x", *left_out] for left_out in without[not long :]]
+    left_out = [failed | long, failed] if long else [failed]
+    return [[*BARE, "-x", *(f"--deselect={test}" for test in sorted(tests))] for tests in left_out]
 
 
 def judge(mutant: Mutant, copy: Copy, limit_s: float, wide: bool, quick: Sequence[list[str]] = ()) -> str:

@@ -84,9 +84,7 @@ class Walk(Processes):
 
     def times(self, label: str) -> dict[str, float]:
         (commit,) = [number for number, commit in enumerate(self.commits) if commit[:9] in label] or [5]
-        return {
-            name: seconds[commit] for name, seconds in SECONDS.items() if seconds[commit]
-        }  # of a commit that lacks it, None
+        return {name: seconds[commit] for name, seconds in SECONDS.items() if seconds[commit]}
 
     def worktree(self, repository: Path, revision: str) -> Path:
         path = self.folder / f"tree-{len(list(self.folder.iterdir()))}"
@@ -104,7 +102,7 @@ class Walk(Processes):
         return super().run(side, *words, **named)
 
 
-SECONDS: dict[str, list[Any]] = {
+SECONDS: dict[str, list[Any]] = {  # None: that commit lacks it
     A: [1.0, 5.0, 5.0, 5.0, 5.0, 5.0],
     B: [1.0, 1.0, 1.0, 1.0, 4.0, 4.0],
     C: [1.0, 1.0, 1.0, 1.0, 3.0, 3.0],
