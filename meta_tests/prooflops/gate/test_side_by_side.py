@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, worktrees
+from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, worktrees
 from meta_tests.prooflops.gate.without_processes import FINGERPRINT, A, B, C, Processes, Times, measurement
 from prooflops.gate.measurement import Measurement
 from prooflops.gate.process_plan import FIRST, MOST_S, paces
@@ -69,8 +69,12 @@ def test_a_benchmark_that_is_skipped_is_named_and_does_not_stop_the_gate(foreign
 def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_unless_that_is_allowed(
     foreign: Path,
 ) -> None:
-    (foreign / "work.py").write_text("import time\nSTEPS = 300\ndef busy(steps=0):\n    time.sleep(0.05)\n")
-    options = ("test_foreign.py::test_busy_loop", "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.12")
+    # A process of either side sleeps for 60 rounds of 0.03 s. The first pair fits into 6.6 s where a start takes up to
+    # 1.5 s, and a second one nowhere.
+    (foreign / "work.py").write_text("import time\nSTEPS = 300\ndef busy(steps=0):\n    time.sleep(0.03)\n")
+    run_git(foreign, "commit", "-qam", "sleep")
+    (foreign / "test_more.py").unlink()
+    options = ("test_foreign.py::test_busy_loop", "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11")
     done = run(foreign, *options, "-v")
     assert done.code == 1, done.output
     first, _, _ = done.output.partition("FAILURES")
