@@ -278,8 +278,9 @@ def fitting_plans(
 
     Tried is each way to write `devices` as tensor · context · pipeline · data, where tensor divides the heads and is at
     most `largest_tensor` (the devices of a host), context divides the sequence, pipeline is at most the layers and data
-    divides the batch; with ZeRO's stages 1 and 3 and one sequence a micro-batch. For Llama-3-70B these are 350 ways on
-    1,024 devices and 690 on 16,384, at half a millisecond each. `options` are those of `step_plan`.
+    divides the batch; with ZeRO's stages 1 and 3 (1 alone where no two devices hold the same) and one sequence a
+    micro-batch. For Llama-3-70B these are 350 ways on 1,024 devices and 690 on 16,384, at half a millisecond each.
+    `options` are those of `step_plan`.
 
     >>> from accounting.models import LLAMA3_8B
     >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
@@ -295,7 +296,7 @@ def fitting_plans(
         for context in _divisors(gcd(devices // tensor, sequence), sequence)
         for pipeline in _divisors(devices // tensor // context, model.layers)
         if batch % (data := devices // (tensor * context * pipeline)) == 0
-        for stage in (1, 3)
+        for stage in ((1, 3) if data * context > 1 else (1,))
     ]
     plans = [step_plan(model, split, batch, sequence, **options) for split in splits]
     fitting = [plan for plan in plans if plan.bound != "memory"]

@@ -144,6 +144,8 @@ def test_the_plans_that_fit_are_all_that_do_the_fastest_first():
     assert {plan.split for plan in plans if plan.held_bytes < most} == {plan.split for plan in fewer}
     splits = {(each.split.data, each.split.tensor, each.split.context, each.split.pipeline) for each in plans}
     assert len(splits) == 20, "8 = 2·2·2 among four, each of them alone, two of them 4 and 2"
+    alone = [plan.split.zero_stage for plan in plans if plan.split.replicas == 1]
+    assert set(alone) == {1} and len(plans) == 2 * len(splits) - len(alone), "two stages that shard nothing are listed"
 
 
 def test_no_tensor_group_divides_a_head():
