@@ -27,7 +27,7 @@ import pytest
 from prooflops.gate import cleanup_process
 from prooflops.gate.call_resources import measured_in
 from prooflops.gate.child_plugin import RECORD, TASK
-from prooflops.machine.core_speed import PATIENCE_S, slowness
+from prooflops.machine.core_speed import PATIENCE_S, slow_core
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The child plugin and all that it imports of this package; in a child they are a package of their own, COPY.
@@ -207,7 +207,7 @@ class Replicates:
         fastest_s = self._fastest_s[side.label] = min(fastest_s, self._fastest_s.get(side.label, fastest_s))
         for bench in record["benchmarks"]:
             call = calls.get(bench["fullname"], {})
-            if why := slowness(call.get("stretch_s"), fastest_s):
+            if why := slow_core(call.get("stretch_s"), fastest_s):
                 extra = bench.setdefault("extra_info", {})
                 slow = {"contended": True, "why": why, "slowness": call["stretch_s"] / fastest_s}
                 extra["contention"] = {**(extra.get("contention") or {}), **slow}

@@ -74,12 +74,12 @@ def _timed_loop() -> float:
     return perf_counter() - began
 
 
-def slowness(stretch_s: float | None, fastest_s: float) -> str:
+def slow_core(stretch_s: float | None, fastest_s: float) -> str:
     """In words, where even the fastest stretch of a benchmark was slow; empty where it was not, or nothing is known.
 
-    >>> slowness(51e-6, 25.5e-6)
+    >>> slow_core(51e-6, 25.5e-6)
     'this core ran at 50% of its speed'
-    >>> slowness(26e-6, 25.5e-6), slowness(None, 25.5e-6)
+    >>> slow_core(26e-6, 25.5e-6), slow_core(None, 25.5e-6)
     ('', '')
     """
     if stretch_s is None or not SLOW * fastest_s < stretch_s < math.inf:

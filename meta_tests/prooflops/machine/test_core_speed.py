@@ -5,7 +5,7 @@ import math
 import pytest
 
 from prooflops.machine import core_speed
-from prooflops.machine.core_speed import ENOUGH, EVERY_S, PATIENCE_S, SLOW, CoreSpeed, slowness
+from prooflops.machine.core_speed import ENOUGH, EVERY_S, PATIENCE_S, SLOW, CoreSpeed, slow_core
 
 LOOP_S = 25e-6
 
@@ -76,13 +76,13 @@ def test_only_a_stretch_between_two_fast_looks_counts_as_fast(on) -> None:
     speed.look()
     host.now += 0.003  # rounds that became slow
     speed.look(last=True)
-    assert slowness(speed.stretch_s, speed.fastest_s) == "this core ran at 56% of its speed"
+    assert slow_core(speed.stretch_s, speed.fastest_s) == "this core ran at 56% of its speed"
 
     host.now = 100.02
     speed.look()
     host.now += 0.003
     speed.look(last=True)
-    assert slowness(speed.stretch_s, speed.fastest_s) == ""
+    assert slow_core(speed.stretch_s, speed.fastest_s) == ""
 
 
 def test_looks_that_follow_closely_cost_nothing(on) -> None:
@@ -104,10 +104,10 @@ def test_without_a_figure_of_earlier_processes_the_fastest_loop_so_far_is_full_s
     host.now += 0.005
     speed.look()
     assert speed.fastest_s == pytest.approx(LOOP_S)
-    assert slowness(speed.stretch_s, speed.fastest_s)
+    assert slow_core(speed.stretch_s, speed.fastest_s)
 
 
 def test_a_benchmark_with_a_single_look_says_nothing(on) -> None:
     speed = on(Host())
     speed.look()
-    assert slowness(speed.stretch_s, speed.fastest_s) == ""
+    assert slow_core(speed.stretch_s, speed.fastest_s) == ""
