@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from accounting.allocator import charge_bounds
 from accounting.measured.phases import PhaseBytes
@@ -23,10 +23,10 @@ class PredictedBytes(PhaseBytes):
     """
 
     peak_bytes_with_scratch: int | None  # None where an operator's scratch is not known
-    live_by_class: dict[str, int] = field(default_factory=dict)
-    peak_by_class: dict[str, int] = field(default_factory=dict)
-    charged_live_bytes: tuple[int, int] | None = None
-    charged_peak_bytes: tuple[int, int] | None = None
+    live_by_class: dict[str, int]
+    peak_by_class: dict[str, int]
+    charged_live_bytes: tuple[int, int] | None
+    charged_peak_bytes: tuple[int, int] | None
 
 
 def replay(ledger: Ledger, classes: Mapping[str, str]) -> list[PredictedBytes]:

@@ -58,7 +58,6 @@ REDUCTIONS_AND_TABLES = frozenset(
     mse_loss mse_loss_backward native_layer_norm nll_loss_backward nll_loss_forward scatter scatter_add sum topk tril
     triu where""".split()
 )
-SCRATCH_FREE = POINTWISE | MOVES | PRODUCTS | REDUCTIONS_AND_TABLES
 
 # Fake tensors give oneDNN's LSTM wrong outputs: an empty workspace for the backward pass, one storage for the gradients
 # of both biases. A call of the kernel itself gives their sizes.

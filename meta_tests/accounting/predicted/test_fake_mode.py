@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import torch
 from torch import nn
@@ -38,3 +39,17 @@ def test_a_copied_tensor_stays_in_the_mode():
         held.mark("two")
         del twin
     assert held.phases["two"].live_bytes == 8 * 2 * 4
+
+
+def test_of_all_warnings_only_that_of_a_copied_tensor_is_ignored():
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else it is given once in a process
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            with predicted.memory("cpu"):
+                copy.deepcopy(nn.LayerNorm(8))
+                warnings.warn("another", stacklevel=1)
+    finally:
+        torch.set_warn_always(always)
+    assert [str(each.message) for each in seen] == ["another"]

@@ -9,7 +9,7 @@ from torch import nn
 
 from accounting import allocator, predicted
 from accounting.models import DeepLinear
-from accounting.predicted.ledger import Ledger
+from accounting.predicted.ledger import Event, Ledger, Storage
 from accounting.predicted.replay import replay
 from meta_tests.accounting.predicted.predicting import OPTIMIZERS, built
 
@@ -50,6 +50,25 @@ def test_a_block_of_ones_own_has_the_classes_that_its_marks_name():
         held.mark("second")
     assert held.phases["second"].peak_by_class == {"first": 400, "temporaries": 400}
     assert (held.allocated_bytes, held.freed_bytes, held.live_bytes, held.peak_bytes) == (800, 400, 400, 800)
+
+
+def test_a_sum_written_into_its_first_term_is_one_storage():
+    book = Ledger("cpu")
+    book.storages += [Storage(400, recomputed=False), Storage(400, recomputed=False)]
+    book.events += [Event(0, True, 1), Event(1, True, 2, successor_of=0), Event(0, False, 2), Event(1, False, 3)]
+    book.mark(None)
+    (block,) = replay(book, {})
+    assert (block.allocated_bytes, block.freed_bytes, block.peak_by_class) == (400, 400, {"temporaries": 400})
+
+
+def test_the_scratch_of_a_kernel_comes_on_top_of_what_is_held_then(monkeypatch):
+    book = Ledger("cpu")
+    book.lend(100)()
+    book.lend(30)
+    book.mark(None)
+    monkeypatch.setattr(book, "scratch_at", lambda phase, position: {1: 50, 3: 60}.get(position, 0))
+    (block,) = replay(book, {})
+    assert (block.peak_bytes, block.peak_bytes_with_scratch) == (100, 150)
 
 
 def test_charges_of_a_cuda_device_lie_between_the_bounds_of_its_storages():

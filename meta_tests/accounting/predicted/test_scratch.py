@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils._pytree import tree_map
 
 from accounting import predicted
+from accounting.measured import one_thread
 from accounting.predicted import scratch, tracker
 from meta_tests.accounting.predicted.predicting import (
     OPTIMIZERS,
@@ -44,6 +48,11 @@ def test_an_lstm_is_refused_unless_its_kernel_may_run():
         predicted.TrainingStep(build, torch.empty(shape), loss=torch.mean).predict()
 
 
+def test_an_embedding_bag_whose_kernel_keeps_more_than_its_fake_is_predicted():
+    guess, held = both(partial(nn.EmbeddingBag, 50, 16), torch.zeros(8, 5, dtype=torch.long))
+    assert_alike(guess, held, without_scratch=False)
+
+
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 def test_operators_listed_as_scratch_free_are_measured_to_be(workloads, monkeypatch):
     monkeypatch.setattr(tracker, "is_scratch_free", lambda operator, *_: operator.is_view)
@@ -62,6 +71,54 @@ def test_operators_listed_as_scratch_free_are_measured_to_be(workloads, monkeypa
     assert len(measured_scratch) > 50, f"only {sorted(measured_scratch)}"
     wrong = {name: taken for name, taken in measured_scratch.items() if taken > 16}
     assert not wrong, f"{wrong} bytes of scratch where there should be next to none"
+
+
+def test_a_step_of_listed_operators_needs_no_measurement():
+    every = Net(("linear", "layernorm", "rmsnorm", *POINTWISE), 64, 100, True, False, torch.float32)
+    step = predicted.TrainingStep(every.build, every.batch(), torch.mean, optimizer=OPTIMIZERS["adamw foreach"])
+    names = ("bernoulli_.float", "var.correction", "native_layer_norm_backward.default")
+    assert step.predict().unknown == {f"aten.{name}": 2 for name in names}
+    gathering = predicted.TrainingStep(Gathering, torch.empty(100, 64), torch.mean, optimizer=OPTIMIZERS["adamw fused"])
+    assert gathering.predict().unknown == {}
+
+
+@one_thread()
+def test_the_matrices_that_a_product_copies_are_those_that_blas_cannot_read():
+    x, product = torch.ones(64, 128), torch.ops.aten.mm.default
+    ready = [x, x.t(), x[:, :64], x[::2], x.t()[:, ::2], x[:1], x[:, :1], x.t()[:1]]
+    overlapping = [x[:1].expand(64, -1), x[:1].expand(64, -1).t(), x.as_strided((64, 64), (32, 1))]
+    calls = []
+    for matrix in (*ready, x[:, ::2], x.t()[::2], *overlapping, x[:, :1].expand(-1, 64), x[:, ::2][:, :1]):
+        args = (matrix, torch.ones(matrix.shape[1], 64))
+        calls.append((scratch.is_scratch_free(product, args, "cpu"), scratch.call_of(product, args, {})))
+    assert [said for said, _ in calls] == [True] * len(ready) + [False] * 7
+    kernels = scratch.kernels_of([call for _, call in calls], "cpu")
+    for said, call in calls:
+        assert said == (kernels[call].scratch_bytes == 0), f"{call.args[0]}: {said=}, but it took {kernels[call]}"
+
+
+def dtypes_of_layer_norm() -> list[torch.dtype]:
+    x, weight, aten = torch.ones(4, 8, dtype=torch.bfloat16), torch.ones(8), torch.ops.aten
+    out = aten.native_layer_norm(x, [8], weight, weight, 1e-5)
+    gradients = aten.native_layer_norm_backward(x, x, [8], out[1], out[2], weight, weight, [True] * 3)
+    return [each.dtype for each in (*out, *gradients)]
+
+
+def test_a_layer_norm_of_wider_weights_returns_the_dtypes_of_its_kernel():
+    with predicted.memory():
+        fake = dtypes_of_layer_norm()
+    assert fake == dtypes_of_layer_norm()
+
+
+def test_a_call_is_repeated_with_arguments_of_the_same_layout():
+    given = torch.ones(4, 6, dtype=torch.int16).t(), [torch.ones(2, 0), torch.empty(3, device="meta")], (1.5,)
+    named = {"name": torch.ones(2, 3)[:, ::2]}
+    assert tree_map(layout, scratch._arguments(scratch.call_of(None, given, named))) == tree_map(layout, (given, named))
+
+
+def layout(value: Any) -> Any:
+    is_tensor = isinstance(value, torch.Tensor)
+    return (value.shape, value.stride(), value.dtype, value.device) if is_tensor else value
 
 
 def thawed(call: scratch.Call) -> Any:
