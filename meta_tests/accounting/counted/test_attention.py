@@ -17,6 +17,7 @@ from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_step
 from accounting.counted import attention
 from meta_tests.accounting.counted import operator_definitions as define
+from meta_tests.accounting.counted.counting import flops_of
 
 
 def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:
@@ -206,3 +207,12 @@ def test_flex_attention_without_a_mask_is_counted_in_full() -> None:
         all_pairs = module.create_block_mask(MASKS["all"], None, None, 40, 40, device="cpu", BLOCK_SIZE=64)
         module.flex_attention(*operands, block_mask=all_pairs)
     assert count.total == 2 * attention_flops(Attention(1, 2, 40, 16)), f"{count}, though keys end within a block"
+
+
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators")
+def test_flex_attention_reads_the_whole_of_queries_and_keys() -> None:
+    thin, wide, value = (torch.randn(1, 2, 40, width) for width in (16, 48, 16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is not compiled
+        less, more = (flops_of(lambda x=x: flex().flex_attention(x, x, value)).read_bytes for x in (thin, wide))
+    assert more - less == 2 * (wide.nbytes - thin.nbytes), f"{more=}, {less=}"

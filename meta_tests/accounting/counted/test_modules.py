@@ -1,9 +1,11 @@
 """Which modules run while an operator is dispatched."""
 
-import torch
-from torch import nn
+from concurrent.futures import ThreadPoolExecutor
 
-from meta_tests.accounting.counted.counting import flops_of, net, products
+import torch
+from torch import Tensor, nn
+
+from meta_tests.accounting.counted.counting import flops_of, net, products, square
 
 
 def test_flops_are_separated_by_module_pass_and_operator() -> None:
@@ -28,6 +30,21 @@ def test_a_module_whose_input_is_a_leaf_can_be_differentiated_by_it() -> None:
     count = flops_of(lambda: torch.autograd.grad(layers(data).sum(), data))
     backward = products(count.by_module("backward"))
     assert backward == {"Global": 128, "Sequential": 128, "Sequential.0": 48, "Sequential.1": 80}, f"{backward}"
+
+
+class TwoProducts(nn.Module):
+    def forward(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        return (x @ square) * scale + y @ square
+
+
+def test_a_module_is_left_when_the_last_of_its_inputs_has_its_gradient() -> None:
+    """Autograd goes back first to what is numbered higher, here to an input that another thread has made."""
+    leaf = torch.randn(3, 4, requires_grad=True)
+    x, y = [leaf * 2 for _ in range(20)][-2:]
+    with ThreadPoolExecutor() as thread:
+        step = thread.submit(flops_of, lambda: TwoProducts()(x, y, torch.ones(())).sum().backward())
+    forward, backward = (products(step.result().by_module(phase)) for phase in ("forward", "backward"))
+    assert backward == forward, f"{backward} backward, but each product has one gradient, forward {forward}"
 
 
 def test_bytes_are_separated_by_module_and_pass() -> None:

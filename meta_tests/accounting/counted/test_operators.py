@@ -149,6 +149,8 @@ def test_the_biases_of_a_recurrent_layer_are_ignored() -> None:
     )
     figure = operators.OPERATORS["aten._cudnn_rnn"].formula(None, torch.empty(4, 2, 3), weights)
     assert figure == 8 * per_token, f"{figure}, but should be {8 * per_token}"
+    backward = operators.OPERATORS["aten._cudnn_rnn_backward"].formula(None, torch.empty(4, 2, 3), weights)
+    assert backward == 2 * figure, f"{backward}, but each matrix should have a product for its input and for itself"
 
 
 def test_a_linear_layer_of_mps_costs_what_its_products_cost() -> None:
@@ -186,6 +188,8 @@ ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
     "max pooling reads every window": (lambda: F.max_pool2d(wide[None, :, :], 2), 3 * 5 * 4),
     "average pooling reads every window": (lambda: F.avg_pool2d(wide[None, :, :], (2, 5)), 3 * 2 * 10),
     "a window given by one size": (lambda: torch.ops.aten.avg_pool2d(wide[None, :, :], [2]), 3 * 5 * 4),
+    "a window of three dimensions, too": (lambda: torch.ops.aten.avg_pool3d(wide.view(3, 2, 5, 2), [2]), 3 * 2 * 8),
+    "dropout multiplies by its mask and by a number": (lambda: torch.native_dropout(wide, 0.5, True), 60 + 60),
     "whole numbers": (lambda: torch.arange(10) * 2 + 1, 0),
     "views": (lambda: wide.t().reshape(3, 20)[1:].unsqueeze(0).expand(4, -1, -1).clone().unsqueeze_(0), 0),
     "copies and casts": (lambda: torch.cat([wide, wide]).to(torch.bfloat16).contiguous(), 0),
@@ -203,7 +207,20 @@ def test_elementwise_work_is_one_flop_per_element_and_no_product(name: str) -> N
     assert not count.unknown, f"{count.unknown} should be known [{name}]"
 
 
-def test_a_fused_rms_norms_backward_costs_what_it_fuses() -> None:
+def test_the_gradient_of_a_group_norm_costs_what_that_of_a_layer_norm_does() -> None:
+    leaves = [each.clone().requires_grad_() for each in (wide, wide[0], wide[1])]
+    outs = F.layer_norm(leaves[0], (10,), *leaves[1:]), F.group_norm(leaves[0], 5, *leaves[1:])
+    layer, group = (flops_of(lambda out=out: torch.autograd.grad(out, leaves, wide)).elementwise for out in outs)
+    assert group == layer, f"{group}, but for a layer norm {layer}"
+
+
+def test_groups_of_equal_size_cost_what_each_costs_alone() -> None:
+    figure = operators.OPERATORS["aten._grouped_mm"].formula(None, torch.empty(2, 3, 4), torch.empty(2, 4, 5))
+    should = 2 * define.multiply_adds(torch.ones(3, 4), torch.ones(4, 5))
+    assert figure == should, f"{figure}, but should be {should}"
+
+
+def test_a_fused_rms_norm_costs_what_it_fuses() -> None:
     if not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
         pytest.skip(f"torch {torch.__version__} has no fused RMS norm")
     grad, x, rstd, weight = (torch.empty(shape, device="meta") for shape in ((6, 10), (6, 10), (6, 1), (10,)))
@@ -211,6 +228,9 @@ def test_a_fused_rms_norms_backward_costs_what_it_fuses() -> None:
     calls = define.Calls()
     define.rms_norm_backward(calls, *(torch.ones(each.shape).numpy() for each in (grad, x, rstd, weight)))
     assert count.elementwise == calls.flops, f"{count}, but should be {calls.flops}"
+    fused = flops_of(lambda: torch.ops.aten._fused_rms_norm(x, [10], weight, None)).elementwise
+    unfused = flops_of(lambda: F.rms_norm(wide, (10,), wide[0])).elementwise
+    assert fused == unfused, f"{fused}, but one operator after the other {unfused}"
 
 
 @pytest.mark.parametrize(

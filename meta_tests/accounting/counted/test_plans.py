@@ -1,8 +1,13 @@
 """What is counted of an operator: nothing unknown passes for known, and a fused one is not taken apart."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import flop_registry
 
+from accounting.counted import plans
 from meta_tests.accounting.counted.counting import a, b, flops_of, square
 
 
@@ -33,3 +38,45 @@ def test_an_operator_of_sparse_tensors_is_listed_and_not_taken_for_a_dense_one()
     sparse = a.to_sparse()
     count = flops_of(lambda: sparse @ b)
     assert (count.total, count.unknown) == (0, {"aten.mm": 1}), f"{count}, but should list aten.mm"
+
+
+def test_a_formula_in_torchs_own_list_is_given_the_arguments_by_keyword(monkeypatch: pytest.MonkeyPatch) -> None:
+    @torch.library.custom_op("prooflops_meta_tests::power", mutates_args=())
+    def power(matrix: Tensor, *, factors: int) -> Tensor:
+        return torch.linalg.matrix_power(matrix, factors)
+
+    def formula(matrix: Tensor, *, factors: int, out_val: Tensor) -> int:
+        return 2 * (factors - 1) * len(matrix) * out_val.numel()
+
+    monkeypatch.setattr(plans, "PLANS", {})
+    monkeypatch.setitem(flop_registry, torch.ops.prooflops_meta_tests.power, formula)
+    count, should = flops_of(lambda: power(square, factors=4)), flops_of(lambda: square @ square @ square @ square)
+    assert count.total == should.total, f"{count}, but three products cost {should.total}"
+
+
+class OwnLayout(Tensor):
+    """Answers questions about its layout itself, as nested tensors do."""
+
+    @staticmethod
+    def __new__(cls, of: Tensor) -> "OwnLayout":
+        return Tensor._make_wrapper_subclass(cls, of.shape, dispatch_sizes_strides_policy="sizes", dispatch_layout=True)
+
+    def __init__(self, of: Tensor) -> None:
+        self.of = of
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(args[0].of, *args[1:], **(kwargs or {}))
+
+
+def test_a_tensor_is_asked_for_its_own_layout_within_a_count() -> None:
+    plain = torch.empty(4, 6)[1:, ::2]
+    answers: list[Any] = []
+
+    def ask() -> None:
+        x = OwnLayout(plain)
+        answers.extend((x.size(), x.stride(), x.storage_offset(), x.numel(), x.dim(), x.is_contiguous(), x.layout))
+
+    count = flops_of(ask)
+    assert answers == [(3, 3), (6, 2), 6, 9, 2, False, torch.strided], f"{answers}"
+    assert not count.by_operator(), f"{count.by_operator()} should not be counted"

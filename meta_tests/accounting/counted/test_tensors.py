@@ -47,6 +47,7 @@ MOVED: dict[str, tuple[Callable[[], object], int, int]] = {
     "nothing but allocated": (lambda: torch.empty_like(wide), 0, 0),
     "nothing at all": (lambda: torch.add(torch.empty(0, 3), 1.0), 0, 0),
     "rows of a table": (lambda: F.embedding(rows, wide), 32 + 160, 160),
+    "elements taken from a table": (lambda: wide.take(rows), 32 + 16, 16),
     "a list of tensors joined": (lambda: torch.cat([wide, column], dim=1), 240 + 24, 264),
     # The state is created by two zeros_like and a scalar; the count of steps is read, and updated beforehand.
     "a fused optimizer's first step": (fused_optimizer_step, 152 * 4 + 4 * 2, 152 * (2 + 3) + 4 * 2),
