@@ -98,7 +98,7 @@ def foreach_takes_fake_tensors() -> Iterator[None]:
         types.remove(FakeTensor)
 
 
-RECURRENT = ("lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input")
+RECURRENT = [f"{cell}.{form}" for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")]
 
 
 def _refused(name: str) -> Any:
@@ -154,8 +154,8 @@ def _attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
-    scale: float | None = None,
     enable_gqa: bool = False,
+    **_: Any,  # the scale, which moves values alone
 ) -> Tensor:
     operators = torch.ops.aten
     width, widths = query.shape[-1], {part.shape[-1] for part in (query, key, value)}
@@ -164,8 +164,7 @@ def _attention(
     if takes_flash and width <= FLASH_HEAD_DIM and torch._C._get_flash_sdp_enabled():
         missing = -width % FLASH_ALIGNMENT
         parts = [functional.pad(part, (0, missing)) if missing else part for part in (query, key, value)]
-        scale = width**-0.5 if scale is None else scale
-        out = operators._scaled_dot_product_flash_attention(*parts, dropout_p, is_causal, False, scale=scale)
+        out = operators._scaled_dot_product_flash_attention(*parts, dropout_p, is_causal)
         return out[0][..., :width] if missing else out[0]  # type: ignore[no-any-return]
     is_aligned = all(size * query.element_size() % EFFICIENT_ALIGNMENT_BYTES == 0 for size in widths)
     takes_efficient = is_batch and is_aligned and query.dtype != torch.float64
@@ -177,8 +176,8 @@ def _attention(
             )
         trains = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
         attend = operators._scaled_dot_product_efficient_attention
-        out = attend(query, key, value, None, trains, dropout_p, is_causal, scale=scale)
+        out = attend(query, key, value, None, trains, dropout_p, is_causal)
         return out[0]  # type: ignore[no-any-return]
     attend = operators._scaled_dot_product_attention_math
-    out = attend(query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa)
+    out = attend(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa=enable_gqa)
     return out[0]  # type: ignore[no-any-return]

@@ -38,20 +38,19 @@ class PredictedMemory(Phases[PredictedBytes]):
     `peak_bytes` is without the scratch of kernels: see `peak_bytes_with_scratch`.
     """
 
-    def __init__(self, ledger: Ledger, classes: Mapping[str, str], workspace: int | None, has_device: bool) -> None:
+    def __init__(self, tracker: Tracker, classes: Mapping[str, str], workspace: int | None, has_device: bool) -> None:
         super().__init__("predicted")
-        self._names = ledger.names
+        self._tracker = tracker
+        self._ledger = tracker.ledger
+        self._names = tracker.ledger.names
         self._has_device = has_device
-        self._ledger = ledger
         self._classes = classes
         self._workspace = workspace
-        self._tracker: Tracker | None = None
 
     def mark(self, name: str) -> None:
         """Ends the phase `name`, which began at the mark before or with the block."""
         self._check_new(name)
-        if self._tracker is not None:
-            self._tracker.enter_boxed_number()
+        self._tracker.enter_boxed_number()
         self._ledger.mark(name)
 
     def name(self, name: str, tensors: Iterable[Tensor]) -> None:
@@ -148,7 +147,8 @@ def memory(
     has_device = device.type == "cpu" or can_fake_cuda()
     if scratch and not has_device:
         raise RuntimeError(f"scratch=True measures kernels on {str(device)!r}, and there is none")
-    predicted = PredictedMemory(ledger, classes or {}, _workspace_bytes(device, compute_capability), has_device)
+    tracker = Tracker(ledger, scratch)
+    predicted = PredictedMemory(tracker, classes or {}, _workspace_bytes(device, compute_capability), has_device)
     collecting = gc.isenabled()
     try:
         gc.disable()
@@ -162,8 +162,7 @@ def memory(
             modes.enter_context(FakeMode() if has_device else FakeCudaMode())
             if device.type == "cpu":
                 modes.enter_context(_random_states_seen(ledger))
-            tracker = modes.enter_context(Tracker(ledger, scratch))
-            predicted._tracker = tracker
+            modes.enter_context(tracker)
             modes.enter_context(_clear_errors())
             yield predicted
             tracker.enter_boxed_number()

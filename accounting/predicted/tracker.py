@@ -42,7 +42,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, ledger: Ledger, measures: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._ledger = ledger
+        self.ledger = ledger
         self._measures = measures
         self._multiplied: tuple[weakref.ref[Tensor], int] | None = None
 
@@ -50,7 +50,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace in ("prim", "profiler"):  # only asks for a device, perhaps within an operation
             return func(*args, **kwargs)
-        ledger = self._ledger
+        ledger = self.ledger
         self.enter_boxed_number()
         ledger.moment += 1
         in_backward = torch._C._current_graph_task_id() != -1
@@ -92,7 +92,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._multiplied = None
         tensor = product()
         if tensor is not None and tensor.grad_fn is not None:
-            end = self._ledger.lend(size)
+            end = self.ledger.lend(size)
             tensor.grad_fn.register_prehook(_Loan(end))
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from accounting import memory, predicted
+from accounting import measured, memory, predicted
 from accounting.activations import activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B
 from accounting.predicted.fake_cuda import can_fake_cuda
@@ -93,10 +93,10 @@ def test_an_optimizer_left_to_itself_takes_foreach_on_cuda():
     assert peaks["itself"] == formula, f"the peak is {peaks['itself']}, but should be {formula}"
 
 
-def operators_of_attention(dtype, kv_heads=4, mask=None):
+def operators_of_attention(dtype, kv_heads=4, mask=None, width=16):
     with predicted.memory("cuda") as held:
-        query = torch.empty(2, 4, 10, 16, dtype=dtype, device="cuda", requires_grad=True)
-        key = torch.empty(2, kv_heads, 10, 16, dtype=dtype, device="cuda")
+        query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
+        key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
         mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
         out = functional.scaled_dot_product_attention(query, key, key, mask, enable_gqa=kv_heads != 4)
         out.sum().backward()
@@ -110,6 +110,23 @@ def test_attention_is_flash_in_16_bits_and_memory_efficient_in_32():
     assert "bmm" in operators_of_attention(torch.float64)
 
 
+def test_the_width_of_heads_decides_which_attention_takes_them_and_whether_they_are_padded():
+    assert "_scaled_dot_product_flash_attention_backward" in operators_of_attention(torch.bfloat16, width=256)
+    assert "_scaled_dot_product_efficient_attention_backward" in operators_of_attention(torch.bfloat16, width=264)
+    assert "_scaled_dot_product_efficient_attention_backward" in operators_of_attention(torch.float32, width=20)
+    for dtype, width in ((torch.bfloat16, 257), (torch.float32, 18)):
+        assert "bmm" in operators_of_attention(dtype, width=width)
+    with predicted.memory("cuda") as held:
+        heads = torch.empty(2, 4, 10, 20, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        held.mark("heads")
+        out = functional.scaled_dot_product_attention(heads, heads, heads, scale=1.0)
+        held.mark("out")
+    assert out.shape == heads.shape
+    padded, sums = 2 * 4 * 10 * 24 * 2, 2 * 4 * 10 * 4
+    kept = held.phases["out"].live_bytes - held.phases["heads"].live_bytes
+    assert kept == 4 * padded + sums + RANDOM_STATE_BYTES_OF_FLASH
+
+
 def test_attention_whose_kernel_depends_on_the_release_is_refused_unless_chosen():
     for kind in ({"kv_heads": 2}, {"mask": torch.bool}):
         with pytest.raises(RuntimeError, match="takes another path in each release of torch: use is_causal"):
@@ -118,13 +135,57 @@ def test_attention_whose_kernel_depends_on_the_release_is_refused_unless_chosen(
             assert "bmm" in operators_of_attention(torch.float32, **kind)
 
 
-def test_dropout_keeps_a_mask_of_bools():
-    with predicted.memory("cuda") as held:
-        x = torch.empty(100, 10, device="cuda", requires_grad=True)
-        held.mark("x")
-        out = functional.dropout(x, 0.1)
+def phases_of(function, instrument, device, dtype=torch.bfloat16, **trained):
+    """The live bytes and the peaks of a function of rows and weights, and of its backward pass."""
+    with instrument.memory(device) as held:
+        x = torch.ones(100, 10, dtype=dtype, device=device, requires_grad=trained.get("x", True))
+        weight = torch.ones(10, device=device, requires_grad=trained.get("weight", True))
+        held.mark("given")
+        out = function(x, weight)
         held.mark("out")
-    assert held.phases["out"].live_bytes == 4000 + out.nbytes + 1000
+        out.sum().backward()
+        del out
+        held.mark("back")
+    return {name: (phase.live_bytes, phase.peak_bytes) for name, phase in held.phases.items()}
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, weight: functional.dropout(x, 0.0),
+        lambda x, weight: functional.dropout(x, 1.0),
+        lambda x, weight: functional.dropout(x, 0.1, training=False),
+        lambda x, weight: functional.dropout(x[:0], 0.1),
+        lambda x, weight: functional.rms_norm(x, (10,), weight),
+    ],
+    ids=["dropout of none", "of all", "outside training", "of no rows", "rms_norm of wider weights"],
+)
+def test_what_takes_no_kernel_of_its_own_on_cuda_is_measured_on_the_cpu(function):
+    phases_of(function, measured, "cpu")  # what torch allocates once
+    assert phases_of(function, predicted, "cuda") == phases_of(function, measured, "cpu")
+
+
+def test_dropout_keeps_a_mask_of_bools():
+    kept = phases_of(lambda x, _: functional.dropout(x, 0.1), predicted, "cuda")
+    assert kept["out"][0] == kept["given"][0] + 2000 + 1000
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm_backward"), reason="this torch has no fused RMSNorm")
+@pytest.mark.parametrize("trained", [{}, {"x": False}, {"weight": False}], ids=str)
+def test_rms_norm_keeps_its_input_and_a_root_per_row_and_makes_the_gradients_that_are_wanted(trained):
+    def norm(x, weight):
+        return functional.rms_norm(x, (10,), weight if x.dtype == weight.dtype else None)
+
+    kept = phases_of(norm, predicted, "cuda", torch.float32, **trained)
+    given, out, roots = kept["given"][0], 100 * 10 * 4, 100 * 4
+    gradients = out * trained.get("x", True) + 10 * 4 * trained.get("weight", True)
+    assert kept["out"][0] == given + out + roots
+    assert kept["back"] == (given + gradients, given + out + roots + gradients + 2 * 4)
+    if "x" not in trained:
+        for dtype, size, root in ((torch.bfloat16, 2, 4), (torch.float64, 8, 8)):
+            kept = phases_of(norm, predicted, "cuda", dtype)
+            assert kept["out"][0] == kept["given"][0] + 100 * 10 * size + 100 * root
 
 
 def test_what_is_modelled_is_named_and_peaks_are_lower_bounds(workloads):
@@ -133,7 +194,8 @@ def test_what_is_modelled_is_named_and_peaks_are_lower_bounds(workloads):
     guess = step(build, tokens, optimizer=torch.optim.AdamW, compute_capability=(9, 0))
     assert "modelled without a GPU" in repr(guess), f"{guess}"
     assert "peak_bytes=≥" in repr(guess), f"{guess}"
-    assert set(guess.choices) >= {"scaled_dot_product_attention", "dropout", "rms_norm", "optimizer"}
+    modelled = {"scaled_dot_product_attention", "dropout", "rms_norm", "batch_norm", "optimizer"}
+    assert set(guess.choices) == modelled
     assert guess.cublas_workspace_bytes == 32 * 2**20
     assert guess.phases["second step"].peak_bytes_with_scratch is None
     with predicted.memory("cpu") as on_cpu:
@@ -142,14 +204,22 @@ def test_what_is_modelled_is_named_and_peaks_are_lower_bounds(workloads):
     assert "modelled" not in repr(on_cpu)
 
 
-class First(nn.LSTM):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x)[0]
+CELLS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": partial(nn.RNN, nonlinearity="relu")}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_layers_of_cudnn_are_refused_packed_or_not(cell):
+    with predicted.memory("cuda"):
+        layer, x = CELLS[cell](4, 4, device="cuda"), torch.empty(3, 2, 4, device="cuda")
+        with pytest.raises(RuntimeError, match=rf"{cell}.input on CUDA keeps a workspace whose size only cuDNN knows"):
+            layer(x)
+        hidden = [x[:1], x[:1]] if cell == "lstm" else x[:1]
+        packed = x[:, 0], torch.empty(3, dtype=torch.long), hidden, [*layer.parameters()], True, 1, 0.0, True, False
+        with pytest.raises(RuntimeError, match=rf"{cell}.data on CUDA keeps a workspace whose size only cuDNN knows"):
+            getattr(torch.ops.aten, cell).data(*packed)
 
 
 def test_what_cannot_be_modelled_is_refused():
-    with pytest.raises(RuntimeError, match=r"lstm.input on CUDA keeps a workspace whose size only cuDNN knows"):
-        step(partial(First, 4, 4), torch.empty(3, 2, 4))
     with pytest.raises(RuntimeError, match="autocast on CUDA is predicted only where there is a GPU"):
         step(partial(nn.Linear, 4, 4), torch.empty(3, 4), autocast=torch.bfloat16)
     with pytest.raises(RuntimeError, match="scratch=True measures kernels on 'cuda', and there is none"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch import nn
 
 from accounting import memory, optimizers, predicted
 from accounting.measured import one_thread
@@ -32,6 +34,28 @@ def test_the_same_steps_measured_by_the_same_module_are_those_of_the_plain_loop(
     _, held = both(net.build, net.batch(), optimizer="adamw foreach", micro_batches=2, scratch=False)
     for name, real in held.phases.items():
         assert (same.phases[name].live_bytes, same.phases[name].peak_bytes) == (real.live_bytes, real.peak_bytes), name
+
+
+def test_what_each_phase_leaves_is_of_its_class_and_no_kernel_runs_unasked():
+    net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4))
+    step = predicted.TrainingStep(net, torch.empty(4, 2, 8), torch.mean, optimizer=torch.optim.AdamW).predict()
+    classes = {name: set(phase.live_by_class) for name, phase in step.phases.items()}
+    kept = {"parameters", "buffers", "inputs"}
+    assert classes["built"] == kept - {"inputs"}
+    assert classes["inputs"] == classes["optimizer"] == kept
+    assert classes["forward"] == {*kept, "activations"}
+    assert classes["backward"] == {*kept, "gradients"}
+    assert classes["step"] == {*kept, "gradients", "optimizer state"}
+    assert classes["zero_grad"] == {*kept, "optimizer state"}
+    assert step.peak_bytes_with_scratch is None
+
+
+def test_a_batch_is_split_only_along_a_dimension_in_common():
+    given = {"loss": lambda out, targets: out.sum() + targets.sum(), "targets": torch.empty(3)}
+    whole = predicted.TrainingStep(partial(nn.Linear, 4, 4), torch.empty(4, 4), **given)
+    assert whole.predict().phases["inputs"].allocated_bytes == 4 * (16 + 3)
+    with pytest.raises(ValueError, match=r"at least micro_batches=2 in common, got {[34], [34]}"):
+        replace(whole, micro_batches=2).predict()
 
 
 # ---- recipes ---------------------------------------------------------------------------------------------------------
