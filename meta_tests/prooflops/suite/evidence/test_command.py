@@ -62,22 +62,22 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         house.claim(f"demo.{claim}")
     house.test(TESTS)
     house.test(BENCHMARK, "bench/test_demo.py")
-    told = Story(Folder(house.root / "results" / "here"), kills=request.param)
+    found = Story(Folder(house.root / "results" / "here"), kills=request.param)
     today = random.Random(datetime.now(timezone.utc).date().isoformat())
     line = [sys.executable, "-m", "prooflops.suite.evidence", *OPTIONS]
-    for _ in range(told.kills):
-        before, more = len(told.folder.ended()), today.randint(1, 3)
+    for _ in range(found.kills):
+        before, more = len(found.folder.ended()), today.randint(1, 3)
         process = subprocess.Popen(line, cwd=house.root, env=child_environment(), stdout=subprocess.DEVNULL)
         until = time.monotonic() + 100
-        while len(told.folder.ended()) < before + more and time.monotonic() < until:
+        while len(found.folder.ended()) < before + more and time.monotonic() < until:
             time.sleep(0.01)
         time.sleep(today.uniform(0, 0.1))
         process.kill()
         process.wait()
-        told.ended.append(set(told.folder.ended()))
+        found.ended.append(set(found.folder.ended()))
     done = subprocess.run(line, cwd=house.root, env=child_environment(), capture_output=True, text=True, timeout=200)
-    told.code, told.output = done.returncode, done.stdout + done.stderr
-    return told
+    found.code, found.output = done.returncode, done.stdout + done.stderr
+    return found
 
 
 def test_a_kill_loses_nothing_but_the_running_test(story: Story) -> None:
