@@ -73,18 +73,15 @@ class FakeCudaMode(FakeMode):
 @contextmanager
 def choices_of_cuda() -> Iterator[None]:
     """Makes composed operators choose the same kernels for fake CUDA tensors as on a CUDA device."""
-    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    try:
+    with torch.library._scoped_library("aten", "IMPL") as library:
         for name, choice in {
             "scaled_dot_product_attention": _attention,
             "dropout": _dropout,
             "rms_norm": _rms_norm,
             **{name: _refused(name) for name in RECURRENT},
         }.items():
-            library.impl(name, choice, "AutogradCUDA")  # type: ignore[no-untyped-call]
+            library.impl(name, choice, "AutogradCUDA")
         yield
-    finally:
-        library._destroy()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from accounting.models import GPT2_SMALL, LLAMA3_8B
 from accounting.predicted.fake_cuda import can_fake_cuda
 from meta_tests.accounting.predicted.predicting import OPTIMIZERS, built, few, nets
 
-pytestmark = pytest.mark.skipif(can_fake_cuda(), reason="there is a CUDA device, or this torch fakes one itself")
+FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()  # a torch for the CPU alone never fakes one
+pytestmark = pytest.mark.skipif(FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself")
 
 # Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on the CPU always.
 ALIKE = ["linear", "wide", "layernorm", "gelu", "silu", "tanh", "relu", "softmax"]
@@ -93,12 +94,13 @@ def test_an_optimizer_left_to_itself_takes_foreach_on_cuda():
     assert peaks["itself"] == formula, f"the peak is {peaks['itself']}, but should be {formula}"
 
 
-def operators_of_attention(dtype, kv_heads=4, mask=None, width=16):
+def operators_of_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
     with predicted.memory("cuda") as held:
         query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
         key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
+        value = torch.empty(2, kv_heads, 10, of_values or width, dtype=dtype, device="cuda")
         mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
-        out = functional.scaled_dot_product_attention(query, key, key, mask, enable_gqa=kv_heads != 4)
+        out = functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=kv_heads != 4)
         out.sum().backward()
     return " ".join(held.unknown)
 
@@ -116,6 +118,7 @@ def test_the_width_of_heads_decides_which_attention_takes_them_and_whether_they_
     assert "_scaled_dot_product_efficient_attention_backward" in operators_of_attention(torch.float32, width=20)
     for dtype, width in ((torch.bfloat16, 257), (torch.float32, 18)):
         assert "bmm" in operators_of_attention(dtype, width=width)
+    assert "bmm" in operators_of_attention(torch.float32, of_values=18)
     with predicted.memory("cuda") as held:
         heads = torch.empty(2, 4, 10, 20, dtype=torch.bfloat16, device="cuda", requires_grad=True)
         held.mark("heads")

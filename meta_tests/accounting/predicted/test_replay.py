@@ -82,4 +82,4 @@ def test_charges_of_a_cuda_device_lie_between_the_bounds_of_its_storages():
     bounds = [allocator.charge_bounds(size) for size in sizes]
     assert held.charged_live_bytes == tuple(map(sum, zip(*bounds, strict=True)))
     assert rest.charged_live_bytes == (1024, 1024)
-    assert rest.charged_peak_bytes == held.charged_live_bytes
+    assert rest.charged_peak_bytes == held.charged_peak_bytes == held.charged_live_bytes
