@@ -39,6 +39,11 @@ def test_a_real_tensor_in_the_block_is_refused():
         torch.ones(3) + real
 
 
+def test_an_assertion_of_the_block_itself_is_raised_as_it_is():
+    with pytest.raises(AssertionError, match=r"^too few$"), predicted.memory():
+        raise AssertionError("too few")
+
+
 def test_bad_input_is_named():
     net = partial(nn.Linear, 4, 4)
     with pytest.raises(ValueError, match="got 'meta', whose kernels are others"), predicted.memory("meta"):

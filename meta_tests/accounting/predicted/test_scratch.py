@@ -97,17 +97,22 @@ def test_the_matrices_that_a_product_copies_are_those_that_blas_cannot_read():
         assert said == (kernels[call].scratch_bytes == 0), f"{call.args[0]}: {said=}, but it took {kernels[call]}"
 
 
-def dtypes_of_layer_norm() -> list[torch.dtype]:
-    x, weight, aten = torch.ones(4, 8, dtype=torch.bfloat16), torch.ones(8), torch.ops.aten
+def dtypes_of_layer_norm(is_scaled: bool) -> list[torch.dtype | None]:
+    x, aten = torch.ones(4, 8, dtype=torch.bfloat16), torch.ops.aten
+    weight = torch.ones(8) if is_scaled else None
     out = aten.native_layer_norm(x, [8], weight, weight, 1e-5)
-    gradients = aten.native_layer_norm_backward(x, x, [8], out[1], out[2], weight, weight, [True] * 3)
-    return [each.dtype for each in (*out, *gradients)]
+    wanted = [True, is_scaled, is_scaled]
+    gradients = aten.native_layer_norm_backward(x, x, [8], out[1], out[2], weight, weight, wanted)
+    return [each if each is None else each.dtype for each in (*out, *gradients)]
 
 
-def test_a_layer_norm_of_wider_weights_returns_the_dtypes_of_its_kernel():
+def test_a_layer_norm_of_wider_weights_or_none_returns_the_dtypes_of_its_kernel():
     with predicted.memory():
-        fake = dtypes_of_layer_norm()
-    assert fake == dtypes_of_layer_norm()
+        fake = dtypes_of_layer_norm(True), dtypes_of_layer_norm(False)
+    assert fake == (dtypes_of_layer_norm(True), dtypes_of_layer_norm(False))
+    for name, place in scratch.WEIGHTS_OF_LAYER_NORM.items():
+        operator = getattr(torch.ops.aten, name.removeprefix("aten::")).default
+        assert operator._schema.arguments[place].name == "weight"
 
 
 def test_a_call_is_repeated_with_arguments_of_the_same_layout():
