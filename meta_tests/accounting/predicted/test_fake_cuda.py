@@ -229,6 +229,11 @@ def test_what_cannot_be_modelled_is_refused():
         step(partial(nn.Linear, 4, 4), torch.empty(3, 4), scratch=True)
 
 
+def test_a_device_that_is_present_is_faked(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert can_fake_cuda.__wrapped__()
+
+
 def test_the_choices_of_cuda_end_with_the_block():
     with predicted.memory("cuda"):
         torch.empty(3, device="cuda")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 
+import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -41,14 +42,15 @@ def test_a_copied_tensor_stays_in_the_mode():
     assert held.phases["two"].live_bytes == 8 * 2 * 4
 
 
-def test_of_all_warnings_only_that_of_a_copied_tensor_is_ignored():
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_of_all_warnings_only_that_of_a_copied_tensor_is_ignored(device):
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)  # else it is given once in a process
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            with predicted.memory("cpu"):
-                copy.deepcopy(nn.LayerNorm(8))
+            with predicted.memory(device):
+                copy.deepcopy(nn.LayerNorm(8, device=device))
                 warnings.warn("another", stacklevel=1)
     finally:
         torch.set_warn_always(always)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import torch
 from torch import nn
 
@@ -52,13 +53,23 @@ def test_a_block_of_ones_own_has_the_classes_that_its_marks_name():
     assert (held.allocated_bytes, held.freed_bytes, held.live_bytes, held.peak_bytes) == (800, 400, 400, 800)
 
 
-def test_a_sum_written_into_its_first_term_is_one_storage():
+@pytest.mark.parametrize(("freed", "size"), [(2, 400), (3, 800)])
+def test_a_sum_written_into_its_first_term_is_one_storage_if_that_is_freed_at_once(freed, size):
     book = Ledger("cpu")
     book.storages += [Storage(400, recomputed=False), Storage(400, recomputed=False)]
-    book.events += [Event(0, True, 1), Event(1, True, 2, successor_of=0), Event(0, False, 2), Event(1, False, 3)]
+    book.events += [Event(0, True, 1), Event(1, True, 2, successor_of=0), Event(0, False, freed), Event(1, False, 3)]
     book.mark(None)
     (block,) = replay(book, {})
-    assert (block.allocated_bytes, block.freed_bytes, block.peak_by_class) == (400, 400, {"temporaries": 400})
+    assert (block.allocated_bytes, block.freed_bytes, block.peak_by_class) == (size, size, {"temporaries": size})
+
+
+def test_the_classes_of_a_peak_are_those_of_the_first_time_that_it_is_reached():
+    book = Ledger("cpu")
+    book.lend(100)()
+    book.lend(100)
+    book.mark(None)
+    (block,) = replay(book, {})
+    assert (block.peak_by_class, block.live_by_class) == ({"temporaries": 100}, {"rest": 100})
 
 
 def test_the_scratch_of_a_kernel_comes_on_top_of_what_is_held_then(monkeypatch):

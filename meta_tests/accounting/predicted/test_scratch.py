@@ -97,6 +97,18 @@ def test_the_matrices_that_a_product_copies_are_those_that_blas_cannot_read():
         assert said == (kernels[call].scratch_bytes == 0), f"{call.args[0]}: {said=}, but it took {kernels[call]}"
 
 
+@one_thread()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_products_and_tables_take_scratch_in_16_bits_alone(dtype):
+    x, places, aten = torch.ones(64, 64, dtype=dtype), torch.zeros(64, 16, dtype=torch.long), torch.ops.aten
+    given = {aten.mm: (x, x), aten.addmm: (x, x, x), aten.bmm: (x[None], x[None]), aten.baddbmm: (x[None],) * 3}
+    given |= {aten.gather: (x, 1, places), aten.scatter_add: (x, 1, places, x[:, :16])}
+    calls = {scratch.call_of(op.default, args, {}): (op.default, args) for op, args in given.items()}
+    for call, kernel in scratch.kernels_of(calls, "cpu").items():
+        said = scratch.is_scratch_free(*calls[call], "cpu")
+        assert said == (kernel.scratch_bytes == 0) == (dtype == torch.float32), f"{call.operator}: {kernel}"
+
+
 def dtypes_of_layer_norm(is_scaled: bool) -> list[torch.dtype | None]:
     x, aten = torch.ones(4, 8, dtype=torch.bfloat16), torch.ops.aten
     weight = torch.ones(8) if is_scaled else None

@@ -51,11 +51,21 @@ def test_what_each_phase_leaves_is_of_its_class_and_no_kernel_runs_unasked():
 
 
 def test_a_batch_is_split_only_along_a_dimension_in_common():
-    given = {"loss": lambda out, targets: out.sum() + targets.sum(), "targets": torch.empty(3)}
+    given = {"loss": lambda out, targets: (out.sum() * targets).sum(), "targets": torch.empty(3)}
     whole = predicted.TrainingStep(partial(nn.Linear, 4, 4), torch.empty(4, 4), **given)
     assert whole.predict().phases["inputs"].allocated_bytes == 4 * (16 + 3)
-    with pytest.raises(ValueError, match=r"at least micro_batches=2 in common, got {[34], [34]}"):
-        replace(whole, micro_batches=2).predict()
+    for micro_batches, message in ((2, r"=2 in common, got {[34], [34]}"), (0, "micro_batches")):
+        with pytest.raises(ValueError, match=message):
+            replace(whole, micro_batches=micro_batches).predict()
+    numbered = replace(whole, targets=2.0, loss=lambda out, number: out.sum() * number)
+    assert "second backward 2" in replace(numbered, micro_batches=2).predict().phases
+
+
+def test_a_frozen_parameter_has_no_gradient():
+    net = nn.Linear(8, 8)
+    net.weight.requires_grad_(False)
+    step = predicted.TrainingStep(net, torch.empty(4, 8), torch.mean).predict()
+    assert step.phases["backward"].live_by_class["gradients"] == net.bias.nbytes
 
 
 # ---- recipes ---------------------------------------------------------------------------------------------------------
