@@ -47,6 +47,12 @@ def test_a_module_is_left_when_the_last_of_its_inputs_has_its_gradient() -> None
     assert backward == forward, f"{backward} backward, but each product has one gradient, forward {forward}"
 
 
+def test_what_has_several_inputs_can_be_differentiated_by_one_that_is_a_leaf() -> None:
+    leaf = torch.randn(3, 4, requires_grad=True)
+    count = flops_of(lambda: torch.autograd.grad(TwoProducts()(leaf, leaf * 2, torch.ones(())).sum(), leaf))
+    assert count.backward == count.forward, f"{count}, but each product has one gradient"
+
+
 def test_bytes_are_separated_by_module_and_pass() -> None:
     layers = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 5, bias=False))
     data = torch.randn(2, 3)

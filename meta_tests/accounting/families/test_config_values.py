@@ -4,6 +4,7 @@ import pytest
 
 from accounting.families import from_config
 from accounting.families.config_values import Config, kind, widths
+from accounting.models import parameter_count
 from meta_tests.accounting.families.published import MODELS
 
 LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
@@ -70,6 +71,53 @@ def test_layers_that_are_listed_by_kind_repeat_the_list():
 
 def test_a_flag_that_is_left_out_is_off():
     assert from_config({key: value for key, value in LLAMA.items() if not key.endswith("_bias")}) == from_config(LLAMA)
+
+
+QKV, OUT, MLP = 4096 + 2 * 1024, 4096, 14336 + 4096  # elements of LLAMA's biases, if it had any
+SPARSE = {"num_experts": 2, "num_experts_per_tok": 1}
+
+
+@pytest.mark.parametrize(
+    ("families", "flag", "default", "biases", "besides"),
+    [
+        ("cohere cohere2 gemma gemma2 gemma3_text granite", "attention_bias", False, QKV + OUT, {}),
+        ("llama olmo olmo2 olmo3 qwen3", "attention_bias", False, QKV + OUT, {}),
+        ("llama4_text olmoe qwen3_moe", "attention_bias", False, QKV + OUT, SPARSE),
+        ("glm4_moe", "attention_bias", False, QKV, SPARSE),
+        ("gpt_neox", "attention_bias", True, QKV + OUT, {}),
+        ("gpt_oss", "attention_bias", True, QKV + OUT, SPARSE),
+        ("qwen2_moe", "qkv_bias", True, QKV, SPARSE),
+        ("stablelm", "use_qkv_bias", False, QKV, {}),
+        ("starcoder2", "use_bias", True, QKV + OUT + MLP, {}),
+    ],
+)
+def test_attention_has_biases_where_the_config_or_else_the_family_says_so(families, flag, default, biases, besides):
+    sizes = {key: value for key, value in LLAMA.items() if not key.endswith("_bias")} | besides
+    for family in families.split():
+        config = sizes | {"model_type": family, "num_hidden_layers": 2}
+        without, having = (parameter_count(from_config(config | {flag: each})) for each in (False, True))
+        assert having - without == 2 * biases, f"{flag} adds {having - without} elements to {family}"
+        unsaid = parameter_count(from_config(config))
+        assert unsaid == (having if default else without), f"without {flag} {family} has {unsaid} elements"
+
+
+AT_ONE_VALUE = [
+    (False, """use_qk_norm qk_layernorm _remove_final_layer_norm add_cross_attention bias normalize_before
+        apply_residual_connection_post_layernorm use_bidirectional_attention lm_head_bias add_final_layer_norm
+        use_weighted_layer_sum attention_bias mlp_bias tie_encoder_decoder qkv_bias use_sliding_window"""),
+    (True, "do_layer_norm_before enable_bias layer_norm_elementwise_affine rms_norm"),
+    (0, "moe_latent_size"), ("default", "mlp_type"), ("layer_norm", "norm_type"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "keys"), AT_ONE_VALUE, ids=["off", "on", "size", "mlp", "norm"])
+def test_what_a_family_does_not_read_may_have_the_usual_value_and_no_other(value, keys):
+    phi = LLAMA | {"model_type": "phi", "num_hidden_layers": 1}
+    for key in keys.split():
+        assert from_config(phi | {key: value}) == from_config(phi), f"{key}={value} should change nothing"
+        other = not value if isinstance(value, bool) else 8 if value == 0 else "another"
+        with pytest.raises(ValueError, match=f"config has {key}={other!r}, which is not read for a model of type"):
+            from_config(phi | {key: other})
 
 
 def test_a_key_that_is_unset_is_no_matter():
