@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.out_dtype import out_dtype
 from torch.utils.flop_counter import flop_registry
 
 from accounting.counted import plans
@@ -54,6 +55,27 @@ def test_a_formula_in_torchs_own_list_is_given_the_arguments_by_keyword(monkeypa
     assert count.total == should.total, f"{count}, but three products cost {should.total}"
 
 
+def test_what_is_only_a_name_for_others_costs_in_inference_mode_what_they_do() -> None:
+    """There torch hands it over whole, elsewhere it takes it apart beforehand."""
+    layer, batch = nn.Linear(4, 5), torch.randn(2, 3, 4)
+    counts = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            counts.append(flops_of(lambda: layer(batch).matmul(torch.ones(5, 3)).unflatten(1, (1, 3))).by_operator())
+    assert counts[0] == counts[1], f"in inference mode {counts[1]}, without gradients {counts[0]}"
+
+
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators")
+def test_a_higher_order_operator_is_listed_unless_torch_has_a_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    operands = [torch.ones(4, 4, dtype=torch.int8)] * 2
+    monkeypatch.setattr(plans, "PLANS", {})
+    counts = [flops_of(lambda: out_dtype(torch.ops.aten.mm.default, torch.int32, *operands))]
+    monkeypatch.setitem(flop_registry, out_dtype, lambda *_, out_val: 2 * 4 * out_val.numel())
+    counts.append(flops_of(lambda: out_dtype(torch.ops.aten.mm.default, torch.int32, *operands)))
+    should = flops_of(lambda: square @ square).total
+    assert [(count.total, count.unknown) for count in counts] == [(0, {"out_dtype": 1}), (should, {})], f"{counts}"
+
+
 class OwnLayout(Tensor):
     """Answers questions about its layout itself, as nested tensors do."""
 
@@ -76,7 +98,9 @@ def test_a_tensor_is_asked_for_its_own_layout_within_a_count() -> None:
     def ask() -> None:
         x = OwnLayout(plain)
         answers.extend((x.size(), x.stride(), x.storage_offset(), x.numel(), x.dim(), x.is_contiguous(), x.layout))
+        answers.append(torch.ops.aten.is_non_overlapping_and_dense(x))
+        answers.append(torch.ops.aten.is_strides_like_format(x, torch.channels_last))
 
     count = flops_of(ask)
-    assert answers == [(3, 3), (6, 2), 6, 9, 2, False, torch.strided], f"{answers}"
+    assert answers == [(3, 3), (6, 2), 6, 9, 2, False, torch.strided, False, False], f"{answers}"
     assert not count.by_operator(), f"{count.by_operator()} should not be counted"
