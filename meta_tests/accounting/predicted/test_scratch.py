@@ -32,6 +32,7 @@ def test_the_scratch_line_names_what_convolution_lstm_and_lone_attention_take(op
     assert_alike(guess, held, without_scratch=False)
     assert any(operator in name for name in guess.scratch), f"{guess.scratch} names no {operator}"
     assert guess.peak_bytes < held.peak_bytes, "this operator should need scratch"
+    assert guess.peak_bytes_with_scratch == max(phase.peak_bytes_with_scratch for phase in guess.phases.values())
 
 
 def test_without_measuring_an_operator_of_unknown_scratch_is_named_and_its_peak_left_open():
