@@ -19,6 +19,7 @@ def test_the_figures_of_the_operators_add_up_in_each_phase() -> None:
     both = [sum(pair) for pair in zip(count.totals("forward"), count.totals("backward"), strict=True)]
     assert both == [*count.totals()], f"forward and backward add up to {both}, but should be {count.totals()}"
     assert count.model == count.total - count.recomputed, f"{count.model=} of {count}"
+    assert (count.step.model, count.step.hardware) == (count.model, count.total), f"{count.step} of {count}"
 
 
 def test_an_unknown_phase_is_refused_with_the_valid_ones() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from accounting.families import from_config
 from accounting.families.config_values import Config, kind, widths
-from accounting.models import parameter_count
+from accounting.models import parameter_count, parameter_counts
 from meta_tests.accounting.families.published import MODELS
 
 LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
@@ -81,9 +81,10 @@ SPARSE = {"num_experts": 2, "num_experts_per_tok": 1}
     ("families", "flag", "default", "biases", "besides"),
     [
         ("cohere cohere2 gemma gemma2 gemma3_text granite", "attention_bias", False, QKV + OUT, {}),
-        ("llama olmo olmo2 olmo3 qwen3", "attention_bias", False, QKV + OUT, {}),
+        ("llama olmo olmo2 olmo3 qwen3 smollm3", "attention_bias", False, QKV + OUT, {}),
         ("llama4_text olmoe qwen3_moe", "attention_bias", False, QKV + OUT, SPARSE),
         ("glm4_moe", "attention_bias", False, QKV, SPARSE),
+        ("granite llama smollm3", "mlp_bias", False, 14336 + MLP, {}),
         ("gpt_neox", "attention_bias", True, QKV + OUT, {}),
         ("gpt_oss", "attention_bias", True, QKV + OUT, SPARSE),
         ("qwen2_moe", "qkv_bias", True, QKV, SPARSE),
@@ -91,7 +92,7 @@ SPARSE = {"num_experts": 2, "num_experts_per_tok": 1}
         ("starcoder2", "use_bias", True, QKV + OUT + MLP, {}),
     ],
 )
-def test_attention_has_biases_where_the_config_or_else_the_family_says_so(families, flag, default, biases, besides):
+def test_a_layer_has_biases_where_the_config_or_else_the_family_says_so(families, flag, default, biases, besides):
     sizes = {key: value for key, value in LLAMA.items() if not key.endswith("_bias")} | besides
     for family in families.split():
         config = sizes | {"model_type": family, "num_hidden_layers": 2}
@@ -99,6 +100,12 @@ def test_attention_has_biases_where_the_config_or_else_the_family_says_so(famili
         assert having - without == 2 * biases, f"{flag} adds {having - without} elements to {family}"
         unsaid = parameter_count(from_config(config))
         assert unsaid == (having if default else without), f"without {flag} {family} has {unsaid} elements"
+
+
+@pytest.mark.parametrize(("family", "other"), [("cohere2", "cohere"), ("granite", "llama"), ("olmo3", "olmo2")])
+def test_a_family_that_differs_from_another_by_windows_or_scales_has_as_many_parameters(family, other):
+    counts = [parameter_counts(from_config(LLAMA | {"model_type": each})) for each in (family, other)]
+    assert counts[0] == counts[1]
 
 
 AT_ONE_VALUE = [
