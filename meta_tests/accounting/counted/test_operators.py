@@ -165,11 +165,12 @@ def test_a_linear_layer_of_mps_costs_what_its_products_cost() -> None:
 
 # --- elementwise operations and reductions, more of them --------------------------------------------------------------
 
-wide = torch.randn(6, 10)
+wide, classes, bag = torch.randn(6, 10), torch.tensor([0, 9, 3, 3, 0, 1]), torch.tensor([[0, 1, 5]])
 
 
-def gradient_of_a_bag(indices: torch.Tensor) -> None:
-    F.embedding_bag(indices, wide.clone().requires_grad_(), mode="sum").backward(torch.ones(1, 10))
+def there_and_back(function: Callable[[Tensor], Tensor]) -> None:
+    out = function(wide.clone().requires_grad_())
+    out.backward(torch.ones_like(out))
 
 
 ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
@@ -181,14 +182,24 @@ ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
     "a running sum": (lambda: wide.cumsum(0), 60),
     "a list of tensors": (lambda: torch._foreach_mul([wide, wide], 2.0), 120),
     "an outer product": (lambda: torch.outer(wide[0], wide[1]), 100),
-    "a bag of an embedding adds its rows": (lambda: F.embedding_bag(torch.tensor([[0, 1, 5]]), wide, mode="sum"), 30),
-    "its gradient adds them to a table": (lambda: gradient_of_a_bag(torch.tensor([[0, 1, 5]])), 30 + 30),
+    "a bag of an embedding adds its rows": (lambda: F.embedding_bag(bag, wide, mode="sum"), 30),
+    "its gradient adds them to a table": (
+        lambda: there_and_back(lambda x: F.embedding_bag(bag, x, mode="sum")),
+        30 + 30,
+    ),
     "added at indices": (lambda: wide.clone().index_add_(0, torch.tensor([1, 1]), wide[:2]), 20),
+    "added at places": (lambda: wide.scatter_add(0, torch.zeros(2, 3, dtype=torch.long), wide), 6),
     "put at indices": (lambda: wide.clone().index_put_((torch.tensor([1]),), wide[:1]), 0),
     "max pooling reads every window": (lambda: F.max_pool2d(wide[None, :, :], 2), 3 * 5 * 4),
     "average pooling reads every window": (lambda: F.avg_pool2d(wide[None, :, :], (2, 5)), 3 * 2 * 10),
+    "its gradient adds to every window": (lambda: there_and_back(lambda x: F.avg_pool2d(x[None], (2, 5))), 60 + 60),
     "a window given by one size": (lambda: torch.ops.aten.avg_pool2d(wide[None, :, :], [2]), 3 * 5 * 4),
     "a window of three dimensions, too": (lambda: torch.ops.aten.avg_pool3d(wide.view(3, 2, 5, 2), [2]), 3 * 2 * 8),
+    "a batch norm that has its statistics": (lambda: F.batch_norm(wide, wide[0], torch.ones(10)), 2 * 60),
+    "one with weight and bias": (lambda: F.batch_norm(wide, wide[0], torch.ones(10), *wide[2:4]), 4 * 60),
+    "the gradient of a squared error": (lambda: torch.ops.aten.mse_loss_backward(wide[0, 0], wide, wide, 1), 3 * 60),
+    "a likelihood adds up one element a row": (lambda: F.nll_loss(wide, classes), 6),
+    "its gradient writes one a row": (lambda: there_and_back(lambda x: F.nll_loss(x, classes)), 6 + 6),
     "dropout multiplies by its mask and by a number": (lambda: torch.native_dropout(wide, 0.5, True), 60 + 60),
     "whole numbers": (lambda: torch.arange(10) * 2 + 1, 0),
     "views": (lambda: wide.t().reshape(3, 20)[1:].unsqueeze(0).expand(4, -1, -1).clone().unsqueeze_(0), 0),
@@ -207,11 +218,15 @@ def test_elementwise_work_is_one_flop_per_element_and_no_product(name: str) -> N
     assert not count.unknown, f"{count.unknown} should be known [{name}]"
 
 
-def test_the_gradient_of_a_group_norm_costs_what_that_of_a_layer_norm_does() -> None:
+def test_the_gradients_of_other_norms_cost_what_those_of_a_layer_norm_do() -> None:
     leaves = [each.clone().requires_grad_() for each in (wide, wide[0], wide[1])]
-    outs = F.layer_norm(leaves[0], (10,), *leaves[1:]), F.group_norm(leaves[0], 5, *leaves[1:])
-    layer, group = (flops_of(lambda out=out: torch.autograd.grad(out, leaves, wide)).elementwise for out in outs)
-    assert group == layer, f"{group}, but for a layer norm {layer}"
+    outs = [
+        F.layer_norm(leaves[0], (10,), *leaves[1:]),
+        F.group_norm(leaves[0], 5, *leaves[1:]),
+        F.batch_norm(leaves[0], None, None, *leaves[1:], training=True),
+    ]
+    layer, *others = (flops_of(lambda out=out: torch.autograd.grad(out, leaves, wide)).elementwise for out in outs)
+    assert others == [layer] * 2, f"{others}, but for a layer norm {layer}"
 
 
 def test_groups_of_equal_size_cost_what_each_costs_alone() -> None:
