@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import optimizer as optimizers
 
 from accounting import measured, memory, predicted
 from accounting.activations import activation_bytes
@@ -130,6 +131,16 @@ def test_the_width_of_heads_decides_which_attention_takes_them_and_whether_they_
     assert kept == 4 * padded + sums + RANDOM_STATE_BYTES_OF_FLASH
 
 
+def test_memory_efficient_attention_keeps_its_sums_where_any_gradient_is_wanted():
+    for trained, sums in ((), 0), ((0,), 2 * 4 * 32 * 4 + 16), ((2,), 2 * 4 * 32 * 4 + 16):
+        with predicted.memory("cuda") as held:
+            parts = [torch.empty(2, 4, 10, 16, device="cuda", requires_grad=place in trained) for place in range(3)]
+            held.mark("parts")
+            out = functional.scaled_dot_product_attention(*parts)
+            held.mark("out")
+        assert held.phases["out"].live_bytes == held.phases["parts"].live_bytes + out.nbytes + sums, f"{trained=}"
+
+
 def test_attention_whose_kernel_depends_on_the_release_is_refused_unless_chosen():
     for kind in ({"kv_heads": 2}, {"mask": torch.bool}):
         with pytest.raises(RuntimeError, match="takes another path in each release of torch: use is_causal"):
@@ -235,8 +246,10 @@ def test_a_device_that_is_present_is_faked(monkeypatch):
 
 
 def test_the_choices_of_cuda_end_with_the_block():
+    takes_foreach = list(optimizers._foreach_supported_types)
     with predicted.memory("cuda"):
         torch.empty(3, device="cuda")
+    assert takes_foreach == optimizers._foreach_supported_types
     with predicted.memory("cpu") as held:
         functional.dropout(torch.empty(8, requires_grad=True), 0.5)
     assert not any("native_dropout" in name for name in held.unknown)
