@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from accounting import predicted
+from accounting import measured, predicted
 from accounting.predicted.fake_cuda import can_fake_cuda
 from accounting.predicted.ledger import Ledger
 from accounting.predicted.tracker import Tracker
@@ -18,6 +18,26 @@ def test_backward_passes_that_work_in_place_are_predicted_as_such():
     for name in ("backward", "second backward"):
         ours, real = guess.phases[name].allocated_bytes, held.phases[name].allocated_bytes
         assert real - 100 < ours <= real, f"{name}: allocates {ours}, but should {real}, boxed numbers aside"
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient.clone() + gradient
+
+
+@pytest.mark.parametrize("instrument", [predicted, measured])
+def test_a_sum_in_a_backward_pass_of_ones_own_is_not_written_in_place(instrument):
+    with instrument.memory() as held:
+        x = torch.ones(100, requires_grad=True)
+        out = Doubled.apply(x)
+        held.mark("forward")
+        out.backward(out.detach())
+    assert held.allocated_bytes - held.phases["forward"].allocated_bytes == 2 * x.nbytes
 
 
 @pytest.mark.parametrize(("number", "size"), [(2, 8), (0.5, 8), (2j, 16), (True, 1)])
