@@ -77,8 +77,21 @@ def test_more_keys_than_queries_are_masked_from_the_first_key_on_as_torch_does()
     assert count.total == 2 * 2 * 4 * (1 + 2 + 3), f"{count}, but 6 pairs are left"
 
 
+def test_operands_may_be_given_by_name_and_afterwards_attention_is_torchs_own_again() -> None:
+    own, operands = F.scaled_dot_product_attention, torch.randn(3, 1, 1, 5, 4)
+    with sdpa_kernel(SDPBackend.MATH), counted.flops(pairs="causal") as count:
+        F.scaled_dot_product_attention(**dict(zip(("query", "key", "value"), operands, strict=True)), is_causal=True)
+    assert count.total == define.attention(*operands[:, 0], causal=True)[0], f"{count}"
+    assert F.scaled_dot_product_attention is own
+    assert torch._C._len_torch_function_stack() == 0, "no mode should be left"
+
+
 flash_backward_flops = partial(attention_backward_flops, convention="flash")
-KERNELS = sorted(name for name in attention.ATTENTION if name.startswith("_") and not name.endswith("backward"))
+KERNELS = """
+    _efficient_attention_forward _flash_attention_forward _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_fused_attention_overrideable
+    """.split()
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -86,20 +99,20 @@ def test_kernels_of_attention_for_accelerators_are_described_by_their_schema(nam
     """Without such a device only shapes: the arguments as their schema names them."""
     heads_first = name.startswith("_scaled")
     shape = (2, 4, 6, 8) if heads_first else (2, 6, 4, 8)
-    packet, backward = (
-        getattr(torch.ops.aten, each, None) for each in (name, name.removesuffix("_forward") + "_backward")
-    )
+    names = name, name.removesuffix("_forward") + "_backward"
+    assert set(names) <= attention.ATTENTION, f"{names} should be known"
+    packet, backward = (getattr(torch.ops.aten, each, None) for each in names)
     if packet is None or backward is None:
         pytest.skip(f"torch {torch.__version__} has no {name}")
     one = 2 * 2 * 4 * 6 * 6 * 8
     for operator, products in ((packet, 2), (backward, 5)):
-        names = {each.name for each in operator.default._schema.arguments}
-        assert {"query", "key", "value"} <= names, f"{operator} should name its operands, but has {names}"
+        has = {each.name for each in operator.default._schema.arguments}
+        assert {"query", "key", "value"} <= has, f"{operator} should name its operands, but has {has}"
         given = {each: torch.empty(shape, device="meta") for each in ("query", "key", "value")}
         shapes = attention.attentions(str(operator).removeprefix("aten."), given)
         got = sum(map(attention_flops if products == 2 else flash_backward_flops, shapes))
         assert got == products * one, f"{got}, but {products} products cost {products * one} [{operator}]"
-        assert names & {"is_causal", "custom_mask_type"}, f"{operator} should say whether it is causal: {names}"
+        assert has & {"is_causal", "custom_mask_type"}, f"{operator} should say whether it is causal: {has}"
 
 
 def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
@@ -119,6 +132,8 @@ def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
     assert sum(map(attention_flops, shapes)) == 2 * alone[1], (
         "where bounds cannot be read, each sequence should count as the longest"
     )
+    shapes = attention.attentions("_flash_attention_forward", unreadable | {"max_q": 0, "max_k": 0})
+    assert sum(map(attention_flops, shapes)) == 0, f"{shapes}, but the longest has no token"
 
 
 def test_an_unknown_convention_of_pairs_is_refused() -> None:
