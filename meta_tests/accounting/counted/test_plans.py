@@ -76,6 +76,11 @@ def test_a_higher_order_operator_is_listed_unless_torch_has_a_formula(monkeypatc
     assert [(count.total, count.unknown) for count in counts] == [(0, {"out_dtype": 1}), (should, {})], f"{counts}"
 
 
+def test_the_plan_of_a_known_operator_is_made_once() -> None:
+    for known in (torch.ops.aten.mm.default, torch.ops.aten.t.default, torch.ops.aten.matmul.default):
+        assert plans.plan_of(known) is plans.plan_of(known), f"{known} is looked up again with each call"
+
+
 class OwnLayout(Tensor):
     """Answers questions about its layout itself, as nested tensors do."""
 
