@@ -81,6 +81,11 @@ def test_the_plan_of_a_known_operator_is_made_once() -> None:
         assert plans.plan_of(known) is plans.plan_of(known), f"{known} is looked up again with each call"
 
 
+def test_a_view_is_not_listed() -> None:
+    by_operator = flops_of(lambda: a.t()[1:].unsqueeze(0)).by_operator()
+    assert not by_operator, f"{by_operator}, but nothing is computed and nothing moves"
+
+
 class OwnLayout(Tensor):
     """Answers questions about its layout itself, as nested tensors do."""
 
