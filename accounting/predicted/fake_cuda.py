@@ -106,7 +106,7 @@ def _refused(name: str) -> Any:
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
-    if not train or p == 0 or x.numel() == 0:
+    if not train or p == 0:
         return x
     if p == 1:
         return x * torch.zeros((), dtype=x.dtype, device=x.device)
