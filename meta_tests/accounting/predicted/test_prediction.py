@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from accounting import measured, predicted
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B
 from meta_tests.accounting.predicted.predicting import (
     OPTIMIZERS,
@@ -80,14 +79,6 @@ def test_an_encoder_of_torch_with_dropout_is_predicted():
     layer = partial(nn.TransformerEncoderLayer, 64, 4, 128, batch_first=True)
     guess, held = both(lambda: nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False), torch.randn(4, 32, 64))
     assert_alike(guess, held, without_scratch=False)
-
-
-@pytest.mark.parametrize("instrument", [predicted, measured])
-def test_a_mark_counts_the_number_that_the_product_before_it_saved(instrument):
-    with instrument.memory() as held:
-        scaled = torch.ones(100, requires_grad=True) * 0.5
-        held.mark("scaled")
-    assert held.phases["scaled"].live_bytes == 2 * scaled.nbytes + 8
 
 
 # ---- a mixture of experts --------------------------------------------------------------------------------------------
