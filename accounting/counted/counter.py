@@ -16,7 +16,7 @@ from accounting.attention import attention_flops, attention_step
 from accounting.checks import validated_choice
 from accounting.counted.attention import UnfusedMasks, attentions
 from accounting.counted.modules import RunningModules
-from accounting.counted.plans import Plan, plan_of
+from accounting.counted.plans import Plan, plan_of, plan_of_own_kernel
 from accounting.counted.result import BACKWARD, FORWARD, PRODUCTS, READ, RECOMPUTED, UNKNOWN, WRITTEN, CountedWork
 from accounting.counted.tensors import NotStridedError, bytes_of, tensors_in
 
@@ -113,6 +113,8 @@ class _Counter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         plan = plan_of(func)
+        if plan.treatment == "decompose" and (tensors := tensors_in((args, kwargs))):
+            plan = plan_of_own_kernel(func, tensors[0].device.type) or plan
         if plan.treatment != "count":
             if plan.treatment == "leave":
                 return func(*args, **kwargs)

@@ -29,7 +29,7 @@ POINTWISE = frozenset(
     complex _conj_physical elu_backward floor_divide glu glu_backward hardshrink_backward hardsigmoid_backward hardswish
     hardswish_backward hardtanh_backward leaky_relu leaky_relu_backward log_sigmoid_backward log_sigmoid_forward polar
     _prelu_kernel _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward softplus_backward
-    softshrink_backward
+    mish_backward softshrink_backward
     """.split()
 )
 
@@ -46,7 +46,7 @@ DATA_MOVEMENT = frozenset(
     reflection_pad3d repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d resize resize_as
     roll rot90 scatter select_backward select_scatter set slice_backward slice_scatter stack take _to_copy tril triu
     uniform unsafe_chunk _unsafe_index unsafe_split unsafe_split_with_sizes _unsafe_view zero zeros_like
-    _assert_async is_pinned is_same_size record_stream
+    _assert_async is_pinned is_same_size native_channel_shuffle record_stream
     """.split()
 )
 
@@ -77,8 +77,6 @@ _LAYOUT |= {
     f"aten.{sym}{each}" for each in "is_contiguous numel size storage_offset stride".split() for sym in ("", "sym_")
 }
 _LAYOUT |= {"prim.layout"}
-
-_KERNELS = {"aten.silu_backward"}  # is a name for several others in torch's list, but a kernel on every device
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
@@ -123,12 +121,21 @@ def _plan(func: Any) -> Plan:
         return Plan(name, "count", PRODUCTS, _with_result(flop_registry[func]))
     if name in _LAYOUT:
         return Plan(name, "refuse")
-    if name not in ("prim.device", *_KERNELS) and _is_composite(func):
+    if name != "prim.device" and _is_composite(func):
         return Plan(name, "decompose")
-    return _plan_of_kernel(func, name)
+    return _plan_of_kernel(func)
 
 
-def _plan_of_kernel(func: Any, name: str) -> Plan:
+@cache
+def plan_of_own_kernel(func: Any, device_type: str) -> Plan | None:
+    """The plan of an operator that is a name for several others, where such a device has a kernel of its own for it."""
+    key = torch._C._dispatch_key_for_device(device_type)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return _plan_of_kernel(func) if has_kernel else None
+
+
+def _plan_of_kernel(func: Any) -> Plan:
+    name = _name(func)
     packet, schema = func._overloadpacket, func._schema
     kind, formula = _classified(packet)
     plain = _plain_name(packet)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch.utils.flop_counter import flop_registry
 
-from accounting.counted import plans
+from accounting.counted import Totals, plans
 from meta_tests.accounting.counted.counting import a, b, flops_of, square
 
 
@@ -79,6 +79,15 @@ def test_a_higher_order_operator_is_listed_unless_torch_has_a_formula(monkeypatc
 def test_the_plan_of_a_known_operator_is_made_once() -> None:
     for known in (torch.ops.aten.mm.default, torch.ops.aten.t.default, torch.ops.aten.matmul.default):
         assert plans.plan_of(known) is plans.plan_of(known), f"{known} is looked up again with each call"
+
+
+def test_a_name_for_several_operators_is_counted_as_one_where_the_device_has_a_kernel_for_it() -> None:
+    channels, aten = torch.ones(1, 4, 6, 6), torch.ops.aten
+    counts = [flops_of(lambda x=x: aten.mish_backward(x, x)).by_operator() for x in (a, a.to("meta"))]
+    counts.append(flops_of(lambda: aten.native_channel_shuffle(channels, 2)).by_operator())
+    assert counts[0] == {"aten.mish_backward": Totals(0, a.numel(), 2 * a.nbytes, a.nbytes)}
+    assert "aten.tanh" in counts[1], f"nothing but its parts runs on meta, but {counts[1]}"
+    assert counts[2] == {"aten.native_channel_shuffle": Totals(0, 0, channels.nbytes, channels.nbytes)}
 
 
 def test_a_view_is_not_listed() -> None:
