@@ -99,6 +99,9 @@ BOUNDS: dict[str, list[Bound]] = {
         Bound(1, lambda c: mixed_gain(c), why="asked only where a product alone gains more than 2"),
         Bound(1, lambda c: 1.5, why=ON_CPU),
     ],
+    "test_compile.py::test_the_first_call_pays_for_the_compilation_and_the_others_do_not": [
+        Bound(10, lambda c: 100, why="tracing, 10 ms or more, against guards and nine launches, 0.1 ms"),
+    ],
     "test_compile.py::test_fused_operations_are_faster_than_one_after_the_other": [
         Bound(1, lambda c: c.stream(8 * 2 * MIB * 256, 8) / c.stream(2 * MIB * 256)),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 
 import pytest
 import torch
@@ -194,10 +193,14 @@ def test_beyond_a_limit_of_compilations_calls_run_uncompiled(device, record_figu
 @pytest.mark.claim("compile.once-then-reuse")
 @pytest.mark.needs("c++")
 def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(compiled_gelu, x, speed, record_figure):
-    later_s = statistics.median(speed.seconds(lambda: compiled_gelu(x)) for _ in range(5))
-    first_s = compiled_gelu.first_call_s
-    record_figure(f"first call {first_s:.1f} s, later ones {1e3 * later_s:.1f} ms")
-    assert first_s > 10 * later_s, f"the first call took {first_s:.3f} s, not 10 times a later one's {later_s:.4f} s"
+    record_figure(f"first call {compiled_gelu.first_call_s:.1f} s")
+    four, again = x[:4], torch.compile(fresh(gelu), backend=Graphs())
+
+    def first():
+        torch.compile(fresh(gelu), backend=Graphs())(four)
+
+    claim = "the first call of a function, even without generated code, against later ones"
+    speed.assert_slower(first, lambda: again(four), claim, at_least=10)
 
 
 # ---- what it gains -----------------------------------------------------------------------------------------------
