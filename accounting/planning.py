@@ -279,8 +279,8 @@ def fitting_plans(
     Tried is each way to write `devices` as tensor · context · pipeline · data, where tensor divides the heads and is at
     most `largest_tensor` (the devices of a host), context divides the sequence, pipeline is at most the layers and data
     divides the batch; with ZeRO's stages 1 and 3 (1 alone where no two devices hold the same) and one sequence a
-    micro-batch. For Llama-3-70B these are 350 ways on 1,024 devices and 690 on 16,384, at half a millisecond each.
-    `options` are those of `step_plan`.
+    micro-batch. For Llama-3-70B and a batch of 2,048 these are 364 ways on 1,024 devices and 566 on 16,384, at half a
+    millisecond each. `options` are those of `step_plan`.
 
     >>> from accounting.models import LLAMA3_8B
     >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
