@@ -106,7 +106,7 @@ class Replicates:
         self._hash_seed = ""  # of the next processes; where empty, each draws its own, as Python does
         self._resources = resources  # whether memory and instructions are measured
         self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
-        self._fastest_s: dict[str, float] = {}  # of the loop of `CoreSpeed`, by label: another Python, another loop
+        self._fastest_s: dict[str, float] = {}  # of the work of `CoreSpeed`, by label: another Python, another figure
         self._patience_s = PATIENCE_S
         self._stack = ExitStack()
 

@@ -29,7 +29,7 @@ class Host:
 def on(monkeypatch: pytest.MonkeyPatch):
     def use(host: Host, fastest_s: float = LOOP_S) -> CoreSpeed:
         monkeypatch.setattr(core_speed, "perf_counter", host.clock)
-        monkeypatch.setattr(core_speed, "_timed_loop", host.loop)
+        monkeypatch.setattr(core_speed, "_timed_work", host.loop)
         return CoreSpeed(fastest_s)
 
     return use
