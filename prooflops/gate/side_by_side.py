@@ -103,8 +103,8 @@ class SideBySide:
 
         def look(noise: Mapping[str, float], to_go: int) -> None:
             pairs, left_s = max(to_go, rule.plan.confirming_pairs), ends - time.monotonic()
-            more_s = plan.each_s(list(noise), left_s, pairs, process_plan.MOST_S)
             noisy = [name for name, spread in noise.items() if process_plan.NOISY < spread < math.inf]
+            more_s = plan.each_s(list(noise), left_s, pairs, plan.usual_s(noisy))
             self.paces = process_plan.paces(each_s, dict.fromkeys(noisy, max(each_s, more_s)))
 
         why = f"{plan.pairs} pairs do not fit into the budget: --gate-budget {plan.minutes_for(list(plan.costs))}"

@@ -143,6 +143,15 @@ def test_what_is_noisy_has_more_time_in_each_process_and_all_else_the_usual_one(
     assert pairs.paces == paces(MOST_S, {A: MOST_S}), "it never has less than the others"
 
 
+def test_what_is_noisy_takes_no_longer_together_than_a_process_takes_besides(tmp_path: Path) -> None:
+    times = {f"test_b.py::test_{number}": 1e-3 for number in range(50)}
+    pairs, _, found = beside(tmp_path, lambda _: times)
+    _, look = pairs.plan(*pairs.pair(list(times)), times, found.rule(len(times)))
+    for noisy, each_s in ((20, 0.1), (50, 0.04)):  # the start of these processes takes 2 s
+        look(dict.fromkeys(list(times)[:noisy], 0.5), 3)
+        assert pairs.paces["test_b.py::test_0"]["max_time"] == pytest.approx(each_s), noisy
+
+
 def test_a_benchmark_that_takes_too_long_for_the_budget_is_left_out_with_the_budget_it_needs(tmp_path: Path) -> None:
     pairs, processes, found = beside(tmp_path, lambda _: {A: 1e-3, B: 2.0})
     processes.call_s = {B: 90.0}
