@@ -20,7 +20,7 @@ class Pacing:
     """The replicates of one comparison.
 
     `stored`: what there is of the before side to begin with; in pairs it grows with the other. `take` runs benchmarks
-    once more, until `deadline` (of `time.monotonic`). `say` is called with a text, the replicates taken, and the most
+    once more, until `deadline` (of `time.monotonic`). `say` is called with a text, the replicates kept, and the most
     that are wanted. `given_up`: benchmarks that are not taken again. `look` may choose another pace for what is open.
     """
 
@@ -62,7 +62,8 @@ class Pacing:
             until = f"{least}" if least == most else f"{least} to {most}"
             kind = "pair" if self.rule.paired else "replicate"
             again = f", {self.repeated} measurements repeated" if self.repeated else ""
-            self._say(f"{kind} {self.taken + 1}: {len(wanted)} open, next look at {until}{again}", self.taken, most)
+            kept = min(len(self.sides[name][1]) for name in wanted)
+            self._say(f"{kind} {self.taken + 1}: {len(wanted)} open, next look at {until}{again}", kept, most)
             began = time.monotonic()
             self._add(self._take(list(wanted)), wanted)
             self._took_s = time.monotonic() - began
