@@ -197,7 +197,7 @@ def test_on_a_machine_quiet_at_times_as_many_contended_pairs_are_repeated_as_are
     clock = Timekeeper(monkeypatch, busy, each_s=0.0)
     pacing = clock.pacing(ReplicateRule(replicate_plan(1)), a=[])
     pacing.run({"a": (timed(1.0), timed(1.001))}, took_s=0.0)
-    assert clock.said[-1][0] == "pair 15: 1 open, next look at 8, 7 measurements repeated"
+    assert clock.said[-1] == ("pair 15: 1 open, next look at 8, 7 measurements repeated", 7, 8), "7 were kept"
     assert (len(pacing.sides["a"][1]), pacing.repeated, pacing.taken, pacing.left_open) == (8, 7, 15, [])
     there: Any = {"a": (timed(1.0, "other processes"), timed(1.001))}
     assert clock.pacing(ReplicateRule(replicate_plan(1)), a=[]).run(there, took_s=0.0)[0].note, "before counts, too"
