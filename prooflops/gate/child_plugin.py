@@ -226,8 +226,11 @@ def modules() -> dict[str, str]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
     task = json.loads(os.environ.pop(TASK))  # not for what the tests start
-    if task.pop("hash_seed"):
-        del os.environ["PYTHONHASHSEED"]  # the gate's: no setting of the machine, and not for what the tests start
+    for name, value in task.pop("restore").items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
     measure_untimed_calls(task.pop("measured"))
     words = {str(word).partition("=")[0] for word in config.invocation_params.args}
     given = {key for key, option in OPTIONS.items() if option in words}

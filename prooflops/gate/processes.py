@@ -43,6 +43,7 @@ PATIENCE = 2
 PREFIX, OWNER = "prooflops-gate-", "owner"  # of the folder of a run, and the file in it with the run's process
 # Variables of the environment that would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
+NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 # Options that belong to the parent or to plain runs: the gate, reports, selection by the last run, saving, coverage. By
 # their whole names, and --gate-…: a conftest may have options that begin like these, such as --cache-size.
 PARENTS = (
@@ -136,6 +137,14 @@ class Replicates:
         if "PYTHONHASHSEED" not in os.environ:
             self._hash_seed = str(int.from_bytes(os.urandom(4), "little"))
 
+    def _of_python(self) -> dict[str, str]:
+        """The variables of Python that this run gives its processes."""
+        variables = {"PYTHONHASHSEED": self._hash_seed} if self._hash_seed else {}
+        if os.environ.get(NO_BYTECODE) and BYTECODE not in os.environ:
+            # Each process would compile anew all that it imports: 5 s with torch. So many images set it.
+            variables |= {NO_BYTECODE: "", BYTECODE: str(self.folder / "bytecode")}
+        return variables
+
     def worktree(self, repository: Path, revision: str) -> Path:
         """A checkout of `revision` in a folder of its own. Raises UsageError where git refuses."""
         remove_leftovers(repository)
@@ -180,13 +189,13 @@ class Replicates:
             "examined": list(self.examined),
             "measured": measured_in(self._by_side[side.label]) if self._resources else "",
             "fastest_s": self._fastest_s.get(side.label),
-            "hash_seed": self._hash_seed,
             "patience_s": self._patience_s,
         }
         began = time.monotonic()
-        variables = {TASK: json.dumps(task), RECORD: str(path)}
-        if self._hash_seed:
-            variables["PYTHONHASHSEED"] = self._hash_seed
+        variables = self._of_python()
+        # Neither settings of the machine, nor for what the tests start.
+        task["restore"] = {name: os.environ.get(name) for name in variables}
+        variables |= {TASK: json.dumps(task), RECORD: str(path)}
         code = self._process(side, targets, variables, output)
         wall_s = time.monotonic() - began
         record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

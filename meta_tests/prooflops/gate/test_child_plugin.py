@@ -199,6 +199,29 @@ def test_the_processes_of_a_pair_share_their_hash_seed_and_other_pairs_have_anot
     assert prints == [prints[0]] * 4, "the seed of a pair counts as a setting of the machine"
 
 
+@pytest.mark.parametrize("own", ["", "/tmp"])
+def test_processes_that_may_write_no_bytecode_share_what_the_first_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    if own:
+        monkeypatch.setenv("PYTHONPYCACHEPREFIX", own)
+    (tmp_path / "work.py").write_text("def busy():\n    pass\n")
+    body = (
+        "benchmark(work.busy)",
+        "assert os.environ['PYTHONDONTWRITEBYTECODE'] == '1'",
+        f"assert os.environ.get('PYTHONPYCACHEPREFIX', '') == {own!r}",
+    )
+    (tmp_path / "test_it.py").write_text("\n    ".join(["import os, work\ndef test_timed(benchmark):", *body]))
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        done = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None, paces=BRIEF)
+        compiled = [path.name.partition(".")[0] for path in replicates.folder.glob(f"bytecode/{tmp_path}/*.pyc")]
+    assert [report["outcome"] for report in done.reports if report["when"] == "call"] == ["passed"], done.reports
+    assert sorted(compiled) == ([] if own else ["test_it", "work"])
+    assert not list(tmp_path.rglob("*.pyc")), "the project asked for none in its folders"
+
+
 def test_a_benchmark_beside_which_the_core_never_ran_as_fast_as_before_is_labelled(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_timed(benchmark):\n    benchmark(sum, [1, 2])\n")
     side = Side("here", sys.executable, tmp_path)

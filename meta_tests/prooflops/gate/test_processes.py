@@ -118,6 +118,7 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
     for name in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION"):
         monkeypatch.setenv(name, "mine")
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", str(started.config.rootpath / "lib"), "/elsewhere"]))
     with Replicates(started.config, limit_s=60) as replicates:
         replicates.examined = [B]
@@ -135,7 +136,7 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
         )
         assert json.loads(given["PROOFLOPS_GATE_TASK"]) == {
             "ids": [A], "benchmarks_only": True, "paces": {"": {"max_time": 1}}, "examined": [B], "measured": MEMORY,
-            "fastest_s": None, "hash_seed": "", "patience_s": PATIENCE_S,
+            "fastest_s": None, "patience_s": PATIENCE_S, "restore": {},
         }  # fmt: skip
         (there / "pytest.ini").touch()
         replicates.share_hash_seed()
@@ -143,7 +144,8 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
         assert started.words()[9:11] == ["-c", str(there / "pytest.ini")]
         task = json.loads(started.variables()["PROOFLOPS_GATE_TASK"])
         assert (task["ids"], task["benchmarks_only"], task["fastest_s"]) == (None, False, 1e-5)
-        assert 0 < int(task["hash_seed"]) == int(started.variables()["PYTHONHASHSEED"]) < 2**32
+        assert task["restore"] == {"PYTHONHASHSEED": None}
+        assert 0 < int(started.variables()["PYTHONHASHSEED"]) < 2**32
         assert [path.name for path in sorted(folder.iterdir())] == [
             "0001.json", "0001.txt", "0002.json", "0002.txt", "owner", "plugins",
         ]  # fmt: skip
