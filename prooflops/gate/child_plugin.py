@@ -21,7 +21,7 @@ import pytest
 
 from prooflops.gate.call_resources import measure_untimed_calls
 from prooflops.history.plain import plain_figure
-from prooflops.machine.contention import Watch
+from prooflops.machine.contention import Watch, without_own
 from prooflops.machine.core_speed import CoreSpeed
 
 RECORD = "PROOFLOPS_RECORD_TO"
@@ -58,6 +58,7 @@ class Replicate:
         self.calls: dict[str, dict[str, Any]] = {}
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
+        self.own_switches_per_s: dict[str, float] = {}  # brought about by looking at the cores
         self.errors: list[str] = []
 
     @pytest.hookimpl(trylast=True)
@@ -114,7 +115,7 @@ class Replicate:
             return
         # The plugin watches for itself, where there is one, and its record says what it saw.
         watch = None if item.config.pluginmanager.hasplugin("prooflops.plugin") else Watch()
-        began = time.monotonic()
+        began, own_switches = time.monotonic(), self.speed.own_switches
         self.speed.begin()
         self.speed.look()
         yield
@@ -127,6 +128,7 @@ class Replicate:
             "fixed": self.is_fixed(item),
             "stretch_s": self.speed.stretch_s,
         }
+        self.own_switches_per_s[item.nodeid] = (self.speed.own_switches - own_switches) / seconds
         if watch:
             self.contention[item.nodeid] = watch.stop()
 
@@ -148,6 +150,10 @@ class Replicate:
             record = json.loads(path.read_text(encoding="utf-8"))
         else:
             record = {"benchmarks": self.benchmarks(session.config), "prooflops": {}}
+        for bench in record["benchmarks"]:
+            seen, own = bench["extra_info"].get("contention"), self.own_switches_per_s.get(bench["fullname"], 0.0)
+            if seen:
+                bench["extra_info"]["contention"] = without_own(seen, own)
         record["replicate"] = {
             "prefix": sys.prefix,
             "modules": modules(),

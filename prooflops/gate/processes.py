@@ -182,7 +182,7 @@ class Replicates:
         self._count += 1
         stem = self.folder / f"{self._count:04d}"
         path, output = stem.with_suffix(".json"), stem.with_suffix(".txt")
-        task = {
+        task: dict[str, object] = {
             "ids": None if ids is None else list(ids),
             "benchmarks_only": benchmarks_only,
             "paces": dict(paces or {}),

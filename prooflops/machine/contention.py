@@ -49,7 +49,7 @@ class Watch:
 
     def start(self) -> None:
         """Begins anew."""
-        self._wall, self._switches = time.perf_counter(), _involuntary_switches()
+        self._wall, self._switches = time.perf_counter(), involuntary_switches()
         self._own, self._children = _own_s()
         self._ticks = _ticks(self._stat)
 
@@ -67,7 +67,7 @@ class Watch:
             "children_cores": round(children, 3),
         }
         if self._switches is not None and wall >= SHORTEST_S:  # once in a millisecond is no rate
-            seen["involuntary_switches_per_s"] = round(((_involuntary_switches() or 0) - self._switches) / wall, 1)
+            seen["involuntary_switches_per_s"] = round(((involuntary_switches() or 0) - self._switches) / wall, 1)
         ticks = _ticks(self._stat)
         if ticks and self._ticks and wall >= SHORTEST_S:
             spent = [now - then for now, then in zip(ticks, self._ticks, strict=True)]
@@ -96,6 +96,20 @@ def label_contention(seen: dict[str, Any]) -> dict[str, Any]:
     if switches > SWITCHES_PER_S and seen.get("children_cores", 0) < CHILDREN_CORES:
         signs.append(f"was preempted {switches:.0f} times a second")
     return {"contended": bool(signs), "why": "; ".join(signs)}
+
+
+def without_own(seen: dict[str, Any], switches_per_s: float) -> dict[str, Any]:
+    """What a watch saw, without as many preemptions that the watched process brought about itself.
+
+    >>> seen = {"others_cores": 0.1, "steal": 0.0, "involuntary_switches_per_s": 150.0}
+    >>> without_own(seen, 120.0)["contended"], without_own(seen, 20.0)["why"]
+    (False, 'was preempted 130 times a second')
+    """
+    rate = seen.get("involuntary_switches_per_s")
+    if not rate or not switches_per_s:
+        return seen
+    rest = {**seen, "involuntary_switches_per_s": round(max(rate - switches_per_s, 0.0), 1)}
+    return rest | label_contention(rest)
 
 
 def _own_s() -> tuple[float, float]:
@@ -127,7 +141,8 @@ def _children(process: int) -> list[int]:
     return [int(child) for file in listed for child in cpu.text(file).split()]
 
 
-def _involuntary_switches() -> int | None:
+def involuntary_switches() -> int | None:
+    """How often this process has been preempted; None where the system does not tell."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource else None
 
 

@@ -1,4 +1,4 @@
-"""Whether this core runs at its full speed now.
+"""Whether this core runs at its full speed now, and where a benchmark uses several, the others as well.
 
 A core of a virtual machine often shares its silicon with another guest: for milliseconds to seconds it then runs at
 half its speed, which neither the load nor the time stolen shows. A short piece of fixed work does. Standard library
@@ -8,7 +8,14 @@ only: it is copied beside the gate's processes.
 from __future__ import annotations
 
 import math
-from time import perf_counter
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from time import perf_counter, process_time, thread_time
+
+from prooflops.machine.contention import involuntary_switches
 
 # The fixed work: a table's byte for each of these, in C and within the core's own caches, some 10 µs. Not a loop of
 # Python: on AMD's Zen 4 an empty one took 1.04 to 1.25 times as long as its fastest while other work ran at full speed,
@@ -20,6 +27,8 @@ SLOW = 1.15
 EVERY_S = 0.002  # between two looks while a benchmark runs: 2 % of its time
 ENOUGH = 5  # stretches at full speed: 10 ms of rounds, of which only the fastest counts, or five long rounds
 PATIENCE_S = 1.0  # that a process waits for full speed in all, where it is not told
+SEVERAL = 1.2  # cores that a stretch keeps busy: from here on threads that wait for the slowest of them
+MOST_CORES = 8  # that are looked at: each takes some 60 µs, and of many one is slow at any time
 
 
 class CoreSpeed:
@@ -32,6 +41,8 @@ class CoreSpeed:
     def __init__(self, fastest_s: float = math.inf, patience_s: float = PATIENCE_S) -> None:
         self.fastest_s, self.was_fast = fastest_s, False
         self.patience_s, self.waited_s = patience_s, 0.0
+        self._others: OtherCores | None = None  # made when a benchmark first uses several
+        self.own_switches = 0  # how often looking at those has preempted threads of this process
         self.begin()
 
     def begin(self) -> None:
@@ -39,20 +50,24 @@ class CoreSpeed:
         self.stretch_s = math.inf  # the slower work of those before and after the fastest stretch
         self._fast = 0  # stretches
         self._last_s, self._looked_at = math.inf, -math.inf
+        self._cores, self._cpu_s = 0, process_time()  # looked at beside this one, as this benchmark uses several
 
     def look(self, *, last: bool = False) -> None:
         """Before a round, and `last` after all: ends the stretch since the look before, and waits where that is slow
         and there are not ENOUGH fast ones yet."""
         now = perf_counter()
-        if now - self._looked_at < EVERY_S and not last:
+        if now - self._looked_at < EVERY_S * (1 + self._cores) and not last:
             return
+        if process_time() - self._cpu_s > SEVERAL * (now - self._looked_at):
+            self._others = self._others or OtherCores()
+            self._cores = len(self._others)
         work_s = self._work()
         stretch_s = max(self._last_s, work_s)
         self.stretch_s = min(self.stretch_s, stretch_s)
         self._fast += stretch_s <= SLOW * self.fastest_s
         if not last and self._fast < ENOUGH:
             work_s = self._wait(work_s)
-        self._last_s, self._looked_at = work_s, perf_counter()
+        self._last_s, self._looked_at, self._cpu_s = work_s, perf_counter(), process_time()
 
     def _wait(self, work_s: float) -> float:
         """Works until it is fast, or the patience has come to an end."""
@@ -63,17 +78,58 @@ class CoreSpeed:
         return work_s
 
     def _work(self) -> float:
-        """The faster of two: an interrupt does not hit both."""
-        work_s = min(_timed_work(), _timed_work())
+        """The faster of two: an interrupt does not hit both. Where another core that is used is slower, as long as
+        this one would take at its speed."""
+        work_s = min(_timed_work(perf_counter), _timed_work(perf_counter))
         self.fastest_s = min(self.fastest_s, work_s)
+        if self._others and self._cores:
+            before = involuntary_switches() or 0
+            work_s = max(work_s, self._others.slowness() * self.fastest_s)
+            self.own_switches += (involuntary_switches() or 0) - before
         self.was_fast |= work_s <= SLOW * self.fastest_s
         return work_s
 
 
-def _timed_work() -> float:
-    began = perf_counter()
+class OtherCores:
+    """The cores that this process may use, each looked at by a thread of its own; none where the system has no
+    affinities, or there are too many cores."""
+
+    def __init__(self) -> None:
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self._fastest_s = dict.fromkeys(cores if len(cores) <= MOST_CORES else (), math.inf)
+        self._asked = {core: SimpleQueue[None]() for core in self._fastest_s}
+        self._answers = SimpleQueue[tuple[int, float]]()
+        for core in self._asked:
+            threading.Thread(target=self._answer, args=(core,), daemon=True).start()
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def slowness(self) -> float:
+        """How many times as long as its fastest in this process the slowest of them takes."""
+        for asked in self._asked.values():
+            asked.put(None)
+        slowest = 1.0
+        for _ in self._asked:
+            core, work_s = self._answers.get()
+            self._fastest_s[core] = min(self._fastest_s[core], work_s)
+            slowest = max(slowest, work_s / self._fastest_s[core])
+        return slowest
+
+    def _answer(self, core: int) -> None:
+        with suppress(OSError):  # then it says how fast some core is
+            os.sched_setaffinity(0, {core})  # of this thread alone
+        while True:
+            self._asked[core].get()
+            # By its own CPU time, as the benchmark's threads may still wait there. In virtual machines that clock at
+            # times tells far too little: the median, for the fastest counts from then on.
+            self._answers.put((core, sorted(_timed_work(thread_time) for _ in range(3))[1]))
+
+
+def _timed_work(clock: Callable[[], float]) -> float:
+    began = clock()
     BYTES.translate(TABLE)
-    return perf_counter() - began
+    return clock() - began
 
 
 def slow_core(stretch_s: float | None, fastest_s: float) -> str:

@@ -78,7 +78,10 @@ def test_the_speed_of_the_core_is_looked_at_around_a_benchmark_and_between_its_r
     replicate, _ = chosen(None, True, [])
     did: list[str] = []
     speed: Any = SimpleNamespace(
-        begin=lambda: did.append("begin"), look=lambda last=False: did.append("last" if last else "look"), stretch_s=7.0
+        begin=lambda: did.append("begin"),
+        look=lambda last=False: did.append("last" if last else "look"),
+        stretch_s=7.0,
+        own_switches=0,
     )
     replicate.speed = speed
     for each in (item("a", "benchmark"), item("c")):
@@ -127,11 +130,12 @@ def test_the_record_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     plugins = SimpleNamespace(unregister=lambda name: gone.append(name))
     run: Any = SimpleNamespace(pluginmanager=plugins, _benchmarksession=SimpleNamespace(benchmarks=benches))
     replicate.contention["a"] = {"contended": False}
+    theirs: list[dict[str, Any]] = [{"fullname": "the plugin's", "extra_info": {}}]
     for imported in (True, False):
         if not imported:
             monkeypatch.delitem(sys.modules, "hypothesis")
             run._benchmarksession = None
-            (tmp_path / "record.json").write_text(json.dumps({"benchmarks": ["the plugin's"]}))
+            (tmp_path / "record.json").write_text(json.dumps({"benchmarks": theirs}))
         else:
             monkeypatch.setitem(sys.modules, "hypothesis", SimpleNamespace())  # type: ignore[arg-type]
         finish = replicate.pytest_sessionfinish(SimpleNamespace(config=run))  # type: ignore[arg-type]
@@ -141,7 +145,7 @@ def test_the_record_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Mo
         if imported:
             extra = {"flops": 7, "contention": {"contended": False}}
             assert record["benchmarks"] == [{"fullname": "a", "stats": {"min": 0.5}, "extra_info": extra}]
-    assert record["benchmarks"] == ["the plugin's"]
+    assert record["benchmarks"] == theirs
     assert gone == ["hypothesispytest"], "its plugin imports all of it at the end, for nothing"
     assert record["replicate"]["was_fast"] is False
     assert record["replicate"]["prefix"] == sys.prefix
@@ -220,6 +224,34 @@ def test_processes_that_may_write_no_bytecode_share_what_the_first_compiled(
     assert [report["outcome"] for report in done.reports if report["when"] == "call"] == ["passed"], done.reports
     assert sorted(compiled) == ([] if own else ["test_it", "work"])
     assert not list(tmp_path.rglob("*.pyc")), "the project asked for none in its folders"
+
+
+def test_preemptions_that_looking_at_the_cores_brings_about_are_no_contention(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("""
+import time
+from prooflops_gate import contention, core_speed
+
+look, switches = core_speed.CoreSpeed.look, [0]
+
+def and_preempt(self, **options):
+    look(self, **options)
+    self.own_switches += 1000
+    switches[0] += 1000
+
+core_speed.CoreSpeed.look = and_preempt
+contention.involuntary_switches = lambda: switches[0]
+""")
+    lines = ["def test_{0}(benchmark):", "    benchmark.pedantic(time.sleep, args=(0.03,), rounds=5)"]
+    lines += ["    switches[0] += {1}", ""]
+    text = "\n".join(lines)
+    head = "import time\nfrom conftest import switches\n"
+    (tmp_path / "test_it.py").write_text(head + text.format("quiet", 0) + text.format("preempted", 500))
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        done = replicates.run(Side("here", sys.executable, tmp_path), ["test_it.py"], None, paces=BRIEF)
+    why = {bench["fullname"]: bench["extra_info"]["contention"]["why"] for bench in done.record["benchmarks"]}
+    assert len(why) == 2
+    assert "preempted" not in why["test_it.py::test_quiet"]
+    assert "preempted" in why["test_it.py::test_preempted"]
 
 
 def test_a_benchmark_beside_which_the_core_never_ran_as_fast_as_before_is_labelled(tmp_path: Path) -> None:

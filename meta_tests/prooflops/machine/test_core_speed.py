@@ -1,11 +1,13 @@
 """A core that its host shares is seen to be slow, waited for, and named."""
 
 import math
+import os
+import threading
 
 import pytest
 
 from prooflops.machine import core_speed
-from prooflops.machine.core_speed import ENOUGH, EVERY_S, PATIENCE_S, SLOW, CoreSpeed, slow_core
+from prooflops.machine.core_speed import ENOUGH, EVERY_S, MOST_CORES, PATIENCE_S, SLOW, CoreSpeed, OtherCores, slow_core
 
 LOOP_S = 25e-6
 
@@ -15,11 +17,15 @@ class Host:
 
     def __init__(self, *slow: tuple[float, float, float]) -> None:
         self.now, self.slow = 100.0, [(100.0 + start, 100.0 + end, times) for start, end, times in slow]
+        self.threads = 1  # that are busy
 
     def clock(self) -> float:
         return self.now
 
-    def loop(self) -> float:
+    def cpu_clock(self) -> float:
+        return self.threads * self.now
+
+    def loop(self, clock: object) -> float:
         taken = LOOP_S * next((times for start, end, times in self.slow if start <= self.now < end), 1.0)
         self.now += taken
         return taken
@@ -29,6 +35,7 @@ class Host:
 def on(monkeypatch: pytest.MonkeyPatch):
     def use(host: Host, fastest_s: float = LOOP_S) -> CoreSpeed:
         monkeypatch.setattr(core_speed, "perf_counter", host.clock)
+        monkeypatch.setattr(core_speed, "process_time", host.cpu_clock)
         monkeypatch.setattr(core_speed, "_timed_work", host.loop)
         return CoreSpeed(fastest_s)
 
@@ -111,3 +118,62 @@ def test_a_benchmark_with_a_single_look_says_nothing(on) -> None:
     speed = on(Host())
     speed.look()
     assert slow_core(speed.stretch_s, speed.fastest_s) == ""
+
+
+class Others:
+    """Other cores, which are slow until some look."""
+
+    def __init__(self, *slowness: float) -> None:
+        self.left = list(slowness)
+
+    def __len__(self) -> int:
+        return 1
+
+    def slowness(self) -> float:
+        return self.left.pop(0) if self.left else 1.0
+
+
+def test_a_benchmark_that_uses_several_cores_waits_for_the_others_too(on, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = Others(1.8, 1.8, 1.8)
+    monkeypatch.setattr(core_speed, "OtherCores", lambda: others)
+    switches = iter(range(100))
+    monkeypatch.setattr(core_speed, "involuntary_switches", lambda: next(switches))
+    host = Host()
+    speed = on(host)
+    speed.look()
+    host.now += 2 * EVERY_S
+    speed.look()
+    assert len(others.left) == 3, "one thread needs one core"
+    host.threads = 2
+    speed.begin()
+    speed.look()
+    host.now += 2 * EVERY_S
+    speed.look()
+    assert not others.left, "it should wait until they are fast"
+    assert speed.own_switches == 4, "one for each look at them"
+    others.left = [1.8]
+    host.now += 3 * EVERY_S
+    speed.look(last=True)
+    assert slow_core(speed.stretch_s, speed.fastest_s) == "this core ran at 56% of its speed"
+    others.left = [1.8]
+    speed.begin()
+    host.threads = 1
+    speed.look()
+    assert others.left, "the next benchmark has one thread again"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinities")
+def test_each_core_is_looked_at_beside_its_own_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([*[1e-5] * 3, *[0.1e-5, 1.5e-5, 1.9e-5], *[1e-5] * 3])
+    monkeypatch.setattr(core_speed, "_timed_work", lambda clock: next(times))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    others = OtherCores()
+    assert len(others) == 1
+    assert [others.slowness() for _ in range(3)] == pytest.approx([1.0, 1.5, 1.0])
+
+
+def test_of_many_cores_none_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(MOST_CORES + 1)), raising=False)
+    assert (len(OtherCores()), OtherCores().slowness()) == (0, 1.0)
+    assert threading.active_count() == before
