@@ -51,6 +51,9 @@ class BriefMeasure(Measure):
         if not self._asked.examined:
             self._pace.skip_if_longer(PROBED_SHARE * flops / ceilings.probed(dtype))
 
+    def skip_if_held_up(self, function: Callable[[], object], flops: float, dtype: str, ceilings: Ceilings) -> None:
+        """Nothing: the gate's plan leaves out what is too long."""
+
     def _flush(self) -> Flush:
         __tracebackhide__ = True
         assert self._make_flush is not None, "a cold benchmark needs a flush"

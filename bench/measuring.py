@@ -40,6 +40,7 @@ SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
 SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
 LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
 LEAST_WAITED_SHARE = 0.5
+HELD_UP = 5.0  # times as long as at the ceiling: a step of small operators takes up to 3 times, undisturbed
 TRIALS_OF_WAITING = 5
 
 Looked = TypeVar("Looked")
@@ -101,6 +102,17 @@ class Measure:
     def skip_if_longer(self, flops: float, dtype: str, ceilings: Ceilings) -> None:
         """Skips where so many FLOPs take too long at the ceiling. Raises Unsupported."""
         self._pace.skip_if_longer(flops / ceilings.flop_per_s(dtype))
+
+    def skip_if_held_up(self, function: Callable[[], object], flops: float, dtype: str, ceilings: Ceilings) -> None:
+        """Skips where a call takes `HELD_UP` times as long as so many FLOPs at the ceiling, and as it may.
+
+        Threads that wait for one another after each operator take 20 to 40 times as long beside as many busy
+        processes, and what is checked calls a function some 20 times.
+        """
+        limit_s = HELD_UP * max(self._pace.longest_call_s, flops / ceilings.flop_per_s(dtype))
+        seconds = self._call_s(function, None)[0]  # imports and allocates, too
+        if seconds > limit_s and (seconds := self._call_s(function, None)[0]) > limit_s:
+            pytest.skip(f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work hold it up?")
 
     def median_s(
         self,

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from accounting import measured
+from bench.ceilings import Ceilings
 from bench.measuring import Measure
 from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, bottleneck, loader, write_tokens
 from bench.training import Step, workload
@@ -142,6 +143,7 @@ def test_training_loop(
     sizing: Any,
     pace: str,
     token_file: Callable[[str], Path],
+    ceilings: Ceilings,
     stream: Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]],
     measure: Measure,
 ) -> None:
@@ -163,6 +165,7 @@ def test_training_loop(
         step()
         return waited
 
+    measure.skip_if_held_up(loaded, work.flops().hardware, step.recipe, ceilings)
     seconds = measure.median_s(loaded)
     if measure.brief:
         return  # the gate compares times

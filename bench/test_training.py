@@ -110,6 +110,7 @@ def test_step(
     work = workload(model, device, sizing.fitting)
     skip_if_slow(work, recipe)
     step, flops = Step(work, recipe, device), work.flops()
+    measure.skip_if_held_up(step.gradients, flops.hardware, recipe, ceilings)
 
     def examine() -> Examined:
         return assert_it_learns(step), counted_work(Step(work, recipe, device), flops.hardware)
@@ -171,9 +172,12 @@ def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_accumulation(model: str, device: torch.device, sizing: Any, pace: str, measure: Measure) -> None:
+def test_accumulation(
+    model: str, device: torch.device, sizing: Any, pace: str, ceilings: Ceilings, measure: Measure
+) -> None:
     work = workload(model, device, sizing.fitting)
     step = Step(work, "fp32", device, micro_batches=MICRO_BATCHES)
+    measure.skip_if_held_up(step.gradients, work.flops().hardware, "fp32", ceilings)
 
     def examine() -> Examined:
         whole, parts = (Step(smaller(work), "fp32", device, micro_batches=n) for n in (1, 2))
@@ -204,6 +208,7 @@ def test_checkpointing(
     work = workload(model, device, sizing.fitting)
     plain, spared = (work.flops(every) for every in (0, every))
     steps = {every: Step(work, "fp32", device, checkpoint_every=every) for every in (0, every)}
+    measure.skip_if_held_up(steps[every].gradients, spared.hardware, "fp32", ceilings)
 
     def examine() -> Examined:
         for one, other in zip(steps[0].gradients(), steps[every].gradients(), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from time import perf_counter, sleep
 from typing import Any
 
@@ -79,6 +80,22 @@ def test_the_record_says_what_ended_the_rounds(one_clock: Any, noise: float, rea
     assert info["ci_low"] <= seconds <= info["ci_high"], f"{info}"
     assert (info["ci_high"] - info["ci_low"] <= 0.01 * seconds) == (reason == "interval"), f"{info}"
     assert info["rounds"] == len(run._benchmark.kept), f"{info['rounds']} recorded, {len(run._benchmark.kept)} run"
+
+
+@pytest.mark.parametrize(
+    ("times", "flops", "held_up"),
+    [([0.4, 0.3], 1e6, True), ([0.4, 0.2], 1e6, False), ([0.2], 1e6, False), ([0.4], 1e9, False), ([5.1], 1e9, True)],
+)
+def test_what_takes_many_times_as_long_as_it_may_is_left_out(
+    one_clock: Any, times: list[float], flops: float, held_up: bool
+) -> None:
+    clock, call, calls = one_clock(times)
+    ceilings = Ceilings(CPU, PACES["quick"])
+    ceilings._flop_per_s["fp32", "sustainable"] = 1e9
+    said = pytest.raises(pytest.skip.Exception, match=r"one call took .*does other work") if held_up else nullcontext()
+    with said:
+        measure(clock, PACES["quick"]).skip_if_held_up(call, flops, "fp32", ceilings)
+    assert calls[0] == (1 if times[0] < 0.25 or (flops > 1e6 and not held_up) else 2), "imports are in the first"
 
 
 def test_short_calls_share_a_round_and_long_ones_do_not(one_clock: Any) -> None:
