@@ -152,7 +152,10 @@ def test_a_benchmark_that_uses_several_cores_waits_for_the_others_too(on, monkey
     assert not others.left, "it should wait until they are fast"
     assert speed.own_switches == 4, "one for each look at them"
     others.left = [1.8]
-    host.now += 3 * EVERY_S
+    host.now += 1.5 * EVERY_S
+    speed.look()
+    assert others.left, "a look at more cores takes longer, and should come less often"
+    host.now += 1.5 * EVERY_S
     speed.look(last=True)
     assert slow_core(speed.stretch_s, speed.fastest_s) == "this core ran at 56% of its speed"
     others.left = [1.8]
