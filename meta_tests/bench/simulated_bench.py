@@ -284,7 +284,7 @@ def checkpointing(bench: Bench) -> None:
 
 
 def accumulation(bench: Bench) -> None:
-    test_training.test_accumulation("deep-linear", CPU, Sizing(CPU), "quick", bench.measure())
+    test_training.test_accumulation("deep-linear", CPU, Sizing(CPU), "quick", bench.ceilings, bench.measure())
 
 
 def token_file(bench: Bench, dtype: str) -> Path:
@@ -301,14 +301,16 @@ def loader(bench: Bench, batches: tokens.Batches, workers: int, pin_memory: bool
 
 def batches(bench: Bench) -> None:
     test_data.test_batches(
-        "uint16", "random", 0, CPU, "quick", partial(token_file, bench), 1e6, partial(loader, bench), bench.measure()
-    )
+        "uint16", "random", 0, CPU, "quick", partial(token_file, bench), lambda: 1e6, partial(loader, bench),
+        bench.measure(),
+    )  # fmt: skip
 
 
 def training_loop(bench: Bench) -> None:
     test_data.test_training_loop(
-        0, CPU, Sizing(CPU), "quick", partial(token_file, bench), partial(loader, bench), bench.measure()
-    )
+        0, CPU, Sizing(CPU), "quick", partial(token_file, bench), bench.ceilings, partial(loader, bench),
+        bench.measure(),
+    )  # fmt: skip
 
 
 def copy(bench: Bench) -> None:
