@@ -51,7 +51,7 @@ class BriefMeasure(Measure):
         if not self._asked.examined:
             self._pace.skip_if_longer(PROBED_SHARE * flops / ceilings.probed(dtype))
 
-    def skip_if_held_up(self, function: Callable[[], object], flops: float, dtype: str, ceilings: Ceilings) -> None:
+    def skip_if_held_up(self, function: Callable[[], object]) -> None:
         """Nothing: the gate's plan leaves out what is too long."""
 
     def _flush(self) -> Flush:

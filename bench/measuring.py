@@ -40,7 +40,9 @@ SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
 SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
 LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
 LEAST_WAITED_SHARE = 0.5
-HELD_UP = 5.0  # times as long as at the ceiling: a step of small operators takes up to 3 times, undisturbed
+HELD_UP = 3.0  # times the longest call: undisturbed, a step of small operators takes up to 3 times as at the ceiling
+TRIALS_OF_BEING_HELD_UP = 3
+CALLS = 30  # of what is measured, in one benchmark, before its rounds and in them
 TRIALS_OF_WAITING = 5
 
 Looked = TypeVar("Looked")
@@ -87,6 +89,7 @@ class Measure:
         self._make_flush = flush
         self._timer = timer or measured.clock(device)
         self._conditions = conditions or (lambda: nullcontext({}))
+        self._began = math.inf
         self.progress = progress
         self.info: dict[str, Any] = benchmark.extra_info
 
@@ -103,16 +106,24 @@ class Measure:
         """Skips where so many FLOPs take too long at the ceiling. Raises Unsupported."""
         self._pace.skip_if_longer(flops / ceilings.flop_per_s(dtype))
 
-    def skip_if_held_up(self, function: Callable[[], object], flops: float, dtype: str, ceilings: Ceilings) -> None:
-        """Skips where a call takes `HELD_UP` times as long as so many FLOPs at the ceiling, and as it may.
+    def skip_if_held_up(self, function: Callable[[], object]) -> None:
+        """Skips where a call takes `HELD_UP` times as long as it may: what follows calls it some 30 times.
 
         Threads that wait for one another after each operator take 20 to 40 times as long beside as many busy
-        processes, and what is checked calls a function some 20 times.
+        processes. The ceiling does not tell: beside them it was found a hundred times too low.
         """
-        limit_s = HELD_UP * max(self._pace.longest_call_s, flops / ceilings.flop_per_s(dtype))
-        seconds = self._call_s(function, None)[0]  # imports and allocates, too
-        if seconds > limit_s and (seconds := self._call_s(function, None)[0]) > limit_s:
+        self._began = perf_counter()
+        limit_s = HELD_UP * self._pace.longest_call_s
+        # The median: a first call imports and allocates, and a single one that has luck says little of the next 30.
+        seconds = median(self._call_s(function, None)[0] for _ in range(TRIALS_OF_BEING_HELD_UP))
+        if seconds > limit_s:
             pytest.skip(f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work hold it up?")
+
+    def skip_if_late(self) -> None:
+        """Skips where what `skip_if_held_up` let pass has since taken longer than so many such calls."""
+        seconds, limit_s = perf_counter() - self._began, CALLS * HELD_UP * self._pace.longest_call_s
+        if seconds > limit_s:
+            pytest.skip(f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work hold it up?")
 
     def median_s(
         self,

@@ -110,7 +110,7 @@ def test_step(
     work = workload(model, device, sizing.fitting)
     skip_if_slow(work, recipe)
     step, flops = Step(work, recipe, device), work.flops()
-    measure.skip_if_held_up(step.gradients, flops.hardware, recipe, ceilings)
+    measure.skip_if_held_up(step.gradients)
 
     def examine() -> Examined:
         return assert_it_learns(step), counted_work(Step(work, recipe, device), flops.hardware)
@@ -172,12 +172,10 @@ def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_accumulation(
-    model: str, device: torch.device, sizing: Any, pace: str, ceilings: Ceilings, measure: Measure
-) -> None:
+def test_accumulation(model: str, device: torch.device, sizing: Any, pace: str, measure: Measure) -> None:
     work = workload(model, device, sizing.fitting)
     step = Step(work, "fp32", device, micro_batches=MICRO_BATCHES)
-    measure.skip_if_held_up(step.gradients, work.flops().hardware, "fp32", ceilings)
+    measure.skip_if_held_up(step.gradients)
 
     def examine() -> Examined:
         whole, parts = (Step(smaller(work), "fp32", device, micro_batches=n) for n in (1, 2))
@@ -189,7 +187,7 @@ def test_accumulation(
     if measure.brief:
         step_s(measure, step, examined)
         return  # the gate compares times
-    ratio = time_ratio(step, Step(work, "fp32", device), device, PAIRS[pace], measure.progress)
+    ratio = time_ratio(step, Step(work, "fp32", device), device, PAIRS[pace], measure)
     seconds = step_s(measure, step, examined)
     measure.declare(micro_batches=MICRO_BATCHES, time_ratio=ratio, tokens_per_s=work.tokens / seconds)
 
@@ -208,7 +206,7 @@ def test_checkpointing(
     work = workload(model, device, sizing.fitting)
     plain, spared = (work.flops(every) for every in (0, every))
     steps = {every: Step(work, "fp32", device, checkpoint_every=every) for every in (0, every)}
-    measure.skip_if_held_up(steps[every].gradients, spared.hardware, "fp32", ceilings)
+    measure.skip_if_held_up(steps[every].gradients)
 
     def examine() -> Examined:
         for one, other in zip(steps[0].gradients(), steps[every].gradients(), strict=True):
@@ -226,7 +224,7 @@ def test_checkpointing(
         step_s(measure, steps[every], examined)
         return  # the gate compares times
     foreseen = {every: predicted_held_bytes(step) for every, step in steps.items()}
-    ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace], measure.progress)
+    ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace], measure)
     seconds = step_s(measure, steps[every], examined)
     measure.declare(
         checkpoint_every=every,
@@ -299,7 +297,7 @@ def predicted_held_bytes(step: Step) -> int:
     return memory.phases["forward"].live_bytes - memory.phases["built"].live_bytes
 
 
-def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, progress: Callable[..., None]) -> float:
+def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, measure: Measure) -> float:
     """How many times as long one step takes as another: the median over pairs, their order alternating."""
     timer = measured.clock(device)
 
@@ -308,11 +306,13 @@ def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, progres
         step()
         return timer() - start
 
+    measure.skip_if_late()
     slow(), fast()
     ratios = []
     for slow_s, fast_s in islice(alternating(lambda: seconds(slow), lambda: seconds(fast)), pairs):
         ratios.append(slow_s / fast_s)
-        progress(f"{len(ratios)} of {pairs} pairs with the plain step")
+        measure.progress(f"{len(ratios)} of {pairs} pairs with the plain step")
+        measure.skip_if_late()
     return median(ratios)
 
 

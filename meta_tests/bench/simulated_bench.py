@@ -284,7 +284,7 @@ def checkpointing(bench: Bench) -> None:
 
 
 def accumulation(bench: Bench) -> None:
-    test_training.test_accumulation("deep-linear", CPU, Sizing(CPU), "quick", bench.ceilings, bench.measure())
+    test_training.test_accumulation("deep-linear", CPU, Sizing(CPU), "quick", bench.measure())
 
 
 def token_file(bench: Bench, dtype: str) -> Path:
@@ -308,8 +308,7 @@ def batches(bench: Bench) -> None:
 
 def training_loop(bench: Bench) -> None:
     test_data.test_training_loop(
-        0, CPU, Sizing(CPU), "quick", partial(token_file, bench), bench.ceilings, partial(loader, bench),
-        bench.measure(),
+        0, CPU, Sizing(CPU), "quick", partial(token_file, bench), partial(loader, bench), bench.measure(),
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def test_nothing_is_searched_and_what_ran_before_is_not_skipped(
     monkeypatch.setattr(Ceilings, "found", lambda *_: pytest.fail("a ceiling was searched"))
     ceilings = Ceilings(CPU, PACES["quick"])
     brief(examined).skip_if_longer(1e3, "fp32", ceilings)
-    brief(examined).skip_if_held_up(lambda: pytest.fail("a call, for nothing"), 1e3, "fp32", ceilings)
+    brief(examined).skip_if_held_up(lambda: pytest.fail("a call, for nothing"))
     if examined:
         brief(examined).skip_if_longer(1e18, "fp32", ceilings)
     else:
