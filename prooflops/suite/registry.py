@@ -110,8 +110,11 @@ class Registry:
         """The claim ids that `words` name: each word is an id or a topic; any other is refused."""
         ids: set[str] = set()
         for word in words:
-            validated_choice("--claim", word, [*self.topics, *self.claims])
-            ids.update(claim.id for claim in self.claims.values() if word in (claim.id, claim.topic))
+            topic = word.partition(".")[0]
+            if topic not in self.topics:
+                validated_choice("the topic of --claim", word, self.topics)
+            of_topic = [claim.id for claim in self.claims.values() if claim.topic == topic]
+            ids.update(of_topic if word == topic else [validated_choice("--claim", word, of_topic)])
         return frozenset(ids)
 
     def describe(self, claim_id: str) -> str:

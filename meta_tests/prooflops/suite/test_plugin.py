@@ -177,7 +177,8 @@ def test_a_known_failure_does_not_redden_the_run_and_one_that_now_holds_is_repor
 WRONG_USAGE: dict[str, tuple[str, ...]] = {
     "--device abacus": ("--device abacus", "valid here: cpu"),
     "--device cuda:99": ("--device cuda:99: this machine has no such device", "valid here: cpu"),
-    "--claim demo.hold": ("--claim", "demo.holds", "did you mean"),
+    "--claim demo.hold": ("--claim must be one of demo.holds, got 'demo.hold'; did you mean 'demo.holds'?",),
+    "--claim dem": ("the topic of --claim must be one of demo, got 'dem'; did you mean 'demo'?",),
     "--quick --thorough": ("exclude each other",),
     "--peak bf16": ("--peak bf16: should be DTYPE=FLOP_PER_S, such as bf16=989e12",),
     "--peak bf61=1e12": ("--peak must be one of fp64, fp32, tf32, bf16", "got 'bf61'"),
