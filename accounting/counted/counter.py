@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ from accounting.counted.tensors import NotStridedError, bytes_of, tensors_in
 COMPLEX_FACTOR = 4
 
 PAIRS = ("full", "causal")
+# The first checkpoint or optimizer imports torch._dynamo, which then multiplies tensors. Where modes have this, their first
+# operator imports it, unseen by them.
+IMPORTS_DYNAMO_UNSEEN = hasattr(TorchDispatchMode, "_should_skip_dynamo")
 
 
 @contextmanager
@@ -78,6 +82,8 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     masks = UnfusedMasks() if validated_choice("pairs", pairs, PAIRS) == "causal" else None
     modules = RunningModules()
     counter = _Counter(modules, masks)
+    if not IMPORTS_DYNAMO_UNSEEN:
+        importlib.import_module("torch._dynamo")
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
         if masks is not None:
