@@ -38,7 +38,8 @@ def perturbed_cells(row: Format | IntegerFormat | BlockFormat) -> Iterator[tuple
         if field.name == "specials":
             others = ["ieee", "fn", "fnuz", "all_finite"]
         elif field.name == "torch_name":
-            others = [None, *(other.torch_name for other in FORMATS.values())]
+            # A dtype that this torch has not cannot be compared with.
+            others = [None, *(other.torch_name for other in FORMATS.values() if hasattr(torch, str(other.torch_name)))]
         elif field.name in ("element", "scale", "tensor_scale"):
             others = [*(other for other in FORMATS.values() if isinstance(other, Format) and other.bits <= 32)]
             others += [None] if field.name == "tensor_scale" else []

@@ -186,8 +186,12 @@ MASKS: dict[str, Callable[..., Tensor]] = {
     "all": lambda b, h, i, j: j >= 0,
 }
 OTHERS = sorted({*MASKS} - {"window"})
+sees_flex = pytest.mark.skipif(
+    torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators"
+)
 
 
+@sees_flex
 @pytest.mark.parametrize("name", ["window", *(pytest.param(name, marks=pytest.mark.prove) for name in OTHERS)])
 def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, length = flex(), len(DOCUMENTS)
@@ -214,6 +218,7 @@ def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(name: str, monk
     assert count.total == full, f"{count.total}, but all pairs cost {full} [{name}]"
 
 
+@sees_flex
 def test_flex_attention_without_a_mask_is_counted_in_full() -> None:
     module, operands = flex(), [torch.randn(1, 2, 40, 16)] * 3
     with warnings.catch_warnings(), counted.flops(pairs="causal") as count:
@@ -224,7 +229,7 @@ def test_flex_attention_without_a_mask_is_counted_in_full() -> None:
     assert count.total == 2 * attention_flops(Attention(1, 2, 40, 16)), f"{count}, though keys end within a block"
 
 
-@pytest.mark.skipif(torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators")
+@sees_flex
 def test_flex_attention_reads_the_whole_of_queries_and_keys() -> None:
     thin, wide, value = (torch.randn(1, 2, 40, width) for width in (16, 48, 16))
     with warnings.catch_warnings():

@@ -19,6 +19,9 @@ from accounting.models import GPT2_SMALL, LLAMA3_8B
 from accounting.predicted.fake_cuda import can_fake_cuda
 from meta_tests.accounting.predicted.predicting import OPTIMIZERS, built, few, nets
 
+has_fused_norm = pytest.mark.skipif(
+    not hasattr(torch.ops.aten, "_fused_rms_norm_backward"), reason="this torch has no fused RMSNorm"
+)
 FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()  # a torch for the CPU alone never fakes one
 pytestmark = pytest.mark.skipif(FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself")
 
@@ -171,7 +174,7 @@ def phases_of(function, instrument, device, dtype=torch.bfloat16, **trained):
         lambda x, weight: functional.dropout(x, 1.0),
         lambda x, weight: functional.dropout(x, 0.1, training=False),
         lambda x, weight: functional.dropout(x[:0], 0.1),
-        lambda x, weight: functional.rms_norm(x, (10,), weight),
+        pytest.param(lambda x, weight: functional.rms_norm(x, (10,), weight), marks=has_fused_norm),
     ],
     ids=["dropout of none", "of all", "outside training", "of no rows", "rms_norm of wider weights"],
 )
@@ -185,7 +188,7 @@ def test_dropout_keeps_a_mask_of_bools():
     assert kept["out"][0] == kept["given"][0] + 2000 + 1000
 
 
-@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm_backward"), reason="this torch has no fused RMSNorm")
+@has_fused_norm
 @pytest.mark.parametrize("trained", [{}, {"x": False}, {"weight": False}], ids=str)
 def test_rms_norm_keeps_its_input_and_a_root_per_row_and_makes_the_gradients_that_are_wanted(trained):
     def norm(x, weight):
