@@ -25,8 +25,8 @@ from accounting.counted.tensors import NotStridedError, bytes_of, tensors_in
 COMPLEX_FACTOR = 4
 
 PAIRS = ("full", "causal")
-# The first checkpoint or optimizer imports torch._dynamo, which then multiplies tensors. Where modes have this, their first
-# operator imports it, unseen by them.
+# The first checkpoint or optimizer imports torch._dynamo, which then multiplies tensors. Where modes have this, their
+# first operator imports it, unseen by them.
 IMPORTS_DYNAMO_UNSEEN = hasattr(TorchDispatchMode, "_should_skip_dynamo")
 
 
