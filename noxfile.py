@@ -41,7 +41,7 @@ def gate_oldest(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS)
-@nox.parametrize("torch", ["2.13.*", "2.11.*"], ids=["torch-2.13", "torch-2.11"])
+@nox.parametrize("torch", ["2.15.*", "2.13.*", "2.11.*"], ids=["torch-2.15", "torch-2.13", "torch-2.11"])
 def suite(session: nox.Session, torch: str) -> None:
     """The claims with the newest packages, and with the torch of images for GPUs: `nox -s "suite-3.12(torch-2.11)"`.
 

@@ -71,7 +71,8 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     its compiled form would fuse or recompute is not known here. Blocks may be nested; each counts all that happens
     within it.
 
-    Raises ValueError for another convention of `pairs`.
+    Raises ValueError for another convention of `pairs`; NotImplementedError for FlexAttention on torch 2.6, which hands
+    it to no mode.
 
     >>> layer = torch.nn.Linear(3, 4, bias=False)
     >>> with flops() as count:
