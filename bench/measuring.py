@@ -42,7 +42,6 @@ LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the t
 LEAST_WAITED_SHARE = 0.5
 HELD_UP = 3.0  # times the longest call: undisturbed, a step of small operators takes up to 3 times as at the ceiling
 TRIALS_OF_BEING_HELD_UP = 3
-CALLS = 30  # of what is measured, in one benchmark, before its rounds and in them
 TRIALS_OF_WAITING = 5
 
 Looked = TypeVar("Looked")
@@ -107,21 +106,21 @@ class Measure:
         self._pace.skip_if_longer(flops / ceilings.flop_per_s(dtype))
 
     def skip_if_held_up(self, function: Callable[[], object]) -> None:
-        """Skips where a call takes `HELD_UP` times as long as it may: what follows calls it some 30 times.
+        """Skips where a call takes `HELD_UP` times as long as it may: what follows calls it 30 times and more.
 
         Threads that wait for one another after each operator take 20 to 40 times as long beside as many busy
         processes. The ceiling does not tell: beside them it was found a hundred times too low.
         """
         self._began = perf_counter()
         limit_s = HELD_UP * self._pace.longest_call_s
-        # The median: a first call imports and allocates, and a single one that has luck says little of the next 30.
+        # The median: a first call imports and allocates, and a single one that has luck says little of the next.
         seconds = median(self._call_s(function, None)[0] for _ in range(TRIALS_OF_BEING_HELD_UP))
         if seconds > limit_s:
             pytest.skip(f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work hold it up?")
 
     def skip_if_late(self) -> None:
-        """Skips where what `skip_if_held_up` let pass has since taken longer than so many such calls."""
-        seconds, limit_s = perf_counter() - self._began, CALLS * HELD_UP * self._pace.longest_call_s
+        """Skips where what `skip_if_held_up` let pass has since taken longer than a benchmark may."""
+        seconds, limit_s = perf_counter() - self._began, self._pace.longest_s
         if seconds > limit_s:
             pytest.skip(f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work hold it up?")
 

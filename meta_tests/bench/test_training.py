@@ -19,6 +19,7 @@ from bench.test_training import (
     predicted_held_bytes,
     record_rates,
     step_memory,
+    time_ratio,
 )
 from bench.training import ON_ACCELERATOR, Step, Workload
 
@@ -155,3 +156,21 @@ def test_the_parts_of_a_step_are_timed_in_their_order() -> None:
     step = Step(WORK["deep-linear"], "fp32", CPU)
     readings = iter([0.0, 1.0, 3.0, 7.0] * 3)
     assert step.part_times_s(lambda: next(readings), 3) == {"forward": 1.0, "backward": 2.0, "optimizer": 4.0}
+
+
+@pytest.mark.parametrize(("late_at", "pairs"), [(1, 0), (3, 2), (9, 4)])
+def test_pairs_of_steps_end_where_they_are_late(late_at: int, pairs: int) -> None:
+    looks, said, step = [0], list[str](), Step(WORK["deep-linear"], "fp32", CPU)
+
+    def skip_if_late() -> None:
+        looks[0] += 1
+        if looks[0] == late_at:
+            pytest.skip("late")
+
+    measure = SimpleNamespace(progress=said.append, skip_if_late=skip_if_late)
+    try:
+        time_ratio(step, step, CPU, 4, measure)  # type: ignore[arg-type]
+        assert late_at > 5
+    except pytest.skip.Exception:
+        assert late_at <= 5
+    assert len(said) == pairs, said
