@@ -218,8 +218,10 @@ class Replicates:
             call = calls.get(bench["fullname"], {})
             if why := slow_core(call.get("stretch_s"), fastest_s):
                 extra = bench.setdefault("extra_info", {})
-                slow = {"contended": True, "why": why, "slowness": call["stretch_s"] / fastest_s}
-                extra["contention"] = {**(extra.get("contention") or {}), **slow}
+                seen = extra.get("contention") or {}
+                signs = "; ".join(filter(None, [seen.get("why"), why]))
+                slow = {"contended": True, "why": signs, "slowness": call["stretch_s"] / fastest_s}
+                extra["contention"] = seen | slow
 
     def _process(self, side: Side, targets: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
         """The exit code; None where it took too long."""
