@@ -3,8 +3,8 @@
 A mutant is one change to one module: a comparison, an operator, a number, a default, a cell of a table, an argument
 left out, two exchanged, a call left out. A sample of each module is drawn by a seed. Each mutant is judged by those
 tests of its module that need no conftest.py, which takes a tenth of the time, the short ones first, then by all of
-them, then by the files of tests that name what was changed. Those that no test can notice stand in
-`recorded/equivalent_mutants.txt`, each with the reason. `--record` keeps the counts of each module in
+them, then by the files of tests that name what was changed and by those beside its own. Those that no test can notice
+stand in `recorded/equivalent_mutants.txt`, each with the reason. `--record` keeps the counts of each module in
 `recorded/mutants.txt`.
 """
 
@@ -92,7 +92,7 @@ def own_tests(file: str) -> list[str]:
 
 
 def other_tests(mutant: Mutant) -> list[str]:
-    """The files of tests that name what was changed, the shortest first."""
+    """The files of tests that name what was changed, then those beside the module's own, the shortest first."""
     names = [name.lstrip("_") for name in mutant.scope.split(".") if len(name) > 3]
     module = mutant.file.removesuffix(".py").replace("/", ".")
     imports = rf"{module}\b|from {module.rpartition('.')[0]} import [^\n]*\b{Path(mutant.file).stem}\b"
@@ -100,7 +100,10 @@ def other_tests(mutant: Mutant) -> list[str]:
     own = own_tests(mutant.file)
     naming = [file for file, text in texts().items() if pattern.search(text) and file not in own]
     naming = [file for file in naming if "test_mutants" not in file and "test_faults" not in file]
-    return sorted(naming, key=lambda file: (Path(file).parts[1] != Path(mutant.file).parts[0], len(texts()[file])))
+    naming.sort(key=lambda file: (Path(file).parts[1] != Path(mutant.file).parts[0], len(texts()[file])))
+    folder = str(Path(own[0]).parent)  # a package is tested by its public names, which need not name what was changed
+    beside = [file for file in texts() if file.startswith(f"{folder}/test_") and file not in own + naming[:OTHER_FILES]]
+    return naming[:OTHER_FILES] + sorted(beside, key=lambda file: len(texts()[file]))
 
 
 class Copy:
@@ -174,7 +177,7 @@ def judge(mutant: Mutant, copy: Copy, limit_s: float, wide: bool, quick: Sequenc
         for options in (*quick, WHOLE):
             if copy.pytest(own, limit_s, options)[0] not in GREEN:
                 return own[0]
-        for other in other_tests(mutant)[:OTHER_FILES] if wide else ():
+        for other in other_tests(mutant) if wide else ():
             if copy.pytest([other], 120)[0] not in GREEN:
                 return other
         return ""
