@@ -306,6 +306,13 @@ def test_a_wrong_operator_formula_is_not_noticed(monkeypatch: pytest.MonkeyPatch
     assert count.total == 7, f"{count}, but the formula of an operator is not checked by counting"
 
 
+def test_what_is_not_counted_itself_gets_all_its_arguments() -> None:
+    with counted.flops(), torch.inference_mode():
+        empty = torch.empty_like(torch.ones(3), dtype=torch.int8)
+        norm = torch.linalg.norm(torch.ones(3), dtype=torch.float64)  # a name for other operators
+    assert (empty.dtype, norm.dtype) == (torch.int8, torch.float64)
+
+
 def test_what_was_counted_within_an_error_is_kept_and_the_next_count_is_right() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), counted.flops() as count:
         a @ b @ b

@@ -70,6 +70,20 @@ def test_a_formula_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch) ->
     assert not count.unknown, f"{count.unknown} should be known"
 
 
+def test_a_product_of_complex_numbers_may_have_a_real_result_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    @torch.library.custom_op("prooflops_meta_tests::gram_and_lengths", mutates_args=())
+    def gram_and_lengths(rows: Tensor) -> tuple[Tensor, Tensor]:
+        return rows @ rows.mH, rows.abs()
+
+    monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
+    monkeypatch.setattr(plans, "OPERATORS", operators.OPERATORS)
+    monkeypatch.setattr(plans, "PLANS", {})
+    operators.operator("prooflops_meta_tests.gram_and_lengths")(lambda out, rows: 2 * len(rows) * rows.numel())
+    rows = torch.ones(3, 4, dtype=torch.complex64)
+    count = flops_of(lambda: gram_and_lengths(rows))
+    assert count.total == define.multiply_adds(rows, rows.mH), f"{count}, but a complex product costs four real ones"
+
+
 def test_the_form_of_an_operator_in_place_costs_what_the_other_does() -> None:
     for name in ("addmv", "addmm", "_fused_adam", "index_add"):
         plain, in_place = (plans.plan_of(getattr(torch.ops.aten, each).default) for each in (name, f"{name}_"))

@@ -20,6 +20,7 @@ def fused_optimizer_step() -> None:
 
 a, b, wide = torch.randn(3, 4), torch.randn(4, 5), torch.randn(6, 10)
 byte = torch.ones(32, 32, dtype=torch.int8)
+heads, mask = torch.randn(1, 1, 9, 4), torch.zeros(9, 9)
 column, half, rows = wide[:, :1], wide.to(torch.bfloat16), torch.tensor([0, 0, 5, 2])
 
 # What is called; the bytes it reads, and those it writes.
@@ -48,6 +49,12 @@ MOVED: dict[str, tuple[Callable[[], object], int, int]] = {
     "nothing at all": (lambda: torch.add(torch.empty(0, 3), 1.0), 0, 0),
     "rows of a table": (lambda: F.embedding(rows, wide), 32 + 160, 160),
     "elements taken from a table": (lambda: wide.take(rows), 32 + 16, 16),
+    # Queries, keys, values and the mask; the result, and the logarithm of each row's sum.
+    "a mask given by its name": (
+        lambda: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(heads, heads, heads, attn_mask=mask),
+        3 * 144 + 324,
+        144 + 36,
+    ),
     "a list of tensors joined": (lambda: torch.cat([wide, column], dim=1), 240 + 24, 264),
     # The state is created by two zeros_like and a scalar; the count of steps is read, and updated beforehand.
     "a fused optimizer's first step": (fused_optimizer_step, 152 * 4 + 4 * 2, 152 * (2 + 3) + 4 * 2),
