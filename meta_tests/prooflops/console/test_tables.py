@@ -2,7 +2,16 @@
 
 import pytest
 
-from prooflops.console.tables import aligned, binary, engineering, fitted, markdown_table, share, write_coloured
+from prooflops.console.tables import (
+    Wrapper,
+    aligned,
+    binary,
+    engineering,
+    fitted,
+    markdown_table,
+    share,
+    write_coloured,
+)
 
 
 @pytest.mark.parametrize(
@@ -111,3 +120,9 @@ def test_a_line_has_the_colour_of_the_verdict_it_names(line: str, colour: str | 
     written: list[tuple[str, dict[str, bool]]] = []
     write_coloured(Terminal(), [line])  # type: ignore[arg-type]
     assert written == [(line, {colour: True} if colour else {})]
+
+
+def test_a_name_is_broken_after_a_mark_before_a_word_and_not_before_a_number() -> None:
+    assert Wrapper(width=8).wrap("layer1.down matmul[bf16 v-12.5") == ["layer1.", "down", "matmul[", "bf16", "v-12.5"]
+    assert Wrapper.longest("layer1.downsample v-12.5") == len("downsample")
+    assert Wrapper.longest("") == 0
