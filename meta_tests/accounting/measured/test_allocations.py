@@ -3,6 +3,7 @@
 import gc
 import threading
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,19 @@ def test_a_session_that_lost_a_mark_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(allocations, "_split_at_marks", lambda trace: split(trace)[1:])
     with pytest.raises(RuntimeError, match="another profiler ran inside"), measured.memory():
         pass
+
+
+def test_a_name_in_the_profilers_trace_that_is_no_text_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    export = allocations.profile.export_chrome_trace
+
+    def and_misspell(session: Any, path: str) -> None:
+        export(session, path)
+        Path(path).write_bytes(Path(path).read_bytes().replace(b"aten::empty", b"aten::empt\xff"))
+
+    monkeypatch.setattr(allocations.profile, "export_chrome_trace", and_misspell)
+    with measured.memory() as held:
+        kept = torch.empty(25)
+    assert held.live_bytes == kept.nbytes
 
 
 def test_fake_tensors_are_refused() -> None:

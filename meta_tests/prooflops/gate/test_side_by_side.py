@@ -12,7 +12,7 @@ import pytest
 from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, worktrees
 from meta_tests.prooflops.gate.without_processes import FINGERPRINT, A, B, C, Processes, Times, measurement
 from prooflops.gate.measurement import Measurement
-from prooflops.gate.process_plan import FIRST, MOST_S, paces
+from prooflops.gate.process_plan import FIRST, MOST_S, USUAL_S, paces
 from prooflops.gate.processes import ReplicateFailed, Side
 from prooflops.gate.side_by_side import SideBySide
 from prooflops.history import records
@@ -150,6 +150,20 @@ def test_what_is_noisy_takes_no_longer_together_than_a_process_takes_besides(tmp
     for noisy, each_s in ((20, 0.1), (50, 0.04)):  # the start of these processes takes 2 s
         look(dict.fromkeys(list(times)[:noisy], 0.5), 3)
         assert pairs.paces["test_b.py::test_0"]["max_time"] == pytest.approx(each_s), noisy
+
+
+def test_the_pairs_after_the_first_fit_into_what_the_budget_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {f"test_b.py::test_{number}": 1e-3 for number in range(50)}
+    pairs, processes, found = beside(tmp_path, lambda _: times)
+    processes.call_s = dict.fromkeys(times, USUAL_S)
+    first, rule = pairs.pair(list(times)), found.rule(len(times))
+    left_s = 2 * 33 * (2 + 50 * 0.015)  # of 34 pairs at most, each of two processes that take 2 s besides
+    monkeypatch.setattr("prooflops.gate.side_by_side.time.monotonic", lambda: found.begun + 600.0 - left_s)
+    _, look = pairs.plan(*first, times, rule)
+    look(dict.fromkeys(times, 0.0), 3)
+    assert pairs.paces[""]["max_time"] == pytest.approx(0.015)
 
 
 def test_a_benchmark_that_takes_too_long_for_the_budget_is_left_out_with_the_budget_it_needs(tmp_path: Path) -> None:
