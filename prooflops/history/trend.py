@@ -99,7 +99,7 @@ def with_verdicts(found: Sequence[Trend], said: Iterable[tuple[str, str, Mapping
         text = f"{row.get('verdict')} {ratio:.3f}" if isinstance(ratio, float) else str(row.get("verdict"))
         by_name.setdefault(name, []).append((moment, text))
     kept = [
-        tuple(each for each in by_name.get(trend.name, ()) if each[0][:19] >= trend.records[0].moment[:19])
+        tuple(each for each in by_name.get(trend.name, ()) if each[0] >= trend.records[0].moment[:19])
         for trend in found
     ]
     return [replace(trend, verdicts=verdicts) for trend, verdicts in zip(found, kept, strict=True)]

@@ -24,6 +24,7 @@ def group(key: str, *values: float) -> list[Timed]:
         ([1000] * 8, [5096] * 8, "MORE MEMORY"),
         ([1_000_000] * 8, [1_049_999] * 8, None),  # 49 KB more, and less than 5 %
         ([1_000_000] * 8, [1_050_000] * 8, "MORE MEMORY"),
+        ([100_000, 1_000_000] * 4, [1_049_999] * 8, None),  # of what any process held before
         ([*[10_000] * 4, 24_000], [24_000, *[90_000] * 4], None),  # both sides have had 24,000
         ([10_000, 20_000, 11_000] * 2, [30_000, 24_097, 90_000] * 2, "MORE MEMORY"),
         ([0] * 5, [8192] * 5, "MORE MEMORY"),

@@ -51,6 +51,16 @@ def test_what_the_gate_said_is_kept_beside_the_records_and_shown_where_it_ran(tm
     assert row["said"] == "gate: SLOWER 1.104 on 2026-11-01"
 
 
+def test_what_the_gate_said_before_the_first_record_is_left_out() -> None:
+    summaries = [summary(index, 1.0) for index in range(12)]
+    summaries[0] = replace(summaries[0], moment="2026-11-01T00:00:00.900000+00:00")
+    found = trend.trends(summaries)
+    moments = ("2026-10-31T23:59:59.9", "2026-11-01T00:00:00Z", "2026-11-01T00:30:00")
+    said = [(moment, "bench/test_a.py::test_a", {"verdict": "SLOWER"}) for moment in moments]
+    (shown,) = trend.with_verdicts(found, said)
+    assert [moment for moment, _ in shown.verdicts] == [*moments[1:]]
+
+
 def test_a_bar_is_as_high_as_its_share_of_the_range_and_noise_has_none() -> None:
     assert trend.sparkline([9.0, *[1.0] * 23, 2.0]) == "▁" * 23 + "█", "the newest 24 are shown"
     assert (trend.sparkline([1.0, 1.03001]), trend.sparkline([1.0, 1.02999])) == ("▁█", "▁▁")
