@@ -55,7 +55,7 @@ def test_what_the_gate_said_before_the_first_record_is_left_out() -> None:
     summaries = [summary(index, 1.0) for index in range(12)]
     summaries[0] = replace(summaries[0], moment="2026-11-01T00:00:00.900000+00:00")
     found = trend.trends(summaries)
-    moments = ("2026-10-31T23:59:59.9", "2026-11-01T00:00:00Z", "2026-11-01T00:30:00")
+    moments = ("2026-10-31T23:59:59.9", "2026-11-01T00:00:00", "2026-11-01T00:30:00")
     said = [(moment, "bench/test_a.py::test_a", {"verdict": "SLOWER"}) for moment in moments]
     (shown,) = trend.with_verdicts(found, said)
     assert [moment for moment, _ in shown.verdicts] == [*moments[1:]]
