@@ -6,7 +6,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -87,8 +87,7 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
         importlib.import_module("torch._dynamo")
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
-        if masks is not None:
-            stack.enter_context(masks)
+        stack.enter_context(masks or nullcontext())
         stack.enter_context(modules)
         stack.enter_context(counter)
         yield CountedWork(modules.tallies, counter.products)
