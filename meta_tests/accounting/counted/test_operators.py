@@ -51,14 +51,19 @@ def test_every_operator_that_torch_misses_or_gets_wrong_has_a_case() -> None:
 # --- a formula of one's own -------------------------------------------------------------------------------------------
 
 
-def test_a_formula_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    @torch.library.custom_op("prooflops_meta_tests::gram", mutates_args=())
-    def gram(rows: Tensor) -> Tensor:
-        return rows @ rows.mT
-
+@pytest.fixture
+def own_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of operators to which a test may add, without a trace."""
     monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
     monkeypatch.setattr(plans, "OPERATORS", operators.OPERATORS)
     monkeypatch.setattr(plans, "PLANS", {})
+
+
+@pytest.mark.usefixtures("own_formulas")
+def test_a_formula_is_one_decorated_function() -> None:
+    @torch.library.custom_op("prooflops_meta_tests::gram", mutates_args=())
+    def gram(rows: Tensor) -> Tensor:
+        return rows @ rows.mT
 
     @operators.operator("prooflops_meta_tests.gram")
     def gram_flops(out: Tensor, rows: Tensor) -> int:
@@ -70,14 +75,12 @@ def test_a_formula_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch) ->
     assert not count.unknown, f"{count.unknown} should be known"
 
 
-def test_a_product_of_complex_numbers_may_have_a_real_result_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("own_formulas")
+def test_a_product_of_complex_numbers_may_have_a_real_result_besides() -> None:
     @torch.library.custom_op("prooflops_meta_tests::gram_and_lengths", mutates_args=())
     def gram_and_lengths(rows: Tensor) -> tuple[Tensor, Tensor]:
         return rows @ rows.mH, rows.abs()
 
-    monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
-    monkeypatch.setattr(plans, "OPERATORS", operators.OPERATORS)
-    monkeypatch.setattr(plans, "PLANS", {})
     operators.operator("prooflops_meta_tests.gram_and_lengths")(lambda out, rows: 2 * len(rows) * rows.numel())
     rows = torch.ones(3, 4, dtype=torch.complex64)
     count = flops_of(lambda: gram_and_lengths(rows))

@@ -161,6 +161,12 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
     assert fast == {"fullname": A}
     why = "was preempted; this core ran at 50% of its speed"
     assert slow["extra_info"]["contention"] == {"why": why, "contended": True, "slowness": 2.0}
+
+
+def test_a_hash_seed_given_is_kept_and_waiting_is_bounded_by_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = Started(tmp_path, monkeypatch)
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     with Replicates(started.config, limit_s=60, resources=False) as replicates:
         replicates.share_hash_seed()
