@@ -101,9 +101,10 @@ def other_tests(mutant: Mutant) -> list[str]:
     naming = [file for file, text in texts().items() if pattern.search(text) and file not in own]
     naming = [file for file in naming if "test_mutants" not in file and "test_faults" not in file]
     naming.sort(key=lambda file: (Path(file).parts[1] != Path(mutant.file).parts[0], len(texts()[file])))
+    del naming[OTHER_FILES:]
     folder = str(Path(own[0]).parent)  # a package is tested by its public names, which need not name what was changed
-    beside = [file for file in texts() if file.startswith(f"{folder}/test_") and file not in own + naming[:OTHER_FILES]]
-    return naming[:OTHER_FILES] + sorted(beside, key=lambda file: len(texts()[file]))
+    beside = [file for file in texts() if file.startswith(f"{folder}/test_") and file not in own + naming]
+    return naming + sorted(beside, key=lambda file: len(texts()[file]))
 
 
 class Copy:
