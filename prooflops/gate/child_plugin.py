@@ -231,7 +231,7 @@ def modules() -> dict[str, str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
-    task = json.loads(os.environ.pop(TASK))  # not for what the tests start
+    task = json.loads(Path(os.environ.pop(TASK)).read_text(encoding="utf-8"))  # not for what the tests start
     for name, value in task.pop("restore").items():
         if value is None:
             del os.environ[name]

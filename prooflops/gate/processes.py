@@ -182,6 +182,7 @@ class Replicates:
         self._count += 1
         stem = self.folder / f"{self._count:04d}"
         path, output = stem.with_suffix(".json"), stem.with_suffix(".txt")
+        told = stem.with_suffix(".task")
         task: dict[str, object] = {
             "ids": None if ids is None else list(ids),
             "benchmarks_only": benchmarks_only,
@@ -195,7 +196,8 @@ class Replicates:
         variables = self._of_python()
         # Neither settings of the machine, nor for what the tests start.
         task["restore"] = {name: os.environ.get(name) for name in variables}
-        variables |= {TASK: json.dumps(task), RECORD: str(path)}
+        told.write_text(json.dumps(task), encoding="utf-8")  # no variable is as long as the ids of 2,000 benchmarks
+        variables |= {TASK: str(told), RECORD: str(path)}
         code = self._process(side, targets, variables, output)
         wall_s = time.monotonic() - began
         record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -167,7 +167,7 @@ def test_one_file_has_what_comparing_needs_with_the_plugin_and_without(
     with Replicates(config(tmp_path), limit_s=60) as replicates:
         done = replicates.run(side, ["test_it.py"], ["test_it.py::test_timed"])
         left = [path.name for path in replicates.folder.iterdir() if path.name.startswith("0001")]
-    assert sorted(left) == ["0001.json", "0001.txt"]
+    assert sorted(left) == ["0001.json", "0001.task", "0001.txt"]
     assert (done.fingerprint is None) == plugin.startswith("no:")
     (benchmark,) = done.record["benchmarks"]
     assert (benchmark["fullname"], benchmark["extra_info"]["flops"]) == ("test_it.py::test_timed", 7)

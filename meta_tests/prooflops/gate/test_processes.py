@@ -109,6 +109,10 @@ class Started:
             line.split("=", 1) for line in (self.side.root / "variables").read_text().splitlines() if "=" in line
         )
 
+    def task(self) -> dict[str, Any]:
+        task: dict[str, Any] = json.loads(Path(self.variables()["PROOFLOPS_GATE_TASK"]).read_text())
+        return task
+
 
 def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = Started(tmp_path, monkeypatch)
@@ -134,7 +138,7 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
         assert given["PYTHONPATH"] == os.pathsep.join(
             [str(folder / "plugins"), str(there / "src"), str(there), str(there / "lib"), "/elsewhere"]
         )
-        assert json.loads(given["PROOFLOPS_GATE_TASK"]) == {
+        assert started.task() == {
             "ids": [A], "benchmarks_only": True, "paces": {"": {"max_time": 1}}, "examined": [B], "measured": MEMORY,
             "fastest_s": None, "patience_s": PATIENCE_S, "restore": {},
         }  # fmt: skip
@@ -142,16 +146,16 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
         replicates.share_hash_seed()
         replicates.run(started.side, ["test_b.py"], None, benchmarks_only=False)
         assert started.words()[9:11] == ["-c", str(there / "pytest.ini")]
-        task = json.loads(started.variables()["PROOFLOPS_GATE_TASK"])
+        task = started.task()
         assert (task["ids"], task["benchmarks_only"], task["fastest_s"]) == (None, False, 1e-5)
         assert task["restore"] == {"PYTHONHASHSEED": None}
         assert 0 < int(started.variables()["PYTHONHASHSEED"]) < 2**32
         assert [path.name for path in sorted(folder.iterdir())] == [
-            "0001.json", "0001.txt", "0002.json", "0002.txt", "owner", "plugins",
+            "0001.json", "0001.task", "0001.txt", "0002.json", "0002.task", "0002.txt", "owner", "plugins",
         ]  # fmt: skip
         for _ in range(4):
             replicates.run(started.side, ["test_b.py"], None)
-        assert json.loads(started.variables()["PROOFLOPS_GATE_TASK"])["measured"] == INSTRUCTIONS
+        assert started.task()["measured"] == INSTRUCTIONS
     assert not folder.exists()
     assert (done.side, done.side.fresh) == (started.side, False)
     assert (done.prefix, done.modules, done.reports) == ("/usr", {"work": "work.py"}, [{"nodeid": A}])
@@ -163,6 +167,14 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
     assert slow["extra_info"]["contention"] == {"why": why, "contended": True, "slowness": 2.0}
 
 
+def test_a_suite_of_thousands_is_asked_for_by_its_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Started(tmp_path, monkeypatch)
+    ids = [f"test_b.py::test_one_of_many_with_a_long_name_{number:0100}" for number in range(2000)]
+    with Replicates(started.config, limit_s=60) as replicates:
+        replicates.run(started.side, ["test_b.py"], ids)  # Linux allows a variable 128 KiB
+        assert started.task()["ids"] == ids
+
+
 def test_a_hash_seed_given_is_kept_and_waiting_is_bounded_by_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +183,7 @@ def test_a_hash_seed_given_is_kept_and_waiting_is_bounded_by_the_work(
     with Replicates(started.config, limit_s=60, resources=False) as replicates:
         replicates.share_hash_seed()
         done = replicates.run(started.side, [], None)
-        assert json.loads(started.variables()["PROOFLOPS_GATE_TASK"])["measured"] == ""
+        assert started.task()["measured"] == ""
         assert started.variables()["PYTHONHASHSEED"] == "7"
         assert replicates._patience_s == 2 * done.wall_s
         started.will({**ENDED, "was_fast": False}, "exit 5")
