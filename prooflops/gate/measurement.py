@@ -101,7 +101,7 @@ class Measurement:
         rule: decisions.ReplicateRule,
         *,
         given_up: Mapping[str, str] | None = None,
-        look: process_plan.Look = lambda noise, to_go: None,
+        look: process_plan.Look = lambda effects, to_go: None,
     ) -> None:
         """Takes replicates until every benchmark of both sides is decided, and sets the rows, of all benchmarks."""
         shared = {name: group for name, group in stored.items() if name in first}

@@ -33,7 +33,7 @@ class Pacing:
         say: Callable[[str, int, int], None],
         *,
         given_up: Collection[str] = (),
-        look: Look = lambda noise, to_go: None,
+        look: Look = lambda effects, to_go: None,
     ) -> None:
         self.sides = {name: (list(group), list[Timed]()) for name, group in stored.items()}
         self.rule, self.deadline = rule, deadline
@@ -81,13 +81,8 @@ class Pacing:
             if name not in self._given_up and self._tries[name] < 4 * max(count, 8)
         }
         if wanted:
-            least = self.rule.plan.looks[0]  # what fewer pairs say of the noise is no reason to spend time
-            noise = {
-                row.name: row.effect.noise if row.effect.pairs >= least else math.inf
-                for row in rows
-                if row.effect and row.name in wanted
-            }
-            self._look(noise, max(count - len(self.sides[name][1]) for name, count in wanted.items()))
+            effects = {row.name: row.effect for row in rows if row.effect and row.name in wanted}
+            self._look(effects, max(count - len(self.sides[name][1]) for name, count in wanted.items()))
         return wanted
 
     def _add(self, pairs: Mapping[str, Pair], asked: Iterable[str]) -> None:

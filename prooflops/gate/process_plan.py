@@ -7,21 +7,25 @@ what a round takes, and what a process takes besides: the rest is planned from t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prooflops.console.progress import minutes
 from prooflops.gate.processes import Replicate
+from prooflops.statistics.effects import Effect
 from prooflops.statistics.plan import Plan
 
 Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of every other one
-Look = Callable[[Mapping[str, float], int], None]  # told the noise of the open benchmarks, and the pairs to go
+Look = Callable[[Mapping[str, Effect], int], None]  # told what the open benchmarks did, and the pairs to go
 
-LEAST_S, USUAL_S, MOST_S = 0.01, 0.02, 0.2  # of a benchmark and process; USUAL_S where there are many
+LEAST_S, USUAL_S, MOST_S = 0.005, 0.01, 0.2  # of a benchmark and process; USUAL_S where there are many
+SHARE = 0.5  # of what a process takes besides
 ROUNDS = 3
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 NOISY = 0.02  # standard deviation of a pair's log ratio, from which on a benchmark gets more time
+PLAIN = 10  # times as large as that: a change that needs no more than the least time
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,12 @@ class ProcessPlan:
         return min(max((left_s / (2 * max(pairs, 1)) - least_s) / max(paced, 1), LEAST_S), most_s)
 
     def usual_s(self, names: Sequence[str]) -> float:
-        """The time of each of these benchmarks that takes as long together as what a process takes besides.
+        """The time of each of these benchmarks that takes together this SHARE of what a process takes besides.
 
         Less would save little of a process, and leave the fastest of fewer rounds.
         """
         paced = sum(self.costs[name].paced for name in names)
-        return min(max(self.besides_s / max(paced, 1), USUAL_S), MOST_S)
+        return min(max(SHARE * self.besides_s / max(paced, 1), USUAL_S), MOST_S)
 
     def process_s(self, names: Sequence[str], each_s: float) -> float:
         """How long a process with these benchmarks takes."""
@@ -112,7 +116,8 @@ def plan_of(
     """The plan that follows from a first pair. `rounds_s`: the fastest round of each benchmark that both sides have."""
     calls = [{name: float(call["seconds"]) for name, call in side.calls.items()} for side in (before, after)]
     once_s = [sum(float(call["once_s"]) for call in side.calls.values()) for side in (before, after)]
-    besides_s = max(
+    # The less of the two: a side that has just been checked out compiles its modules once.
+    besides_s = min(
         side.wall_s - sum(each.values()) - once for side, each, once in zip((before, after), calls, once_s, strict=True)
     )
     costs = {
@@ -128,6 +133,22 @@ def plan_of(
     last = len(looks) - 1
     decides = 0.5 ** looks[-1] <= max(plan.level(last), plan.miss_level(last))
     return ProcessPlan(costs, max(besides_s, 0.0), looks[0], most, budget_s, decides)
+
+
+def is_plain(effect: Effect) -> bool:
+    """Whether every pair shows a change, and one so far out of the noise that few rounds will do.
+
+    >>> from prooflops.statistics.effects import paired
+    >>> [is_plain(paired([1.0] * 3, after, level=0.01)) for after in ([2.0, 2.1, 2.05], [0.5, 0.49, 0.48], [1.0] * 3)]
+    [True, True, False]
+    """
+    every = min(effect.p_slower, effect.p_faster) <= 0.5**effect.pairs
+    return every and abs(math.log(effect.ratio)) > PLAIN * effect.noise
+
+
+def is_noisy(effect: Effect, least_pairs: int) -> bool:
+    """Whether more time could decide sooner. What fewer pairs than the first look's say of the noise is no reason."""
+    return effect.pairs >= least_pairs and NOISY < effect.noise < math.inf and not is_plain(effect)
 
 
 def paces(usual_s: float, own_s: Mapping[str, float]) -> Paces:

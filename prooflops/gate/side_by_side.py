@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from prooflops.gate.measurement import Measurement
 from prooflops.gate.pacing import Pair
 from prooflops.gate.processes import Replicate, ReplicateFailed, Side
 from prooflops.history.rows import TIME
+from prooflops.statistics.effects import Effect
 
 
 class SideBySide:
@@ -101,11 +101,13 @@ class SideBySide:
         measurement.progress.always(planned)
         measurement.lines.append(planned)
 
-        def look(noise: Mapping[str, float], to_go: int) -> None:
+        def look(effects: Mapping[str, Effect], to_go: int) -> None:
             pairs, left_s = max(to_go, rule.plan.confirming_pairs), ends - time.monotonic()
-            noisy = [name for name, spread in noise.items() if process_plan.NOISY < spread < math.inf]
-            more_s = plan.each_s(list(noise), left_s, pairs, plan.usual_s(noisy))
-            self.paces = process_plan.paces(each_s, dict.fromkeys(noisy, max(each_s, more_s)))
+            noisy = [name for name, effect in effects.items() if process_plan.is_noisy(effect, plan.pairs)]
+            more_s = plan.each_s(list(effects), left_s, pairs, plan.usual_s(noisy))
+            plain = [name for name, effect in effects.items() if process_plan.is_plain(effect)]
+            own_s = dict.fromkeys(noisy, max(each_s, more_s)) | dict.fromkeys(plain, process_plan.LEAST_S)
+            self.paces = process_plan.paces(each_s, own_s)
 
         why = f"{plan.pairs} pairs do not fit into the budget: --gate-budget {plan.minutes_for(list(plan.costs))}"
         return {name: f"a process takes {plan.costs[name].call_s:.1f} s for it, and {why}" for name in too_long}, look

@@ -114,24 +114,25 @@ def test_no_contended_pair_is_repeated_where_the_next_look_would_go_without_it()
     assert len(pacing.sides["a"][1]) == 1
 
 
-def test_a_benchmark_that_was_given_up_is_not_taken_again_and_the_look_is_told_the_noise_of_the_others() -> None:
-    asked, noises = set[str](), []
+def test_a_benchmark_that_was_given_up_is_not_taken_again_and_the_look_is_told_what_the_others_did() -> None:
+    asked, told = set[str](), list[tuple[Any, int]]()
 
     def take(names: list[str]) -> Any:
         asked.update(names)
-        return {name: (timed(1.0), timed([1.3, 0.8, 1.2, 0.7][len(noises) % 4])) for name in names}
+        return {name: (timed(1.0), timed([1.3, 0.8, 1.2, 0.7][len(told) % 4])) for name in names}
 
     first: Any = {name: (timed(1.0), timed(1.1)) for name in ("long", "short")}
     pacing = Pacing(
         {name: [] for name in first}, ReplicateRule(replicate_plan(2)), take, time.monotonic() + 60,
-        lambda text, done, most: None, given_up=["long"], look=lambda noise, to_go: noises.append((noise, to_go)),
+        lambda text, done, most: None, given_up=["long"], look=lambda effects, to_go: told.append((effects, to_go)),
     )  # fmt: skip
     pacing.run(first, took_s=0.0)
     assert asked == {"short"}
-    assert list(noises[0][0]) == ["short"]
-    assert noises[1][0]["short"] == math.inf, "two pairs know no noise"
-    assert noises[0][1] == 7, "pairs to go until the first look"
-    assert 0 < noises[-1][0]["short"] < math.inf
+    assert list(told[0][0]) == ["short"]
+    assert [effects["short"].pairs for effects, _ in told[:3]] == [1, 2, 3]
+    assert told[1][0]["short"].noise == math.inf, "two pairs know no noise"
+    assert told[0][1] == 7, "pairs to go until the first look"
+    assert 0 < told[-1][0]["short"].noise < math.inf
 
 
 class Timekeeper:

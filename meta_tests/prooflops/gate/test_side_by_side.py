@@ -12,10 +12,17 @@ import pytest
 from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, worktrees
 from meta_tests.prooflops.gate.without_processes import FINGERPRINT, A, B, C, Processes, Times, measurement
 from prooflops.gate.measurement import Measurement
-from prooflops.gate.process_plan import FIRST, MOST_S, USUAL_S, paces
+from prooflops.gate.process_plan import FIRST, LEAST_S, MOST_S, USUAL_S, paces
 from prooflops.gate.processes import ReplicateFailed, Side
 from prooflops.gate.side_by_side import SideBySide
 from prooflops.history import records
+from prooflops.statistics.effects import Effect, paired
+
+EVEN, UNEVEN, PLAIN = [1.0, 1.01] * 4, [0.7, 1.4, 0.8, 1.3, 0.6, 1.5, 1.1, 1.0], [2.0, 2.1] * 4
+
+
+def effect(ratios: list[float]) -> Effect:
+    return paired([1.0] * len(ratios), ratios, level=0.01)
 
 
 def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_and_what_is_unchanged_does_not(
@@ -122,7 +129,7 @@ def test_the_sides_take_turns_and_what_one_lacks_is_no_pair(tmp_path: Path) -> N
     assert set(pairs.take([A, B, C])) == {A}
 
 
-def test_what_is_noisy_has_more_time_in_each_process_and_all_else_the_usual_one(
+def test_what_is_noisy_has_more_time_in_each_process_what_is_plain_less_and_all_else_the_usual_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = {"b": {A: 1e-3, B: 1e-3}, "this side": {A: (1e-3, 1.2e-3, 0.9e-3, 1.1e-3, 0.8e-3), B: 1e-3}}
@@ -135,20 +142,20 @@ def test_what_is_noisy_has_more_time_in_each_process_and_all_else_the_usual_one(
     rule = found.rule(2)
     pair = pairs.pair([A, B])
     _, look = pairs.plan(*pair, {A: 1e-3, B: 1e-3}, rule)
-    for noise, own in ((0.5, {A: MOST_S}), (0.02, {}), (float("inf"), {})):
-        look({A: noise, B: 0.0}, 3)
-        assert pairs.paces == paces(MOST_S, own), noise
+    for ratios, own in ((UNEVEN, {A: MOST_S}), (EVEN, {}), (UNEVEN[:5], {}), (PLAIN[:3], {A: LEAST_S})):
+        look({A: effect(ratios), B: effect(EVEN)}, 3)
+        assert pairs.paces == paces(MOST_S, own), ratios
     monkeypatch.setattr("prooflops.gate.side_by_side.time.monotonic", lambda: found.begun + 599.0)
-    look({A: 0.5, B: 0.0}, 3)
+    look({A: effect(UNEVEN), B: effect(EVEN)}, 3)
     assert pairs.paces == paces(MOST_S, {A: MOST_S}), "it never has less than the others"
 
 
-def test_what_is_noisy_takes_no_longer_together_than_a_process_takes_besides(tmp_path: Path) -> None:
+def test_what_is_noisy_takes_half_as_long_together_as_a_process_takes_besides(tmp_path: Path) -> None:
     times = {f"test_b.py::test_{number}": 1e-3 for number in range(50)}
     pairs, _, found = beside(tmp_path, lambda _: times)
     _, look = pairs.plan(*pairs.pair(list(times)), times, found.rule(len(times)))
-    for noisy, each_s in ((20, 0.1), (50, 0.04)):  # the start of these processes takes 2 s
-        look(dict.fromkeys(list(times)[:noisy], 0.5), 3)
+    for noisy, each_s in ((20, 0.05), (50, 0.02)):  # the start of these processes takes 2 s
+        look(dict.fromkeys(list(times)[:noisy], effect(UNEVEN)), 3)
         assert pairs.paces["test_b.py::test_0"]["max_time"] == pytest.approx(each_s), noisy
 
 
@@ -159,11 +166,11 @@ def test_the_pairs_after_the_first_fit_into_what_the_budget_leaves(
     pairs, processes, found = beside(tmp_path, lambda _: times)
     processes.call_s = dict.fromkeys(times, USUAL_S)
     first, rule = pairs.pair(list(times)), found.rule(len(times))
-    left_s = 2 * 33 * (2 + 50 * 0.015)  # of 34 pairs at most, each of two processes that take 2 s besides
+    left_s = 2 * 33 * (2 + 50 * 0.0075)  # of 34 pairs at most, each of two processes that take 2 s besides
     monkeypatch.setattr("prooflops.gate.side_by_side.time.monotonic", lambda: found.begun + 600.0 - left_s)
     _, look = pairs.plan(*first, times, rule)
-    look(dict.fromkeys(times, 0.0), 3)
-    assert pairs.paces[""]["max_time"] == pytest.approx(0.015)
+    look(dict.fromkeys(times, effect(EVEN)), 3)
+    assert pairs.paces[""]["max_time"] == pytest.approx(0.0075)
 
 
 def test_a_benchmark_that_takes_too_long_for_the_budget_is_left_out_with_the_budget_it_needs(tmp_path: Path) -> None:
