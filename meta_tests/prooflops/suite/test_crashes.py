@@ -1,10 +1,14 @@
 """A failed assertion contradicts a claim; anything else that ends a test is a crash."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies
 from hypothesis.errors import HypothesisException
 
+from meta_tests.conftest import ROOT
 from prooflops.suite.crashes import crash_of
 
 INTEGERS = strategies.integers(min_value=0, max_value=100)
@@ -91,3 +95,8 @@ def test_what_fails_once_and_passes_with_the_same_input_is_no_contradiction() ->
     error = raised_by(unsteady)
     assert isinstance(error, HypothesisException)
     assert crash_of(error).startswith("failed once, and not again with the same input: AssertionError: the third")
+
+
+def test_a_process_that_only_measures_does_not_import_hypothesis() -> None:
+    code = "import sys, prooflops.suite.plugin, bench.conftest; sys.exit('hypothesis' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
