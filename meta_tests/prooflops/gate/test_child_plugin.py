@@ -154,6 +154,36 @@ def test_the_record_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     assert (RECORD, TASK) == ("PROOFLOPS_RECORD_TO", "PROOFLOPS_GATE_TASK")
 
 
+LEAVING = """
+import atexit
+import os
+from pathlib import Path
+
+class Slow:
+    def __del__(self, mkdir=os.mkdir):
+        mkdir("cleared")
+
+slow = Slow()
+
+def test_timed(benchmark):
+    atexit.register(Path("registered").touch)
+    benchmark(sum, [1, 2])
+    assert 1 + 1 == 3
+"""
+
+
+def test_a_process_ends_with_its_own_code_after_what_tests_registered_and_clears_no_modules(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(LEAVING)
+    side = Side("here", sys.executable, tmp_path, paths=(str(tmp_path), str(ROOT)))
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        done = replicates.run(side, ["test_it.py"], None)
+        printed = (replicates.folder / "0001.txt").read_text()
+    assert [report["outcome"] for report in done.reports if report["when"] == "call"] == ["failed"]
+    assert "1 failed" in printed
+    assert {path.name for path in tmp_path.iterdir()} >= {"test_it.py", "registered"}
+    assert not (tmp_path / "cleared").exists()
+
+
 @pytest.mark.parametrize("plugin", ["prooflops.plugin", "no:prooflops.plugin"])
 def test_one_file_has_what_comparing_needs_with_the_plugin_and_without(
     tmp_path: Path, plugin: str, monkeypatch: pytest.MonkeyPatch
