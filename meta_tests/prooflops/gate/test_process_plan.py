@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from prooflops.gate import process_plan
 from prooflops.gate.decisions import replicate_plan
 from prooflops.gate.process_plan import (
     FIRST,
@@ -52,7 +53,8 @@ def test_few_benchmarks_take_half_as_long_together_as_the_process_besides() -> N
 def test_another_pace_changes_what_is_paced_and_nothing_else() -> None:
     assert (Cost(0.06, paced=True).at(0.1), Cost(0.01, paced=True).at(0.1)) == (pytest.approx(0.15), 0.1)
     assert Cost(9.0, paced=False).at(0.1) == 9.0
-    assert (LEAST_S, USUAL_S, MOST_S, NOISY) == (0.005, 0.01, 0.2, 0.02), "the documents speak of these"
+    chosen = (LEAST_S, USUAL_S, MOST_S, NOISY, process_plan.PLAIN, process_plan.SHARE)
+    assert chosen == (0.005, 0.01, 0.2, 0.02, 10, 0.5), "the documents speak of these"
 
 
 def test_a_benchmark_without_a_time_of_its_own_has_the_usual_one() -> None:
