@@ -142,8 +142,7 @@ def is_plain(effect: Effect) -> bool:
     >>> [is_plain(paired([1.0] * 3, after, level=0.01)) for after in ([2.0, 2.1, 2.05], [0.5, 0.49, 0.48], [1.0] * 3)]
     [True, True, False]
     """
-    every = min(effect.p_slower, effect.p_faster) <= 0.5**effect.pairs
-    return every and abs(math.log(effect.ratio)) > PLAIN * effect.noise
+    return effect.in_every_pair and abs(math.log(effect.ratio)) > PLAIN * effect.noise
 
 
 def is_noisy(effect: Effect, least_pairs: int) -> bool:

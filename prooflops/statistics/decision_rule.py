@@ -16,10 +16,8 @@ def _beyond(ratio: float, min_effect: float) -> str | None:
 
 
 def _plain(effect: Effect, min_effect: float) -> str | None:
-    """SLOWER or FASTER where every pair shows it: no other outcome of so many pairs is as rare."""
-    direction = _beyond(effect.ratio, min_effect)
-    p = {"SLOWER": effect.p_slower, "FASTER": effect.p_faster, None: 1.0}[direction]
-    return direction if p <= 0.5**effect.pairs else None
+    """SLOWER or FASTER where every pair shows it."""
+    return _beyond(effect.ratio, min_effect) if effect.in_every_pair else None
 
 
 def _same(effect: Effect, level: float, min_effect: float) -> bool:

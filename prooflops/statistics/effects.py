@@ -44,6 +44,11 @@ class Effect:
     _differences: Floats = field(repr=False, compare=False)
     _null: Floats = field(repr=False, compare=False)
 
+    @property
+    def in_every_pair(self) -> bool:
+        """Whether every pair shows the change: no other outcome of so many pairs is as rare."""
+        return min(self.p_slower, self.p_faster) <= 0.5**self.pairs
+
     def interval(self, level: float, *, drift: bool = True) -> tuple[float, float]:
         """The bounds of the ratio, each of which errs with a chance of at most `level`.
 
