@@ -172,7 +172,11 @@ def test_timed(benchmark):
 """
 
 
-def test_a_process_ends_with_its_own_code_after_what_tests_registered_and_clears_no_modules(tmp_path: Path) -> None:
+def test_a_process_ends_with_its_own_code_after_what_tests_registered_and_clears_no_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes, process = list[int | None](), Replicates._process
+    monkeypatch.setattr(Replicates, "_process", lambda *given: codes.append(process(*given)) or codes[-1])
     (tmp_path / "test_it.py").write_text(LEAVING)
     side = Side("here", sys.executable, tmp_path, paths=(str(tmp_path), str(ROOT)))
     with Replicates(config(tmp_path), limit_s=60) as replicates:
@@ -180,6 +184,7 @@ def test_a_process_ends_with_its_own_code_after_what_tests_registered_and_clears
         printed = (replicates.folder / "0001.txt").read_text()
     assert [report["outcome"] for report in done.reports if report["when"] == "call"] == ["failed"]
     assert "1 failed" in printed
+    assert codes == [1]
     assert {path.name for path in tmp_path.iterdir()} >= {"test_it.py", "registered"}
     assert not (tmp_path / "cleared").exists()
 
