@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from meta_tests.prooflops.gate.without_processes import EVEN, PLAIN, UNEVEN, effect
 from prooflops.gate import process_plan
 from prooflops.gate.decisions import replicate_plan
 from prooflops.gate.process_plan import (
@@ -21,7 +22,6 @@ from prooflops.gate.process_plan import (
     plan_of,
 )
 from prooflops.gate.processes import Replicate, Side
-from prooflops.statistics.effects import paired
 from prooflops.statistics.plan import Plan
 
 
@@ -67,9 +67,6 @@ def test_a_benchmark_without_a_time_of_its_own_has_the_usual_one() -> None:
     assert paces(USUAL_S, {})[""], "before any noise is known, pytest-benchmark would take its second"
 
 
-PLAIN, STEADY, UNEVEN = [2.0, 2.1] * 4, [1.0, 1.01] * 4, [0.7, 1.4, 0.8, 1.3, 0.6, 1.5, 1.1, 1.0]
-
-
 @pytest.mark.parametrize(
     ("ratios", "plain", "noisy"),
     [
@@ -78,14 +75,14 @@ PLAIN, STEADY, UNEVEN = [2.0, 2.1] * 4, [1.0, 1.01] * 4, [0.7, 1.4, 0.8, 1.3, 0.
         (PLAIN[:2], False, False),  # two pairs know no noise
         ([1.9, 2.5, 1.4, 2.2, 3.1, 1.7, 2.7, 2.0], False, True),
         ([0.7, 1.4] * 4, False, False),  # so regular that no noise is seen, but not every pair shows it
-        (STEADY, False, False),
+        (EVEN, False, False),
         (UNEVEN, False, True),
         (UNEVEN[:7], False, False),
     ],
 )
 def test_more_time_is_for_what_is_noisy_and_not_plain(ratios: list[float], plain: bool, noisy: bool) -> None:
-    effect = paired([1.0] * len(ratios), ratios, level=0.01)
-    assert (is_plain(effect), is_noisy(effect, 8)) == (plain, noisy), effect.noise
+    found = effect(ratios)
+    assert (is_plain(found), is_noisy(found, 8)) == (plain, noisy), found.noise
 
 
 def test_the_sentence_says_what_was_chosen_and_how_long_it_takes() -> None:

@@ -10,19 +10,24 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, worktrees
-from meta_tests.prooflops.gate.without_processes import FINGERPRINT, A, B, C, Processes, Times, measurement
+from meta_tests.prooflops.gate.without_processes import (
+    EVEN,
+    FINGERPRINT,
+    PLAIN,
+    UNEVEN,
+    A,
+    B,
+    C,
+    Processes,
+    Times,
+    effect,
+    measurement,
+)
 from prooflops.gate.measurement import Measurement
 from prooflops.gate.process_plan import FIRST, LEAST_S, MOST_S, USUAL_S, paces
 from prooflops.gate.processes import ReplicateFailed, Side
 from prooflops.gate.side_by_side import SideBySide
 from prooflops.history import records
-from prooflops.statistics.effects import Effect, paired
-
-EVEN, UNEVEN, PLAIN = [1.0, 1.01] * 4, [0.7, 1.4, 0.8, 1.3, 0.6, 1.5, 1.1, 1.0], [2.0, 2.1] * 4
-
-
-def effect(ratios: list[float]) -> Effect:
-    return paired([1.0] * len(ratios), ratios, level=0.01)
 
 
 def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_and_what_is_unchanged_does_not(

@@ -11,6 +11,7 @@ import pytest
 from prooflops.gate.measurement import Measurement
 from prooflops.gate.processes import Replicate, ReplicateFailed, Side
 from prooflops.gate.settings import Settings
+from prooflops.statistics.effects import Effect, paired
 
 SETTINGS = Settings(
     gate=False, baseline=None, versus=None, bisect=None, record=None, replicates=None, min_effect=0.03, budget_s=600.0,
@@ -20,6 +21,11 @@ SETTINGS = Settings(
 FINGERPRINT = {"name": "abacus"}
 A, B, C = (f"test_b.py::test_{letter}" for letter in "abc")  # benchmarks
 Times = Mapping[str, float | Sequence[float]]  # seconds by benchmark; of several, one a process in turn
+EVEN, UNEVEN, PLAIN = [1.0, 1.01] * 4, [0.7, 1.4, 0.8, 1.3, 0.6, 1.5, 1.1, 1.0], [2.0, 2.1] * 4  # ratios of pairs
+
+
+def effect(ratios: list[float]) -> Effect:
+    return paired([1.0] * len(ratios), ratios, level=0.01)
 
 
 class Processes:
