@@ -1,8 +1,8 @@
 """Whether this core runs at its full speed now, and where a benchmark uses several, the others as well.
 
 A core of a virtual machine often shares its silicon with another guest: for milliseconds to seconds it then runs at
-half its speed, which neither the load nor the time stolen shows. A short piece of fixed work does. Standard library
-only: it is copied beside the gate's processes.
+half its speed, which neither the load nor the time stolen shows. A short piece of fixed work does, and another core is
+often fast meanwhile. Standard library only: it is copied beside the gate's processes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ EVERY_S = 0.002  # between two looks while a benchmark runs: 2 % of its time
 ENOUGH = 5  # stretches at full speed: 10 ms of rounds, of which only the fastest counts, or five long rounds
 PATIENCE_S = 1.0  # that a process waits for full speed in all, where it is not told
 SEVERAL = 1.2  # cores that a stretch keeps busy: from here on threads that wait for the slowest of them
-MOST_CORES = 8  # that are looked at: each takes some 60 µs, and of many one is slow at any time
+MOST_CORES = 8  # that are looked at, or moved to: each takes some 60 µs, of many one is slow at any time, or far away
 
 
 class CoreSpeed:
-    """Waits for full speed before a benchmark and between its rounds, and keeps how fast its best stretch was.
+    """Looks for full speed before a benchmark and between its rounds: on another core, where that is slow, or later.
+    Keeps how fast a benchmark's best stretch was.
 
     `fastest_s`: of the work, as far as earlier processes know it. It falls as faster ones are seen. `patience_s`: that
     the whole process waits at most, `waited_s`: that it has. `was_fast`: whether the core ever ran at full speed.
@@ -42,6 +43,7 @@ class CoreSpeed:
         self.fastest_s, self.was_fast = fastest_s, False
         self.patience_s, self.waited_s = patience_s, 0.0
         self._others: OtherCores | None = None  # made when a benchmark first uses several
+        self._moves = 0
         self.own_switches = 0  # how often looking at those has preempted threads of this process
         self.begin()
 
@@ -70,9 +72,12 @@ class CoreSpeed:
         self._last_s, self._looked_at, self._cpu_s = work_s, perf_counter(), process_time()
 
     def _wait(self, work_s: float) -> float:
-        """Works until it is fast, or the patience has come to an end."""
+        """Works until it is fast, on one core after another, or the patience has come to an end."""
         began = now = perf_counter()
         while work_s > SLOW * self.fastest_s and self.waited_s + now - began < self.patience_s:
+            if not self._cores:  # several are used: no other is free
+                self._moves += 1
+                move(self._moves)
             work_s, now = self._work(), perf_counter()
         self.waited_s += now - began
         return work_s
@@ -90,13 +95,27 @@ class CoreSpeed:
         return work_s
 
 
+def few_cores() -> list[int]:
+    """The cores that this thread may use; none where the system has no affinities, or there are too many cores."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return cores if len(cores) <= MOST_CORES else []
+
+
+def move(turn: int) -> None:
+    """Moves this thread to one of its few cores, the next one with each turn. It may use them all again at once: the
+    system moves no thread that runs without a reason, such as other work there."""
+    cores = few_cores()
+    if len(cores) > 1:
+        with suppress(OSError):  # refused: it stays
+            os.sched_setaffinity(0, {cores[turn % len(cores)]})
+            os.sched_setaffinity(0, cores)
+
+
 class OtherCores:
-    """The cores that this process may use, each looked at by a thread of its own; none where the system has no
-    affinities, or there are too many cores."""
+    """The few cores that this process may use, each looked at by a thread of its own."""
 
     def __init__(self) -> None:
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        self._fastest_s = dict.fromkeys(cores if len(cores) <= MOST_CORES else (), math.inf)
+        self._fastest_s = dict.fromkeys(few_cores(), math.inf)
         self._asked = {core: SimpleQueue[None]() for core in self._fastest_s}
         self._answers = SimpleQueue[tuple[int, float]]()
         for core in self._asked:

@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+from collections.abc import Iterable
 
 import pytest
 
@@ -163,6 +164,54 @@ def test_a_benchmark_that_uses_several_cores_waits_for_the_others_too(on, monkey
     host.threads = 1
     speed.look()
     assert others.left, "the next benchmark has one thread again"
+
+
+class Cores:
+    """Core 0 becomes slow, and this thread is on it; on core 1 the host is fast."""
+
+    def __init__(self, host: Host, count: int = 2, refused: bool = False) -> None:
+        self.host, self.all, self.refused = host, set(range(count)), refused
+        self.allowed, self.set = self.all, list[set[int]]()
+
+    def change(self, thread: int, cores: Iterable[int]) -> None:
+        assert thread == 0
+        if self.refused:
+            raise PermissionError(1, "Operation not permitted")
+        self.allowed = set(cores)
+        self.set.append(self.allowed)
+        if self.allowed == {1}:
+            self.host.slow = []
+
+
+@pytest.mark.parametrize(
+    ("count", "refused", "threads", "waits"),
+    [(2, False, 1, False), (2, True, 1, True), (1, False, 1, True), (MOST_CORES + 1, False, 1, True),
+     (2, False, 2, True)],
+)  # fmt: skip
+def test_where_this_core_is_slow_another_is_tried_and_all_are_allowed_again(
+    on, monkeypatch: pytest.MonkeyPatch, count: int, refused: bool, threads: int, waits: bool
+) -> None:
+    host = Host((1.0, 99.0, 1.8))
+    cores = Cores(host, count, refused)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores.allowed, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", cores.change, raising=False)
+    monkeypatch.setattr(core_speed, "OtherCores", Others)
+    speed = on(host)
+    host.threads = threads
+    speed.look()
+    host.now = 101.0
+    speed.look()
+    assert speed.waited_s == pytest.approx(PATIENCE_S if waits else 0.0, abs=1e-3)
+    assert cores.allowed == cores.all
+    assert bool(cores.set) == (not waits)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinities")
+def test_a_thread_that_has_moved_may_use_all_its_cores() -> None:
+    before = os.sched_getaffinity(0)
+    for turn in range(4):
+        core_speed.move(turn)
+    assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinities")
