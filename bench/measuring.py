@@ -41,7 +41,7 @@ SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs
 LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
 LEAST_WAITED_SHARE = 0.5
 HELD_UP = 3.0  # times the longest call: undisturbed, a step of small operators takes up to 3 times as at the ceiling
-TRIALS_OF_BEING_HELD_UP = 3
+TRIALS_OF_A_CALL = 3
 TRIALS_OF_WAITING = 5
 
 Looked = TypeVar("Looked")
@@ -105,6 +105,15 @@ class Measure:
         """Skips where so many FLOPs take too long at the ceiling. Raises Unsupported."""
         self._pace.skip_if_longer(flops / ceilings.flop_per_s(dtype))
 
+    def skip_if_slow(self, function: Callable[[], object]) -> None:
+        """Skips where a call takes too long, three times: the machine may have been slow during one."""
+        seconds, limit_s = math.inf, self._pace.longest_call_s
+        for _ in range(TRIALS_OF_A_CALL):
+            seconds = min(seconds, self._call_s(function, None)[0])
+            if seconds <= limit_s or seconds > HELD_UP * limit_s:
+                break
+        self._pace.skip_if_longer(seconds)
+
     def skip_if_held_up(self, function: Callable[[], object]) -> None:
         """Skips where a call takes `HELD_UP` times as long as it may: what follows calls it 30 times and more.
 
@@ -114,7 +123,7 @@ class Measure:
         self._began = perf_counter()
         limit_s = HELD_UP * self._pace.longest_call_s
         # The median: a first call imports and allocates, and a single one that has luck says little of the next.
-        seconds = median(self._call_s(function, None)[0] for _ in range(TRIALS_OF_BEING_HELD_UP))
+        seconds = median(self._call_s(function, None)[0] for _ in range(TRIALS_OF_A_CALL))
         if seconds > limit_s:
             pytest.skip(f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work hold it up?")
 

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from accounting import measured
 from accounting.models import GPT2_SMALL, LLAMA3_8B, Transformer
 from bench.ceilings import REST_S, Ceilings
 from bench.measuring import Measure
-from bench.pace import PACES
 from bench.products import DTYPES, SCALES_BYTES, Unsupported, multiplication, product, product_bytes
 from bench.streams import assert_bytes
 
@@ -47,7 +45,7 @@ def labelled(dtype: str, device: torch.device) -> dict[str, str]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matmul(
-    dtype: str, shape: str, device: torch.device, sizing: Any, pace: str, ceilings: Ceilings, measure: Measure
+    dtype: str, shape: str, device: torch.device, sizing: Any, ceilings: Ceilings, measure: Measure
 ) -> None:
     m, k, n = SHAPES[shape]
     sizing.require(product_bytes(dtype, m, k, n))
@@ -60,10 +58,7 @@ def test_matmul(
     def examine() -> None:
         __tracebackhide__ = True
         case.check(case.multiply())
-        timer = measured.clock(device)
-        start = timer()
-        case.multiply()
-        PACES[pace].skip_if_longer(timer() - start)  # a kernel may be much slower at this shape than at the ceiling's
+        measure.skip_if_slow(case.multiply)  # a kernel may be much slower at this shape than at the ceiling's
         assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
 
     measure.once(examine)

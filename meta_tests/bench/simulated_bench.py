@@ -241,7 +241,7 @@ def backward_on_both(training_: Any) -> None:
 
 
 def matmul(bench: Bench) -> None:
-    test_matmul.test_matmul("fp32", "square-256", CPU, Sizing(CPU), "quick", bench.ceilings, bench.measure())
+    test_matmul.test_matmul("fp32", "square-256", CPU, Sizing(CPU), bench.ceilings, bench.measure())
 
 
 def ceiling(bench: Bench) -> None:

@@ -93,6 +93,22 @@ def test_what_takes_several_times_as_long_as_it_may_is_left_out(
     assert ("s, 0.15 s are allowed: does other work hold it up?" in said) == held_up, f"{said!r}"
 
 
+@pytest.mark.parametrize(
+    ("times", "made", "skips"),
+    [
+        ([0.04, 0.06], 1, False),
+        ([0.07, 0.07, 0.04], 3, False),
+        ([0.07, 0.06, 0.08, 0.04], 3, True),
+        ([0.2, 0.04], 1, True),
+    ],
+)
+def test_a_slow_moment_leaves_nothing_out(one_clock: Any, times: list[float], made: int, skips: bool) -> None:
+    clock, call, calls = one_clock(times)
+    said = skipped(lambda: measure(clock, PACES["quick"]).skip_if_slow(call))
+    assert (f"one call takes about {min(times[:made]):.2g} s, 0.05 s are allowed" in said) == skips, f"{said!r}"
+    assert calls[0] == made
+
+
 def test_what_is_held_up_later_is_left_out_then(one_clock: Any) -> None:
     clock, call, calls = one_clock([0.1, 0.1, 0.1, 0.5])
     run = measure(clock, PACES["quick"])
