@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from prooflops.gate.call_resources import measure_untimed_calls
+from prooflops.gate.turns import LAST, NEXT, Turn, footprint
 from prooflops.history.plain import plain_figure
 from prooflops.machine.contention import Watch, without_own
 from prooflops.machine.core_speed import CoreSpeed
@@ -37,7 +38,7 @@ class Replicate:
     `paces`: pytest-benchmark's options by node id, and under "" those of every other benchmark; those that the command
     line or the benchmark's own marker gives go before them. `examined`: benchmarks that an earlier process of this side
     checked. `fastest_s`: how long `CoreSpeed`'s loop took at full speed, where earlier processes know it, and
-    `patience_s` how long to wait for that.
+    `patience_s` how long to wait for that. `turn`: where another process runs at the same time, see `turns.Turn`.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class Replicate:
         given: set[str],
         fastest_s: float | None,
         patience_s: float,
+        turn: int | None,
     ) -> None:
         self.ids = None if ids is None else set(ids)
         self.benchmarks_only = benchmarks_only
         self.paces, self.given, self.examined = paces, given, set(examined)
         self.speed = CoreSpeed(math.inf if fastest_s is None else fastest_s, patience_s)
+        self.turn = Turn(turn)
         self.fixed: set[str] = set()
         self.obeying: set[str] = set()  # that choose their own rounds, as this asks
         self.once_s: dict[str, float] = {}
@@ -111,6 +114,11 @@ class Replicate:
         if report.failed:
             self.errors.append(f"{report.nodeid}: {report.longreprtext}")
 
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, Any, None]:
+        self.turn.wait(NEXT)  # before its fixtures are made, and before another plugin's timeout begins
+        yield
+
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
         if not is_benchmark(item):
@@ -143,6 +151,7 @@ class Replicate:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, None]:
+        self.turn.wait(LAST)
         if "hypothesis" not in sys.modules:
             # Its plugin imports all of it for the terminal's summary: half of a small replicate's time, for nothing.
             session.config.pluginmanager.unregister(name="hypothesispytest")
@@ -166,6 +175,8 @@ class Replicate:
             "fastest_s": self.speed.fastest_s,
             "was_fast": self.speed.was_fast,
             "waited_s": self.speed.waited_s,
+            "idle_s": self.turn.waited_s,
+            "footprint": footprint(),
             "paces": self.paces,
         }
         part = path.with_suffix(".part")

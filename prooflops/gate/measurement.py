@@ -52,10 +52,29 @@ class Measurement:
         if not (files := sides.existing(files_of(ids), side)):
             raise ReplicateFailed(f"{side.label} has none of {', '.join(files_of(ids))}")
         done = self.replicates.run(side, files, ids, benchmarks_only, paces)
-        if side == self.here:
+        self.count(done)
+        return done
+
+    def run_in_turn(
+        self, order: Sequence[Side], ids: Sequence[str], paces: process_plan.Paces, limit_s: float
+    ) -> list[Replicate]:
+        """A process of each side, in which each test waits for its turn; none, where that breaks any of them."""
+        asked = [(side, sides.existing(files_of(ids), side)) for side in order]
+        try:
+            done = self.replicates.run_in_turn(asked, ids, paces, limit_s)
+        except ReplicateFailed:
+            return []
+        if any(report.get("outcome") == "failed" for each in done for report in each.reports):
+            return []
+        for each in done:
+            self.count(each)
+        return done
+
+    def count(self, done: Replicate) -> None:
+        """The reports of a process count where it is of this side."""
+        if done.side == self.here:
             self.reports.add(done)
             self.newest = done
-        return done
 
     def run_here(
         self, ids: Sequence[str], benchmarks_only: bool = True, paces: process_plan.Paces | None = None

@@ -12,19 +12,20 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prooflops.gate import cleanup_process
+from prooflops.gate import cleanup_process, turns
 from prooflops.gate.call_resources import measured_in
 from prooflops.gate.child_plugin import RECORD, TASK
 from prooflops.machine.core_speed import PATIENCE_S, slow_core
@@ -32,8 +33,8 @@ from prooflops.machine.core_speed import PATIENCE_S, slow_core
 PACKAGE = Path(__file__).resolve().parents[1]
 # The child plugin and all that it imports of this package; in a child they are a package of their own, COPY.
 COPIED = (
-    "gate/child_plugin.py", "gate/call_resources.py", "history/plain.py", "machine/contention.py", "machine/cpu.py",
-    "machine/core_speed.py", "machine/instructions.py",
+    "gate/child_plugin.py", "gate/call_resources.py", "gate/turns.py", "history/plain.py", "machine/contention.py",
+    "machine/cpu.py", "machine/core_speed.py", "machine/instructions.py",
 )  # fmt: skip
 COPY = "prooflops_gate"
 # So many times as long as a process takes, it waits for a core at full speed in all. A pair that is taken again costs
@@ -86,7 +87,8 @@ class Replicate:
     reports: list[dict[str, Any]]  # of its tests, serialised by pytest
     # Per benchmark, the seconds of its call, and whether its pace is fixed.
     calls: Mapping[str, Mapping[str, Any]]
-    wall_s: float  # of the whole process
+    wall_s: float  # of the whole process, without the turns of others
+    footprint: Mapping[str, Any] = field(default_factory=dict)  # see `turns.footprint`
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
@@ -95,8 +97,20 @@ class Replicate:
         return found
 
 
+@dataclass(frozen=True)
+class _Started:
+    """A process that runs."""
+
+    number: int
+    side: Side
+    process: subprocess.Popen[bytes]
+    path: Path  # of the record that it leaves
+    output: Path
+    began: float
+
+
 class Replicates:
-    """Starts processes one after the other; a context, at whose end nothing of them is left."""
+    """Starts processes, one after the other or two that take turns; a context, at whose end nothing of them is left."""
 
     def __init__(self, config: pytest.Config, limit_s: float, resources: bool = True) -> None:
         self._config = config
@@ -179,6 +193,46 @@ class Replicates:
 
         Raises ReplicateFailed for one that crashed, took too long, or could not collect.
         """
+        started = self._start(side, targets, ids, benchmarks_only, paces)
+        try:
+            return self._ended(started, self._limit_s)
+        finally:
+            self._end(started)
+
+    def run_in_turn(
+        self,
+        asked: Sequence[tuple[Side, Sequence[str]]],
+        ids: Sequence[str],
+        paces: Mapping[str, Mapping[str, Any]],
+        limit_s: float,
+    ) -> list[Replicate]:
+        """Processes of these sides over their files, at the same time, in which each test waits for its turn.
+
+        The first side begins with the first test, the next with the second. Raises ReplicateFailed, see `run`.
+        """
+        started: list[_Started] = []
+        with ExitStack() as stack:
+            channels: list[socket.socket] = []
+            for side, targets in asked:
+                here, there = socket.socketpair()
+                channels.append(stack.enter_context(here))
+                with there:
+                    started.append(self._start(side, targets, ids, True, paces, there))
+                stack.callback(self._end, started[-1])
+            limit_s = min(limit_s, self._limit_s)
+            runs = [each.process.poll for each in started]
+            turns.give(channels, lambda each: runs[each]() is None, time.monotonic() + limit_s)
+            return [self._ended(each, limit_s) for each in started]
+
+    def _start(
+        self,
+        side: Side,
+        targets: Sequence[str],
+        ids: Sequence[str] | None,
+        benchmarks_only: bool,
+        paces: Mapping[str, Mapping[str, Any]] | None,
+        turn: socket.socket | None = None,
+    ) -> _Started:
         self._count += 1
         stem = self.folder / f"{self._count:04d}"
         path, output = stem.with_suffix(".json"), stem.with_suffix(".txt")
@@ -191,25 +245,41 @@ class Replicates:
             "measured": measured_in(self._by_side[side.label]) if self._resources else "",
             "fastest_s": self._fastest_s.get(side.label),
             "patience_s": self._patience_s,
+            "turn": turn.fileno() if turn else None,
         }
-        began = time.monotonic()
         variables = self._of_python()
         # Neither settings of the machine, nor for what the tests start.
         task["restore"] = {name: os.environ.get(name) for name in variables}
         told.write_text(json.dumps(task), encoding="utf-8")  # no variable is as long as the ids of 2,000 benchmarks
         variables |= {TASK: str(told), RECORD: str(path)}
-        code = self._process(side, targets, variables, output)
-        wall_s = time.monotonic() - began
-        record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        began = time.monotonic()
+        process = self._process(side, targets, variables, output, turn)
+        return _Started(self._count, side, process, path, output, began)
+
+    def _ended(self, started: _Started, limit_s: float) -> Replicate:
+        """What a process leaves, once it has ended."""
+        side = started.side
+        try:
+            code: int | None = started.process.wait(max(started.began + limit_s - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            code = None
+        wall_s = time.monotonic() - started.began
+        record = json.loads(started.path.read_text(encoding="utf-8")) if started.path.exists() else {}
         found = record.pop("replicate", None)
         if found is None or code not in (0, 1, 5):
-            raise ReplicateFailed(self._failure(side, code, output, found["errors"] if found else []))
+            raise ReplicateFailed(self._failure(started, code, found["errors"] if found else []))
         prefix, modules, reports, calls = (found[key] for key in ("prefix", "modules", "reports", "calls"))
         self._by_side[side.label] += bool(record["benchmarks"])
         self._label_slow(record, side, calls, found["fastest_s"])
+        wall_s -= found["idle_s"]
         # In vain where it never ran at full speed: the core may have slowed down for good.
         self._patience_s = PATIENCE * (wall_s - found["waited_s"]) if found["was_fast"] else self._patience_s / 2
-        return Replicate(side, record, prefix, modules, reports, calls, wall_s)
+        return Replicate(side, record, prefix, modules, reports, calls, wall_s, found["footprint"])
+
+    def _end(self, started: _Started) -> None:
+        if started.process.poll() is None:
+            _kill(started.process)
+        self._register("ended", str(started.process.pid))
 
     def _label_slow(
         self, record: dict[str, Any], side: Side, calls: Mapping[str, Mapping[str, Any]], fastest_s: float
@@ -225,8 +295,14 @@ class Replicates:
                 slow = {"contended": True, "why": signs, "slowness": call["stretch_s"] / fastest_s}
                 extra["contention"] = seen | slow
 
-    def _process(self, side: Side, targets: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
-        """The exit code; None where it took too long."""
+    def _process(
+        self,
+        side: Side,
+        targets: Sequence[str],
+        variables: dict[str, str],
+        output: Path,
+        turn: socket.socket | None,
+    ) -> subprocess.Popen[bytes]:
         command = [side.python, "-m", "pytest", "-p", f"{COPY}.child_plugin", "-o", "addopts="]
         command.append(f"--rootdir={side.root}")
         if self._config.pluginmanager.hasplugin("cacheprovider"):
@@ -248,27 +324,22 @@ class Replicates:
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=(turn.fileno(),) if turn else (),
             )
-            self._register("group", str(child.pid))
-            try:
-                return child.wait(self._limit_s)
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                if child.poll() is None:
-                    _kill(child)
-                self._register("ended", str(child.pid))
+        self._register("group", str(child.pid))
+        return child
 
-    def _failure(self, side: Side, code: int | None, output: Path, errors: Sequence[str]) -> str:
+    def _failure(self, started: _Started, code: int | None, errors: Sequence[str]) -> str:
         if code is None:
             how = f"was ended after {self._limit_s:.0f} s (--gate-budget)"
         elif code < 0:
             how = f"crashed with {signal.Signals(-code).name}"
         else:
             how = f"ended with exit code {code}"
-        lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        side = started.side
+        lines = started.output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         printed = [line for line in lines if line.startswith("Fatal")] + lines[-15:]
-        head = f"replicate {self._count} ({side.label}: {side.python} in {side.root}) {how}. It printed:"
+        head = f"replicate {started.number} ({side.label}: {side.python} in {side.root}) {how}. It printed:"
         return "\n".join([head, *(errors or printed)])
 
 

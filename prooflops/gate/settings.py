@@ -56,6 +56,12 @@ def add_options(parser: pytest.Parser) -> None:
         f"(default: {ALLOWED_OPEN})",
         default=ALLOWED_OPEN,
     )
+    parser.addini(
+        "gate_in_turn",
+        "whether the two processes of a pair live at the same time and run their benchmarks in turn; false where what "
+        "they use outside of themselves serves one process only (default: true)",
+        default="true",
+    )
     group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
     option = group.addoption
     option("--gate", action="store_true", help="fail on a confirmed regression, or on a change of an exact quantity")
@@ -94,6 +100,7 @@ class Settings:
     direction: str
     memory: str
     min_memory_effect: float
+    in_turn: bool
     exact: tuple[str, ...]
     folder: Path
 
@@ -165,6 +172,7 @@ def _read(config: pytest.Config) -> Settings:
         direction=direction("gate_direction", config.getini("gate_direction")),
         memory=_one_of("gate_memory", config.getini("gate_memory"), MEMORY),
         min_memory_effect=_share("gate_min_memory_effect", str(config.getini("gate_min_memory_effect"))),
+        in_turn=_one_of("gate_in_turn", config.getini("gate_in_turn"), ("true", "false")) == "true",
         exact=tuple(str(config.getini("gate_exact")).split()),
         folder=history_folder(config),
     )

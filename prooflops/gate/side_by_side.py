@@ -1,20 +1,30 @@
-"""Compares two sides by pairs of processes, one of each, the order within the pairs alternating: ABBA."""
+"""Compares two sides by pairs of processes, one of each, the order within the pairs alternating: ABBA.
+
+The first pair runs one process after the other. The next ones live at the same time and run their benchmarks in turn
+(`prooflops.gate.turns`), where the machine has room for both.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
-from prooflops.gate import process_plan, sides
+from prooflops.gate import process_plan, sides, turns
 from prooflops.gate.decisions import ReplicateRule
 from prooflops.gate.measurement import Measurement
 from prooflops.gate.pacing import Pair
 from prooflops.gate.processes import Replicate, ReplicateFailed, Side
 from prooflops.history.rows import TIME
+from prooflops.machine import cpu
 from prooflops.statistics.effects import Effect
+
+# What a pair in turn may take: a lock that one process holds as long as it lives stops the other for ever. Noisy
+# benchmarks have longer rounds than in the first pair, which take no longer together than that.
+START_S, MORE = 60.0, 4
 
 
 class SideBySide:
@@ -27,6 +37,8 @@ class SideBySide:
         self.measurement, self.here, self.other, self.asked = measurement, here, other, asked
         self.paces: process_plan.Paces = process_plan.FIRST
         self.swapped = False
+        self.in_turn = False  # from the second pair on, where nothing speaks against it
+        self.limit_s = math.inf  # of a pair in turn
 
     def compare(self, benchmarks: Sequence[str], *, only: bool = False) -> str:
         """Sets the rows. Returns the fingerprint of this side. `only`: nothing else of the other side is compared."""
@@ -48,6 +60,7 @@ class SideBySide:
         measurement.replicates.examined = list(rounds_s)
         rule = measurement.rule(len(rounds_s), paired=True)
         too_long, look = self.plan(before, after, rounds_s, rule)
+        self.in_turn = self.may_take_turns(before, after)
         first: dict[str, Pair] = {name: (then.get(name), timed) for name, timed in now.items()}
         stored = {name: [] if name in now else [timed] for name, timed in then.items()}
         measurement.compare(first, stored, self.take, rule, given_up=too_long, look=look)
@@ -67,24 +80,47 @@ class SideBySide:
 
     def pair(self, names: Sequence[str], targets: Sequence[str] | None = None) -> tuple[Replicate, Replicate]:
         """A process of the other side, over all that is in `targets` if they are given, and one of this."""
-
-        def before() -> Replicate:
-            try:
-                if targets:
-                    return self.measurement.replicates.run(self.other, targets, None, paces=self.paces)
-                return self.measurement.run(self.other, names, paces=self.paces)
-            except ReplicateFailed as failed:
-                if not self.asked:
-                    raise
-                lacks = sides.lacking(self.other, self.here.root)
-                raise pytest.UsageError(f"{self.asked}: {failed}{lacks}") from failed
-
         self.measurement.replicates.share_hash_seed()
-        turn, self.swapped = self.swapped, not self.swapped
-        if turn:
+        here_first, self.swapped = self.swapped, not self.swapped
+        if self.in_turn and (both := self.pair_in_turn(names, here_first)):
+            return both
+        if here_first:
             after = self.measurement.run(self.here, names, paces=self.paces)
-            return before(), after
-        return before(), self.measurement.run(self.here, names, paces=self.paces)
+            return self.before(names, targets), after
+        return self.before(names, targets), self.measurement.run(self.here, names, paces=self.paces)
+
+    def pair_in_turn(self, names: Sequence[str], here_first: bool) -> tuple[Replicate, Replicate] | None:
+        """Both processes at the same time; None, and never again, where that breaks one of them."""
+        order = (self.here, self.other) if here_first else (self.other, self.here)
+        if done := self.measurement.run_in_turn(order, names, self.paces, self.limit_s):
+            return (done[1], done[0]) if here_first else (done[0], done[1])
+        self.in_turn = False
+        self.measurement.lines.append(
+            "one process after the other: in turn, a test failed or waited for what the other side holds"
+        )
+        return None
+
+    def before(self, names: Sequence[str], targets: Sequence[str] | None) -> Replicate:
+        """A process of the other side. Raises UsageError with what named that side, where it breaks."""
+        try:
+            if targets:
+                return self.measurement.replicates.run(self.other, targets, None, paces=self.paces)
+            return self.measurement.run(self.other, names, paces=self.paces)
+        except ReplicateFailed as failed:
+            if not self.asked:
+                raise
+            lacks = sides.lacking(self.other, self.here.root)
+            raise pytest.UsageError(f"{self.asked}: {failed}{lacks}") from failed
+
+    def may_take_turns(self, before: Replicate, after: Replicate) -> bool:
+        """Whether the next processes may live at the same time; says why not, unless a setting forbids it."""
+        self.limit_s = START_S + MORE * (before.wall_s + after.wall_s)
+        if not self.measurement.settings.in_turn:
+            return False
+        why = turns.why_not([before.footprint, after.footprint], cpu.free_bytes())
+        if why:
+            self.measurement.lines.append(f"one process after the other: {why}")
+        return not why
 
     def plan(
         self, before: Replicate, after: Replicate, rounds_s: Mapping[str, float], rule: ReplicateRule

@@ -22,6 +22,7 @@ TEXTS = [f"gate_{each}" for each in "baseline versus bisect record replicates mi
 INI = {
     "gate_history": ".prooflops", "gate_exact": "flops", "gate_min_effect": "3%", "gate_direction": "slower",
     "gate_memory": "fail", "gate_min_memory_effect": "5%", "gate_allow_inconclusive": "10%",
+    "gate_in_turn": "true",
 }  # fmt: skip
 # What a command line can hold: no NUL, and no half of a surrogate pair.
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)

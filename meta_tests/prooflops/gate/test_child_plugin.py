@@ -3,6 +3,7 @@
 import inspect
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +48,7 @@ def item(name: str, *fixtures: str, marker: pytest.Mark | None = None) -> Any:
 def chosen(ids: list[str] | None, benchmarks_only: bool, items: list[Any], *given: str) -> tuple[Replicate, list[str]]:
     """The plugin, and what was deselected; the rest stays in `items`."""
     paces = {"": {"max_time": 1.0, "min_rounds": 3}, "b": {"max_time": 2.0}}
-    replicate = Replicate(ids, benchmarks_only, paces, [], set(given), None, 1.0)
+    replicate = Replicate(ids, benchmarks_only, paces, [], set(given), None, 1.0, None)
     dropped: list[str] = []
     hook = SimpleNamespace(pytest_deselected=lambda items: dropped.append(" ".join(each.nodeid for each in items)))
     replicate.pytest_collection_modifyitems(SimpleNamespace(hook=hook), items)  # type: ignore[arg-type]
@@ -175,8 +176,8 @@ def test_timed(benchmark):
 def test_a_process_ends_with_its_own_code_after_what_tests_registered_and_clears_no_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codes, process = list[int | None](), Replicates._process
-    monkeypatch.setattr(Replicates, "_process", lambda *given: codes.append(process(*given)) or codes[-1])
+    started, process = list[Any](), Replicates._process
+    monkeypatch.setattr(Replicates, "_process", lambda *given: started.append(process(*given)) or started[-1])
     (tmp_path / "test_it.py").write_text(LEAVING)
     side = Side("here", sys.executable, tmp_path, paths=(str(tmp_path), str(ROOT)))
     with Replicates(config(tmp_path), limit_s=60) as replicates:
@@ -184,7 +185,7 @@ def test_a_process_ends_with_its_own_code_after_what_tests_registered_and_clears
         printed = (replicates.folder / "0001.txt").read_text()
     assert [report["outcome"] for report in done.reports if report["when"] == "call"] == ["failed"]
     assert "1 failed" in printed
-    assert codes == [1]
+    assert [process.returncode for process in started] == [1]
     assert {path.name for path in tmp_path.iterdir()} >= {"test_it.py", "registered"}
     assert not (tmp_path / "cleared").exists()
 
@@ -470,3 +471,82 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
     assert {bench["options"]["max_time"] for bench in found.values()} == {0.01}
     assert found["test_by_a_fixture_of_its_own"]["group"] == "own"
     assert found["test_pedantic_with_a_setup"]["extra_info"]["flops"] == 2
+
+
+IN_TURN = """
+import time
+from pathlib import Path
+import pytest
+
+LOG = Path(__file__).parent.parent / "log"
+SIDE = Path(__file__).parent.name
+
+def note(what):
+    with LOG.open("a") as log:
+        log.write(f"{SIDE} {what} {time.monotonic()}\\n")
+
+@pytest.fixture
+def prepared():
+    note("begins")
+    time.sleep(0.02)
+    yield
+    time.sleep(0.02)
+    note("ends")
+
+@pytest.mark.parametrize("number", range(3))
+def test_it(benchmark, prepared, number):
+    benchmark(sum, [1, 2])
+"""
+LOCKED = """
+import os
+import time
+
+while True:
+    try:
+        os.mkdir("../lock")
+        break
+    except FileExistsError:
+        time.sleep(0.01)
+
+def test_it(benchmark):
+    benchmark(sum, [1, 2])
+"""
+FINISHED = "from test_it import note\ndef pytest_sessionfinish(session):\n    note('finishes')\n"
+
+
+def test_two_processes_run_one_test_at_a_time_with_its_fixtures_and_the_other_side_first_with_each(
+    tmp_path: Path,
+) -> None:
+    sides = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "test_it.py").write_text(IN_TURN)
+        (tmp_path / name / "conftest.py").write_text(FINISHED)
+        sides.append(Side(name, sys.executable, tmp_path / name, paths=(str(tmp_path / name),)))
+    ids = [f"test_it.py::test_it[{number}]" for number in range(3)]
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        done = replicates.run_in_turn([(side, ["test_it.py"]) for side in sides], ids, BRIEF, 60)
+    log = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    assert [each[:2] for each in log[:12]] == [
+        [side, what] for side in ("a", "b", "b", "a", "a", "b") for what in ("begins", "ends")
+    ]
+    assert sorted(each[:2] for each in log[12:]) == [["a", "finishes"], ["b", "finishes"]]
+    assert [each.side for each in done] == sides
+    assert [[bench["fullname"] for bench in each.record["benchmarks"]] for each in done] == [ids, ids]
+    shared_s = float(log[11][2]) - float(log[0][2])
+    assert all(each.wall_s > 0 for each in done)
+    assert max(each.footprint["peak_bytes"] for each in done) > 1e6
+    alone_s = sum(float(end[2]) - float(begin[2]) for begin, end in zip(log[:12:2], log[1:12:2], strict=True)) / 2
+    assert shared_s > 1.5 * alone_s
+
+
+def test_a_pair_in_which_one_waits_for_what_the_other_holds_is_ended(tmp_path: Path) -> None:
+    sides = [Side(name, sys.executable, tmp_path / name, paths=(str(tmp_path / name),)) for name in ("a", "b")]
+    for side in sides:
+        side.root.mkdir()
+        (side.root / "test_it.py").write_text(LOCKED)
+    with Replicates(config(tmp_path), limit_s=60) as replicates:
+        began = time.monotonic()
+        with pytest.raises(ReplicateFailed):
+            replicates.run_in_turn([(side, ["test_it.py"]) for side in sides], ["test_it.py::test_it"], BRIEF, 4.0)
+        assert 4 <= time.monotonic() - began < 30

@@ -77,7 +77,7 @@ eval "$END"
 """
 ENDED = {
     "prefix": "/usr", "modules": {"work": "work.py"}, "reports": [{"nodeid": A}], "errors": [], "waited_s": 0.0,
-    "was_fast": True, "fastest_s": 1e-5,
+    "was_fast": True, "fastest_s": 1e-5, "idle_s": 0.0, "footprint": {"peak_bytes": 1, "driver": ""},
     "calls": {A: {"stretch_s": 1e-5}, B: {"stretch_s": 2e-5}},
 }  # fmt: skip
 
@@ -140,7 +140,7 @@ def test_a_process_is_told_what_to_do_and_only_that(tmp_path: Path, monkeypatch:
         )
         assert started.task() == {
             "ids": [A], "benchmarks_only": True, "paces": {"": {"max_time": 1}}, "examined": [B], "measured": MEMORY,
-            "fastest_s": None, "patience_s": PATIENCE_S, "restore": {},
+            "fastest_s": None, "patience_s": PATIENCE_S, "restore": {}, "turn": None,
         }  # fmt: skip
         (there / "pytest.ini").touch()
         replicates.share_hash_seed()

@@ -93,7 +93,7 @@ def test_every_option_is_declared_with_its_default_and_says_what_it_is_for() -> 
     assert ini == {
         "gate_history": ".prooflops/history", "gate_exact": "flops bytes peak_bytes live_bytes parameters",
         "gate_min_effect": "3%", "gate_direction": "slower", "gate_memory": "fail", "gate_min_memory_effect": "5%",
-        "gate_allow_inconclusive": "10%",
+        "gate_allow_inconclusive": "10%", "gate_in_turn": "true",
     }  # fmt: skip
     flags = {name for name, rest in options.items() if rest.get("action") == "store_true"}
     assert flags == {
@@ -117,15 +117,16 @@ def test_an_option_goes_before_the_ini_setting_and_that_before_the_default(
     assert settings(config) is found, "read and checked once"
     assert (found.min_effect, found.budget_s, found.allowed_open, found.replicates) == (0.03, 600.0, 0.1, None)
     assert (found.direction, found.memory, found.min_memory_effect, found.exact) == ("slower", "fail", 0.05, ("flops",))
-    assert found.folder == tmp_path / ".prooflops"
+    assert (found.folder, found.in_turn) == (tmp_path / ".prooflops", True)
     assert {found.gate, found.baseline, found.versus, found.bisect, found.record, found.portable} == {False, None}
     ini = {
         "gate_min_effect": "4%", "gate_allow_inconclusive": "true", "gate_direction": "both", "gate_memory": "off",
-        "gate_min_memory_effect": "6%", "gate_exact": "a b", "gate_history": "kept",
+        "gate_min_memory_effect": "6%", "gate_exact": "a b", "gate_history": "kept", "gate_in_turn": "false",
     }  # fmt: skip
     found = read(tmp_path, {}, ini)
     assert (found.min_effect, found.allowed_open, found.direction, found.memory) == (0.04, math.inf, "both", "off")
     assert (found.min_memory_effect, found.exact, found.folder) == (0.06, ("a", "b"), tmp_path / "kept")
+    assert not found.in_turn
     monkeypatch.setenv("PROOFLOPS_HISTORY", "/elsewhere")
     given = {"gate": True, "gate_versus": "b", "gate_min_effect": "0.5%", "gate_allow_inconclusive": True}
     found = read(tmp_path, {**given, "gate_budget": "2", "gate_replicates": "999999"}, ini)

@@ -167,7 +167,7 @@ def test_what_is_noisy_takes_half_as_long_together_as_a_process_takes_besides(tm
 def test_the_pairs_after_the_first_fit_into_what_the_budget_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = {f"test_b.py::test_{number}": 1e-3 for number in range(50)}
+    times = {f"test_b.py::test_{number}": 1e-4 for number in range(50)}
     pairs, processes, found = beside(tmp_path, lambda _: times)
     processes.call_s = dict.fromkeys(times, USUAL_S)
     first, rule = pairs.pair(list(times)), found.rule(len(times))
@@ -226,3 +226,59 @@ def test_a_benchmark_that_fails_on_the_other_side_is_new_for_that_reason(tmp_pat
     processes.outcome = "failed"
     pairs.compare([A, B], only=True)
     assert {row.name: row.note for row in found.rows if row.verdict == "NEW"} == {B: "it fails on the other side"}
+
+
+@pytest.mark.parametrize("asked", ["--gate-versus b", ""])
+def test_pairs_after_the_first_run_in_turn(tmp_path: Path, asked: str) -> None:
+    pairs, processes, found = beside(tmp_path, lambda _: {A: 1.0}, asked=asked)
+    if not asked:
+        pairs.other = found.here
+    pairs.compare([A])
+    labels = ["b", "this side"] if asked else ["this side"] * 2
+    assert [each.side.label for each in processes.asked[:4]] == [*labels, *reversed(labels)]
+    assert len(processes.in_turn) == len(processes.asked) / 2 - 1
+    assert set(processes.in_turn) == {60 + 4 * 2 * 2.1}, "the first two took 2.1 s each"
+    assert not [line for line in found.lines if "one process after the other" in line]
+    before, after = pairs.pair([A])
+    assert (before.side, after.side) == (pairs.other, found.here)
+
+
+def test_what_breaks_in_turn_is_measured_one_process_after_the_other(tmp_path: Path) -> None:
+    pairs, processes, found = beside(tmp_path, lambda _: {A: 1.0})
+    processes.broken_in_turn = {"this side"}
+    pairs.compare([A])
+    assert len(processes.in_turn) == 1, "it is not tried again"
+    assert [each.side.label for each in processes.asked[:4]] == ["b", "this side", "this side", "b"]
+    assert "one process after the other: in turn, a test failed" in found.lines[1]
+    assert not found.reports.failed()
+
+
+def test_a_test_that_fails_in_turn_only_fails_nobody(tmp_path: Path) -> None:
+    pairs, processes, found = beside(tmp_path, lambda _: {A: 1.0})
+    in_turn = processes.run_in_turn
+
+    def failing(*given: Any) -> Any:
+        processes.outcome = "failed"
+        done = in_turn(*given)
+        processes.outcome = "passed"
+        return done
+
+    processes.run_in_turn = failing  # type: ignore[method-assign]
+    pairs.compare([A])
+    assert len(processes.in_turn) == 1
+    assert not found.reports.failed()
+    assert [(row.name, row.verdict) for row in found.rows if row.quantity == "time"] == [(A, "SAME")]
+
+
+def test_a_setting_or_the_machine_keeps_processes_apart(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    pairs, processes, found = beside(tmp_path / "one", lambda _: {A: 1.0}, in_turn=False)
+    pairs.compare([A])
+    assert processes.in_turn == []
+    assert not [line for line in found.lines if "one process after the other" in line], "who set it knows"
+    pairs, processes, found = beside(tmp_path / "two", lambda _: {A: 1.0})
+    processes.footprint = {"peak_bytes": 1, "driver": "libcuda.so"}
+    pairs.compare([A])
+    assert processes.in_turn == []
+    assert found.lines[1] == "one process after the other: they share the memory of an accelerator (libcuda.so)"

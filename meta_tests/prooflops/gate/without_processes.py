@@ -16,7 +16,7 @@ from prooflops.statistics.effects import Effect, paired
 SETTINGS = Settings(
     gate=False, baseline=None, versus=None, bisect=None, record=None, replicates=None, min_effect=0.03, budget_s=600.0,
     allowed_open=0.1, portable=False, noise_floor=False, direction="slower", memory="fail", min_memory_effect=0.05,
-    exact=("flops",), folder=Path("/nowhere"),
+    in_turn=True, exact=("flops",), folder=Path("/nowhere"),
 )  # fmt: skip
 FINGERPRINT = {"name": "abacus"}
 A, B, C = (f"test_b.py::test_{letter}" for letter in "abc")  # benchmarks
@@ -42,6 +42,9 @@ class Processes:
         self.claims: dict[str, str] = {}  # the verdict of a claim by side
         self.code: Path | None = None  # that every side imports, where each does not import its own
         self.broken: set[str] = set()  # labels of sides that crash
+        self.broken_in_turn: set[str] = set()  # and those that crash beside another
+        self.in_turn: list[float] = []  # the limits of pairs in turn
+        self.footprint: dict[str, Any] = {"peak_bytes": 1, "driver": ""}
 
     def __enter__(self) -> "Processes":
         return self
@@ -50,6 +53,14 @@ class Processes:
 
     def share_hash_seed(self) -> None:
         self.seeds += 1
+
+    def run_in_turn(
+        self, asked: Sequence[tuple[Side, Sequence[str]]], ids: Sequence[str], paces: Any, limit_s: float
+    ) -> list[Replicate]:
+        self.in_turn.append(limit_s)
+        if {side.label for side, _ in asked} & self.broken_in_turn:
+            raise ReplicateFailed("crashed beside another")
+        return [self.run(side, targets, ids, True, paces) for side, targets in asked]
 
     def run(
         self, side: Side, targets: Sequence[str], ids: Sequence[str] | None, benchmarks_only: bool = True,
@@ -84,7 +95,9 @@ class Processes:
         ours = dict(self.prooflops)
         if side.label in self.claims:
             ours["verdicts"] = [{"id": "demo.one", "verdict": self.claims[side.label]}]
-        return Replicate(side, {"benchmarks": rows, "prooflops": ours}, "", modules, reports, calls, wall_s)
+        return Replicate(
+            side, {"benchmarks": rows, "prooflops": ours}, "", modules, reports, calls, wall_s, self.footprint
+        )
 
 
 def config(root: Path, *arguments: str, **options: Any) -> Any:

@@ -1,0 +1,135 @@
+"""Two processes that live at the same time and run their tests in turn: one of the first, one of the second, and so on.
+
+What other guests of a machine do to its caches, its memory and its cores, they do for seconds to minutes. Sides that
+measure the same benchmark within a second see the same of it, sides that measure it half a minute apart do not: of 53
+benchmarks the median noise of a pair is 3.4 % in turn, and 5.6 % one process after the other (12 pairs each, taken by
+threes alternately; docs/gate.md). And both start at once. While one has its turn, the other waits for a message.
+
+Standard library only: it is copied beside the gate's processes.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+NEXT, LAST, GO = b"n", b"l", b"g"  # "my next test", "my end", and the answer
+LOOK_S = 0.5  # between two looks whether a process that says nothing still runs
+MAPPED = Path("/proc/self/maps")
+# An accelerator's memory is sized by what is free, and a waiting process holds some of it.
+DRIVERS = ("libcuda.so", "libamdhip64.so", "libze_loader.so", "libhsa-runtime64.so")
+MOST_MEMORY = 0.5  # of what is free, for both
+
+
+class Turn:
+    """In a process: waits until it is its turn. `channel`: the descriptor of a socket; None, where it runs alone."""
+
+    def __init__(self, channel: int | None) -> None:
+        self.waited_s = 0.0
+        self._channel = None if channel is None else socket.socket(fileno=channel)
+        if self._channel:
+            self._channel.set_inheritable(False)  # what the tests start would keep it open
+
+    def wait(self, for_what: bytes) -> None:
+        """Ends the turn before, and waits for one for the next test, or for the end."""
+        if not self._channel:
+            return
+        began = time.monotonic()
+        with suppress(OSError):  # who gave the turns is gone: nobody else waits for one
+            self._channel.sendall(for_what)
+            self._channel.recv(1)
+        self.waited_s += time.monotonic() - began
+
+
+def give(channels: Sequence[socket.socket], runs: Callable[[int], bool], until: float) -> None:
+    """Gives the processes behind these channels a turn each until all are at their end, then lets all end.
+
+    The first begins with its first test, the next with its second, and so on: ABBA. `runs`: whether a process still
+    runs. `until`, of `time.monotonic`: when to stop.
+    """
+    given = dict.fromkeys(range(len(channels)), 0)
+    waiting, ending = set[int](), list[int]()
+    while given and time.monotonic() < until:
+        if waiting == given.keys():
+            least = min(given.values())
+            behind = [each for each in given if given[each] == least]
+            begins = least % len(channels)
+            turn = begins if begins in behind else behind[0]
+            given[turn] += 1
+            waiting.discard(turn)
+            _send(channels[turn], GO)
+        for each in _heard(channels, given.keys() - waiting):
+            said = _receive(channels[each])
+            if said == NEXT:
+                waiting.add(each)
+                continue
+            del given[each]
+            ending += [each] if said == LAST else []
+        for each in [each for each in given.keys() - waiting if not runs(each)]:
+            del given[each]
+    for each in ending:
+        _send(channels[each], GO)
+
+
+def _heard(channels: Sequence[socket.socket], which: set[int]) -> list[int]:
+    """Those of which there is something to receive, soon."""
+    ready = select.select([channels[each] for each in which], [], [], LOOK_S)[0]
+    return [each for each in which if channels[each] in ready]
+
+
+def _receive(channel: socket.socket) -> bytes:
+    """What a process says; nothing where it has ended."""
+    try:
+        return channel.recv(1)
+    except OSError:
+        return b""
+
+
+def _send(channel: socket.socket, message: bytes) -> None:
+    with suppress(OSError):  # it has ended: the next look says so
+        channel.sendall(message)
+
+
+def footprint() -> dict[str, Any]:
+    """What decides whether this process may wait beside another one: its memory at most, an accelerator's driver."""
+    try:
+        mapped = MAPPED.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        mapped = ""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0
+    return {
+        "peak_bytes": peak * (1 if sys.platform == "darwin" else 1024),
+        "driver": next((name for name in DRIVERS if name in mapped), "" if mapped else None),
+    }
+
+
+def why_not(footprints: Sequence[Mapping[str, Any]], free_bytes: int | None) -> str:
+    """Why processes such as these should not live at the same time; empty where they may.
+
+    >>> why_not([{"peak_bytes": 2**30, "driver": ""}] * 2, 8 * 2**30)
+    ''
+    >>> why_not([{"peak_bytes": 3 * 2**30, "driver": ""}] * 2, 8 * 2**30)
+    'two take 6.0 GiB, of 8.0 GiB that are free'
+    >>> why_not([{"peak_bytes": 2**30, "driver": "libcuda.so"}] * 2, 8 * 2**30)
+    'they share the memory of an accelerator (libcuda.so)'
+    """
+    drivers = [each["driver"] for each in footprints]
+    if None in drivers or free_bytes is None:
+        return "this system does not tell what they hold"
+    if any(drivers):
+        return f"they share the memory of an accelerator ({next(filter(None, drivers))})"
+    taken = sum(each["peak_bytes"] for each in footprints)
+    if taken > MOST_MEMORY * free_bytes:
+        return f"two take {taken / 2**30:.1f} GiB, of {free_bytes / 2**30:.1f} GiB that are free"
+    return ""
