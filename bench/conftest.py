@@ -1,6 +1,7 @@
 """Fixtures of the benchmarks: how long they may take, the machine's own ceilings, and how one is measured."""
 
 import functools
+import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,6 +19,15 @@ from bench.streams import Bandwidths, Size, memory_size
 # Of the bound, beyond which a peak is not that of dense products: with sparsity the vendors state twice as much, while
 # the highest clock, for which the bound is, differs from the nominal one by a few percent.
 LARGEST_PEAK = 1.5
+
+REPLICATE = "prooflops.gate.replicate"  # the plugin of a process of the gate
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Imports in a process of the gate what the first step of an optimizer would: 1 s, in which the other one waits."""
+    steps = any(item.path.name == "test_training.py" for item in session.items)
+    if steps and session.config.pluginmanager.hasplugin(REPLICATE):
+        importlib.import_module("torch._dynamo")
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from bench import measuring
 from bench.brief import Asked, BriefMeasure
 from bench.ceilings import Ceilings
+from bench.conftest import pytest_collection_finish
 from bench.pace import PACES
 from meta_tests.bench.stand_ins import CPU, Rounds, supported
 
@@ -88,3 +91,18 @@ def test_a_cold_round_is_flushed_though_the_flush_is_not_tried_out_again() -> No
     run._make_flush = lambda: flush  # type: ignore[assignment,return-value]
     run.median_s(lambda: x.sum(), cache="cold")
     assert flush.calls >= run.info["rounds"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("file", "replicate", "imported"),
+    [("test_training.py", True, ["torch._dynamo"]), ("test_training.py", False, []), ("test_matmul.py", True, [])],
+)
+def test_what_the_first_step_imports_is_there_before_the_turns_begin(
+    file: str, replicate: bool, imported: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("bench.conftest.importlib.import_module", asked.append)
+    plugins = SimpleNamespace(hasplugin=lambda name: replicate and name == "prooflops.gate.replicate")
+    items = [SimpleNamespace(path=Path("bench") / file)]
+    pytest_collection_finish(SimpleNamespace(items=items, config=SimpleNamespace(pluginmanager=plugins)))  # type: ignore[arg-type]
+    assert asked == imported

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy.optimize import brentq
+
 from prooflops.console.progress import minutes
 from prooflops.gate.processes import Replicate
 from prooflops.statistics.effects import Effect
@@ -23,6 +25,7 @@ Look = Callable[[Mapping[str, Effect], int], None]  # told what the open benchma
 LEAST_S, USUAL_S, MOST_S = 0.005, 0.01, 0.2  # of a benchmark and process; USUAL_S where there are many
 SHARE = 0.5  # of what a process takes besides
 ROUNDS = 3
+ENOUGH = 12  # rounds that a benchmark has where they take no more than MOST_S
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 NOISY = 0.02  # standard deviation of a pair's log ratio, from which on a benchmark gets more time
 PLAIN = 10  # times as large as that: a change that needs no more than the least time
@@ -34,9 +37,18 @@ class Cost:
 
     call_s: float
     paced: bool
+    enough_s: float = 0.0  # that ENOUGH rounds take; 0 where its pace is fixed or that is more than MOST_S
+
+    @property
+    def gains(self) -> bool:
+        """Whether more time is more rounds, and these less noise."""
+        return self.paced or self.enough_s > 0
 
     def at(self, seconds: float) -> float:
-        return max(self.call_s - USUAL_S, 0.0) + seconds if self.paced else self.call_s
+        """What it takes of a process in which each benchmark has so many seconds."""
+        if self.paced:
+            return max(self.call_s - USUAL_S, 0.0) + max(seconds, self.enough_s)
+        return self.call_s + (1 - ROUNDS / ENOUGH) * self.enough_s
 
 
 @dataclass(frozen=True)
@@ -52,17 +64,26 @@ class ProcessPlan:
 
     def each_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float = USUAL_S) -> float:
         """The time of each of these benchmarks with which so many pairs fit into `left_s`."""
-        paced = sum(self.costs[name].paced for name in names)
-        least_s = self.process_s(names, 0.0)
-        return min(max((left_s / (2 * max(pairs, 1)) - least_s) / max(paced, 1), LEAST_S), most_s)
+        allowed_s = left_s / (2 * max(pairs, 1))
+        if self.process_s(names, LEAST_S) >= allowed_s:
+            return LEAST_S
+        if self.process_s(names, most_s) <= allowed_s:
+            return most_s
+        return float(brentq(lambda each_s: self.process_s(names, each_s) - allowed_s, LEAST_S, most_s))
 
     def usual_s(self, names: Sequence[str]) -> float:
         """The time of each of these benchmarks that takes together this SHARE of what a process takes besides.
 
         Less would save little of a process, and leave the fastest of fewer rounds.
         """
-        paced = sum(self.costs[name].paced for name in names)
-        return min(max(SHARE * self.besides_s / max(paced, 1), USUAL_S), MOST_S)
+        gaining = sum(self.costs[name].gains for name in names)
+        return min(max(SHARE * self.besides_s / max(gaining, 1), USUAL_S), MOST_S)
+
+    def own_s(self, each_s: float, noisy: Sequence[str], more_s: float) -> dict[str, float]:
+        """The benchmarks that have a time of their own: for enough rounds, or `more_s` where they are noisy."""
+        own = {name: cost.enough_s for name, cost in self.costs.items() if cost.enough_s > each_s}
+        gaining = [name for name in noisy if self.costs[name].gains]
+        return own | {name: max(each_s, more_s, self.costs[name].enough_s) for name in gaining}
 
     def process_s(self, names: Sequence[str], each_s: float) -> float:
         """How long a process with these benchmarks takes."""
@@ -120,14 +141,13 @@ def plan_of(
     besides_s = min(
         side.wall_s - sum(each.values()) - once for side, each, once in zip((before, after), calls, once_s, strict=True)
     )
-    costs = {
-        name: Cost(
-            sum(side.get(name, 0.0) for side in calls) / max(sum(name in side for side in calls), 1),
-            # Where three rounds take longer than the time, the rounds count.
-            paced=not after.calls.get(name, {}).get("fixed", False) and ROUNDS * round_s < USUAL_S,
-        )
-        for name, round_s in rounds_s.items()
-    }
+    costs = {}
+    for name, round_s in rounds_s.items():
+        call_s = sum(side.get(name, 0.0) for side in calls) / max(sum(name in side for side in calls), 1)
+        fixed = bool(after.calls.get(name, {}).get("fixed", False))
+        enough_s = 0.0 if fixed or ENOUGH * round_s > MOST_S else ENOUGH * round_s
+        # Where three rounds take longer than the time, the rounds count.
+        costs[name] = Cost(call_s, not fixed and ROUNDS * round_s < USUAL_S, enough_s)
     looks = plan.looks
     most = looks[:2][-1] + plan.confirming_pairs
     last = len(looks) - 1

@@ -142,7 +142,7 @@ class SideBySide:
             noisy = [name for name, effect in effects.items() if process_plan.is_noisy(effect, plan.pairs)]
             more_s = plan.each_s(list(effects), left_s, pairs, plan.usual_s(noisy))
             plain = [name for name, effect in effects.items() if process_plan.is_plain(effect)]
-            own_s = dict.fromkeys(noisy, max(each_s, more_s)) | dict.fromkeys(plain, process_plan.LEAST_S)
+            own_s = plan.own_s(each_s, noisy, more_s) | dict.fromkeys(plain, process_plan.LEAST_S)
             self.paces = process_plan.paces(each_s, own_s)
 
         why = f"{plan.pairs} pairs do not fit into the budget: --gate-budget {plan.minutes_for(list(plan.costs))}"

@@ -53,8 +53,14 @@ def test_few_benchmarks_take_half_as_long_together_as_the_process_besides() -> N
 def test_another_pace_changes_what_is_paced_and_nothing_else() -> None:
     assert (Cost(0.06, paced=True).at(0.1), Cost(0.01, paced=True).at(0.1)) == (pytest.approx(0.15), 0.1)
     assert Cost(9.0, paced=False).at(0.1) == 9.0
-    chosen = (LEAST_S, USUAL_S, MOST_S, NOISY, process_plan.PLAIN, process_plan.SHARE)
-    assert chosen == (0.005, 0.01, 0.2, 0.02, 10, 0.5), "the documents speak of these"
+    assert Cost(0.06, paced=True, enough_s=0.008).at(LEAST_S) == pytest.approx(0.058)
+    assert Cost(0.06, paced=True, enough_s=0.008).at(0.02) == pytest.approx(0.07)
+    assert Cost(0.5, paced=False, enough_s=0.12).at(LEAST_S) == pytest.approx(0.59), "three of the twelve it had before"
+    assert [Cost(1.0, paced, enough).gains for paced, enough in ((True, 0.0), (False, 0.1), (False, 0.0))] == [
+        True, True, False
+    ]  # fmt: skip
+    chosen = (LEAST_S, USUAL_S, MOST_S, NOISY, process_plan.PLAIN, process_plan.SHARE, process_plan.ENOUGH)
+    assert chosen == (0.005, 0.01, 0.2, 0.02, 10, 0.5, 12), "the documents speak of these"
 
 
 def test_a_benchmark_without_a_time_of_its_own_has_the_usual_one() -> None:
@@ -118,16 +124,23 @@ def test_a_benchmark_that_is_too_long_leaves_the_others_their_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("round_s", "fixed", "paced"), [(1e-6, False, True), (1e-6, True, False), (USUAL_S / 3, False, False)]
+    ("round_s", "fixed", "paced", "enough_s"),
+    [
+        (1e-6, False, True, 12e-6),
+        (1e-6, True, False, 0.0),
+        (USUAL_S / 3, False, False, 0.04),
+        (MOST_S / 12, False, False, MOST_S),
+        (MOST_S / 11, False, False, 0.0),
+    ],
 )
 def test_what_the_first_pair_took_is_divided_into_the_benchmarks_and_the_rest(
-    round_s: float, fixed: bool, paced: bool
+    round_s: float, fixed: bool, paced: bool, enough_s: float
 ) -> None:
     calls = {"a": {"seconds": 2.0, "once_s": 7.0, "fixed": fixed}}
     # The first compiles the modules of a new checkout, which no later process does.
     first, second = (Replicate(Side("a", "python", Path()), {}, "", {}, [], calls, wall_s) for wall_s in (13.0, 12.0))
     found = plan_of(first, second, {"a": round_s}, Plan(benchmarks=1), 600.0)
-    assert found.costs == {"a": Cost(2.0, paced)}
+    assert found.costs == {"a": Cost(2.0, paced, pytest.approx(enough_s))}  # type: ignore[arg-type]
     assert (found.besides_s, found.pairs, found.most_pairs) == (3.0, 8, 34)
     assert [plan_of(first, second, {}, replicate_plan(64, most=most), 600.0).decides for most in (4, 5, None)] == [
         False, True, True

@@ -155,6 +155,16 @@ def test_what_is_noisy_has_more_time_in_each_process_what_is_plain_less_and_all_
     assert pairs.paces == paces(MOST_S, {A: MOST_S}), "it never has less than the others"
 
 
+def test_what_has_long_rounds_has_enough_of_them_and_no_more_where_it_is_noisy(tmp_path: Path) -> None:
+    times = {A: 0.015, B: 0.02, **{f"test_b.py::test_{number}": 1e-4 for number in range(40)}}
+    pairs, _, found = beside(tmp_path, lambda _: times)
+    _, look = pairs.plan(*pairs.pair(list(times)), times, found.rule(len(times)))
+    for ratios, most_s in ((EVEN, 12 * 0.015), (UNEVEN, MOST_S)):
+        look({A: effect(ratios), B: effect(ratios)}, 3)
+        own = {name: pace["max_time"] for name, pace in pairs.paces.items()}
+        assert own == {"": pytest.approx(1 / 41, abs=1e-4), A: pytest.approx(most_s)}, "longer rounds gain nothing"
+
+
 def test_what_is_noisy_takes_half_as_long_together_as_a_process_takes_besides(tmp_path: Path) -> None:
     times = {f"test_b.py::test_{number}": 1e-3 for number in range(50)}
     pairs, _, found = beside(tmp_path, lambda _: times)
