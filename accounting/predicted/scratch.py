@@ -50,7 +50,7 @@ MOVES = frozenset(
     ones_like rand randint randn scalar_tensor select_backward slice_backward stack uniform
     zero zeros zeros_like""".split()
 )
-# None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices.
+# None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices (with AVX-512).
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 REDUCTIONS_AND_TABLES = frozenset(
     """_fused_adam _fused_adamw _fused_sgd _index_put_impl _log_softmax _log_softmax_backward_data _softmax
