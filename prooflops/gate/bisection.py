@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from prooflops.gate import decisions, sides, summary
+from prooflops.gate import decisions, sides
 from prooflops.gate.measurement import Measurement
 from prooflops.gate.pacing import Pacing, Pair
 from prooflops.gate.processes import ReplicateFailed, Side, environment_of_git
 from prooflops.gate.side_by_side import SideBySide
 from prooflops.history.comparison import Sides, seconds
-from prooflops.history.rows import TIME, Row
+from prooflops.history.rows import TIME, Row, interval
 from prooflops.statistics import effects
 from prooflops.statistics.decision_rule import Decision
 from prooflops.statistics.effects import Effect
@@ -63,7 +63,7 @@ class Step:
         if not self.effect:
             return f"{self.word}  {self.why}"
         open_ = ", not decided" if self.word == "skip" else ""
-        bounds = f"{self.effect.ratio:.3f} ({summary.interval(self.effect)})"
+        bounds = f"{self.effect.ratio:.3f} ({interval(self.effect)})"
         return f"{self.word}  {bounds}, {self.effect.pairs} pairs{open_}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prooflops.history.comparison import ComparisonRule, Sides, decisions, seconds, time_rows
-from prooflops.history.rows import TIME, Row
+from prooflops.history.rows import SHOWN_LEVEL, TIME, Row
 from prooflops.statistics import effects
 from prooflops.statistics.decision_rule import Decision, decide, verdict
 from prooflops.statistics.effects import Effect
@@ -16,7 +16,6 @@ from prooflops.statistics.plan import CONFIRMING_PAIRS, LOOKS, Plan, pairs_neede
 FEWEST_CONFIRMING = 5  # pairs, of which all must agree to reach the level of a confirmation: 1/32
 ADVISED = 16  # processes of a baseline
 MOST_ADVISED = 200  # pairs: beyond, the benchmark is too noisy for the question
-SHOWN_LEVEL = 0.0125  # of each bound that is printed: SAME's at each of four looks
 
 # What ended the run of an open benchmark.
 NOISE = "its noise exceeds the question"

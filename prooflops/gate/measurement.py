@@ -12,7 +12,7 @@ import pytest
 
 from prooflops import run_state
 from prooflops.console.progress import Progress, minutes
-from prooflops.gate import decisions, process_plan, sides, single_run, summary
+from prooflops.gate import decisions, process_plan, sides, single_run
 from prooflops.gate.pacing import Pacing, Pair, Take
 from prooflops.gate.processes import Replicate, ReplicateFailed, Replicates, Side
 from prooflops.gate.reporting import Reports
@@ -22,7 +22,7 @@ from prooflops.history import records
 from prooflops.history.comparison import exact_rows
 from prooflops.history.records import Summary, Timed
 from prooflops.history.resources import resource_rows
-from prooflops.history.rows import TIME, Row, one_sided, with_skips
+from prooflops.history.rows import TIME, Row, interval, one_sided, with_skips
 
 SILENT_S = 20.0  # between two lines of progress
 
@@ -138,7 +138,7 @@ class Measurement:
             budget = f"the budget of {self.settings.budget_s / 60:g} min (--gate-budget) is spent"
             self.lines.append(f"{budget}: {len(pacing.left_open)} benchmarks are open")
         if paired and (every := decisions.overall(pacing.sides)):
-            bounds = f"{every.ratio:.3f} ({summary.interval(every)})"
+            bounds = f"{every.ratio:.3f} ({interval(every)})"
             self.lines.append(f"overall {bounds}: the geometric mean of {len(rows)} benchmarks")
             self.lines.append(decisions.found_from(rows, rule.plan, self.settings.min_effect))
         self.lines.append(

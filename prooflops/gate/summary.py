@@ -11,10 +11,9 @@ from dataclasses import replace
 import pytest
 
 from prooflops.console.tables import aligned, engineering, markdown_table, write_coloured
-from prooflops.gate.decisions import BUDGET, NOISE, PAIRS, SHOWN_LEVEL
+from prooflops.gate.decisions import BUDGET, NOISE, PAIRS
 from prooflops.history import rows as comparison
-from prooflops.history.rows import TIME, Row
-from prooflops.statistics.effects import Effect
+from prooflops.history.rows import SHOWN_LEVEL, TIME, Row, interval
 
 NARROW, WIDE = 80, 100  # columns
 SHORTEST_NAME = 18
@@ -35,7 +34,7 @@ def sentence(row: Row) -> str:
     """
     name = f"{row.verdict}: {row.name}"
     if row.quantity == TIME and row.verdict in ("SLOWER", "FASTER") and row.effect:
-        bounds = f" [{comparison.interval(row.effect)}]"
+        bounds = f" [{interval(row.effect)}]"
         times = f"{engineering(row.after, 's')}, before {engineering(row.before, 's')}"
         note = f"; {row.note}" if row.note else ""
         return f"{name} takes {row.effect.ratio:.3f} times as long{bounds}: {times}, confirmed by a fresh batch{note}"
@@ -84,19 +83,6 @@ def notes(rows: Sequence[Row]) -> list[str]:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             lines.append(f"{note}: {', '.join(names[:SHOWN])}{more}")
     return lines + [f"{name}: {'; '.join(each)}" for name, each in own.items()]
-
-
-def interval(effect: Effect) -> str:
-    """The bounds of an effect; where so few pairs allow none at its level, those at the least level they allow.
-
-    >>> from prooflops.statistics.effects import paired
-    >>> interval(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01))
-    '1.000 to 1.200, 88%'
-    """
-    if math.isfinite(effect.high):
-        return comparison.interval(effect)
-    low, high, level = effect.bounds(SHOWN_LEVEL)
-    return f"{low:.3f} to {high:.3f}, {math.floor(100 * (1 - level) + 0.5)}%"
 
 
 def short_lines(rows: Sequence[Row], width: int) -> list[str]:

@@ -17,6 +17,7 @@ VERDICTS = (  # the worst first
     "SLOWER", "MORE MEMORY", "CHANGED", "MISSING", "INCONCLUSIVE", "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS", "FASTER",
     "LESS MEMORY", "NEW", "SAME",
 )  # fmt: skip
+SHOWN_LEVEL = 0.0125  # of each bound that is printed: SAME's at each of the gate's four looks
 HEAD = ["benchmark", "quantity", "before", "after", "ratio", "interval", "verdict"]
 
 
@@ -81,8 +82,16 @@ def _cells(row: Row) -> list[str]:
 
 
 def interval(effect: Effect) -> str:
-    """The bounds of an effect: "0.98 to 1.04"; "unknown" where there are too few processes for any."""
-    return "unknown" if math.isinf(effect.high) else f"{effect.low:.3f} to {effect.high:.3f}"
+    """The bounds of an effect; where so few processes allow none at its level, those at the least level they allow.
+
+    >>> from prooflops.statistics.effects import paired
+    >>> interval(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01)), interval(paired([1.0], [1.1], level=0.01))
+    ('1.000 to 1.200, 88%', 'unknown')
+    """
+    if math.isfinite(effect.high):
+        return f"{effect.low:.3f} to {effect.high:.3f}"
+    low, high, level = effect.bounds(SHOWN_LEVEL)
+    return f"{low:.3f} to {high:.3f}, {math.floor(100 * (1 - level) + 0.5)}%" if level < 0.5 else "unknown"
 
 
 def _figure(row: Row, value: Any) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from prooflops.gate.decisions import (
-    SHOWN_LEVEL,
     ReplicateRule,
     SieveRule,
     excluded,
@@ -18,7 +17,7 @@ from prooflops.gate.decisions import (
     replicate_plan,
 )
 from prooflops.history.records import Timed
-from prooflops.history.rows import Row
+from prooflops.history.rows import SHOWN_LEVEL, Row
 from prooflops.statistics.decision_rule import Decision
 from prooflops.statistics.effects import paired
 from prooflops.statistics.plan import CONFIRMING_PAIRS, LOOKS, Plan

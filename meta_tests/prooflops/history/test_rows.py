@@ -1,5 +1,7 @@
 """The table of a comparison."""
 
+import math
+
 import pytest
 
 from meta_tests.prooflops.history.test_comparison import A, side, timed
@@ -29,6 +31,14 @@ def test_a_row_has_its_figures_ratio_interval_and_verdict_in_words() -> None:
     assert rows.table([Row("a", "time", 0.001, None, "MISSING", few)])[1][3:] == ["-", "1.000", "unknown", "MISSING"]
     assert not Row("a", "mfu", 0.5, 0.4, "SAME", few).exact, "it has an interval"
     assert not Row("a", "time", 0.5, None, "MISSING").exact
+
+
+def test_what_so_few_pairs_decide_at_a_strict_level_has_bounds_at_a_lesser_one() -> None:
+    plain = paired([1.0] * 8, [1.10, 1.11, 1.12, 1.13, 1.14, 1.15, 1.16, 1.17], level=0.001)
+    assert (plain.low, plain.high) == (0, math.inf), "8 pairs reach 1/256"
+    low, high, _ = plain.bounds(rows.SHOWN_LEVEL)
+    assert 1.10 <= low < high <= 1.17
+    assert rows.interval(plain) == f"{low:.3f} to {high:.3f}, 99%"
 
 
 @pytest.mark.parametrize(
