@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from bench.brief import Asked, BriefMeasure
 from bench.cache import Caches, Flush, flush_of
 from bench.ceilings import Ceilings
+from bench.freed_memory import kept
 from bench.measuring import Measure
 from bench.pace import PACES
 from bench.streams import Bandwidths, Size, memory_size
@@ -87,11 +88,13 @@ def measure(
     conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
     progress: Callable[..., None],
     flush: Callable[[], Flush],
-) -> Measure:
+) -> Iterator[Measure]:
     """Runs one benchmark, see `bench.measuring`."""
     arguments = (benchmark, device, PACES[pace], peak_flop_per_s, bound_flop_per_s)
     options = {"flush": flush, "conditions": conditions, "progress": progress}
-    if gate_replicate:
-        leave_out = functools.partial(gate_replicate.leave_out, request.node)
-        return BriefMeasure(Asked(*gate_replicate.pace(request.node), leave_out), *arguments, **options)
-    return Measure(*arguments, **options)
+    with kept():
+        if gate_replicate:
+            leave_out = functools.partial(gate_replicate.leave_out, request.node)
+            yield BriefMeasure(Asked(*gate_replicate.pace(request.node), leave_out), *arguments, **options)
+        else:
+            yield Measure(*arguments, **options)
