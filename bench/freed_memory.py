@@ -9,8 +9,14 @@ operator. What is measured here leaves it out, as it does on an accelerator, who
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 # mallopt(3): how many blocks may be mapped each for itself, and how much free memory the top of the heap may keep.
 MMAP_MAX, TRIM_THRESHOLD = -4, -1
@@ -24,13 +30,18 @@ def kept() -> Iterator[bool]:
 
     At the end all of it goes back, and the limits are glibc's own again, but for those that it adapts by itself.
     """
-    libc = ctypes.CDLL(None)
+    libc = None if sys.platform == "win32" else ctypes.CDLL(None)
     if not (hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim")):
         yield False
         return
     try:
-        yield all([libc.mallopt(*limit) for limit in KEEPING.items()])
+        yield all(libc.mallopt(*limit) for limit in KEEPING.items())
     finally:
         for limit in BY_DEFAULT.items():
             libc.mallopt(*limit)
         libc.malloc_trim(0)
+
+
+def new_pages() -> int:
+    """How many pages this process has been given so far, 2 MiB each where the system makes them so; 0 on Windows."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource else 0

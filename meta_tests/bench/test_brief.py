@@ -41,6 +41,26 @@ def test_rounds_are_as_many_as_fit_and_never_fewer_than_asked(
     assert calls[0] <= rounds + 2, f"{calls[0]} calls for {rounds} rounds"
 
 
+@pytest.mark.parametrize(("call_s", "pages", "calls"), [(0.1, [9, 99, 0], 1), (0.1, [99, 99, 9, 0], 3), (0.3, [99], 1)])
+def test_calls_go_before_the_rounds_until_one_gets_no_new_pages(
+    monkeypatch: pytest.MonkeyPatch, call_s: float, pages: list[int], calls: int
+) -> None:
+    now, given, done = [0.0], [0], [0]
+
+    def call() -> None:
+        now[0] += call_s
+        given[0] += pages[done[0]]
+        done[0] += 1
+
+    monkeypatch.setattr("bench.brief.new_pages", lambda: given[0])
+    monkeypatch.setattr(measuring, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(BriefMeasure, "_run", lambda *_: pytest.skip("the rounds"))
+    run = BriefMeasure(Asked(0.02, 3, True), Rounds(), CPU, PACES["quick"], timer=lambda: now[0])
+    with pytest.raises(pytest.skip.Exception, match="the rounds"):
+        run.median_s(call)
+    assert done[0] == calls
+
+
 def test_the_first_process_examines_and_says_what_that_took(monkeypatch: pytest.MonkeyPatch) -> None:
     case, left_out, looks = supported("fp32"), list[float](), list[int]()
     right = measuring.examine
