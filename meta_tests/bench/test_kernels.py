@@ -36,6 +36,16 @@ def test_a_wrong_result_of_a_kernel_is_caught(kernel: kernels.Kernel) -> None:
         kernel.check(out)
 
 
+@pytest.mark.parametrize("features", [1, 1000, 1024, 3000])
+def test_the_vectors_of_a_layer_norm_lie_alike_in_each_process(features: int) -> None:
+    """Those of three calls, as memory is placed by chance."""
+    kept = [kernels.half_a_page_apart(features, torch.device("cpu")) for _ in range(3)]
+    for weight, bias in kept:
+        assert weight.shape == bias.shape == (features,)
+        assert (weight.data_ptr() % 4096, bias.data_ptr() % 4096) == (0, 2048)
+        assert bias.data_ptr() >= weight.data_ptr() + 4 * features, "they do not overlap"
+
+
 def test_an_unknown_kernel_is_refused() -> None:
     with pytest.raises(ValueError, match=r"name must be one of relu, gelu-fused, .* matvec, got 'swish'"):
         kernels.kernel("swish", torch.ones(1), torch.ones(1))
