@@ -18,7 +18,7 @@ from bench.freed_memory import new_pages
 from bench.measuring import Looked, Measure
 
 # Where small blocks end up beside a large one, glibc finds no room for the next of its size, a few times: three rounds
-# of a layer norm with new pages each made 29 % of noise.
+# of a layer norm with new pages each made 29 % of noise. A call of LONG_S has many blocks, and is not made once more.
 MOST_FIRST_CALLS, FEW_PAGES, LONG_S = 6, 16, 0.25
 PROBED_SHARE = 0.3  # of the ceiling, that the product reaches at least by which a dtype's rate is probed
 

@@ -96,11 +96,11 @@ def half_a_page_apart(features: int, device: torch.device) -> tuple[Tensor, Tens
     A core predicts by the lower 12 bits of an address where in its cache it lies. On a Zen 4, layer norms whose weight
     and bias began 64 or 128 bytes apart in these took 15.8 ms, others 10.3 ms: which, each process drew by lot.
     """
-    whole, half = PAGE // 4, PAGE // 8
-    long = math.ceil(features / whole) * whole + half
-    held = torch.randn(whole + long + features, device=device)
-    start = -held.data_ptr() // 4 % whole
-    return held[start : start + features], held[start + long : start + long + features]
+    page = PAGE // 4  # elements
+    apart = math.ceil(features / page) * page + page // 2
+    held = torch.randn(page + apart + features, device=device)
+    start = -held.data_ptr() // 4 % page
+    return held[start : start + features], held[start + apart : start + apart + features]
 
 
 def layer_norm(x: Tensor, out: Tensor) -> Kernel:
