@@ -42,9 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not config.getoption("gate_history"):
         return None
-    from prooflops.history import listing
+    from prooflops.history import trend
 
-    return listing.print_history(history_folder(config), settings(config).exact, verbose=config.option.verbose > 0)
+    return trend.print_history(history_folder(config), settings(config).exact, verbose=config.option.verbose > 0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -102,9 +102,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         benchmarks = [item.nodeid for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
         single_run.check_baseline(config, settings(config), benchmarks)
     elif not settings(config).orchestrated and not config.pluginmanager.hasplugin("prooflops.run"):
-        from prooflops.history import record
+        from prooflops.history import run_record
 
-        record.plain_fingerprint()  # now: what tests import later does not change it
+        run_record.plain_fingerprint()  # now: what tests import later does not change it
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -123,9 +123,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     chosen = settings(config)
     if (chosen.used and not chosen.orchestrated) or is_replicate():
         if run_state.RECORD_PATH not in config.stash:
-            from prooflops.history import record
+            from prooflops.history import run_record
 
-            record.save(config, record.record_of(config), chosen.folder)
+            run_record.save(config, run_record.record_of(config), chosen.folder)
         if not is_replicate() and run_state.RECORD_PATH in config.stash:
             from prooflops.gate import single_run
 

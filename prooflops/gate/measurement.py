@@ -19,9 +19,8 @@ from prooflops.gate.reporting import Reports
 from prooflops.gate.selection import files_of, is_asked_for
 from prooflops.gate.settings import Settings
 from prooflops.history import records
-from prooflops.history.comparison import exact_rows
+from prooflops.history.comparison import exact_rows, resource_rows
 from prooflops.history.records import Summary, Timed
-from prooflops.history.resources import resource_rows
 from prooflops.history.rows import TIME, Row, interval, one_sided, with_skips
 
 SILENT_S = 20.0  # between two lines of progress

@@ -12,8 +12,8 @@ from prooflops.console.tables import aligned, write_coloured
 from prooflops.gate.settings import Settings
 from prooflops.history import records, rows
 from prooflops.history.comparison import compare
-from prooflops.history.record import fingerprint
 from prooflops.history.records import Summary
+from prooflops.history.run_record import fingerprint
 
 OUTCOME = pytest.StashKey[list[str]]()
 BASELINE = pytest.StashKey[list[Summary]]()

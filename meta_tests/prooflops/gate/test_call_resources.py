@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from prooflops.history.resources import FEWEST
 
 from meta_tests.prooflops.gate.foreign_repo import run, run_git
 from meta_tests.prooflops.gate.test_child_plugin import BRIEF
@@ -15,7 +16,6 @@ from meta_tests.prooflops.gate.without_processes import config
 from prooflops.gate import call_resources
 from prooflops.gate.call_resources import INSTRUCTIONS, MEMORY, UntimedCall, call_traced, measured_in
 from prooflops.gate.processes import Replicates, Side
-from prooflops.history.resources import FEWEST
 from prooflops.history.rows import RESOURCES
 from prooflops.statistics.plan import LOOKS
 

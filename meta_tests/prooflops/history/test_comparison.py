@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prooflops.history.comparison import ComparisonRule, NotComparable, compare, time_rows
+from prooflops.history import rows as tables
+from prooflops.history.comparison import NotComparable, compare, resource_rows
 from prooflops.history.records import Summary, Timed
-from prooflops.history.rows import Row, interval
-from prooflops.statistics.decision_rule import Decision
-from prooflops.statistics.plan import MIN_EFFECT, Plan, pairs_needed
+from prooflops.history.rows import Row, counts, figures, interval
 
 NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
@@ -32,135 +31,59 @@ def processes(factor: float, count: int, noise: float = 0.01, seed: int = 0) -> 
     return [{A: timed(factor * float(np.exp(draw.normal(0, noise))))} for _ in range(count)]
 
 
-def rows(before: list[Summary], after: list[Summary], **rest: Any) -> dict[tuple[str, str], Row]:
+def compared(before: list[Summary], after: list[Summary], **rest: Any) -> dict[tuple[str, str], Row]:
     return {(row.name, row.quantity): row for row in compare(before, after, **rest)}
+
+
+# ---- times -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.2, "SLOWER"), (1 / 1.2, "FASTER"), (1.0, "SAME")])
 def test_enough_processes_decide(factor: float, verdict: str) -> None:
-    row = rows(side(*processes(1.0, 12)), side(*processes(factor, 12, seed=1)))[A, "time"]
+    row = compared(side(*processes(1.0, 12)), side(*processes(factor, 12, seed=1)))[A, "time"]
     assert row.verdict == verdict, f"{row}, but should be {verdict} [{factor=}]"
     assert row.effect is not None
     assert row.effect.low < factor < row.effect.high
-    assert row.effect.level == Plan(1, looks=(12,), directions=2, shared_baseline=True).level(0)
 
 
-def test_single_records_are_inconclusive_and_say_what_would_decide() -> None:
-    row = rows(side({A: timed(1.0)}), side({A: timed(1.5)}))[A, "time"]
+def test_single_records_are_inconclusive_and_as_many_as_they_ask_for_can_decide() -> None:
+    row = compared(side({A: timed(1.0)}), side({A: timed(1.5)}))[A, "time"]
     assert row.verdict == "INCONCLUSIVE"
-    assert "replicates a side would decide" in row.note
     assert row.effect is not None
     assert interval(row.effect) == "unknown"
-
-
-def test_as_many_processes_as_it_asks_for_can_decide() -> None:
-    row = rows(side({A: timed(1.0)}), side({A: timed(1.5)}))[A, "time"]
     asked = int(row.note.split("about ")[1].split()[0])
-    again = rows(side(*processes(1.0, asked)), side(*processes(1.5, asked, seed=1)))[A, "time"]
+    again = compared(side(*processes(1.0, asked)), side(*processes(1.5, asked, seed=1)))[A, "time"]
     assert again.verdict == "SLOWER", f"{asked} processes were said to decide a change of 50 %, but: {again}"
 
 
-def test_an_open_comparison_says_what_is_suspected_the_noise_and_how_many_processes_would_decide() -> None:
-    before, after = side(*processes(1.0, 12, 0.1)), side(*processes(1.06, 12, 0.1, seed=2))
-    effect = rows(before, after)[A, "time"].effect
-    assert effect is not None
-    plan = Plan(1, looks=(12,), directions=2, shared_baseline=True)
-    needed = pairs_needed(effect, plan, MIN_EFFECT)
-    assert needed > 12
-    decision = Decision("INCONCLUSIVE", 12, effect, suspicion="SLOWER")
-    both = {A: ([each.benchmarks[A] for each in before], [each.benchmarks[A] for each in after])}
-    (row,) = time_rows(both, ComparisonRule(plan), {A: decision})
-    said = f"noise {effect.noise:.1%}; about {needed} replicates a side would decide (--gate-replicates {needed})"
-    assert (row.note, rows(before, after)[A, "time"].note) == (f"suspected SLOWER, not confirmed; {said}", said)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        (24, 24, "SAME"),
-        (24, 25, "CHANGED"),
-        (24, None, "MISSING"),
-        (None, 24, "NEW"),
-        (1, True, "CHANGED"),
-        (NAN, NAN, "SAME"),
-    ],
-)
-def test_an_exact_quantity_is_compared_by_equality(before: object, after: object, verdict: str) -> None:
-    old, new = ({} if value is None else {"flops": value} for value in (before, after))
-    row = rows(side({A: timed(**old)}), side({A: timed(**new)}))[A, "flops"]
-    assert (row.verdict, row.before, row.after) == (verdict, before, after)
-
-
-def test_an_exact_quantity_that_differs_between_runs_of_one_side_is_said_to_be_none() -> None:
-    row = rows(side({A: timed(peak_bytes=1)}, {A: timed(peak_bytes=2)}), side({A: timed(peak_bytes=2)}))[
-        A, "peak_bytes"
-    ]
-    assert row.verdict == "SAME"
-    assert "not an exact quantity" in row.note
-
-
-def test_what_vanished_and_what_is_new_are_named() -> None:
-    found = rows(side({A: timed()}), side({B: timed()}))
-    assert found[A, "time"].verdict == "MISSING"
-    assert "renamed" in found[A, "time"].note
-    assert found[B, "time"].verdict == "NEW"
-
-
-def test_a_claims_verdict_is_an_exact_quantity() -> None:
-    old, new = side({}, verdicts={"x.a": "holds", "x.b": "holds"}), side({}, verdicts={"x.a": "FAILS", "x.b": "holds"})
-    found = rows(old, new)
-    assert (found["x.a", "verdict"].before, found["x.a", "verdict"].after) == ("holds", "FAILS")
-    assert [row.verdict for row in found.values()] == ["CHANGED", "SAME"]
-
-
-def test_a_run_without_claims_says_nothing_of_them() -> None:
-    assert rows(side({}, verdicts={"x.a": "holds"}), side({})) == {}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        ("holds", "not checked", "INCONCLUSIVE"),
-        ("not checked", "holds", "NEW"),
-        ("not checked", "not checked", "SAME"),
-        ("holds if", "corrected", "CHANGED"),
-    ],
-)
-def test_a_claim_that_was_not_checked_has_not_changed(before: str, after: str, verdict: str) -> None:
-    found = rows(side({}, verdicts={"x.a": before}), side({}, verdicts={"x.a": after}))
-    row = found["x.a", "verdict"]
-    assert (row.before, row.after, row.verdict) == (before, after, verdict), row
-    assert ("the run's report says why" in row.note) == (verdict == "INCONCLUSIVE"), row
-
-
-def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
-    old = side({}, verdicts={"x.a": "holds"})
-    new = [*side({}, verdicts={"x.a": "not checked"}), *side({}, verdicts={"x.a": "holds"}), *side({})]
-    assert rows(old, new)["x.a", "verdict"].verdict == "SAME"
+def test_an_open_comparison_says_the_noise_and_how_many_processes_would_decide() -> None:
+    row = compared(side(*processes(1.0, 12, 0.1)), side(*processes(1.06, 12, 0.1, seed=2)))[A, "time"]
+    assert row.verdict == "INCONCLUSIVE"
+    assert row.note.startswith("noise "), row.note
+    assert int(row.note.split("about ")[1].split()[0]) > 12
 
 
 def test_another_method_of_measuring_is_not_compared() -> None:
-    row = rows(side(*[{A: timed(1.0, method=3)}] * 12), side(*[{A: timed(2.0, method=4)}] * 12))[A, "time"]
-    assert row.verdict == "INCONCLUSIVE"
-    assert "method of measuring changed (3 -> 4)" in row.note
+    row = compared(side(*[{A: timed(1.0, method=3)}] * 12), side(*[{A: timed(2.0, method=4)}] * 12))[A, "time"]
+    assert (row.verdict, row.note) == ("INCONCLUSIVE", "the method of measuring changed (3 -> 4)")
 
 
 def test_a_marker_sets_the_smallest_effect_of_its_benchmark() -> None:
     before, after = side(*processes(1.0, 12)), side(*processes(1.2, 12, seed=1))
     for each in after:
         vars(each.benchmarks[A])["settings"] = {"min_effect": 0.3}
-    assert rows(before, after)[A, "time"].verdict != "SLOWER"
+    assert compared(before, after)[A, "time"].verdict != "SLOWER"
 
 
 def test_a_noise_floor_covers_a_change_as_large() -> None:
     before, after = side(*processes(1.0, 12)), side(*processes(1.08, 12, seed=1))
-    assert rows(before, after, floors={A: 0.01})[A, "time"].verdict == "SLOWER"
-    row = rows(before, after, floors={A: 0.15})[A, "time"]
+    assert compared(before, after, floors={A: 0.01})[A, "time"].verdict == "SLOWER"
+    row = compared(before, after, floors={A: 0.15})[A, "time"]
     assert row.verdict == "INCONCLUSIVE"
     assert "--gate-versus decides it" in row.note
 
 
-def test_what_all_benchmarks_did_together_is_the_machine() -> None:
+def test_a_shift_that_all_benchmarks_share_is_the_machines() -> None:
     names = [f"{A}[{index}]" for index in range(6)]
     before = side(*({n: timed(t[A].time_s) for n in names} for t in processes(1.0, 12)))
     after = side(*({n: timed(t[A].time_s) for n in names} for t in processes(1.2, 12, seed=1)))
@@ -169,45 +92,124 @@ def test_what_all_benchmarks_did_together_is_the_machine() -> None:
 
 def test_contention_stands_beside_the_verdict() -> None:
     contended = Timed(1.0, {}, {}, 3, contended="other processes kept 1.00 cores busy")
-    assert "contended: other processes" in rows(side({A: timed()}), side({A: contended}))[A, "time"].note
+    assert "contended: other processes" in compared(side({A: timed()}), side({A: contended}))[A, "time"].note
+
+
+# ---- exact quantities and verdicts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [(24, 24, "SAME"), (24, 25, "CHANGED"), (24, None, "MISSING"), (None, 24, "NEW"), (1, True, "CHANGED"),
+     (NAN, NAN, "SAME")],
+)  # fmt: skip
+def test_an_exact_quantity_is_compared_by_equality(before: object, after: object, verdict: str) -> None:
+    old, new = ({} if value is None else {"flops": value} for value in (before, after))
+    row = compared(side({A: timed(**old)}), side({A: timed(**new)}))[A, "flops"]
+    assert (row.verdict, row.before, row.after) == (verdict, before, after)
+
+
+def test_a_quantity_that_differs_within_a_side_is_not_exact() -> None:
+    old = side({A: timed(peak_bytes=1)}, {A: timed(peak_bytes=2)})
+    row = compared(old, side({A: timed(peak_bytes=2)}))[A, "peak_bytes"]
+    assert row.verdict == "SAME"
+    assert "not an exact quantity" in row.note
+
+
+def test_missing_and_new_benchmarks_are_named() -> None:
+    found = compared(side({A: timed()}), side({B: timed()}))
+    assert (found[A, "time"].verdict, found[B, "time"].verdict) == ("MISSING", "NEW")
+    assert "renamed" in found[A, "time"].note
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [("holds", "FAILS", "CHANGED"), ("holds", "not checked", "INCONCLUSIVE"), ("not checked", "holds", "NEW"),
+     ("not checked", "not checked", "SAME"), ("holds if", "corrected", "CHANGED")],
+)  # fmt: skip
+def test_a_claims_verdict_is_an_exact_quantity_unless_it_was_not_checked(before: str, after: str, verdict: str) -> None:
+    row = compared(side({}, verdicts={"x.a": before}), side({}, verdicts={"x.a": after}))["x.a", "verdict"]
+    assert (row.before, row.after, row.verdict) == (before, after, verdict), row
+
+
+def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
+    old = side({}, verdicts={"x.a": "holds"})
+    new = [*side({}, verdicts={"x.a": "not checked"}), *side({}, verdicts={"x.a": "holds"}), *side({})]
+    assert compared(old, new)["x.a", "verdict"].verdict == "SAME"
+    assert compared(old, side({})) == {}, "a run without claims says nothing about them"
+
+
+# ---- other machines ----------------------------------------------------------------------------------------------
 
 
 def test_another_fingerprint_is_refused() -> None:
     with pytest.raises(NotComparable, match=r"cpu-1.*cpu-2.*--gate-portable"):
         compare(side({A: timed()}), side({A: timed()}, device="cpu-2"))
+    with pytest.raises(ValueError, match="should hold records, but hold 0 and 1"):
+        compare([], side({A: timed()}))
 
 
-def test_between_machines_ratios_alone_are_compared() -> None:
+def test_between_machines_only_ratios_are_compared() -> None:
     fp32, bf16 = (f"bench/test_x.py::test_matmul[{dtype}-hot]" for dtype in ("fp32", "bf16"))
     old = [{fp32: timed(4.0, portable={"mfu": 0.5}, flops=8), bf16: timed(1.0)}] * 12
     new = [{fp32: timed(1.0, portable={"mfu": 0.25}, flops=8), bf16: timed(0.25)}] * 12
-    found = rows(side(*old), side(*new, device="cpu-2"), portable=True)
+    found = compared(side(*old), side(*new, device="cpu-2"), portable=True)
     assert {key: row.verdict for key, row in found.items()} == {
         (fp32, "mfu"): "SLOWER",
         (bf16, "times as fast as fp32"): "SAME",
         (fp32, "flops"): "SAME",
     }
     assert found[bf16, "times as fast as fp32"].before == 4.0
-    assert (found[fp32, "mfu"].before, found[fp32, "mfu"].after) == (0.5, 0.25)
     assert found[fp32, "mfu"].effect.ratio == pytest.approx(2)
 
 
-@pytest.mark.parametrize("dtype", ["fp64", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8"])
-def test_a_speed_up_over_fp32_is_that_of_a_name_with_one_dtype(dtype: str) -> None:
-    name, twin, other = (f"bench/test_x.py::test_a[{each}]" for each in (f"{dtype}-int", "fp32-int", f"{dtype}-fp32"))
-    both = side({name: timed(1.0), twin: timed(4.0), other: timed(2.0)})
-    found = rows(both, side({name: timed(2.0), twin: timed(4.0), other: timed(2.0)}, device="cpu-2"), portable=True)
-    assert [(key[0], row.before, row.after) for key, row in found.items()] == [(name, 4.0, 2.0)]
+# ---- memory and instructions -------------------------------------------------------------------------------------
 
 
-def test_the_newest_hundred_records_a_side_are_compared() -> None:
-    before, after = side(*processes(1.0, 101)), side(*processes(1.0, 102, seed=1))
-    vars(before[0].benchmarks[A])["time_s"] = vars(after[0].benchmarks[A])["time_s"] = 1e6
-    effect = rows(before, after)[A, "time"].effect
-    assert effect is not None
-    assert (effect.pairs, len(effect._differences), effect._differences[-1] < 1) == (100, 10_000, True)
+def group(key: str, values: list[float]) -> list[Timed]:
+    return [Timed(1.0, {}, {}, resources={key: value}) for value in values]
 
 
-def test_an_empty_side_is_refused() -> None:
-    with pytest.raises(ValueError, match="should hold records, but hold 0 and 1"):
-        compare([], side({A: timed()}))
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([12_600] * 5, [25_200] * 5, "MORE MEMORY"),
+        ([25_200] * 5, [12_600] * 5, "LESS MEMORY"),
+        ([12_600] * 5, [12_600] * 5, None),
+        ([12_600] * 4, [25_200] * 8, None),  # too few processes to know that it is always so
+        ([1000] * 8, [5095] * 8, None),  # 5 times as much, and less than 4 KiB more
+        ([1_000_000] * 8, [1_049_999] * 8, None),  # 49 KB more, and less than 5 %
+        ([*[10_000] * 4, 24_000], [24_000, *[90_000] * 4], None),  # both sides have had 24,000
+    ],
+)
+def test_memory_is_reported_where_every_process_of_a_side_held_more(
+    before: list[float], after: list[float], verdict: str | None
+) -> None:
+    found = resource_rows({"a": (group("memory", before), group("memory", after))}, 0.05, 0.03)
+    assert [row.verdict for row in found] == ([verdict] if verdict else [])
+
+
+def test_instructions_are_held_against_the_smallest_effect_of_times() -> None:
+    sides = group("instructions", [1e6] * 4), group("instructions", [1.03e6] * 4)
+    (row,) = resource_rows({"a": sides}, 0.05, 0.03)
+    assert (row.verdict, figures(row)) == ("MORE INSTRUCTIONS", ["1.00 M", "1.03 M (+3.0%)"])
+    assert not resource_rows({"a": sides}, 0.01, 0.04)
+
+
+# ---- the table ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_leaves_out_equal_figures_and_counts_the_worst_verdict_first() -> None:
+    found = compare(side({A: timed(0.002, flops=24, bytes=8)}), side({A: timed(0.003, flops=25, bytes=8)}))
+    table = tables.table(found)
+    assert [row[1] for row in table] == ["quantity", "time", "flops"]
+    assert (table[1][2:5], table[2][2:4]) == (["2.00 ms", "3.00 ms", "1.500"], ["24", "25"])
+    assert [row[1] for row in tables.table(found, every=True)] == ["quantity", "time", "flops", "bytes"]
+    assert counts(found) == "1 CHANGED, 1 INCONCLUSIVE, 1 SAME"
+
+
+def test_a_missing_benchmark_whose_test_skipped_itself_is_inconclusive() -> None:
+    missing, other = (tables.one_sided(name, "time", 1, None) for name in "mo")
+    found = tables.with_skips([missing, other], {"m": "later"})
+    assert [(row.verdict, row.note) for row in found[:1]] == [("INCONCLUSIVE", "skipped this time: later")]
+    assert found[1] == other

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from prooflops.gate.settings import settings
-from prooflops.history import record, trend
 from prooflops.history import records as history
+from prooflops.history import run_record, trend
 from prooflops.history.trend import Trend
 from prooflops.machine import device as machine
 from prooflops.suite.report import html, markdown, verdicts_json
@@ -37,7 +37,7 @@ FINISHED = pytest.StashKey[FinishedRun]()
 def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Path) -> FinishedRun:
     """Writes the record of a run that had a claim or a benchmark, and with a folder the report."""
     verdicts = run.verdicts()
-    content = record.record_of(
+    content = run_record.record_of(
         config,
         pace=run.pace,
         duration_s=round(run.seconds, 3),
@@ -52,7 +52,7 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
     report = run_report(content, run.registry, lines, partial=run.partial or run.selection)
     if not verdicts and not content["benchmarks"]:
         return FinishedRun(report, content, None, None, run.partial)
-    finished = FinishedRun(report, content, folder, record.save(config, content, records), run.partial)
+    finished = FinishedRun(report, content, folder, run_record.save(config, content, records), run.partial)
     if folder is None:
         return finished
     names = {bench["fullname"] for bench in content["benchmarks"]}
