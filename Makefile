@@ -4,7 +4,7 @@
 #                 side by side on the cores there are; each part prints when it ends
 # make prove      plants every fault, where make test plants a sample of 40 that the date draws; judges a sample of each
 #                 module's mutants; and what else takes long
-# make lint       lint, types, and the lines of each room beside its budget
+# make lint       lint, types, import rules, and the lines of each room beside its budget
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
 # make gate-field tries the gate on public projects' own benchmarks: ARGS=prepare, then ARGS="plan --minutes 60"
@@ -89,7 +89,8 @@ endif
 
 lint:
 	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \
-		&& "$$python" -m mypy && "$$python" -m meta_tests.line_budgets
+		&& "$$python" -m mypy && "$$python" -c "import importlinter.cli as cli, sys; sys.exit(cli.lint_imports())" \
+		&& "$$python" -m meta_tests.line_budgets
 
 docs:
 	@$(call ready,--dev) && exec "$$python" -m pdoc --output-directory docs/api accounting prooflops

@@ -24,7 +24,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent
 STAMP = "made-by-make.json"  # in .venv: from which Python it is made and, once it is complete, of what
-IMPORT_NAMES = {"Jinja2": "jinja2", "nvidia-ml-py": "pynvml", "pyyaml": "yaml"}  # where it is not the name with _ for -
+# Modules whose name is not that of the package with _ for -.
+IMPORT_NAMES = {"Jinja2": "jinja2", "import-linter": "importlinter", "nvidia-ml-py": "pynvml", "pyyaml": "yaml"}
 
 
 class SetupError(Exception):
