@@ -67,11 +67,11 @@ def _is_recorded(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def gate_replicate(pytestconfig: pytest.Config) -> Any:
-    """In a process that the gate paces, what it asks of a benchmark that chooses its own rounds; else None.
+    """The gate's pace for benchmarks that choose their own rounds, in a process that the gate paces; else None.
 
-    `gate_replicate.pace(request.node)` is the seconds it should take, its least rounds, and whether an earlier process
-    has checked it. `gate_replicate.leave_out(request.node, seconds)` says what those checks took, which later ones
-    do without.
+    `gate_replicate.pace(request.node)` is the seconds to take, the fewest rounds, and whether an earlier process has
+    checked the benchmark. `gate_replicate.leave_out(request.node, seconds)` reports the seconds of such checks, which
+    later processes skip.
     """
     found = pytestconfig.pluginmanager.get_plugin("prooflops.gate.replicate")
     return found if found and found.paces else None
@@ -105,7 +105,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     elif not settings(config).orchestrated and not config.pluginmanager.hasplugin("prooflops.run"):
         from prooflops.history import run_record
 
-        run_record.plain_fingerprint()  # now: what tests import later does not change it
+        run_record.plain_fingerprint()  # now, so that later imports do not change it
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

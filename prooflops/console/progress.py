@@ -1,4 +1,4 @@
-"""A line on the terminal for what takes more than a few seconds."""
+"""A line on the terminal for work of more than a few seconds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import nullcontext
 
 import pytest
 
-LONG_S = 3.0  # without a line
+LONG_S = 3.0  # between two lines
 LONG_RUN_S = 10.0  # from here on a run says how much of it is left
-LEAST_ENDED = 0.05  # of a folder's tests: the first ones import what all need, and say nothing of the rest
+LEAST_ENDED = 0.05  # share of a folder's tests; the first ones are slow, as they import the packages of all
 
 
 class Progress:
@@ -30,7 +30,7 @@ class Progress:
         self._printed_at = now()
 
     def __call__(self, text: str, ahead_s: float = 0.0) -> None:
-        """Prints `text`, unless it is too early; `ahead_s` is how long the work that begins now prints nothing."""
+        """Prints `text`, unless it is too early; `ahead_s`: seconds of work without a line that begin now."""
         if self._now() - self._printed_at + ahead_s >= LONG_S:
             self.always(text + (f", about {ahead_s:.0f} s" if ahead_s else ""))
 
@@ -48,10 +48,10 @@ class Progress:
 
 
 class RunProgress:
-    """The plugin that says of a run of more than 10 s how many tests have ended, and about how long the rest takes.
+    """Pytest plugin: says in a run of more than 10 s how many tests have ended and how long the rest will take.
 
-    Tests of one folder are taken to last as long as those of it that have ended; a folder of which too few have ended
-    is named instead, several are counted. A line every 10 s, later at every fifth of the time gone by.
+    The estimate assumes that a folder's remaining tests last as long as its ended ones; a folder with too few of these
+    is named, several are counted. A line appears every 10 s, later at every fifth of the elapsed time.
     """
 
     def __init__(self, config: pytest.Config, now: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""Compares two sides, before and after, and returns rows: what changed, by how much, how surely. No I/O.
+"""Compares two sides, before and after: a row per quantity with the change, its interval and a verdict. No I/O.
 
 Exact quantities are compared by equality: one process a side is enough. Times are compared by `prooflops.statistics`;
 each process is one replicate. Between machines only ratios within a machine are compared. The gate uses the same
@@ -37,7 +37,7 @@ Sides = tuple[Sequence[Timed], Sequence[Timed]]  # one benchmark's processes, be
 
 
 class NotComparable(ValueError):
-    """The two sides were not measured on the same machine and software: the message says what differs."""
+    """The two sides come from different machines or software: the message names the differences."""
 
 
 def compare(
@@ -102,19 +102,19 @@ class ComparisonRule:
         return stored if math.isfinite(stored) else None
 
     def common(self, shared: Sequence[Sides]) -> float:
-        """What all benchmarks together did between the two groups: most likely the machine."""
+        """The shift that all benchmarks share between the two groups: most likely the machine's."""
         before, after = ([seconds(sides[index]) for sides in shared] for index in (0, 1))
         return common_shift(before, after)
 
     def decision(self, name: str, sides: Sides, common: float) -> Decision:
-        """What the times of one benchmark decide."""
+        """The decision on one benchmark's times."""
         before, after = map(seconds, sides)
         level, floor = self.plan.level(0), self.floor(name)
         effect = effects.unpaired(before, after, level=level, floor=floor, common=common)
         return Decision(verdict(effect, self.plan, 0, self.smallest(sides[1])), len(after), effect)
 
     def advice(self, sides: Sides, decision: Decision) -> str:
-        """What would decide an open comparison, in words."""
+        """How to decide an open comparison, in words."""
         effect, smallest = decision.effect, self.smallest(sides[1])
         if math.log1p(smallest) < abs(math.log(effect.ratio)) <= math.log1p(effect.floor):
             return f"within the {effect.floor:.1%} that drift between sessions may be here: --gate-versus decides it"
@@ -142,7 +142,7 @@ def seconds(side: Iterable[Timed]) -> list[float]:
 def decisions(both: Mapping[str, Sides], rule: ComparisonRule, common: float | None = None) -> dict[str, Decision]:
     """The decision on each benchmark that both sides timed by one method.
 
-    `common`: what all benchmarks together did, if it is not to be taken from their times.
+    `common`: the shift that all benchmarks share; None: taken from their times.
     """
     shared = {name: sides for name, sides in both.items() if all(sides)}
     if common is None:

@@ -2,7 +2,7 @@
 
     <history>/<fingerprint>/<moment>-<unique>.json     one run; appended, written atomically, never edited
     <history>/<fingerprint>/baselines/<name>.json      which of these records a name stands for
-    <history>/<fingerprint>/gate/<moment>-<unique>.json     what one run of the gate said of each benchmark's time
+    <history>/<fingerprint>/gate/<moment>-<unique>.json     the verdicts of one run of the gate
     <history>/<fingerprint>/noise-floor.json           the noise and drift of this machine, by --gate-noise-floor
 
 No torch, numpy or scipy here: reading a history must be cheap.
@@ -84,7 +84,7 @@ def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, An
 
 
 def append_verdicts(folder: Path, own: str, content: Mapping[str, Any]) -> Path | None:
-    """Adds what a run of the gate said, beside the records of this fingerprint; None where there are none."""
+    """Stores the verdicts of a run of the gate beside this fingerprint's records; None where there are none."""
     if not (folder / own).is_dir():
         return None
     moment = datetime.now(timezone.utc)
@@ -94,9 +94,9 @@ def append_verdicts(folder: Path, own: str, content: Mapping[str, Any]) -> Path 
 
 
 def gate_verdicts(folder: Path, own: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Of each run of the gate, oldest first: its moment, a benchmark's name, and what it said of it.
+    """The moment, benchmark and verdict of every row that the gate stored, oldest first.
 
-    Files that are truncated or not ours are passed over: they are no figures, and nothing is decided by them.
+    Truncated and foreign files are skipped: nothing is decided by them.
     """
     for path in sorted((folder / own / "gate").glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -139,21 +139,21 @@ def _record_files(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Timed:
-    """What comparing needs of one benchmark in one record."""
+    """One benchmark of a record, as far as comparisons use it."""
 
     time_s: float  # its fastest round, see prooflops.statistics.noise.location
     exact: Mapping[str, Any]
     portable: Mapping[str, float]
     method: Any = None
-    contended: str = ""  # what competed with it, in words
+    contended: str = ""  # the competing work, in words
     settings: Mapping[str, Any] | None = None  # the arguments of its marker `gate`
-    resources: Mapping[str, float] = field(default_factory=dict)  # what a call of it takes besides time
+    resources: Mapping[str, float] = field(default_factory=dict)  # of a call: memory, instructions
     slowness: float = 1.0  # of its core: how many times longer fixed work took; inf where it was contended otherwise
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What comparing needs of one record."""
+    """One record, as far as comparisons use it."""
 
     path: Path
     moment: str
@@ -173,7 +173,7 @@ class Summary:
 
 
 def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> Summary:
-    """The part of a record that comparing needs. Raises UnreadableRecord where it is not what it should be."""
+    """The summary of a record. Raises UnreadableRecord for a field of a wrong type or value."""
     try:
         ours = record["prooflops"]
         fingerprint = ours.get("fingerprint", {})
@@ -241,9 +241,9 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
 def summaries(
     folder: Path, exact: Sequence[str], only: str = "", newest: int | None = None
 ) -> list[Summary | UnreadableRecord]:
-    """What comparing needs of the records under `folder`, oldest first; an unreadable file comes as its error.
+    """Summaries of the records under `folder`, oldest first; an unreadable file comes as its error.
 
-    `only`: of one fingerprint, by its id. `newest`: so many at most; a large record takes 15 ms to read.
+    `only`: the id of one fingerprint. `newest`: read this many at most; a large record takes 15 ms.
     """
     files = [path for path in _record_files(folder) if only in ("", path.parent.name)]
     found: list[Summary | UnreadableRecord] = []
@@ -256,7 +256,7 @@ def summaries(
 
 
 def read_summary(path: Path, exact: Sequence[str]) -> Summary:
-    """What comparing needs of the record in `path`. Raises UnreadableRecord."""
+    """The summary of the record in `path`. Raises UnreadableRecord."""
     return summary_of(read(path), path, exact)
 
 
@@ -297,8 +297,7 @@ def baseline(
 ) -> list[Summary]:
     """The records that `wanted` stands for: a name, "latest" (this fingerprint's newest) or a record's file.
 
-    Of the newest whole runs the one that has most of these `benchmarks`: a run of others in between is not what is
-    meant, and neither is one that was interrupted.
+    "latest" prefers, among the newest whole runs, the one with most of these `benchmarks`; it skips interrupted runs.
 
     `own` is the fingerprint in force; where it has no baseline of that name, that of another fingerprint is returned,
     for the caller to refuse. Raises UnknownBaseline, naming those there are, and UnreadableRecord.
@@ -306,7 +305,7 @@ def baseline(
     if wanted == "latest":
         files = sorted(_record_files(folder), key=lambda path: (path.parent.name == own, path.name), reverse=True)
         best, most = None, -1
-        for path in files:  # the newest by this fingerprint, else by any: the caller says what differs
+        for path in files:  # this fingerprint's newest, else any fingerprint's, which the caller refuses
             with suppress(UnreadableRecord):
                 found = read_summary(path, exact)
                 if found.partial:
@@ -346,7 +345,7 @@ def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
 
 
 def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
-    """What `--gate-noise-floor` stored for this fingerprint, per benchmark; empty where it never ran."""
+    """The noise floors that `--gate-noise-floor` stored for this fingerprint, per benchmark."""
     try:
         rows = json.loads((folder / own / "noise-floor.json").read_text(encoding="utf-8"))["benchmarks"]
         return {str(name): dict(row) for name, row in rows.items() if _is_noise_floor(row)}

@@ -35,12 +35,12 @@ class Row:
 
     @property
     def exact(self) -> bool:
-        """Whether it was compared by equality."""
+        """Whether this quantity is compared by equality."""
         return self.effect is None and self.quantity != TIME
 
 
 def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
-    """The row of what only one side has: MISSING or NEW."""
+    """The row of a quantity that only one side has: MISSING or NEW."""
     if after is not None:
         return Row(name, quantity, before, after, "NEW")
     return Row(name, quantity, before, after, "MISSING", note="removed, renamed, not selected, or it did not run")
@@ -49,8 +49,8 @@ def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
 def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
     """The rows, with MISSING replaced by INCONCLUSIVE where the benchmark's test is still there and was skipped.
 
-    A gate stops for MISSING; but tests also skip themselves for what varies from run to run, such as a call that takes
-    a little longer than is allowed. `reasons`: of each skipped test.
+    MISSING fails a gate, but a test may skip itself for a reason that varies from run to run, such as a slow call.
+    `reasons`: why each skipped test was skipped.
     """
     return [
         replace(row, verdict="INCONCLUSIVE", note=f"skipped this time: {reasons[row.name]}")

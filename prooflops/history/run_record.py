@@ -84,7 +84,7 @@ def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path |
 
 
 def record_of(config: pytest.Config, **facts: Any) -> dict[str, Any]:
-    """The record of a run: pytest-benchmark's JSON, what the project keeps of every run, and `facts` beside it."""
+    """The record of a run: pytest-benchmark's JSON, and this project's section with `facts` in it."""
     content = benchmark_json(config)
     content["prooflops"] = {
         "schema": records.SCHEMA,
@@ -107,9 +107,9 @@ def fingerprint(config: pytest.Config) -> dict[str, Any]:
 
 @cache
 def plain_fingerprint() -> Mapping[str, Any]:
-    """What can be found out about machine and software without importing torch or waking a GPU.
+    """Facts about machine and software, without importing torch or waking a GPU.
 
-    As it is first asked, after collection: by then the tests have imported what they use.
+    Cached at the first call, after collection: by then the tests have imported their packages.
     """
     return {
         "name": cpu.name(),

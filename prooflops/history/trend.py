@@ -26,7 +26,7 @@ class Trend:
     records: tuple[Summary, ...]
     times_s: tuple[float, ...]
     changes: tuple[Change, ...]
-    verdicts: tuple[tuple[str, str], ...] = ()  # of the gate, oldest first: when, and what it said: "SLOWER 1.104"
+    verdicts: tuple[tuple[str, str], ...] = ()  # of the gate, oldest first: moment and "SLOWER 1.104"
 
 
 def trends(summaries: Sequence[Summary], *, level: float = LEVEL) -> list[Trend]:
@@ -94,7 +94,7 @@ def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Tr
 
 
 def with_verdicts(found: Sequence[Trend], said: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[Trend]:
-    """The trends with what the gate said of each since its first record, by `gate_verdicts` of records."""
+    """The trends with the gate's verdicts since their first record; `said` is from `records.gate_verdicts`."""
     by_name: dict[str, list[tuple[str, str]]] = {}
     for moment, name, row in said:
         ratio = row.get("ratio")
