@@ -8,8 +8,8 @@ from typing import Any
 from prooflops.console.tables import binary, engineering
 from prooflops.model.breakdown import PHASES, Breakdown, Inference, ModuleRow
 from prooflops.model.examination import Examination
-from prooflops.model.memory import HELD, PEAK, StepMemory
 from prooflops.model.sections import Section
+from prooflops.model.step_memory import HELD, PEAK, StepMemory
 from prooflops.model.sweep import Sweep, Trial
 
 MOST = 10

@@ -14,7 +14,7 @@ from accounting.roofline import hfu, mfu, ridge_point
 from prooflops.model.breakdown import Breakdown, Inference, breakdown_of, inference_of
 from prooflops.model.claims import Answer
 from prooflops.model.flop_difference import StepFlops, flops_of
-from prooflops.model.memory import StepMemory, bytes_of, memory_of
+from prooflops.model.step_memory import StepMemory, bytes_of, memory_of
 from prooflops.model.sweep import Sweep, sweep_of
 from prooflops.model.user_model import Instance, UserModel
 

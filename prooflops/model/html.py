@@ -11,8 +11,8 @@ from prooflops.console.tables import engineering, share
 from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.breakdown_sections import count_text, module_figures, operators_section, phase_name
 from prooflops.model.examination import Examination
-from prooflops.model.memory import PEAK
 from prooflops.model.sections import Section, bound_sentence
+from prooflops.model.step_memory import PEAK
 from prooflops.suite.report import page
 from prooflops.suite.report.drawing import Table
 from prooflops.suite.report.html import Tile

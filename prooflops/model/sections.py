@@ -9,7 +9,7 @@ from prooflops.console.tables import engineering, fitted, share
 from prooflops.model.claims import DOES_NOT_APPLY, Answer
 from prooflops.model.examination import OVERHEAD, Inventory, MeasuredStep
 from prooflops.model.flop_difference import StepFlops
-from prooflops.model.memory import StepMemory
+from prooflops.model.step_memory import StepMemory
 from prooflops.suite.report.terminal import wrapped
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}

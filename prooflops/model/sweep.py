@@ -13,7 +13,7 @@ import torch
 from accounting import measured
 from prooflops.machine import device as machine
 from prooflops.model.factory import ModelError, error_text
-from prooflops.model.memory import measured_steps, peak_of, predicted_memory
+from prooflops.model.step_memory import measured_steps, peak_of, predicted_memory
 from prooflops.model.user_model import UserModel
 
 DEFAULT_CPU_LIMIT = 2**30  # a step that is as large as a CPU's memory takes minutes, and starves others

@@ -16,12 +16,12 @@ PLANTED = f"{NOTHING_PLANTED} -k 'not where_it_goes' -p planted --model zoo.gpt:
 def examined_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = model_house(tmp_path_factory.mktemp("house"))
     (root / "planted.py").write_text(
-        "from prooflops.model import examination, flop_difference, memory\n"
+        "from prooflops.model import examination, flop_difference, step_memory\n"
         "flop_difference._Tracer._track_derived = lambda self, tensors, outputs: False\n"
         "shares = flop_difference._Tracer._shares\n"
         "flop_difference._Tracer._shares = lambda self, factors, flops: shares(self, factors, flops - flops // 8)\n"
         "wrong = lambda tensors: sum(tensor.numel() for tensor in tensors)\n"
-        "examination.bytes_of = memory.bytes_of = memory.storage_bytes_of = wrong\n"
+        "examination.bytes_of = step_memory.bytes_of = step_memory.storage_bytes_of = wrong\n"
     )
     (root / "test_claims" / "test_demo.py").write_text(
         'import pytest\n@pytest.mark.claim("optim.sgd-none")\ndef test_of_the_machine():\n    pass\n'

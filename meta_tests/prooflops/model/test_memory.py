@@ -9,7 +9,7 @@ from meta_tests.conftest import ROOT
 from meta_tests.prooflops.model.model_house import Examined, each_model
 from meta_tests.user_models import own
 from meta_tests.user_models.worked import GRADIENT_BYTES, PARAMETERS, STATE_BYTES
-from prooflops.model.memory import NOT_PREDICTED_COMPILED, memory_of, predicted_memory
+from prooflops.model.step_memory import NOT_PREDICTED_COMPILED, memory_of, predicted_memory
 from prooflops.model.user_model import load_user_model
 
 CPU = torch.device("cpu")
