@@ -105,7 +105,7 @@ for request in sys.stdin:
         print(*[os.waitpid(child, 0)[1] for child in children], flush=True)
         continue
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
-    signal.alarm(1800)  # a run that hangs; claims on the fake card take ten minutes beside other work
+    signal.alarm(1800)  # a run that hangs; claims on the simulated card take ten minutes beside other work
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -1,4 +1,4 @@
-"""What each claim asks of a card: `python -m meta_tests.fake_card test_claims/test_matmul.py`, arguments of pytest."""
+"""What each claim asks of a card: `python -m meta_tests.simulated_card test_claims/test_matmul.py`, arguments of pytest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def table(rows: list[dict[str, object]], by: str = "claim") -> str:
 def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "counts.jsonl")
-        plugin = ["-p", "meta_tests.fake_card.plugin", "-p", "no:cacheprovider", f"--card-counts={file}"]
+        plugin = ["-p", "meta_tests.simulated_card.plugin", "-p", "no:cacheprovider", f"--card-counts={file}"]
         code = pytest.main([*plugin, "--device=cuda", f"--report={folder}", *arguments])
         rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
     print(table(rows))

@@ -1,4 +1,4 @@
-"""The fake card behaves as a card where that differs from a CPU."""
+"""The simulated card behaves as a card where that differs from a CPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 
 from accounting import measured
 from accounting.allocator import charge_bounds, segment_bytes
-from meta_tests.fake_card.__main__ import table
-from meta_tests.fake_card.api import plugged
-from meta_tests.fake_card.caching import MIB, CachingAllocator
-from meta_tests.fake_card.card import Card
+from meta_tests.simulated_card.__main__ import table
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.caching import MIB, CachingAllocator
+from meta_tests.simulated_card.card import Card
 from test_claims.oracles.scalars import Operations
 
 
 @pytest.fixture
 def card() -> Iterator[Card]:
     made = Card(memory_bytes=256 * MIB)
-    with plugged(made):
+    with simulated(made):
         yield made
 
 

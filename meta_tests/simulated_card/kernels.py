@@ -1,7 +1,7 @@
 """Runs operators in the card's place: which tensors live there, what a kernel takes, when the host has to wait.
 
 A tensor on the card is a tensor of the CPU to C++, so that autograd, views, strides and storages are torch's own. That
-its storage belongs to the card is known here, by the storage, and shown by `meta_tests.fake_card.api`.
+its storage belongs to the card is known here, by the storage, and shown by `meta_tests.simulated_card.api`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from accounting.formats import FORMATS
-from meta_tests.fake_card.caching import MIB, Block
-from meta_tests.fake_card.card import (
+from meta_tests.simulated_card.caching import MIB, Block
+from meta_tests.simulated_card.card import (
     BUS_BYTES_PER_S,
     HOST_BYTES_PER_S,
     HOST_FLOP_PER_S,

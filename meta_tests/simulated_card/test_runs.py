@@ -1,4 +1,4 @@
-"""Claims and benchmarks on the fake card: a sample of those that need one, and all of them with `make prove`."""
+"""Claims and benchmarks on the simulated card: a sample of those that need one, and all of them with `make prove`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from meta_tests.conftest import ROOT, SUITE, fork_pytest
-from meta_tests.fake_card.__main__ import COLUMNS, SECONDS
+from meta_tests.simulated_card.__main__ import COLUMNS, SECONDS
 
 # What this card cannot show, by the beginning of the node id without its folder. Whatever else fails is a finding.
 CANNOT_SHOW: dict[str, str] = {
@@ -52,9 +52,9 @@ LONGEST_S = 10 * 60  # that the default run may take on an H100
 
 
 def counted(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """The counts of each test of a run on the fake card; one whose fixtures raise an error counts as failed."""
+    """The counts of each test of a run on the simulated card; one whose fixtures raise an error counts as failed."""
     file = folder / "counts.jsonl"
-    options = ["-p", "meta_tests.fake_card.plugin", "--device", "cuda", "--quick", f"--card-counts={file}"]
+    options = ["-p", "meta_tests.simulated_card.plugin", "--device", "cuda", "--quick", f"--card-counts={file}"]
     run = fork_pytest(ROOT, *options, f"--report={folder}", *arguments, imported=SUITE, path=ROOT)
     errors = re.findall(r"^ERROR (.+?)(?: - .*)?$", run.output, re.MULTILINE)
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
@@ -85,7 +85,7 @@ def test_claims_hold_on_mps(tmp_path: Path, topic: str) -> None:
 
 
 @pytest.mark.prove
-def test_a_users_model_is_measured_on_the_fake_card(tmp_path: Path) -> None:
+def test_a_users_model_is_measured_on_the_simulated_card(tmp_path: Path) -> None:
     model = "--model=meta_tests/user_models/gpt.py:factory"
     rows = counted(tmp_path, model, "test_claims/test_user_model.py", "bench/test_user_model.py")
     assert not (found := findings(rows)), "\n".join(found)
@@ -94,14 +94,14 @@ def test_a_users_model_is_measured_on_the_fake_card(tmp_path: Path) -> None:
 
 @pytest.mark.prove
 @pytest.mark.parametrize("file", BENCHMARKS)
-def test_the_quick_benchmarks_of_a_file_run_on_the_fake_card(tmp_path: Path, file: str) -> None:
+def test_the_quick_benchmarks_of_a_file_run_on_the_simulated_card(tmp_path: Path, file: str) -> None:
     rows = counted(tmp_path, *SMALL, f"bench/{file}")
     assert not (found := findings(rows)), "\n".join(found)
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("file", sorted({path.name for path in CLAIMS.glob("test_*.py")} - ELSEWHERE))
-def test_all_claims_of_a_file_hold_on_the_fake_card(tmp_path: Path, file: str) -> None:
+def test_all_claims_of_a_file_hold_on_the_simulated_card(tmp_path: Path, file: str) -> None:
     rows = counted(tmp_path, f"test_claims/{file}")
     assert not (found := findings(rows)), "\n".join(found)
     total: Counter[str] = Counter()

@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from meta_tests.fake_card.card import Card, Stream
-from meta_tests.fake_card.kernels import Kernels, _state_of
+from meta_tests.simulated_card.card import Card, Stream
+from meta_tests.simulated_card.kernels import Kernels, _state_of
 
 CPU = torch.device("cpu")
 
 
 @contextmanager
-def plugged(card: Card) -> Iterator[Kernels]:
+def simulated(card: Card) -> Iterator[Kernels]:
     """Within, torch has this card."""
     getattr(torch._C, "_ensureCUDADeviceGuardSet", lambda: None)()
     kernels = Kernels(card)

@@ -1,4 +1,4 @@
-"""The pytest plugin that puts the fake card under a run: `-p meta_tests.fake_card.plugin --fake-card "H100 SXM5 80GB"`.
+"""The pytest plugin that puts the simulated card under a run: `-p meta_tests.simulated_card.plugin --simulated-card "H100 SXM5 80GB"`.
 
 A test that has the device under test, passes, and never touched the card has measured the CPU: it fails. The counts of
 each test go to the file `--card-counts`, one JSON line a test.
@@ -22,22 +22,22 @@ import torch
 
 from accounting import measured
 from accounting.devices import ACCELERATORS
-from meta_tests.fake_card.api import plugged
-from meta_tests.fake_card.caching import MIB
-from meta_tests.fake_card.card import Card, Counts
-from meta_tests.fake_card.kernels import Kernels
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.caching import MIB
+from meta_tests.simulated_card.card import Card, Counts
+from meta_tests.simulated_card.kernels import Kernels
 
 ON_THE_DEVICE = {*"device cuda memory_device measure speed".split()}  # fixtures by which a test says what it measures
 NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
 # Tests that need no more than the name of the device: of meta tensors, of what torch says of it.
 NAMES_ALONE = re.compile(r"\[meta\]|test_torch_cuda_amp_warns_of_its_end|test_torch_and_the_specifications_agree")
 KERNELS = pytest.StashKey[Kernels]()
-_PLUGGED = pytest.StashKey[ExitStack]()
+_SIMULATED = pytest.StashKey[ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("fake card")
-    group.addoption("--fake-card", metavar="LABEL", default="H100 SXM5 80GB", help="its row in the table of peaks")
+    group = parser.getgroup("simulated card")
+    group.addoption("--simulated-card", metavar="LABEL", default="H100 SXM5 80GB", help="its row in the table of peaks")
     group.addoption("--card-kind", choices=["cuda", "mps"], default="cuda", help="mps: without fp64 and fp8")
     group.addoption("--card-memory", metavar="MIB", type=int, default=8192, help="default: 8192")
     group.addoption("--card-counts", metavar="FILE", type=Path, help="launches, synchronisations ... of each test")
@@ -103,18 +103,18 @@ def time_alone(card: Card) -> Iterator[None]:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Before the suite is imported, which takes the host's clock when it is."""
     options = early_config.known_args_namespace
-    if options.fake_card not in ACCELERATORS:
-        raise pytest.UsageError(f"--fake-card {options.fake_card}: valid are {', '.join(ACCELERATORS)}")
-    stack = early_config.stash[_PLUGGED] = ExitStack()
+    if options.simulated_card not in ACCELERATORS:
+        raise pytest.UsageError(f"--simulated-card {options.simulated_card}: valid are {', '.join(ACCELERATORS)}")
+    stack = early_config.stash[_SIMULATED] = ExitStack()
     refused = frozenset(NOT_ON_MPS) if options.card_kind == "mps" else frozenset()
-    card = Card(options.fake_card, options.card_kind, options.card_memory * MIB, refused=refused)
-    early_config.stash[KERNELS] = stack.enter_context(plugged(card))
+    card = Card(options.simulated_card, options.card_kind, options.card_memory * MIB, refused=refused)
+    early_config.stash[KERNELS] = stack.enter_context(simulated(card))
     stack.enter_context(time_alone(card))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if _PLUGGED in config.stash:
-        config.stash[_PLUGGED].close()
+    if _SIMULATED in config.stash:
+        config.stash[_SIMULATED].close()
 
 
 @pytest.hookimpl(wrapper=True)

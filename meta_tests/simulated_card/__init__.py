@@ -1,7 +1,7 @@
-"""A fake accelerator: a card to test the suite against, without a card.
+"""A simulated accelerator: a card to test the suite against, without a card.
 
-    python -m meta_tests.fake_card test_claims/test_matmul.py --quick     a table of what each claim asks of a card
-    pytest -p meta_tests.fake_card.plugin --device cuda --quick ...       the same run, as pytest prints it
+    python -m meta_tests.simulated_card test_claims/test_matmul.py --quick     a table of what each claim asks of a card
+    pytest -p meta_tests.simulated_card.plugin --device cuda --quick ...       the same run, as pytest prints it
 
 It behaves as a card does and the CPU does not: operators are queued and take the time of the card's roofline, on a
 clock of its own (`card`); memory comes in blocks of 512 bytes and segments of 2 and 20 MiB, is reused, and ends in

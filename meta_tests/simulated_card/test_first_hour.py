@@ -1,4 +1,4 @@
-"""What reading torch's sources said would go wrong in the first hour on a card: red on the fake one as it was.
+"""What reading torch's sources said would go wrong in the first hour on a card: red on the simulated one as it was.
 
 `as_it_was` plants the code before, and expects the suite's own check, most often a claim's test, to fail.
 """
@@ -23,10 +23,10 @@ from bench import call_inspection, products
 from bench.products import _product, product_bytes
 from meta_tests.accounting import test_clock_agreement as clocks
 from meta_tests.conftest import ROOT, ChildRun, House, new_house
-from meta_tests.fake_card.api import plugged
-from meta_tests.fake_card.caching import MIB
-from meta_tests.fake_card.card import KERNEL_S, Card
-from meta_tests.fake_card.plugin import NOT_ON_MPS, time_alone
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.caching import MIB
+from meta_tests.simulated_card.card import KERNEL_S, Card
+from meta_tests.simulated_card.plugin import NOT_ON_MPS, time_alone
 from prooflops.machine import device as machine
 from prooflops.suite import speed as comparisons
 from prooflops.suite.sizing import Sizing
@@ -45,7 +45,7 @@ from test_claims import test_storage as storage
 def card(request: pytest.FixtureRequest) -> Iterator[Card]:
     """A card with 256 MiB, of the label that the test gives."""
     made = Card(getattr(request, "param", "H100 SXM5 80GB"), memory_bytes=256 * MIB)
-    with plugged(made):
+    with simulated(made):
         machine.name.cache_clear()
         yield made
     machine.name.cache_clear()
@@ -86,7 +86,7 @@ def test_measures_the_cpu(device):
 
 @pytest.mark.claim("demo.lost", "demo.partly")
 def test_loses_the_card(device, pytestconfig):
-    from meta_tests.fake_card.plugin import KERNELS
+    from meta_tests.simulated_card.plugin import KERNELS
     pytestconfig.stash[KERNELS].card.error = "CUDA error: an illegal memory access was encountered"
     torch.ones(3, device=device)
 
@@ -106,16 +106,16 @@ Run._outcomes = lambda run, claim: run.outcomes.get(claim, [])  # of those that 
 
 
 def run_of_demo(folder: Path, *plugins: str) -> ChildRun:
-    """Claims that meet what a card does to them, in one run on the fake card."""
+    """Claims that meet what a card does to them, in one run on the simulated card."""
     house: House = new_house(folder)
     for claim in ("reads", "full", "crash", "wrong", "elsewhere", "lost", "partly", "after", "half"):
         house.claim(f"demo.{claim}")
     house.test(DEMO)
     (house.root / "meta_tests").mkdir()
     (house.root / "meta_tests" / "__init__.py").touch()
-    shutil.copytree(ROOT / "meta_tests" / "fake_card", house.root / "meta_tests" / "fake_card")
+    shutil.copytree(ROOT / "meta_tests" / "simulated_card", house.root / "meta_tests" / "simulated_card")
     (house.root / "as_it_was.py").write_text(AS_IT_WAS, encoding="utf-8")
-    options = [part for name in ("meta_tests.fake_card.plugin", *plugins) for part in ("-p", name)]
+    options = [part for name in ("meta_tests.simulated_card.plugin", *plugins) for part in ("-p", name)]
     return house.run(*options, "--card-counts=counts.jsonl", "--device", "cuda", "--quick", path=house.root)
 
 
@@ -342,7 +342,7 @@ def test_item_11_two_that_take_the_same_time_are_no_noise(card: Card, was: bool)
 def test_item_12_claims_draw_the_dtypes_that_a_device_has(was: bool) -> None:
     card = Card(kind="mps", memory_bytes=256 * MIB, refused=frozenset(NOT_ON_MPS))
     old = patch.object(strategies, "has_dtype", lambda kind, dtype: True)
-    with plugged(card), old if was else nullcontext(), red(TypeError, "the MPS framework doesn't support it", was):
+    with simulated(card), old if was else nullcontext(), red(TypeError, "the MPS framework doesn't support it", was):
         x = torch.ones(3, device=strategies.with_dtype(card.device), dtype=torch.float64)
         assert strategies.in_fp64(x).tolist() == [1, 1, 1]
 
@@ -352,7 +352,11 @@ def test_item_12_recomputing_is_compared_without_dropout_where_torch_keeps_no_ra
     train = activations.trained_in_segments
     trained = lambda device, segments, dropout, **options: train(device, segments, 0.3, **options)  # noqa: E731
     old = patch.object(activations, "trained_in_segments", trained) if was else nullcontext()
-    with plugged(Card(kind="mps", memory_bytes=256 * MIB)) as kernels, old, red(AssertionError, "weights differ", was):
+    with (
+        simulated(Card(kind="mps", memory_bytes=256 * MIB)) as kernels,
+        old,
+        red(AssertionError, "weights differ", was),
+    ):
         activations.test_training_is_bitwise_the_same_for_any_number_of_segments(kernels.card.device, False)
 
 

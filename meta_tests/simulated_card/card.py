@@ -1,4 +1,4 @@
-"""The fake card itself: what it is, its queues and clocks, its memory, its error, and what was asked of it."""
+"""The simulated card itself: what it is, its queues and clocks, its memory, its error, and what was asked of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 import torch
 
 from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
-from meta_tests.fake_card.caching import MIB, CachingAllocator
+from meta_tests.simulated_card.caching import MIB, CachingAllocator
 
 LAUNCH_S = 4e-6  # what the host needs to launch a kernel
 KERNEL_S = 2e-6  # the shortest kernel
