@@ -5,6 +5,7 @@ environment last for one test.
 """
 
 import atexit
+import contextlib
 import functools
 import importlib.util
 import json
@@ -18,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -269,22 +269,45 @@ class FaultRun:
 
 
 _fault_run = pytest.StashKey[FaultRun]()
+_drawn = pytest.StashKey[str]()
+
+
+def commit() -> str:
+    """The commit that is checked out; empty without git."""
+    git = ["git", "rev-parse", "HEAD"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return ""
+
+
+def drawn_by_commit(commit: str, test: str, cases: list[Any], sample: int) -> list[Any]:
+    """The cases of a test that a run of this commit samples, in their order."""
+    chosen = random.Random(f"{commit} {test}").sample(range(len(cases)), min(sample, len(cases)))
+    return [cases[number] for number in sorted(chosen)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --quick nothing marked `prove` is run but its `sample`: so many cases of the test, drawn by the date."""
+    """With --quick, leaves out tests marked `prove` but for the `sample` of their cases that the commit draws."""
     if not config.option.quick:
         return
     proofs: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
         if mark := item.get_closest_marker("prove"):
             proofs.setdefault((item.nodeid.partition("[")[0], mark.kwargs.get("sample", 0)), []).append(item)
-    today, left = datetime.now(timezone.utc).date().isoformat(), []
-    for (test, sample), cases in proofs.items():
-        drawn = random.Random(f"{today} {test}").sample(cases, min(sample, len(cases)))
-        left += [case for case in cases if case not in drawn]
+    head = commit() if proofs else ""
+    kept = [case for (test, sample), cases in proofs.items() for case in drawn_by_commit(head, test, cases, sample)]
+    left = [case for cases in proofs.values() for case in cases if case not in kept]
+    config.stash[_drawn] = (
+        f"{len(kept)} of {len(kept) + len(left)} long cases, drawn by the commit {head[:12] or '(none)'}"
+    )
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    if _drawn not in config.stash:
+        return ""
+    return f"{config.stash[_drawn]}; check it out to draw them again, or run one by its node id without --quick"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,17 +1,34 @@
-"""Planted faults: each patches torch, a library, the device or a formula, and names the claims that must turn red.
+"""Planted faults: each breaks something, and names the checks that must then fail.
 
-A fault is a function that takes a `pytest.MonkeyPatch` and breaks something with it, or one that stands in for another
-and is given that one before the arguments:
+A check is the id of a claim or the node id of a test (`bench/...`, `meta_tests/...`; without `[...]` any of its cases
+will do). A fault is a function that takes a `pytest.MonkeyPatch` and breaks something with it. With `instead_of`, it
+stands in for another function and gets the original before the arguments:
 
     @fault("flops.matmul-2mnk")
     def the_addition_of_each_multiply_add_is_forgotten(patch):
         patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)
 
     @fault("storage.view-2x3-3x2", instead_of="torch.Tensor.view")
-    def view_copies(original, x, *shape):
-        return original(x, *shape).clone()
+    def view_copies(view, x, *shape):
+        return view(x, *shape).clone()
 
-`python -m meta_tests.faults flops` runs the faults of one topic, each over the claims it names.
+`options` are further options of the checks' pytest run, and `saying` is a regular expression that the failure's message
+must match. What is planted can also be made by a function; it then takes its name from `name`:
+
+    CARD = "-p meta_tests.fake_card.plugin --device cuda --quick"
+    test = "bench/test_matmul.py::test_matmul[fp32-square-256]"
+    fault(test, options=CARD, saying="bytes are declared", name="halved_bytes")(halved("bench.products.matmul_work"))
+
+A module of this package is a topic: the claims' topics, and those of tests (`bench.py`: what the benchmarks must
+notice). `python -m meta_tests.faults TOPIC` runs its faults, all in one process, as follows:
+
+- Plugins named in `options` start first, so a simulated card is there when the fault is planted. Then the fault is
+  planted; then pytest imports conftest files and tests. The fault goes before the card does.
+- All modules of `accounting`, `bench` and `prooflops` but the tests are imported before the first fault; a simulated
+  `time.perf_counter` reaches them, too. Test modules (`test_claims`, `bench.test_*`, `meta_tests`) are imported anew in
+  each run: a planter imports them itself, or names them with dots (`instead_of`, `replaced`), and no fault's module
+  imports them at its top.
+- Each test that a fault names first runs once with nothing planted, and must pass.
 """
 
 from __future__ import annotations
@@ -27,15 +44,19 @@ from typing import Any
 
 import pytest
 
+Plant = Callable[[pytest.MonkeyPatch], Any]
+
 
 @dataclass(frozen=True)
 class Fault:
-    """Something broken on purpose, and the claims that must notice."""
+    """Something broken on purpose, and the checks that must notice."""
 
     topic: str
     name: str
-    turns_red: tuple[str, ...]
-    plant: Callable[[pytest.MonkeyPatch], None]
+    noticed_by: tuple[str, ...]
+    plant: Plant
+    options: str = ""
+    saying: str = ""
 
 
 TOPICS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
@@ -43,30 +64,40 @@ FAULTS: list[Fault] = []
 PACKAGES = ("accounting", "bench", "prooflops")
 
 
-def fault(*turns_red: str, instead_of: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers the decorated function as a fault that must turn these claims red."""
+def fault(
+    *noticed_by: str, instead_of: str = "", options: str = "", saying: str = "", name: str = ""
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the decorated function as a fault that these checks must notice."""
+    topic = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         plant = functools.partial(put_instead_of, instead_of, function) if instead_of else function
-        FAULTS.append(Fault(function.__module__.rpartition(".")[2], function.__name__, turns_red, plant))
+        FAULTS.append(Fault(topic, name or function.__name__, noticed_by, plant, options, saying))
         return function
 
     return register
 
 
 def put_instead_of(target: str, function: Callable[..., Any], patch: pytest.MonkeyPatch) -> None:
-    """Replaces what has this dotted name; a function of this repository also where a module imported it by name."""
+    """Has calls of the function with this dotted name go to `function`, which gets the original first."""
+    original = pkgutil.resolve_name(target)
+    put(patch, target, lambda *args, **kwargs: function(original, *args, **kwargs))
+
+
+def put(patch: pytest.MonkeyPatch, target: str, value: Any) -> None:
+    """Puts a value under a dotted name; a function of ours is replaced also where a module imported it by name."""
     path, _, name = target.rpartition(".")
     holder = pkgutil.resolve_name(path)
     original = getattr(holder, name)
-
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        return function(original, *args, **kwargs)
-
-    if isinstance(holder, ModuleType) and path.partition(".")[0] in PACKAGES:
-        replace(patch, original, replacement)
+    if isinstance(holder, ModuleType) and path.partition(".")[0] in PACKAGES and callable(original):
+        replace(patch, original, value)
     else:
-        patch.setattr(holder, name, replacement)
+        patch.setattr(holder, name, value)
+
+
+def replaced(target: str, value: Any) -> Plant:
+    """Plants a value under a dotted name."""
+    return lambda patch: put(patch, target, value)
 
 
 def leaves_of(loss: Any) -> list[Any]:

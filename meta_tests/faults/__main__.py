@@ -1,7 +1,7 @@
 """Runs the faults of the topics given: `python -m meta_tests.faults TOPIC [--json FILE]`; exit 1 if one goes unnoticed.
 
-All faults of a run share one process (importing torch once): the claims' test modules are dropped from `sys.modules`
-between runs, so that each run imports them again, over the patched modules.
+All faults of a run share one process, which imports torch once: each run of the checks drops the tests from
+`sys.modules`, so that they are imported again over what is patched then.
 """
 
 from __future__ import annotations
@@ -13,50 +13,74 @@ import functools
 import importlib
 import io
 import json
+import pkgutil
+import re
+import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Generator
+import time
+from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
-import accounting
-from meta_tests.faults import FAULTS, TOPICS, Fault
+from meta_tests.faults import FAULTS, PACKAGES, TOPICS, Fault, replace
 from prooflops.suite import plugin
-from prooflops.suite.collection import claims_of
 from prooflops.suite.registry import load_registry
-from prooflops.suite.run import evidence_of
 from prooflops.suite.verdicts import RED
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIES = 3  # for a fault that a claim about speed must notice: on a busy machine noise can hide it
 NOISE = "noise"
-# A fault may have a test loop for ever: after the first time it ends with an error, which whoever catches that meets
-# again after each of the second. A run that even this does not end takes all with it after the third.
+# A test that loops for ever under a fault ends with an error, again and again where something catches that error.
 LONGEST_S, AGAIN_S, LONGEST_RUN_S = 120.0, 5.0, 1200.0
-NO_FAULT = Fault(topic="", name="nothing is planted", turns_red=(), plant=lambda patch: None)
-
+CLOCK = time.perf_counter
+OUTCOMES = {"skipped": "not checked", "passed": "holds", "failed": "FAILS"}  # of several cases the last here decides
+VERDICTS = [*OUTCOMES.values()]
 
 registry_once = functools.cache(load_registry)  # reading it takes longer than most of the claims under a fault
 
 
-class Shortcuts:
-    """A pytest plugin that leaves out of a run under a fault what says nothing about the fault."""
+class Run:
+    """A pytest plugin that plants a fault for one run, gathers the tests' outcomes and saves time."""
 
-    def __init__(self) -> None:
-        self.red: set[str] = set()
+    def __init__(self, planted: Fault, checks: Collection[str]) -> None:
+        self.planted, self.checks, self.patch = planted, checks, pytest.MonkeyPatch()
+        self.rows: dict[str, dict[str, str]] = {}
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.red.update(evidence_of(report).claims)
+    def pytest_load_initial_conftests(self) -> None:
+        """After the plugins named by options have started, and before conftest files and tests are imported."""
+        self.patch.setattr(plugin, "load_registry", registry_once)
+        if time.perf_counter is not CLOCK:
+            replace(self.patch, CLOCK, time.perf_counter)
+        self.planted.plant(self.patch)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_unconfigure(self) -> None:
+        self.patch.undo()
+
+    def checks_of(self, item: pytest.Item) -> set[str]:
+        """The checks that a test belongs to: claims that it settles, or node ids."""
+        claims = {claim for mark in item.iter_markers("claim") for claim in mark.args}
+        names = {item.nodeid, item.nodeid.partition("[")[0]}
+        return {check for check in self.checks if check in names} or claims
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if report.failed or report.when == "call" or report.skipped:
+            row = {"verdict": OUTCOMES[report.outcome], "reason": message_of(report)}
+            for check in self.checks_of(item):
+                self.rows[check] = max(self.rows.get(check, row), row, key=lambda row: VERDICTS.index(row["verdict"]))
+        return report
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        claims = set(claims_of(item))
-        if claims and claims <= self.red:
-            pytest.skip("each claim of this test is red already")
+        checks = self.checks_of(item)
+        if checks and all(self.rows.get(check, {}).get("verdict") == "FAILS" for check in checks):
+            pytest.skip("each check that this test is part of has failed already")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, None, None]:
@@ -80,71 +104,101 @@ class Shortcuts:
         return {}
 
 
-class RedTests:
-    """A pytest plugin that gathers the tests that fail, as rows like those of claims."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.rows.append({"id": report.nodeid.partition("[")[0], "verdict": "FAILS", "reason": ""})
+def message_of(report: pytest.TestReport) -> str:
+    """What a failure or a skip says, without the source around it."""
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2])
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash else report.longrepr or "")
 
 
 def forget_tests() -> None:
     """Has the next run import the tests again, over what is patched then."""
-    rooms = ("meta_tests.accounting", "meta_tests.bench", "meta_tests.prooflops")
     for name in [*sys.modules]:
-        if name.partition(".")[0] == "test_claims" or name.startswith(rooms):
+        package, _, module = name.rpartition(".")
+        of_bench = package == "bench" and (module == "conftest" or module.startswith("test_"))
+        of_tests = name.startswith("meta_tests.") and not name.startswith("meta_tests.faults")
+        if of_bench or of_tests or name.partition(".")[0] == "test_claims":
             del sys.modules[name]
+            if package in sys.modules:  # `from package import module` looks here first
+                vars(sys.modules[package]).pop(module, None)
 
 
-def verdicts_under(planted: Fault, claims: tuple[str, ...], traceback: str) -> dict[str, Any]:
-    """The verdict of each of `claims` (which may be tests instead) under the fault, and what the run printed."""
+def verdicts_under(planted: Fault, checks: Collection[str], traceback: str) -> dict[str, Any]:
+    """The verdict of each of `checks` under the fault, and what the runs of pytest printed."""
+    tests = [check for check in checks if "::" in check]
+    claims = [check for check in checks if check not in tests]
+    if tests and claims:
+        one, other = (verdicts_under(planted, each, traceback) for each in (claims, tests))
+        return {"rows": one["rows"] | other["rows"], "output": one["output"] + other["output"]}
     forget_tests()
-    tests, red = [claim for claim in claims if "::" in claim], RedTests()
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plugin, "load_registry", registry_once)
-        planted.plant(patch)
-        arguments = [*(tests or [str(ROOT / "test_claims")]), "-q", f"--tb={traceback}", "--hypothesis-profile=faults"]
-        arguments += ["--hypothesis-seed=0"]  # so that whether a fault is noticed does not depend on chance
-        arguments += [f"--claim={claim}" for claim in claims if not tests]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [*tests, *shlex.split(planted.options), "-q", f"--tb={traceback}"]
+        arguments += [str(ROOT / "test_claims"), *(f"--claim={claim}" for claim in claims)] if claims else []
+        # Whether a fault is noticed shall not depend on chance.
+        arguments += ["--hypothesis-profile=faults", "--hypothesis-seed=0"]
         arguments += ["--report", folder, "-o", f"gate_history={folder}/history"]
         # The second one collects garbage for half a second at the end of each run.
-        arguments += ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
-        output = io.StringIO()
+        arguments += ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "--disable-warnings"]
+        output, run = io.StringIO(), Run(planted, tests)
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             faulthandler.dump_traceback_later(LONGEST_RUN_S, exit=True, file=sys.__stderr__)
-            code = pytest.main(arguments, plugins=[Shortcuts(), red])
-            faulthandler.cancel_dump_traceback_later()
+            try:
+                pytest.main(arguments, plugins=[run])
+            finally:
+                run.patch.undo()
+                faulthandler.cancel_dump_traceback_later()
         file = Path(folder) / "partial" / "verdicts.json"
-        rows = json.loads(file.read_text())["claims"] if file.exists() and not tests else red.rows
-    return {"exit": int(code), "rows": {row["id"]: row for row in rows}, "output": output.getvalue()}
+        if claims and file.exists():
+            run.rows = {row["id"]: row for row in json.loads(file.read_text())["claims"]}
+    return {"rows": {check: row for check, row in run.rows.items() if check in checks}, "output": output.getvalue()}
 
 
-def lacking_here(run: dict[str, Any], unnoticed: list[str]) -> str:
+@functools.cache
+def healthy(checks: tuple[str, ...], options: str) -> dict[str, Any]:
+    """The verdicts with nothing planted."""
+    return verdicts_under(Fault("", "", (), lambda patch: None, options), checks, "line")
+
+
+def why_not_passed(planted: Fault) -> tuple[str, str]:
+    """Of the tests that a fault names: what prevents them here with nothing planted, and what fails in them."""
+    lacking, failing = [], []
+    for test in [check for check in planted.noticed_by if "::" in check]:
+        run = healthy((test,), planted.options)
+        row = run["rows"].get(test, {"verdict": "FAILS", "reason": f"does not run:\n{run['output']}"})
+        if row["verdict"] != "holds":
+            (lacking if row["verdict"] == "not checked" else failing).append(f"{test}: {row['reason']}")
+    return "; ".join(lacking), "; ".join(failing)
+
+
+def lacking_here(planted: Fault, rows: dict[str, Any], unnoticed: list[str]) -> str:
     """Why none of these claims can be checked here, with or without the fault; empty where a healthy run checks one."""
-    if any(run["rows"].get(claim, {}).get("verdict") != "not checked" for claim in unnoticed):
+    if any(rows.get(claim, {}).get("verdict") != "not checked" for claim in unnoticed):
         return ""
-    healthy = verdicts_under(NO_FAULT, tuple(unnoticed), "line")["rows"]
-    reasons = {claim: run["rows"][claim]["reason"] for claim in unnoticed}
-    same = all(healthy.get(claim, {}).get("reason") == reason for claim, reason in reasons.items())
+    unplanted = healthy(tuple(unnoticed), planted.options)["rows"]
+    reasons = {claim: rows[claim]["reason"] for claim in unnoticed}
+    same = all(unplanted.get(claim, {}).get("reason") == reason for claim, reason in reasons.items())
     return "; ".join(dict.fromkeys(reasons.values())) if same else ""
 
 
 def result_of(planted: Fault, traceback: str) -> dict[str, Any]:
-    """The run with a fault planted, again where noise hides it: which claims did not notice, and what excuses them."""
+    """Which checks did not notice a fault, and what excuses them; runs again where noise hides it."""
+    result = {"topic": planted.topic, "fault": planted.name, "unnoticed": list(planted.noticed_by)}
+    hidden, failing = why_not_passed(planted)
+    if hidden or failing:
+        return result | {"hidden": hidden, "output": f"with nothing planted: {failing}" if failing else ""}
     for _ in range(TRIES):
-        run = verdicts_under(planted, planted.turns_red, traceback)
-        unnoticed = [claim for claim in planted.turns_red if run["rows"].get(claim, {}).get("verdict") not in RED]
-        noisy = bool(unnoticed) and all(NOISE in run["rows"].get(claim, {}).get("reason", "") for claim in unnoticed)
+        run = verdicts_under(planted, planted.noticed_by, traceback)
+        rows = {check: run["rows"].get(check, {"verdict": "", "reason": ""}) for check in planted.noticed_by}
+        red = [check for check, row in rows.items() if row["verdict"] in RED]
+        unnoticed = [
+            check for check in rows if check not in red or not re.search(planted.saying, rows[check]["reason"])
+        ]
+        noisy = bool(unnoticed) and all(NOISE in rows[check]["reason"] for check in unnoticed)
         if not noisy:
             break
-    lacking = lacking_here(run, unnoticed) if unnoticed and not noisy else ""
-    hidden = noisy or bool(lacking)
-    return {"topic": planted.topic, "fault": planted.name, "unnoticed": unnoticed, "hidden": hidden, **run} | (
-        {"lacking": lacking} if lacking else {}
-    )
+    hidden = "this machine's noise" if noisy else lacking_here(planted, rows, unnoticed) if unnoticed else ""
+    return result | {"unnoticed": unnoticed, "hidden": hidden, "output": run["output"]}
 
 
 def register_hypothesis_profile() -> None:
@@ -159,7 +213,17 @@ def register_hypothesis_profile() -> None:
     )
 
 
-def main() -> int:
+def import_all_but_tests() -> None:
+    """A module that is first imported while a fault is planted would keep it."""
+    for package in map(importlib.import_module, PACKAGES):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            name = module.name.rpartition(".")[2]
+            if name not in ("__main__", "conftest") and not name.startswith("test_"):
+                importlib.import_module(module.name)
+
+
+def chosen_faults() -> tuple[argparse.Namespace, list[Fault]]:
+    """The options of the command line, and the faults that they choose."""
     parser = argparse.ArgumentParser(prog="python -m meta_tests.faults", description=__doc__)
     topics = [*TOPICS, "generated"]
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(topics)}; default: all")
@@ -173,19 +237,20 @@ def main() -> int:
         importlib.import_module(f"meta_tests.faults.{topic}")
     if unknown := set(options.fault) - {planted.name for planted in FAULTS}:
         parser.error(f"--fault: no fault of {', '.join(options.topics or ['any topic'])} is named {sorted(unknown)}")
-    for module in (*(f"accounting.{name}" for name in accounting.__all__), "bench.models"):
-        importlib.import_module(module)  # one first imported while a fault is planted would keep it
+    return options, [planted for planted in FAULTS if not options.fault or planted.name in options.fault]
+
+
+def main() -> int:
+    options, faults = chosen_faults()
+    import_all_but_tests()
     register_hypothesis_profile()
     failed = False
-    for planted in FAULTS:
-        if options.fault and planted.name not in options.fault:
-            continue
+    for planted in faults:
         result = result_of(planted, "short" if options.v else "line")
         unnoticed = result["unnoticed"] and not result["hidden"]
         failed = failed or bool(unnoticed)
-        excuse = "lacking here" if result.get("lacking") else "hidden by noise"
-        word = "UNNOTICED" if unnoticed else excuse if result["unnoticed"] else "noticed"
-        print(f"{word:<15} {planted.topic}: {planted.name} {result['unnoticed'] or ''}", flush=True)
+        word = "UNNOTICED" if unnoticed else "hidden" if result["hidden"] else "noticed"
+        print(f"{word:<10} {planted.topic}: {planted.name} {result['hidden'] or result['unnoticed'] or ''}", flush=True)
         if options.v or unnoticed:
             print(result["output"])
         if options.json:
