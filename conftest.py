@@ -4,7 +4,7 @@ from types import ModuleType
 
 import pytest
 
-pytest_plugins = ["prooflops.plugin", "prooflops.suite.plugin", "prooflops.model.model_option"]
+pytest_plugins = ["prooflops.plugin", "prooflops.suite.hooks", "prooflops.model.model_option"]
 
 
 @pytest.fixture(scope="session")

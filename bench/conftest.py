@@ -35,7 +35,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def peak_flop_per_s(
     peak_flop_per_s: Callable[[str], float | None], bound_flop_per_s: Callable[[str], float | None]
 ) -> Callable[[str], float | None]:
-    """The vendor's dense peak for a dtype, see `prooflops.suite.plugin`, held against what the units can do at most."""
+    """The vendor's dense peak for a dtype, see `prooflops.suite.hooks`, held against what the units can do at most."""
 
     def dense(dtype: str) -> float | None:
         __tracebackhide__ = True

@@ -28,7 +28,7 @@ import hypothesis
 import pytest
 
 from meta_tests.faults import FAULTS, PACKAGES, TOPICS, Fault, replace
-from prooflops.suite import plugin
+from prooflops.suite import hooks
 from prooflops.suite.registry import load_registry
 from prooflops.suite.verdicts import RED
 
@@ -53,7 +53,7 @@ class Run:
 
     def pytest_load_initial_conftests(self) -> None:
         """After the plugins named by options have started, and before conftest files and tests are imported."""
-        self.patch.setattr(plugin, "load_registry", registry_once)
+        self.patch.setattr(hooks, "load_registry", registry_once)
         if time.perf_counter is not CLOCK:
             replace(self.patch, CLOCK, time.perf_counter)
         self.planted.plant(self.patch)
@@ -205,7 +205,7 @@ def register_hypothesis_profile() -> None:
     """Few examples, neither shrunk nor stored: a failure under a fault is no failure of the suite."""
     hypothesis.settings.register_profile(
         "faults",
-        max_examples=plugin.EXAMPLES["quick"],
+        max_examples=hooks.EXAMPLES["quick"],
         deadline=None,
         database=None,
         phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),

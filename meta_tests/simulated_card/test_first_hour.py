@@ -97,7 +97,7 @@ def test_comes_after(device):
 
 
 AS_IT_WAS = """
-import prooflops.suite.plugin as suite
+import prooflops.suite.hooks as suite
 from prooflops.suite.run import Run
 
 suite.crash_of = lambda error: ""  # whatever a test raised contradicted its claims

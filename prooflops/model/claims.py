@@ -6,14 +6,13 @@ verdict on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from prooflops.suite.registry import Claim
-from prooflops.suite.verdicts import Outcome
+from prooflops.suite.verdicts import DOES_NOT_APPLY, Outcome, verdict_of
 
 MARKER = "claim_of_model"
-DOES_NOT_APPLY = "does not apply"
 
 
 @dataclass(frozen=True)
@@ -28,25 +27,13 @@ class Answer:
 
 
 def answer_of(claim: Claim, outcomes: Sequence[Outcome]) -> Answer:
-    """One answer from all tests: a failure decides, then a crash, what was not checked, and what does not apply."""
+    """One answer from all tests, by `verdict_of`: a test that lacks hardware leaves the claim unchecked here."""
+    found = verdict_of(claim, [_as_of_a_model(outcome) for outcome in outcomes])
+    verdict = "holds" if found.verdict in ("holds if", "on record") else found.verdict
+    return Answer(claim.id, claim.statement, verdict, "" if verdict == "holds" else found.reason, found.figures)
 
-    def reasons(selected: Iterable[Outcome]) -> str:
-        return "; ".join(dict.fromkeys(outcome.reason.removeprefix(f"{DOES_NOT_APPLY}: ") for outcome in selected))
 
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    errors = [outcome for outcome in outcomes if outcome.status == "error"]
-    not_applicable = [outcome for outcome in outcomes if outcome.reason.startswith(DOES_NOT_APPLY)]
-    settled = (*failed, *errors, *not_applicable)
-    unchecked = [outcome for outcome in outcomes if outcome.status != "passed" and outcome not in settled]
-    if failed:
-        verdict, reason = "FAILS", reasons(failed)
-    elif errors:
-        verdict, reason = "error", reasons(errors)
-    elif unchecked:
-        verdict, reason = "not checked", reasons(unchecked)
-    elif not_applicable:
-        verdict, reason = DOES_NOT_APPLY, reasons(not_applicable)
-    else:
-        verdict, reason = ("corrected", claim.correction) if claim.written == "wrong" else ("holds", "")
-    figures = tuple(figure for outcome in outcomes for figure in outcome.figures)
-    return Answer(claim.id, claim.statement, verdict, reason, figures)
+def _as_of_a_model(outcome: Outcome) -> Outcome:
+    if outcome.reason.startswith(DOES_NOT_APPLY):
+        return replace(outcome, status="not applicable", reason=outcome.reason.removeprefix(f"{DOES_NOT_APPLY}: "))
+    return replace(outcome, status="skipped") if outcome.status == "unmet" else outcome

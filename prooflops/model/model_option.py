@@ -13,7 +13,7 @@ import torch
 from accounting.units import amount
 from prooflops.machine import device as machine
 from prooflops.model import pages
-from prooflops.model.claims import DOES_NOT_APPLY, MARKER, Answer, answer_of
+from prooflops.model.claims import MARKER, Answer, answer_of
 from prooflops.model.examination import Examination
 from prooflops.model.factory import ModelError
 from prooflops.model.sweep import default_of
@@ -21,7 +21,7 @@ from prooflops.model.user_model import load_user_model
 from prooflops.suite.collection import check_claims_exist, claims_of
 from prooflops.suite.registry import Registry
 from prooflops.suite.run import RUN, outcome_of
-from prooflops.suite.verdicts import Outcome
+from prooflops.suite.verdicts import DOES_NOT_APPLY, Outcome
 
 _examinations = pytest.StashKey[dict[str, Examination]]()  # by what --model named
 _answers = pytest.StashKey["Answers"]()

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from prooflops.console.tables import engineering, fitted, share
-from prooflops.model.claims import DOES_NOT_APPLY, Answer
+from prooflops.model.claims import Answer
 from prooflops.model.examination import OVERHEAD, Inventory, MeasuredStep
 from prooflops.model.flop_difference import StepFlops
 from prooflops.model.step_memory import StepMemory
 from prooflops.suite.report.terminal import wrapped
+from prooflops.suite.verdicts import DOES_NOT_APPLY
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 LONGEST_LIST = 8

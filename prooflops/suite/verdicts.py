@@ -9,6 +9,7 @@ from typing import Any
 
 from prooflops.suite.registry import Claim
 
+DOES_NOT_APPLY = "does not apply"  # the verdict on a user's model that the claim says nothing about
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
 RED = ("FAILS", "error")
 WRITTEN_VERDICTS = {"holds": "holds", "holds-if": "holds if", "wrong": "corrected"}  # where all tests pass
@@ -20,6 +21,7 @@ class Outcome:
 
     test: str
     # passed | failed | error (it crashed) | unmet (hardware it needs is absent) | skipped | unrun (it did not run)
+    # | not applicable (of a user's model: the claim says nothing about it)
     status: str
     reason: str = ""
     cases: int = 1
@@ -50,17 +52,17 @@ class Verdict:
 
 
 def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
-    """One verdict from all outcomes of a claim's tests.
+    """One verdict from all outcomes of a claim's tests: the first of these that applies.
 
-    A failure decides against everything else, then a crash. A claim with a test that did not run or was skipped is not
-    checked, whatever the reason, unless that test was skipped for hardware that the claim as a whole does not need, and
-    other tests of it passed; those skipped are then named in the reason.
+    A test failed: FAILS. A test crashed: error. A test did not run, or was skipped: not checked. The claim says nothing
+    about the user's model: does not apply. Tests passed: the verdict of how the claim is written. Tests skipped for
+    hardware that only they need leave that verdict as it is, and are named in its reason.
     """
     by_status: defaultdict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_status[outcome.status].append(outcome)
     passed, failed, errors = by_status["passed"], by_status["failed"], by_status["error"]
-    skipped, unmet, unrun = by_status["skipped"], by_status["unmet"], by_status["unrun"]
+    unmet, unrun = by_status["unmet"], by_status["unrun"]
     red = failed or errors
     statement = _joined([claim.condition, claim.correction, claim.note if claim.on_record else ""])
     if red:
@@ -68,8 +70,10 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     elif unrun:
         verdict = "not checked"
         reason = f"{len(outcomes) - len(unrun)} of {len(outcomes)} tests ran: {_reasons(unrun)}"
-    elif skipped:
+    elif skipped := by_status["skipped"]:
         verdict, reason = "not checked", _reasons(skipped)
+    elif not_applicable := by_status["not applicable"]:
+        verdict, reason = DOES_NOT_APPLY, _reasons(not_applicable)
     elif passed:
         verdict = "on record" if claim.on_record else WRITTEN_VERDICTS[claim.written]
         missing = f"{len(unmet)} of {len(outcomes)} tests not run here: {_reasons(unmet)}" if unmet else ""

@@ -14,8 +14,8 @@ from meta_tests.conftest import ROOT
 from meta_tests.prooflops.outcomes import outcome
 from prooflops.machine import device
 from prooflops.model.user_model import ModelError, import_factory
+from prooflops.suite.hooks import known_failures
 from prooflops.suite.peaks import LEAST_FLOP_PER_S, stated_peaks
-from prooflops.suite.plugin import known_failures
 from prooflops.suite.registry import RegistryError, load_registry
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)

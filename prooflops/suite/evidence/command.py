@@ -30,7 +30,7 @@ from prooflops.suite.evidence import page
 from prooflops.suite.evidence.folder import Folder, chosen
 
 ROOT = Path(__file__).resolve().parents[3]
-PLUGIN = ("-p", "prooflops.suite.evidence.plugin", "-p", "no:cacheprovider", "-p", "no:faulthandler")
+PLUGIN = ("-p", "prooflops.suite.evidence.recorder", "-p", "no:cacheprovider", "-p", "no:faulthandler")
 ASK = """
 import json, sys
 from prooflops.machine import device as machine

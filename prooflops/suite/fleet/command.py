@@ -13,7 +13,7 @@ import pytest
 from prooflops import __version__
 from prooflops.console.tables import fitted, markdown_table
 from prooflops.history import records as history
-from prooflops.suite.fleet import comparison
+from prooflops.suite.fleet import columns as side_by_side
 from prooflops.suite.fleet.bad_nodes import OVERALL, SUSPECT, Fleet, Named, fleets
 from prooflops.suite.fleet.nodes import NodeRun, read_runs
 from prooflops.suite.report import page
@@ -41,7 +41,7 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
     try:
         runs, unreadable = read_runs(config.option.report_compare)
         kinds = list(dict.fromkeys(run.kind for run in runs))
-        prices = comparison.validated_prices(config.option.report_price, kinds)
+        prices = side_by_side.validated_prices(config.option.report_price, kinds)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     found = fleets(runs)
@@ -79,12 +79,12 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
 
 def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[list[str]]]:
     """The tables, each with its head; one without rows has its head alone."""
-    shown = comparison.columns(runs)
+    shown = side_by_side.columns(runs)
     head = [column.title for column in shown]
     return {
-        "Claims that differ": [["claim", *head], *comparison.differing_claims(shown)],
-        "Best rate of each dtype": [["dtype", *head], *comparison.rates(shown, prices)],
-        f"Time, against {shown[0].title}": [["benchmark", *head], *comparison.times(shown)],
+        "Claims that differ": [["claim", *head], *side_by_side.differing_claims(shown)],
+        "Best rate of each dtype": [["dtype", *head], *side_by_side.rates(shown, prices)],
+        f"Time, against {shown[0].title}": [["benchmark", *head], *side_by_side.times(shown)],
     }
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from meta_tests.prooflops.suite.fleet.simulated import SPREADS, runs
-from prooflops.suite.fleet.comparison import columns, differing_claims, rates, times, validated_prices
+from prooflops.suite.fleet.columns import columns, differing_claims, rates, times, validated_prices
 from prooflops.suite.fleet.nodes import NodeRun
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from prooflops.suite.evidence.plugin import LONGEST_LOG, shortened
+from prooflops.suite.evidence.recorder import LONGEST_LOG, shortened
 
 
 def test_a_log_names_no_folder_of_this_machine_and_is_cut_in_its_middle() -> None:

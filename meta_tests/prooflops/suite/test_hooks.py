@@ -13,7 +13,7 @@ import pytest
 
 from meta_tests.conftest import ROOT, ChildRun, House, new_house, run_pytest_for_each
 from prooflops.history import records as history
-from prooflops.suite.plugin import pytest_report_header
+from prooflops.suite.hooks import pytest_report_header
 
 HOLDING = """
 @pytest.mark.claim("demo.holds")
