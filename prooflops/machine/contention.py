@@ -1,7 +1,7 @@
 """Whether this process had the cores it wanted while something ran, or other work competed for them.
 
-Standard library only, and cheap: it is read around every benchmark of every repo. Exact on Linux; elsewhere what the
-system tells. Nothing is dropped for it: the gate repeats such a replicate, or labels it.
+Standard library only, and cheap: it is read around every benchmark of every repo. Exact on Linux; other systems give a
+part of the figures. A contended measurement is not dropped: the gate repeats the replicate, or labels it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ except ImportError:  # Windows
 
 STAT = Path("/proc/stat")
 
-# What others may take before a measurement is called contended. On an idle machine the system itself takes 1 to 3 % of
-# a core; one other busy process takes a whole one, and a benchmark of several threads then runs up to 8 times slower.
-# From 8 cores on the limit is a share of them: what a host does beside the benchmark (a kernel thread for each core,
-# monitoring) grows with its cores, and a 32nd of them costs a benchmark that uses all 3 %, one that uses fewer less.
+# A measurement is contended if others take more than this. On an idle machine the system itself takes 1 to 3 % of a
+# core; one other busy process takes a whole one, and a benchmark of several threads then runs up to 8 times slower.
+# From 8 cores on the limit is a share of them: a host's own work (a kernel thread for each core, monitoring) grows with
+# its cores, and a 32nd of them costs a benchmark that uses all of them 3 %.
 OTHERS_CORES = 0.25
 OTHERS_SHARE = 1 / 32
 STEAL_SHARE = 0.05
 SWITCHES_PER_S = 100.0
-CHILDREN_CORES = 0.01  # of the other processes of its own: from here on it may be they that preempted it
-SHORTEST_S = 0.1  # the kernel counts in hundredths of a second: below ten of them nothing is said
+CHILDREN_CORES = 0.01  # from here on the process's own children may have preempted it
+SHORTEST_S = 0.1  # the kernel counts in hundredths of a second: a shorter time has no rates
 BUSY = (0, 1, 2, 5, 6)  # columns of /proc/stat: user, nice, system, irq, softirq; not idle, iowait
 
 
 class Watch:
-    """Watches from `start()` to `stop()`, which returns what was seen.
+    """Watches from `start()` to `stop()`, which returns these figures.
 
-    load: processes that ran or wanted to, over the last minute · steal: the share of the machine's time that a
+    load: processes that ran or waited for a core, over the last minute · steal: the share of the machine's time that a
     hypervisor gave to others · cores: that this process may use · others_cores: cores that other processes kept busy ·
-    involuntary_switches_per_s: how often this process was preempted · cpu_over_wall: cores that this process and its
-    children used, and the other ranks of its job on this host, children_cores those without this process · contended,
+    involuntary_switches_per_s: how often this process was preempted · cpu_over_wall: cores used by this process, its
+    children and the other ranks of its job on this host · children_cores: the same without this process · contended,
     and why in words.
     """
 
@@ -48,13 +48,13 @@ class Watch:
         self.start()
 
     def start(self) -> None:
-        """Begins anew."""
+        """Starts again."""
         self._wall, self._switches = time.perf_counter(), involuntary_switches()
         self._own, self._children = _own_s()
         self._ticks = _ticks(self._stat)
 
     def stop(self) -> dict[str, Any]:
-        """What happened since the start. May be called again."""
+        """The figures since the start. May be called again."""
         wall = max(time.perf_counter() - self._wall, 1e-9)
         own, children = ((now - then) / wall for now, then in zip(_own_s(), (self._own, self._children), strict=True))
         seen: dict[str, Any] = {
@@ -78,7 +78,7 @@ class Watch:
 
 
 def label_contention(seen: dict[str, Any]) -> dict[str, Any]:
-    """`contended`, and `why` in words: one of the three signs is beyond its limit.
+    """`contended`, and `why` in words: whether one of the three signs is above its limit.
 
     >>> label_contention({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0})
     {'contended': True, 'why': 'other processes kept 1.00 cores busy'}
@@ -99,7 +99,7 @@ def label_contention(seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_own(seen: dict[str, Any], switches_per_s: float) -> dict[str, Any]:
-    """What a watch saw, without as many preemptions that the watched process brought about itself.
+    """The figures of a watch without the preemptions that the watched process caused itself.
 
     >>> seen = {"others_cores": 0.1, "steal": 0.0, "involuntary_switches_per_s": 150.0}
     >>> without_own(seen, 120.0)["contended"], without_own(seen, 20.0)["why"]
@@ -113,8 +113,10 @@ def without_own(seen: dict[str, Any], switches_per_s: float) -> dict[str, Any]:
 
 
 def _own_s() -> tuple[float, float]:
-    """Seconds of CPU time of this process, those it started and the other ranks of its job together, and of all these
-    without this process: neither a data loader's workers nor the other ranks are competitors."""
+    """CPU time of this process, its children and the other ranks of its job; and the same without this process.
+
+    Neither a data loader's workers nor the other ranks are competitors.
+    """
     times, process = os.times(), os.getpid()
     others = times.children_user + times.children_system + sum(map(_tree_s, _children(process)))
     if os.environ.get("LOCAL_WORLD_SIZE", "1") not in ("", "0", "1"):
@@ -124,10 +126,9 @@ def _own_s() -> tuple[float, float]:
 
 
 def _tree_s(process: int, without: int | None = None) -> float:
-    """Seconds of CPU time of a process, the children it has waited for and those that live, and of theirs. Zero where
-    the system does not tell."""
-    # After the name, which may hold anything: state is the first, the 12th to 15th are utime and stime, its own and
-    # those of the children it has waited for.
+    """CPU time of a process, the children it has waited for, those that live, and theirs; zero if unknown."""
+    # Behind the name, which may hold anything, the 12th to 15th words are utime and stime of the process, then of the
+    # children it has waited for.
     words = cpu.text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
     if len(words) <= 14:
         return 0.0
@@ -142,7 +143,7 @@ def _children(process: int) -> list[int]:
 
 
 def involuntary_switches() -> int | None:
-    """How often this process has been preempted; None where the system does not tell."""
+    """How often this process has been preempted; None if unknown."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource else None
 
 

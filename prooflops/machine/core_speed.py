@@ -25,8 +25,8 @@ BYTES, TABLE = bytes(range(256)) * 64, bytes(reversed(range(256)))
 # twin is busy it takes 1.5 to 2 times as long.
 SLOW = 1.15
 EVERY_S = 0.002  # between two looks while a benchmark runs: 2 % of its time
-ENOUGH = 5  # stretches at full speed: 10 ms of rounds, of which only the fastest counts, or five long rounds
-PATIENCE_S = 1.0  # that a process waits for full speed in all, where it is not told
+ENOUGH = 5  # stretches at full speed: 10 ms of rounds (only the fastest counts), or five long rounds
+PATIENCE_S = 1.0  # the default total time that a process waits for full speed
 SEVERAL = 1.2  # cores that a stretch keeps busy: from here on threads that wait for the slowest of them
 MOST_CORES = 8  # that are looked at, or moved to: each takes some 60 µs, of many one is slow at any time, or far away
 

@@ -1,7 +1,4 @@
-"""Which device is under test, what it is, and what it has: the one place that asks torch about hardware.
-
-The CUDA, XPU and MPS branches are thin calls into torch and NVML.
-"""
+"""The device under test, its properties and limits: the one place that asks torch about hardware."""
 
 from __future__ import annotations
 
@@ -27,15 +24,16 @@ from accounting.devices import Accelerator
 from prooflops.machine import cpu, nvml
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
+SEVERAL = ("cuda", "xpu")  # a machine can have several of these
 _NEED = re.compile(r"(?P<what>sm|gpus)>=(?P<least>\d+(\.\d+)?)")
 
 
 def available() -> list[str]:
     """The device names that `--device` takes on this machine."""
     names = ["cpu"]
-    for kind in ("cuda", "xpu"):
-        module = getattr(torch, kind, None)
-        if module is not None and module.is_available():
+    for kind in SEVERAL:
+        module = getattr(torch, kind)
+        if module.is_available():
             names += [kind, *(f"{kind}:{index}" for index in range(module.device_count()))]
     if torch.backends.mps.is_available():
         names.append("mps")
@@ -43,35 +41,30 @@ def available() -> list[str]:
 
 
 def counts() -> dict[str, int]:
-    """How many accelerators of each kind that can have several this process sees; opens no context on any."""
-    found = {}
-    for kind in ("cuda", "xpu"):
-        module = getattr(torch, kind, None)
-        if module is not None and (count := module.device_count()):
-            found[kind] = count
-    return found
+    """The number of visible accelerators per kind, of kinds that can have several; opens no context on any."""
+    return {kind: count for kind in SEVERAL if (count := getattr(torch, kind).device_count())}
 
 
 def chosen(request: str | None) -> torch.device:
-    """The device asked for, or the accelerator torch reports, else the CPU.
+    """The requested device, or by default the accelerator that torch reports, else the CPU.
 
-    Raises ValueError, naming the valid ones, for a device this machine does not have.
+    Raises ValueError, naming the valid ones, for a device that this machine does not have.
     """
     valid = available()
     if request is None:
         kind = next((kind for kind in ("cuda", "xpu", "mps") if kind in valid), "cpu")
-        return torch.device(kind, 0) if kind in ("cuda", "xpu") else torch.device(kind)
+        return torch.device(kind, 0) if kind in SEVERAL else torch.device(kind)
     if request not in valid:
         known = request.partition(":")[0] in KINDS
         why = "this machine has no such device" if known else f"no such kind of device ({', '.join(KINDS)})"
         why = "; ".join([why, *(unseen_gpus() if known else [])])
         raise ValueError(f"--device {request}: {why}; valid here: {', '.join(valid)}")
     device = torch.device(request)
-    return torch.device(device.type, device.index or 0) if device.type in ("cuda", "xpu") else device
+    return torch.device(device.type, device.index or 0) if device.type in SEVERAL else device
 
 
 def unseen_gpus() -> list[str]:
-    """A line that names the GPUs which NVIDIA's driver has and torch cannot use; none where it can use one."""
+    """A line that names the GPUs that NVIDIA's driver has and torch cannot use; none if torch can use one."""
     names = [] if torch.cuda.is_available() else nvml.gpu_names()
     if not names:
         return []
@@ -83,10 +76,10 @@ def unseen_gpus() -> list[str]:
 
 
 def unmet(need: str, device: torch.device) -> str | None:
-    """Why `device` does not meet `need`, or None where it does.
+    """The reason why `device` does not meet `need`; None if it does.
 
-    Needs: `cpu`, `cuda`, `sm>=8.9` (compute capability), `gpus>=2`, `c++` (what torch.compile generates code with: a
-    compiler, and triton for CUDA), or the name of an importable module. Raises ValueError for a need of no known form.
+    Needs: `cpu`, `cuda`, `sm>=8.9` (compute capability), `gpus>=2`, `c++` (torch.compile's code generators: a compiler,
+    and triton for CUDA), or the name of an importable module. Raises ValueError for a need of no known form.
     """
     if need == "cpu":
         return None if device.type == "cpu" else "needs a CPU as the device under test"
@@ -122,7 +115,7 @@ def capability(device: torch.device) -> float:
 
 
 def _lacks_compiler() -> str | None:
-    """What torch.compile's CPU kernels need and is not here: a working compiler, and headers."""
+    """The missing requirement of torch.compile's CPU kernels: a working compiler, or Python's headers."""
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if not shutil.which(compiler):
         return f"needs a C++ compiler ({compiler})"
@@ -133,7 +126,7 @@ def _lacks_compiler() -> str | None:
 
 @cache
 def _fails_to_compile(compiler: str, folder: str) -> str | None:
-    """Why this compiler compiles nothing in this folder, called as torch does: paths are not quoted."""
+    """The reason why this compiler fails in this folder, called as torch calls it: paths are not quoted."""
     try:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             source = Path(place, "tried.cpp")
@@ -193,9 +186,9 @@ def driver(device: torch.device) -> str | None:
 
 
 def why_lost(device: torch.device) -> str:
-    """The error of an accelerator that can no longer add two numbers; empty where it can, and for a CPU.
+    """The error of an accelerator that can no longer add two numbers; empty if it can, and for a CPU.
 
-    A CUDA error other than a lack of memory is sticky: everything that the process asks from then on fails with it.
+    A CUDA error other than a lack of memory is sticky: every later call of the process fails with it.
     """
     if device.type == "cpu":
         return ""
@@ -208,35 +201,32 @@ def why_lost(device: torch.device) -> str:
     return ""
 
 
-def nvml_handle(device: torch.device) -> Any:
-    """What NVML calls a CUDA device; None without NVML, or where it does not know the device."""
-    return nvml.handle(getattr(torch.cuda.get_device_properties(device), "uuid", None))
+def uuid_of(device: torch.device) -> object:
+    """The UUID of a CUDA device, by which NVML knows it; None if torch does not give it."""
+    return getattr(torch.cuda.get_device_properties(device), "uuid", None)
 
 
 def memory_bytes(device: torch.device) -> int | None:
     """The memory of the device in bytes, as the driver or the operating system reports it."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    if device.type == "xpu":
-        return int(torch.xpu.get_device_properties(device).total_memory)
+    if device.type in SEVERAL:
+        return int(getattr(torch, device.type).get_device_properties(device).total_memory)
     return cpu.memory_bytes()
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """The memory that new tensors can take on `device`, with the blocks that torch keeps cached; None if unknown."""
+    """The memory left for new tensors on `device`, including the blocks that torch keeps cached; None if unknown."""
     if device.type == "cpu":
         return cpu.free_bytes()
     if device.type == "mps":
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     module = getattr(torch, device.type)
-    ask = getattr(module, "mem_get_info", None)  # not in each torch for XPU
-    cached = module.memory_reserved(device) - module.memory_allocated(device)
-    if ask is None:
+    if not hasattr(module, "mem_get_info"):  # not in each torch for XPU
         return None
-    free, total = ask(device)
-    # What PYTORCH_ALLOC_CONF or the process itself allows torch's allocator of it; not in each torch.
+    free, total = module.mem_get_info(device)
+    reserved = module.memory_reserved(device)
+    # The share that PYTORCH_ALLOC_CONF or the process itself allows torch's allocator; not in each torch.
     share = getattr(module, "get_per_process_memory_fraction", lambda device: 1.0)(device)
-    return int(min(free, share * total - module.memory_reserved(device)) + cached)
+    return int(min(free, share * total - reserved) + reserved - module.memory_allocated(device))
 
 
 def flags() -> dict[str, Any]:
@@ -256,9 +246,9 @@ TF32_OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # NVIDIA's images set it
 
 
 def ignore_tf32_override() -> list[str]:
-    """Has products of fp32 keep every bit, as torch has it by default, also in the processes started from here.
+    """Computes fp32 products in full precision, torch's default, also in the processes started from here.
 
-    Returns a line that says so where the environment asked for tf32: claims about fp32 would be tests of that variable.
+    Returns a line that says so if the environment asked for tf32: claims about fp32 would be tests of that variable.
     """
     value = os.environ.pop(TF32_OVERRIDE, None)
     if torch.get_float32_matmul_precision() == "highest":
@@ -293,21 +283,21 @@ def headline(device: torch.device, facts: dict[str, Any]) -> list[str]:
     count = f"{facts['count']} x " if facts["count"] > 1 else ""
     versions = [f"torch {facts['torch']}"]
     versions += [f"{key} {facts[key]}" for key in ("driver", "cuda", "hip") if facts[key]]
-    changed = ", ".join(f"{key}={value}" for key, value in facts["flags"].items())
+    flags = ", ".join(f"{key}={value}" for key, value in facts["flags"].items())
     return [
         f"device: {device} = {count}{facts['name']}, {memory}, {' '.join(facts['isa'])}",
         f"{', '.join(versions)}, python {facts['python']}, {facts['threads']} threads on {facts['cores']} cores",
-        f"flags: {changed}",
+        f"flags: {flags}",
     ]
 
 
-# ---- what the device can reach -----------------------------------------------------------------------------------
+# ---- peaks and bounds --------------------------------------------------------------------------------------------
 
 FASTEST_CPU_CLOCK_HZ = 6.2e9  # Intel Core i9-14900KS, the highest boost clock any CPU on sale is specified for
 
 
 def accelerator(device: torch.device) -> Accelerator | None:
-    """The row of the peak table for this very device; None where it is not on record."""
+    """The row of the peak table for exactly this device; None if it is not on record."""
     if device.type == "cuda":
         facts = torch.cuda.get_device_properties(device)
         arch = getattr(facts, "gcnArchName", "") if torch.version.hip else f"{facts.major}.{facts.minor}"
@@ -318,12 +308,12 @@ def accelerator(device: torch.device) -> Accelerator | None:
 
 
 def peak_flop_per_s(device: torch.device, dtype: str) -> float | None:
-    """The vendor's dense peak of this device for matrix products in `dtype`; None where none is on record."""
+    """The vendor's dense peak of this device for matrix products in `dtype`; None if none is on record."""
     return devices.peak_flop_per_s(accelerator(device), dtype)
 
 
 def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
-    """What no measurement on this device can exceed: its units at the highest clock they can run; None if unknown.
+    """The rate that no measurement on this device can exceed: its units at their highest clock; None if unknown.
 
     A GPU: the vendor's peak scaled from its nominal clock to the highest the driver allows. A CPU: physical cores times
     the FLOPs per cycle of the widest unit it has, at the highest clock the system names, or that any CPU has. In a
@@ -331,8 +321,7 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
     """
     if device.type == "cuda":
         clock = highest_clock_hz(device)
-        scaled = clock and devices.clock_scaled_peak_flop_per_s(accelerator(device), dtype, clock)
-        return scaled or None
+        return (clock and devices.clock_scaled_peak_flop_per_s(accelerator(device), dtype, clock)) or None
     if device.type == "cpu":
         capabilities = cpu_capabilities()
         cores = int(capabilities.get("num_physical_cores") or os.cpu_count() or 1)
@@ -342,17 +331,12 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
 
 
 def derived_bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
-    """Cores times FLOPs per cycle times highest clock of a CPU; None for others, or where the clock is unknown."""
+    """Cores times FLOPs per cycle times highest clock of a CPU; None for others, or if the clock is unknown."""
     return bound_flop_per_s(device, dtype) if device.type == "cpu" and highest_clock_hz(device) else None
 
 
 def highest_clock_hz(device: torch.device) -> float | None:
-    """The highest clock the driver or the system allows the device; None where it does not say."""
+    """The highest clock that the driver or the system allows the device; None if unknown."""
     if device.type == "cpu":
-        kilohertz = cpu.text(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
-        return float(kilohertz) * 1e3 if kilohertz.isdigit() else None
-    if device.type != "cuda" or (handle := nvml_handle(device)) is None:
-        return None
-    card = nvml.card_of(handle)
-    megahertz = nvml.ask(lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM))
-    return float(megahertz) * 1e6 if megahertz else None
+        return cpu.highest_clock_hz()
+    return nvml.highest_clock_hz(uuid_of(device)) if device.type == "cuda" else None

@@ -1,8 +1,7 @@
 """The instructions that a call retires in user space, by Linux's perf_event_open. Standard library only.
 
-Counted are the calling thread and the threads and processes that it starts meanwhile, not those that were there before,
-such as the workers of a thread pool. Many containers, virtual machines and kernels don't permit it; then there is no
-figure.
+The counter follows the calling thread and the threads and processes that it starts meanwhile, not older ones such as
+the workers of a thread pool. Many containers, virtual machines and kernels don't permit it; then there is no figure.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ EMPTY_CALLS = 5
 
 
 def call_counted(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, int | None]:
-    """What `function` returns, and the instructions of this one call; None where they can't be counted.
-
-    What counting an empty call gives is taken off.
-    """
+    """The result of `function`, and the instructions of this one call less those of an empty one; None if uncounted."""
     counter = open_counter()
     if counter is None:
         return function(*args, **kwargs), None

@@ -1,6 +1,7 @@
-"""NVML, NVIDIA's management library: started once, and asked without opening a context on a GPU.
+"""NVML, NVIDIA's management library: started once, and read without opening a context on a GPU.
 
-Standard library, and pynvml where it is installed: the installed part of the plugin asks here too.
+Standard library, and pynvml if it is installed: the installed part of the plugin reads here too. A question that the
+driver refuses has no answer, and is no error.
 """
 
 from __future__ import annotations
@@ -11,10 +12,24 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+# Names of NVML's bits (nvml.h, nvmlClocksEventReasons). Nobody asked for those outside ASKED_FOR.
+REASONS = {
+    0x001: "idle",
+    0x002: "application clocks",
+    0x010: "sync boost",
+    0x100: "display clocks",
+    0x004: "power cap",
+    0x020: "temperature (driver)",
+    0x040: "temperature (hardware)",
+    0x080: "power brake",
+    0x008: "hardware slowdown",
+}
+ASKED_FOR = ("idle", "application clocks", "sync boost", "display clocks")
+
 
 @cache
 def library() -> Any:
-    """The module pynvml, started for the whole process; None where it or a driver is absent."""
+    """The module pynvml, started for the whole process; None without it or without a driver."""
     try:
         import pynvml
 
@@ -25,7 +40,7 @@ def library() -> Any:
 
 
 def ask(question: Callable[[Any], T]) -> T | None:
-    """The answer to `question(pynvml)`; None without NVML, or where the driver refuses it."""
+    """The answer to `question(pynvml)`; None without NVML, or if the driver refuses."""
     nvml = library()
     if nvml is None:
         return None
@@ -53,12 +68,69 @@ def gpu_names() -> list[str]:
 
 
 def handle(uuid: object) -> Any:
-    """NVML's handle of the GPU or MIG slice with this UUID, as torch gives it; None where the driver knows none."""
+    """NVML's handle of the GPU or MIG slice with this UUID, as torch gives it; None if the driver knows none."""
     found = ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
     return ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")) if found is None else found
 
 
 def card_of(handle: Any) -> Any:
-    """The whole card, which alone has clocks, power and temperature, of a MIG slice; else the handle itself."""
+    """The whole card of a MIG slice, which alone has clocks, power and temperature; else the handle itself."""
     card = ask(lambda nvml: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
     return handle if card is None else card
+
+
+def highest_clock_hz(uuid: object) -> float | None:
+    """The highest clock that the driver allows the GPU; None if unknown."""
+    gpu = handle(uuid)
+    if gpu is None:
+        return None
+    megahertz = ask(lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(card_of(gpu), nvml.NVML_CLOCK_SM))
+    return float(megahertz) * 1e6 if megahertz else None
+
+
+def state(uuid: object) -> dict[str, Any]:
+    """Clocks, power, temperature, reasons and `totals` of a GPU, as `conditions.state` has them.
+
+    A MIG slice has its own processes; the rest is its card's. Readings that the driver refuses are left out.
+    """
+    if library() is None:
+        return {"unread": "no NVML"}
+    gpu = handle(uuid)
+    if gpu is None:
+        return {"unread": f"NVML knows no device with UUID {uuid}"}
+    card = card_of(gpu)
+    readings: dict[str, Callable[[Any], Any]] = {
+        "clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM),
+        "power_w": lambda nvml: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
+        "power_limit_w": lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1e3,
+        "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU),
+        "reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(card)),
+        "processes": lambda nvml: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
+    }
+    # A driver before 535 knows the reasons by this name alone, even if nvidia-ml-py has the newer one.
+    older = {"reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card))}
+    totals: dict[str, Callable[[Any], Any]] = {
+        "power cap": lambda nvml: nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_POWER).violationTime,
+        "temperature (driver)": lambda nvml: (
+            nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_THERMAL).violationTime
+        ),
+    }
+    return {**_answers(older), **_answers(readings), "totals": _answers(totals)}
+
+
+def _answers(questions: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """The questions that the driver answers for this device, with their answers."""
+    answers = {name: ask(question) for name, question in questions.items()}
+    return {name: answer for name, answer in answers.items() if answer is not None}
+
+
+def named_reasons(bits: int) -> list[str]:
+    """The names of NVML's reasons for not clocking higher.
+
+    >>> named_reasons(0x24), named_reasons(0), named_reasons(0x1000)
+    (['power cap', 'temperature (driver)'], [], ['reason 0x1000'])
+    """
+    names = [name for bit, name in REASONS.items() if bits & bit]
+    unknown = bits & ~sum(REASONS)
+    return names + ([f"reason {unknown:#x}"] if unknown else [])

@@ -14,7 +14,7 @@ import pytest
 from accounting.counted.counter import _Counter
 from accounting.measured import allocations, timing
 from meta_tests.faults import replace
-from prooflops.machine import conditions, cpu, nvml
+from prooflops.machine import cpu, nvml
 
 # The function whose results are readings, and the files of tests that use it.
 INSTRUMENTS: dict[str, tuple[str, str]] = {
@@ -25,15 +25,15 @@ INSTRUMENTS: dict[str, tuple[str, str]] = {
         "accounting.measured.allocations._CachingAllocatorMeter.stop",
         "accounting/measured/test_allocations.py",
     ),
-    "nvml": ("prooflops.machine.nvml.ask", "prooflops/machine/test_nvml.py prooflops/machine/test_conditions.py"),
+    "nvml": ("prooflops.machine.nvml.ask", "prooflops/machine/test_conditions.py"),
     "cpu-ticks": ("prooflops.machine.contention._ticks", "prooflops/machine/test_contention.py"),
     "cpu-seconds": ("prooflops.machine.contention._own_s", "prooflops/machine/test_contention.py"),
-    "instructions": ("prooflops.machine.instructions._read", "prooflops/machine/test_instructions.py"),
+    "instructions": ("prooflops.machine.instructions._read", "prooflops/machine/test_contention.py"),
     "phase": ("accounting.counted.counter._phase", "accounting/counted/test_counter.py"),
 }
 OTHER_TESTS = {
     "counter": "accounting/counted/test_counter.py",
-    "machine": " ".join(f"prooflops/machine/test_{name}.py" for name in ("cpu", "contention", "conditions")),
+    "machine": " ".join(f"prooflops/machine/test_{name}.py" for name in ("contention", "conditions")),
 }
 Call = Callable[..., Any]
 
@@ -144,7 +144,7 @@ def one_core(patch: pytest.MonkeyPatch) -> None:
 
 def throttled(patch: pytest.MonkeyPatch) -> None:
     grown = count(1)
-    patch.setattr(conditions, "_throttle_totals", lambda *_: {"temperature": next(grown)})
+    patch.setattr(cpu, "throttle_totals", lambda *_: {"temperature": next(grown)})
 
 
 CELLS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

@@ -1,20 +1,23 @@
-"""Contention is reported where there is some, and what a process started itself is none."""
+"""Contention by other processes is reported, that by a process's own is not; and a call's instructions are counted."""
 
 import os
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT
-from prooflops.machine import contention
+from prooflops.machine import contention, instructions
 from prooflops.machine.contention import Watch, label_contention
+from prooflops.machine.instructions import EMPTY_CALLS, call_counted, is_permitted
 
-QUIET = {"others_cores": 0.02, "steal": 0.0, "involuntary_switches_per_s": 2.0}
 WORK = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\ninput()"  # and lives on
 
@@ -35,32 +38,29 @@ def child(code: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
+@given(
+    others=st.floats(0, 200), steal=st.floats(0, 1), switches=st.floats(0, 1e5), children=st.floats(0, 4),
+    cores=st.integers(1, 256),
+)  # fmt: skip
+def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
+    others: float, steal: float, switches: float, children: float, cores: int
+) -> None:
+    found = label_contention({
+        "others_cores": others, "steal": steal, "involuntary_switches_per_s": switches, "children_cores": children,
+        "cores": cores,
+    })  # fmt: skip
+    signs = {
+        "other processes kept": others > max(0.25, cores / 32),
+        "the hypervisor took": steal > 0.05,
+        "was preempted": switches > 100 and children < 0.01,  # by its own children it is no contention
+    }
+    assert found["contended"] is any(signs.values())
+    assert all((text in found["why"]) is seen for text, seen in signs.items())
+
+
 def stat_file(path: Path, user: int, steal: int) -> Path:
     path.write_text(f"cpu  {user} 0 0 1000 0 0 0 {steal} 0 0\ncpu0 0 0\n", encoding="ascii")
     return path
-
-
-@pytest.mark.parametrize(
-    ("sign", "value", "why"),
-    [
-        ("others_cores", 1.0, "other processes kept 1.00 cores busy"),
-        ("steal", 0.2, "the hypervisor took 20% of the machine's time"),
-        ("involuntary_switches_per_s", 500.0, "was preempted 500 times a second"),
-    ],
-)
-def test_each_sign_alone_is_contention_and_is_said_in_words(sign: str, value: float, why: str) -> None:
-    assert label_contention(QUIET) == {"contended": False, "why": ""}
-    assert label_contention({**QUIET, sign: value}) == {"contended": True, "why": why}
-
-
-def test_being_preempted_by_ones_own_children_is_no_contention() -> None:
-    busy = {**QUIET, "involuntary_switches_per_s": 2000.0}
-    assert not label_contention({**busy, "children_cores": 0.6})["contended"]
-    assert label_contention({**busy, "children_cores": 0.001})["contended"]
-    assert (
-        label_contention({**busy, "others_cores": 1.0, "children_cores": 0.6})["why"]
-        == "other processes kept 1.00 cores busy"
-    )
 
 
 def test_what_others_do_meanwhile_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,19 +126,69 @@ def test_a_rank_counts_its_own_work_once() -> None:
     assert 0.25 < own_s < 0.45, f"a rank that worked for 0.3 s counts {own_s:.2f} s"
 
 
-@pytest.mark.parametrize(
-    ("cores", "others_cores", "contended"),
-    [(2, 0.24, False), (2, 0.26, True), (8, 0.26, True), (128, 3.9, False), (128, 4.1, True)],
-)
-def test_what_others_may_take_grows_with_the_cores(cores: int, others_cores: float, contended: bool) -> None:
-    assert label_contention({**QUIET, "cores": cores, "others_cores": others_cores})["contended"] is contended
-
-
-def test_the_cores_that_this_process_may_use_are_reported() -> None:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert Watch().stop().get("cores") == usable
-
-
 def test_without_proc_nothing_is_guessed(tmp_path: Path) -> None:
     seen = Watch(tmp_path / "absent").stop()
     assert (seen["steal"], seen["others_cores"]) == (None, None)
+    assert seen["cores"] == (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+
+
+# ---- instructions ------------------------------------------------------------------------------------------------
+
+# Readings around empty calls of 250 instructions, one of which was disturbed.
+EMPTY = [
+    reading for number in range(EMPTY_CALLS) for reading in (1000 * number, 1000 * number + 250 + 99 * (number == 2))
+]
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Gives the system a counter with these readings: (instructions, time enabled, time running); none refuses it."""
+
+    def readings(*made: Sequence[int]) -> None:
+        source, sink = os.pipe()
+        os.write(sink, b"".join(struct.pack("=QQQ", *each) for each in made))
+        os.close(sink)
+        monkeypatch.setattr(instructions, "_system_call", lambda *_: source if made else -1)
+        monkeypatch.setattr("sys.platform", "linux")
+        monkeypatch.setattr("platform.machine", lambda: "x86_64")
+
+    return readings
+
+
+@pytest.mark.parametrize(
+    ("readings", "found"),
+    [
+        ([(10_000, 5, 5), (11_250, 5, 5)], 1000),  # less those of an empty call
+        ([(10_000, 9, 9), (11_250, 20, 15)], None),  # other counters had the hardware meanwhile
+        ([], None),  # it ended
+    ],
+)
+def test_a_call_retires_the_counted_instructions_less_an_empty_calls(
+    count: Callable[..., None], readings: list[Sequence[int]], found: int | None
+) -> None:
+    count(*((value, 5, 5) for value in EMPTY), *readings)
+    assert call_counted(sorted, [2, 1], reverse=False) == ([1, 2], found)
+
+
+def test_a_call_is_made_once_if_counting_is_not_permitted(count: Callable[..., None]) -> None:
+    count()
+    calls: list[int] = []
+    assert call_counted(calls.append, 1) == (None, None)
+    assert (calls, is_permitted()) == ([1], False)
+
+
+def test_an_error_of_the_function_is_its_own_and_closes_the_counter(count: Callable[..., None]) -> None:
+    count(*((value, 5, 5) for value in [*EMPTY, 10_000]))
+    before = len([*Path("/dev/fd").iterdir()])
+    with pytest.raises(ZeroDivisionError):
+        call_counted(divmod, 1, 0)
+    assert len([*Path("/dev/fd").iterdir()]) == before - 1
+
+
+def test_this_machine_counts_more_for_more_work_if_it_permits_counting() -> None:
+    if not is_permitted():
+        pytest.skip("this system doesn't permit perf_event_open, or has no counter of instructions")
+    few, many = (call_counted(sum, range(count))[1] for count in (10_000, 20_000))
+    assert few
+    assert many
+    assert 1.9 < many / few < 2.1
