@@ -14,9 +14,8 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 from accounting import counted, measured, memory
 from accounting.activations import RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
 from accounting.models import DeepLinear, Transformer, parameter_count, recompute_flops
-from test_claims.oracles import checkpoints
-from test_claims.oracles import memory as tensors
-from test_claims.oracles.comparison import difference
+from test_claims.oracles import checkpoints, tensors
+from test_claims.oracles.tensors import difference
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
 
 nets = st.builds(DeepLinear, dim=sizes(most=12), layers=sizes(most=5), outputs=sizes(most=3))

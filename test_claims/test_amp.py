@@ -19,8 +19,8 @@ from accounting.activations import activation_bytes
 from accounting.formats import format_of
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear
-from test_claims.oracles import memory as tensors
-from test_claims.oracles import precision
+from test_claims.oracles import low_precision, tensors
+from test_claims.oracles.dispatched import Products
 from test_claims.strategies import in_fp64, sizes
 
 seeds = st.integers(0, 2**31)
@@ -56,7 +56,7 @@ def step(net, x, optimizer, dtype=None, scaler=None):
 def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low(device, dtype):
     net = linear_layers(device, (8, 16, 4))
     optimizer = torch.optim.AdamW(net.parameters())
-    with precision.Products() as products:
+    with Products() as products:
         y, loss = step(net, torch.ones(32, 8, device=device), optimizer, LOW[dtype])
     state = [kept for state in optimizer.state.values() for kept in state.values()]
     wide = {"parameters": list(net.parameters()), "gradients": [p.grad for p in net.parameters()], "state": state}
@@ -70,10 +70,10 @@ def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low
 @pytest.mark.claim("amp.recipe-fp32-params")
 @pytest.mark.parametrize("compute", ["bf16", "fp8"])
 def test_training_with_fp32_parameters_and_low_products_follows_fp32(device, record_figure, compute):
-    low = {"dtype": torch.bfloat16} if compute == "bf16" else {"layer": precision.Fp8Linear}
-    for hidden in ((32,), *precision.NETS.values()):
+    low = {"dtype": torch.bfloat16} if compute == "bf16" else {"layer": low_precision.Fp8Linear}
+    for hidden in ((32,), *low_precision.NETS.values()):
         (first, *_, should), (*_, got) = (
-            precision.trained_net(device, hidden=hidden, **options)[1] for options in ({}, low)
+            low_precision.trained_net(device, hidden=hidden, **options)[1] for options in ({}, low)
         )
         record_figure(f"loss {first:.3f} to {should:.3f} in fp32, {got:.3f} with {compute} products [{hidden=}]")
         assert should < 0.9 * first, f"the fp32 run did not learn: {first} to {should} [{hidden=}]"
@@ -81,19 +81,19 @@ def test_training_with_fp32_parameters_and_low_products_follows_fp32(device, rec
         assert near, f"with {compute} the loss is {got}, but should be near {should} [{hidden=}]"
 
 
-class UnscaledFp8Linear(precision.Fp8Linear):
+class UnscaledFp8Linear(low_precision.Fp8Linear):
     scaled = False
 
 
 @pytest.mark.claim("amp.fp8-inference")
 @pytest.mark.parametrize(
     ("seed", "hidden"),
-    [*((seed, (32,)) for seed in range(3)), *((0, hidden) for hidden in precision.NETS.values())],
-    ids=["0", "1", "2", *precision.NETS],
+    [*((seed, (32,)) for seed in range(3)), *((0, hidden) for hidden in low_precision.NETS.values())],
+    ids=["0", "1", "2", *low_precision.NETS],
 )
 def test_a_trained_net_keeps_its_outputs_in_fp8_without_a_scale(device, record_figure, seed, hidden):
-    trained = precision.trained_net(device, seed=seed, hidden=hidden)[0]
-    cast = precision.layers(hidden, UnscaledFp8Linear).to(device)
+    trained = low_precision.trained_net(device, seed=seed, hidden=hidden)[0]
+    cast = low_precision.layers(hidden, UnscaledFp8Linear).to(device)
     cast.load_state_dict(trained.state_dict())
     x = torch.randn(1000, 16, device=device)
     with torch.no_grad():
@@ -110,8 +110,8 @@ def test_a_trained_net_keeps_its_outputs_in_fp8_without_a_scale(device, record_f
 def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, record_figure):
     """Gradients a millionth of the usual: below e5m2's least value, unless scaled."""
     (_, *_, fp32), (first, *_, scaled), (unscaled_first, *_, unscaled) = (
-        precision.trained_net(device, layer=layer, loss_factor=1e-6)[1]
-        for layer in (nn.Linear, precision.Fp8Linear, UnscaledFp8Linear)
+        low_precision.trained_net(device, layer=layer, loss_factor=1e-6)[1]
+        for layer in (nn.Linear, low_precision.Fp8Linear, UnscaledFp8Linear)
     )
     record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled")
     assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, but should end near {fp32}"
@@ -135,7 +135,7 @@ def test_an_update_below_half_a_spacing_is_lost_in_bf16_and_kept_by_either_repai
     for _ in range(steps):
         nearest = (nearest.float() - update).bfloat16()
         master = master - update
-        stochastic = precision.stochastically_rounded(stochastic.float() - update)
+        stochastic = low_precision.stochastically_rounded(stochastic.float() - update)
     assert nearest.item() == predicted, f"bf16 ends at {nearest.item()}, by the format at {predicted} [{start=}]"
     # Below 1 the spacing is 2^-8, above it 2^-7: less than half the smaller one goes nowhere.
     if update < 2**-9:
@@ -238,9 +238,9 @@ def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
 def test_the_backward_products_run_in_bf16_too_and_the_gradients_end_in_fp32(device, widths):
     net = linear_layers(device, widths)
     x = torch.ones(4, widths[0], device=device)
-    with precision.Products() as forward, torch.autocast(device.type, torch.bfloat16):
+    with Products() as forward, torch.autocast(device.type, torch.bfloat16):
         y = net(x)
-    with precision.Products() as backward:  # outside the region, as it is recommended
+    with Products() as backward:  # outside the region, as it is recommended
         y.float().sum().backward()
     layers = len(widths) - 1
     assert forward.dtypes == [torch.bfloat16] * 2 * layers, f"forward products ran in {forward.dtypes} [{widths=}]"
@@ -433,7 +433,7 @@ def test_for_small_layers_mixed_precision_is_slower_than_fp32(device, speed):
     fp32, mixed = epochs(device, 16, 16)
     casts = []
     for run in (fp32, mixed):
-        with precision.Products() as dispatched:
+        with Products() as dispatched:
             run()
         casts.append(dispatched.casts)
     # Forward x, the second layer's input (bf16 already), two weights and biases, the output for the loss; and back.
@@ -465,8 +465,8 @@ def test_for_large_layers_mixed_precision_gains_where_products_in_bf16_are_faste
 @pytest.mark.claim("amp.recipe-not-switch")
 @pytest.mark.parametrize("wide", [False, True])
 def test_attention_can_be_kept_in_fp32_inside_an_autocast_region(device, wide):
-    net = precision.Attention(wide).to(device)
-    with precision.Products() as products:
+    net = low_precision.Attention(wide).to(device)
+    with Products() as products:
         with torch.autocast(device.type, torch.bfloat16):
             y = net(torch.randn(2, 4, 8, device=device))
         y.float().sum().backward()  # inside the region it would run in bf16 throughout
@@ -478,7 +478,7 @@ def test_attention_can_be_kept_in_fp32_inside_an_autocast_region(device, wide):
 
 @pytest.mark.claim("amp.recipe-not-switch")
 def test_attention_scores_that_overflow_fp16_need_the_wide_region(device):
-    narrow, wide = (precision.Attention(wide).to(device) for wide in (False, True))
+    narrow, wide = (low_precision.Attention(wide).to(device) for wide in (False, True))
     for net in (narrow, wide):
         nn.init.eye_(net.project.weight)
     x = torch.full((1, 4, 8), 200.0, device=device)  # scores of 320,000, above fp16's 65,504

@@ -18,8 +18,7 @@ from torch import nn
 from accounting.memory import element_bytes, model_state
 from accounting.models import DeepLinear, parameter_count
 from accounting.optimizers import STEP_BYTES
-from test_claims.oracles import comparison
-from test_claims.oracles import memory as tensors
+from test_claims.oracles import tensors
 from test_claims.oracles.training import KINDS, Training, generators_kept, kinds_on
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes
 
@@ -146,7 +145,7 @@ def test_a_run_stopped_any_number_of_times_anywhere_ends_as_if_it_never_was(devi
         run = Training(device, kinds)
         run.restored(checkpoint, run.parts)
     got += run.losses(STEPS - run.steps)
-    wrong = comparison.difference(torch.tensor(got), torch.tensor(losses))
+    wrong = tensors.difference(torch.tensor(got), torch.tensor(losses))
     assert not wrong, f"the losses: {wrong} [stopped after {sorted(cuts)}]"
     assert run.weights() == weights, f"the weights are not those of the uninterrupted run [{sorted(cuts)}]"
 
@@ -167,7 +166,7 @@ def test_files_written_every_n_steps_lose_less_than_n_steps(device, tmp_path, ev
     assert 0 < lost <= every, f"{lost} steps are to be repeated, but should be 1 to {every} [{crash=}]"
     got = resumed.losses(STEPS - resumed.steps)
     losses, weights, _ = uninterrupted(device, kinds)
-    wrong = comparison.difference(torch.tensor(got), torch.tensor(losses[-len(got) :]))
+    wrong = tensors.difference(torch.tensor(got), torch.tensor(losses[-len(got) :]))
     assert not wrong, f"losses resumed from {latest.name} against those without a crash: {wrong} [{every=}, {crash=}]"
     assert resumed.weights() == weights, f"resumed from {latest.name} the run ends with other weights"
 
@@ -236,7 +235,7 @@ def test_torch_load_returns_what_load_state_dict_must_put_back(device):
         got, should = (
             torch.cat([state[name].flatten() for state in of.optimizer.state.values()]) for of in (fresh, run)
         )
-        wrong = comparison.difference(got, should)
+        wrong = tensors.difference(got, should)
         assert not wrong, f"{name} after load_state_dict: {wrong}"
     assert fresh.losses(2) == run.losses(2), "the restored run and the saved one go different ways"
 
@@ -263,7 +262,7 @@ def test_what_is_no_tensor_and_no_plain_type_is_refused_by_default(thing):
 def test_plain_types_are_loaded_by_default():
     plain = {"loss": 0.5, "step": 7, "python": random.getstate(), "numpy": [0, 1, 2], "torch": torch.get_rng_state()}
     back = loaded(plain)
-    wrong = comparison.difference(back.pop("torch"), plain.pop("torch"))
+    wrong = tensors.difference(back.pop("torch"), plain.pop("torch"))
     assert not wrong, f"the state of torch's generator after torch.load: {wrong}"
     assert back == plain, f"{back} came back for {plain}"
 

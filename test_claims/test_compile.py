@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from accounting.flops import einsum_flops
 from accounting.measured import memory
-from test_claims.oracles.comparison import difference
-from test_claims.oracles.compiled import Graphs, compiled, fresh, operators, product_flops
-from test_claims.oracles.layout import metered
+from test_claims.oracles.dispatched import Graphs, compiled, fresh, profiled_operators, profiled_product_flops
 from test_claims.oracles.scalars import integers
+from test_claims.oracles.tensors import difference, metered
 from test_claims.strategies import sizes
 
 pytestmark = [
@@ -209,7 +208,7 @@ def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(compiled_
 
 @pytest.mark.claim("compile.fuses")
 def test_nine_operations_become_one_that_allocates_its_result_alone(device, compiled_gelu, x):
-    eager, fused = operators(gelu, x), operators(compiled_gelu, x)
+    eager, fused = profiled_operators(gelu, x), profiled_operators(compiled_gelu, x)
     arithmetic = {"aten::mul", "aten::add", "aten::tanh"}
     assert arithmetic <= set(eager), f"uncompiled it runs {sorted(eager)}, but should run {sorted(arithmetic)}"
     assert not arithmetic & set(fused), f"compiled it still runs {sorted(arithmetic & set(fused))}"
@@ -234,7 +233,7 @@ def test_fused_operations_are_faster_than_one_after_the_other(compiled_gelu, x, 
 def test_a_product_ordered_by_hand_beats_the_compiled_one(compiled_chain, matrices, speed):
     wrong = difference(compiled_chain(*matrices), chain_from_the_right(*matrices))
     assert not wrong, f"compiled against ordered by hand: {wrong}"
-    flops = product_flops(compiled_chain, *matrices), product_flops(chain_from_the_right, *matrices)
+    flops = profiled_product_flops(compiled_chain, *matrices), profiled_product_flops(chain_from_the_right, *matrices)
     should = flops_of(matrices, "left"), flops_of(matrices, "best")
     assert flops == should, f"FLOPs compiled and by hand={flops}, but should be {should}"
     claim = "a @ b @ c compiled against a @ (b @ c) by hand"
@@ -255,7 +254,7 @@ def compiled_anew(function, *arguments):
 @pytest.mark.claim("compile.best-order")
 def test_a_compiled_einsum_runs_in_the_order_in_which_torch_runs_it_uncompiled(matrices, record_figure):
     function = compiled_anew(einsum_chain, *matrices)
-    flops, eager = product_flops(function, *matrices), product_flops(einsum_chain, *matrices)
+    flops, eager = profiled_product_flops(function, *matrices), profiled_product_flops(einsum_chain, *matrices)
     installed = torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled
     should = flops_of(matrices, "best" if installed else "left")
     assert flops == eager == should, f"FLOPs compiled={flops}, {eager=}, but should be {should} [{installed=}]"
@@ -265,8 +264,8 @@ def test_a_compiled_einsum_runs_in_the_order_in_which_torch_runs_it_uncompiled(m
 @pytest.mark.claim("compile.best-order")
 def test_without_opt_einsum_a_compiled_einsum_runs_from_left_to_right_and_by_hand_in_the_best_order(matrices):
     with torch.backends.opt_einsum.flags(enabled=False):
-        named = product_flops(compiled_anew(einsum_chain, *matrices), *matrices)
-        by_hand = product_flops(compiled_anew(einsums_from_the_right, *matrices), *matrices)
+        named = profiled_product_flops(compiled_anew(einsum_chain, *matrices), *matrices)
+        by_hand = profiled_product_flops(compiled_anew(einsums_from_the_right, *matrices), *matrices)
     left, best = flops_of(matrices, "left"), flops_of(matrices, "best")
     assert left > 20 * best, f"the example's orders differ too little: {left} and {best} FLOPs"
     assert named == left, f"FLOPs compiled={named}, but from left to right they are {left}"

@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from accounting.formats import element_bits
 from accounting.memory import tensor_bytes
 from accounting.models import DeepLinear
-from test_claims.oracles.comparison import difference
-from test_claims.oracles.devices import timed_copy
+from test_claims.oracles.kernels import timed_copy
+from test_claims.oracles.tensors import difference
 from test_claims.oracles.tokens import (
     TokenWindows,
     batch,

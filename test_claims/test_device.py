@@ -15,8 +15,9 @@ from torch import nn
 from accounting.allocator import charged_bytes, rounded_bytes
 from accounting.measured import memory
 from accounting.memory import tensor_bytes
-from test_claims.oracles.devices import crossings, empty_host_cache, host_to_device_copies, timed_copy
-from test_claims.oracles.layout import metered
+from test_claims.oracles.dispatched import crossings, host_to_device_copies
+from test_claims.oracles.kernels import empty_host_cache, timed_copy
+from test_claims.oracles.tensors import metered
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes
 
 META = torch.device("meta")  # a device without data: shows on any machine where a tensor is put, and by which operation

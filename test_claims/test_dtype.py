@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from accounting.devices import ROWS, peak_flop_per_s
 from accounting.formats import BLOCK_FORMATS, FORMATS, block_format_of, element_bits, format_of
 from test_claims.oracles import numbers
-from test_claims.oracles.comparison import difference
-from test_claims.oracles.devices import has_bf16_unit
+from test_claims.oracles.kernels import has_bf16_unit, scaled_fp8_product
+from test_claims.oracles.low_precision import E4M3, E5M2, NETS, trained_net
 from test_claims.oracles.numbers import cast, cast_of, disagreement, fields_counted, values_of_patterns
-from test_claims.oracles.precision import E4M3, E5M2, NETS, trained_net
-from test_claims.oracles.products import scaled_fp8_product
+from test_claims.oracles.tensors import difference
 from test_claims.strategies import in_fp64, sizes, with_dtype
 
 FP8 = ("fp8_e4m3", "fp8_e5m2")

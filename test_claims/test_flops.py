@@ -16,10 +16,10 @@ from accounting.convolution import Convolution, convolution_flops
 from accounting.flops import broadcast_matmul_flops, einsum_flops, elementwise_flops, linear_flops, matmul_flops
 from accounting.models import Transformer
 from test_claims.oracles import scalars
-from test_claims.oracles.comparison import difference
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.names import public_quantities, violations
 from test_claims.oracles.scalars import Operations, integers
+from test_claims.oracles.tensors import difference
 from test_claims.strategies import shapes, sizes, stretched
 
 # ---- matrix products ---------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from accounting.flops import linear_backward_flops, linear_flops, linear_step, matmul_backward_flops, matmul_flops
 from accounting.models import DeepLinear
 from test_claims.oracles import operators, scalars
-from test_claims.oracles.comparison import difference
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.scalars import Net, Operations, gradients, integers
+from test_claims.oracles.tensors import difference
 from test_claims.strategies import sizes, with_dtype
 
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from test_claims.oracles.comparison import difference
-from test_claims.oracles.memory import OPTIMIZERS
-from test_claims.oracles.precision import trained_net
+from test_claims.oracles.low_precision import trained_net
+from test_claims.oracles.tensors import OPTIMIZERS, difference
 from test_claims.strategies import in_fp64, sizes, with_dtype
 
 seeds = st.integers(0, 2**31)

@@ -19,11 +19,11 @@ from accounting.flops import broadcast_matmul_flops, einsum_flops, matmul_flops
 from accounting.formats import FORMATS
 from accounting.layout import broadcast_shape
 from accounting.models import GPT2_SMALL, Transformer, forward_flops
-from test_claims.oracles.comparison import difference
 from test_claims.oracles.dispatched import product_flops
-from test_claims.oracles.einsum import by_loops, einsums
-from test_claims.oracles.products import fp32_products
+from test_claims.oracles.kernels import fp32_products
+from test_claims.oracles.operators import by_loops, einsums
 from test_claims.oracles.scalars import integers
+from test_claims.oracles.tensors import difference
 from test_claims.strategies import seldom, shapes, sizes, stretched
 
 CHAIN = "ij,jk,kl->il", (256, 256), (256, 256), (256, 4)  # cheap from the right only

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from accounting.layout import contiguous_layout, view_strides
 from test_claims.oracles.annotations import checked, documented_shapes
-from test_claims.oracles.comparison import difference
-from test_claims.oracles.einsum import by_loops
-from test_claims.oracles.layout import shares_storage
+from test_claims.oracles.operators import by_loops
 from test_claims.oracles.scalars import integers
+from test_claims.oracles.tensors import difference, shares_storage
 from test_claims.strategies import shapes, sizes
 
 # ---- einops ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from accounting import measured, memory, optimizers
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
 from accounting.models import DeepLinear, parameter_count
-from test_claims.oracles import memory as tensors
+from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
 
 nets = st.builds(DeepLinear, dim=sizes(most=12), layers=sizes(most=4), outputs=sizes(most=3), inputs=sizes(most=12))

@@ -22,7 +22,7 @@ from accounting.models import DeepLinear, step_flops
 from accounting.roofline import hfu, mfu
 from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net
-from test_claims.oracles.products import flop_per_s, fp32_products, product
+from test_claims.oracles.kernels import flop_per_s, fp32_products, product
 from test_claims.oracles.streams import Event, Stream
 from test_claims.strategies import sizes
 

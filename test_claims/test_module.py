@@ -12,7 +12,7 @@ from torch import nn
 
 from accounting.devices import has_dtype
 from accounting.models import DeepLinear, parameter_count
-from test_claims.oracles.comparison import difference
+from test_claims.oracles.tensors import difference
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes
 
 seeds = st.integers(0, 2**31)

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from accounting import counted, devices, planning
 from accounting.models import DeepLinear, Transformer, parameter_count
-from test_claims.oracles import memory as tensors
+from test_claims.oracles import tensors
 
 H100 = "NVIDIA H100 80GB HBM3"
 DENSE_PEAK = Fraction(1979 * 10**12, 2)  # the lecture's: printed with sparsity, halved

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from accounting import measured, memory, optimizers
 from accounting.allocator import charge_bounds
 from accounting.planning import device_state
-from test_claims.oracles import memory as tensors
 from test_claims.oracles import optimizers as papers
-from test_claims.oracles import sharding
+from test_claims.oracles import sharding, tensors
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes
 
 FLOATS = ["fp64", "fp32", "bf16", "fp16"]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from accounting import measured
 from accounting.memory import element_bytes
-from test_claims.oracles import quantisation
-from test_claims.oracles.quantisation import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
+from test_claims.oracles import low_precision
+from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
 from test_claims.strategies import in_fp64, sizes
 
 seeds = st.integers(0, 2**31)
@@ -30,7 +30,7 @@ def relative_error(got, exact):
 
 def uniform_noise(weight, bits, granularity):
     """The relative error if each rounding error were uniform over one step Δ: √(mean Δ²/12) over the weights' rms."""
-    steps = in_fp64(quantisation.scales_of(weight, bits, granularity))
+    steps = in_fp64(low_precision.scales_of(weight, bits, granularity))
     return math.sqrt(steps.square().mean().item() / 12) / in_fp64(weight).square().mean().sqrt().item()
 
 
@@ -90,14 +90,14 @@ def test_one_outlier_ruins_a_whole_tensor_but_only_its_own_channel(device, seed,
 
 @lru_cache
 def trained(device, bits=32, master=True):
-    return quantisation.fitted(device, bits, master)
+    return low_precision.fitted(device, bits, master)
 
 
 @pytest.mark.claim("quant.minimal-loss")
 def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, record_figure):
     net = trained(device)
-    exact, untrained = fresh_loss(net), fresh_loss(quantisation.fitted(device, steps=0))
-    loss = {bits: fresh_loss(quantisation.with_bits(net, bits)) for bits in (8, 4, 3, 2)}
+    exact, untrained = fresh_loss(net), fresh_loss(low_precision.fitted(device, steps=0))
+    loss = {bits: fresh_loss(low_precision.with_bits(net, bits)) for bits in (8, 4, 3, 2)}
     record_figure(f"loss {exact:.4f}; " + ", ".join(f"{bits} bits {of:.4f}" for bits, of in loss.items()))
     assert exact < untrained / 10, f"the net did not learn: {untrained} to {exact}"
     assert loss[8] < 1.1 * exact, f"8 bits raise the loss from {exact} to {loss[8]}, but should hardly"
@@ -117,12 +117,12 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(devic
     assume(weight.abs().amax(dim=1).min() > 0)
     taken = {}
     for bits, name in ((8, "int8"), (4, "int4")):
-        scales = quantisation.scales_of(weight, bits, PER_CHANNEL)
+        scales = low_precision.scales_of(weight, bits, PER_CHANNEL)
         low = quantised(weight, bits)
         integers = (low / scales[:, None]).round().to(torch.int8)
         with measured.memory(device) as held:
-            stored = quantisation.packed_int4(integers) if bits == 4 else integers.clone(), scales.clone()
-        back = quantisation.unpacked_int4(stored[0]) if bits == 4 else stored[0]
+            stored = low_precision.packed_int4(integers) if bits == 4 else integers.clone(), scales.clone()
+        back = low_precision.unpacked_int4(stored[0]) if bits == 4 else stored[0]
         assert torch.equal(back, integers), f"the {name} stored do not come back [{rows=}, {pairs=}]"
         assert torch.allclose(back * scales[:, None], low, rtol=1e-4, atol=0), (
             f"{name} times scale differs from torch's own quantisation [{rows=}, {pairs=}, {seed=}]"
@@ -216,7 +216,7 @@ def test_a_large_batch_gains_less_than_one_token(weight_only, speed, record_figu
 @pytest.mark.claim("quant.easier-than-training")
 @pytest.mark.parametrize("bits", [8, 6, 4])
 def test_quantising_after_training_loses_less_than_training_with_nothing_wider(device, record_figure, bits):
-    after = fresh_loss(quantisation.with_bits(trained(device), bits))
+    after = fresh_loss(low_precision.with_bits(trained(device), bits))
     within = fresh_loss(trained(device, bits, master=False))
     record_figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained in them")
     assert after < 0.8 * within, f"{bits} bits give {after} after training, not clearly less than {within} in it"
@@ -225,8 +225,8 @@ def test_quantising_after_training_loses_less_than_training_with_nothing_wider(d
 @pytest.mark.claim("quant.easier-than-training")
 @pytest.mark.parametrize("bits", [3, 2])
 def test_training_with_a_wide_copy_behind_few_bits_beats_quantising_afterwards(device, record_figure, bits):
-    after = fresh_loss(quantisation.with_bits(trained(device), bits))
-    aware = quantisation.with_bits(trained(device, bits), bits)
+    after = fresh_loss(low_precision.with_bits(trained(device), bits))
+    aware = low_precision.with_bits(trained(device, bits), bits)
     within = fresh_loss(aware)
     record_figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy")
     levels = max(len(row.unique()) for layer in aware if hasattr(layer, "weight") for row in layer.weight)

@@ -16,8 +16,7 @@ from accounting.flops import matmul_flops
 from accounting.formats import element_bits
 from accounting.roofline import Work
 from test_claims.oracles import scalars
-from test_claims.oracles.products import product
-from test_claims.oracles.streaming import FULL_TENSORS, MIXES, OPERATIONS, ROW, Operands, gelu_by_hand
+from test_claims.oracles.kernels import FULL_TENSORS, MIXES, OPERATIONS, ROW, Operands, gelu_by_hand, product
 from test_claims.strategies import TORCH_DTYPES, sizes
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]

@@ -14,7 +14,7 @@ from accounting.devices import ACCELERATORS, ROWS, clock_scaled_peak_flop_per_s,
 from accounting.flops import matmul_flops
 from accounting.models import active_parameter_count, forward_flops, parameter_count, rule_flops
 from test_claims.oracles import published
-from test_claims.oracles.products import flop_per_s, fp32_products, product
+from test_claims.oracles.kernels import flop_per_s, fp32_products, product
 
 A100, H100, H100_PCIE = (ACCELERATORS[name] for name in ("A100 SXM4 80GB", "H100 SXM5 80GB", "H100 PCIe 80GB"))
 LARGE = 8192  # side of a product that fills any GPU

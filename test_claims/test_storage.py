@@ -20,7 +20,7 @@ from accounting.layout import (
 )
 from accounting.measured import memory
 from test_claims.oracles import operators
-from test_claims.oracles.layout import layout_of, metered, places, shares_storage
+from test_claims.oracles.tensors import layout_of, metered, places, shares_storage
 from test_claims.strategies import (
     ALWAYS_VIEWS,
     ViewChain,

@@ -18,8 +18,7 @@ from accounting.layout import broadcast_shape
 from accounting.measured import memory
 from accounting.memory import storage_bytes, tensor_bytes
 from test_claims.oracles import operators
-from test_claims.oracles.layout import metered
-from test_claims.oracles.memory import OPTIMIZERS
+from test_claims.oracles.tensors import OPTIMIZERS, metered
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes, view_chains, with_dtype, with_each_operation
 
 broadcastable = npst.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min_side=0, max_side=4)

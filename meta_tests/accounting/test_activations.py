@@ -26,7 +26,7 @@ from accounting.activations import (
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear, Transformer, from_config, parameter_count
 from meta_tests.accounting.older_torch import activation_bytes_here, has_grouped_flash, narrower_norm_bytes
 from meta_tests.accounting.refusals import refuses
-from test_claims.oracles import memory as tensors
+from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, sizes
 
 

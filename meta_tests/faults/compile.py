@@ -3,7 +3,7 @@
 import torch
 
 from meta_tests.faults import fault
-from test_claims.oracles.compiled import fresh
+from test_claims.oracles.dispatched import fresh
 
 
 @fault(

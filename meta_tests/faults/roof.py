@@ -56,9 +56,9 @@ def the_result_of_an_elementwise_function_is_not_written(work, shape, function="
 
 @fault("roof.gelu")
 def gelu_is_composed_of_many_passes(patch):
-    from test_claims.oracles import streaming
+    from test_claims.oracles import kernels
 
-    patch.setitem(streaming.OPERATIONS, "gelu", streaming.gelu_by_hand)
+    patch.setitem(kernels.OPERATIONS, "gelu", kernels.gelu_by_hand)
 
 
 @fault("roof.below-is-memory-bound", "roof.most-others", "roof.model")

@@ -1,14 +1,24 @@
-"""FLOPs of the operators that torch really dispatched, by torch's own FlopCounterMode."""
+"""What torch really ran: FLOPs, dtypes and copies of dispatched operators, and compiled graphs."""
 
 from __future__ import annotations
 
+import secrets
+import time
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils._triton import has_triton
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -38,3 +48,155 @@ def forward_and_backward(net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[in
     with counting() as backward:
         y.backward(torch.ones_like(y))
     return int(forward.get_total_flops()), int(backward.get_total_flops())
+
+
+PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
+
+
+class Products(TorchDispatchMode):
+    """Records the dtypes of the operands of each matrix product that is dispatched, and counts casts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: list[torch.dtype] = []
+        self.casts = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operation.overloadpacket in PRODUCTS:
+            self.dtypes += [args[-1].dtype, args[-2].dtype]
+        self.casts += operation.overloadpacket == torch.ops.aten._to_copy
+        return operation(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One dispatched copy of a tensor from a device to another."""
+
+    operation: str
+    source: torch.device
+    target: torch.device
+    nbytes: int
+
+
+# What reads values on one device and writes them on another; `empty_like(x, device=...)` only looks at the shape.
+COPYING = {torch.ops.aten._to_copy, torch.ops.aten.copy, torch.ops.aten.copy_}
+
+
+class Crossings(TorchDispatchMode):
+    """Records each copy whose result lies on another device than its operand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Crossing] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        if operation.overloadpacket in COPYING:
+            for made in _tensors(result):
+                for read in _tensors((args, kwargs)):
+                    if read.device != made.device:
+                        self.found.append(Crossing(str(operation), read.device, made.device, read.nbytes))
+        return result
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def crossings(function: Callable[[], Any]) -> list[Crossing]:
+    """The copies between devices that a call dispatches."""
+    with Crossings() as recorded:
+        function()
+    return recorded.found
+
+
+def host_to_device_copies(function: Callable[[], Any]) -> int:
+    """The copies from host to device in the CUDA trace of a call. Skips where the trace lacks even a kernel."""
+    cuda = torch.profiler.ProfilerActivity.CUDA
+    untraced = "torch's profiler traces no kernel here: CUPTI is absent, or another profiler has it"
+    if cuda not in torch.profiler.supported_activities():
+        pytest.skip(untraced)
+    function()  # the first use of an operation may load constants onto the device
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[cuda], acc_events=True) as profile:
+        function()
+        torch.cuda._sleep(1000)  # a kernel
+        torch.cuda.synchronize()
+    events = profile.events()
+    if not any(event.device_type == torch.autograd.DeviceType.CUDA for event in events):
+        pytest.skip(untraced)
+    return sum("HtoD" in event.name or "HostToDevice" in event.name for event in events)
+
+
+def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function under a name that torch.compile has not seen: it remembers shapes by file, line and name."""
+    assert isinstance(function, types.FunctionType)
+    code = function.__code__.replace(co_name=f"{function.__name__}_{secrets.token_hex(4)}")
+    return types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
+
+
+class Graphs:
+    """A backend of torch.compile that counts the graphs it is given and their runs, and runs them as they are.
+
+    It generates no code, so that what torch.compile does before (tracing, guards, reuse) is seen without a compiler.
+    """
+
+    def __init__(self) -> None:
+        self.compiled = 0
+        self.runs = 0
+
+    def __call__(self, module: torch.fx.GraphModule, _examples: list[torch.Tensor]) -> Callable[..., Any]:
+        self.compiled += 1
+
+        def run(*arguments: Any) -> Any:
+            self.runs += 1
+            return module.forward(*arguments)
+
+        return run
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A function compiled for arguments like those it was first called with, and how long that call took."""
+
+    function: Callable[..., Any]
+    first_call_s: float
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Compiled:
+    """`function` compiled by torch.compile's own backend; AssertionError where nothing was compiled."""
+    from torch._dynamo.utils import counters  # the import takes a second, and the other functions do not need it
+
+    # Not each test has the need `c++`, which asks for a compiler too: a CPU needs none for products alone.
+    if any(argument.is_cuda for argument in arguments if isinstance(argument, torch.Tensor)) and not has_triton():
+        pytest.skip("torch.compile needs the package triton, for a GPU that it supports")
+    before = counters["stats"]["unique_graphs"]
+    result = torch.compile(function, **options)
+    start = time.perf_counter()
+    result(*arguments)
+    took = time.perf_counter() - start
+    graphs = counters["stats"]["unique_graphs"] - before
+    name = getattr(function, "__name__", function)
+    assert graphs == 1, f"torch.compile compiled {graphs} graphs of {name}, but should compile 1"
+    return Compiled(result, took)
+
+
+def profiled_operators(function: Callable[..., Any], *arguments: Any) -> dict[str, int]:
+    """The operators of torch that a call runs, and the FLOPs that the profiler computes of each kind."""
+    cpu = [ProfilerActivity.CPU]
+    with profile(activities=cpu, record_shapes=True, with_flops=True, acc_events=True) as profiler:
+        function(*arguments)
+    flops: dict[str, int] = {}
+    for event in profiler.events():
+        if event.name.startswith("aten::"):
+            flops[event.name] = flops.get(event.name, 0) + int(event.flops or 0)
+    return flops
+
+
+def profiled_product_flops(function: Callable[..., Any], *arguments: Any) -> int:
+    """FLOPs of the matrix products that a call runs, compiled or not, computed by torch's profiler."""
+    products = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
+    return sum(flops for name, flops in profiled_operators(function, *arguments).items() if name in products)

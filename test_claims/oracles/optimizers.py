@@ -15,7 +15,7 @@ import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from test_claims.oracles.precision import stochastically_rounded
+from test_claims.oracles.low_precision import stochastically_rounded
 from test_claims.strategies import with_dtype
 
 Array = NDArray[np.float64]

@@ -91,7 +91,7 @@ def main(task: str) -> None:
 
 def train_sharded(rank: int, asked: dict[str, Any], optimizer_class: Any) -> None:
     """One rank: trains each net, writes the bytes it holds, and waits for the end of its input."""
-    from test_claims.oracles.memory import state_bytes, tensor_sum
+    from test_claims.oracles.tensors import state_bytes, tensor_sum
 
     folder = Path(asked["folder"])
     # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not decode.

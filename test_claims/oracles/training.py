@@ -22,7 +22,7 @@ def kinds_on(device: torch.device) -> tuple[str, ...]:
     return KINDS if device.type == "cpu" else (*KINDS, "accelerator")
 
 
-class Part(NamedTuple):
+class StatePart(NamedTuple):
     """One thing that a checkpoint can hold: how it is read from a run, and how it is put back."""
 
     read: Callable[[], Any]
@@ -65,24 +65,24 @@ class Training:
     # ---- state ---------------------------------------------------------------------------------------------------
 
     @property
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, StatePart]:
         """All that changes in this run, by name."""
         rest = {
-            "step": Part(lambda: self.steps, lambda steps: setattr(self, "steps", steps)),
-            "scheduler": Part(self.scheduler.state_dict, self.scheduler.load_state_dict),
-            "scaler": Part(self.scaler.state_dict, self.scaler.load_state_dict),
-            "data": Part(self.place_in_the_data, self.go_to_place_in_the_data),
-            "torch": Part(torch.get_rng_state, torch.set_rng_state),
-            "numpy": Part(numpy_state, set_numpy_state),
-            "python": Part(random.getstate, random.setstate),
-            "accelerator": Part(
+            "step": StatePart(lambda: self.steps, lambda steps: setattr(self, "steps", steps)),
+            "scheduler": StatePart(self.scheduler.state_dict, self.scheduler.load_state_dict),
+            "scaler": StatePart(self.scaler.state_dict, self.scaler.load_state_dict),
+            "data": StatePart(self.place_in_the_data, self.go_to_place_in_the_data),
+            "torch": StatePart(torch.get_rng_state, torch.set_rng_state),
+            "numpy": StatePart(numpy_state, set_numpy_state),
+            "python": StatePart(random.getstate, random.setstate),
+            "accelerator": StatePart(
                 lambda: getattr(torch, self.device.type).get_rng_state(),
                 lambda state: getattr(torch, self.device.type).set_rng_state(state),
             ),
         }
         return {
-            "model": Part(self.net.state_dict, self.net.load_state_dict),
-            "optimizer": Part(self.optimizer.state_dict, self.optimizer.load_state_dict),
+            "model": StatePart(self.net.state_dict, self.net.load_state_dict),
+            "optimizer": StatePart(self.optimizer.state_dict, self.optimizer.load_state_dict),
             **{kind: part for kind, part in rest.items() if kind in self.kinds},
         }
 

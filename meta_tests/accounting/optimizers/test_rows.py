@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accounting import measured, memory, optimizers
 from accounting.optimizers import SCRATCH
-from test_claims.oracles import memory as tensors
+from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes
 
 

@@ -1,4 +1,4 @@
-"""Bytes by summing real tensors: parameters, gradients, optimizer state, and what autograd keeps."""
+"""The bytes, storages and values of real tensors: parameters, gradients, state, and what autograd keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,44 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from accounting import optimizers
+from accounting.layout import Layout
+from accounting.measured import MEASURED_DEVICES
 from test_claims.strategies import TORCH_DTYPES
+
+
+def layout_of(x: torch.Tensor) -> Layout:
+    """Shape, strides and offset as torch reports them."""
+    return Layout(tuple(x.shape), x.stride(), x.storage_offset())
+
+
+def shares_storage(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two live tensors lie in one allocation."""
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def places(x: torch.Tensor) -> torch.Tensor:
+    """Where each element of `x` lies in its storage, found by numbering the storage and looking through `x`."""
+    numbered = torch.arange(x.untyped_storage().nbytes() // x.element_size(), device=x.device)
+    return numbered.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def metered(device: torch.device) -> torch.device:
+    """`device` where torch counts its allocated bytes, otherwise (mps) the CPU."""
+    return device if device.type in MEASURED_DEVICES else torch.device("cpu")
+
+
+def difference(got: torch.Tensor, should: torch.Tensor) -> str:
+    """A sentence about the first difference of two tensors; empty where shape and every value are equal."""
+    if got.shape != should.shape:
+        return f"shape={tuple(got.shape)}, but should be {tuple(should.shape)}"
+    wrong = (got.cpu() != should.cpu()).nonzero().tolist()
+    if not wrong:
+        return ""
+    at = tuple(wrong[0])
+    return (
+        f"{len(wrong)} of {got.numel()} values differ, the first, at {at}, is {got[at]:g}, but should be {should[at]:g}"
+    )
+
 
 # Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to know their state.
 PARTICULAR = {"sparse-adam", "lbfgs", "muon", "adafactor"}

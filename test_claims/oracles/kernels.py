@@ -1,0 +1,138 @@
+"""Products, elementwise operations and copies on the device under test, to be timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from accounting import measured
+from accounting.flops import matmul_flops
+from test_claims.strategies import TORCH_DTYPES
+
+
+def product(
+    device: torch.device, dtype: str, m: int, k: int | None = None, n: int | None = None
+) -> Callable[[], Tensor]:
+    """Multiplies the same (m, k) by (k, n) each time it is called; square where only m is given."""
+    k, n = k or m, n or m
+    if dtype.startswith("fp8"):
+        a = torch.randn(m, k, device=device).to(TORCH_DTYPES[dtype])
+        b = torch.randn(n, k, device=device).to(TORCH_DTYPES[dtype]).t()  # the hardware wants it column by column
+        one = torch.ones((), device=device)
+        return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+    a, b = (torch.randn(*shape, device=device, dtype=TORCH_DTYPES[dtype]) for shape in ((m, k), (k, n)))
+    out = torch.empty(m, n, device=device, dtype=a.dtype)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def flop_per_s(device: torch.device, dtype: str, m: int, k: int | None = None, n: int | None = None) -> float:
+    """The rate of such a product, the fastest of a few rounds by the device's own clock."""
+    rounds = measured.time(product(device, dtype, m, k, n), device, warmup=2, rounds=5)
+    return matmul_flops(m, k or m, n or m) / min(rounds.times_s)
+
+
+@contextmanager
+def fp32_products(precision: str = "highest") -> Iterator[None]:
+    """Products of fp32 within: in fp32, or with "high" in TF32 where the device has it, whatever the default is."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def scaled_fp8_product(device: torch.device) -> Tensor:
+    """(16, 32) by (32, 16) ones in fp8, with scales 2 and 3: 32 · 2 · 3 everywhere."""
+    ones = torch.ones(16, 32, device=device).to(torch.float8_e4m3fn)
+    scales = [torch.tensor(scale, device=device) for scale in (2.0, 3.0)]
+    return torch._scaled_mm(ones, ones.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)
+
+
+ROW = 4096  # elements of a matrix's row, of what is normalised
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Two operands, a result and scratch of as many elements."""
+
+    x: Tensor
+    y: Tensor
+    out: Tensor
+    scratch: Tensor
+
+    @staticmethod
+    def of(elements: int, device: torch.device) -> Operands:
+        """Random numbers, repeated beyond 2**20 of them, and pages that have all been touched."""
+        few = min(elements, 2**20)
+        x, y = (torch.randn(few, device=device).repeat(elements // few) for _ in range(2))
+        return Operands(x, y, torch.zeros_like(x), torch.zeros_like(x))
+
+    def first(self, elements: int) -> Operands:
+        return Operands(*(each[:elements] for each in (self.x, self.y, self.out, self.scratch)))
+
+
+def gelu_by_hand(on: Operands) -> None:
+    """x · ½ · (1 + erf(x / √2)), one pass over memory for each operation."""
+    torch.mul(on.x, 2**-0.5, out=on.scratch)
+    torch.erf(on.scratch, out=on.scratch)
+    torch.add(on.scratch, 1, out=on.scratch)
+    torch.mul(on.scratch, on.x, out=on.scratch)
+    torch.mul(on.scratch, 0.5, out=on.out)
+
+
+OPERATIONS: dict[str, Callable[[Operands], object]] = {
+    "relu": lambda on: torch.clamp_min(on.x, 0, out=on.out),
+    "negative": lambda on: torch.neg(on.x, out=on.out),
+    "scale": lambda on: torch.mul(on.x, 2.0, out=on.out),
+    "add": lambda on: torch.add(on.x, on.y, out=on.out),
+    "multiply": lambda on: torch.mul(on.x, on.y, out=on.out),
+    "maximum": lambda on: torch.maximum(on.x, on.y, out=on.out),
+    "sum": lambda on: on.x.sum(),
+    "largest": lambda on: on.x.amax(),
+    "dot": lambda on: torch.dot(on.x, on.y),
+    "matvec": lambda on: torch.mv(on.x.view(-1, ROW), on.y[:ROW], out=on.out[: on.x.numel() // ROW]),
+    "gelu": lambda on: torch.ops.aten.gelu.out(on.x, approximate="none", out=on.out),
+    "softmax": lambda on: torch.softmax(on.x.view(-1, ROW), -1, out=on.out.view(-1, ROW)),
+    "layer norm": lambda on: layer_norm(on.x.view(-1, ROW), (ROW,), on.y[:ROW], on.y[:ROW]),
+}
+# The tensors of full length that an operation reads and writes: only those of the same mix share a bandwidth.
+MIXES = {
+    "one read, one written": ("relu", "negative", "scale"),
+    "two read, one written": ("add", "multiply", "maximum"),
+    "read only": ("sum", "largest", "dot", "matvec"),
+}
+FULL_TENSORS = {"relu": 2, "negative": 2, "scale": 2, "add": 3, "multiply": 3, "maximum": 3}
+FULL_TENSORS |= {"sum": 1, "largest": 1, "dot": 2, "matvec": 1}
+
+
+def empty_host_cache() -> None:
+    """Gives back the pinned blocks that torch keeps for later tensors and that no copy is using any more."""
+    public = getattr(torch.accelerator, "empty_host_cache", None)  # newer than the oldest torch here
+    (public or torch._C._host_emptyCache)()
+
+
+def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float, bool]:
+    """Seconds until a non_blocking copy returned, seconds it took on the device, and whether it then still ran."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    begin.record()
+    target.copy_(source, non_blocking=True)
+    end.record()
+    returned_s = time.perf_counter() - start
+    still_running = not end.query()
+    end.synchronize()
+    return returned_s, begin.elapsed_time(end) / 1e3, still_running
+
+
+def has_bf16_unit(device: torch.device, isa: list[str]) -> bool:
+    if device.type == "cuda":
+        return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(isa))
