@@ -56,13 +56,6 @@ def difference(device, kinds, kept, cut=CUT, optimizer=torch.optim.AdamW):
     return max(abs(got - should) for got, should in pairs)
 
 
-def at_cuts(off):
-    return f"at cuts {[cut for cut, each in enumerate(off) if each]} of 0 to {STEPS}"
-
-
-# ---- what resuming needs -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("ckpt.model-plus-optimizer")
 @pytest.mark.parametrize("kind", KINDS)
 def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(device, record_figure, kind):
@@ -74,26 +67,18 @@ def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(de
     assert with_it == 0, f"resumed off by {with_it:.2g}, but should resume exactly with {kind} restored too"
 
 
-@pytest.mark.claim("ckpt.model-plus-optimizer")
-def test_model_and_optimizer_resume_a_run_in_which_nothing_else_moves(device):
-    off = [difference(device, (), MODEL_AND_OPTIMIZER, cut) for cut in range(STEPS + 1)]
-    assert not any(off), (
-        f"a run of no other state resumed off by {max(off):.2g} {at_cuts(off)}, not exactly at every cut"
-    )
-
-
-@pytest.mark.claim("ckpt.full")
-def test_model_optimizer_step_and_generator_resume_a_run_that_has_no_other_state(device):
-    kinds = ("step", "torch") if device.type == "cpu" else ("step", "torch", "accelerator")
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param((), marks=pytest.mark.claim("ckpt.model-plus-optimizer"), id="no other state"),
+        pytest.param(("step", "torch", "accelerator"), marks=pytest.mark.claim("ckpt.full"), id="step and generator"),
+        pytest.param((*KINDS, "accelerator"), marks=pytest.mark.claim("ckpt.full"), id="every kind"),
+    ],
+)
+def test_a_run_resumes_exactly_at_every_cut_where_all_its_state_is_restored(device, kinds):
+    kinds = tuple(kind for kind in kinds if kind in kinds_on(device))
     off = [difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut) for cut in range(STEPS + 1)]
-    assert not any(off), f"resumed off by {max(off):.2g} {at_cuts(off)}, but should resume exactly at every cut"
-
-
-@pytest.mark.claim("ckpt.full")
-def test_all_parts_resume_a_run_that_has_every_kind_of_state(device):
-    kinds = kinds_on(device)
-    off = [difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut) for cut in range(STEPS + 1)]
-    assert not any(off), f"resumed off by {max(off):.2g} {at_cuts(off)}, but should resume exactly at every cut"
+    assert not any(off), f"the run resumed off by {off} after 0 to {STEPS} steps, but should resume exactly [{kinds=}]"
 
 
 @pytest.mark.claim("ckpt.full")
@@ -128,9 +113,6 @@ def test_dropping_the_state_of_an_optimizer_changes_training(device, record_figu
 def test_plain_sgd_has_no_state_to_drop(device):
     off = difference(device, (), ("model",), CUT, tensors.OPTIMIZERS["sgd"])
     assert off == 0, f"SGD without momentum resumed off by {off:.2g} from the model alone, but should resume exactly"
-
-
-# ---- saving every few steps --------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("ckpt.periodic")
@@ -169,19 +151,6 @@ def test_files_written_every_n_steps_lose_less_than_n_steps(device, tmp_path, ev
     wrong = tensors.difference(torch.tensor(got), torch.tensor(losses[-len(got) :]))
     assert not wrong, f"losses resumed from {latest.name} against those without a crash: {wrong} [{every=}, {crash=}]"
     assert resumed.weights() == weights, f"resumed from {latest.name} the run ends with other weights"
-
-
-@pytest.mark.claim("ckpt.periodic")
-def test_without_the_iteration_a_resumed_run_repeats_the_ramp_of_its_first_steps(device):
-    run = Training(device, ("step",)).restored(uninterrupted(device, ("step",))[2][CUT], MODEL_AND_OPTIMIZER)
-    assert run.steps == 0, f"the resumed run believes it is at step {run.steps}, though the step was not saved"
-    first, continued = run.step(), uninterrupted(device, ("step",))[0][CUT]
-    # The ramp weights step k with (k + 1) / 20, and model and data are the same.
-    ratio = continued / first
-    assert ratio == pytest.approx(CUT + 1, rel=1e-5), f"the first loss is 1/{ratio} of {continued}, not 1/{CUT + 1}"
-
-
-# ---- torch.load --------------------------------------------------------------------------------------------------
 
 
 def saved(thing):
@@ -280,9 +249,6 @@ def test_a_model_of_another_shape_is_refused_and_an_optimizers_state_goes_by_pos
     swapped.load_state_dict(loaded(optimizer.state_dict()))
     got = swapped.state[b]["momentum_buffer"].tolist()
     assert got == [1, 1], f"b got the momentum {got}, but should have a's, whose place it took"
-
-
-# ---- bytes -------------------------------------------------------------------------------------------------------
 
 
 def entries(file):

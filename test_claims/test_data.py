@@ -59,9 +59,6 @@ def token_arrays(draw, names=tuple(INTEGERS), least=0):
     return np.array(draw(st.lists(ids, min_size=least, max_size=40)), dtype=dtype)
 
 
-# ---- files of integers -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("data.int-sequences")
 @given(text=st.text(min_size=1, max_size=30), length=sizes(1, 4))
 def test_a_text_is_a_sequence_of_integers_that_a_model_takes_and_that_give_the_text_back(folder, device, text, length):
@@ -94,8 +91,6 @@ def test_a_raw_file_is_the_integers_one_after_the_other_and_nothing_else(folder,
     formula = tensor_bytes(tokens.shape, str(tokens.dtype))
     assert formula == len(got), f"tensor_bytes={formula}, but the file has {len(got)} bytes"
 
-
-# ---- np.memmap ---------------------------------------------------------------------------------------------------
 
 TOUCHED = 64
 READ_AROUND_BYTES = 2 * 2**20  # the largest page that a system may map for one that is touched
@@ -188,9 +183,6 @@ def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
         assert isinstance(corrected, np.memmap), f"{name} is not mapped, but a {type(corrected)}"
 
 
-# ---- uint16 ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("data.uint16")
 @given(ids=st.lists(st.integers(0, 2**17), min_size=1, max_size=30))
 def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids):
@@ -237,9 +229,6 @@ def test_2_8_terabytes_are_1_4_trillion_tokens_of_uint16_or_half_as_many_of_int3
     assert smallest <= element_bits("uint16"), f"the last id of {vocabulary} takes {smallest} bits"
 
 
-# ---- windows -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("data.batch-shift", "data.astype-int64")
 @given(tokens=token_arrays(names=("uint16", "int32"), least=2), size=sizes(1, 5), seed=seeds, share=st.floats(0, 1))
 def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed, share):
@@ -284,15 +273,6 @@ def test_the_bound_is_tight(length, spare):
     assert (len(x), len(y)) == (length, length - 1), f"one start more leaves {len(x)} inputs, {len(y)} targets"
 
 
-@pytest.mark.claim("data.randint-bound")
-def test_data_of_just_the_sequence_length_holds_no_window():
-    with pytest.raises(RuntimeError, match="from"):
-        batch(np.arange(16), 1, 16)
-
-
-# ---- the cast to int64 -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("data.astype-int64", "data.int-sequences")
 def test_embedding_takes_int32_and_int64_and_targets_int64_so_that_int64_serves_both(device, record_figure):
     table, logits = torch.zeros(4, 2, device=device), torch.zeros(3, 4, device=device)
@@ -331,9 +311,6 @@ def test_a_tensor_over_a_read_only_file_warns_and_over_the_cast_does_not(folder)
     assert shared.tolist() == x.tolist() == [2, 3, 4], f"the windows are {shared} and {x}, but should be 2, 3, 4"
     x += 1
     assert tokens[2:5].tolist() == [2, 3, 4], f"writing to the cast tensor changed the file to {tokens[2:5]}"
-
-
-# ---- loaders -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("data.dataloader")
@@ -397,8 +374,6 @@ def test_two_workers_share_the_file_and_the_windows(folder):
     assert last == {0: changed, 1: changed}, f"the workers read {last} at the end, but should both see {changed}"
 
 
-# ---- copies that overlap -----------------------------------------------------------------------------------------
-
 BATCH_FLOATS = 2**24  # 64 MiB
 
 
@@ -445,9 +420,6 @@ def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, s
         speed.assert_slower(lambda: step(pageable, side), lambda: step(pinned, side), what, at_least=1.2)
         what = "one stream against two"
         speed.assert_slower(lambda: step(pinned, same), lambda: step(pinned, side), what, at_least=1.2)
-
-
-# ---- who waits for whom ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("data.pipeline-bottleneck", "mfu.low-causes")

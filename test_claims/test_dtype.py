@@ -29,9 +29,6 @@ def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-# ---- layout: the fields, counted from torch's own reading of every pattern ------------------------------------------
-
-
 @pytest.mark.claim("dtype.fp32-layout")
 @given(pattern=st.integers(0, 2**32 - 1))
 def test_fp32_reads_a_pattern_as_1_sign_8_exponent_and_23_fraction_bits(pattern):
@@ -126,9 +123,6 @@ def test_finfo_does_not_tell_where_underflow_begins(device):
     assert cast_of(below, torch.float16, device) == below == fp16.least_subnormal, f"fp16 lost {below}"
     with pytest.raises(TypeError):
         torch.finfo(torch.int8)
-
-
-# ---- range and resolution ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("dtype.fp8-tradeoff")
@@ -229,9 +223,6 @@ def test_fp64_is_2_to_the_29_times_finer_than_fp32_and_counts_where_fp32_stops()
         back, patterns = (of.view(torch.int16)[~half.isnan()] for of in (half.float().to(dtype), half))
         wrong = difference(back, patterns)
         assert not wrong, f"patterns of {dtype} through fp32 and back: {wrong}"
-
-
-# ---- what it means for training ------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("dtype.lower-is-less-accurate")
@@ -368,9 +359,6 @@ def test_with_fp16_by_default_losses_and_adam_moments_are_fp16_too(device, defau
     state = optimizer.state[model.weight]
     found = {tensor.dtype for tensor in (*losses, model.weight, state["exp_avg"], state["exp_avg_sq"])}
     assert found == {torch.float16}, f"losses, weights and moments are {found}, but should all be fp16, none fp32"
-
-
-# ---- fp8 and fp4 in use --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("dtype.fp8-h100-only")

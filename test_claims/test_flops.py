@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
 import math
+import pkgutil
+import re
 from itertools import pairwise
 
 import pytest
@@ -10,6 +15,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import accounting
 from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.convolution import Convolution, convolution_flops
@@ -17,12 +23,9 @@ from accounting.flops import broadcast_matmul_flops, einsum_flops, elementwise_f
 from accounting.models import Transformer
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
-from test_claims.oracles.names import public_quantities, violations
 from test_claims.oracles.scalars import Operations, integers
 from test_claims.oracles.tensors import difference
 from test_claims.strategies import shapes, sizes, stretched
-
-# ---- matrix products ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("flops.matmul-2mnk", "flops.reason-per-output", "flops.add-mul-misconception")
@@ -128,9 +131,6 @@ def test_growing_a_square_product_costs_the_cube_and_an_addition_the_square(devi
         assert got == factor * product, f"{longer} costs {got}, but should be {factor} times {product}"
 
 
-# ---- elementwise operations and the convention -------------------------------------------------------------------
-
-
 @pytest.mark.claim("flops.add", "flops.elementwise")
 @given(shape=shapes((0, 3), (1, 5)), stretched=st.booleans())
 def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, shape, stretched):
@@ -203,9 +203,6 @@ def test_a_product_is_dearer_than_a_square_by_twice_its_output_width(m, k, n):
     _ = square.array(a) * square.array(a)
     assert product.flops == 2 * n * square.flops, f"{product.flops / square.flops} times, not {2 * n} [{m=}, {k=}]"
     assert matmul_flops(1024, 512, 256) == 512 * elementwise_flops((1024, 512)), "at the worked sizes: not 512 times"
-
-
-# ---- layers and nets ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("flops.linear-128-64")
@@ -291,31 +288,9 @@ def test_a_two_layer_net_costs_2bdd_plus_2bdk_if_its_second_matrix_is_d_by_k(dev
 
 
 @pytest.mark.claim("flops.transformer-generalises", "grad.seq-length")
-@pytest.mark.parametrize(("of_width", "factor"), [(1 / 4, 6.25), (1, 7), (6, 12), (16, 22)])
-def test_attention_adds_a_sixth_of_length_over_width_to_a_transformer_block(workloads, of_width, factor):
-    """A block of 12·d² weights (4 of attention, 8 of the MLP) on the meta device, attention in full, as dispatched."""
-    d, batch = 32, 2
-    model = Transformer(vocab_size=2, layers=1, dim=d, heads=4, hidden=4 * d)
-    block, length = workloads.build(model, device="meta").layers[0], int(of_width * d)
-    weights = sum(p.numel() for p in block.parameters() if p.dim() == 2)
-    assert weights == 12 * d * d, f"the block has {weights} weights, but should have 12·d² = {12 * d * d}"
-    x = torch.empty(batch, length, d, device="meta", requires_grad=True)
-    forward, backward = forward_and_backward(block, x)
-    shape, beyond = (
-        Attention(batch, model.heads, length, d // model.heads),
-        forward + backward - 6 * weights * batch * length,
-    )
-    attention = attention_flops(shape) + attention_backward_flops(shape)
-    assert attention == beyond, f"attention costs {attention} by formula, but {beyond} FLOPs are beyond 6 a weight"
-    per_weight = (forward + backward) / (weights * batch * length)
-    assert per_weight == factor == 6 * (1 + length / (6 * d)), f"{per_weight} per weight and token, not {factor}"
-    assert 3 * forward == forward + backward, f"the backward pass costs {backward / forward} times the forward, not 2"
-
-
-@pytest.mark.claim("flops.transformer-generalises", "grad.seq-length")
 @pytest.mark.parametrize(
     ("heads", "head_dim", "ratio", "batch", "length"),
-    [(1, 4, 3, 1, 1), (3, 2, 8, 2, 5), (4, 8, 1, 1, 40), (2, 3, 5, 3, 31)],
+    [(1, 4, 3, 1, 1), (3, 2, 8, 2, 5), (4, 8, 1, 1, 40), (2, 3, 5, 3, 31), (4, 4, 16, 2, 192)],
 )
 def test_a_block_of_any_shape_costs_six_per_weight_and_twelve_per_pair_of_tokens_and_width(
     workloads, device, heads, head_dim, ratio, batch, length
@@ -324,15 +299,16 @@ def test_a_block_of_any_shape_costs_six_per_weight_and_twelve_per_pair_of_tokens
     model = Transformer(vocab_size=2, layers=1, dim=d, heads=heads, hidden=hidden)
     block = workloads.build(model, device=device).layers[0]
     x = torch.ones(batch, length, d, device=device, requires_grad=True)
-    step = sum(forward_and_backward(block, x))
-    weights = 4 * d * d + 2 * d * hidden
+    forward, backward = forward_and_backward(block, x)
+    step, weights = forward + backward, 4 * d * d + 2 * d * hidden
+    assert backward == 2 * forward, f"the backward pass costs {backward / forward} times the forward, not 2"
     should = 6 * weights * batch * length + 12 * batch * length * length * d
     assert step == should, f"a step costs {step} FLOPs, but should cost {should} [{model}, {batch=}, {length=}]"
+    shape = Attention(batch, heads, length, d // heads)
+    formula, beyond = attention_flops(shape) + attention_backward_flops(shape), step - 6 * weights * batch * length
+    assert formula == beyond, f"attention costs {formula} by formula, but {beyond} FLOPs are beyond 6 a weight"
     # What 6 per weight leaves out exceeds what it counts from a length of weights / (2·d) on.
     assert (step > 12 * weights * batch * length) == (length > weights / (2 * d)), f"{step=} [{weights=}, {length=}]"
-
-
-# ---- where the time goes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("flops.dominates")
@@ -385,12 +361,47 @@ def test_strassens_algorithm_gets_a_2x2_product_by_other_operations_than_are_cou
     assert tally.flops != matmul_flops(2, 2, 2) == 16, f"the count would follow the algorithm: {tally.flops}"
 
 
-# ---- words -------------------------------------------------------------------------------------------------------
+MISNOMERS = re.compile(
+    r"(?<![A-Z_])[GMTP]?FLOPS(?![A-Z_])|FLOPs/s|(?i:flops_(?:per_s|rate)|flops?ps)\b|(?<![a-z])[gmtp]flops\b"
+)
+
+
+def functions_of(member):
+    own = vars(member).values() if inspect.isclass(member) else [member]
+    found = [getattr(each, "fget", each) for each in own]
+    return [each for each in found if inspect.isfunction(each) and not each.__name__.startswith("_")]
+
+
+def misnamed(member):
+    """Names of a public function or class, its arguments and fields, that mix amount (int) and rate or time (float)."""
+    stated = [*vars(member).get("__annotations__", {}).items()] if dataclasses.is_dataclass(member) else []
+    texts = []
+    for function in functions_of(member):
+        hints = dict(function.__annotations__)
+        returned = str(hints.pop("return", ""))
+        if any(name.endswith("_per_s") for name in hints) and not function.__name__.endswith("_s"):
+            returned = ""  # an amount computed from a rate need not be exact
+        stated += [(function.__name__, returned), *hints.items()]
+        texts.append(inspect.getdoc(function) or "")
+    texts += [name for name, _ in stated]
+    found = [f"{word.group()!r} in {member.__name__}" for text in texts for word in MISNOMERS.finditer(text)]
+    for name, annotation in stated:
+        if unit := re.search(r"(?:^|_)(per_s|flops|bytes|s)$", name):
+            other = "float" if unit[1] in ("flops", "bytes") else "int"
+            if re.search(rf"\b{other}\b", str(annotation)):
+                found.append(f"{member.__name__}: {name} is {annotation}")
+    return found
 
 
 @pytest.mark.claim("flops.terms")
 def test_the_accounting_names_amounts_and_rates_apart():
-    quantities = public_quantities("accounting")
-    assert {quantity.unit for quantity in quantities} >= {"flops", "flop_per_s", "bytes", "bytes_per_s", "s"}
-    wrong = [problem for quantity in quantities for problem in violations(quantity)]
-    assert not wrong, f"names should say what they hold, an amount as int, a rate as float, but: {'; '.join(wrong)}"
+    modules = [importlib.import_module(f"accounting.{info.name}") for info in pkgutil.iter_modules(accounting.__path__)]
+    public = [
+        member
+        for module in modules
+        for name, member in vars(module).items()
+        if not name.startswith("_") and getattr(member, "__module__", None) == module.__name__
+    ]
+    assert sum(map(len, map(functions_of, public))) > 100, f"only {len(public)} public names were looked at"
+    wrong = [problem for member in public for problem in misnamed(member)]
+    assert not wrong, f"a name should say what it holds, an amount as int, a rate as float, but: {wrong}"

@@ -76,9 +76,6 @@ POSITIONS = {
 ORDER = POSITIONS["before backward"]
 
 
-# ---- the order of the calls --------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("loop.order")
 @given(seed=seeds, examples=sizes(1, 9), features=sizes(1, 5), steps=sizes(1, 6))
 def test_batch_forward_loss_backward_step_is_gradient_descent(device, seed, examples, features, steps):
@@ -89,36 +86,12 @@ def test_batch_forward_loss_backward_step_is_gradient_descent(device, seed, exam
 
 
 @pytest.mark.claim("loop.order")
-def test_a_regression_in_that_order_comes_down_to_the_least_squares_solution(device, record_figure):
-    task = Regression(device, seed=0)
-    losses = task.run(ORDER, 300)
-    x, y, got = task.numbers()
-    solution, *_ = np.linalg.lstsq(x, y, rcond=None)
-    least = float(np.mean((x @ solution - y) ** 2))
-    record_figure(f"loss {losses[0]:.0f} to {losses[-1]:.4f} in 300 steps")
-    assert losses[0] > 100 * least
-    assert losses[-1] == pytest.approx(least, rel=1e-6), f"the loss ends at {losses[-1]}, but should end at {least}"
-    assert_close(got, solution, "the loop's weights against least squares", 1e-6)
-
-
-@pytest.mark.claim("loop.order")
 def test_a_step_before_backward_goes_twice_by_the_same_stale_gradient(device):
     late = Regression(device, seed=0)
     losses = late.run(("forward", "step", "zero_grad", "backward"), 3)
     assert losses[0] == losses[1], f"the losses are {losses}, though the first step came before any gradient"
     x, y, got = late.numbers()
     assert_close(got, 2 * gradient_descent(x, y, 1), "three steps ahead of their backward passes")
-
-
-@pytest.mark.claim("loop.order")
-def test_a_backward_pass_needs_a_forward_pass_of_its_own(device):
-    loss = Regression(device, seed=0).loss()
-    loss.backward()
-    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-        loss.backward()
-
-
-# ---- zeroing gradients -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("loop.zero-grad-position")
@@ -141,18 +114,6 @@ def test_without_zero_grad_every_step_takes_the_sum_of_all_gradients_so_far(devi
     summed, right = (gradient_descent(x, y, steps, summed=also) for also in (True, False))
     assert_close(got, summed, f"without zero_grad [{seed=}, {steps=}]")
     assert not np.allclose(got, right), f"the loop without zero_grad ends where the right one does [{seed=}, {steps=}]"
-
-
-@pytest.mark.claim("loop.zero-grad-position")
-@given(seed=seeds, optimizer=st.sampled_from(["sgd", "momentum", "adamw"]))
-def test_between_backward_and_step_zero_grad_leaves_nothing_to_learn(device, seed, optimizer):
-    task = Regression(device, seed, optimizer)
-    losses = task.run(("forward", "backward", "zero_grad", "step"), 3)
-    assert not task.weights.any(), f"the weights moved to {task.weights.tolist()} though their gradients were dropped"
-    assert losses[0] == losses[-1], f"the loss went from {losses[0]} to {losses[-1]} without a gradient"
-
-
-# ---- train and eval ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("loop.train-mode")
@@ -203,17 +164,6 @@ def test_eval_stays_until_train_is_called_and_does_not_turn_gradients_off(device
     assert not net[1][0].training, "a backward pass switched back to train mode"
     net.train()
     assert net[1][0].training, "train() did not reach an inner layer"
-
-
-@pytest.mark.claim("loop.train-mode")
-def test_a_net_without_such_layers_is_the_same_in_both_modes(device):
-    net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 1)).to(device)
-    x = torch.randn(4, 8, device=device)
-    trained, evaluated = net.train()(x), net.eval()(x)
-    assert not (wrong := difference(evaluated, trained)), f"linear, LayerNorm and GELU layers in eval mode: {wrong}"
-
-
-# ---- mixed precision ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("loop.mixed-two-layer")

@@ -29,9 +29,6 @@ from test_claims.strategies import seldom, shapes, sizes, stretched
 CHAIN = "ij,jk,kl->il", (256, 256), (256, 256), (256, 4)  # cheap from the right only
 
 
-# ---- shapes and batches ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("a_shape", "b_shape", "shape"),
     [
@@ -67,19 +64,6 @@ def test_the_last_two_dimensions_multiply_and_all_before_broadcast(device, batch
         a @ integers(k + 1, n, device=device)
 
 
-@pytest.mark.claim("matmul.broadcast")
-@given(a_batch=shapes((1, 3), (1, 3)), b_batch=shapes((1, 3), (1, 3)))
-def test_batch_sizes_that_differ_where_neither_is_1_are_refused(device, a_batch, b_batch):
-    fit = all(x == y or 1 in (x, y) for x, y in zip(reversed(a_batch), reversed(b_batch), strict=False))
-    try:
-        torch.empty(*a_batch, 2, 2, device=device) @ torch.empty(*b_batch, 2, 2, device=device)
-    except RuntimeError:
-        multiplied = False
-    else:
-        multiplied = True
-    assert multiplied == fit, f"{multiplied=}, but should be {fit} [batches {a_batch} and {b_batch}]"
-
-
 @pytest.mark.claim("matmul.bsm-mk")
 @given(b=sizes(), s=sizes(), m=sizes(), k=sizes(most=4))
 def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m, k):
@@ -94,22 +78,6 @@ def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m,
     assert not wrong, f"all tokens in one matrix: {wrong} [{b=}, {s=}, {m=}, {k=}]"
     formula = broadcast_matmul_flops((b, s, m), (m, k))
     assert formula == matmul_flops(b * s, m, k), f"{formula} FLOPs, but should be those of {b * s} tokens"
-
-
-@pytest.mark.claim("matmul.no-loops")
-def test_a_batched_product_is_much_faster_than_a_loop_in_python(device, speed):
-    x, w = integers(4, 8, 16, 32, device=device), integers(32, 2, device=device)
-    batched, looped = (torch.empty(4, 8, 16, 2, device=device) for _ in range(2))
-
-    def loop():
-        for i, j in itertools.product(range(4), range(8)):
-            torch.matmul(x[i, j], w, out=looped[i, j])
-
-    def at_once():
-        torch.matmul(x, w, out=batched)
-
-    speed.assert_slower(loop, at_once, "32 small products in a Python loop against one batched product", at_least=2)
-    assert not (wrong := difference(batched, looped)), f"the batched product against the loop: {wrong}"
 
 
 def loop_and_batch(device, number, m, k, n):
@@ -144,9 +112,6 @@ def test_a_loop_over_large_products_takes_about_as_long_as_their_batch(device, s
     speed.assert_slower(*loop_and_batch(device, number, side, side, side), what, at_least=0.4, at_most=2)
 
 
-# ---- einsum ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("matmul.einsum-equals-transpose")
 @given(b=sizes(), s=sizes(), t=sizes(), h=sizes())
 def test_named_dimensions_say_what_transpose_says_by_position(device, b, s, t, h):
@@ -178,9 +143,6 @@ def test_einops_sums_over_the_names_that_the_output_lacks(device, einsum):
     spaced = " ".join(einsum.equation.replace("...", "…")).replace("…", "...").replace(" ,", ",").replace("- >", "->")
     wrong = difference(einops.einsum(*operands, spaced), by_loops(einsum.equation, *operands))
     assert not wrong, f"einops.einsum: {wrong} [{spaced!r} of {einsum.shapes}]"
-
-
-# ---- efficiency --------------------------------------------------------------------------------------------------
 
 
 def chains():
@@ -236,8 +198,6 @@ def test_the_order_of_three_operands_decides_between_34_million_flops_and_one(de
     )
 
 
-# ---- tensor cores ------------------------------------------------------------------------------------------------
-
 DEFAULTS = """
 import torch
 print(torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
@@ -291,9 +251,6 @@ def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, 
     high, low = peak_flop_per_s(fast), peak_flop_per_s("fp32")
     at_least = min(1.5, 0.75 * high / low) if high and low else 1.5
     speed.assert_slower(lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=at_least)
-
-
-# ---- the bulk of a language model --------------------------------------------------------------------------------
 
 
 def forward_share(workloads, model, sequence):

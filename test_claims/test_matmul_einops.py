@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import einops
 import numpy as np
@@ -14,13 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.layout import contiguous_layout, view_strides
-from test_claims.oracles.annotations import checked, documented_shapes
 from test_claims.oracles.operators import by_loops
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.tensors import difference, shares_storage
 from test_claims.strategies import shapes, sizes
-
-# ---- einops ------------------------------------------------------------------------------------------------------
 
 REDUCTIONS = {"sum": sum, "mean": lambda numbers: sum(numbers) / len(numbers), "max": max, "min": min}
 
@@ -153,27 +150,16 @@ def test_rearrange_copies_exactly_where_strides_cannot_express_the_result(device
         assert x[(-1,) * x.dim()] == -1, f"what is written to the result does not show in the input {said}"
 
 
-# ---- annotations -------------------------------------------------------------------------------------------------
-
-
 def halved(x: Annotated[torch.Tensor, "batch 4"]) -> torch.Tensor:
     return x / 2
 
 
 @pytest.mark.claim("matmul.jaxtyping-unenforced")
 @given(shape=shapes((0, 3)))
-def test_an_annotated_shape_is_documentation_that_only_a_checker_enforces(device, shape):
-    x = torch.ones(shape, device=device)
-    assert documented_shapes(halved) == {"x": "batch 4"}, f"the documentation reads {documented_shapes(halved)}"
-    assert halved(x).shape == shape, f"Python did not run the annotated function on {shape}"
-    fits = len(shape) == 2 and shape[1] == 4
-    try:
-        checked(halved)(x)
-    except TypeError:
-        accepted = False
-    else:
-        accepted = True
-    assert accepted == fits, f"a checker that reads the annotation {accepted=}, but should be {fits} [{shape=}]"
+def test_an_annotated_shape_is_documentation_that_python_does_not_enforce(device, shape):
+    stated = get_type_hints(halved, include_extras=True)["x"].__metadata__
+    assert stated == ("batch 4",), f"the annotation states {stated}"
+    assert halved(torch.ones(shape, device=device)).shape == shape, f"Python did not run the function on {shape}"
 
 
 @pytest.mark.claim("matmul.jaxtyping-unenforced")

@@ -50,9 +50,6 @@ def trained_step(net, x):
     return before, dict(net.state_dict(keep_vars=True))
 
 
-# ---- nn.Parameter ------------------------------------------------------------------------------------------------
-
-
 class Holder(nn.Module):
     """Keeps the same values in every way there is, and sums them with its input."""
 
@@ -117,18 +114,6 @@ def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
     assert all(x.grad is not None for x in untracked), "untracked tensors that need a gradient got none"
 
 
-@pytest.mark.claim("module.parameter")
-def test_a_module_takes_its_parameters_along_when_it_is_moved_or_cast():
-    holder = Holder(torch.ones(3)).to("meta", torch.float64)
-    moved = {name: (x.device.type, x.dtype) for name, x in holder.state_dict().items()}
-    assert set(moved.values()) == {("meta", torch.float64)}, f"after .to('meta', fp64) they are {moved}"
-    left = (holder.plain.device.type, holder.plain.dtype)
-    assert left == ("cpu", torch.float32), f"a plain tensor was moved too, to {left}"
-
-
-# ---- counts ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("module.cruncher-params")
 @given(dim=sizes(most=40), layers=sizes(most=8))
 def test_a_deep_linear_net_has_d_squared_l_plus_d_parameters(workloads, device, dim, layers):
@@ -136,16 +121,6 @@ def test_a_deep_linear_net_has_d_squared_l_plus_d_parameters(workloads, device, 
     formula = parameter_count(DeepLinear(dim, layers))
     lecture = dim * dim * layers + dim
     assert formula == lecture == counted, f"{formula=}, {lecture=}, but should be {counted} [{dim=}, {layers=}]"
-
-
-@pytest.mark.claim("module.cruncher-params")
-@pytest.mark.parametrize(
-    ("dim", "layers", "parameters"), [(32, 8, 8224), (64, 2, 8256), (16384, 32, 8_589_950_976)], ids=str
-)
-def test_worked_counts_of_parameters(workloads, dim, layers, parameters):
-    net = workloads.build(DeepLinear(dim, layers), device="meta")
-    got = real_parameter_count(net)
-    assert got == parameters, f"a net with {dim=}, {layers=} has {got} parameters, but should have {parameters}"
 
 
 def linear_layers(widths, bias, device="meta"):
@@ -162,27 +137,6 @@ def test_each_layer_with_a_bias_adds_its_outputs(widths, bias):
     as_written = sum(m * n for m, n in pairwise(widths)) + widths[-1]
     right = bias and len(widths) == 2
     assert (as_written == counted) == right, f"{as_written=}, {counted=}: {right=} [{widths=}, {bias=}]"
-
-
-@pytest.mark.claim("module.param-formula-notes")
-@given(inputs=sizes(), dim=sizes(most=12), layers=sizes(), outputs=sizes(), bias=st.booleans())
-def test_the_count_of_accounting_is_that_of_the_layers(inputs, dim, layers, outputs, bias):
-    widths = [inputs, *[dim] * layers, outputs]
-    counted = real_parameter_count(linear_layers(widths, bias))
-    formula = parameter_count(DeepLinear(dim, layers, outputs, inputs, bias))
-    assert formula == counted, f"parameter_count={formula}, but should be {counted} [{widths=}, {bias=}]"
-
-
-@pytest.mark.claim("module.param-formula-notes")
-@given(dim=sizes(most=12), layers=sizes())
-def test_the_d_that_the_lecture_adds_is_the_heads_weights(workloads, dim, layers):
-    net = workloads.build(DeepLinear(dim, layers), device="meta")
-    biases = [name for name, _ in net.named_parameters() if "bias" in name]
-    head = [tuple(parameter.shape) for parameter in net.head.parameters()]
-    assert (biases, head) == ([], [(1, dim)]), f"biases {biases}, head {head}, but should be none and (1, {dim})"
-
-
-# ---- forward -----------------------------------------------------------------------------------------------------
 
 
 class Linear(nn.Module):
@@ -214,23 +168,6 @@ def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(device, see
     assert stored == [(fan_in, fan_out), (fan_out, fan_in)], f"ours and torch's weights are {stored}"
 
 
-@pytest.mark.claim("module.linear-class")
-@given(seed=seeds, leading=shapes((0, 3), (1, 3)), fan_in=sizes(), fan_out=sizes())
-def test_both_layers_take_any_leading_dimensions_and_have_transposed_gradients(device, seed, leading, fan_in, fan_out):
-    weight, bias = small_integers(device, seed, fan_in, fan_out), small_integers(device, seed + 1, fan_out)
-    ours, torchs = Linear(weight, bias), nn.Linear(fan_in, fan_out, dtype=exact_dtype(device), device=device)
-    torchs.load_state_dict({"weight": weight.T, "bias": bias})
-    x = small_integers(device, seed + 2, *leading, fan_in)
-    outputs = [layer(x) for layer in (ours, torchs)]
-    for output in outputs:
-        output.square().sum().backward()
-    assert outputs[0].shape == (*leading, fan_out), f"the output is {tuple(outputs[0].shape)}"
-    theirs = {"output": outputs[1], "weight's gradient": torchs.weight.grad.T, "bias's gradient": torchs.bias.grad}
-    for (name, got), should in zip(theirs.items(), (outputs[0], ours.weight.grad, ours.bias.grad), strict=True):
-        wrong = difference(got, should)
-        assert not wrong, f"nn.Linear's {name} against ours: {wrong} [{seed=}, {leading=}, {fan_in=}, {fan_out=}]"
-
-
 models = st.builds(DeepLinear, dim=sizes(most=5), layers=sizes(most=4), inputs=sizes(most=5))
 
 
@@ -254,12 +191,3 @@ def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(wo
     assert tuple(got.squeeze(-1).shape) == (batch,), "squeezed, the output is not one value for each example"
     wrong = difference(got, torch.tensor(should, dtype=torch.float64))
     assert not wrong, f"the output: {wrong} [{model}, {batch=}, {seed=}]"
-
-
-@pytest.mark.claim("module.forward-through-layers")
-@given(model=models, batch=sizes(2), seed=seeds)
-def test_the_value_of_an_example_depends_on_that_example_alone(workloads, device, model, batch, seed):
-    net = with_integer_weights(workloads, device, model, seed)
-    x = small_integers(device, seed + 100, batch, model.inputs)
-    together, apart = net(x).squeeze(-1).tolist(), [net(row).item() for row in x]
-    assert together == apart, f"as a batch the values are {together}, one by one {apart} [{model}, {seed=}]"

@@ -46,9 +46,6 @@ def simulated_days(flops_per_token, tokens, device_count, peak, mfu, stalled_s_p
     return day + tokens / tokens_per_day
 
 
-# Time
-
-
 @pytest.mark.claim("napkin.144-days")
 @pytest.mark.parametrize(
     ("peak", "days"),
@@ -78,20 +75,6 @@ def test_training_days_are_six_n_d_over_the_flops_of_a_day(parameters, tokens, d
     assert formula == pytest.approx(float(exact)), f"training_days={formula}, but should be {float(exact)}"
 
 
-@pytest.mark.claim("napkin.time-formula")
-@given(
-    factor=st.integers(2, 9),
-    run=st.tuples(counts, counts, st.integers(1, 10**6), rates, st.floats(0.01, 0.1)),
-)
-def test_training_days_grow_with_the_work_and_shrink_with_each_factor_of_the_rate(factor, run):
-    days = planning.training_days(*run)
-    for position, power in enumerate((1, 1, -1, -1, -1)):
-        scaled = [value * factor if i == position else value for i, value in enumerate(run)]
-        got = planning.training_days(*scaled)
-        should = days * float(factor) ** power
-        assert got == pytest.approx(should), f"training_days={got}, but should be {should} [{scaled=}, {factor=}]"
-
-
 @pytest.mark.claim("napkin.ignores")
 @given(stalls=st.lists(st.integers(0, 5 * 60 * 60), min_size=4, max_size=4))
 @example(stalls=[0, 0, 0, 0])
@@ -110,9 +93,6 @@ def test_training_days_are_those_of_a_run_that_never_waits_and_fewer_than_of_one
 @pytest.mark.parametrize("ignored", ["communication", "checkpoints", "failures", "data", "bound from below"])
 def test_the_estimate_says_what_it_ignores(ignored):
     assert ignored in planning.training_days.__doc__, f"{ignored!r} should be named in the docstring of training_days"
-
-
-# FLOPs
 
 
 @pytest.mark.claim("napkin.8h100-2weeks")
@@ -176,9 +156,6 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     rule = planning.rule_flops("step", parameter_count(net), batch * sequence)
     record_figure(f"with {beyond}: {used / rule:.2f} x 6ND")
     assert used > rule, f"{used} FLOPs were counted with {beyond}, but should exceed 6ND={rule}"
-
-
-# Memory
 
 
 @pytest.fixture(scope="module")

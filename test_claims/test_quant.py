@@ -34,9 +34,6 @@ def uniform_noise(weight, bits, granularity):
     return math.sqrt(steps.square().mean().item() / 12) / in_fp64(weight).square().mean().sqrt().item()
 
 
-# ---- what is lost ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("quant.minimal-loss")
 @given(
     seed=seeds,
@@ -51,15 +48,6 @@ def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(device, seed, sh
     assert got == pytest.approx(should, rel=0.07), (
         f"{bits=} {granularity}: {got:.4f}, not {should:.4f} [{seed=} {shape=}]"
     )
-
-
-@pytest.mark.claim("quant.minimal-loss")
-@given(seed=seeds, bits=st.sampled_from([8, 4, 3]), granularity=granularities)
-def test_the_output_errs_as_much_as_the_weights(device, seed, bits, granularity):
-    weight, x = gaussian(seed, 48, 256, device=device), gaussian(seed + 1, 64, 256, device=device)
-    low = quantised(weight, bits, granularity)
-    of_weights, of_output = relative_error(low, weight), relative_error(x @ low.T, x @ weight.T)
-    assert of_output == pytest.approx(of_weights, rel=0.15), f"output errs by {of_output}, weights by {of_weights}"
 
 
 # Bits, and between which bounds the relative output error lies: per channel, per tensor.
@@ -105,9 +93,6 @@ def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, 
     assert loss[2] > 10 * exact, f"2 bits raise the loss from {exact} only to {loss[2]}"
 
 
-# ---- what is saved -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("quant.smaller")
 @given(rows=sizes(1, 40), pairs=sizes(1, 200), seed=seeds)
 def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(device, rows, pairs, seed):
@@ -132,9 +117,6 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(devic
         assert taken[name] == formula, f"{name} takes {taken[name]} B, but should take {formula} [{rows=}, {pairs=}]"
         del stored
     assert 4 * (taken["int8"] - 4 * rows) == 8 * (taken["int4"] - 4 * rows) == weight.nbytes, f"{taken=}"
-
-
-# ---- when it is faster -------------------------------------------------------------------------------------------
 
 
 class WeightOnly:
@@ -208,9 +190,6 @@ def test_a_large_batch_gains_less_than_one_token(weight_only, speed, record_figu
     if not apart:
         pytest.skip(f"this machine's noise exceeds the effect: gain {one} for one row, {many} for 64")
     assert one.low > many.high, f"quantised weights gain {many} for 64 rows, but should gain less than {one} for one"
-
-
-# ---- before or during training -----------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("quant.easier-than-training")

@@ -36,9 +36,6 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(before)
 
 
-# ---- one seed ----------------------------------------------------------------------------------------------------
-
-
 def random_run(device, seed):
     """Losses and weights of a short training run with dropout, shuffled batches and noise from every generator."""
     kinds = [kind for kind in kinds_on(device) if kind not in ("scaler", "scheduler")]
@@ -67,8 +64,6 @@ def test_runs_from_two_seeds_and_runs_without_one_differ(device, seed):
     torch.seed()
     assert not torch.equal(unseeded, torch.rand(4, device=device)), "two streams without a fixed seed are the same"
 
-
-# ---- three libraries ---------------------------------------------------------------------------------------------
 
 LIBRARIES = {
     "torch": (torch.manual_seed, lambda: torch.rand(1).item()),
@@ -113,21 +108,6 @@ def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device,
     assert same, f"with one seed of {library} a run gave two results"
     assert not other, f"two seeds of {library} gave one result, though the run draws from it"
     assert unused, f"two seeds of {library} gave two results, though the run does not draw from it"
-
-
-@pytest.mark.claim("rand.three-libs")
-@given(seed=seeds, own=seeds)
-def test_generator_objects_do_not_hear_of_the_global_seeds(seed, own):
-    def drawn(global_seed):
-        torchs, numpys, pythons = torch.Generator().manual_seed(own), np.random.default_rng(own), random.Random(own)
-        for seeding, _ in LIBRARIES.values():
-            seeding(global_seed)
-        return torch.rand(1, generator=torchs).item(), numpys.random(), pythons.random()
-
-    assert drawn(seed) == drawn(seed + 1), f"the global seed reached a generator object [{seed=}, {own=}]"
-
-
-# ---- CUDA's seed -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("rand.cuda-seed-all")
@@ -186,9 +166,6 @@ def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
     assert all(stream == by_torch[0] for stream in by_torch), f"the GPUs were seeded differently: {by_torch}"
 
 
-# ---- a seed for each source --------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("rand.separate-seeds")
 @given(seed=seeds, order=st.lists(st.sampled_from(["global", "first", "second"]), min_size=3, max_size=12))
 def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order):
@@ -206,26 +183,6 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order)
     for name in order:
         together[name].append(torch.rand(2, generator=generators[name], device=device).tolist())
     assert together == alone, f"interleaved as {order} the streams are {together}, but should be {alone} [{seed=}]"
-
-
-def weights_and_order(seed, width, order_seed=None):
-    """Initial weights of a layer, and an order of the data drawn after them from the same stream, or from its own."""
-    torch.manual_seed(seed)
-    weights = nn.Linear(width, 3).weight.detach()
-    generator = None if order_seed is None else torch.Generator().manual_seed(order_seed)
-    return weights, torch.randperm(50, generator=generator).tolist()
-
-
-@pytest.mark.claim("rand.separate-seeds")
-@given(seed=seeds, width=sizes(1, 8), own=seeds)
-def test_a_wider_layer_changes_the_order_of_the_data_unless_that_has_its_own_seed(seed, width, own):
-    shared, wider_shared = weights_and_order(seed, width), weights_and_order(seed, width + 1)
-    apart, wider_apart = weights_and_order(seed, width, own), weights_and_order(seed, width + 1, own)
-    assert shared[1] != wider_shared[1], f"one stream gave the same order in spite of more weights [{seed=}, {width=}]"
-    assert apart[1] == wider_apart[1], f"the order with its own seed changed with the width [{own=}, {width=}]"
-    other = weights_and_order(seed, width, own + 1)
-    assert torch.equal(apart[0], other[0]), f"another order came with other weights [{seed=}, {own=}]"
-    assert apart[1] != other[1], f"another seed gave the same order [{own=}]"
 
 
 SOURCES = ("init", "dropout", "order", "augmentation")
@@ -285,9 +242,6 @@ def test_without_a_seed_each_source_differs_from_run_to_run(device, source):
     assert traces[0] != traces[1], f"{source} was the same in two runs without a seed"
 
 
-# ---- what no seed can fix ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("rand.as-well-as-you-can")
 @given(seed=seeds, dtype=dtypes_among(["fp32", "fp64", "bf16", "fp16"]))
 def test_a_sum_in_another_order_rounds_otherwise(device, seed, dtype):
@@ -321,25 +275,6 @@ def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, recor
         furthest = max(furthest, off)
     # Whether a library takes another order for another batch is up to it: MKL can be told to keep one.
     record_figure(f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to {furthest:.1e}")
-
-
-@pytest.mark.claim("rand.as-well-as-you-can")
-def test_the_terms_of_a_product_added_up_forwards_backwards_and_by_halves_give_other_bits(device):
-    """As routines for another batch may add them."""
-    a, w = (torch.randn(64, 256, generator=torch.Generator().manual_seed(seed)).to(device) for seed in (0, 1))
-    terms = a * w  # 64 sums of 256 terms each
-    forwards, backwards = torch.zeros_like(terms[:, 0]), torch.zeros_like(terms[:, 0])
-    for term in range(terms.shape[1]):
-        forwards, backwards = forwards + terms[:, term], backwards + terms[:, -1 - term]
-    halves = terms
-    while halves.shape[1] > 1:
-        halves = halves[:, ::2] + halves[:, 1::2]
-    sums = {"backwards": backwards, "by halves": halves[:, 0]}
-    bound = 256 * torch.finfo(terms.dtype).eps * terms.abs().sum(dim=1)
-    for order, got in sums.items():
-        differing, off = int((got != forwards).sum()), (got - forwards).abs()
-        assert differing > 0, f"none of 64 sums of 256 terms differs {order} from forwards"
-        assert (off <= bound).all(), f"{order} a sum is {off.max()} off, but rounding explains {bound.max()}"
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from accounting import counted, roofline
 from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, ROWS, bandwidth_bytes_per_s, peak_flop_per_s
-from accounting.flops import matmul_flops
 from accounting.formats import element_bits
 from accounting.roofline import Work
 from test_claims.oracles import scalars
@@ -45,9 +44,6 @@ def ridge(row, dtype):
     return None if peak is None or bandwidth is None else roofline.ridge_point(peak, bandwidth)
 
 
-# ---- definition --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("roof.definition")
 @given(m=sizes(most=5), k=sizes(most=5), n=sizes(most=5), dtype=float_dtypes)
 def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m, k, n, dtype):
@@ -62,9 +58,6 @@ def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m,
     assert formula == Work(tally.flops, nbytes), f"{formula}, not {Work(tally.flops, nbytes)} [{m=} {k=} {n=}]"
     assert dispatched.moved_bytes == nbytes, f"{dispatched.moved_bytes} bytes are moved, but should be {nbytes}"
     assert intensity == tally.flops / nbytes, f"intensity={intensity}, but should be {tally.flops}/{nbytes}"
-
-
-# ---- ridge points ------------------------------------------------------------------------------------------------
 
 
 def flops_while_a_byte_moves(row, column, nbytes=10**9):
@@ -127,9 +120,6 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmet
     assert least == pytest.approx(float(max(fetching, arithmetic))), f"least_time_s={least}, not the longer of the two"
 
 
-# ---- what binds here ---------------------------------------------------------------------------------------------
-
-
 def assert_memory_bound(speed, record_figure, memory, name):
     """The same arithmetic is faster on operands in a cache, or where all fit into one, it takes the time of a copy."""
     operation, elements = OPERATIONS[name], memory.x.numel()
@@ -169,18 +159,6 @@ def test_an_operation_of_low_intensity_waits_for_memory(memory, speed, record_fi
     assert_memory_bound(speed, record_figure, memory, name)
 
 
-@pytest.mark.claim("roof.below-is-memory-bound")
-def test_a_tiny_operation_of_low_intensity_waits_for_its_launch_instead(memory, speed):
-    """Below the ridge is necessary for being bound by memory, not sufficient."""
-    tiny = memory.first(16)
-    large = memory.first(IN_CACHE if memory.x.device.type == "cpu" else memory.x.numel())
-    by_bytes = 16 / large.x.numel()
-    what = f"ReLU of 16 elements against {large.x.numel():,}"
-    speed.assert_slower(
-        lambda: OPERATIONS["relu"](tiny), lambda: OPERATIONS["relu"](large), what, at_least=10 * by_bytes
-    )
-
-
 def fastest_other(speed, memory, mix, name):
     """The operation of the same mix, other than `name`, that moves the most bytes per second."""
     others = [other for other in MIXES[mix] if other != name]
@@ -202,18 +180,6 @@ def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed
     speed.assert_slower(
         lambda: operation(memory), lambda: OPERATIONS[other](memory), what, at_least=SAME * bound, **FEW_PAIRS
     )
-
-
-@pytest.mark.claim("roof.model")
-def test_a_product_stays_below_the_roof_of_the_best_product(device, speed):
-    side = 256 if device.type == "cpu" else 4096
-    work, best = roofline.matmul_work(side // 2, side // 2, side // 2, "fp32"), matmul_flops(side, side, side)
-    bound = roofline.least_time_s(work, best, 1e6 * work.bytes)  # in times of the larger product, memory aside
-    what = f"a product of side {side // 2} against one of {side}, the ceiling"
-    speed.assert_slower(product(device, "fp32", side // 2), product(device, "fp32", side), what, at_least=SAME * bound)
-
-
-# ---- the lecture's operations ------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("roof.relu")
@@ -335,18 +301,6 @@ def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device
     )
 
 
-@pytest.mark.claim("roof.matvec")
-def test_a_matrix_times_a_vector_takes_about_the_time_of_reading_the_matrix(memory, speed):
-    speed.assert_slower(
-        lambda: OPERATIONS["matvec"](memory),
-        lambda: OPERATIONS["sum"](memory),
-        "matrix times vector against summing the matrix, which reads as much",
-        at_least=0.4,
-        at_most=4,
-        **FEW_PAIRS,
-    )
-
-
 @pytest.mark.claim("roof.matmul")
 @given(n=st.integers(1, 10**5), dtype=float_dtypes)
 def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
@@ -379,9 +333,6 @@ def test_a_product_of_twice_the_side_takes_eight_times_as_long_not_four(device, 
     )
 
 
-# ---- batch -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("roof.bigger-batch")
 @given(batch=st.integers(1, 10**4), dim=st.integers(1, 10**4))
 def test_intensity_grows_with_the_batch_up_to_that_of_the_matrix(batch, dim):
@@ -412,9 +363,6 @@ def test_from_some_batch_on_more_examples_take_proportionally_more_time(device, 
     some, four_times = (product(device, "fp32", of, dim, dim) for of in (rows, 4 * rows))
     what = "four batches against one four times as large, once the rate is saturated"
     speed.assert_slower(lambda: [some() for _ in range(4)], four_times, what, at_least=0.5, at_most=1.8, **FEW_PAIRS)
-
-
-# ---- roughness ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("roof.rough")

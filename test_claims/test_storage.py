@@ -32,8 +32,6 @@ from test_claims.strategies import (
     with_each_operation,
 )
 
-# ---- where an element lies ---------------------------------------------------------------------------------------
-
 
 @pytest.mark.claim("storage.stride-4x4")
 def test_a_4x4_matrix_has_strides_4_and_1(device):
@@ -125,9 +123,6 @@ def test_an_allocation_with_shape_strides_and_offset_is_all_there_is_to_a_tensor
     assert rebuilt.data_ptr() == x.data_ptr(), f"{chain!r} does not lie where its metadata says"
 
 
-# ---- contiguity --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("storage.contiguous-def")
 @given(chain=view_chains())
 @with_each_operation
@@ -162,9 +157,6 @@ def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
     assert y.tolist() == x.tolist(), f"contiguous()={y.tolist()}, but should be {x.tolist()} [{chain!r}]"
     if copied:
         assert layout_of(y) == contiguous_layout(x.shape), f"layout={layout_of(y)} [{chain!r}]"
-
-
-# ---- views -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("storage.slices-are-views", "storage.metadata")
@@ -234,23 +226,6 @@ def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_nowhere_el
     formula = [layout_of(view).offset_of(*last)]
     assert changed == formula, f"changed={changed}, but should be {formula} [{chain!r}]"
     assert copy.tolist() == before, f"the copy changed with its original [{chain!r}]"
-
-
-# ---- view or copy ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.claim("storage.view-raises", "storage.reshape-noncontig-always-copies")
-def test_some_tensors_that_are_not_contiguous_can_be_viewed_and_reshaped_without_a_copy(device):
-    transposed = torch.arange(6, device=device).reshape(2, 3).t()
-    front = torch.arange(24, device=device).reshape(2, 3, 4)[:, :, :2]
-    rows = torch.arange(24, device=device).reshape(4, 6)[::2]
-    unused = torch.arange(24, device=device).reshape(1, 4, 6).transpose(0, 1)[:, :, ::2]  # (4, 1, 3): (6, 24, 2)
-    for x, shape in ((transposed, (3, 1, 2)), (front, (6, 2)), (rows, (2, 2, 3)), (unused, (2, 6))):
-        assert not x.is_contiguous(), f"the example is contiguous [{x.stride()}]"
-        viewed, formula = x.view(shape), view_strides(x.shape, x.stride(), shape)
-        assert formula == viewed.stride(), f"view_strides={formula}, but should be {viewed.stride()} [{layout_of(x)}]"
-        assert shares_storage(x, viewed), f"view copied [{layout_of(x)} to {shape}]"
-        assert shares_storage(x, x.reshape(shape)), f"reshape copied [{layout_of(x)} to {shape}]"
 
 
 @pytest.mark.claim("storage.reshape-view-if-possible", "storage.reshape-noncontig-always-copies", "storage.view-raises")
@@ -329,9 +304,6 @@ def test_comparing_typed_storages_warns_and_untyped_storages_do_not(device, recw
     assert x.untyped_storage().data_ptr() == column.untyped_storage().data_ptr(), "the untyped storages differ"
     assert not recwarn.list, f"untyped_storage() warned: {recwarn.list[0].message}"
     assert x.data_ptr() != column.data_ptr(), "x.data_ptr() would do as well, though x[:, 1] begins elsewhere"
-
-
-# ---- what views cost ---------------------------------------------------------------------------------------------
 
 
 def chained_views(x: torch.Tensor) -> torch.Tensor:

@@ -32,9 +32,6 @@ def storages(kept: list[object], device: torch.device) -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in there}.values())
 
 
-# ---- bytes -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim("tensor.nbytes-formula")
 @given(shape=shapes(), dtype=dtypes)
 def test_a_fresh_tensor_takes_its_elements_times_their_bytes(device, shape, dtype):
@@ -102,14 +99,6 @@ def test_a_strided_tensor_takes_the_extent_of_its_strides(device, chain):
     assert formula == storage, f"storage_bytes={formula}, but should be {storage} [{chain!r}]"
 
 
-@pytest.mark.claim("tensor.nbytes-formula")
-@given(rows=sizes(0), pairs=sizes(0))
-def test_fp4_is_counted_in_values_where_torch_counts_pairs(device, rows, pairs):
-    packed = torch.empty(rows, pairs, dtype=getattr(torch, "float4_e2m1fn_x2", torch.uint8), device=device)
-    formula, storage = tensor_bytes((rows, 2 * pairs), "fp4_e2m1"), packed.untyped_storage().nbytes()
-    assert formula == storage, f"tensor_bytes={formula}, but should be {storage} [{rows=}, {pairs=}]"
-
-
 @pytest.mark.claim("tensor.example-4x8")
 def test_a_4x8_tensor_takes_128_bytes(device):
     x = torch.zeros(4, 8, device=device)
@@ -162,9 +151,6 @@ def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512_and_frees_nothing_here
     assert held.charged_live_bytes == formula == 512, f"charged {held.charged_live_bytes}, but should be {formula}"
     assert here.device.type == "cpu", "the tensor itself was moved"
     assert here.untyped_storage().nbytes() == 100, "the bytes on the CPU are gone"
-
-
-# ---- dtypes and values -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("tensor.default-float32")
@@ -251,9 +237,6 @@ def test_initialisers_fill_the_memory_that_is_there(device):
         getattr(nn.init, name)(x, *arguments)
         assert x.data_ptr() == place, f"{name} moved the tensor"
         assert not x.isnan().any(), f"{name} left {x.isnan().sum()} of {x.numel()} values unset"
-
-
-# ---- shapes ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.claim("tensor.shapes-match")

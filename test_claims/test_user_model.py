@@ -52,9 +52,6 @@ def state_bytes(user_model, stepped):
     return user_model.memory.row("optimizer state").measured_bytes - bytes_of(on_device)
 
 
-# ---- parameters and gradients ------------------------------------------------------------------------------------
-
-
 @pytest.mark.claim_of_model("tensor.nbytes-formula")
 def test_parameters_and_buffers_have_the_bytes_that_copies_of_them_take(user_model, memory_device, record_figure):
     tensors = registered(user_model.fresh().module)
@@ -106,9 +103,6 @@ def test_dropping_the_gradients_frees_what_zeroing_them_keeps(user_model, memory
     freed = held.phases["zeroed"].live_bytes - held.phases["dropped"].live_bytes
     record_figure(f"{freed:,} B")
     assert freed == gradients, f"set_to_none=True frees {freed} B, but should free the {gradients} B of the gradients"
-
-
-# ---- optimizer state ---------------------------------------------------------------------------------------------
 
 
 def has(optimizer, kinds, **settings):
@@ -213,8 +207,6 @@ def test_the_peak_is_beyond_the_bytes_per_parameter(
     assert peak > held, f"the peak of a step is {peak} bytes per parameter, but should be above {held}"
 
 
-# ---- FLOPs -------------------------------------------------------------------------------------------------------
-
 RULES = {
     "forward": ("2ND", "flops.forward-2BN"),
     "backward": ("4ND", "grad.backward-4BN"),
@@ -258,9 +250,6 @@ def test_all_that_is_recomputed_has_a_reason(user_model):
     assert explained == flops.recomputed, f"the parts have {explained} recomputed FLOPs, but counted={flops.recomputed}"
 
 
-# ---- memory of a step --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("what", ["gradients", "optimizer state"])
 def test_memory_is_what_its_tensors_say(user_model, memory_device, what):
     row = user_model.memory.row(what)
@@ -278,9 +267,6 @@ def test_memory_is_predicted_to_within_a_percent(user_model, memory_device, what
     assert row.measured_bytes == pytest.approx(row.predicted_bytes, rel=0.01), (
         f"{what}: predicted {row.predicted_bytes} B, but measured {row.measured_bytes} B, more than 1 % apart"
     )
-
-
-# ---- where it goes ------------------------------------------------------------------------------------------------
 
 
 def test_where_it_goes_the_modules_have_the_flops_and_the_kept_tensors_of_the_step(user_model, memory_device):

@@ -60,7 +60,7 @@ def a_batch_is_a_loop_in_python(matmul, a, b, out=None):
     if a.dim() == 2:
         return matmul(a, b, out=out)
     for i in range(a.shape[0]):
-        torch.matmul(a[i], b, out=out[i])
+        torch.matmul(a[i], b[i], out=out[i])
     return out
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from accounting.models import Transformer
 
-# Models
-
 
 class Model(NamedTuple):
     """A row of table D.1 (gpt3-2020): parameters in millions, petaFLOP/s-days and FLOPs, all for 300 billion tokens."""
@@ -69,9 +67,6 @@ GPT4_DEVICES, GPT4_DAYS, GPT4_MFU = 25_000, (90, 100), (0.32, 0.36)
 LLAMA3_405B_PARAMETERS, LLAMA3_405B_TOKENS = 405 * 10**9, 15_600 * 10**9
 
 
-# Laws
-
-
 class Threshold(NamedTuple):
     """Training operations from which a law asks for more; `until` is the day it was revoked."""
 
@@ -97,9 +92,6 @@ THRESHOLDS = {
 }
 
 
-# Products
-
-
 class Products(NamedTuple):
     """TFLOP/s that torch's own products were measured at on a card (source: torch-product-measurements)."""
 
@@ -119,9 +111,6 @@ PRODUCTS = (
     Products("RTX 5090", 67.57, 237.63, 242.18),
 )
 H100_FP32_WITH_TF32_ALLOWED = 403.74  # TFLOP/s, of another contributor's H100
-
-
-# Training runs
 
 
 class Run(NamedTuple):

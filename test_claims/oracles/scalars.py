@@ -78,9 +78,6 @@ def tensor(numbers: np.ndarray | Number) -> torch.Tensor:
     return torch.tensor(np.asarray(numbers).astype(float), dtype=torch.float32)  # numpy unwraps what has no dimension
 
 
-# Products
-
-
 def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None = None) -> Number:
     """Σ a·b into the accumulator `start`; without one the first addition is a copy (one FLOP fewer)."""
     total = start
@@ -155,9 +152,6 @@ def _operations(*arrays: np.ndarray) -> Operations:
     return next(number.operations for array in arrays for number in array.flat)
 
 
-# Elementwise
-
-
 def relu(x: np.ndarray) -> np.ndarray:
     """One comparison an element."""
     return _mapped(lambda number: number.through(lambda value: max(value, 0.0)), x)
@@ -175,9 +169,6 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 def _mapped(function: Callable[[Number], Number], x: np.ndarray) -> np.ndarray:
     return np.array([function(number) for number in x.flat], dtype=object).reshape(x.shape)
-
-
-# Backpropagation, number by number
 
 
 @dataclass
@@ -245,9 +236,6 @@ class Net:
 def gradients(nodes: Sequence[Sequence[Node]]) -> torch.Tensor:
     """The gradients of a matrix of nodes."""
     return torch.tensor([[float(node.gradient or math.nan) for node in row] for row in nodes])
-
-
-# Attention
 
 
 def attention(

@@ -62,8 +62,6 @@ class Training:
         self.shuffler = generator
         self.order: list[int] = []
 
-    # ---- state ---------------------------------------------------------------------------------------------------
-
     @property
     def parts(self) -> dict[str, StatePart]:
         """All that changes in this run, by name."""
@@ -106,8 +104,6 @@ class Training:
         for name in names:
             self.parts[name].write(saved[name])
         return self
-
-    # ---- training ------------------------------------------------------------------------------------------------
 
     def batch(self) -> tuple[Tensor, Tensor]:
         if "data" not in self.kinds:
