@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from accounting.checks import checked, validated_choice, validated_int, validated_product
+from accounting.checks import checked, instance_of, validated_bool, validated_choice, validated_int, validated_model
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Transformer
@@ -55,7 +55,7 @@ class SavedTensor(NamedTuple):
         return self.copies * element_bytes(self.elements, self.dtype)
 
 
-@checked
+@checked("batch", "sequence", model=validated_model, dropout=validated_bool)
 def saved_tensors(
     model: Model,
     batch: int,
@@ -110,7 +110,16 @@ def saved_tensors(
     )
 
 
-@checked
+@checked(
+    "batch",
+    "sequence",
+    "checkpoint_every",
+    "checkpoint_layers",
+    "micro_batches",
+    model=validated_model,
+    selective=validated_bool,
+    dropout=validated_bool,
+)
 def activation_bytes(
     model: Model,
     batch: int,
@@ -161,7 +170,7 @@ def activation_bytes(
     return ends + blocks + -(-inside // every) * _layer_input_bytes(model, part, sequence, dtype)
 
 
-@checked
+@checked("batch", "sequence", "checkpoint_every", model=validated_model, dropout=validated_bool)
 def recomputed_bytes(
     model: Model,
     batch: int,
@@ -189,7 +198,7 @@ def recomputed_bytes(
     return inside - (0 if _norm_keeps_a_copy(model, dtype) else _layer_input_bytes(model, batch, sequence, dtype))
 
 
-@checked
+@checked("batch", "model_state_bytes", model=instance_of(DeepLinear))
 def deep_linear_peak_bytes(
     model: DeepLinear, batch: int, dtype: Dtype = "fp32", model_state_bytes: int | None = None
 ) -> int:
@@ -259,8 +268,8 @@ def _wide(dtype: str) -> str:
 
 def _layer_input_bytes(model: Model, batch: int, sequence: int, dtype: Dtype) -> int:
     """Bytes of the input of one layer: a row for each example of a deep linear net, for each token of a transformer."""
-    rows = validated_product(batch=batch, sequence=1 if isinstance(model, DeepLinear) else sequence)
-    return element_bytes(rows * model.dim, dtype)
+    rows = 1 if isinstance(model, DeepLinear) else sequence
+    return element_bytes(batch * rows * model.dim, dtype)
 
 
 def _norm_keeps_a_copy(model: Model, dtype: str) -> bool:

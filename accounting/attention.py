@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from accounting.checks import validate_fields, validated_bool, validated_choice, validated_instance, validated_int
+from accounting.checks import at_least_one, checked, instance_of, validate_fields, validated_bool, validated_choice
 from accounting.flops import MULTIPLY_ADD_FLOPS, RECOMPUTED_PRODUCTS, StepFlops
 
 PAIRS = ("full", "causal")
@@ -17,18 +17,18 @@ LOCAL = ("sliding", "chunked", "both sides")
 ATTENTION_PRODUCTS = {
     "forward": (1, 1),  # s = q·kᵀ; o = p·v
     "math": (2, 2),  # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ, dv = pᵀ·do
-    "flash": (3, 2),  # and s = q·kᵀ once more, since p was not kept
+    "flash": (3, 2),  # and s = q·kᵀ again, since p was not kept
 }
 CONVENTIONS = ("math", "flash")  # of the backward pass
 
 
 @dataclass(frozen=True)
 class Attention:
-    """The shape of attention: `batch` sequences, in each of which `heads` heads score queries against keys.
+    """The shape of attention: `batch` sequences; in each, `heads` heads score queries against keys.
 
     `head_dim` is the width of a query and a key. Groups of heads share `kv_heads` heads of keys and values (GQA; 1 is
-    MQA). A `window` of w lets a query see w keys alone, by the rule `local`; `pairs` is the convention by which pairs
-    of query and key are counted: see `attention_pairs`. Raises ValueError for heads that are no multiple of kv_heads.
+    MQA). With a `window` of w a query sees w keys, by the rule `local`; `pairs` says which pairs of query and key
+    count: see `attention_pairs`. Raises ValueError unless kv_heads divides heads.
 
     >>> Attention(2, 12, 1024, 64).scores, Attention(2, 12, 1, 64, key_length=1024, kv_heads=4).scores
     (25165824, 24576)
@@ -54,7 +54,7 @@ class Attention:
             raise ValueError(
                 f"heads must be a multiple of kv_heads, got heads={self.heads} and kv_heads={self.shared_heads}"
             )
-        _ = self.scores  # which refuses what has none
+        _ = self.scores  # raises for a rule or lengths that have none
 
     @property
     def keys(self) -> int:
@@ -73,16 +73,17 @@ class Attention:
 
     @property
     def scores(self) -> int:
-        """Pairs of query and key that are counted, of all heads and sequences."""
+        """Pairs of query and key that count, over all heads and sequences."""
         each = attention_pairs(self.query_length, self.keys, self.pairs, self.window, self.local)
         return self.batch * self.heads * each
 
     def product_flops(self, part: str) -> int:
-        """FLOPs of the products of a part, one of `ATTENTION_PRODUCTS`: 2·scores·(sum of their widths)."""
+        """FLOPs of one of `ATTENTION_PRODUCTS`: 2·scores·(sum of the widths)."""
         of_key_width, of_value_width = ATTENTION_PRODUCTS[validated_choice("part", part, ATTENTION_PRODUCTS)]
         return MULTIPLY_ADD_FLOPS * self.scores * (of_key_width * self.head_dim + of_value_width * self.value_width)
 
 
+@checked("query_length", "key_length", window=at_least_one)
 def attention_pairs(
     query_length: int,
     key_length: int | None = None,
@@ -90,14 +91,14 @@ def attention_pairs(
     window: int | None = None,
     local: str = "sliding",
 ) -> int:
-    """Pairs of query and key that are scored: Q·K in "full", only those a causal mask lets through in "causal".
+    """Pairs of query and key that are scored: Q·K for "full", those that a causal mask lets through for "causal".
 
-    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them, and S·w − w·(w − 1)/2 within a window of
+    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them; S·w − w·(w − 1)/2 within a window of
     w ≤ S. With more keys than queries (a cache) the last query sees all keys: Q·K − Q·(Q − 1)/2 without a window.
-    A window lets a query see the last w keys, its own among them ("sliding"); those of its own chunk of w that are not
-    behind it ("chunked": S·(w + 1)/2 for S a multiple of w); or, where nothing is causal, w on each of "both sides".
+    A window lets a query see the last w keys including its own ("sliding"); those of its own chunk of w up to itself
+    ("chunked": S·(w + 1)/2 if w divides S); or, without causality, w on each of "both sides".
 
-    Raises ValueError for fewer keys than queries (on both sides also for more) unless all pairs are counted.
+    Raises ValueError for fewer keys than queries (on both sides also for more) unless all pairs count.
     Source: Jiang et al., Mistral 7B (2023), section 2, arXiv:2310.06825: a token attends to W tokens at most.
 
     >>> attention_pairs(4), attention_pairs(4, pairs="causal"), attention_pairs(1, 100, pairs="causal")
@@ -105,15 +106,14 @@ def attention_pairs(
     >>> [attention_pairs(4, pairs="causal", window=2, local=local) for local in ("sliding", "chunked", "both sides")]
     [7, 6, 10]
     """
-    queries = validated_int("query_length", query_length)
-    keys = queries if key_length is None else validated_int("key_length", key_length)
-    widest = keys if window is None else validated_int("window", window, minimum=1)
+    keys = query_length if key_length is None else key_length
+    widest = keys if window is None else window
     rule = validated_choice("local", local, LOCAL)
     if validated_choice("pairs", pairs, PAIRS) == "full":
-        return queries * keys
-    if keys < queries or (rule == "both sides" and keys > queries):
-        least = "at least" if keys < queries else "equal to"
-        raise ValueError(f"key_length must be {least} query_length ({queries}) for causal pairs, got {keys}")
+        return query_length * keys
+    if keys < query_length or (rule == "both sides" and keys > query_length):
+        least = "at least" if keys < query_length else "equal to"
+        raise ValueError(f"key_length must be {least} query_length ({query_length}) for causal pairs, got {keys}")
 
     def seen(positions: int) -> int:  # by the queries of the first `positions`
         if rule == "chunked":
@@ -122,16 +122,17 @@ def attention_pairs(
         whole = min(positions, widest)
         return positions * whole - whole * (whole - 1) // 2
 
-    return 2 * seen(keys) - keys if rule == "both sides" else seen(keys) - seen(keys - queries)
+    return 2 * seen(keys) - keys if rule == "both sides" else seen(keys) - seen(keys - query_length)
 
 
+@checked(attention=instance_of(Attention))
 def attention_flops(attention: Attention) -> int:
-    """FLOPs of the forward pass: 2·batch·heads·pairs·(head_dim + value_dim), so usually 4·B·H·S²·d.
+    """FLOPs of the forward pass: 2·batch·heads·pairs·(head_dim + value_dim), usually 4·B·H·S²·d.
 
-    Two products per pair of query and key: the score q·k and the weighted value p·v. "full" pairs are what a kernel
-    that masks afterwards computes, and what most MFU figures assume even for causal models; "causal" the S·(S + 1)/2
-    that are needed. Sharing keys and values among heads saves bytes and the projections, nothing here. Ignored: scale,
-    mask and softmax, about 5 per pair, 5/(4·d): 1 % at d = 128.
+    Each pair of query and key takes two products: the score q·k and the weighted value p·v. A kernel that masks
+    afterwards computes the "full" pairs, and most MFU figures assume them even for causal models; "causal" counts the
+    S·(S + 1)/2 that are needed. Sharing keys and values among heads saves bytes and projections, no FLOPs here.
+    Ignored: scale, mask and softmax, about 5 per pair, 5/(4·d): 1 % at d = 128.
     Source: Chowdhery et al., PaLM (2022), appendix B, arXiv:2204.02311: 12·L·H·Q·T per token with the backward pass.
 
     >>> attention_flops(Attention(2, 12, 1024, 64))
@@ -139,14 +140,15 @@ def attention_flops(attention: Attention) -> int:
     >>> attention_flops(Attention(2, 12, 1024, 64, pairs="causal")) / attention_flops(Attention(2, 12, 1024, 64))
     0.50048828125
     """
-    return validated_instance("attention", attention, Attention).product_flops("forward")
+    return attention.product_flops("forward")
 
 
+@checked(attention=instance_of(Attention))
 def attention_backward_flops(attention: Attention, convention: str = "math") -> int:
     """FLOPs of the gradients of q, k and v: four products, twice the forward ("math"), or five ("flash").
 
-    dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and computes s = q·kᵀ once
-    more: 2.5 times the forward. That fifth product is recomputation: it counts for HFU, not for MFU.
+    dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and repeats s = q·kᵀ: 2.5
+    times the forward. That fifth product is recomputation: it counts for HFU, not for MFU.
     Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads − kv_heads)·keys·d each.
     Source: Dao, FlashAttention-2 (2023), section 4.1, arXiv:2307.08691: backward 2.5 times the forward.
 
@@ -154,14 +156,14 @@ def attention_backward_flops(attention: Attention, convention: str = "math") -> 
     >>> [attention_backward_flops(attention, name) / attention_flops(attention) for name in ("math", "flash")]
     [2.0, 2.5]
     """
-    part = validated_choice("convention", convention, CONVENTIONS)
-    return validated_instance("attention", attention, Attention).product_flops(part)
+    return attention.product_flops(validated_choice("convention", convention, CONVENTIONS))
 
 
+@checked(recomputed=validated_bool)
 def attention_step(attention: Attention, convention: str = "math", *, recomputed: bool = False) -> StepFlops:
-    """FLOPs of attention in a training step: the scores that "flash" computes again stand under recomputation.
+    """FLOPs of attention in a training step; scores that "flash" repeats count as recomputation.
 
-    `recomputed` adds a whole forward there (activation checkpointing).
+    `recomputed` adds a whole forward to it (activation checkpointing).
 
     >>> step = attention_step(Attention(2, 12, 1024, 64), "flash")
     >>> step.backward / step.forward, step.recomputation / step.forward
@@ -169,4 +171,4 @@ def attention_step(attention: Attention, convention: str = "math", *, recomputed
     """
     forward, math = attention_flops(attention), attention_backward_flops(attention)
     again = attention_backward_flops(attention, convention) - math
-    return StepFlops(forward, math, again + validated_bool("recomputed", recomputed) * RECOMPUTED_PRODUCTS * forward)
+    return StepFlops(forward, math, again + recomputed * RECOMPUTED_PRODUCTS * forward)

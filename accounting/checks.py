@@ -1,6 +1,6 @@
 """Argument checks shared by the formulas: each error names the argument, its value and what is valid.
 
-Each returns the value in plain Python, which is what to compute with: an int32 of numpy overflows in silence.
+Each check returns the value in plain Python, to compute with: an int32 of numpy overflows silently.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import partial, wraps
+from functools import wraps
 from numbers import Real
 from operator import index
-from types import FunctionType
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Check = Callable[[str, Any], object]
 
 
 def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
-    """`value` as an int if it is an integer of at least `minimum`, of any type: 70e9 is one; a bool is none.
+    """`value` as an int if it is a whole number of any type (70e9 is) of at least `minimum`; a bool is refused.
 
     >>> validated_int("parameters", 70e9)
     70000000000
@@ -43,14 +43,13 @@ def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
     return number
 
 
-def validated_product(**sizes: object) -> int:
-    """The product of sizes, each of them a `validated_int` under its own name.
+def at_least_one(name: str, value: object) -> int:
+    """`value` as an int if it is a whole number of at least 1.
 
-    >>> validated_product(m=2, k=0.5)
-    Traceback (most recent call last):
-    TypeError: k must be an integer, got 0.5 of type float
+    >>> at_least_one("devices", 8.0)
+    8
     """
-    return math.prod(validated_int(name, size) for name, size in sizes.items())
+    return validated_int(name, value, minimum=1)
 
 
 def validated_ints(name: str, values: Iterable[object], minimum: int = 0) -> tuple[int, ...]:
@@ -61,14 +60,12 @@ def validated_ints(name: str, values: Iterable[object], minimum: int = 0) -> tup
     ValueError: shape[1] must be at least 0, got -1
     """
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
-        raise TypeError(f"{name} must be a sequence of integers, got {values!r} of type {type(values).__name__}")
+        raise TypeError(f"{name} must be a sequence of integers, {_got(values)}")
     return tuple(validated_int(f"{name}[{position}]", value, minimum) for position, value in enumerate(values))
 
 
 def validate_fields(instance: object, *names: str, minimum: int = 0, flags: Iterable[str] = ()) -> None:
-    """Replaces these fields of a frozen dataclass, in its __post_init__, by what `validated_int` makes of them.
-
-    `flags` are fields that `validated_bool` checks.
+    """Checks these fields of a frozen dataclass, in its __post_init__, as integers, and `flags` as bools.
 
     >>> from types import SimpleNamespace
     >>> shape = SimpleNamespace(rows=3.0, tied=True)
@@ -83,7 +80,7 @@ def validate_fields(instance: object, *names: str, minimum: int = 0, flags: Iter
 
 
 def validated_bool(name: str, value: object) -> bool:
-    """`value` as a bool if it is one, numpy's too; a string or a number is none: "no" would be true.
+    """`value` as a bool if it is one, Python's or numpy's: the string "no" would count as true.
 
     >>> validated_bool("gated", "no")
     Traceback (most recent call last):
@@ -95,7 +92,7 @@ def validated_bool(name: str, value: object) -> bool:
 
 
 def validated_instance(name: str, value: object, kind: type[T]) -> T:
-    """`value` if it is a `kind`, before an attribute is asked of it that it lacks.
+    """`value` if it is a `kind`.
 
     >>> validated_instance("equation", 5, str)
     Traceback (most recent call last):
@@ -107,8 +104,30 @@ def validated_instance(name: str, value: object, kind: type[T]) -> T:
     return value
 
 
+def instance_of(kind: type) -> Check:
+    """`validated_instance` of `kind`, in the form that `checked` takes.
+
+    >>> instance_of(str)("equation", "ij->ji")
+    'ij->ji'
+    """
+    return lambda name, value: validated_instance(name, value, kind)
+
+
+def validated_positive(name: str, value: object, *, or_zero: bool = False) -> float:
+    """`value` as a float if it is a finite number above zero (a rate, a time, a price), or zero if that is valid.
+
+    >>> validated_positive("peak", 0)
+    Traceback (most recent call last):
+    ValueError: peak must be a finite number above 0, got 0
+    """
+    number = validated_real(name, value)
+    if not (math.isfinite(number) and (number > 0 or (or_zero and number == 0))):
+        raise ValueError(f"{name} must be a finite number {'of at least' if or_zero else 'above'} 0, got {value!r}")
+    return number
+
+
 def validated_real(name: str, value: object) -> float:
-    """`value` as a float if it is a real number, of any type.
+    """`value` as a float if it is a real number of any type.
 
     >>> validated_real("value", "1")
     Traceback (most recent call last):
@@ -122,21 +141,8 @@ def validated_real(name: str, value: object) -> float:
         raise ValueError(f"{name} must be at most 1.8e308, got {value!r}") from None
 
 
-def validated_positive(name: str, value: object, *, or_zero: bool = False) -> float:
-    """`value` as a float if it is a finite number above zero (a rate, a time, a price), or zero where that is valid.
-
-    >>> validated_positive("peak", 0)
-    Traceback (most recent call last):
-    ValueError: peak must be a finite number above 0, got 0
-    """
-    number = validated_real(name, value)
-    if not (math.isfinite(number) and (number > 0 or (or_zero and number == 0))):
-        raise ValueError(f"{name} must be a finite number {'of at least' if or_zero else 'above'} 0, got {value!r}")
-    return number
-
-
 def validated_choice(name: str, value: T, valid: Iterable[T]) -> T:
-    """The one of `valid` that equals `value`; otherwise an error that lists them and names the nearest one.
+    """The element of `valid` that equals `value`; otherwise an error that lists them and suggests the nearest.
 
     >>> validated_choice("norm", "layer_norm", ["layernorm", "rmsnorm"])
     Traceback (most recent call last):
@@ -144,7 +150,7 @@ def validated_choice(name: str, value: T, valid: Iterable[T]) -> T:
     """
     options = list(valid)
     for option in options:
-        # True is not meant where 1 is valid; and an array, compared with anything, is neither true nor false.
+        # True is refused where 1 is valid. Comparing an array gives neither true nor false.
         with suppress(TypeError, ValueError, RuntimeError):
             if value == option and _is_bool(value) == _is_bool(option):
                 return option
@@ -154,65 +160,49 @@ def validated_choice(name: str, value: T, valid: Iterable[T]) -> T:
 
 
 def validated_model(name: str, value: T) -> T:
-    """`value` if it has the three lists that make a model, see `accounting.models.Model`.
+    """`value` if it has the three lists of an `accounting.models.Model`.
 
     >>> validated_model("model", 5)
     Traceback (most recent call last):
     TypeError: model must have linear_maps, attentions and other_parameters, got 5 of type int
     """
     lists = ("linear_maps", "attentions", "other_parameters")
-    if not all(hasattr(type(value), each) or hasattr(value, each) for each in lists):  # a property is not computed
+    if not all(hasattr(type(value), each) or hasattr(value, each) for each in lists):  # computes no property
         raise TypeError(f"{name} must have {', '.join(lists[:2])} and {lists[2]}, {_got(value)}")
     return value
 
 
-def _validated_kind(kind: str, name: str, value: object) -> object:
-    """`validated_instance` of a class that is known by its name alone: the checks import none of the formulas."""
-    if kind not in {each.__name__ for each in type(value).__mro__}:
-        raise TypeError(f"{name} must be a {kind}, {_got(value)}")
-    return value
+def checked(*integers: str, **checks: Check) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator that replaces arguments by their checked values; None passes where it is the default.
 
+    `integers` are checked by `validated_int`, other arguments by the check given under their name.
 
-CHECKS: dict[str, Callable[[str, object], object]] = {
-    "int": validated_int,
-    "bool": validated_bool,
-    "str": lambda name, value: validated_instance(name, value, str),
-    "Model": validated_model,
-    **{kind: partial(_validated_kind, kind) for kind in ("DeepLinear", "Transformer", "Parallelism")},
-}
-
-
-def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """The function with each argument as the check of its annotation in `CHECKS` makes it; of "... | None" unless None.
-
-    For functions that compute with many arguments as they are; their module has `from __future__ import annotations`.
-
-    >>> @checked
-    ... def area(width: int, height: int) -> int:
+    >>> @checked("height", width=at_least_one)
+    ... def area(width, height):
     ...     return width * height
     >>> area(3.0, height="5")
     Traceback (most recent call last):
     TypeError: height must be an integer, got '5' of type str
     """
-    signature = inspect.signature(function)
-    kinds = {name: str(each.annotation).removesuffix(" | None") for name, each in signature.parameters.items()}
-    optional = {name for name, each in signature.parameters.items() if str(each.annotation).endswith(" | None")}
-    checks = {name: CHECKS[kind] for name, kind in kinds.items() if kind in CHECKS}
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        bound = signature.bind(*args, **kwargs)
-        for name, value in bound.arguments.items():
-            if name in checks and not (value is None and name in optional):
-                bound.arguments[name] = checks[name](name, value)
-        return function(*bound.args, **bound.kwargs)
+    def decorated(function: Callable[P, T]) -> Callable[P, T]:
+        signature, by_name = inspect.signature(function), dict.fromkeys(integers, validated_int) | checks
 
-    # doctest looks only at functions whose globals are those of the module that it examines.
-    own = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
-    return cast("Callable[P, T]", wraps(function)(own))
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            bound = signature.bind(*args, **kwargs)
+            for name, value in bound.arguments.items():
+                if name in by_name and (value is not None or signature.parameters[name].default is not None):
+                    bound.arguments[name] = by_name[name](name, value)
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return decorated
 
 
 def _got(value: object) -> str:
-    """What an error says of a value: its text, cut where that is longer than a few lines, and its type."""
+    """The value's text, cut after 300 characters, and its type."""
     text = repr(value)
     return f"got {text if len(text) <= 300 else f'{text[:300]} ...'} of type {type(value).__name__}"
 

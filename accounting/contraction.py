@@ -1,4 +1,4 @@
-"""Einsum equations: the indices of each operand, the steps of a contraction order, and the cheapest order."""
+"""Einsum equations: the indices of each operand, the steps of an order, the cheapest order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEST_ORDER_OPERANDS = 12  # the search visits about 3**operands / 2 splits: 265,
 
 @dataclass(frozen=True)
 class Step:
-    """One pairwise contraction: the operands at `positions` multiplied over `left | right`, summed down to `result`.
+    """One pairwise contraction: multiplies the operands at `positions` over `left | right`, sums down to `result`.
 
     >>> [step] = parsed("ij,jk->ik", [(2, 3), (3, 4)]).steps("best")
     >>> sorted(step.result), step.size, step.flops
@@ -31,15 +31,15 @@ class Step:
     left: Indices
     right: Indices
     result: Indices
-    additions: int  # of summing, before, the indices that occur in one side alone and are not needed later
-    size: int  # of left | right, the combinations that are multiplied
+    additions: int  # first, of summing the indices that one side alone has and nothing later needs
+    size: int  # of left | right: the combinations that are multiplied
 
     @property
     def flops(self) -> int:
         return self.additions + self.product_flops(self.result)
 
     def product_flops(self, result: Indices) -> int:
-        """One multiplication a combination, and an addition unless every combination is an element of the result."""
+        """One multiplication per combination, and one addition unless each combination is an element of the result."""
         return self.size * (2 if (self.left | self.right) - result else 1)
 
 
@@ -47,8 +47,8 @@ class Step:
 class Contraction:
     """A parsed einsum: an index set per operand, the output's, and the size of each index.
 
-    A repeated index in an operand (its diagonal) occurs once here. An index along which an operand is stretched from 1
-    is no index of that operand: broadcasting repeats the multiplication, not the sum.
+    An operand's repeated index (its diagonal) occurs once. An index along which an operand stretches from 1 is not its
+    index: broadcasting repeats the multiplication, not the sum.
 
     >>> parsed("bij,bjk->bik", [(8, 2, 3), (1, 3, 4)]).best_pairs()
     [(0, 1)]
@@ -62,13 +62,13 @@ class Contraction:
         return prod(self.sizes[index] for index in indices)
 
     def step(self, a: Indices, b: Indices, later: Indices, positions: Pair = (0, 1)) -> Step:
-        """`a` times `b`, where `later` are the indices of the output and of the operands still to come."""
+        """`a` times `b`; `later` are the indices of the output and of the remaining operands."""
         left, right = a & (b | later), b & (a | later)
         additions = sum(self.size(side) for side, rest in ((a, left), (b, right)) if side != rest)
         return Step(positions, left, right, (left | right) & later, additions, self.size(left | right))
 
     def steps(self, order: Order) -> list[Step]:
-        """The pairwise contractions of `order`: "best", "left", or pairs as numpy.einsum_path has them."""
+        """The pairwise contractions in `order`: "best", "left", or pairs as in numpy.einsum_path."""
         steps: list[Step] = []
         operands = list(self.operands)
         for i, j in self.pairs(order):
@@ -98,19 +98,19 @@ class Contraction:
         if number > BEST_ORDER_OPERANDS:
             limit = f"the best order is searched for at most {BEST_ORDER_OPERANDS} operands"
             raise ValueError(f"{limit}, got {number}; give an order, or 'left'")
-        # A subset of the operands is the set bits of an integer. What its contraction keeps does not depend on how it
-        # was reached, so neither does the cost of going on from it: dynamic programming is exact.
+        # The set bits of an integer are a subset of the operands. The indices that its contraction keeps do not depend
+        # on the order inside it, so dynamic programming is exact.
         everything = (1 << number) - 1
         kept = [self._kept(subset) for subset in range(everything + 1)]
         cost = {1 << position: 0 for position in range(number)}
         split: dict[int, int] = {}
-        for subset in range(1, everything + 1):  # each after all its own subsets, which are smaller numbers
+        for subset in range(1, everything + 1):  # all its subsets are smaller numbers, and come before it
             if subset in cost:
                 continue
             part = (subset - 1) & subset
             while part:
                 rest = subset ^ part
-                if part < rest:  # each split once
+                if part < rest:  # visit each split once
                     flops = cost[part] + cost[rest] + self.step(kept[part], kept[rest], kept[subset]).flops
                     if flops < cost.get(subset, flops + 1):
                         cost[subset], split[subset] = flops, part
@@ -118,14 +118,14 @@ class Contraction:
         return _positions(everything, split, number)
 
     def _kept(self, subset: int) -> Indices:
-        """The indices left when the operands in `subset` are contracted; one operand alone is as it came."""
+        """The indices left after contracting the operands in `subset`; a single operand keeps its own."""
         inside = [operand for position, operand in enumerate(self.operands) if subset >> position & 1]
         outside = [operand for position, operand in enumerate(self.operands) if not subset >> position & 1]
         return inside[0] if len(inside) == 1 else frozenset().union(*inside) & self.output.union(*outside)
 
 
 def merged(items: list[T], positions: Pair, result: T) -> list[T]:
-    """`items` without the two at `positions`, and `result` appended.
+    """`items` without those at `positions`, and `result` appended.
 
     >>> merged(["a", "b", "c"], (0, 2), "ac")
     ['b', 'ac']
@@ -154,10 +154,7 @@ def _positions(everything: int, split: dict[int, int], number: int) -> list[Pair
 
 
 def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
-    """The contraction of torch.einsum's `equation` over operands of these shapes.
-
-    Raises TypeError for a size that is not an integer; ValueError for a malformed equation, an unknown letter, another
-    number of shapes or dimensions than the equation has, and sizes of one index that differ where neither is 1.
+    """The contraction of torch.einsum's `equation` over operands of these shapes; raises as `einsum_flops` does.
 
     >>> parsed("...i,i->...", [(2, 3, 4), (4,)]).sizes
     {'.2': 2, '.1': 3, 'i': 4}
@@ -176,7 +173,7 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
             sizes[label] = size if known == 1 else known
     stretched = [frozenset(label for label, size in operand if size == sizes[label]) for operand in labelled]
     ellipsis = [label for label in sizes if label.startswith(".")]
-    if output is None:  # torch and numpy: the dimensions of the ellipsis, then every letter that occurs once
+    if output is None:  # as in torch and numpy: the ellipsis, then every letter that occurs once
         written = "".join(terms)
         kept = [label for label in sizes if not label.startswith(".") and written.count(label) == 1]
         return Contraction(tuple(stretched), frozenset(ellipsis + kept), sizes)
@@ -190,7 +187,7 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
 
 
 def _sides(equation: str) -> tuple[list[str], str | None]:
-    """The terms of the operands, and the output's (None where there is no arrow)."""
+    """The terms of the operands, and the output's (None without an arrow)."""
     left, arrow, right = validated_instance("equation", equation, str).replace(" ", "").partition("->")
     terms = left.split(",")
     for term in [*terms, right]:
@@ -201,7 +198,7 @@ def _sides(equation: str) -> tuple[list[str], str | None]:
 
 
 def _labels(equation: str, term: str, position: int, shape: Sequence[int]) -> list[tuple[str, int]]:
-    """(index, size) of each dimension; the dimensions of an ellipsis are '.1', '.2', ... counted from its right."""
+    """(index, size) per dimension; those of an ellipsis are '.1', '.2', ... counted from its right."""
     sizes = validated_ints(f"shapes[{position}]", shape)
     before, ellipsis, after = term.partition("...")
     width = len(sizes) - len(before) - len(after)

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from math import prod
 
-from accounting.checks import validate_fields, validated_bool, validated_instance, validated_int, validated_ints
+from accounting.checks import checked, instance_of, validate_fields, validated_bool, validated_int, validated_ints
 from accounting.flops import INPUT_GRADIENT_PRODUCTS, MULTIPLY_ADD_FLOPS, WEIGHT_GRADIENT_PRODUCTS
 
 Shape = Sequence[int]
@@ -15,10 +15,10 @@ Shape = Sequence[int]
 
 @dataclass(frozen=True)
 class Convolution:
-    """The shape of a convolution, as torch.nn.Conv1d, 2d and 3d have it.
+    """The shape of a convolution, with the arguments of torch.nn.Conv1d, 2d and 3d.
 
-    `input_size` has as many dimensions as the convolution; the sizes after it are one number or one per dimension.
-    Raises ValueError for sizes that fit no output, or channels that groups do not divide.
+    `input_size` has one entry per dimension; the sizes after it are one number or one per dimension.
+    Raises ValueError if no output fits, or if `groups` does not divide the channels.
     Source: torch.nn.Conv2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv2d.html
 
     >>> Convolution(1, 3, 8, (32, 32), (3, 3), stride=2, padding=1).output_size
@@ -51,7 +51,7 @@ class Convolution:
 
     @cached_property
     def output_size(self) -> tuple[int, ...]:
-        """Output positions along each dimension: ⌊(size + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1."""
+        """Positions per dimension: ⌊(size + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1."""
         names = ("input_size", "kernel_size", "stride", "padding", "dilation")
         return tuple(
             (size + 2 * margin - gap * (width - 1) - 1) // step + 1
@@ -65,36 +65,35 @@ class Convolution:
 
     @property
     def product_flops(self) -> int:
-        """FLOPs of the inner products: each output sums over its group's input channels and the kernel's elements."""
-        terms = self.in_channels // self.groups * prod(self.kernel_size)
-        return MULTIPLY_ADD_FLOPS * self.outputs * terms
+        """FLOPs without bias: each output sums over its group's input channels and the kernel's elements."""
+        return MULTIPLY_ADD_FLOPS * self.outputs * (self.in_channels // self.groups) * prod(self.kernel_size)
 
 
+@checked(convolution=instance_of(Convolution))
 def convolution_flops(convolution: Convolution) -> int:
     """FLOPs of a convolution: 2·batch·out_channels·(output positions)·(in_channels/groups)·(kernel elements).
 
-    Every weight is used once per output position, so 2·(parameters)·(positions), not 2·(parameters); a bias adds once
-    per output. Products with padding are counted, as they are by torch; kernels by FFT or Winograd need fewer.
+    Each weight is used once per output position: 2·(parameters)·(positions), not 2·(parameters). A bias adds one FLOP
+    per output. Products with padding are counted, as torch does; FFT and Winograd kernels need fewer.
 
     >>> convolution_flops(Convolution(1, 1, 1, (16, 16), (1, 1)))
     512
     """
-    validated_instance("convolution", convolution, Convolution)
     return convolution.product_flops + convolution.bias * convolution.outputs
 
 
+@checked(convolution=instance_of(Convolution), input_gradient=validated_bool)
 def convolution_backward_flops(convolution: Convolution, *, input_gradient: bool = True) -> int:
-    """FLOPs of a convolution's gradients: the forward once for the weight, once more for the input where needed.
+    """FLOPs of a convolution's gradients: one forward for the weight, and one for the input if it needs a gradient.
 
     Each multiply-add y += x·w of the forward has one dw += x·dy and one dx += w·dy, grouped or not. (torch's
-    FlopCounterMode counts the gradients of a grouped convolution too high: pytorch issue 183405.)
+    FlopCounterMode counts gradients of grouped convolutions too high: pytorch issue 183405.)
 
     >>> grouped = Convolution(1, 4, 4, (8,), (3,), groups=2)
     >>> convolution_backward_flops(grouped), convolution_flops(grouped)
     (576, 288)
     """
-    products = WEIGHT_GRADIENT_PRODUCTS + validated_bool("input_gradient", input_gradient) * INPUT_GRADIENT_PRODUCTS
-    validated_instance("convolution", convolution, Convolution)
+    products = WEIGHT_GRADIENT_PRODUCTS + input_gradient * INPUT_GRADIENT_PRODUCTS
     return products * convolution.product_flops + convolution.bias * convolution.outputs
 
 

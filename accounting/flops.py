@@ -1,9 +1,9 @@
 """FLOPs of the operations a network is made of: forward, backward and recomputed.
 
-One FLOP is one floating-point multiplication or addition (or comparison, exponential, ...: an elementary operation).
-Every accumulation is counted as starting from zero, so a sum of k terms is k additions, where k − 1 would do: that
-overstates a product by 1/(2k). Moving, reshaping, transposing and broadcasting cost bytes, no FLOPs.
-Every function raises ValueError for a negative size, and TypeError for one that is no integer.
+One FLOP is one floating-point multiplication, addition or other elementary operation (comparison, exponential).
+Every sum starts from zero, so k terms cost k additions where k − 1 suffice; that overstates a product by 1/(2k).
+Moving, reshaping, transposing and broadcasting cost bytes, not FLOPs.
+Every function raises ValueError for a negative size, TypeError for one that is not an integer.
 """
 
 from __future__ import annotations
@@ -13,33 +13,26 @@ from dataclasses import astuple, dataclass
 from math import prod
 
 from accounting import contraction
-from accounting.checks import (
-    validate_fields,
-    validated_bool,
-    validated_choice,
-    validated_int,
-    validated_ints,
-    validated_product,
-)
+from accounting.checks import checked, validate_fields, validated_bool, validated_choice, validated_int, validated_ints
 from accounting.contraction import Order
 from accounting.layout import broadcast_shape
 
 Shape = Sequence[int]
 
-MULTIPLY_ADD_FLOPS = 2  # one multiplication, one addition; a fused multiply-add does both and counts as 2
+MULTIPLY_ADD_FLOPS = 2  # one multiplication and one addition; a fused multiply-add does both
 
-# Of a product y = x·w, in units of the forward's own cost. 2·(1 + 1 + 1) is the 6 of 6ND.
+# Products of a layer y = x·w, in units of its forward cost. 2·(1 + 1 + 1) is the 6 of 6ND.
 FORWARD_PRODUCTS = 1
 WEIGHT_GRADIENT_PRODUCTS = 1  # dw = xᵀ·dy
 INPUT_GRADIENT_PRODUCTS = 1  # dx = dy·wᵀ; not for a first layer whose input needs no gradient
-RECOMPUTED_PRODUCTS = 1  # the forward once more, where its result was not kept for the backward pass
+RECOMPUTED_PRODUCTS = 1  # the forward again, if its result was not kept for the backward pass
 
 
 @dataclass(frozen=True)
 class StepFlops:
-    """FLOPs of one training step by purpose; several layers or steps add up with `+`, `sum` and `*`.
+    """FLOPs of one training step by purpose; layers and steps add up with `+`, `sum` and `*`.
 
-    Kept apart because utilisation is: MFU counts `model`, what the mathematics needs; HFU counts `hardware`, what ran.
+    MFU counts `model`, the FLOPs that the mathematics needs; HFU counts `hardware`, the FLOPs that ran.
 
     >>> linear_step(32, 128, 64, recomputed=True).hardware // linear_flops(32, 128, 64)
     4
@@ -61,7 +54,7 @@ class StepFlops:
 
     @property
     def hardware(self) -> int:
-        """Forward, backward, and what the backward pass computed a second time."""
+        """Forward, backward and recomputation."""
         return self.model + self.recomputation
 
     def __add__(self, other: StepFlops) -> StepFlops:
@@ -70,7 +63,7 @@ class StepFlops:
         return StepFlops(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def __radd__(self, other: object) -> StepFlops:
-        return self if other == 0 else NotImplemented  # where sum() starts
+        return self if other == 0 else NotImplemented  # sum() starts from 0
 
     def __mul__(self, times: int) -> StepFlops:
         n = validated_int("times", times)
@@ -82,42 +75,43 @@ class StepFlops:
 # Matrix products
 
 
+@checked("m", "k", "n", "batch")
 def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     """FLOPs of `batch` products of (m, k) by (k, n): 2·batch·m·k·n.
 
-    Each of the m·n outputs sums k products into an accumulator: k multiplications and k additions.
-    Ignored: the first addition could be a copy, so the strict minimum is m·n·(2k − 1); and algorithms of the Strassen
-    family need fewer multiplications.
+    Each of the m·n outputs takes k multiplications and k additions.
+    Ignored: the first addition could be a copy, so the strict minimum is m·n·(2k − 1). Strassen-like algorithms need
+    fewer multiplications.
     Source: Golub and Van Loan, Matrix Computations, 4th ed., section 1.1.
 
     >>> matmul_flops(1024, 512, 256)
     268435456
     """
-    return MULTIPLY_ADD_FLOPS * validated_product(m=m, k=k, n=n, batch=batch)
+    return MULTIPLY_ADD_FLOPS * m * k * n * batch
 
 
+@checked(a_gradient=validated_bool, b_gradient=validated_bool)
 def matmul_backward_flops(
     m: int, k: int, n: int, batch: int = 1, *, a_gradient: bool = True, b_gradient: bool = True
 ) -> int:
     """FLOPs of the gradients of y = a·b, (m, k) by (k, n): 2·batch·m·k·n for each operand that needs one.
 
-    da = dy·bᵀ is (m, n) by (n, k) and db = aᵀ·dy is (k, m) by (m, n): the same three sizes as the forward product.
-    Exact where neither operand was broadcast over the batch; one that was has its gradients summed, an addition per
-    element and batch element.
+    da = dy·bᵀ is (m, n) by (n, k) and db = aᵀ·dy is (k, m) by (m, n): the forward's three sizes.
+    Exact if neither operand was broadcast over the batch. Summing a broadcast operand's gradients adds one addition
+    per element and batch element.
 
     >>> matmul_backward_flops(2, 3, 4), matmul_backward_flops(2, 3, 4, a_gradient=False)
     (96, 48)
     """
-    gradients = validated_bool("a_gradient", a_gradient) + validated_bool("b_gradient", b_gradient)
-    return gradients * matmul_flops(m, k, n, batch)
+    return (a_gradient + b_gradient) * matmul_flops(m, k, n, batch)
 
 
 def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     """FLOPs of `a @ b` by the rules of torch.matmul: 2·(broadcast batch)·m·k·n.
 
-    The last two dimensions are multiplied, all before them broadcast. A one-dimensional `a` is a row (m = 1), a
-    one-dimensional `b` a column (n = 1). An operand shared by the batch is read once, but multiplied every time.
-    Raises ValueError for a scalar, for inner sizes that differ, for batch dimensions that do not broadcast.
+    The last two dimensions are multiplied, those before are broadcast. A one-dimensional `a` is a row (m = 1), a
+    one-dimensional `b` a column (n = 1). An operand that the batch shares is read once but multiplied every time.
+    Raises ValueError for a scalar, inner sizes that differ, batch dimensions that do not broadcast.
     Source: torch.matmul, https://docs.pytorch.org/docs/stable/generated/torch.matmul.html
 
     >>> broadcast_matmul_flops((4, 8, 16, 32), (32, 2)), broadcast_matmul_flops((4, 8, 16, 32), (4, 8, 32, 64))
@@ -142,25 +136,22 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
 def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
     """FLOPs of an einsum contracted pair by pair: for each pair 2·(product of the sizes of all their indices).
 
-    A step multiplies once per combination of its indices and, where an index is summed, adds once; where none is (an
-    outer or an elementwise product) it only multiplies. An index that occurs in one of the two and is not needed later
-    is summed out first: one addition per element of that operand. That is what torch.einsum dispatches (of which
-    torch's FlopCounterMode sees the products alone).
+    A step multiplies once per combination of its indices, and adds once if it sums an index; outer and elementwise
+    products only multiply. An index that one operand alone has and nothing later needs is summed first: one addition
+    per element. This is what torch.einsum dispatches (torch's FlopCounterMode counts only the products).
 
     `equation` is torch's: letters, commas, `->`, `...`; a repeated letter takes the diagonal, a size of 1 stretches.
     `order` is "best" (the cheapest), "left" (left to right, as torch without opt_einsum), or pairs of positions as in
     numpy.einsum_path: each pair leaves the list of operands, its result is appended.
-    Raises ValueError for a malformed equation, another number of shapes, inconsistent sizes, an impossible order.
+    Raises ValueError for a malformed equation, a wrong number of shapes, inconsistent sizes, an impossible order.
     Source: torch.einsum, https://docs.pytorch.org/docs/stable/generated/torch.einsum.html
 
-    >>> einsum_flops("bsd,dk->bsk", (4, 16, 8), (8, 2)) == matmul_flops(4 * 16, 8, 2)
-    True
     >>> chain = "ij,jk,kl->il", (2, 100), (100, 3), (3, 50)
     >>> einsum_flops(*chain), einsum_flops(*chain, order=[(1, 2), (0, 1)])
     (1800, 50000)
     """
     einsum = contraction.parsed(equation, shapes)
-    if len(einsum.operands) == 1:  # nothing to multiply: at most a sum
+    if len(einsum.operands) == 1:  # nothing to multiply, at most a sum
         return einsum.size(einsum.operands[0]) if einsum.operands[0] - einsum.output else 0
     return sum(step.flops for step in einsum.steps(order))
 
@@ -168,16 +159,14 @@ def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
 def einsum_backward_flops(
     equation: str, *shapes: Shape, order: Order = "best", gradients: Collection[int] | None = None
 ) -> int:
-    """FLOPs of the gradients of an einsum, for the operands at the positions `gradients` (None: for all).
+    """FLOPs of an einsum's gradients for the operands at the positions `gradients` (None: all).
 
-    Each step c = a·b gives da = dc·b and db = a·dc over the same indices, so a contraction costs its forward once more
-    for each side that leads to a wanted gradient. The gradient of a sum over a lone index is a broadcast: no FLOPs.
-    `order` is the forward's. Raises ValueError for a position that no operand has; the rest as in `einsum_flops`.
+    Each step c = a·b gives da = dc·b and db = a·dc over the same indices: one more forward for each side that leads to
+    a wanted gradient. The gradient of a sum over one operand's own index is a broadcast: no FLOPs.
+    `order` is the forward's. Raises ValueError for a position without an operand; otherwise as `einsum_flops`.
 
     >>> einsum_backward_flops("ij,jk->ik", (2, 3), (3, 4)), einsum_flops("ij,jk->ik", (2, 3), (3, 4))
     (96, 48)
-    >>> einsum_backward_flops("ij,jk->ik", (2, 3), (3, 4), gradients=[1])
-    48
     """
     einsum = contraction.parsed(equation, shapes)
     positions = range(len(einsum.operands))
@@ -194,8 +183,8 @@ def einsum_backward_flops(
 def einsum_order(equation: str, *shapes: Shape) -> list[tuple[int, int]]:
     """The cheapest order in which to contract an einsum, in the form that `order` of `einsum_flops` takes.
 
-    Exact: dynamic programming over all subsets of the operands, with the FLOPs of `einsum_flops` as the cost.
-    Raises ValueError for more than 12 operands: the search triples with each.
+    Exact: dynamic programming over all subsets of operands, with `einsum_flops` as the cost.
+    Raises ValueError for more than 12 operands: each further one triples the search.
     Source: Pfeifer et al., Faster Identification of Optimal Contraction Sequences (2014), arXiv:1304.6112.
 
     >>> einsum_order("ij,jk,kl->il", (2, 100), (100, 3), (3, 50))
@@ -207,37 +196,38 @@ def einsum_order(equation: str, *shapes: Shape) -> list[tuple[int, int]]:
 # Layers
 
 
+@checked("batch", "in_features", "out_features", bias=validated_bool)
 def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = False) -> int:
     """FLOPs of a linear layer: 2·batch·in·out, and batch·out additions of a bias.
 
-    `batch` is the number of rows: sequences times their length. The usual 2·B·D·K leaves the bias out, which
-    understates by 1/(2·in).
+    `batch` counts rows: sequences times their length. The usual 2·B·D·K leaves the bias out: 1/(2·in) too low.
 
     >>> linear_flops(1, 128, 64), linear_flops(32, 128, 64), linear_flops(32, 128, 64, bias=True)
     (16384, 524288, 526336)
     """
-    product = MULTIPLY_ADD_FLOPS * validated_product(batch=batch, in_features=in_features, out_features=out_features)
-    return product + validated_bool("bias", bias) * validated_product(batch=batch, out_features=out_features)
+    return MULTIPLY_ADD_FLOPS * batch * in_features * out_features + bias * batch * out_features
 
 
+@checked(input_gradient=validated_bool)
 def linear_backward_flops(
     batch: int, in_features: int, out_features: int, bias: bool = False, *, input_gradient: bool = True
 ) -> int:
-    """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as much for the input where that is needed.
+    """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as many for the input if it needs one.
 
-    A bias's gradient sums over the batch: batch·out additions. Without the input's gradient (a first layer fed with
-    data) the backward pass costs one forward, not two.
+    A bias's gradient sums over the batch: batch·out additions. A first layer fed with data needs no input gradient:
+    its backward pass costs one forward, not two.
     Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1, arXiv:2001.08361.
 
     >>> linear_backward_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
     (131072, 65536)
     """
-    products = WEIGHT_GRADIENT_PRODUCTS + validated_bool("input_gradient", input_gradient) * INPUT_GRADIENT_PRODUCTS
+    products = WEIGHT_GRADIENT_PRODUCTS + input_gradient * INPUT_GRADIENT_PRODUCTS
     forward = linear_flops(batch, in_features, out_features)
     bias_additions = linear_flops(batch, in_features, out_features, bias) - forward
     return products * forward + bias_additions
 
 
+@checked(recomputed=validated_bool)
 def linear_step(
     batch: int,
     in_features: int,
@@ -247,10 +237,10 @@ def linear_step(
     input_gradient: bool = True,
     recomputed: bool = False,
 ) -> StepFlops:
-    """FLOPs of a linear layer in a training step: 6·batch·in·out, and 2 more where its forward is recomputed.
+    """FLOPs of a linear layer in a training step: 6·batch·in·out, and 2 more if its forward is recomputed.
 
-    Activation checkpointing recomputes whatever lies between two checkpoints; torch's stops early, before a segment's
-    last layer, since nothing needs its output.
+    Activation checkpointing recomputes everything between two checkpoints; torch stops before a segment's last layer,
+    since nothing needs its output.
     Source: Korthikanti et al., Reducing Activation Recomputation (2022), section 6, arXiv:2205.05198: MFU and HFU.
 
     >>> linear_step(32, 128, 64)
@@ -258,29 +248,30 @@ def linear_step(
     """
     forward = linear_flops(batch, in_features, out_features, bias)
     backward = linear_backward_flops(batch, in_features, out_features, bias, input_gradient=input_gradient)
-    return StepFlops(forward, backward, validated_bool("recomputed", recomputed) * RECOMPUTED_PRODUCTS * forward)
+    return StepFlops(forward, backward, recomputed * RECOMPUTED_PRODUCTS * forward)
 
 
+@checked("flops_per_element")
 def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
-    """FLOPs of an elementwise operation on operands of these shapes: one per element of what they broadcast to.
+    """FLOPs of an elementwise operation on operands of these shapes: one per element of the broadcast shape.
 
-    Exact for addition, multiplication, relu. An exponential, an inverse root, GELU cost several instructions each:
-    state how many as `flops_per_element`, or accept that a count says little of the time of such an operation.
+    Exact for addition, multiplication, relu. An exponential, inverse root or GELU takes several instructions: pass
+    `flops_per_element`. The time of such an operation follows its bytes, not its FLOPs.
     Raises ValueError for shapes that do not broadcast.
 
     >>> elementwise_flops((1024, 512), (1024, 512))
     524288
     """
-    return validated_int("flops_per_element", flops_per_element) * prod(broadcast_shape(*shapes))
+    return flops_per_element * prod(broadcast_shape(*shapes))
 
 
+@checked("flops_per_element")
 def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
-    """FLOPs of a sum, product, maximum or norm over any dimensions of `shape`: one per element that goes in.
+    """FLOPs of a sum, product, maximum or norm over any dimensions of `shape`: one per input element.
 
-    Counted from an empty accumulator; starting from the first element saves one per output. A mean divides once more
-    per output.
+    Starting from the first element would save one per output. A mean adds one division per output.
 
     >>> reduction_flops((1024, 512))
     524288
     """
-    return validated_int("flops_per_element", flops_per_element) * prod(validated_ints("shape", shape))
+    return flops_per_element * prod(validated_ints("shape", shape))

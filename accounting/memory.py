@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from accounting.checks import checked, validated_choice, validated_int, validated_ints
+from accounting.checks import checked, validated_bool, validated_choice, validated_int, validated_ints
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.layout import Layout
 from accounting.optimizers import (
@@ -218,7 +218,7 @@ def training_bytes(
     return model_state(parameters, optimizer, recipe, tensors).total + validated_int("activations", activations)
 
 
-@checked
+@checked("activations", "tensors", set_to_none=validated_bool)
 def training_phases(
     parameters: Parameters,
     activations: int = 0,

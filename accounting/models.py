@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from accounting.checks import checked, validated_choice, validated_int, validated_product
+from accounting.checks import checked, validated_bool, validated_choice, validated_int, validated_model
 from accounting.families import (
     GPT2_SMALL,
     GPT2_XL,
@@ -84,7 +84,7 @@ OUTSIDE_LAYERS = ("input", "head")
 # Parameters
 
 
-@checked
+@checked(model=validated_model)
 def parameter_counts(model: Model) -> dict[str, int]:
     """Parameters of `model` by part: of each linear map copies·(in·out + bias), and all that is no linear map.
 
@@ -99,7 +99,7 @@ def parameter_counts(model: Model) -> dict[str, int]:
     return {part: parameters for part, parameters in parts.items() if parameters}
 
 
-@checked
+@checked(model=validated_model)
 def parameter_count(model: Model) -> int:
     """Parameters of `model`, each stored element once: a tied head adds none, idle experts count in full.
 
@@ -109,7 +109,7 @@ def parameter_count(model: Model) -> int:
     return sum(parameter_counts(model).values())
 
 
-@checked
+@checked(model=validated_model, input_embedding=validated_bool)
 def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int:
     """Parameters that one token meets: all but those of the experts it is not sent to.
 
@@ -125,7 +125,7 @@ def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int
     return parameter_count(model) - idle - looked_up
 
 
-@checked
+@checked(model=validated_model)
 def matmul_parameter_count(model: Model) -> int:
     """Weights that one token is multiplied by: each costs exactly 2 FLOPs forward.
 
@@ -139,7 +139,7 @@ def matmul_parameter_count(model: Model) -> int:
     return sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps)
 
 
-@checked
+@checked(model=validated_model)
 def trainable_parameter_count(model: Model) -> int:
     """Parameters that are trained: all that is not frozen. Gradients, optimizer state and master copies are theirs.
 
@@ -149,7 +149,7 @@ def trainable_parameter_count(model: Model) -> int:
     return parameter_count(model) - sum(each.parameters * each.frozen for each in _stored(model))
 
 
-@checked
+@checked(model=validated_model)
 def fine_tuning_state(
     model: Model, optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: Dtype | None = None
 ) -> ModelState:
@@ -169,7 +169,7 @@ def fine_tuning_state(
 # Generation
 
 
-@checked
+@checked("batch", model=validated_model, latents=validated_bool)
 def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> int:
     """Bytes that generation keeps of `batch` sequences of `context` tokens, in all layers.
 
@@ -184,7 +184,7 @@ def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16
     return element_bytes(validated_int("batch", batch) * elements, dtype)
 
 
-@checked
+@checked("batch", model=validated_model, latents=validated_bool)
 def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> Work:
     """FLOPs and bytes of one further token of each of `batch` sequences; its `intensity` is what bounds generation.
 
@@ -208,7 +208,7 @@ def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf
 # FLOPs
 
 
-@checked
+@checked("batch", model=validated_model)
 def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str = "full") -> int:
     """FLOPs of a forward pass: 2·rows·(weights a row meets), and the attention of every layer.
 
@@ -227,7 +227,7 @@ def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str
     return products + sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
 
 
-@checked
+@checked("batch", model=validated_model, input_gradient=validated_bool)
 def backward_flops(
     model: Model,
     batch: int,
@@ -260,7 +260,7 @@ def backward_flops(
     return flops
 
 
-@checked
+@checked("batch", "every", "layers", model=validated_model, early_stop=validated_bool)
 def recompute_flops(
     model: Model,
     batch: int,
@@ -303,7 +303,14 @@ def recompute_flops(
     return again - spared
 
 
-@checked
+@checked(
+    "batch",
+    "checkpoint_every",
+    "checkpoint_layers",
+    model=validated_model,
+    input_gradient=validated_bool,
+    early_stop=validated_bool,
+)
 def step_flops(
     model: Model,
     batch: int,
@@ -391,7 +398,7 @@ def _attention_backward(
 # Rules of thumb
 
 
-@checked
+@checked("parameters", "tokens")
 def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     """FLOPs by rule of thumb: 2ND for the "forward" pass, 4ND for the "backward" pass, 6ND for a "step".
 
@@ -402,10 +409,10 @@ def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     >>> f"{rule_flops('step', 70 * 10**9, 15 * 10**12):.1e}"
     '6.3e+24'
     """
-    return RULES[validated_choice("rule", rule, RULES)] * validated_product(parameters=parameters, tokens=tokens)
+    return RULES[validated_choice("rule", rule, RULES)] * parameters * tokens
 
 
-@checked
+@checked("batch", model=validated_model, input_gradient=validated_bool)
 def rule_errors(
     model: Model, rule: str, batch: int, sequence: Lengths = 1, *, input_gradient: bool = False, pairs: str = "full"
 ) -> dict[str, int]:

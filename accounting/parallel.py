@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from accounting.activations import SCORES, saved_tensors
-from accounting.checks import checked, validate_fields, validated_choice, validated_instance, validated_int
+from accounting.checks import (
+    checked,
+    instance_of,
+    validate_fields,
+    validated_bool,
+    validated_choice,
+    validated_instance,
+    validated_int,
+    validated_model,
+)
 from accounting.formats import Dtype, dtype_name
 from accounting.memory import element_bytes
 from accounting.models import Model, Transformer
@@ -149,7 +158,7 @@ class Parallelism:
         return batch // parts, sequence
 
 
-@checked
+@checked(model=validated_model, split=instance_of(Parallelism))
 def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and of the ends.
 
@@ -176,7 +185,7 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     return layers, experts, first + last if split.pipeline == 1 else max(first, last + tied)
 
 
-@checked
+@checked("batch", "sequence", model=validated_model, split=instance_of(Parallelism))
 def collectives(
     model: Model,
     split: Parallelism,
@@ -253,7 +262,7 @@ def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator
         yield Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1)
 
 
-@checked
+@checked("batch", "sequence", model=instance_of(Transformer), split=instance_of(Parallelism), dropout=validated_bool)
 def device_activation_bytes(
     model: Transformer,
     split: Parallelism,

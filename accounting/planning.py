@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
-from accounting.checks import checked, validated_choice, validated_int, validated_positive
+from accounting.checks import checked, instance_of, validated_choice, validated_int, validated_positive
 from accounting.memory import ModelState, model_state
 from accounting.models import Transformer, rule_flops, step_flops
 from accounting.optimizers import Optimizer, Recipe, recipe_of
@@ -212,7 +212,7 @@ class StepPlan:
         return max([self.compute_s, *self.wire_s.values()])
 
 
-@checked
+@checked("batch", "sequence", "memory_bytes", model=instance_of(Transformer), split=instance_of(Parallelism))
 def step_plan(
     model: Transformer,
     split: Parallelism,
@@ -270,7 +270,7 @@ def _hardware_flops(model: Transformer, batch: int, sequence: int, recompute: st
     return flops + (again if recompute == "selective" else 0)
 
 
-@checked
+@checked("devices", "batch", "sequence", "largest_tensor", model=instance_of(Transformer))
 def fitting_plans(
     model: Transformer, devices: int, batch: int, sequence: int, *, largest_tensor: int = 8, **options: Any
 ) -> list[StepPlan]:

@@ -1,8 +1,8 @@
-"""Roofline: how many FLOPs an operation does per byte it moves, and what that lets a device attain.
+"""Roofline: the FLOPs of an operation per byte it moves, and the FLOP/s that a device can attain with it.
 
-The bytes here are the ideal ones: every operand is read once and every result written once, as if caches were
-unlimited. Real traffic is never below that, so a real intensity is at most the one computed here, and the attainable
-FLOP/s that follow from it are an upper bound.
+Bytes are ideal: each operand is read once and each result written once, as if caches were unlimited. Real traffic is
+never less, so intensities here are upper bounds, and so are the attainable FLOP/s that follow from them.
+"FLOPs and ideal bytes" of each operation come as a `Work`.
 Every function raises ValueError for a negative size, an unknown dtype, and a rate or time that is not above 0.
 """
 
@@ -14,22 +14,21 @@ from math import prod
 
 from accounting.attention import Attention, attention_flops
 from accounting.checks import (
+    at_least_one,
+    checked,
+    instance_of,
     validate_fields,
     validated_bool,
     validated_choice,
-    validated_instance,
-    validated_int,
     validated_ints,
     validated_positive,
-    validated_product,
 )
 from accounting.flops import matmul_flops
 from accounting.formats import Dtype
 from accounting.memory import element_bytes
 
-# Elementary operations per element, an exponential, a root and an error function counted as one each, by formula and by
-# `accounting.counted`. Hardware needs 10 to 20 instructions for those; even so each of these operations stays below the
-# ridge point of every accelerator.
+# Elementary operations per element, by formula and by `accounting.counted`; an exponential, root or error function
+# counts as one. Hardware needs 10 to 20 instructions for those, still below every accelerator's ridge point.
 FLOPS_PER_ELEMENT = {
     "add": 1,
     "multiply": 1,
@@ -50,7 +49,7 @@ LAYER_NORM_FLOPS = 7  # sum, subtract the mean, square, sum, ·1/deviation, ·we
 
 @dataclass(frozen=True)
 class Work:
-    """What an operation costs: FLOPs and bytes moved. Parts done one after the other add up with `+`.
+    """FLOPs and bytes moved of an operation; parts done one after the other add up with `+`.
 
     >>> (Work(flops=8, bytes=4) + Work(flops=0, bytes=4)).intensity
     1.0
@@ -73,44 +72,43 @@ class Work:
         return Work(self.flops + other.flops, self.bytes + other.bytes)
 
 
+@checked("flops", moved_bytes=at_least_one)
 def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
-    """Arithmetic intensity in FLOPs per byte: FLOPs / bytes moved.
+    """Arithmetic intensity in FLOPs per byte moved; compare with `ridge_point`. Raises ValueError for no bytes.
 
-    Says which of the two limits of a device an operation meets first; compare with `ridge_point`.
-    Raises ValueError for no bytes.
     Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 
     >>> arithmetic_intensity(2 * 1024**3, 3 * 2 * 1024**2)
     341.3333333333333
     """
-    return validated_int("flops", flops) / validated_int("moved_bytes", moved_bytes, minimum=1)
+    return flops / moved_bytes
 
 
 # Operations
 
 
+@checked("m", "k", "n", "batch")
 def matmul_work(m: int, k: int, n: int, dtype: Dtype = "bf16", batch: int = 1, result: Dtype | None = None) -> Work:
     """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n): 2·m·k·n against m·k + k·n + m·n elements.
 
-    `result` is the dtype of the product where it is not that of the operands: int32 of int8, bf16 of fp8.
-    Square matrices of size n reach n/3 FLOPs per byte in a 16-bit format: the larger, the more reuse. A product with a
-    skinny side of size B reaches about B, however large the other two are.
-    Ignored: tiles read more than once because caches are finite; the scales of operands below 16 bits.
+    `result` is the product's dtype if it differs from the operands': int32 of int8, bf16 of fp8.
+    Square matrices of size n reach n/3 FLOPs per byte in a 16-bit format. A product with a skinny side of size B
+    reaches about B, however large the other two.
+    Ignored: tiles that finite caches read again; the scales of operands below 16 bits.
 
     >>> matmul_work(1024, 1024, 1024).intensity
     341.3333333333333
     >>> matmul_work(1024, 1024, 1024, "int8", result="int32").bytes / 2**20
     6.0
     """
-    operands = validated_product(batch=batch, m=m, k=k) + validated_product(batch=batch, k=k, n=n)
-    products = validated_product(batch=batch, m=m, n=n)
-    return Work(matmul_flops(m, k, n, batch), element_bytes(operands, dtype) + element_bytes(products, result or dtype))
+    moved = element_bytes(batch * (m * k + k * n), dtype) + element_bytes(batch * m * n, result or dtype)
+    return Work(matmul_flops(m, k, n, batch), moved)
 
 
 def matvec_work(m: int, k: int, dtype: Dtype = "bf16") -> Work:
     """FLOPs and ideal bytes of an (m, k) matrix times a vector: 2·m·k against m·k + k + m elements.
 
-    Every element of the matrix is used for one multiply-add: at most 1 FLOP per byte in a 16-bit format.
+    Each matrix element is used for one multiply-add: at most 1 FLOP per byte in a 16-bit format.
 
     >>> round(matvec_work(4096, 4096).intensity, 3)
     1.0
@@ -118,30 +116,31 @@ def matvec_work(m: int, k: int, dtype: Dtype = "bf16") -> Work:
     return matmul_work(m, k, 1, dtype)
 
 
+@checked("n")
 def dot_work(n: int, dtype: Dtype = "bf16") -> Work:
     """FLOPs and ideal bytes of the dot product of two vectors: 2·n against 2·n + 1 elements.
 
-    Half a FLOP per byte in a 16-bit format. The strict count is 2·n - 1: the first product needs no addition.
+    Half a FLOP per byte in a 16-bit format. The strict count is 2·n − 1: the first product needs no addition.
 
     >>> round(dot_work(4096).intensity, 3)
     0.5
     """
-    return matmul_work(1, validated_int("n", n), 1, dtype)
+    return matmul_work(1, n, 1, dtype)
 
 
+@checked(operands=at_least_one)
 def elementwise_work(shape: Sequence[int], function: str = "relu", dtype: Dtype = "bf16", operands: int = 1) -> Work:
-    """FLOPs and ideal bytes of an elementwise function: FLOPS_PER_ELEMENT of it; each operand read, one result written.
+    """FLOPs and ideal bytes of an elementwise function: its FLOPS_PER_ELEMENT; reads each operand, writes one result.
 
-    One fused kernel is assumed. Written as separate eager operations, a GELU moves each intermediate to memory and back
-    and has several times these bytes. Raises ValueError for an unknown function.
+    Assumes one fused kernel. A GELU of separate eager operations moves each intermediate to memory and back: several
+    times these bytes. Raises ValueError for an unknown function.
 
     >>> elementwise_work((1024,), "relu").intensity, elementwise_work((1024,), "relu", "fp32").intensity
     (0.25, 0.125)
     """
     elements = prod(validated_ints("shape", shape))
     per_element = FLOPS_PER_ELEMENT[validated_choice("function", function, FLOPS_PER_ELEMENT)]
-    moved = (validated_int("operands", operands, minimum=1) + 1) * elements
-    return Work(per_element * elements, element_bytes(moved, dtype))
+    return Work(per_element * elements, element_bytes((operands + 1) * elements, dtype))
 
 
 def softmax_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
@@ -169,12 +168,13 @@ def layer_norm_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
     return Work(LAYER_NORM_FLOPS * prod(sizes), element_bytes(2 * prod(sizes) + 2 * features, dtype))
 
 
+@checked(attention=instance_of(Attention), fused=validated_bool)
 def attention_work(attention: Attention, dtype: Dtype = "bf16", *, fused: bool = True) -> Work:
     """FLOPs and ideal bytes of attention: its two products (`attention_flops`), and the softmax between them.
 
-    Fused, only q, k, v and the output meet memory, and the intensity grows with the sequence. Unfused, the score matrix
-    is written, read, written as probabilities and read again, which bounds the intensity by about head_dim whatever
-    the length. Decoding is `query_length=1`: at most about heads/kv_heads FLOPs per byte in a 16-bit format.
+    Fused, only q, k, v and the output meet memory, and the intensity grows with the sequence. Unfused, scores and
+    probabilities are each written and read: about head_dim FLOPs per byte at any length. Decoding is
+    `query_length=1`: at most about heads/kv_heads FLOPs per byte in a 16-bit format.
     Ignored: scaling and masking.
 
     >>> for fused in (True, False):
@@ -184,85 +184,85 @@ def attention_work(attention: Attention, dtype: Dtype = "bf16", *, fused: bool =
     >>> round(attention_work(Attention(1, 32, 1, 128, key_length=4096)).intensity, 2)
     1.01
     """
-    validated_instance("attention", attention, Attention)
     flops = attention_flops(attention) + SOFTMAX_FLOPS * attention.scores
     rows = attention.heads * attention.query_length + attention.shared_heads * attention.keys
     moved = attention.batch * rows * (attention.head_dim + attention.value_width)
-    if not validated_bool("fused", fused):  # the whole matrix, masked or not
+    if not fused:  # the whole matrix, masked or not
         moved += 4 * attention.batch * attention.heads * attention.query_length * attention.keys
     return Work(flops, element_bytes(moved, dtype))
 
 
 # The device
 
+RATES = {"peak_flop_per_s": validated_positive, "bandwidth_bytes_per_s": validated_positive}
 
+
+@checked(**RATES)
 def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """The intensity in FLOPs per byte from which the peak can be attained: peak / bandwidth.
+    """The least intensity in FLOPs per byte at which the peak can be attained: peak / bandwidth.
 
-    Below it the memory is the limit, above it the arithmetic. It is a property of one device, dtype and memory: an H100
-    SXM has 295 in bf16, 591 in fp8, 20 in fp32.
+    Below it memory is the limit, above it arithmetic. It depends on device, dtype and memory: an H100 SXM has 295 in
+    bf16, 591 in fp8, 20 in fp32.
 
     >>> round(ridge_point(989.4e12, 3350e9), 1)
     295.3
     """
-    peak = validated_positive("peak_flop_per_s", peak_flop_per_s)
-    return peak / validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s)
+    return peak_flop_per_s / bandwidth_bytes_per_s
 
 
+@checked(**RATES)
 def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The most FLOP/s an operation of this intensity can reach: min(peak, intensity · bandwidth).
 
-    Necessary, not sufficient: a small operation is limited by its launch and meets neither roof. With the bandwidth of
-    DRAM it is no bound for operands that stay in a cache.
+    A small operation is limited by its launch and reaches neither. With the bandwidth of DRAM this does not bound
+    operands that stay in a cache.
 
     >>> attainable_flop_per_s(0.25, 989.4e12, 3350e9) / 1e12
     0.8375
     """
-    rate = validated_positive("intensity", intensity, or_zero=True)  # a copy has no arithmetic, and attains 0 FLOP/s
-    peak = validated_positive("peak_flop_per_s", peak_flop_per_s)
-    return min(peak, rate * validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
+    rate = validated_positive("intensity", intensity, or_zero=True)  # a copy has intensity 0
+    return min(peak_flop_per_s, rate * bandwidth_bytes_per_s)
 
 
+@checked(work=instance_of(Work), **RATES)
 def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """The least time in seconds that `work` takes: max(FLOPs / peak, bytes / bandwidth), the two fully overlapped.
+    """The least seconds that `work` takes: max(FLOPs / peak, bytes / bandwidth), the two fully overlapped.
 
     >>> least_time_s(Work(flops=0, bytes=3350), 989.4e12, 3350e9)
     1e-09
     """
-    validated_instance("work", work, Work)
-    arithmetic = work.flops / validated_positive("peak_flop_per_s", peak_flop_per_s)
-    return max(arithmetic, work.bytes / validated_positive("bandwidth_bytes_per_s", bandwidth_bytes_per_s))
+    return max(work.flops / peak_flop_per_s, work.bytes / bandwidth_bytes_per_s)
 
 
 # Utilisation
 
 
+@checked("model_flops", seconds=validated_positive, devices=at_least_one)
 def mfu(model_flops: int, seconds: float, peak_flop_per_s: float | None, devices: int = 1) -> float | None:
     """Model FLOPs utilisation: (FLOPs the mathematics needs / seconds) / (devices · peak FLOP/s). None without a peak.
 
-    Recomputed activations do not count: a run that recomputes is slower and has the lower MFU it deserves. The peak is
-    the dense one of the format that is multiplied. A share above 1 says that the time or the peak is wrong, or that
-    the clock was above the one the peak is stated for; it is not clipped.
+    Recomputed activations do not count: recomputing makes a run slower and its MFU lower. The peak is the dense one of
+    the multiplied format. A share above 1 is not clipped: the time or the peak is wrong, or the clock was above the
+    peak's.
     Source: Chowdhery et al., "PaLM", arXiv:2204.02311, section 4.1 and appendix B.
 
     >>> round(mfu(2 * 16384 * 32768 * 8192, 0.16, 66.9e12), 3), mfu(10**12, 1.0, None)
     (0.822, None)
     """
-    flops, time = validated_int("model_flops", model_flops), validated_positive("seconds", seconds)
-    rate = flops / time / validated_int("devices", devices, minimum=1)
+    rate = model_flops / seconds / devices
     return None if peak_flop_per_s is None else rate / validated_positive("peak_flop_per_s", peak_flop_per_s)
 
 
+@checked("model_flops", "recomputed_flops")
 def hfu(
     model_flops: int, recomputed_flops: int, seconds: float, peak_flop_per_s: float | None, devices: int = 1
 ) -> float | None:
     """Hardware FLOPs utilisation: ((model + recomputed FLOPs) / seconds) / (devices · peak). None without a peak.
 
-    What the arithmetic units really did. Full recomputation of a forward pass (8ND for 6ND) makes it 4/3 of the MFU.
+    Recomputing a whole forward pass (8ND for 6ND) makes it 4/3 of the MFU.
     Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv:2205.05198.
 
     >>> hfu(6, 2, 1.0, 16.0), mfu(6, 1.0, 16.0)
     (0.5, 0.375)
     """
-    flops = validated_int("model_flops", model_flops) + validated_int("recomputed_flops", recomputed_flops)
-    return mfu(flops, seconds, peak_flop_per_s, devices)
+    return mfu(model_flops + recomputed_flops, seconds, peak_flop_per_s, devices)

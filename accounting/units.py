@@ -11,10 +11,10 @@ PREFIXES = "kMGTPEZY"
 
 
 def with_unit(value: float, unit: str) -> str:
-    """`value` to three significant digits, with the prefix that leaves 1 to 3 digits before the point, and its unit.
+    """`value` to three significant digits, with a prefix and its unit.
 
-    Prefixes are powers of 1000, but of 1024 for bytes, unit "B": 16.2 GiB. What is below 1 has no prefix.
-    Raises ValueError for infinity and NaN, TypeError for what is no number.
+    Prefixes are powers of 1000; for bytes (unit "B") of 1024. Values below 1 get no prefix.
+    Raises ValueError for infinity and NaN, TypeError if `value` is not a number.
 
     >>> with_unit(3943913849094144, "FLOP"), with_unit(17394617549, "B"), with_unit(3.35e12, "B/s")
     ('3.94 PFLOP', '16.2 GiB', '3.35 TB/s')
@@ -31,10 +31,10 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def amount(figure: str | float, name: str = "amount") -> int:
-    """The whole number that a person's figure stands for: 15T tokens, 70B or 70e9 parameters, 80 GiB.
+    """The whole number that a written figure stands for: 15T tokens, 70B or 70e9 parameters, 80 GiB.
 
-    B is 10⁹ where it stands alone and a byte behind a prefix. `name` is the argument's, for the error.
-    Raises ValueError for another form, TypeError for what is no whole number.
+    B alone is 10⁹; after a prefix it is a byte. `name` is the argument's name in the error message.
+    Raises ValueError for another form, TypeError for a number that is not whole.
 
     >>> amount("15T"), amount("1.5k"), amount("80 GiB"), amount("70B"), amount(70e9)
     (15000000000000, 1500, 85899345920, 70000000000, 70000000000)

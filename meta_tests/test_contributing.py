@@ -15,7 +15,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCKS = {match[1]: match for match in re.finditer(r"```\w+\n# ([\w/.-]+)(?:, in (\w+))?\n(.*?)```", PAGE, re.DOTALL)}
 REGISTRY, CLAIM = "test_claims/registry/flops.toml", "test_claims/test_flops.py"
 PEAKS, BENCHMARK = "accounting/devices/peaks.json", "bench/test_gram.py"
-OPTIMIZERS, OPERATORS = "accounting/optimizers/rows.py", "accounting/counted/operators.py"
+OPTIMIZERS, OPERATORS = "accounting/optimizers.py", "accounting/counted/operators.py"
 
 DISTANCES = """
 import pytest

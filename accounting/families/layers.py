@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from accounting.checks import checked
+from accounting.checks import checked, validated_bool
 from accounting.parts import AttentionLayers, LinearMaps, OtherParameters, Parts, RecurrentLayers, Rows
 
 
-@checked
+@checked("in_features", "out_features")
 def linear(part: str, in_features: int, out_features: int, name: str = "", **options: Any) -> Parts:
     """One linear map, or `copies` of it; `options` are those of `LinearMaps`.
 
@@ -18,7 +18,7 @@ def linear(part: str, in_features: int, out_features: int, name: str = "", **opt
     return Parts((LinearMaps(part, in_features, out_features, name=name, **options),))
 
 
-@checked
+@checked("elements")
 def other(part: str, elements: int, **options: Any) -> Parts:
     """Parameters that nothing is multiplied by, if there are any; `options` are those of `OtherParameters`.
 
@@ -28,7 +28,7 @@ def other(part: str, elements: int, **options: Any) -> Parts:
     return Parts(other_parameters=(OtherParameters(part, elements, **options),) if elements else ())
 
 
-@checked
+@checked("vocab_size", "dim", "positions")
 def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
     """A line of `dim` for each token, and one for each of `positions` where they are learned.
 
@@ -39,7 +39,7 @@ def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
     return tokens | other("positions", positions * dim, looked_up=True, longest=positions)
 
 
-@checked
+@checked("dim", "vocab_size", tied=validated_bool, bias=validated_bool)
 def head(dim: int, vocab_size: int, *, tied: bool = False, bias: bool = False) -> Parts:
     """Logits from the last state: by the embedding's own matrix where `tied`, which stores a bias alone.
 
@@ -53,7 +53,16 @@ def head(dim: int, vocab_size: int, *, tied: bool = False, bias: bool = False) -
     return maps | other("head", vocab_size * (bias and tied))
 
 
-@checked
+@checked(
+    "dim",
+    "heads",
+    "head_dim",
+    "kv_heads",
+    "extra",
+    bias=validated_bool,
+    out_bias=validated_bool,
+    key_bias=validated_bool,
+)
 def attention(
     dim: int,
     heads: int,
@@ -87,7 +96,7 @@ def attention(
     return (query | key | value) + other("attention", extra) + Parts(attentions=(shape,)) + out
 
 
-@checked
+@checked("dim", "hidden", gated=validated_bool, ends_layer=validated_bool)
 def mlp(
     dim: int, hidden: int, *, gated: bool = False, part: str = "mlp", ends_layer: bool | None = None, **options: Any
 ) -> Parts:
@@ -103,7 +112,16 @@ def mlp(
     return (up | gate if gated else up) + down
 
 
-@checked
+@checked(
+    "dim",
+    "hidden",
+    "experts",
+    "active",
+    "shared",
+    shared_gate=validated_bool,
+    router_bias=validated_bool,
+    corrections=validated_bool,
+)
 def mixture(
     dim: int,
     hidden: int,
@@ -131,7 +149,7 @@ def mixture(
     return (router + mlp(dim, hidden, copies=experts, uses=active, **options)) | always | gate
 
 
-@checked
+@checked("dim", "heads", "q_rank", "kv_rank", "nope", "rope", "value_dim", bias=validated_bool)
 def latent_attention(
     dim: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value_dim: int, *, bias: bool = False
 ) -> Parts:
@@ -155,7 +173,9 @@ def latent_attention(
     return (queries | latents) + Parts(attentions=(shape,)) + out
 
 
-@checked
+@checked(
+    "dim", "heads", "head_dim", "state", "groups", "kernel", "chunk", bias=validated_bool, conv_bias=validated_bool
+)
 def state_space(
     dim: int,
     heads: int,
@@ -183,7 +203,9 @@ def state_space(
     return convolved + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
 
 
-@checked
+@checked(
+    "dim", "inner", "state", "rank", "kernel", bias=validated_bool, conv_bias=validated_bool, normed=validated_bool
+)
 def selective_scan(
     dim: int,
     inner: int,
@@ -210,7 +232,7 @@ def selective_scan(
     return convolved + steps + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
 
 
-@checked
+@checked("dim", "key_heads", "value_heads", "key_dim", "value_dim", "kernel", "chunk")
 def delta_rule(
     dim: int, key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int, *, chunk: int = 64
 ) -> Parts:
@@ -232,7 +254,7 @@ def delta_rule(
     return mixed + Parts(attentions=(shape,)) + linear("mixer", values, dim, "out")
 
 
-@checked
+@checked("inputs", "outputs", "kernel", "positions")
 def convolution(part: str, inputs: int, outputs: int, kernel: int, positions: int, **options: Any) -> Parts:
     """A convolution of `kernel` elements: a linear map whose rows are the output's positions; norm or bias besides.
 

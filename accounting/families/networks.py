@@ -14,7 +14,7 @@ from accounting.parts import LinearMaps, Mixing, OtherParameters, Parts, Rows
 NORMS = ("layernorm", "rmsnorm")
 
 
-@checked
+@checked("dim", "layers", "heads", "hidden")
 def encoder(dim: int, layers: int, heads: int, hidden: int, rows: Rows, **options: Any) -> Parts:
     """Layers of attention on both sides and MLP, with biases, behind (or before) a LayerNorm each.
 
@@ -27,7 +27,7 @@ def encoder(dim: int, layers: int, heads: int, hidden: int, rows: Rows, **option
     return layers * (norm + attending + norm + mlp(dim, hidden, bias=True, rows=rows, **options))
 
 
-@checked
+@checked("dim", "layers", "heads", "hidden", "patches", "patch_elements", "classes")
 def vision_transformer(
     dim: int, layers: int, heads: int, hidden: int, patches: int, patch_elements: int, classes: int
 ) -> Parts:
@@ -44,7 +44,7 @@ def vision_transformer(
     return first + encoder(dim, layers, heads, hidden, patches + 1) + last
 
 
-@checked
+@checked("dim", "layers", "heads", "patches", "patch_elements", "classes", "hidden")
 def diffusion_transformer(
     dim: int, layers: int, heads: int, patches: int, patch_elements: int, classes: int, *, hidden: int = 0
 ) -> Parts:
@@ -68,7 +68,7 @@ def diffusion_transformer(
     return first + layers * block + last + linear("head", dim, 2 * patch_elements, bias=True, rows=patches)
 
 
-@checked
+@checked("dim", "vocab_size")
 def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
     """A module that predicts one token further: 2·dim² + 3·dim, a layer, and logits by the model's own head.
 
@@ -81,7 +81,7 @@ def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
     return joined + layer + head(dim, vocab_size, tied=True)
 
 
-@checked
+@checked("rank")
 def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "value")) -> Parts:
     """LoRA: `model` frozen, and beside each linear map of those names two of rank `rank`, which are trained.
 

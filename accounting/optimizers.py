@@ -1,4 +1,4 @@
-"""The optimizers that people train with, a row each: what they keep of a parameter, and what step() needs besides."""
+"""The state that training keeps per parameter, as data: a row for each optimizer and each recipe of dtypes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from accounting.checks import validated_choice
+from accounting.formats import dtype_name
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What an optimizer keeps of each parameter tensor: `buffers` shaped like it, and `scalars` of four bytes.
+    """State that an optimizer keeps per parameter tensor: `buffers` of its shape, and `scalars` of four bytes.
 
-    `class_name` is one of torch.optim, or has its own module before it. The names of the buffers are their keys in
-    `optimizer.state[parameter]`; `options` are the arguments of the constructor with which it keeps them. `eager` state
-    is allocated by the constructor, all other at the first step, for parameters that have a gradient then.
+    `class_name` is in torch.optim, or names its module. Buffers are named by their keys in
+    `optimizer.state[parameter]`; `options` are the constructor's arguments. `eager` state is allocated by the
+    constructor, all other state at the first step for which the parameter has a gradient.
 
-    Of a tensor of two or more dimensions only `factored` buffers are kept, where there are any: sums over its last
-    dimension, and over the one before. Some take `matrices_only`. Buffers in 8 bits have a 4-byte scale for each
-    `block` of elements; tensors of less than 4,096 are kept in fp32. A `history` is so many pairs of further buffers.
+    If `factored` is given, tensors of two or more dimensions keep only those: sums over the last dimension and over
+    the one before. `matrices_only` optimizers refuse other shapes. 8-bit buffers have a 4-byte scale per `block` of
+    elements; tensors below 4,096 elements stay in fp32. `history` counts pairs of further buffers.
 
     >>> from accounting.memory import optimizer_state_bytes
     >>> optimizer_state_bytes(1000, Optimizer("mine.Adamax", ("exp_avg", "exp_inf")), "bf16")
@@ -37,7 +38,7 @@ class Optimizer:
     history: int = 0
 
 
-# Each row is held against the optimizer itself, built from `class_name` and `options`.
+# A test compares each row with the optimizer itself, built from `class_name` and `options`.
 OPTIMIZERS: dict[str, Optimizer] = {
     "sgd": Optimizer("SGD", (), scalars=()),
     "momentum": Optimizer("SGD", ("momentum_buffer",), {"momentum": 0.9}, scalars=()),
@@ -67,18 +68,16 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "lion-8bit": Optimizer("bitsandbytes.optim.Lion8bit", ("state1",), scalars=(), block=256),
 }
 
-# torch keeps each scalar as a 0-dimensional fp32 tensor (fp64 only where that is the default dtype).
-STEP_BYTES = 4
-# bitsandbytes keeps smaller tensors in fp32, and for each buffer one table of what its 256 codes stand for.
-LEAST_IN_8_BITS = 4096
-TABLE_BYTES = 1024
+STEP_BYTES = 4  # torch keeps each scalar as a 0-dimensional fp32 tensor (fp64 only if that is the default dtype)
+LEAST_IN_8_BITS = 4096  # bitsandbytes keeps smaller tensors in fp32
+TABLE_BYTES = 1024  # of the values of the 256 codes, per 8-bit buffer
 
 
 class Scratch(NamedTuple):
-    """Elements that step() makes and frees: so many of each of all tensors (`foreach`), or tensor by tensor (`loop`).
+    """Temporary elements per parameter element inside step(): over all tensors (`foreach`), or per tensor (`loop`).
 
-    In the loop some temporaries of the tensor before are still there: the most of `before` and `now` counts, of each of
-    these pairs. A `fused` kernel needs none; False where there is none.
+    The loop still holds some temporaries of the previous tensor: each pair counts (previous, current), and the largest
+    sum is the peak. A `fused` kernel needs none; False if torch has no such kernel.
 
     >>> SCRATCH["AdamW"]
     Scratch(foreach=1, loop=((1, 2),), fused=True)
@@ -89,7 +88,7 @@ class Scratch(NamedTuple):
     fused: bool = False
 
 
-# By class. Of Rprop (masks of a byte), Adafactor, Muon, L-BFGS and sparse gradients other things decide than the sizes.
+# By class. Absent: Rprop (masks of a byte), Adafactor, Muon, L-BFGS, sparse gradients; sizes alone do not decide there.
 SCRATCH: dict[str, Scratch] = {
     "SGD": Scratch(0, ((0, 0),), fused=True),
     "Adagrad": Scratch(2, ((1, 1),), fused=True),
@@ -102,11 +101,11 @@ SCRATCH: dict[str, Scratch] = {
     "Adadelta": Scratch(2, ((2, 1), (1, 2))),
     "ASGD": Scratch(1, ((0, 0),)),
 }
-IMPLEMENTATIONS = ("fused", "foreach", "for-loop")  # the ways in which torch runs a step
+IMPLEMENTATIONS = ("fused", "foreach", "for-loop")  # of step() in torch
 
 
 def optimizer_of(optimizer: str | Optimizer) -> Optimizer:
-    """An optimizer of `OPTIMIZERS` by name, or the given one.
+    """The row of `OPTIMIZERS` called `optimizer`, or `optimizer` itself if it is one.
 
     >>> optimizer_of("adamw").buffers
     ('exp_avg', 'exp_avg_sq')
@@ -114,3 +113,42 @@ def optimizer_of(optimizer: str | Optimizer) -> Optimizer:
     if isinstance(optimizer, Optimizer):
         return optimizer
     return OPTIMIZERS[validated_choice("optimizer", optimizer, OPTIMIZERS)]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The dtype of each class of tensors that training keeps; `master` is a copy of the parameters to update.
+
+    >>> from accounting.memory import model_state
+    >>> model_state(1000, "sgd", Recipe("bf16", "float32", "fp32", master="fp32"))
+    ModelState(parameters=2000, gradients=4000, state=0, master=4000)
+    """
+
+    parameters: str
+    gradients: str
+    state: str
+    master: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, dtype in vars(self).items():
+            if name != "master" or dtype is not None:
+                object.__setattr__(self, name, dtype_name(dtype, argument=name))
+
+
+# torch.optim gives the state the parameters' dtype ("fp32", "bf16"); the others need an optimizer of their own.
+RECIPES: dict[str, Recipe] = {
+    "fp32": Recipe("fp32", "fp32", "fp32"),
+    "bf16": Recipe("bf16", "bf16", "bf16"),
+    "bf16-fp32-state": Recipe("bf16", "bf16", "fp32"),
+    "bf16-fp32-master": Recipe("bf16", "bf16", "fp32", master="fp32"),
+    "bf16-fp32-gradients-master": Recipe("bf16", "fp32", "fp32", master="fp32"),
+}
+
+
+def recipe_of(recipe: str | Recipe) -> Recipe:
+    """The row of `RECIPES` called `recipe`, or `recipe` itself if it is one.
+
+    >>> recipe_of("bf16-fp32-master").state
+    'fp32'
+    """
+    return recipe if isinstance(recipe, Recipe) else RECIPES[validated_choice("recipe", recipe, RECIPES)]
