@@ -2,8 +2,7 @@
 # make evidence   the same in slices of 9 minutes, which may be killed; each call goes on; the result is kept in results/
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
-# make prove      plants every fault, where make test plants a sample of 40 that the commit draws; judges a sample of each
-#                 module's mutants; and what else takes long
+# make prove      plants every fault, where make test plants a sample of 40 that the commit draws; and runs what else takes long
 # make lint       lint, types, import rules, and the lines of each room beside its budget
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-study replays the gate's rule on the committed runs and writes the tables of docs/gate.md
@@ -84,7 +83,6 @@ prove:
 	@$(call strict,meta_tests -m prove)
 ifeq ($(ARGS),)  # ARGS choose among the tests above
 	@$(call strict,$(LONG))
-	@$(call ready,--dev) && exec "$$python" -m meta_tests.mutants
 endif
 
 lint:

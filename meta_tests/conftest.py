@@ -294,7 +294,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if mark := item.get_closest_marker("prove"):
             proofs.setdefault((item.nodeid.partition("[")[0], mark.kwargs.get("sample", 0)), []).append(item)
-    head = commit() if proofs else ""
+    if not proofs:
+        return
+    head = commit()
     kept = [case for (test, sample), cases in proofs.items() for case in drawn_by_commit(head, test, cases, sample)]
     left = [case for cases in proofs.values() for case in cases if case not in kept]
     config.stash[_drawn] = (

@@ -15,19 +15,19 @@ stands in for another function and gets the original before the arguments:
 `options` are further options of the checks' pytest run, and `saying` is a regular expression that the failure's message
 must match. What is planted can also be made by a function; it then takes its name from `name`:
 
-    CARD = "-p meta_tests.fake_card.plugin --device cuda --quick"
+    CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
     test = "bench/test_matmul.py::test_matmul[fp32-square-256]"
     fault(test, options=CARD, saying="bytes are declared", name="halved_bytes")(halved("bench.products.matmul_work"))
 
-A module of this package is a topic: the claims' topics, and those of tests (`bench.py`: what the benchmarks must
+A module of this package is a topic: the claims' topics, and those of tests (`bench`: what the benchmarks must
 notice). `python -m meta_tests.faults TOPIC` runs its faults, all in one process, as follows:
 
 - Plugins named in `options` start first, so a simulated card is there when the fault is planted. Then the fault is
   planted; then pytest imports conftest files and tests. The fault goes before the card does.
 - All modules of `accounting`, `bench` and `prooflops` but the tests are imported before the first fault; a simulated
-  `time.perf_counter` reaches them, too. Test modules (`test_claims`, `bench.test_*`, `meta_tests`) are imported anew in
-  each run: a planter imports them itself, or names them with dots (`instead_of`, `replaced`), and no fault's module
-  imports them at its top.
+  `time.perf_counter` reaches them, too. Test modules (`test_claims`, `meta_tests`, tests of `bench`) are imported
+  anew in each run: a planter imports them itself, or names them with dots (`instead_of`, `replaced`), and no fault's
+  module imports them at its top.
 - Each test that a fault names first runs once with nothing planted, and must pass.
 """
 
