@@ -1,31 +1,26 @@
-"""The FLOP formulas that no claim names: products of any operands, steps, layers with a bias; and bad input."""
+"""FLOPs of products, layers, einsums, convolutions and attention, against operations counted one by one."""
 
-import numpy as np
+import itertools
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import counted
+from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_pairs, attention_step
+from accounting.convolution import Convolution, convolution_backward_flops, convolution_flops
 from accounting.flops import (
-    FORWARD_PRODUCTS,
-    INPUT_GRADIENT_PRODUCTS,
-    MULTIPLY_ADD_FLOPS,
-    RECOMPUTED_PRODUCTS,
-    WEIGHT_GRADIENT_PRODUCTS,
-    StepFlops,
     broadcast_matmul_flops,
-    elementwise_flops,
-    linear_flops,
+    einsum_backward_flops,
+    einsum_flops,
     linear_step,
-    matmul_flops,
-    reduction_flops,
 )
-from meta_tests.accounting.refusals import refuses
 from test_claims.oracles import scalars
+from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers
-
-# ---- matmul ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -45,36 +40,6 @@ def test_one_dimensional_operands_multiply_as_a_row_and_a_column(a_shape, b_shap
     )
 
 
-# ---- steps -------------------------------------------------------------------------------------------------------
-
-
-def test_steps_add_up_by_purpose_and_recomputation_counts_for_the_hardware_alone():
-    step = linear_step(2, 3, 4) + linear_step(2, 4, 5, input_gradient=False, recomputed=True)
-    assert step == StepFlops(48 + 80, 96 + 80, 80), f"{step}"
-    assert (step.model, step.hardware) == (304, 384), f"{step.model} and {step.hardware}"
-
-
-def test_a_product_its_gradients_and_its_recomputation_cost_the_same_each():
-    products = FORWARD_PRODUCTS, WEIGHT_GRADIENT_PRODUCTS, INPUT_GRADIENT_PRODUCTS, RECOMPUTED_PRODUCTS
-    assert (MULTIPLY_ADD_FLOPS, *products) == (2, 1, 1, 1, 1)
-    size = 10**7  # 2·size³ is beyond the integers that a float has
-    assert linear_step(size + 1, size + 3, size + 7, recomputed=True).recomputation == 2 * (size + 1) * (size + 3) * (
-        size + 7
-    )
-    assert StepFlops(1, 2) == StepFlops(1, 2, 0)
-
-
-def test_steps_add_up_with_sum_and_multiply():
-    step = StepFlops(1, 2, 3)
-    assert sum([step, step]) == 2 * step == step * np.int8(2) == StepFlops(2, 4, 6)
-    with pytest.raises(TypeError):
-        _ = sum([step], start=1)
-    with pytest.raises(TypeError, match="times must be an integer"):
-        _ = step * 1.5
-    with pytest.raises(TypeError):
-        step + 1
-
-
 @given(batch=st.integers(1, 4), d=st.integers(1, 4), k=st.integers(1, 4), needs_input=st.booleans())
 def test_the_gradients_of_a_layer_with_a_bias_cost_what_their_loops_count(batch, d, k, needs_input):
     x, weight, bias = integers(batch, d), integers(k, d), integers(k, requires_grad=True)
@@ -89,21 +54,158 @@ def test_the_gradients_of_a_layer_with_a_bias_cost_what_their_loops_count(batch,
     assert step.backward == tally.flops, f"backward={step.backward}, but should be {tally.flops} [{batch=}, {d=}, {k=}]"
 
 
-# ---- bad input ---------------------------------------------------------------------------------------------------
+@st.composite
+def einsums(draw, most_operands=4):
+    """An equation over the letters a to e, and the shapes of its operands."""
+    letters = "abcde"
+    size = dict(zip(letters, draw(st.tuples(*[st.integers(1, 3)] * len(letters))), strict=True))
+    term = st.lists(st.sampled_from(letters), min_size=1, max_size=3, unique=True).map("".join)
+    terms = draw(st.lists(term, min_size=1, max_size=most_operands))
+    output = draw(st.lists(st.sampled_from(sorted(set("".join(terms)))), unique=True, max_size=3).map("".join))
+    return f"{','.join(terms)}->{output}", [tuple(size[letter] for letter in term) for term in terms]
 
 
-test_bad_input_is_named_with_its_value_and_what_is_valid = refuses(
-    (lambda: StepFlops(-1, 2), ValueError, "forward must be at least 0, got -1"),
-    (lambda: matmul_flops(-1, 2, 3), ValueError, "m must be at least 0, got -1"),
-    (lambda: matmul_flops(1, 2.5, 3), TypeError, "k must be an integer, got 2.5 of type float"),
-    (lambda: matmul_flops(1, 2, True), TypeError, "n must be an integer, got True of type bool"),
-    (lambda: linear_flops(1, -2, 3), ValueError, "in_features must be at least 0, got -2"),
-    (lambda: broadcast_matmul_flops((2, 3), (4, 5)), ValueError, "got 3 and 4"),
-    (lambda: broadcast_matmul_flops((), (4, 5)), ValueError, "at least one dimension"),
-    (lambda: broadcast_matmul_flops((2, 4, 3), (5, 3, 1)), ValueError, "sizes 2 and 5 meet"),
-    (lambda: broadcast_matmul_flops((2, -3), (3, 1)), ValueError, r"a_shape\[1\] must be at least 0, got -3"),
-    (lambda: broadcast_matmul_flops(3, (3, 1)), TypeError, "a_shape must be a sequence of integers, got 3"),
-    (lambda: elementwise_flops((2, 3), (2,)), ValueError, "2 and 3"),
-    (lambda: elementwise_flops((2,), flops_per_element=0.5), TypeError, "flops_per_element"),
-    (lambda: reduction_flops((2, 1.5)), TypeError, r"shape\[1\] must be an integer, got 1.5"),
-)
+def orders(operands):
+    """Every order in which pairs can be contracted."""
+    if operands == 1:
+        return [()]
+    pairs = itertools.combinations(range(operands), 2)
+    return [(pair, *rest) for pair in pairs for rest in orders(operands - 1)]
+
+
+def contracted(equation, arrays, order):
+    """The einsum by loops over counted numbers, two operands at a time."""
+    left, _, output = equation.partition("->")
+    operands = list(zip(left.split(","), arrays, strict=True))
+    for i, j in order:
+        others = [operand for position, operand in enumerate(operands) if position not in (i, j)]
+        needed = set(output).union(*(indices for indices, _ in others))
+        result = "".join(dict.fromkeys(index for index in operands[i][0] + operands[j][0] if index in needed))
+        operands = [*others, scalars.contract(operands[i], operands[j], result)]
+    return operands[0]
+
+
+@given(einsum=einsums(), data=st.data())
+def test_an_einsum_costs_what_its_loops_count_in_any_order(einsum, data):
+    equation, shapes = einsum
+    if len(shapes) == 1:
+        shapes, equation = shapes * 2, "{0},{0}->{1}".format(*equation.split("->"))
+    order = data.draw(st.sampled_from(orders(len(shapes))))
+    tally, operands = Operations(), [integers(*shape) for shape in shapes]
+    indices, values = contracted(equation, [tally.array(operand) for operand in operands], order)
+    reference = torch.einsum(f"{equation.partition('->')[0]}->{indices}", *operands)
+    assert torch.equal(scalars.tensor(values), reference), "the oracle's own einsum is wrong"
+    formula = einsum_flops(equation, *shapes, order=order)
+    assert formula == tally.flops, f"einsum_flops={formula}, but should be {tally.flops} [{equation} {shapes} {order}]"
+
+
+@given(sizes=st.lists(st.integers(2, 40), min_size=3, max_size=9))
+def test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication(sizes):
+    """Against the textbook recurrence over intervals (Cormen et al., section 15.2), up to eight operands.
+
+    The textbook multiplies neighbours only. With sizes of 1 it may be cheaper to multiply two others first, since where
+    nothing is summed nothing is added.
+    """
+    cost = {}
+    for length in range(1, len(sizes)):
+        for i in range(len(sizes) - length):
+            j = i + length
+            splits = [cost[i, k] + cost[k, j] + 2 * sizes[i] * sizes[k] * sizes[j] for k in range(i + 1, j)]
+            cost[i, j] = min(splits, default=0)
+    letters = "abcdefghi"[: len(sizes)]
+    equation = ",".join(map("".join, itertools.pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
+    if len(sizes) > 2:
+        got = einsum_flops(equation, *itertools.pairwise(sizes))
+        assert got == cost[0, len(sizes) - 1], f"best={got}, but should be {cost[0, len(sizes) - 1]} [{sizes=}]"
+
+
+@given(sizes=st.tuples(*[st.integers(2, 6)] * 4), wanted=st.sets(st.integers(0, 2), min_size=1))
+def test_the_gradients_of_a_chain_cost_what_autograd_dispatches(sizes, wanted):
+    i, j, k, m = sizes
+    operands = [torch.rand(shape, requires_grad=n in wanted) for n, shape in enumerate(((i, j), (j, k), (k, m)))]
+    a, b, c = operands
+    y = (a @ b) @ c
+    dispatched = product_flops(lambda: y.backward(torch.ones_like(y)))
+    shapes = [tuple(operand.shape) for operand in operands]
+    formula = einsum_backward_flops("ij,jk,km->im", *shapes, order="left", gradients=wanted)
+    assert formula == dispatched, f"einsum_backward_flops={formula}, but should be {dispatched} [{sizes=}, {wanted=}]"
+
+
+def per_dimension(low, high):
+    """One number, or one for each of two dimensions."""
+    return st.integers(low, high) | st.tuples(st.integers(low, high), st.integers(low, high))
+
+
+@given(data=st.data(), groups=st.integers(1, 2), stride=per_dimension(1, 2), padding=per_dimension(0, 1))
+def test_a_convolution_costs_what_its_inner_products_count(data, groups, stride, padding):
+    channels, outputs, kernel = (data.draw(st.integers(1, 2)) for _ in range(3))
+    size, dilation = data.draw(st.integers(3, 5)), data.draw(per_dimension(1, 2))
+    options = {"stride": stride, "padding": padding, "dilation": dilation}
+    x, weight = integers(1, groups * channels, size, size), integers(groups * outputs, channels, kernel, kernel)
+    columns = torch.nn.functional.unfold(x, kernel, **options)[0].unflatten(0, (groups, -1))
+    tally = Operations()
+    y = scalars.matmul(tally.array(weight.reshape(groups, outputs, -1)), tally.array(columns))
+    reference = torch.nn.functional.conv2d(x, weight, groups=groups, **options)
+    assert torch.equal(scalars.tensor(y).flatten(), reference.flatten()), "the oracle's own convolution is wrong"
+    shape = Convolution(
+        1, groups * channels, groups * outputs, (size, size), (kernel, kernel), groups=groups, **options
+    )
+    formula = convolution_flops(shape)
+    assert formula == tally.flops, f"convolution_flops={formula}, but should be {tally.flops} [{shape}]"
+    assert shape.output_size == reference.shape[2:], f"{shape.output_size=}, but torch returns {reference.shape}"
+    with_bias = convolution_flops(replace(shape, bias=True))
+    assert with_bias == formula + reference.numel(), "a bias adds once per output element"
+
+
+@given(data=st.data(), groups=st.integers(1, 3), needs_input=st.booleans())
+def test_a_convolutions_gradients_cost_what_torch_dispatches_group_by_group(data, groups, needs_input):
+    """One convolution a group: torch counts the gradients of a grouped one wrongly."""
+    channels, outputs, kernel, size = (data.draw(st.integers(*bounds)) for bounds in ((1, 3), (1, 3), (1, 3), (3, 6)))
+    x = torch.rand(1, channels, size, requires_grad=needs_input)
+    weight = torch.rand(outputs, channels, kernel, requires_grad=True)
+    y = torch.nn.functional.conv1d(x, weight)
+    dispatched = groups * product_flops(lambda: y.backward(torch.ones_like(y)))
+    shape = Convolution(1, groups * channels, groups * outputs, (size,), (kernel,), groups=groups)
+    formula = convolution_backward_flops(shape, input_gradient=needs_input)
+    assert formula == dispatched, f"convolution_backward_flops={formula}, but should be {dispatched} [{shape}]"
+
+
+@given(data=st.data(), causal=st.booleans(), convention=st.sampled_from(["math", "flash"]))
+def test_attention_costs_what_its_loops_count(data, causal, convention):
+    kv_heads, group, queries, width, value_dim = (data.draw(st.integers(1, 3)) for _ in range(5))
+    keys = data.draw(st.integers(queries if causal else 1, 4))
+    heads = kv_heads * group
+    q, k, v = (
+        torch.rand(shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((heads, queries, width), (kv_heads, keys, width), (kv_heads, keys, value_dim))
+    )
+    do, tally = torch.rand(heads, queries, value_dim, dtype=torch.float64), Operations()
+    arrays = [tally.array(x.detach()) for x in (q, k, v)]
+    results, forward, backward = scalars.attention(*arrays, causal, do, flash=convention == "flash")
+
+    mask = torch.ones(queries, keys).tril(keys - queries) > 0 if causal else torch.ones(queries, keys) > 0
+    scores = (q @ k.repeat_interleave(group, 0).mT / math.sqrt(width)).masked_fill(~mask, -math.inf)
+    output = scores.softmax(-1) @ v.repeat_interleave(group, 0)
+    for got, reference in zip(results, (output, *torch.autograd.grad(output, (q, k, v), do)), strict=True):
+        torch.testing.assert_close(torch.from_numpy(got), reference.detach())
+
+    sizes = {"key_length": keys, "kv_heads": kv_heads, "value_dim": value_dim, "pairs": "causal" if causal else "full"}
+    attention = Attention(1, heads, queries, width, **sizes)
+    step = attention_step(attention, convention)
+    formula = attention_flops(attention), attention_backward_flops(attention, convention)
+    assert formula == (forward.flops, backward.flops) == (step.forward, step.backward + step.recomputation), (
+        f"forward and backward {formula}, step {step}, but should be {forward.flops} and {backward.flops} [{attention}]"
+    )
+
+
+@pytest.mark.parametrize("window", [1, 3, 7, 20])
+@pytest.mark.parametrize("length", [1, 7, 9])
+def test_pairs_within_a_window_are_those_of_its_mask(length, window):
+    query, key = torch.arange(length)[:, None], torch.arange(length)
+    masks = {
+        "sliding": (key <= query) & (query - key < window),
+        "chunked": (key <= query) & (query // window == key // window),
+        "both sides": (query - key).abs() < window,
+    }
+    got = {local: attention_pairs(length, pairs="causal", window=window, local=local) for local in masks}
+    assert got == {local: int(mask.sum()) for local, mask in masks.items()}

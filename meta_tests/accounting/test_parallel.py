@@ -18,11 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accounting.models import Transformer, parameter_count
+from accounting.models import Transformer
 from accounting.parallel import (
-    KINDS,
-    ZERO_SHARDS,
-    Collective,
     Parallelism,
     bus_factor,
     collectives,
@@ -30,15 +27,9 @@ from accounting.parallel import (
     device_parameters,
 )
 from accounting.planning import device_state
-from meta_tests.accounting.refusals import refuses
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-pytest.importorskip("torch.distributed.fsdp", reason="torch.distributed is not built here")
 parallel = pytest.importorskip("torch.distributed.tensor.parallel")
-
-pytestmark = pytest.mark.skipif(
-    torch.__version__ < (2, 13), reason="what torch issues is counted as torch 2.13 does it"
-)
 
 LLAMA = Transformer(
     vocab_size=32, layers=2, dim=16, heads=8, kv_heads=4, head_dim=2, hidden=24, gated=True, norm="rmsnorm"
@@ -95,9 +86,6 @@ def arrays(model: Transformer, split: Parallelism, recipe: str = "fp32", batch: 
     for each in collectives(model, split, batch, SEQUENCE, recipe):
         total[each.name] += each.times * each.bytes
     return dict(total)
-
-
-# ---- on the wire -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("micro_batches", [1, pytest.param(2, marks=pytest.mark.prove)])
@@ -267,52 +255,6 @@ def test_context_parallelism_moves_what_torchs_ring_attention_moves(
     assert counted == should, f"{counted} bytes are sent, but should be {should} [{split}]"
 
 
-@pytest.mark.parametrize(("experts", "active", "ranks"), [(8, 2, 4), (4, 1, 2)])
-def test_expert_parallelism_sends_each_token_to_its_experts_and_back(experts: int, active: int, ranks: int) -> None:
-    from torch.distributed._functional_collectives import all_to_all_single_autograd
-
-    model = replace(LLAMA, experts=experts, active_experts=active)
-    x = torch.ones(BATCH // ranks * SEQUENCE, model.dim, dtype=torch.bfloat16, requires_grad=True)
-    mine = [nn.Linear(model.dim, model.dim, bias=False, dtype=torch.bfloat16) for _ in range(experts // ranks)]
-    with world(ranks) as mesh, Wire() as wire:
-        for _ in range(model.layers):
-            rows = x.repeat(active, 1)  # routed evenly
-            even = [len(rows) // ranks] * ranks
-            there = all_to_all_single_autograd(rows, even, even, mesh.get_group())
-            made = torch.cat([expert(part) for expert, part in zip(mine, there.chunk(len(mine)), strict=True)])
-            all_to_all_single_autograd(made, even, even, mesh.get_group()).sum().backward()
-    split = Parallelism(data=ranks, expert=ranks)
-    found = [each for each in collectives(model, split, BATCH, SEQUENCE) if each.kind == "expert"]
-    should = sum(each.sent_bytes for each in found)
-    assert wire.bytes["send"] == should, f"{wire.bytes['send']} bytes are sent, but should be {should} [{split}]"
-    _, own, _ = device_parameters(model, split)
-    assert own == model.layers * experts // ranks * 3 * model.dim * model.hidden, own
-
-
-def test_what_is_sent_follows_from_the_array_and_the_ranks() -> None:
-    assert Collective("data", "all-reduce", 4, 100, 3).sent_bytes == 3 * 2 * 75
-    assert Collective("data", "reduce-scatter", 3, 100, 1).sent_bytes == 67
-    assert Collective("pipeline", "send", 4, 100, 3).sent_bytes == 300
-
-
-def test_kinds_stages_and_recomputation_are_those_of_the_papers() -> None:
-    assert KINDS == ("tensor", "context", "pipeline", "expert", "data")
-    assert [len(ZERO_SHARDS[stage]) for stage in (0, 1, 2, 3)] == [0, 2, 3, 4]
-    assert set(ZERO_SHARDS[1]) == {"state", "master"}
-    assert set(ZERO_SHARDS[2]) - set(ZERO_SHARDS[1]) == {"gradients"}
-    assert set(ZERO_SHARDS[3]) - set(ZERO_SHARDS[2]) == {"parameters"}
-    split = Parallelism(data=2, tensor=2, context=4)
-    assert (split.replicas, split.devices) == (8, 16)
-    once, again = (
-        {each.kind: each.times for each in collectives(LLAMA, split, BATCH, SEQUENCE, recompute=way)}
-        for way in ("none", "full")
-    )
-    assert (once["tensor"], again["tensor"]) == (4 * LLAMA.layers + 2, 6 * LLAMA.layers + 2)
-
-
-# ---- on a device -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("model", "sizes"), [(LLAMA, (2, 4)), pytest.param(GPT, (4, 2), marks=pytest.mark.prove)], ids=["llama", "gpt"]
 )
@@ -334,28 +276,6 @@ def test_a_device_holds_the_shards_that_torch_gives_it(
     should = device_state(sum(device_parameters(model, split)), sizes[0], zero_stage=3)
     got = sum(tensor.nbytes for tensor in held)
     assert got == should.parameters + should.state, f"{got} bytes are held, but should be {should}"
-
-
-@pytest.mark.parametrize(
-    "model", [replace(LLAMA, layers=3), replace(LLAMA, layers=5), replace(LLAMA, layers=3, tied_embedding=True)]
-)
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_the_fullest_stage_of_a_pipeline_is_the_largest_slice_of_the_net(
-    workloads: ModuleType, model: Transformer, ranks: int
-) -> None:
-    net, stages = workloads.build(model, device="meta"), []
-    for numbers in torch.arange(model.layers).tensor_split(ranks):
-        parts = [net.layers[number] for number in numbers]
-        parts += [net.embedding] * (numbers[0] == 0) + [net.norm, net.head] * (numbers[-1] == model.layers - 1)
-        stages.append(nn.ModuleList(parts))
-    sizes = [sum(parameter.numel() for parameter in stage.parameters()) for stage in stages]
-    got = sum(device_parameters(model, Parallelism(pipeline=ranks)))
-    if model.layers % ranks:  # the formula takes the fullest stage to be at an end, here it is the first
-        layer = sum(parameter.numel() for parameter in net.layers[0].parameters())
-        assert max(sizes) <= got <= max(sizes) + layer, f"{got} for stages of {sizes}"
-    else:
-        assert got == max(sizes), f"{got}, but the stages have {sizes}"
-    assert ranks > 1 or got == parameter_count(model)
 
 
 @pytest.mark.parametrize(("ranks", "chunks", "micro"), [(2, 1, 4), (4, 1, 8), (4, 1, 4), (2, 2, 4), (4, 3, 8)])
@@ -384,45 +304,3 @@ def test_idle_time_and_chunks_in_flight_are_those_of_torchs_schedule(ranks: int,
     idle = max(clocks) / (3 * micro * chunks) - 1
     assert idle == pytest.approx(split.bubble), f"{idle=}, but should be {split.bubble} [{split}]"
     assert max(flying) == split.chunks_in_flight, f"{max(flying)} in flight, not {split.chunks_in_flight} [{split}]"
-
-
-# ---- what the papers state ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("tensor", "sequence"), [(1, True), (8, False), (8, True)])
-def test_a_gpt_block_keeps_what_korthikanti_has_for_tensor_and_sequence_parallelism(
-    tensor: int, sequence: bool
-) -> None:
-    gpt3 = Transformer(
-        vocab_size=51200, layers=96, dim=12288, heads=96, hidden=4 * 12288, learned_positions=2048, norm_bias=True
-    )
-    split = Parallelism(tensor=tensor, sequence=sequence)
-    s, h, scores = 2048, gpt3.dim, 5 * gpt3.heads * 2048
-    paper = (34 + scores / h) / tensor if sequence else 10 + (24 + scores / h) / tensor
-    got, fewer = (
-        device_activation_bytes(replace(gpt3, layers=layers), split, 1, s, attention="unfused", dropout=True)
-        for layers in (96, 95)
-    )
-    statistics = 8 * s / (tensor if sequence else 1)  # of the two norms, which the paper leaves out
-    assert got - fewer == round(s * h * paper + statistics), f"{got - fewer} a layer, but should be {s * h * paper}"
-    selective, one = (
-        device_activation_bytes(
-            replace(gpt3, layers=layers), split, 1, s, attention="unfused", dropout=True, recompute="selective"
-        )
-        for layers in (96, 95)
-    )
-    assert selective - one == round(got - fewer - s * scores / tensor)
-
-
-test_an_impossible_split_is_refused_with_the_value = refuses(
-    (lambda: Parallelism(data=0), ValueError, "data must be at least 1, got 0"),
-    (lambda: Parallelism(zero_stage=4), ValueError, "zero_stage must be one of 0, 1, 2, 3, got 4"),
-    (lambda: Parallelism(sequence="no"), TypeError, "sequence must be True or False, got 'no'"),
-    (lambda: Parallelism(data=4, expert=3), ValueError, "expert must divide data · context = 4, got 3"),
-    (lambda: collectives(LLAMA, Parallelism(data=3), 8, 16), ValueError, "batch must be a multiple .* = 3, got 8"),
-    (lambda: collectives(LLAMA, Parallelism(context=3), 8, 16), ValueError, "sequence must be a multiple .*got 16"),
-    (lambda: collectives(LLAMA, Parallelism(pipeline=4), 8, 16), ValueError, "at most layers=2, got 4"),
-    (lambda: collectives(LLAMA, Parallelism(), 8, 16, recompute="half"), ValueError, "recompute must be one of none"),
-    (lambda: device_activation_bytes(5, Parallelism(), 8, 16), TypeError, "model must be a Transformer, got 5"),
-    (lambda: bus_factor("all-reduce", 0), ValueError, "ranks must be at least 1, got 0"),
-)

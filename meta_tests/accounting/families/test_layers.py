@@ -6,15 +6,12 @@ from torch import nn
 from accounting.families import (
     attention,
     delta_rule,
-    embedding,
     latent_attention,
-    linear,
-    mixture,
     mlp,
     selective_scan,
     state_space,
 )
-from accounting.models import active_parameter_count, cache_bytes, decoding_work, parameter_count
+from accounting.models import cache_bytes, decoding_work, parameter_count
 
 
 def elements(*modules: nn.Module) -> int:
@@ -52,33 +49,6 @@ def test_recurrences_have_the_parameters_of_what_they_are_made_of():
     ends = nn.Linear(24, 2 * keys + 2 * values, bias=False), nn.Linear(values, 24, bias=False)
     gates = nn.Linear(24, 2 * 4, bias=False)
     assert parameter_count(delta_rule(24, 2, 4, 8, 6, 4)) == elements(convolved, gates, *ends) + 2 * 4 + 6
-
-
-def test_recurrences_keep_a_state_a_head_and_the_last_inputs_of_their_convolution():
-    layers = selective_scan(24, 48, 5, 3, 4), state_space(24, 6, 8, 5, 2, 4), delta_rule(24, 2, 4, 8, 6, 4)
-    kept = [each.cached_elements(99, latents=False) for parts in layers for each in parts.attentions]
-    assert kept == [48 * 5 + 4 * 48, 6 * 8 * 5 + 4 * (48 + 2 * 2 * 5), 4 * 8 * 6 + 4 * (2 * 2 * 8 + 4 * 6)]
-
-
-def test_queries_are_made_of_the_rows_that_attend_and_keys_of_those_attended_to():
-    maps = attention(24, 6, 4, 2, rows="tokens", keys="source").linear_maps
-    assert [(each.name, each.rows) for each in maps] == [
-        ("query", "tokens"), ("key", "source"), ("value", "source"), ("out", "tokens"),
-    ]  # fmt: skip
-    assert {each.rows for each in attention(24, 6, 4, rows="source").linear_maps} == {"source"}
-
-
-def test_a_mixture_has_all_experts_and_a_token_meets_the_active_ones():
-    of_one, router = parameter_count(mlp(24, 96, gated=True)), 24 * 8
-    experts = mixture(24, 96, 8, 2, gated=True)
-    assert parameter_count(experts) == router + 8 * of_one
-    assert active_parameter_count(experts) == router + 2 * of_one
-
-
-def test_the_input_embedding_is_active_or_not_by_the_convention_asked_for():
-    untied, tied = (embedding(50, 8) + linear("head", 8, 50, copies=copies) for copies in (1, 0))
-    assert [active_parameter_count(model) for model in (untied, tied)] == [800, 400]
-    assert [active_parameter_count(model, input_embedding=False) for model in (untied, tied)] == [400, 400]
 
 
 def test_latents_are_what_is_cached_and_attended_to_at_inference():

@@ -16,7 +16,6 @@ from accounting.families import from_config
 from accounting.families.config_values import MODEL_TYPES
 from accounting.models import cache_bytes, parameter_count, step_flops, with_adapters
 from accounting.parts import Parts, RecurrentLayers
-from meta_tests.accounting.families.published import MODELS
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[dev]")
 
@@ -198,23 +197,6 @@ def test_each_flag_means_what_it_means_in_transformers(family):
         assert model != from_config(default), f"{flag} is not read [{family}]"
 
 
-WINDOWED = ("cohere2", "gemma3_text", "gpt_oss", "llama4_text", "modernbert", "olmo3")
-LATE = ("qwen2", "qwen3")
-
-
-@pytest.mark.parametrize(
-    "family", ["gemma2", *(pytest.param(name, marks=pytest.mark.prove) for name in WINDOWED + LATE)]
-)
-def test_the_layers_that_have_a_window_are_those_of_transformers(family):
-    late = {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 5} if family in LATE else {}
-    config = transformers.CONFIG_MAPPING[family](**late).to_dict()
-    assert {"full_attention"} < set(config["layer_types"]), "some layers have a window, others none"
-    patterns = ("layer_types", "_sliding_window_pattern", "sliding_window_pattern")
-    model = from_config({key: value for key, value in config.items() if key not in patterns})
-    assert model == from_config(config)
-    assert any(each.chunked for each in model.attentions) == ("chunked_attention" in config["layer_types"])
-
-
 def corrections(net: nn.Module) -> Iterator[torch.Tensor]:
     """The router's corrections, which published counts have and transformers keeps as a buffer."""
     return (buffer for name, buffer in net.named_buffers() if "correction" in name)
@@ -287,19 +269,3 @@ def test_fine_tuning_by_adapters_costs_what_is_counted(targets):
     assert parameter_count(model) == sum(each.numel() for each in net.parameters())
     formula = step_flops(model, BATCH, TOKENS)
     assert (formula.forward, formula.backward) == counted_step("llama", net), f"{formula} [{targets}]"
-
-
-@pytest.mark.prove
-@pytest.mark.filterwarnings("default:.rope_scaling. is deprecated")  # the name that published files have for it
-@pytest.mark.parametrize(
-    "name", [name for name in MODELS if "Bert" not in str(MODELS[name]["config"]["architectures"])]
-)
-def test_public_models_have_the_parameters_of_those_that_transformers_builds(name):
-    config = dict(MODELS[name]["config"])
-    config.pop("quantization_config", None)
-    with torch.device("meta"):
-        net = model_class(config["model_type"]).from_config(
-            transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
-        )
-    should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))
-    assert parameter_count(from_config(config)) == should, f"should be {should} [{name}]"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-from contextlib import suppress
 
 import pytest
 import torch
@@ -84,20 +83,6 @@ def test_state_appears_when_the_optimizer_allocates_it_under_the_names_it_has_th
         assert names == {*own, *row.scalars}, f"{name} keeps {names}"
 
 
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_scalars_are_on_the_cpu_unless_capturable_or_asgds(name):
-    row = optimizers.OPTIMIZERS[name]
-    kind, parameter = optimizer_class(row), torch.nn.Parameter(torch.zeros(3, 5, device="meta"))
-    for option in {None, "capturable"} & {None, *inspect.signature(kind).parameters}:
-        stepper = kind([parameter], **row.options, **({option: True} if option else {}))
-        parameter.grad = torch.zeros_like(parameter)
-        with suppress(Exception):  # state is made before what the meta device cannot do
-            stepper.step()
-        places = {stepper.state[parameter][key].device.type for key in row.scalars}
-        should = {"meta" if option or name == "asgd" else "cpu"} if row.scalars else set()
-        assert places == should, f"{name} has its scalars on {places}, but should on {should} [{option=}]"
-
-
 EIGHT_BITS = {"adam-8bit": 2, "lion-8bit": 1}
 
 
@@ -116,45 +101,6 @@ KEPT_IN_8_BITS += [([(4097,)], name, buffers * (4097 + 17 * 4 + 1024)) for name,
 def test_eight_bits_take_codes_scales_and_a_table_a_buffer(tensor_shapes, name, held):
     got = memory.optimizer_state_bytes(tensor_shapes, name, "bf16")
     assert got == held, f"{got} bytes, but bitsandbytes kept {held} [{tensor_shapes}, {name}]"
-
-
-def test_lion_keeps_one_buffer_and_no_count_of_steps():
-    assert memory.optimizer_state_bytes([(10,)], "lion") == 40  # its package need not be installed here
-
-
-def test_the_buffers_of_eight_bits_are_numbered_and_have_no_scalars():
-    for name, buffers in EIGHT_BITS.items():
-        row = optimizers.OPTIMIZERS[name]
-        assert (row.buffers, row.scalars) == (("state1", "state2")[:buffers], ()), row
-
-
-def test_a_row_is_named_by_its_class_and_the_options_that_change_what_it_keeps():
-    named = {
-        name: row.class_name.rpartition(".")[2] + "".join(option for option in row.options if option != "max_iter")
-        for name, row in optimizers.OPTIMIZERS.items()
-    }
-    wrong = {name: to_be for name, to_be in named.items() if name.replace("-", "") != to_be.lower()}
-    assert wrong == {"momentum": "SGDmomentum"}, f"names that are not those of class and options: {wrong}"
-
-
-def test_the_defaults_of_lbfgs_are_torchs():
-    defaults = torch.optim.LBFGS([torch.nn.Parameter(torch.ones(1))]).defaults
-    got, should = optimizers.OPTIMIZERS["lbfgs"], (defaults["max_iter"], defaults["history_size"])
-    assert (got.options["max_iter"], got.history) == should, f"{got}, but torch has {should}"
-
-
-@given(n=st.integers(1, 10**6), name=st.sampled_from(sorted({*optimizers.OPTIMIZERS} - {"adafactor"})))
-def test_a_number_of_parameters_keeps_what_one_tensor_of_them_keeps_but_scalars_and_tables(n, name):
-    row = optimizers.OPTIMIZERS[name]
-    n += optimizers.LEAST_IN_8_BITS * bool(row.block)
-    beside = optimizers.STEP_BYTES * (len(row.scalars) + bool(row.history) * (2 * row.history + 1))
-    beside += optimizers.TABLE_BYTES * len(row.buffers) * bool(row.block)
-    got, whole = memory.optimizer_state_bytes(n, row), memory.optimizer_state_bytes([(n, 1)], row)
-    assert got + beside == whole, f"{n} parameters keep {got} bytes, one tensor of them {whole} [{name}]"
-
-
-def test_a_step_runs_in_one_of_three_ways():
-    assert optimizers.IMPLEMENTATIONS == ("fused", "foreach", "for-loop")
 
 
 # RAdam takes its longer way from the sixth step on.
