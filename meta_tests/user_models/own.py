@@ -85,25 +85,19 @@ def checkpointed():
     return Checkpointed(), torch.randn(8, WIDTH)
 
 
-class Branching(nn.Linear):
-    """Which of two ways it takes depends on values."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if super().forward(x).sum() > 0:  # the branch
-            return super().forward(x)
-        return -super().forward(x)
-
-
-def branching():
-    return Branching(16, 4), torch.randn(8, 16)
-
-
 def bag():
     return nn.Sequential(nn.EmbeddingBag(50, 16), nn.Linear(16, 4)), torch.randint(50, (8, 5))
 
 
 def compiled(backend: str = "aot_eager"):
     return torch.compile(nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh()), backend=backend), torch.randn(8, 16)
+
+
+def converted():
+    """As many scripts do: the optimizer has the parameters before they are converted."""
+    model = nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model.to(torch.float64), torch.randn(8, 16, dtype=torch.float64), optimizer
 
 
 class OnlyTraining(nn.Linear):

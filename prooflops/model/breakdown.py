@@ -1,4 +1,4 @@
-"""Where a step of a user's model goes: by phase, by module, by operator; and what inference takes."""
+"""The parts of a step of a user's model by phase, by module and by operator; and the figures of inference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Key = tuple[str, str, str]  # module, phase, operator
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """A module with all that is inside it; `own_s` is the time without that."""
+    """A module, its submodules included."""
 
     name: str  # as in named_modules; empty for the whole
     kind: str
@@ -44,7 +44,7 @@ class ModuleRow:
     kept_bytes: int  # of the tensors made in it that are kept for the backward pass, each storage once
     forward_s: float
     backward_s: float
-    own_s: float
+    own_s: float  # without the submodules
 
     @property
     def seconds(self) -> float:
@@ -64,20 +64,12 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """A step in parts. Phases are timed as they run; modules and operators in a step of which each call is timed."""
+    """A step in parts. Phases are timed in whole steps; modules and operators in a step that times each call."""
 
     phases_s: dict[str, float]
-    modules: tuple[ModuleRow, ...]  # in the order of the tree; first what is outside it
+    modules: tuple[ModuleRow, ...]  # in the order of the tree, behind the one of all outside it
     operators: tuple[OperatorRow, ...]  # the slowest first
     is_compiled: bool  # then modules and operators are those of the uncompiled code
-
-    @property
-    def in_operators_s(self) -> float:
-        return sum(each.seconds for each in self.operators)
-
-    def slowest(self, most: int) -> list[ModuleRow]:
-        """The modules with most time of their own, of both passes."""
-        return sorted(self.modules, key=lambda row: -row.own_s)[:most]
 
 
 def breakdown_of(user_model: UserModel) -> Breakdown:
@@ -85,25 +77,17 @@ def breakdown_of(user_model: UserModel) -> Breakdown:
     instance = user_model.fresh()
     instance.step()
     phases_s = phase_seconds(instance, user_model.device)
+    timer = measured.clock(user_model.device)
     with uncompiled():
-        running = _RunningModules(instance.module)
         with counted.flops() as count:
-            flops = _sums(_traced_step(instance, running, lambda: count.total))
-        kept = _kept_bytes(instance, running)
-        timer = measured.clock(user_model.device)
-        _traced_step(instance, running, timer)
-        rounds = [_traced_step(instance, running, timer) for _ in range(3)]
-    calls = Counter(key for key, *_ in rounds[0])
-    times = [_sums(each) for each in rounds]
-    seconds = Counter(
-        {key: min(each[key] for each in times if key in each) for key in calls}
-    )  # others disturb single calls
-    return Breakdown(
-        phases_s,
-        tuple(_module_rows(instance.module, running, flops, kept, seconds)),
-        tuple(_operator_rows(calls, flops, seconds)),
-        user_model.is_compiled,
-    )
+            traced = _Trace(instance.module, lambda: count.total, keeps=True).step(instance)
+        _Trace(instance.module, timer).step(instance)
+        rounds = [_Trace(instance.module, timer).step(instance) for _ in range(3)]
+    calls = Counter(key for key, *_ in rounds[0].readings)
+    times = [each.sums() for each in rounds]
+    seconds = Counter({key: min(each[key] for each in times if key in each) for key in calls})  # the least disturbed
+    modules = tuple(_module_rows(instance.module, traced, seconds))
+    return Breakdown(phases_s, modules, _operator_rows(calls, traced.sums(), seconds), user_model.is_compiled)
 
 
 def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
@@ -123,57 +107,82 @@ def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in zip(PHASES, zip(*rounds, strict=True), strict=True)}
 
 
-# ---- which operator belongs to which module ----------------------------------------------------------------------
+# ---- tracing -----------------------------------------------------------------------------------------------------
+
+# Only these two private calls assign the operators of a backward pass to those of the forward pass.
+if not hasattr(torch._C, "_current_autograd_node") or not hasattr(torch._C._autograd, "_get_sequence_nr"):
+    raise ImportError(f"prooflops.model does not know torch {torch.__version__}: its autograd names no node")
 
 
-class _RunningModules:
-    """The names of the modules that are running, innermost last; how often each ran, and what it returned."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._names = {id(each): name for name, each in module.named_modules()}
-        self._stack = [OUTSIDE]
-        self.phase = PHASES[0]
-        self.outputs: defaultdict[str, list[str]] = defaultdict(list)
-
-    @property
-    def name(self) -> str:
-        return self._stack[-1]
-
-    def __enter__(self) -> None:
-        self._hooks = ExitStack()
-        self.outputs.clear()
-        for handle in (
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ):
-            self._hooks.callback(handle.remove)
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.close()
-
-    def _enter(self, module: nn.Module, _: Any) -> None:
-        self._stack.append(self._names.get(id(module), self.name))
-
-    def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
-        self._stack.pop()
-        if id(module) in self._names and self.phase == "forward":
-            self.outputs[self._names[id(module)]].append(shapes_text(output))
+def newest_node() -> int:
+    """The number of the newest autograd node: that of the operator being dispatched, if it has one."""
+    return int(torch._C._autograd._get_sequence_nr()) - 1
 
 
 class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Reads a meter around every operator. A gradient belongs to the module whose operator it is the gradient of."""
+    """One step with a meter read around each operator, which belongs to the innermost module that runs.
 
-    def __init__(self, running: _RunningModules, meter: Callable[[], Any]) -> None:
+    A gradient belongs to the module whose operator it is the gradient of. With `keeps`, `kept` are the bytes that the
+    forward pass makes and keeps for the backward pass, each storage in the module that keeps it first; parameters,
+    inputs and targets were there before.
+    """
+
+    def __init__(self, module: nn.Module, meter: Callable[[], Any], keeps: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.readings: list[tuple[Key, Any, Any]] = []
-        self._running, self._meter = running, meter
+        self.outputs: defaultdict[str, list[str]] = defaultdict(list)  # shapes, by module
+        self.kept: Counter[str] = Counter()
+        self._names = {id(each): name for name, each in module.named_modules()}
+        self._meter, self._keeps = meter, keeps
+        self._running, self._phase = [OUTSIDE], PHASES[0]
         self._module_of_node: dict[int, str] = {}
+        self._made: set[int] = set()
+        self._storages: dict[int, Any] = {}  # kept alive so that no other storage gets their address
+
+    def step(self, instance: Instance) -> _Trace:
+        """Takes one training step."""
+        instance.optimizer.zero_grad(set_to_none=True)
+        with ExitStack() as stack:
+            stack.callback(register_module_forward_pre_hook(self._enter).remove)
+            stack.callback(register_module_forward_hook(self._leave, always_call=True).remove)
+            stack.enter_context(self)
+            if self._keeps:
+                stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor))
+            loss = instance.forward()
+            self._phase = "backward"
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._phase = "update"
+            instance.optimizer.step()
+        return self
+
+    def sums(self) -> Counter[Key]:
+        sums: Counter[Key] = Counter()
+        for key, before, after in self.readings:
+            sums[key] += after - before
+        return sums
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
+        self._running.append(self._names.get(id(module), self._running[-1]))
+
+    def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
+        self._running.pop()
+        if id(module) in self._names and self._phase == "forward":
+            self.outputs[self._names[id(module)]].append(shapes_text(output))
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if self._phase == "forward" and storage._cdata in self._made and storage._cdata not in self._storages:
+            self._storages[storage._cdata] = storage
+            self.kept[self._running[-1]] += storage.nbytes()
+        return tensor.detach()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = self._meter()
         out = func(*args, **(kwargs or {}))
         after = self._meter()
-        self.readings.append(((self._module(), self._running.phase, str(func._overloadpacket)), before, after))
+        self.readings.append(((self._module(), self._phase, str(func._overloadpacket)), before, after))
+        if self._keeps:
+            self._made |= _storages(out) - _storages((args, kwargs))
         return out
 
     def _module(self) -> str:
@@ -181,100 +190,43 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is not None and not torch.is_grad_enabled():
             return self._module_of_node.get(node._sequence_nr(), OUTSIDE)
         # The newest node is this operator's, or, if it has none, an earlier one's, whose module is known already.
-        self._module_of_node.setdefault(int(torch._C._autograd._get_sequence_nr()) - 1, self._running.name)
-        return self._running.name
+        self._module_of_node.setdefault(newest_node(), self._running[-1])
+        return self._running[-1]
 
 
-def _traced_step(instance: Instance, running: _RunningModules, meter: Callable[[], Any]) -> list[tuple[Key, Any, Any]]:
-    instance.optimizer.zero_grad(set_to_none=True)
-    with running, _Trace(running, meter) as trace:
-        running.phase = "forward"
-        loss = instance.forward()
-        running.phase = "backward"
-        loss.backward()  # type: ignore[no-untyped-call]
-        running.phase = "update"
-        instance.optimizer.step()
-    readings: list[tuple[Key, Any, Any]] = trace.readings
-    return readings
-
-
-def _sums(readings: list[tuple[Key, Any, Any]]) -> Counter[Key]:
-    sums: Counter[Key] = Counter()
-    for key, before, after in readings:
-        sums[key] += after - before
-    return sums
-
-
-def _kept_bytes(instance: Instance, running: _RunningModules) -> Counter[str]:
-    """What the forward pass makes and keeps for the backward pass, each storage in the module that kept it first."""
-    seen: dict[int, Any] = {}
-    kept: Counter[str] = Counter()
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata in made.storages and storage._cdata not in seen:
-            seen[storage._cdata] = storage
-            kept[running.name] += storage.nbytes()
-        return tensor.detach()
-
-    running.phase = "forward"
-    with running, _Made() as made, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        instance.forward()
-    return kept
-
-
-class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The storages that operators made; not those of parameters, inputs and targets, which were there before."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.storages: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        before, after = (
-            {each.untyped_storage()._cdata for each in tree_leaves(tree) if isinstance(each, Tensor)}
-            for tree in ((args, kwargs), out)
-        )
-        self.storages |= after - before
-        return out
+def _storages(tree: Any) -> set[int]:
+    return {each.untyped_storage()._cdata for each in tree_leaves(tree) if isinstance(each, Tensor)}
 
 
 # ---- the rows ----------------------------------------------------------------------------------------------------
 
 
-def _module_rows(
-    module: nn.Module, running: _RunningModules, flops: Counter[Key], kept: Counter[str], seconds: Counter[Key]
-) -> Iterator[ModuleRow]:
-    own: dict[str, Counter[str]] = defaultdict(Counter)
-    for figure, sums in (("flops", flops), ("s", seconds)):
+def _module_rows(module: nn.Module, traced: _Trace, seconds: Counter[Key]) -> Iterator[ModuleRow]:
+    own: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for figure, sums in (("flops", traced.sums()), ("s", seconds)):
         for (name, phase, _), value in sums.items():
             own[name][f"{phase} {figure}"] += value
-    for name, value in kept.items():
+    for name, value in traced.kept.items():
         own[name]["kept"] += value
-    inclusive: dict[str, Counter[str]] = defaultdict(Counter)
+    inclusive: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, figures in own.items():
         for above in _with_ancestors(name):
             inclusive[above].update(figures)
-    shown = [
-        (OUTSIDE, "", 0, 0),
-        *((name, type(each).__name__, _depth(name), each) for name, each in module.named_modules()),
-    ]
-    for name, kind, depth, each in shown:
-        outputs, figures = running.outputs[name], inclusive[name]
+    for name, each in ((OUTSIDE, None), *module.named_modules()):
+        outputs, figures = traced.outputs[name], inclusive[name]
         yield ModuleRow(
-            name,
-            kind,
-            depth,
-            len(outputs),
-            outputs[0] if outputs else "",
-            sum(parameter.numel() for parameter in each.parameters()) if isinstance(each, nn.Module) else 0,
-            figures["forward flops"],
-            figures["backward flops"],
-            figures["kept"],
-            figures["forward s"],
-            figures["backward s"],
-            own[name]["forward s"] + own[name]["backward s"],
+            name=name,
+            kind=type(each).__name__ if each is not None else "",
+            depth=len(list(_with_ancestors(name))) - 1,
+            calls=len(outputs),
+            output=outputs[0] if outputs else "",
+            parameters=sum(parameter.numel() for parameter in each.parameters()) if each is not None else 0,
+            forward_flops=figures["forward flops"],
+            backward_flops=figures["backward flops"],
+            kept_bytes=figures["kept"],
+            forward_s=figures["forward s"],
+            backward_s=figures["backward s"],
+            own_s=own[name]["forward s"] + own[name]["backward s"],
         )
 
 
@@ -285,18 +237,13 @@ def _with_ancestors(name: str) -> Iterator[str]:
         yield name
 
 
-def _depth(name: str) -> int:
-    return name.count(".") + 1 if name else 0
-
-
-def _operator_rows(calls: Counter[Key], flops: Counter[Key], seconds: Counter[Key]) -> list[OperatorRow]:
-    rows: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0])
+def _operator_rows(calls: Counter[Key], flops: Counter[Key], seconds: Counter[Key]) -> tuple[OperatorRow, ...]:
+    sums: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for key in calls:
         _, phase, operator = key
-        row = rows[operator, phase]
-        row[:] = row[0] + calls[key], row[1] + seconds[key], row[2] + flops[key]
-    made = [OperatorRow(name, phase, int(n), time, int(work)) for (name, phase), (n, time, work) in rows.items()]
-    return sorted(made, key=lambda row: -row.seconds)
+        sums[operator, phase].update({"calls": calls[key], "seconds": seconds[key], "flops": flops[key]})
+    rows = [OperatorRow(*names, each["calls"], each["seconds"], each["flops"]) for names, each in sums.items()]
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
 def shapes_text(output: Any) -> str:
@@ -310,7 +257,7 @@ def shapes_text(output: Any) -> str:
 
 @dataclass(frozen=True)
 class Inference:
-    """One forward pass of the module alone, in eval mode and inference mode; `why_not` where it raised."""
+    """One forward pass of the module alone, in eval mode and inference mode; `why_not` if it raised."""
 
     seconds: float = 0.0
     spread: float = 0.0
@@ -320,7 +267,7 @@ class Inference:
 
 
 def inference_of(user_model: UserModel) -> Inference:
-    """Runs the module as it is used once it is trained; a model that cannot run so has a reason."""
+    """Counts, times and measures a forward pass; the reason for a model that runs only in training."""
     instance = user_model.fresh()
     module = instance.module.eval()
 
@@ -337,6 +284,6 @@ def inference_of(user_model: UserModel) -> Inference:
             with measured.memory(user_model.device) as held:
                 output = run()
             del output
-    except Exception as error:  # the user's code may want what only training has
+    except Exception as error:  # the user's code may need values that only training has
         return Inference(why_not=error_text(error))
     return Inference(timing.median_s, timing.spread, count.total, held.peak_bytes)

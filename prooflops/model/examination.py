@@ -1,4 +1,4 @@
-"""What a run with `--model` finds out about the model: its bytes, its FLOPs, its memory, its time."""
+"""The facts about a user's model: its bytes, its FLOPs, its memory, its time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from accounting.roofline import hfu, mfu, ridge_point
 from prooflops.model.breakdown import Breakdown, Inference, breakdown_of, inference_of
 from prooflops.model.claims import Answer
-from prooflops.model.flop_difference import StepFlops, flops_of
-from prooflops.model.step_memory import StepMemory, bytes_of, memory_of
+from prooflops.model.flop_difference import ExplainedFlops, flops_of
+from prooflops.model.step_memory import StepMemory, bytes_of, memory_of, storage_bytes_of
 from prooflops.model.sweep import Sweep, sweep_of
 from prooflops.model.user_model import Instance, UserModel
 
@@ -34,7 +34,7 @@ class TensorGroup:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a module holds, each tensor once."""
+    """The parameters and buffers of a module, each tensor once."""
 
     groups: tuple[TensorGroup, ...]
     tied: tuple[str, ...]  # further names of parameters that are counted already
@@ -52,13 +52,9 @@ class Inventory:
 def inventory_of(module: torch.nn.Module) -> Inventory:
     """Parameters and buffers by role and dtype."""
     found: defaultdict[tuple[str, str], list[Tensor]] = defaultdict(list)
-    storages: dict[int, int] = {}
-    roles: list[tuple[str, Tensor]]
     roles = [("trained" if each.requires_grad else "frozen", each) for each in module.parameters()]
-    roles += [("buffer", each) for each in module.buffers()]
-    for role, tensor in roles:
+    for role, tensor in [*roles, *(("buffer", each) for each in module.buffers())]:
         found[role, str(tensor.dtype).removeprefix("torch.")].append(tensor)
-        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
     first = {name for name, _ in module.named_parameters()}
     return Inventory(
         groups=tuple(
@@ -66,19 +62,18 @@ def inventory_of(module: torch.nn.Module) -> Inventory:
             for (role, dtype), tensors in found.items()
         ),
         tied=tuple(name for name, _ in module.named_parameters(remove_duplicate=False) if name not in first),
-        storage_bytes=sum(storages.values()),
+        storage_bytes=storage_bytes_of([*module.parameters(), *module.buffers()]),
     )
 
 
 # ---- time --------------------------------------------------------------------------------------------------------
-
 
 OVERHEAD = "overhead"
 
 
 @dataclass(frozen=True)
 class MachineRates:
-    """What this machine was measured to do in this run, and what its vendor states; per dtype of the products."""
+    """The rates of this machine, measured in this run and stated by its vendor, per dtype of the products."""
 
     peak_flop_per_s: Mapping[str, float | None]
     ceiling_flop_per_s: Mapping[str, float | None]
@@ -93,7 +88,7 @@ class MeasuredStep:
     seconds: float
     spread: float  # the middle half of the rounds, as a share of the median
     rounds: int
-    flops: StepFlops
+    flops: ExplainedFlops
     rates: MachineRates
 
     @property
@@ -103,7 +98,7 @@ class MeasuredStep:
 
     @property
     def mfu(self) -> float | None:
-        """The FLOPs that the mathematics needs, against the vendor's peak; None where none is on record."""
+        """The FLOPs that the mathematics needs, against the vendor's peak; None if none is on record."""
         return mfu(self.flops.model, self.seconds, self._rate(self.rates.peak_flop_per_s))
 
     @property
@@ -114,23 +109,26 @@ class MeasuredStep:
     @property
     def mfu_of_ceiling(self) -> float | None:
         """The FLOPs that the mathematics needs, against this machine's own best measured rate."""
-        return mfu(self.flops.model, self.seconds, self._rate(self.rates.ceiling_flop_per_s))
+        return mfu(self.flops.model, self.seconds, self._ceiling)
 
     @property
     def share_of_ceiling(self) -> float | None:
         """All FLOPs that were executed, against this machine's own best measured rate: the HFU of that rate."""
-        rate = self._rate(self.rates.ceiling_flop_per_s)
-        return hfu(self.flops.model, self.flops.recomputed, self.seconds, rate)
+        return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._ceiling)
+
+    @property
+    def _ceiling(self) -> float | None:
+        return self._rate(self.rates.ceiling_flop_per_s)
 
     def _rate(self, per_dtype: Mapping[str, float | None]) -> float | None:
         """The rate of products of several dtypes one after the other: the FLOPs over the sum of their times."""
-        times = []
+        seconds = 0.0
         for dtype, flops in self.flops.by_dtype.items():
             rate = per_dtype.get(dtype)
             if rate is None:
                 return None
-            times.append(flops / rate)
-        return self.flops.executed / sum(times) if sum(times) else None
+            seconds += flops / rate
+        return self.flops.executed / seconds if seconds else None
 
     @property
     def intensity(self) -> float:
@@ -140,23 +138,20 @@ class MeasuredStep:
     @property
     def ridge(self) -> float | None:
         """The intensity at which this machine's own two ceilings meet."""
-        rate = self._rate(self.rates.ceiling_flop_per_s)
-        return None if rate is None else ridge_point(rate, self.rates.bytes_per_s)
+        return None if self._ceiling is None else ridge_point(self._ceiling, self.rates.bytes_per_s)
 
     @property
     def least_times_s(self) -> dict[str, float]:
-        """What arithmetic, memory traffic and launching would each take alone."""
-        rate = self._rate(self.rates.ceiling_flop_per_s)
-        times = {"compute": self.flops.executed / rate} if rate else {}
+        """The times of arithmetic, memory traffic and launching, each alone."""
         return {
-            **times,
+            **({"compute": self.flops.executed / self._ceiling} if self._ceiling else {}),
             "memory": self.flops.moved_bytes / self.rates.bytes_per_s,
             "launch": self.flops.operators * self.rates.overhead_s,
         }
 
     @property
     def bound(self) -> str:
-        """The longest of the three least times; OVERHEAD where it explains less than half of the step."""
+        """The longest of the three least times; OVERHEAD if it explains less than half of the step."""
         name, longest = max(self.least_times_s.items(), key=lambda item: item[1])
         return name if longest >= self.seconds / 2 else OVERHEAD
 
@@ -169,7 +164,7 @@ class Examination:
 
     def __init__(self, user_model: UserModel, argument: str = "", limit: int | None = None) -> None:
         self.user_model = user_model
-        self.argument, self.limit = argument, limit  # of the factory, to be swept; bytes, or what there is
+        self.argument, self.limit = argument, limit  # of the factory, to be swept; its bytes, or those free
         self.step: MeasuredStep | None = None
         self.answers: list[Answer] = []
 
@@ -179,7 +174,7 @@ class Examination:
 
     @cached_property
     def tokens(self) -> tuple[int, str]:
-        """D, and what it counts."""
+        """D and its unit."""
         return self.fresh().tokens
 
     @cached_property
@@ -201,7 +196,7 @@ class Examination:
         return inventory_of(self.fresh().module)
 
     @cached_property
-    def flops(self) -> StepFlops:
+    def flops(self) -> ExplainedFlops:
         return flops_of(self.fresh())
 
     @cached_property
@@ -220,11 +215,7 @@ class Examination:
     def sweep(self) -> Sweep:
         return sweep_of(self.user_model, self.argument, self.limit)
 
-    def has(self, name: str) -> bool:
-        """Whether a fact has been computed."""
-        return name in vars(self)
-
     def record_step(self, seconds: float, spread: float, rounds: int, **rates: object) -> MeasuredStep:
-        """Keeps the measured time of a step, with what the machine can do (the fields of `MachineRates`)."""
+        """Keeps the measured time of a step, with the fields of `MachineRates`."""
         self.step = MeasuredStep(seconds, spread, rounds, self.flops, MachineRates(**rates))  # type: ignore[arg-type]
         return self.step

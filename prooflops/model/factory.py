@@ -1,4 +1,4 @@
-"""The factory that `--model module:factory` or `--model path/to/file.py:factory` names."""
+"""Imports the factory that `--model module:factory` or `--model path/to/file.py:factory` names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,75 +29,27 @@ NOT_THE_USERS = tuple(str(Path(str(package.__file__)).parent) + os.sep for packa
 
 
 class ModelError(ValueError):
-    """A factory that cannot be imported or called, or returns no model; the message says what is valid."""
+    """A factory that cannot be imported or called, or returns no model; the message lists the valid forms."""
 
 
-def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
-    """What `module:factory` or `path/to/file.py:factory` names; `folder` is searched first, as by `python -m`."""
-    place, _, path = spec.rpartition(":")
-    is_file = place.endswith(".py")
-    if not re.fullmatch(DOTTED, path) or not (is_file or re.fullmatch(DOTTED, place)):
-        raise ModelError(f"--model {spec}: must be {FORMS}")
-    found: Any = _imported_file(spec, folder / place) if is_file else _imported_module(spec, place, folder)
-    module_name = found.__name__
-    for name in path.split("."):
-        if not hasattr(found, name):
-            own = {each: getattr(found, each) for each in vars(found) if not each.startswith("_")}
-            valid = [each for each, value in own.items() if callable(value) and _is_defined_in(value, module_name)]
-            try:
-                validated_choice(f"--model {spec}: the factory", name, valid)
-            except ValueError as error:
-                raise ModelError(str(error)) from error
-        found = getattr(found, name)
-    if not callable(found):
-        raise ModelError(f"--model {spec}: the factory must be callable, got {found!r} of type {type(found).__name__}")
-    if isinstance(found, nn.Module):
-        kind = type(found).__name__
-        raise ModelError(f"--model {spec}: got a {kind} itself; name a function that returns {RETURNS}")
-    return found  # type: ignore[no-any-return]
-
-
-def _imported_module(spec: str, module_name: str, folder: Path) -> ModuleType:
-    _search_first(folder)
+@contextmanager
+def naming(spec: str) -> Iterator[None]:
+    """Raises any ValueError as a ModelError, with the option in front of its message."""
     try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ModelError(f"--model {spec}: importing {module_name} raised {error_text(error)}") from error
-        parent, _, _ = error.name.rpartition(".")
-        places = list(sys.modules[parent].__path__) if parent in sys.modules else [str(folder)]
-        there = ", ".join(sorted(each.name for each in pkgutil.iter_modules(places))) or "no module"
-        raise ModelError(f"--model {spec}: no module named {error.name}; {', '.join(places)} has {there}") from error
-    except (Exception, SystemExit) as error:
-        raise ModelError(f"--model {spec}: importing {module_name} raised {error_text(error)}") from error
+        yield
+    except ValueError as error:
+        raise ModelError(f"--model {spec}: {error}") from error
 
 
-def _imported_file(spec: str, file: Path) -> ModuleType:
-    """The module in a file, whose own folder is searched first, as when Python runs it."""
-    if not file.is_file():
-        there = ", ".join(sorted(each.name for each in file.parent.glob("*.py"))) or "no Python file"
-        why = f"{file.parent} has {there}" if file.parent.is_dir() else f"there is no folder {file.parent}"
-        raise ModelError(f"--model {spec}: no such file {file}; {why}; must be {FORMS}")
-    _search_first(file.parent)
-    found = importlib.util.spec_from_file_location(f"_model_file_{file.stem}", file)
-    assert found
-    assert found.loader
-    module = sys.modules[found.name] = importlib.util.module_from_spec(found)
+@contextmanager
+def user_code(action: str) -> Iterator[None]:
+    """Turns any error of the user's code, an exit included, into a ModelError that names the action and the line."""
     try:
-        found.loader.exec_module(module)
+        yield
+    except ModelError:
+        raise
     except (Exception, SystemExit) as error:
-        raise ModelError(f"--model {spec}: importing {file} raised {error_text(error)}") from error
-    return module
-
-
-def _search_first(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def _is_defined_in(value: object, module_name: str) -> bool:
-    """Whether something is defined in the module, not imported into it."""
-    return getattr(value, "__module__", module_name) == module_name
+        raise ModelError(f"{action} raised {error_text(error)}") from error
 
 
 def error_text(error: BaseException) -> str:
@@ -109,3 +62,66 @@ def error_text(error: BaseException) -> str:
     frames = [frame for frame in every if not frame.filename.startswith(NOT_THE_USERS)] or every
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {lines[0][:300]}{place}"
+
+
+def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
+    """The function that `spec` names; modules are searched in `folder` first, as by `python -m`."""
+    with naming(spec):
+        place, _, path = spec.rpartition(":")
+        is_file = place.endswith(".py")
+        if not re.fullmatch(DOTTED, path) or not (is_file or re.fullmatch(DOTTED, place)):
+            raise ModelError(f"must be {FORMS}")
+        found: Any = _imported_file(folder / place) if is_file else _imported_module(place, folder)
+        module_name = found.__name__
+        for name in path.split("."):
+            if not hasattr(found, name):
+                validated_choice("the factory", name, _own_functions(found, module_name))
+            found = getattr(found, name)
+        if not callable(found):
+            raise ModelError(f"the factory must be callable, got {found!r} of type {type(found).__name__}")
+        if isinstance(found, nn.Module):
+            raise ModelError(f"got a {type(found).__name__} itself; name a function that returns {RETURNS}")
+    return found  # type: ignore[no-any-return]
+
+
+def _own_functions(holder: Any, module_name: str) -> list[str]:
+    """The public functions and classes that a module or class defines, not those it imports."""
+    own = {each: getattr(holder, each) for each in vars(holder) if not each.startswith("_")}
+    return [each for each, value in own.items() if callable(value)
+            and getattr(value, "__module__", module_name) == module_name]  # fmt: skip
+
+
+def _imported_module(module_name: str, folder: Path) -> ModuleType:
+    _search_first(folder)
+    try:
+        with user_code(f"importing {module_name}"):
+            return importlib.import_module(module_name)
+    except ModelError as error:
+        missing = getattr(error.__cause__, "name", None) if isinstance(error.__cause__, ModuleNotFoundError) else None
+        if missing is None or not f"{module_name}.".startswith(f"{missing}."):
+            raise
+        parent = missing.rpartition(".")[0]
+        places = list(sys.modules[parent].__path__) if parent in sys.modules else [str(folder)]
+        there = ", ".join(sorted(each.name for each in pkgutil.iter_modules(places))) or "no module"
+        raise ModelError(f"no module named {missing}; {', '.join(places)} has {there}") from error
+
+
+def _imported_file(file: Path) -> ModuleType:
+    """The module in a file; its own folder is searched first, as when Python runs it."""
+    if not file.is_file():
+        there = ", ".join(sorted(each.name for each in file.parent.glob("*.py"))) or "no Python file"
+        why = f"{file.parent} has {there}" if file.parent.is_dir() else f"there is no folder {file.parent}"
+        raise ModelError(f"no such file {file}; {why}; must be {FORMS}")
+    _search_first(file.parent)
+    found = importlib.util.spec_from_file_location(f"_model_file_{file.stem}", file)
+    assert found
+    assert found.loader
+    module = sys.modules[found.name] = importlib.util.module_from_spec(found)
+    with user_code(f"importing {file}"):
+        found.loader.exec_module(module)
+    return module
+
+
+def _search_first(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))

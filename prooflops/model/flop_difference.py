@@ -1,8 +1,7 @@
-"""Why a model's counted FLOPs differ from 2ND, 4ND and 6ND: the difference in parts, each with its reason.
+"""The reasons why a model's counted FLOPs differ from 2ND, 4ND and 6ND, each with its FLOPs.
 
-Every product that the step dispatches belongs to the parameter it multiplies with, or to none (attention,
-a similarity matrix). The rules
-give each parameter 2·D FLOPs forward and 4·D backward; what it really got decides its part.
+Every product that the step dispatches belongs to the parameter it multiplies with, or to none (attention, a similarity
+matrix). The rules give each parameter 2·D FLOPs forward and 4·D backward; its products decide its reason.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from accounting.counted.plans import plan_of
 from accounting.counted.result import ELEMENTWISE as NO_PRODUCTS
 from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
+from prooflops.model.breakdown import newest_node
 from prooflops.model.user_model import Instance
 
 LOOK_UPS = frozenset({"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather"})
@@ -43,8 +43,8 @@ CHECKPOINTED = "recomputed by activation checkpointing"
 
 
 @dataclass(frozen=True)
-class Part:
-    """One reason for the difference, rule minus counted: negative for what the rule leaves out."""
+class Difference:
+    """One reason for the difference, rule minus counted: negative for products that the rule leaves out."""
 
     name: str
     forward: int
@@ -56,7 +56,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class StepFlops:
+class ExplainedFlops:
     """The FLOPs of one training step of a model, counted, and the parts of their difference from 2ND, 4ND and 6ND."""
 
     parameters: int
@@ -66,7 +66,7 @@ class StepFlops:
     backward: int
     update: int  # products in the optimizer's step, which no rule covers
     recomputed: int  # the part of `backward` that the mathematics does not need
-    parts: tuple[Part, ...]
+    parts: tuple[Difference, ...]
     by_dtype: dict[str, int]  # of the executed products of forward and backward
     moved_bytes: int  # of the whole step, the update included
     elementwise: int  # in the whole step; part of no other figure
@@ -75,12 +75,12 @@ class StepFlops:
 
     @property
     def executed(self) -> int:
-        """FLOPs of forward and backward as they ran: what HFU counts."""
+        """FLOPs of forward and backward as they ran, for HFU."""
         return self.forward + self.backward
 
     @property
     def model(self) -> int:
-        """FLOPs of forward and backward that the mathematics needs: what MFU counts."""
+        """FLOPs of forward and backward that the mathematics needs, for MFU."""
         return self.executed - self.recomputed
 
     def rule(self, phase: str) -> int:
@@ -100,13 +100,13 @@ class StepFlops:
         return self.rule(phase) - self.counted(phase)
 
     def unexplained(self, phase: str) -> int:
-        """What the parts leave of the difference: 0, or the explanation is wrong."""
+        """The difference less its parts: 0, or the explanation is wrong."""
         explained: int = sum(getattr(part, phase) for part in self.parts)
         return self.difference(phase) - explained
 
 
-def flops_of(instance: Instance) -> StepFlops:
-    """Runs two training steps, of which the second is counted: an optimizer may set itself up in its first."""
+def flops_of(instance: Instance) -> ExplainedFlops:
+    """Runs two training steps and counts the second: an optimizer may set itself up in its first."""
     instance.step()
     instance.optimizer.zero_grad(set_to_none=True)
     with counted.flops() as passes, _Tracer(instance, passes) as tracer:
@@ -114,7 +114,7 @@ def flops_of(instance: Instance) -> StepFlops:
     with counted.flops() as update, _Tracer(instance, update) as updating:
         instance.optimizer.step()
     tokens, unit = instance.tokens
-    return StepFlops(
+    return ExplainedFlops(
         parameters=sum(each.numel() for each in tracer.parameters),
         tokens=tokens,
         unit=unit,
@@ -175,12 +175,10 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._overloadpacket.__name__.removesuffix("_")
-        if _is_no_product(func):
-            out, flops = func(*args, **(kwargs or {})), 0
-        else:
-            before = self._count.total
-            out = func(*args, **(kwargs or {}))
-            flops = self._count.total - before
+        has_products = plan_of(func).kind != NO_PRODUCTS  # reading the counter takes time
+        before = self._count.total if has_products else 0
+        out = func(*args, **(kwargs or {}))
+        flops = self._count.total - before if has_products else 0
         tensors = _tensors((args, kwargs))
         self.operators += not func.is_view
         if flops:
@@ -190,7 +188,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._forward(name, tensors, _tensors(out), flops)
         elif flops and torch.is_grad_enabled():  # gradients run without, so this is a recomputed forward pass
             self.checkpointed += flops
-            self._of_node[_sequence()].append((self._factors(tensors), flops))
+            self._of_node[newest_node()].append((self._factors(tensors), flops))
         elif flops:
             self._backward(node, tensors, _tensors(out), flops)
         elif torch.is_grad_enabled():
@@ -200,7 +198,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _forward(self, name: str, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
         if flops:
             factors = self._factors(tensors)
-            self._of_node[_sequence()].append((factors, flops))
+            self._of_node[newest_node()].append((factors, flops))
             for index, share in self._shares(factors, flops):
                 use = self._uses[index]
                 use.forward += share
@@ -209,9 +207,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._without_parameter["forward"] += 0 if factors else flops
             for index in {each for tensor in tensors for each in self._origin_of(tensor)} - {*factors}:
                 self._uses[index].elementwise = True  # a bias, or the scale of a weight
-        elif not self._track_derived(tensors, outputs) and any(
-            out.numel() for out in outputs
-        ):  # an idle expert has no rows
+        elif not self._track_derived(tensors, outputs) and any(out.numel() for out in outputs):  # idle experts: none
             for tensor in tensors:
                 for index in self._origin_of(tensor):
                     self._uses[index].looked_up |= name in LOOK_UPS
@@ -280,7 +276,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # The difference in parts.
 
-    def parts(self, tokens: int) -> Iterator[Part]:
+    def parts(self, tokens: int) -> Iterator[Difference]:
         """Rule minus counted, by reason, the largest first; without those that are 0."""
         forward: defaultdict[str, int] = defaultdict(int)
         backward: defaultdict[str, int] = defaultdict(int)
@@ -297,7 +293,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         backward[ACTIVATIONS] -= self._without_parameter["backward"]
         backward[FUSED_RECOMPUTED] -= self.fused_recomputed
         backward[CHECKPOINTED] -= self.checkpointed
-        found = [Part(name, forward[name], backward[name]) for name in {*forward, *backward}]
+        found = [Difference(name, forward[name], backward[name]) for name in {*forward, *backward}]
         yield from sorted((part for part in found if part.forward or part.backward), key=lambda part: -abs(part.step))
 
 
@@ -312,28 +308,11 @@ def _reason(use: _ParameterUse, once: int) -> str:
     return PARTLY_USED if use.forward < once else REUSED
 
 
-def _is_no_product(func: Any) -> bool:
-    """Whether an operator is known to have no products; the counter is then not read around it."""
-    return plan_of(func).kind == NO_PRODUCTS
-
-
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-# Without these two private calls, products of a backward pass could not be assigned to those of the forward pass.
-if not hasattr(torch._C, "_current_autograd_node") or not hasattr(torch._C._autograd, "_get_sequence_nr"):
-    raise ImportError(
-        f"prooflops.model.flop_difference does not know torch {torch.__version__}: its autograd names no node"
-    )
-
-
-def _sequence() -> int:
-    """The sequence number of the autograd node that the operator being dispatched has, if it has one."""
-    return int(torch._C._autograd._get_sequence_nr()) - 1
-
-
-_NAMES = {each.torch_name: name for name, each in FORMATS.items() if each.torch_name and name != "tf32"}
+NAMES = {each.torch_name: name for name, each in FORMATS.items() if each.torch_name and name != "tf32"}
 
 
 def _dtype_of(name: str, tensors: list[Tensor]) -> str:
@@ -343,4 +322,4 @@ def _dtype_of(name: str, tensors: list[Tensor]) -> str:
     flags = torch.backends.cudnn if name in CONVOLUTIONS else torch.backends.cuda.matmul
     if first.device.type == "cuda" and first.dtype == torch.float32 and flags.allow_tf32:
         return "tf32"
-    return _NAMES.get(torch_name, torch_name)
+    return NAMES.get(torch_name, torch_name)

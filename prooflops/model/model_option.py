@@ -12,10 +12,10 @@ import torch
 
 from accounting.units import amount
 from prooflops.machine import device as machine
-from prooflops.model import pages
 from prooflops.model.claims import MARKER, Answer, answer_of
 from prooflops.model.examination import Examination
 from prooflops.model.factory import ModelError
+from prooflops.model.page import print_pages, write_pages
 from prooflops.model.sweep import default_of
 from prooflops.model.user_model import load_user_model
 from prooflops.suite.collection import check_claims_exist, claims_of
@@ -23,7 +23,7 @@ from prooflops.suite.registry import Registry
 from prooflops.suite.run import RUN, outcome_of
 from prooflops.suite.verdicts import DOES_NOT_APPLY, Outcome
 
-_examinations = pytest.StashKey[dict[str, Examination]]()  # by what --model named
+_examinations = pytest.StashKey[dict[str, Examination]]()  # by the value of --model
 _answers = pytest.StashKey["Answers"]()
 
 
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--model-memory",
         metavar="BYTES",
-        help="with --model-sweep: the memory that a step may take, such as 4GiB (default: what is free on an "
+        help="with --model-sweep: the memory that a step may take, such as 4GiB (default: all that is free on an "
         "accelerator, 1 GiB on a CPU)",
     )
     parser.addini("model_tests", "the files of tests that --model runs, and nothing else does", type="paths")
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_examinations] = {
             spec: _examination(config, spec, run.device) for spec in dict.fromkeys(config.option.model)
         }
-    except ModelError as error:
+    except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[_answers] = Answers(run.registry)
     config.pluginmanager.register(config.stash[_answers], "prooflops.model_answers")
@@ -85,11 +85,7 @@ def _examination(config: pytest.Config, spec: str, device: torch.device) -> Exam
         default_of(user_model, argument)
     elif memory:
         raise ModelError("--model-memory limits --model-sweep: name its argument, such as --model-sweep batch")
-    try:
-        limit = amount(memory, "--model-memory") if memory else None
-    except ValueError as error:
-        raise ModelError(str(error)) from error
-    return Examination(user_model, argument, limit)
+    return Examination(user_model, argument, amount(memory, "--model-memory") if memory else None)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -167,12 +163,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     headline = [*machine.headline(device, facts), *config.stash[RUN].peaks.headline()]
     for spec, examination in examinations.items():
         examination.answers = config.stash[_answers].in_order(spec)
-    for examination in examinations.values():
-        pages.write(examination, list(examinations.values()), Path(config.option.report), headline, facts)
+    write_pages([*examinations.values()], Path(config.option.report), headline, facts)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     config = terminalreporter.config
     if _examinations in config.stash and not config.option.collectonly:
-        pages.print_pages(terminalreporter, list(config.stash[_examinations].values()), Path(config.option.report))
+        print_pages(terminalreporter, list(config.stash[_examinations].values()), Path(config.option.report))

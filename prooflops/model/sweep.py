@@ -18,7 +18,7 @@ from prooflops.model.user_model import UserModel
 
 DEFAULT_CPU_LIMIT = 2**30  # a step that is as large as a CPU's memory takes minutes, and starves others
 LONGEST_S = 60.0  # no further size is tried after a step of this, warm-up and memory's measurement included
-CLOSE = 0.01  # the gap between what fits and what does not, as a share
+CLOSE = 0.01  # the gap between the largest size that fits and the smallest that does not, as a share
 MOST_TRIALS = 24
 
 
@@ -53,34 +53,42 @@ class Sweep:
 def sweep_of(user_model: UserModel, argument: str, limit: int | None = None) -> Sweep:
     """Multiplies the argument of the factory until a step does not fit, then closes in on the largest that does.
 
-    The prediction is made by itself, on fake tensors, before any step is taken; no step is taken that it has above the
-    limit by a quarter.
+    The prediction is made first, on fake tensors; no step is taken of a size a quarter above the predicted one.
     """
     limit_bytes, limit_of = memory_limit(user_model.device, limit)
     first = default_of(user_model, argument)
-    predict, remarks = predictions(user_model, argument)
-    predicted, *_ = largest(predict, first, limit_bytes, growth=64)
+    remarks: dict[str, None] = {}
     trials: dict[int, Trial] = {}
 
-    def peak(size: int) -> int | None:
-        expected = predict(size) if predicted is None or size <= 1.25 * predicted else None
+    @functools.cache
+    def predicted_peak(size: int) -> int | None:
+        prediction, why_not = predicted_memory(of_size(user_model, argument, size))
+        if why_not:
+            remarks[why_not] = None
+        return peak_of(prediction) if prediction else None
+
+    def measured_peak(size: int) -> int | None:
+        if predicted is not None and size > 1.25 * predicted:
+            return None
+        expected = predicted_peak(size)
         if predicted is not None and expected is None:
             return None
         trials[size] = tried(user_model, argument, size, expected, limit_bytes)
         return trials[size].measured_bytes
 
-    started = time.monotonic()
+    predicted, _ = largest(predicted_peak, first, limit_bytes, growth=64)
+    ends = time.monotonic() + LONGEST_S
     growth = 2 if predicted is None else 8  # a prediction keeps steps that are far too large from being tried
-    found, larger = largest(peak, first, limit_bytes, growth, lambda: time.monotonic() - started < LONGEST_S)
+    found, larger = largest(measured_peak, first, limit_bytes, growth, lambda: time.monotonic() < ends)
     if larger is None:
-        remarks.append(f"stopped after {LONGEST_S:.0f} s: a larger one may fit")
+        remarks[f"stopped after {LONGEST_S:.0f} s: a larger one may fit"] = None
     rows = tuple(trials[size] for size in sorted(trials))
-    unit = next((trial.unit for trial in rows if trial.unit), "")  # none where not even the first fits
+    unit = next((trial.unit for trial in rows if trial.unit), "")  # none if not even the first fits
     return Sweep(argument, limit_bytes, limit_of, unit, rows, found, larger, predicted, "; ".join(remarks))
 
 
 def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:
-    """The bytes that a step may hold, and why so many: never more than a half of what a host has free."""
+    """The bytes that a step may hold, and whose limit that is: at most half of a host's free memory."""
     free = machine.free_bytes(device)
     if device.type != "cpu":
         return (limit, "--model-memory") if limit else (free or DEFAULT_CPU_LIMIT, f"free on {device}")
@@ -106,22 +114,8 @@ def of_size(user_model: UserModel, argument: str, size: int) -> UserModel:
     return replace(user_model, factory=functools.partial(user_model.factory, **{argument: size}))
 
 
-def predictions(user_model: UserModel, argument: str) -> tuple[Callable[[int], int | None], list[str]]:
-    """The predicted peak of each size, computed once; and why there is none, where there is none."""
-    remarks: list[str] = []
-
-    @functools.cache
-    def predict(size: int) -> int | None:
-        prediction, why_not = predicted_memory(of_size(user_model, argument, size))
-        if why_not and why_not not in remarks:
-            remarks.append(why_not)
-        return peak_of(prediction) if prediction else None
-
-    return predict, remarks
-
-
 def tried(user_model: UserModel, argument: str, size: int, expected: int | None, limit: int) -> Trial:
-    """Two steps of which the memory is measured, and two of which the faster one's time is kept."""
+    """Measures the memory of two steps, then the time of the faster of two more."""
     model = of_size(user_model, argument, size)
     try:
         measured_bytes = peak_of(measured_steps(model)[1])

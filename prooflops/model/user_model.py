@@ -1,6 +1,6 @@
-"""The option `--model module:factory`: a user's own model, loaded and stepped once before anything is measured.
+"""A user's own model: built by its factory, validated, and stepped once before anything is measured.
 
-Every check calls the factory again under the same seed, so no check sees what another one did to the weights.
+Every check calls the factory again under the same seed, so no check sees another one's changes to the weights.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
-from prooflops.model.factory import RETURNS, ModelError, error_text, import_factory
+from prooflops.model.factory import RETURNS, ModelError, import_factory, naming, user_code
 
 SEED = 0
 
@@ -29,8 +29,8 @@ class Instance:
     keywords: dict[str, Any]
     optimizer: torch.optim.Optimizer
     loss: Callable[[Any], Tensor]
-    notes: tuple[str, ...]  # what was chosen for the user, for the page
-    stated_tokens: tuple[int, str] | None = None  # D, where the factory says it
+    notes: tuple[str, ...]  # choices made for the user, for the page
+    stated_tokens: tuple[int, str] | None = None  # D, if the factory states it
 
     def forward(self) -> Tensor:
         """The scalar that is differentiated."""
@@ -57,10 +57,10 @@ class Instance:
 
     @property
     def tokens(self) -> tuple[int, str]:
-        """The D of 2ND, and what it counts.
+        """The D of 2ND and its unit, as the factory states them, else by the main input.
 
-        Every id of an integer input is a token, every row of a (batch, token, feature) input too; an image, a row of
-        features and everything else is an example; unless the factory says what D is.
+        Each id of an integer input is a token, and each row of a (batch, token, feature) input; an image, a row of
+        features and everything else is an example.
         """
         if self.stated_tokens is not None:
             return self.stated_tokens
@@ -82,37 +82,28 @@ class UserModel:
     is_compiled: bool = False  # all of it, or a part
 
     def fresh(self) -> Instance:
-        """A model that no check has touched yet. Raises ModelError where the factory returns none."""
+        """A model that no check has touched yet. Raises ModelError if the factory returns none."""
         torch.manual_seed(SEED)
-        try:
-            returned = self.factory()
-        except (Exception, SystemExit) as error:
-            raise ModelError(f"--model {self.spec}: the factory raised {error_text(error)}") from error
-        try:
-            instance = validated_instance(returned)
-        except ModelError as error:
-            raise ModelError(f"--model {self.spec}: {error}") from error
-        return on_device(instance, self.device)
+        with naming(self.spec):
+            with user_code("the factory"):
+                returned = self.factory()
+            return on_device(validated_instance(returned), self.device)
 
 
 def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
-    """The model that `module:factory` names, after one training step as a trial; `folder` is searched first.
+    """The model that `spec` names, after one training step as a trial; modules are searched in `folder` first.
 
-    Raises ModelError where it cannot be imported, built, stepped, or built again.
+    Raises ModelError if it cannot be imported, built, stepped, or built again.
     """
     user_model = UserModel(spec, import_factory(spec, folder), device)
     compiled = compiled_frames()
     trial = user_model.fresh()
-    for what, act in (("forward pass with these inputs", trial.forward), ("training step", trial.step)):
-        try:
-            act()
-        except ModelError as error:
-            raise ModelError(f"--model {spec}: {error}") from error
-        except Exception as error:
-            place = f"the {what} of the {_name(trial.module)}"
-            raise ModelError(f"--model {spec}: {place} raised {error_text(error)}") from error
-    again = user_model.fresh()
-    if {id(parameter) for parameter in trial.module.parameters()} & {id(each) for each in again.module.parameters()}:
+    with naming(spec):
+        for action, act in (("forward pass with these inputs", trial.forward), ("training step", trial.step)):
+            with user_code(f"the {action} of the {_name(trial.module)}"):
+                act()
+    again = {id(parameter) for parameter in user_model.fresh().module.parameters()}
+    if again & {id(parameter) for parameter in trial.module.parameters()}:
         raise ModelError(
             f"--model {spec}: the factory returned the same parameters twice; it must build the module itself, "
             "because every check starts from a fresh one"
@@ -123,16 +114,16 @@ def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
 
 
 def compiled_frames() -> int:
-    """How many functions torch.compile has compiled in this process."""
+    """The number of functions that torch.compile has compiled in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")  # imported by torch.compile; it takes a second
     return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
-# ---- what it returned --------------------------------------------------------------------------------------------
+# ---- validation of the factory's result --------------------------------------------------------------------------
 
 
 def validated_instance(returned: object) -> Instance:
-    """What a factory returned, as a model. Raises ModelError, naming what was got and what is valid."""
+    """The result of a factory as a model. Raises ModelError that names the fault and the valid forms."""
     if isinstance(returned, nn.Module):
         raise ModelError(f"the factory returned a {_name(returned)} alone, but must return {RETURNS}")
     if not isinstance(returned, (tuple, list)) or not 2 <= len(returned) <= 5:
@@ -183,10 +174,10 @@ def _check_optimizer(optimizer: object, module: nn.Module) -> None:
 
 
 def _stated_tokens(stated: object) -> tuple[int, str] | None:
-    """D as the factory states it: a number of tokens, or a number and what it counts."""
-    number, unit = stated if isinstance(stated, (tuple, list)) and len(stated) == 2 else (stated, "tokens")
+    """D as the factory states it: a number of tokens, or a number and its unit."""
     if stated is None:
         return None
+    number, unit = stated if isinstance(stated, (tuple, list)) and len(stated) == 2 else (stated, "tokens")
     if type(number) is not int or number < 1 or not isinstance(unit, str) or not unit.strip():
         raise ModelError(f'D must be a number of tokens above 0 or a pair such as (784, "patches"), got {stated!r}')
     return number, unit
@@ -205,24 +196,21 @@ def _inputs(inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def on_device(instance: Instance, device: torch.device) -> Instance:
-    """The same model with its module, its inputs and what state its optimizer has on `device`."""
-
-    def moved(value: Any) -> Any:
-        return value.to(device) if isinstance(value, Tensor) else value
-
+    """The same model with its module, its inputs and its optimizer's state on `device`."""
     here = {each.device for each in (*instance.module.parameters(), *instance.module.buffers())}
     if any((each.type, each.index or 0) != (device.type, device.index or 0) for each in here):
         instance.module.to(device)
     if instance.optimizer.state:
         instance.optimizer.load_state_dict(instance.optimizer.state_dict())  # follows the parameters' devices
-    return replace(instance, arguments=tree_map(moved, instance.arguments), keywords=tree_map(moved, instance.keywords))
+    arguments, keywords = tree_map_only(Tensor, lambda each: each.to(device), (instance.arguments, instance.keywords))
+    return replace(instance, arguments=arguments, keywords=keywords)
 
 
 # ---- the scalar to differentiate ---------------------------------------------------------------------------------
 
 
 def default_loss(output: Any) -> Tensor:
-    """The output's own loss where it has one, else the sum of its logits, else that of all its floating tensors."""
+    """The output's own loss if it has one, else the sum of its logits, else that of all its floating tensors."""
     for name in ("loss", "logits"):
         found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
         if isinstance(found, Tensor):

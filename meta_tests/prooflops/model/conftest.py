@@ -1,31 +1,67 @@
-"""One run over each of the users' models, which the tests of this folder share: it takes most of their time."""
+"""One run over each of the users' models, shared by the tests of this folder: it takes most of their time."""
 
 import json
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from meta_tests.conftest import run_pytest_for_each
-from meta_tests.prooflops.model.model_house import LAST_VALIDATION, SPECS, Examined, model_house
+from meta_tests.conftest import ROOT, ChildRun, new_house, run_pytest_for_each
 
-NOTHING_PLANTED = "-p no:cacheprovider --device cpu --quick"
-PLANTED = f"{NOTHING_PLANTED} -k 'not where_it_goes' -p planted --model zoo.gpt:factory --report=planted"
+SPECS = {"resnet": "zoo.resnet:factory", "gpt": "zoo.gpt:factory", "own": "zoo.own:Factories.factory"}
+QUICK = "-p no:cacheprovider --device cpu --quick"
+# What takes most of a run's time, and a shorter form of it.
+SLOW = {
+    "test_user_model.py": ("2**28", "2**20"),
+    "pace.py": ("Pace(0.02, 0.05, 0.08,", "Pace(0.005, 0.01, 0.01,"),
+}
+PLANTED = """
+from prooflops.model import examination, flop_difference, step_memory
+flop_difference._Tracer._track_derived = lambda self, tensors, outputs: False
+shares = flop_difference._Tracer._shares
+flop_difference._Tracer._shares = lambda self, factors, flops: shares(self, factors, flops - flops // 8)
+wrong = lambda tensors: sum(tensor.numel() for tensor in tensors)
+examination.bytes_of = step_memory.bytes_of = step_memory.storage_bytes_of = wrong
+"""
+OF_THE_MACHINE = 'import pytest\n@pytest.mark.claim("optim.sgd-none")\ndef test_of_the_machine():\n    pass\n'
+LAST_VALIDATION = ("verdicts.json", "report.md")
+each_model = pytest.mark.parametrize("name", SPECS)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A run over one model, and the files that it left."""
+
+    run: ChildRun
+    facts: dict[str, Any]
+    page: str
+
+
+def model_house(folder: Path, *, registry: bool = True) -> Path:
+    """The suite with no tests but those of a user's model, with or without the registry; the models are in `zoo`."""
+    root = new_house(folder).root
+    for file in ("conftest.py", "strategies.py", "test_user_model.py"):
+        shutil.copy(ROOT / "test_claims" / file, root / "test_claims")
+    for file in (ROOT / "bench").glob("*.py"):
+        if not file.name.startswith("test_") or file.name == "test_user_model.py":
+            shutil.copy(file, root / "bench")
+    for file, (slow, brief) in SLOW.items():
+        text = (root / "bench" / file).read_text()
+        assert slow in text, f"{file} lacks {slow}, which takes most of a run's time"
+        (root / "bench" / file).write_text(text.replace(slow, brief))
+    if registry:
+        shutil.copytree(ROOT / "test_claims" / "registry", root / "test_claims" / "registry", dirs_exist_ok=True)
+    shutil.copytree(ROOT / "meta_tests" / "user_models", root / "zoo", ignore=shutil.ignore_patterns("__pycache__"))
+    return root
 
 
 @pytest.fixture(scope="package")
 def examined_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = model_house(tmp_path_factory.mktemp("house"))
-    (root / "planted.py").write_text(
-        "from prooflops.model import examination, flop_difference, step_memory\n"
-        "flop_difference._Tracer._track_derived = lambda self, tensors, outputs: False\n"
-        "shares = flop_difference._Tracer._shares\n"
-        "flop_difference._Tracer._shares = lambda self, factors, flops: shares(self, factors, flops - flops // 8)\n"
-        "wrong = lambda tensors: sum(tensor.numel() for tensor in tensors)\n"
-        "examination.bytes_of = step_memory.bytes_of = step_memory.storage_bytes_of = wrong\n"
-    )
-    (root / "test_claims" / "test_demo.py").write_text(
-        'import pytest\n@pytest.mark.claim("optim.sgd-none")\ndef test_of_the_machine():\n    pass\n'
-    )
+    (root / "planted.py").write_text(PLANTED)
+    (root / "test_claims" / "test_demo.py").write_text(OF_THE_MACHINE)
     (root / "gpt").mkdir()
     for file in LAST_VALIDATION:
         (root / "gpt" / file).write_text("of the last validation")
@@ -35,11 +71,11 @@ def examined_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def examined(examined_house: Path) -> dict[str, Examined]:
     """One run over each model, then one with faults planted, in one process."""
-    lines = {name: f"{NOTHING_PLANTED} --model {spec} --report={name}" for name, spec in SPECS.items()}
-    others = f"{NOTHING_PLANTED} -k 'not where_it_goes'"
-    lines["looking"] = f"{others} --model zoo.own:looking --report=looking test_claims/test_demo.py"
-    lines["checkpointed"] = f"{others} --model zoo.own:checkpointed --report=checkpointed"
-    lines["planted"] = PLANTED
+    lines = {name: f"{QUICK} --model {spec} --report={name}" for name, spec in SPECS.items()}
+    others = f"{QUICK} -k 'not where_it_goes' --model"
+    lines["looking"] = f"{others} zoo.own:looking --report=looking test_claims/test_demo.py"
+    lines["checkpointed"] = f"{others} zoo.own:checkpointed --report=checkpointed"
+    lines["planted"] = f"{others} zoo.gpt:factory --report=planted -p planted"
     done = run_pytest_for_each(examined_house, lines.values())
 
     def left(name: str, suffix: str) -> str:

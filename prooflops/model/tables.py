@@ -1,0 +1,338 @@
+"""The tables of a user's model, and the remarks below them: each makes a `Section` from one fact of the examination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prooflops.console.tables import binary, engineering, fitted, share
+from prooflops.model.breakdown import PHASES, Breakdown, Inference, ModuleRow
+from prooflops.model.claims import Answer
+from prooflops.model.examination import OVERHEAD, Examination, Inventory, MeasuredStep
+from prooflops.model.flop_difference import ExplainedFlops
+from prooflops.model.step_memory import HELD, PEAK, StepMemory
+from prooflops.model.sweep import Sweep
+from prooflops.suite.report.terminal import wrapped
+from prooflops.suite.verdicts import DOES_NOT_APPLY
+
+RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
+LONGEST_LIST = 8
+MOST_ROWS = 10
+PHASES_TITLE, OPERATORS_TITLE = "forward, backward, optimizer", "operators by time"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table, and the remarks below it."""
+
+    title: str
+    rows: list[list[str]]
+    remarks: list[str]
+    text_column: bool = False  # whether the last column is text, flush left
+
+    def lines(self, width: int | None = None) -> list[str]:
+        """The table, then the remarks, wrapped to `width` columns."""
+        remarks = [line for remark in self.remarks for line in wrapped(remark, width, "  ")]
+        return [*fitted(self.rows, width, text_column=self.text_column), *remarks]
+
+
+def sections_of(examination: Examination) -> Iterator[Section]:
+    """The sections of the facts that were computed, in the order of the page."""
+    facts = vars(examination)
+    if "inventory" in facts:
+        yield inventory_section(examination.inventory)
+    if "flops" in facts:
+        yield flops_section(examination.flops)
+    if "memory" in facts:
+        yield memory_section(examination.memory)
+    if examination.step:
+        yield step_section(examination.step)
+    if "breakdown" in facts:
+        yield phases_section(examination.breakdown, facts.get("memory"))
+        yield modules_section(examination.breakdown)
+        yield operators_section(examination.breakdown)
+    if "inference" in facts:
+        yield inference_section(examination.inference, *examination.tokens)
+    if "sweep" in facts:
+        yield sweep_section(examination.sweep)
+    if examination.answers:
+        yield answers_section(examination.answers)
+
+
+# ---- figures -----------------------------------------------------------------------------------------------------
+
+
+def bytes_text(value: float | None) -> str:
+    return "-" if value is None else engineering(value, "B")
+
+
+def seconds_text(value: float | None) -> str:
+    return "-" if value is None else engineering(value, "s")
+
+
+def count_text(count: float) -> str:
+    """A count for people: `320`, `1.25 M`; below 1 a share, without a prefix: `0.906`."""
+    return f"{count:.3g}" if count < 1 or (count < 1000 and count == int(count)) else engineering(count, "").strip()
+
+
+def first_names(names: Iterable[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    names = list(names)
+    more = len(names) - LONGEST_LIST
+    return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
+
+
+def phase_name(phase: str) -> str:
+    return "optimizer" if phase == "update" else phase
+
+
+# ---- parameters, FLOPs, memory -----------------------------------------------------------------------------------
+
+
+def inventory_section(inventory: Inventory) -> Section:
+    rows = [["what", "dtype", "tensors", "elements", "bytes", ""]]
+    for each in inventory.groups:
+        role = each.role if each.role == "buffer" else f"parameters, {each.role}"
+        figures = [f"{each.tensors:,}", f"{each.elements:,}", f"{each.bytes:,} B", bytes_text(each.bytes)]
+        rows.append([role, each.dtype, *figures])
+    sums = [sum(getattr(each, name) for each in inventory.groups) for name in ("tensors", "elements")]
+    rows.append(["all", "", *(f"{each:,}" for each in sums), f"{inventory.bytes:,} B", bytes_text(inventory.bytes)])
+    remarks = [f"tied, counted once: {first_names(inventory.tied)}"] if inventory.tied else []
+    if inventory.storage_bytes != inventory.bytes:
+        remarks.append(
+            f"their storages hold {inventory.storage_bytes:,} B: some are parts of larger tensors, or share one"
+        )
+    return Section(f"N = {inventory.parameters:,} parameters", rows, remarks)
+
+
+def flops_section(flops: ExplainedFlops) -> Section:
+    rows = [["FLOPs", *RULES, "share of 6ND"]]
+
+    def row(name: str, forward: int, backward: int, sign: str = "") -> None:
+        step = forward + backward
+        of_rule = f"{step / flops.rule('step'):{sign}.2%}"
+        rows.append([name, f"{forward:{sign},}", f"{backward:{sign},}", f"{step:{sign},}", of_rule])
+
+    row("executed" if flops.recomputed else "counted", flops.forward, flops.backward)
+    for part in flops.parts:
+        row(f"{'+' if part.step >= 0 else '-'} {part.name}", part.forward, part.backward, "+")
+    row("= 2ND, 4ND, 6ND", flops.rule("forward"), flops.rule("backward"))
+    remarks = [rule_remark(flops, phase) for phase in RULES]
+    if any(flops.unexplained(phase) for phase in RULES):
+        remarks.append(f"NOT EXPLAINED: {', '.join(f'{phase} {flops.unexplained(phase):,}' for phase in RULES)}")
+    if flops.recomputed:
+        remarks.append(f"model FLOPs (MFU) {flops.model:,}, executed FLOPs (HFU) {flops.executed:,}")
+    if flops.update:
+        remarks.append(f"the optimizer's step multiplies matrices too: {flops.update:,} FLOPs, which no rule covers")
+    remarks.append(f"elementwise operations and reductions, beside the products: {flops.elementwise:,} FLOPs")
+    calls = [f"{name} ({number} calls)" for name, number in flops.unknown.items()]
+    without = f"operators without a formula, not counted: {first_names(calls)}"
+    remarks.append(without if calls else "every operator of the step has a formula")
+    return Section(f"FLOPs of one step, D = {flops.tokens:,} {flops.unit}", rows, remarks)
+
+
+def rule_remark(flops: ExplainedFlops, phase: str) -> str:
+    """The distance of a rule of thumb from the model FLOPs, and from the executed ones if more ran."""
+    rule, needed, executed = flops.rule(phase), flops.needed(phase), flops.counted(phase)
+    if not needed:
+        return f"{RULES[phase]} does not apply: no product was counted"
+    text = f"{RULES[phase]} is {_times_text(rule, needed)} the model FLOPs ({rule - needed:+,})"
+    return text if executed == needed else f"{text}, {_times_text(rule, executed)} the executed FLOPs"
+
+
+def _times_text(rule: int, flops: int) -> str:
+    """A ratio for people: a small difference in percent, a large one as a factor."""
+    times = rule / flops
+    if rule == flops:
+        return "exactly"
+    return f"{abs(times - 1):.1%} {'above' if times > 1 else 'below'}" if 0.5 < times < 2 else f"{times:.3g} times"
+
+
+def memory_section(memory: StepMemory) -> Section:
+    rows = [["memory", "predicted", "measured", "measured - predicted", ""]]
+    for each in memory.rows:
+        expected = each.predicted_bytes
+        predicted = ["-", "-"] if expected is None else [f"{expected:,} B", f"{each.measured_bytes - expected:+,} B"]
+        measured = [f"{each.measured_bytes:,} B", bytes_text(each.measured_bytes)]
+        rows.append([each.name, predicted[0], measured[0], predicted[1], measured[1]])
+    remarks = list(memory.remarks)
+    if largest := sorted((each for each in memory.scratch.items() if each[1] >= 1000), key=lambda item: -item[1]):
+        calls = [f"{name.removesuffix('.default')} {size:,} B" for name, size in largest]
+        remarks.append(f"of it workspace inside kernels, the most per call: {first_names(calls)}")
+    if memory.is_lower_bound:
+        remarks.append("the workspace of some kernels is not known: the last two predictions are lower bounds")
+    if memory.charged_peak_bytes is not None:
+        remarks.append(f"the caching allocator set aside {memory.charged_peak_bytes:,} B at the peak")
+    return Section("memory, second step", rows, remarks)
+
+
+# ---- time --------------------------------------------------------------------------------------------------------
+
+
+def step_section(step: MeasuredStep) -> Section:
+    flops, rates = step.flops, step.rates
+    executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed" if flops.recomputed else "= MFU"
+    ridge = f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
+    rows = [
+        ["time", "figure", ""],
+        ["step", seconds_text(step.seconds), f"median of {step.rounds} rounds, IQR {step.spread:.1%}"],
+        ["throughput", f"{engineering(step.per_s, '')}{flops.unit}/s", ""],
+        ["rate", engineering(flops.model / step.seconds, "FLOP/s"), f"model FLOPs, in {', '.join(flops.by_dtype)}"],
+        ["MFU", share(step.mfu, "not checked"), _rates_text(rates.peak_flop_per_s, flops, "vendor's dense peak")],
+        ["HFU", share(step.hfu, "not checked"), executed],
+        ["MFU of own ceiling", share(step.mfu_of_ceiling, "-"), _rates_text(rates.ceiling_flop_per_s, flops, "own")],
+        ["HFU of own ceiling", share(step.share_of_ceiling, "-"), executed],
+        ["intensity", f"{step.intensity:.3g} FLOP/B", "each operator reads and writes its tensors: nothing fused"],
+        ["ridge point", ridge, f"own ceilings: {engineering(rates.bytes_per_s, 'B/s')} for copies"],
+    ]
+    reasons = {
+        "compute": "the FLOPs at this machine's own ceiling",
+        "memory": f"{bytes_text(flops.moved_bytes)} at this machine's own bandwidth",
+        "launch": f"{flops.operators:,} operators, {seconds_text(rates.overhead_s)} each",
+    }
+    for name, seconds in step.least_times_s.items():
+        part = f"{seconds / step.seconds:.1%} of the step: {reasons[name]}"
+        rows.append([f"{name} alone", seconds_text(seconds), part])
+    return Section("one training step", rows, [bound_sentence(step)], text_column=True)
+
+
+def bound_sentence(step: MeasuredStep) -> str:
+    """The bound of the step, in a sentence."""
+    longest, seconds = max(step.least_times_s.items(), key=lambda item: item[1])
+    part = f"{seconds / step.seconds:.1%} of the step"
+    if step.bound == OVERHEAD:
+        return f"neither compute, memory nor launches bind it: {longest}, the longest, explains {part}"
+    return f"{longest}-bound: of the three, {longest} takes longest, {part}"
+
+
+def _rates_text(rates: Mapping[str, float | None], flops: ExplainedFlops, whose: str) -> str:
+    known = [f"{dtype} {engineering(rate, 'FLOP/s')}" for dtype in flops.by_dtype if (rate := rates.get(dtype))]
+    missing = [f"{dtype} not on record" for dtype in flops.by_dtype if not rates.get(dtype)]
+    return f"{whose}: {', '.join(known + missing)}"
+
+
+def phases_section(breakdown: Breakdown, memory: StepMemory | None) -> Section:
+    rows = [["phase", "time", "share", "in operators", "calls", "peak memory"]]
+    total = sum(breakdown.phases_s.values())
+    for name, seconds in breakdown.phases_s.items():
+        own = [each for each in breakdown.operators if each.phase == name]
+        in_operators, calls = seconds_text(sum(each.seconds for each in own)), f"{sum(each.calls for each in own):,}"
+        peak = bytes_text(memory.phase_peaks[name] if memory else None)
+        rows.append([phase_name(name), seconds_text(seconds), f"{seconds / total:.1%}", in_operators, calls, peak])
+    remark = "what is not in operators passes between their calls: Python, autograd, dispatch"
+    if breakdown.is_compiled:
+        remark = "compiled: modules and operators are those of the code as it is written, timed uncompiled"
+    return Section(PHASES_TITLE, rows, [remark])
+
+
+def modules_section(breakdown: Breakdown) -> Section:
+    rows = [["module", "kind", "own time", "params", "FLOPs forward", "FLOPs backward", "kept", "output"]]
+    busy = [row for row in breakdown.modules if row.own_s]
+    for row in sorted(busy, key=lambda row: -row.own_s)[:MOST_ROWS]:
+        name = row.name or "(the whole)"
+        rows.append([name, row.kind, seconds_text(row.own_s), *module_figures(row)[:4], row.output])
+    remark = f"of {len(breakdown.modules) - 1:,} modules these take most time of their own, forward and backward"
+    return Section("modules by own time", rows, [remark] if len(busy) >= len(rows) else [], text_column=True)
+
+
+def module_figures(row: ModuleRow) -> list[str]:
+    """Parameters, FLOPs forward and backward, bytes kept, time forward and backward, all submodules included."""
+    counts = map(count_text, (row.parameters, row.forward_flops, row.backward_flops))
+    return [*counts, bytes_text(row.kept_bytes), seconds_text(row.forward_s), seconds_text(row.backward_s)]
+
+
+def operators_section(breakdown: Breakdown, most: int | None = MOST_ROWS) -> Section:
+    rows = [["operator", "phase", "calls", "time", "share", "FLOPs", "rate"]]
+    total = sum(each.seconds for each in breakdown.operators)
+    for each in breakdown.operators[:most]:
+        rate = engineering(each.flops / each.seconds, "FLOP/s") if each.flops and each.seconds else "-"
+        time = [seconds_text(each.seconds), f"{each.seconds / total:.1%}"]
+        rows.append([
+            each.name, each.phase, f"{each.calls:,}", *time, count_text(each.flops) if each.flops else "-", rate
+        ])  # fmt: skip
+    more = len(breakdown.operators) - len(rows) + 1
+    return Section(OPERATORS_TITLE, rows, [f"and {more} more, in the .json"] if more > 0 else [])
+
+
+def inference_section(inference: Inference, tokens: int, unit: str) -> Section:
+    rows = [["inference", "figure", "how"]]
+    if inference.why_not:
+        return Section("inference", [*rows, ["not run", "-", inference.why_not]], [], text_column=True)
+    seconds, flops = inference.seconds, inference.flops
+    rows += [
+        ["time", seconds_text(seconds), f"eval mode, inference mode, IQR {inference.spread:.1%}"],
+        ["throughput", f"{engineering(tokens / seconds, '')}{unit}/s", "forward pass alone"],
+        ["FLOPs", f"{flops:,}", engineering(flops / seconds, "FLOP/s")],
+        ["activations", bytes_text(inference.activation_bytes), "at the peak, the output included"],
+    ]
+    return Section("inference", rows, [], text_column=True)
+
+
+def sweep_section(sweep: Sweep) -> Section:
+    rows = [[sweep.argument, "predicted peak", "measured peak", "step", f"{sweep.unit or 'tokens'}/s", ""]]
+    for trial in sweep.trials:
+        rate = engineering(trial.tokens / trial.seconds, "").strip() if trial.seconds else "-"
+        note = "" if trial.seconds else trial.why_not or "does not fit"
+        peaks = [bytes_text(trial.predicted_bytes), bytes_text(trial.measured_bytes)]
+        rows.append([f"{trial.size:,}", *peaks, seconds_text(trial.seconds), rate, note])
+    found = "none fits" if sweep.found is None else f"{sweep.argument}={sweep.found:,}"
+    larger = f" ({sweep.next_larger:,} does not)" if sweep.next_larger else ""
+    remarks = [
+        f"limit: {binary(sweep.limit_bytes)}, {sweep.limit_of}",
+        f"largest found to fit: {found}{larger}",
+        "predicted: " + (f"{sweep.argument}={sweep.predicted:,}" if sweep.predicted else "none"),
+        *filter(None, [sweep.remark]),
+    ]
+    return Section(f"the largest {sweep.argument} that fits", rows, remarks, text_column=True)
+
+
+# ---- claims, several models --------------------------------------------------------------------------------------
+
+
+def answers_section(answers: list[Answer]) -> Section:
+    """Each settled claim in a row; the others grouped by the reason why they are not."""
+    rows = [["claim", "of this model", ""]]
+    unsettled: dict[str, list[str]] = {}
+    for each in answers:
+        if each.verdict in (DOES_NOT_APPLY, "not checked"):
+            unsettled.setdefault(f"{each.verdict}, {each.reason}", []).append(each.claim)
+        else:
+            rows.append([each.claim, each.verdict, "; ".join(filter(None, [*each.figures, each.reason]))])
+    remarks = [f"{why}: {', '.join(ids)}" for why, ids in unsettled.items()]
+    return Section("claims of the registry", rows, remarks, text_column=True)
+
+
+# Name, fact of the examination, unit, and the figure of that fact.
+FIGURES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
+    ("parameters", "inventory", "", lambda inventory: inventory.parameters),
+    ("D", "flops", "", lambda flops: flops.tokens),
+    ("FLOPs of a step", "flops", "", lambda flops: flops.executed),
+    ("FLOPs for each of D", "flops", "", lambda flops: flops.executed / flops.tokens),
+    (HELD, "memory", "B", lambda memory: memory.row(HELD).measured_bytes),
+    (PEAK, "memory", "B", lambda memory: memory.row(PEAK).measured_bytes),
+    ("time of a step", "step", "s", lambda step: step.seconds),
+    ("D per second", "step", "", lambda step: step.per_s),
+    ("MFU of own ceiling, %", "step", "", lambda step: 100 * (step.mfu_of_ceiling or 0)),
+    *(
+        (f"time, {phase_name(each)}", "breakdown", "s", lambda breakdown, each=each: breakdown.phases_s[each])
+        for each in PHASES
+    ),
+    ("time of inference", "inference", "s", lambda inference: inference.seconds),
+)
+
+
+def comparison_section(examinations: Sequence[Examination]) -> Section:
+    """The figures of several models, a column each; of two models also their ratio."""
+    specs = [each.user_model.spec for each in examinations]
+    short = [spec.rpartition("/")[2] for spec in specs]
+    names = short if len({*short}) == len(specs) else specs
+    is_pair = len(names) == 2
+    rows = [["figure", *names, *(["second / first"] if is_pair else [])]]
+    for name, fact, unit, figure in FIGURES:
+        facts = [vars(each).get(fact) for each in examinations]
+        if all(facts):
+            found = [figure(each) for each in facts]
+            ratio = [f"{found[1] / found[0]:.3g}x" if found[0] else "-"] if is_pair else []
+            rows.append([name, *(engineering(each, unit) if unit else count_text(each) for each in found), *ratio])
+    return Section("side by side", rows, [])
