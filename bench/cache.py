@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -75,6 +75,21 @@ class Flush:
     @property
     def bytes(self) -> int:
         return self.buffer.nbytes
+
+    def checked_figures(self) -> dict[str, Any]:
+        """Its size and its effect on a read, for the record. Raises AssertionError if a read takes no longer after it."""
+        __tracebackhide__ = True
+        seen = self.check
+        assert seen is None or not seen.still_hot, (
+            f"a cold benchmark flushes {self.bytes} bytes, but after that a read takes {seen} as long as from a warm "
+            "cache, and should take longer: the caches are still hot"
+        )
+        return {
+            "flush_bytes": self.bytes,
+            "flush_capped": self.capped,
+            "last_level_cache_bytes": self.caches.last_level_bytes,
+            "flush_check": asdict(seen) if seen else None,
+        }
 
     @cached_property
     def check(self) -> FlushCheck | None:

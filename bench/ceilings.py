@@ -22,9 +22,8 @@ from accounting import measured
 from accounting.measured import alternating
 from accounting.memory import element_bytes
 from bench import search
-from bench.pace import Pace
 from bench.products import Operands, product
-from bench.rounds import is_flat
+from bench.rounds import Pace, is_flat
 
 REGIMES = ("sustainable", "achievable")
 SEARCH = 10  # a search may take so many times what a benchmark's rounds may

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from bench.brief import Asked, BriefMeasure
+from bench.brief import Asked, BriefSchedule
 from bench.cache import Caches, Flush, flush_of
 from bench.ceilings import Ceilings
-from bench.freed_memory import kept
+from bench.freed_memory import keep_freed_memory
 from bench.measuring import Measure
-from bench.pace import PACES
+from bench.rounds import PACES
 from bench.streams import Bandwidths, Size, memory_size
+from bench.timing import Schedule
 
 # Of the bound, beyond which a peak is not that of dense products: with sparsity the vendors state twice as much, while
 # the highest clock, for which the bound is, differs from the nominal one by a few percent.
@@ -90,11 +91,10 @@ def measure(
     flush: Callable[[], Flush],
 ) -> Iterator[Measure]:
     """Runs one benchmark, see `bench.measuring`."""
-    arguments = (benchmark, device, PACES[pace], peak_flop_per_s, bound_flop_per_s)
-    options = {"flush": flush, "conditions": conditions, "progress": progress}
-    with kept():
-        if gate_replicate:
-            leave_out = functools.partial(gate_replicate.leave_out, request.node)
-            yield BriefMeasure(Asked(*gate_replicate.pace(request.node), leave_out), *arguments, **options)
-        else:
-            yield Measure(*arguments, **options)
+    schedule: Schedule | BriefSchedule = Schedule(PACES[pace], progress)
+    if gate_replicate:
+        leave_out = functools.partial(gate_replicate.leave_out, request.node)
+        schedule = BriefSchedule(Asked(*gate_replicate.pace(request.node), leave_out), PACES[pace])
+    rates = (peak_flop_per_s, bound_flop_per_s)
+    with keep_freed_memory():
+        yield Measure(benchmark, device, schedule, *rates, flush=flush, conditions=conditions, progress=progress)

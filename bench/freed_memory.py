@@ -25,7 +25,7 @@ KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}  # all from the heap, of which nothi
 
 
 @contextmanager
-def kept() -> Iterator[bool]:
+def keep_freed_memory() -> Iterator[bool]:
     """Within it, this process keeps what it frees; yields whether its C library, glibc, could be told so.
 
     At the end all of it goes back, and the limits are glibc's own again, but for those that it adapts by itself.

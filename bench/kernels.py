@@ -18,7 +18,7 @@ from accounting.roofline import (
     matvec_work,
     softmax_work,
 )
-from bench.call_inspection import in_fp64
+from bench.checks import in_fp64
 from bench.streams import dot_tolerance
 from bench.work import composed_gelu_work
 

@@ -21,8 +21,7 @@ import torch.distributed as dist
 
 from accounting.measured import synchronise
 from bench.measuring import METHOD
-from bench.pace import Pace
-from bench.rounds import FEWEST_ROUNDS, rounds_for
+from bench.rounds import FEWEST_ROUNDS, Pace, rounds_for
 
 TIMEOUT_S = 60.0  # a rank that is silent for so long is taken for dead
 BACKENDS = {"cuda": "nccl", "xpu": "xccl"}

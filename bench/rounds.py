@@ -1,19 +1,46 @@
-"""How many rounds: when a warm-up is over, and how well the median is known."""
+"""The time limits of one benchmark, when its warm-up is over, and how many rounds it needs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median, quantiles
 
+import pytest
+
 FEWEST_ROUNDS = 6  # with 5 there is no interval of 95 %
-# The warm-up is over when the medians of the second and the last third of its rounds differ by less than this.
-FLAT = 0.02
+FLAT = 0.02  # the largest change of the median at which a warm-up is over
 FEWEST_WARM_ROUNDS = 9
 
 
+@dataclass(frozen=True)
+class Pace:
+    """The limits of one benchmark in seconds, and the width of its interval."""
+
+    warmup_s: float  # at least
+    longest_warmup_s: float
+    measure_s: float  # at most, in rounds
+    longest_call_s: float
+    width: float  # of the interval of the median, as a share of it
+    most_rounds: int = 1000
+    longest_s: float = math.inf  # of a benchmark that calls a step many times, all together
+
+    def skip_if_longer(self, seconds: float) -> None:
+        """Skips a benchmark if one call takes longer than allowed."""
+        if seconds > self.longest_call_s:
+            pytest.skip(f"one call takes about {seconds:.2g} s, {self.longest_call_s} s are allowed")
+
+
+PACES = {
+    "quick": Pace(0.02, 0.05, 0.08, 0.05, width=0.04, longest_s=4.5),
+    "default": Pace(0.1, 0.2, 0.25, 0.2, width=0.02, longest_s=30.0),
+    "thorough": Pace(0.5, 5.0, 3.0, 5.0, width=0.01, longest_s=1500.0),
+}
+
+
 def is_flat(rounds_s: Sequence[float]) -> bool:
-    """Whether the median of the last third of the rounds is within 2 % of the one of the third before.
+    """Whether the medians of the last two thirds of the rounds differ by at most 2 %.
 
     >>> is_flat([9, 8, 7, 6, 5, 4, 3, 2, 1]), is_flat([9, 8, 7, 1, 1, 1, 1, 1, 1]), is_flat([1] * 8)
     (False, True, False)
@@ -26,10 +53,10 @@ def is_flat(rounds_s: Sequence[float]) -> bool:
 
 
 def rounds_for(width: float, pilot: Sequence[float], most: int) -> int:
-    """How many rounds will make the interval of the median as narrow as `width`, judging by the pilot; at most `most`.
+    """The number of rounds that makes the median's interval as narrow as `width`, by the pilot; at most `most`.
 
-    With n rounds the interval spans the quantiles 1/2 ± 0.98/√n. How far apart those are is read off the pilot's
-    quartiles, in proportion. As many again are added, because the pilot is small.
+    With n rounds the interval spans the quantiles 1/2 ± 0.98/√n. Their distance follows from the pilot's quartiles, in
+    proportion. The result is doubled, because the pilot is small.
 
     >>> rounds_for(0.02, [1.0] * 9, most=1000), rounds_for(0.02, [0.8, 0.9, 1.0, 1.1, 1.2], most=1000)
     (6, 1000)

@@ -16,8 +16,8 @@ from torch import Tensor
 from accounting import counted, measured
 from accounting.roofline import Work
 from bench.cache import UNKNOWN_CACHE_BYTES, Caches
-from bench.call_inspection import in_fp64
-from bench.pace import Pace
+from bench.checks import in_fp64
+from bench.rounds import Pace
 from bench.work import STREAMS, bandwidth_of_mix, stream_work
 
 SCALAR = 3.0

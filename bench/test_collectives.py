@@ -21,11 +21,11 @@ from accounting.measured import clock
 from accounting.memory import optimizer_state_bytes
 from accounting.models import DeepLinear
 from accounting.parallel import bus_factor
-from bench.call_inspection import assert_random
-from bench.measuring import LEAST_WAITED_SHARE
+from bench.checks import assert_random
 from bench.models import DeepLinearNet
-from bench.pace import PACES
 from bench.ranks import Ranks, sharded_rows, whole_shares
+from bench.rounds import PACES
+from bench.timing import LEAST_WAITED_SHARE
 
 if not dist.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)

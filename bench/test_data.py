@@ -15,7 +15,7 @@ import torch
 
 from accounting import measured
 from bench.measuring import Measure
-from bench.pace import PACES
+from bench.rounds import PACES
 from bench.search import calls_s
 from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, bottleneck, loader, write_tokens
 from bench.training import Step, workload

@@ -8,7 +8,7 @@ import torch
 from accounting.formats import Format, format_of
 from accounting.memory import element_bytes
 from accounting.roofline import Work
-from bench.call_inspection import assert_random
+from bench.checks import assert_random
 from bench.measuring import Measure
 from bench.streams import assert_bytes
 

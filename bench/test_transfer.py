@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from accounting import measured
-from bench.call_inspection import assert_random
+from bench.checks import assert_random
 from bench.measuring import Measure
 from bench.streams import assert_bytes
 from bench.transfers import DIRECTIONS, Transfer, beside, cost_of_a_copy, in_parts, overlap_share, transfer

@@ -8,8 +8,9 @@ import torch
 
 from accounting import counted, measured
 from bench.ceilings import Ceilings
-from bench.measuring import Measure, assert_within_bound
+from bench.measuring import Measure
 from bench.products import DTYPES, Unsupported
+from bench.rates import assert_within_bound
 
 COPIED_BYTES = 2**28  # beyond most caches
 CHAIN = 50

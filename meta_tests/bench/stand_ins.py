@@ -1,4 +1,4 @@
-"""Stand-ins for pytest-benchmark's fixture, and what the tests of the benchmarks have in common."""
+"""Stand-ins for pytest-benchmark's fixture, and a scripted clock."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import pytest
 import torch
 
 from bench.measuring import Measure
-from bench.pace import Pace
 from bench.products import Product, Unsupported, product
+from bench.rounds import PACES, Pace
+from bench.timing import Schedule
 
 CPU = torch.device("cpu")
 SHORT = Pace(0.001, 0.003, 0.005, 1.0, width=0.05)
 
 
 class Rounds:
-    """Stands for pytest-benchmark's fixture: runs the rounds as its `pedantic` does, and keeps them."""
+    """Stands for pytest-benchmark's fixture: runs the rounds as its `pedantic` does, or says each takes `seconds`."""
 
-    def __init__(self, timer: Callable[[], Any] = perf_counter) -> None:
+    def __init__(self, timer: Callable[[], Any] = perf_counter, seconds: float | None = None) -> None:
         self.extra_info: dict[str, Any] = {}
         self.stats: Any = None
         self.kept: list[float] = []
-        self._timer = timer
+        self._timer, self._seconds = timer, seconds
 
     def pedantic(
         self, function: Callable[[], object], setup: Callable[[], object] | None, rounds: int, iterations: int, **_: int
@@ -38,7 +39,8 @@ class Rounds:
             start = self._timer()
             for _ in range(iterations):
                 function()
-            self.kept.append((self._timer() - start) / iterations)
+            measured_s = (self._timer() - start) / iterations
+            self.kept.append(measured_s if self._seconds is None else self._seconds)
 
         class Stats(dict[str, float]):
             stats = SimpleNamespace(data=self.kept)
@@ -46,19 +48,13 @@ class Rounds:
         self.stats = Stats(median=median(self.kept))
 
 
-class SteadyRounds:
-    """Stands for pytest-benchmark's fixture: every round takes `seconds`."""
-
-    def __init__(self, seconds: float) -> None:
-        self.extra_info: dict[str, Any] = {}
-        self.stats = {"median": seconds}
-
-    def pedantic(self, function: Callable[[], object], **_: object) -> None:
-        function()
-
-
 def measure(timer: Callable[[], Any] = perf_counter, pace: Pace = SHORT, **options: Any) -> Measure:
-    return Measure(Rounds(timer), CPU, pace, timer=timer, **options)
+    return Measure(Rounds(timer), CPU, Schedule(pace), clock=timer, **options)
+
+
+def steady(seconds: float, *rates: Any) -> Measure:
+    """A measurement in which every round takes `seconds`."""
+    return Measure(Rounds(seconds=seconds), CPU, Schedule(PACES["quick"]), *rates)
 
 
 def supported(dtype: str, m: int = 48, k: int = 96, n: int = 64) -> Product:

@@ -1,116 +1,150 @@
-"""How a benchmark is measured: warm-up, rounds, and the faults that the measurement has to notice."""
+"""How a benchmark is timed, skipped and checked, by a clock that is scripted or this machine's own."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any
 
 import pytest
 import torch
 
 from accounting import measured
+from accounting.measured import median_interval
 from accounting.roofline import Work, matmul_work
-from bench import cache, launch, measuring
+from bench import cache, launch, measuring, timing
+from bench.brief import Asked, BriefSchedule
 from bench.ceilings import Ceilings
-from bench.measuring import METHOD, Measure, assert_within_bound
-from bench.pace import PACES, Pace
-from bench.products import product
-from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, SteadyRounds, measure, supported
+from bench.measuring import METHOD, Measure
+from bench.rounds import FEWEST_ROUNDS, PACES, Pace, is_flat, rounds_for
+from bench.timing import Schedule
+from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, measure, steady, supported
 from prooflops.machine.caches import Caches, caches_of
 
 
-def scripted(times: list[float]) -> tuple[Callable[[], float], Callable[[], None], list[int]]:
-    """A clock that stands still, and a function that moves it by the next of `times`; the last one goes on for ever."""
-    now, calls = [0.0], [0]
-
-    def call() -> None:
-        now[0] += times[min(calls[0], len(times) - 1)]
-        calls[0] += 1
-
-    return lambda: now[0], call, calls
-
-
 @pytest.fixture
-def one_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], tuple[Callable[[], float], Any, list[int]]]:
-    """The host's clock is the scripted one as well."""
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], tuple[Callable[[], float], Any, list[int]]]:
+    """A clock, the host's as well, and a function that moves it by the next of `times`; the last one lasts for ever."""
 
     def use(times: list[float]) -> tuple[Callable[[], float], Any, list[int]]:
-        clock, call, calls = scripted(times)
-        monkeypatch.setattr(measuring, "perf_counter", clock)
-        return clock, call, calls
+        now, calls = [0.0], [0]
+
+        def call() -> None:
+            now[0] += times[min(calls[0], len(times) - 1)]
+            calls[0] += 1
+
+        for module in (measuring, timing):
+            monkeypatch.setattr(module, "perf_counter", lambda: now[0])
+        return lambda: now[0], call, calls
 
     return use
 
 
-def test_the_warm_up_ends_when_the_rounds_are_flat_and_not_before(one_clock: Any) -> None:
+def skipped(look: Callable[[], object]) -> str:
+    """Why it skips; empty where it does not."""
+    try:
+        look()
+    except pytest.skip.Exception as reason:
+        return str(reason)
+    return ""
+
+
+# ---- rounds ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.05, 0.2])
+def test_the_rounds_that_a_pilot_asks_for_make_the_interval_narrow(spread: float) -> None:
+    """In three of four cases at least: a pilot of 30 rounds knows the spread to a fifth."""
+    generator, narrow, width = random.Random(1), 0, 0.05
+    for _ in range(200):
+        pilot = [generator.lognormvariate(0, spread) for _ in range(30)]
+        rounds = rounds_for(width, pilot, most=10_000)
+        low, high = median_interval([generator.lognormvariate(0, spread) for _ in range(rounds)]) or (0.0, 9.0)
+        narrow += high - low <= width
+    assert narrow >= 150, f"{narrow} of 200 intervals were narrower than {width}, but at least 150 should be"
+
+
+def test_a_drift_is_not_flat_and_noise_about_a_level_is() -> None:
+    generator = random.Random(3)
+    assert not is_flat([1 / (1 + i / 50) for i in range(30)]), "a clock that still rises was taken for a flat one"
+    assert is_flat([generator.lognormvariate(0, 0.01) for _ in range(90)]), "noise of 1 % was taken for a drift"
+    assert all(pace.warmup_s <= pace.longest_warmup_s for pace in PACES.values())
+    assert all(pace.most_rounds >= FEWEST_ROUNDS for pace in PACES.values())
+
+
+def test_the_warm_up_ends_when_the_rounds_are_flat_and_not_before(scripted: Any) -> None:
     falling = [0.01 * 0.8**i for i in range(20)]
-    clock, call, _ = one_clock([*falling, 0.001])
+    clock, call, _ = scripted([*falling, 0.001])
     run = measure(clock, Pace(0.0, 10.0, 0.1, 1.0, width=0.01))
     assert run.median_s(call) == pytest.approx(0.001), "the falling times of the warm-up are in the median"
     assert run.info["flat"]
     assert run.info["warmup_s"] > sum(falling[10:]), f"warmed up for {run.info['warmup_s']} s only"
 
 
-def test_a_warm_up_that_never_becomes_flat_ends_with_its_time_and_is_recorded(one_clock: Any) -> None:
-    clock, call, _ = one_clock([0.001 * 1.1**i for i in range(60)])
+def test_a_warm_up_that_never_becomes_flat_ends_with_its_time_and_is_recorded(scripted: Any) -> None:
+    clock, call, _ = scripted([0.001 * 1.1**i for i in range(60)])
     run = measure(clock, Pace(0.0, 0.05, 0.1, 1.0, width=0.01))
     run.median_s(call)
     assert not run.info["flat"]
     assert 0.05 <= run.info["warmup_s"] < 0.1, f"warmed up for {run.info['warmup_s']} s, but 0.05 s were allowed"
 
 
-def test_the_pilot_leaves_out_the_first_third_of_the_warm_up(one_clock: Any) -> None:
-    clock, call, _ = one_clock([0.5, 0.4, 0.3, 0.001])
-    warm = measure(clock, Pace(0.0, 10.0, 0.1, 1.0, width=0.01))._warm_up(call, 1, None)
-    assert warm.flat
-    assert warm.pilot == pytest.approx([0.001] * 6), f"{warm.pilot}"
-
-
 @pytest.mark.parametrize(("noise", "reason"), [(0.0, "interval"), (0.9, "time")])
-def test_the_record_says_what_ended_the_rounds(one_clock: Any, noise: float, reason: str) -> None:
+def test_the_record_says_what_ended_the_rounds(scripted: Any, noise: float, reason: str) -> None:
     generator = random.Random(4)
-    clock, call, _ = one_clock([0.001 * (1 + noise * generator.random()) for _ in range(4000)])
+    clock, call, _ = scripted([0.001 * (1 + noise * generator.random()) for _ in range(4000)])
     run = measure(clock, Pace(0.01, 0.02, 0.1, 1.0, width=0.01))
-    seconds = run.median_s(call)
-    info = run.info
-    assert info["stopped_by"] == reason, f"{info}"
+    seconds, info = run.median_s(call), run.info
+    assert (info["stopped_by"], info["method"]) == (reason, METHOD)
     assert info["ci_low"] <= seconds <= info["ci_high"], f"{info}"
     assert (info["ci_high"] - info["ci_low"] <= 0.01 * seconds) == (reason == "interval"), f"{info}"
-    assert info["rounds"] == len(run._benchmark.kept), f"{info['rounds']} recorded, {len(run._benchmark.kept)} run"
+
+
+@pytest.mark.parametrize(("seconds", "calls_per_round"), [(1e-6, 100), (1e-3, 1)])
+def test_short_calls_share_a_round_and_long_ones_do_not(scripted: Any, seconds: float, calls_per_round: int) -> None:
+    clock, call, _ = scripted([seconds])
+    run = measure(clock)
+    assert run.median_s(call) == pytest.approx(seconds)
+    assert run.info["calls_per_round"] == calls_per_round
+
+
+def test_a_set_up_runs_before_each_round_and_is_not_in_its_time(scripted: Any) -> None:
+    clock, call, _ = scripted([1e-6])
+    runs: list[int] = []
+    run = measure(clock)
+    assert run.median_s(call, setup=lambda: runs.append(1)) == pytest.approx(1e-6)
+    assert len(runs) > run.info["rounds"], f"{len(runs)} set-ups for {run.info['rounds']} rounds and the warm-up"
+
+
+# ---- skipping ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("times", "held_up"),
     [([0.2], True), ([0.1], False), ([0.9, 0.1], False), ([0.1, 0.2, 0.1], False), ([0.1, 0.2, 0.2, 0.1], True)],
 )
-def test_what_takes_several_times_as_long_as_it_may_is_left_out(
-    one_clock: Any, times: list[float], held_up: bool
+def test_calls_of_several_times_the_allowed_length_are_skipped(
+    scripted: Any, times: list[float], held_up: bool
 ) -> None:
-    clock, call, _ = one_clock(times)
+    clock, call, _ = scripted(times)
     said = skipped(lambda: measure(clock, PACES["quick"]).skip_if_held_up(call))
     assert ("s, 0.15 s are allowed: does other work hold it up?" in said) == held_up, f"{said!r}"
 
 
 @pytest.mark.parametrize(
     ("times", "made", "skips"),
-    [
-        ([0.04, 0.06], 1, False),
-        ([0.07, 0.07, 0.04], 3, False),
-        ([0.07, 0.06, 0.08, 0.04], 3, True),
-        ([0.2, 0.04], 1, True),
-    ],
+    [([0.04, 0.06], 1, 0), ([0.07, 0.07, 0.04], 3, 0), ([0.07, 0.06, 0.08, 0.04], 3, 1), ([0.2, 0.04], 1, 1)],
 )
-def test_a_slow_moment_leaves_nothing_out(one_clock: Any, times: list[float], made: int, skips: bool) -> None:
-    clock, call, calls = one_clock(times)
+def test_a_slow_moment_skips_nothing(scripted: Any, times: list[float], made: int, skips: bool) -> None:
+    clock, call, calls = scripted(times)
     said = skipped(lambda: measure(clock, PACES["quick"]).skip_if_slow(call))
     assert (f"one call takes about {min(times[:made]):.2g} s, 0.05 s are allowed" in said) == skips, f"{said!r}"
     assert calls[0] == made
 
 
-def test_what_is_held_up_later_is_left_out_then(one_clock: Any) -> None:
-    clock, call, calls = one_clock([0.1, 0.1, 0.1, 0.5])
+def test_a_benchmark_that_is_held_up_later_is_skipped_then(scripted: Any) -> None:
+    clock, call, calls = scripted([0.1, 0.1, 0.1, 0.5])
     run = measure(clock, PACES["quick"])
     run.skip_if_late()
     run.skip_if_held_up(call)
@@ -122,140 +156,40 @@ def test_what_is_held_up_later_is_left_out_then(one_clock: Any) -> None:
     assert calls[0] == 3 + 9
 
 
-def skipped(look: Callable[[], None]) -> str:
-    """Why it skips; empty where it does not."""
-    try:
-        look()
-    except pytest.skip.Exception as reason:
-        return str(reason)
-    return ""
-
-
-def test_short_calls_share_a_round_and_long_ones_do_not(one_clock: Any) -> None:
-    calls_per_round = {}
-    for seconds in (1e-6, 1e-3):
-        clock, call, _ = one_clock([seconds])
-        run = measure(clock)
-        assert run.median_s(call) == pytest.approx(seconds)
-        calls_per_round[seconds] = run.info["calls_per_round"]
-    assert calls_per_round == {1e-6: 100, 1e-3: 1}
-
-
-def test_a_set_up_runs_before_each_round_and_is_not_in_its_time(one_clock: Any) -> None:
-    clock, call, _ = one_clock([1e-6])
-    runs = [0]
-
-    def setup() -> str:
-        runs[0] += 1
-        return "not an argument"
-
-    run = measure(clock)
-    assert run.median_s(call, setup=setup) == pytest.approx(1e-6)
-    assert run.info["calls_per_round"] == 1
-    assert runs[0] > run.info["rounds"], f"{runs[0]} set-ups for {run.info['rounds']} rounds and the warm-up"
-
-
-def test_an_unknown_cache_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="cache must be one of as-is, hot, cold, got 'warm'"):
-        measure().median_s(lambda: None, cache="warm")
-
-
-KERNEL_S = 2e-4
-
-
-class Accelerator:
-    """A device that works behind the host's back: a kernel takes 0.2 ms, its launch nothing."""
-
-    def __init__(self) -> None:
-        self._busy_until = 0.0
-
-    def kernel(self) -> None:
-        self._busy_until = max(self._busy_until, perf_counter()) + KERNEL_S
-
-    def wait(self, *_: object) -> None:
-        sleep(max(self._busy_until - perf_counter(), 0))
-
-    def clock(self) -> float:
-        self.wait()
-        return perf_counter()
-
-
-def test_a_clock_that_does_not_wait_for_the_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Accelerator()
-    monkeypatch.setattr(measured, "synchronise", device.wait)
-    with pytest.raises(AssertionError, match=r"the clock saw \d% of the time .* was the device waited for\?"):
-        measure(perf_counter).median_s(device.kernel)
-
-
-def test_a_clock_that_waits_for_the_device_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Accelerator()
-    monkeypatch.setattr(measured, "synchronise", device.wait)
-    run = measure(device.clock)
-    assert run.median_s(device.kernel) >= KERNEL_S
-    assert run.info["waited_share"] > 0.5
-
-
-def operands(m: int = 48, k: int = 96, n: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(m, k), torch.randn(k, n)
-
+# ---- checks ------------------------------------------------------------------------------------------------------
 
 WORK = matmul_work(48, 96, 64, "fp32")
 
 
-def test_a_right_benchmark_passes_all_checks() -> None:
+def operands() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(48, 96), torch.randn(96, 64)
+
+
+def test_a_right_benchmark_passes_all_checks_and_records_its_rates() -> None:
     a, b = operands()
     run = measure()
     seconds = run.work(lambda: a @ b, WORK, dtype="fp32", check=lambda got: torch.testing.assert_close(got, a @ b))
-    info = run.info
-    assert info["flop_per_s"] == WORK.flops / seconds
-    assert info["bytes_per_s"] == WORK.bytes / seconds
-    assert info["intensity"] == WORK.intensity
-    assert info["counted_flops"] == WORK.flops == info["flops"]
+    assert run.info["flop_per_s"] == WORK.flops / seconds
+    assert run.info["bytes_per_s"] == WORK.bytes / seconds
+    assert run.info["counted_flops"] == WORK.flops == run.info["flops"]
 
 
-def test_a_halved_flop_count_is_noticed() -> None:
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"work": Work(WORK.flops // 2, WORK.bytes)}, "FLOPs are declared, but should be the"),
+        ({"flop_bound": 1.0}, "FLOP/s, but its units do at most 1: the FLOPs or the clock are wrong"),
+        ({"bytes_bound": 1.0}, "B/s, but its units do at most 1: the bytes or the clock are wrong"),
+        ({"inputs": (torch.full((64, 64), torch.nan),)}, "100% of an input .* are nan, but inputs should be random"),
+        ({"check": lambda got: torch.testing.assert_close(got, 2 * got)}, "Tensor-likes are not close"),
+    ],
+)
+def test_a_wrong_declaration_a_constant_input_and_an_impossible_rate_are_noticed(
+    wrong: dict[str, Any], message: str
+) -> None:
     a, b = operands()
-    with pytest.raises(AssertionError, match=rf"{WORK.flops // 2} FLOPs are declared, but should be the {WORK.flops} "):
-        measure().work(lambda: a @ b, Work(WORK.flops // 2, WORK.bytes), dtype="fp32")
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0, float("nan")])
-def test_zeros_and_other_constants_for_inputs_are_noticed(value: float) -> None:
-    a, b = operands()
-    with pytest.raises(AssertionError, match=r"100% of an input of \(96, 64\) torch.float32 are .* should be random"):
-        measure().work(lambda: a @ torch.nn.functional.relu(b.fill_(value)), WORK, dtype="fp32", counted=False)
-    with pytest.raises(AssertionError, match="inputs should be random"):
-        measure().work(lambda: a @ b, WORK, dtype="fp32")
-
-
-def test_a_wrong_result_is_noticed() -> None:
-    case = product("fp32", 48, 96, 64, CPU)
-    with pytest.raises(AssertionError, match="a product of fp32 differs from fp64"):
-        measure().work(lambda: case.a @ case.b / 2, case.work, dtype="fp32", check=case.check)
-
-
-def test_a_rate_above_a_bound_is_noticed() -> None:
-    a, b = operands()
-    with pytest.raises(AssertionError, match=r"FLOP/s, but its units do at most 1: the FLOPs or the clock are wrong"):
-        measure().work(lambda: a @ b, WORK, dtype="fp32", flop_bound=1.0)
-    with pytest.raises(AssertionError, match=r"B/s, but its units do at most 1: the bytes or the clock are wrong"):
-        measure().work(lambda: a @ b, WORK, dtype="fp32", bytes_bound=1.0)
-
-
-@pytest.fixture
-def flush() -> cache.Flush:
-    """The flush of this machine, for this test alone."""
-    return cache.flush_of(CPU, caches_of(CPU))
-
-
-def test_a_cold_round_starts_after_a_flush_and_the_record_says_so(flush: cache.Flush) -> None:
-    x = torch.randn(4096)
-    run = measure(flush=lambda: flush)
-    run.median_s(lambda: x.sum(), cache="cold")
-    info = run.info
-    assert (info["cache"], info["calls_per_round"]) == ("cold", 1)
-    assert info["flush_bytes"] == flush.bytes
-    assert info["flush_capped"] or info["flush_bytes"] >= 2 * (flush.caches.last_level_bytes or 0)
+    with pytest.raises(AssertionError, match=message):
+        measure().work(lambda: a @ b, **{"work": WORK, "dtype": "fp32", **wrong})
 
 
 def test_a_function_that_stops_working_after_its_first_call_is_noticed() -> None:
@@ -266,19 +200,51 @@ def test_a_function_that_stops_working_after_its_first_call_is_noticed() -> None
         calls[0] += 1
         return torch.mm(a, b, out=out) if calls[0] == 1 else out
 
-    def check(got: torch.Tensor) -> None:
-        torch.testing.assert_close(got, exact)
-
     with pytest.raises(AssertionError, match="Tensor-likes are not close"):
-        measure().work(once, matmul_work(64, 64, 64, "fp32"), check=check)
+        measure().work(once, matmul_work(64, 64, 64, "fp32"), check=lambda got: torch.testing.assert_close(got, exact))
 
 
-def test_rounds_without_their_flush_are_noticed(flush: cache.Flush) -> None:
+def test_a_product_above_its_ceiling_has_that_measured_again_and_a_burst_leaves_the_steady_one() -> None:
+    case, ceilings = supported("fp32"), Ceilings(CPU, PACES["quick"])
+    ceilings._flop_per_s |= {("fp32", "sustainable"): 1e6, ("fp32", "achievable"): 1e15}
+    burst = steady(1e-3)
+    burst.product(case.multiply, "fp32", case.work, ceilings, check=case.check, regime="achievable")
+    assert (burst.info["ceiling_flop_per_s"], burst.info["ceiling_remeasured"]) == (1e15, False)
+    assert ceilings.flop_per_s("fp32") == 1e6, "a burst became the denominator of steady work"
+    run = steady(0.1, lambda dtype: 1e15)
+    run.product(case.multiply, "fp32", case.work, ceilings, check=case.check)
+    assert run.info["ceiling_remeasured"]
+    assert run.info["ceiling_flop_per_s"] > 1e6
+    assert run.info["mfu"] == pytest.approx(case.work.flops / 0.1 / 1e15)
+
+
+# ---- cold rounds -------------------------------------------------------------------------------------------------
+
+
+def test_a_cold_round_starts_after_a_flush_and_the_record_says_so() -> None:
+    flush, x = cache.flush_of(CPU, caches_of(CPU)), torch.randn(4096)
     run = measure(flush=lambda: flush)
+    run.median_s(lambda: x.sum(), cache="cold")
+    assert (run.info["cache"], run.info["calls_per_round"]) == ("cold", 1)
+    assert run.info["flush_bytes"] == flush.bytes
     pedantic = run._benchmark.pedantic
     run._benchmark.pedantic = lambda *args, setup, **options: pedantic(*args, setup=None, **options)
     with pytest.raises(AssertionError, match=r"the caches were flushed 0 times, but should before each of \d+ cold"):
         run.median_s(lambda: sleep(1e-4), cache="cold")
+
+
+def test_a_flush_is_twice_the_last_level_or_says_that_it_is_not() -> None:
+    for level, memory, expected in (
+        (32 * 2**20, 64 * 2**30, (64 * 2**20, False)),
+        (480 * 2**20, 64 * 2**30, (960 * 2**20, False)),  # a container that sees its host's caches
+        (480 * 2**20, 4 * 2**30, (256 * 2**20, True)),
+        (1152 * 2**20, 512 * 2**30, (2**30, True)),
+        (None, 64 * 2**30, (128 * 2**20, False)),
+    ):
+        known = Caches({"L3": level} if level else {}, memory_bytes=memory)
+        assert cache.flush_bytes(CPU, known) == expected, f"of a last level of {level} bytes and {memory} of memory"
+    for level, size in ((50 * 2**20, 256 * 2**20), (200 * 2**20, 400 * 2**20)):
+        assert cache.flush_bytes(torch.device("cuda"), Caches({"L2": level})) == (size, False)
 
 
 class Moment:
@@ -295,10 +261,10 @@ class Moment:
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
 def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_call(
-    monkeypatch: pytest.MonkeyPatch, one_clock: Any, mode: str
+    monkeypatch: pytest.MonkeyPatch, scripted: Any, mode: str
 ) -> None:
     log: list[str] = []
-    now, pass_time, _ = one_clock([2e-3])
+    now, pass_time, _ = scripted([2e-3])
 
     class Flush(cache.Flush):
         check = None
@@ -308,18 +274,16 @@ def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_
             self.calls += 1
 
     monkeypatch.setattr(measured, "synchronise", lambda device: log.append("wait"))
-    monkeypatch.setattr(launch, "figures", lambda *_: {})
-
     flush = Flush(torch.zeros(1), False, Caches())
 
     def kernel() -> None:
         log.append("kernel")
         pass_time()
 
-    def timer() -> Moment:
+    def clock() -> Moment:
         return Moment(log, now())
 
-    run = Measure(Rounds(timer), torch.device("cuda"), SHORT, timer=timer, flush=lambda: flush)
+    run = Measure(Rounds(clock), torch.device("cuda"), Schedule(SHORT), clock=clock, flush=lambda: flush)
     pedantic = run._benchmark.pedantic
     run._benchmark.pedantic = lambda *arguments, **options: (log.clear(), pedantic(*arguments, **options))
     run.median_s(kernel, cache=mode)
@@ -327,72 +291,74 @@ def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_
     assert log == [*before, "event", "kernel", "event", "wait"] * run.info["rounds"], f"{log[:10]}"
 
 
-@pytest.mark.parametrize("operators", [None, 3])
-def test_only_of_functions_that_do_not_wait_for_the_device_is_the_launch_asked(
-    monkeypatch: pytest.MonkeyPatch, operators: int | None
+def test_an_operator_on_one_element_is_launch_bound_and_a_large_product_is_not() -> None:
+    """Three tries: what launching costs and what the operator takes are two measurements, and a machine may be busy."""
+    tiny, (a, b) = torch.randn(64), (torch.randn(512, 512), torch.randn(512, 512))
+    out = torch.empty_like(tiny)  # allocating a result takes as long again, and is no launching
+    for _ in range(3):
+        launch._empty_operator_s.cache_clear()  # of the same moment as what is compared with it
+        run = measure()
+        run.work(lambda: torch.add(tiny, tiny, out=out), Work(64, 3 * 256))
+        if run.info.get("bound") == "launch":
+            break
+    assert run.info.get("bound") == "launch", f"{run.info['launch_share']} of the time is launching"
+    run = measure()
+    run.work(lambda: a @ b, matmul_work(512, 512, 512, "fp32"), dtype="fp32")
+    assert run.info["launch_share"] < 0.1, f"{run.info['launch_share']:.2f} of a large product is launching"
+
+
+# ---- in a process of the gate ------------------------------------------------------------------------------------
+
+
+def brief(examined: bool = True, clock: Any = None, **asked: Any) -> Measure:
+    schedule = BriefSchedule(Asked(0.0201, 3, examined, **asked), PACES["quick"])
+    return Measure(Rounds(*[clock] if clock else []), CPU, schedule, clock=clock)
+
+
+@pytest.mark.parametrize(("call_s", "rounds"), [(1e-3, 20), (0.02, 3)])
+def test_rounds_of_the_gate_are_as_many_as_fit_and_never_fewer_than_asked(
+    scripted: Any, call_s: float, rounds: int
 ) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(launch, "figures", lambda *_: asked.append(1) or {})
-    measure().median_s(lambda: sleep(1e-5), operators=operators)
-    assert len(asked) == (operators is not None)
+    clock, call, calls = scripted([call_s])
+    run = brief(clock=clock)
+    assert run.median_s(call) == pytest.approx(call_s)
+    assert run.info["rounds"] == rounds
+    assert calls[0] <= rounds + 2, f"{calls[0]} calls for {rounds} rounds"
 
 
-def test_on_cuda_an_untimed_call_keeps_the_device_busy_while_the_timed_one_is_launched() -> None:
-    run = Measure(Rounds(), torch.device("cuda"), SHORT, timer=perf_counter)
-    calls: list[int] = []
-
-    def call() -> torch.Tensor:
-        calls.append(1)
-        return torch.ones(3)
-
-    lead = run._lead(call, 1, 1e-3)
-    assert lead is not None
-    assert lead() is None, "pytest-benchmark takes what a set-up returns for arguments"
-    assert calls == [1]
-    assert run._lead(lambda: None, 1, 1.0) is None, "a call of a second needs no lead"
-    assert run._lead(lambda: None, 8, 1e-4) is None, "pytest-benchmark allows no set-up with several calls"
-    assert measure()._lead(lambda: None, 1, 1e-3) is None, "the CPU's clock needs no lead"
+@pytest.mark.parametrize(("call_s", "pages", "calls"), [(0.1, [9, 99, 0], 1), (0.1, [99, 99, 9, 0], 3), (0.3, [99], 1)])
+def test_calls_go_before_the_rounds_until_one_gets_no_new_pages(
+    monkeypatch: pytest.MonkeyPatch, scripted: Any, call_s: float, pages: list[int], calls: int
+) -> None:
+    clock, call, done = scripted([call_s])
+    monkeypatch.setattr("bench.brief.new_pages", lambda: sum(pages[: done[0]]))
+    monkeypatch.setattr(measuring, "run_rounds", lambda *_: pytest.skip("the rounds"))
+    assert skipped(lambda: brief(clock=clock).median_s(call)) == "the rounds"
+    assert done[0] == calls
 
 
-def test_a_rate_above_the_physical_bound_fails_and_an_unknown_bound_does_not() -> None:
-    assert_within_bound(1e12, 1e12, "a product")
-    assert_within_bound(1e30, None, "a product")
-    with pytest.raises(AssertionError, match=r"measured 1.1e\+12 FLOP/s, but its units do at most 1e\+12"):
-        assert_within_bound(1.1e12, 1e12, "a product")
+def test_the_first_process_of_the_gate_examines_and_says_how_long_that_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, left_out, looks = supported("fp32"), list[float](), list[int]()
+    right = measuring.examine
+    monkeypatch.setattr(measuring, "examine", lambda function: (looks.append(1), right(function))[1])
+    for examined in (False, True):
+        run = brief(examined, leave_out=left_out.append)
+        run.product(case.multiply, "fp32", case.work, Ceilings(CPU, PACES["quick"]), check=case.check)
+        assert len(looks) == 1
+        assert run.info["flops"] == case.work.flops, "what is compared exactly is in every process"
+    assert len(left_out) == 2, "the look before the rounds, and that at the result after them"
+    assert min(left_out) > 0
+    with pytest.raises(AssertionError, match="a product of fp32 differs from fp64"):
+        brief(False).work(lambda: case.a @ case.b / 2, case.work, dtype="fp32", check=case.check)
 
 
-def run_measure(seconds: float, bound: float | None) -> dict[str, Any]:
-    benchmark = SteadyRounds(seconds)
+@pytest.mark.parametrize("examined", [False, True])
+def test_the_gate_searches_nothing_and_skips_nothing_that_ran_before(
+    monkeypatch: pytest.MonkeyPatch, examined: bool
+) -> None:
+    monkeypatch.setattr(Ceilings, "found", lambda *_: pytest.fail("a ceiling was searched"))
     ceilings = Ceilings(CPU, PACES["quick"])
-    ceilings._flop_per_s["fp32", "sustainable"] = 1e6
-    case = supported("fp32")
-    measure = Measure(benchmark, CPU, PACES["quick"], lambda dtype: 1e15, lambda dtype: bound)
-    measure.product(case.multiply, "fp32", case.work, ceilings, check=case.check)
-    return benchmark.extra_info
-
-
-def test_a_benchmark_records_what_it_declared_and_what_follows() -> None:
-    work = supported("fp32").work
-    info = run_measure(seconds=1.0, bound=None)
-    assert info["method"] == METHOD
-    assert (info["flops"], info["bytes"]) == (2 * 48 * 96 * 64, 4 * (48 * 96 + 96 * 64 + 48 * 64))
-    assert info["flop_per_s"] == work.flops
-    assert info["mfu"] == work.flops / 1e15
-    assert info["share_of_ceiling"] == work.flops / 1e6
-    assert not info["ceiling_remeasured"]
-
-
-def test_a_share_above_one_has_the_ceiling_measured_again() -> None:
-    info = run_measure(seconds=0.1, bound=None)
-    assert info["ceiling_remeasured"]
-    assert info["ceiling_flop_per_s"] > 1e6
-
-
-def test_a_benchmark_faster_than_its_units_fails() -> None:
-    with pytest.raises(AssertionError, match="the FLOPs or the clock are wrong"):
-        run_measure(seconds=1e-9, bound=1e12)
-
-
-def test_a_time_of_zero_is_refused() -> None:
-    with pytest.raises(AssertionError, match="was the device waited for"):
-        run_measure(seconds=0.0, bound=None)
+    brief(examined).skip_if_longer(1e3, "fp32", ceilings)
+    brief(examined).skip_if_held_up(lambda: pytest.fail("a call, for nothing"))
+    said = skipped(lambda: brief(examined).skip_if_longer(1e18, "fp32", ceilings))
+    assert ("0.05 s are allowed" in said) is not examined

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from accounting.models import GPT2_SMALL, DeepLinear, parameter_count
-from bench import test_training, training
+from bench import test_training
 from bench.models import reduced
+from bench.test_data import assert_first_batches
 from bench.test_training import (
     assert_close,
     assert_it_learns,
@@ -19,8 +23,8 @@ from bench.test_training import (
     predicted_held_bytes,
     record_rates,
     step_memory,
-    time_ratio,
 )
+from bench.tokens import Batches, assert_from_file, bottleneck, loader, text, write_tokens
 from bench.training import ON_ACCELERATOR, Step, Workload
 
 CPU = torch.device("cpu")
@@ -53,13 +57,6 @@ def test_what_an_accelerator_trains_learns_at_its_width(name: str, layers: int) 
     assert_it_learns(Step(Workload(few, batch=2, sequence=min(work.sequence, 16)), "fp32", CPU))
 
 
-@pytest.mark.prove
-def test_a_deep_linear_net_of_4096_diverged_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "WIDTH", 4096)  # 1e-3 at any width
-    with pytest.raises(AssertionError, match="should fall, but went"):
-        test_what_an_accelerator_trains_learns_at_its_width("deep-linear", 16)
-
-
 def test_the_memory_of_a_step_is_told_apart_by_what_it_is_for() -> None:
     step = Step(WORK["deep-linear"], "fp32", CPU)
     step()
@@ -74,45 +71,30 @@ def test_the_memory_of_a_step_is_told_apart_by_what_it_is_for() -> None:
     assert all(row["peak_bytes"] >= sum(row["held"].values()) for row in parts.values())
 
 
-@pytest.mark.parametrize("model", WORK)
-def test_a_halved_flop_count_is_noticed(model: str) -> None:
-    work = WORK[model]
-    with pytest.raises(AssertionError, match="FLOPs a step, but"):
-        counted_work(Step(work, "fp32", CPU), work.flops().hardware // 2)
-
-
-def test_recomputation_that_is_not_declared_is_noticed() -> None:
-    work = WORK["transformer"]
-    with pytest.raises(AssertionError, match="FLOPs a step, but"):
-        counted_work(Step(work, "fp32", CPU, checkpoint_every=1), work.flops().hardware)
-
-
-@pytest.mark.prove(sample=1)
-@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
-@pytest.mark.parametrize("model", WORK)
-def test_a_step_that_learns_passes(model: str, recipe: str) -> None:
-    assert assert_it_learns(Step(WORK[model], recipe, CPU)) > 0
-
-
-def test_a_step_without_its_optimizer_is_noticed() -> None:
-    step = Step(WORK["transformer"], "fp32", CPU)
-    step.update = lambda: step.optimizer.zero_grad()  # type: ignore[method-assign]
-    with pytest.raises(AssertionError, match="the loss on one batch should fall"):
-        assert_it_learns(step)
-
-
-def test_a_step_without_its_backward_pass_is_noticed() -> None:
-    work = WORK["deep-linear"]
-    step = Step(work, "fp32", CPU)
+def without_gradients(step: Step) -> None:
     step.backward = lambda loss: None  # type: ignore[method-assign]
-    with pytest.raises(AssertionError, match="FLOPs a step, but"):
-        counted_work(step, work.flops().hardware)
 
 
-def test_a_gradient_that_is_not_finite_is_noticed() -> None:
-    step = Step(WORK["deep-linear"], "fp32", CPU)
+def without_updates(step: Step) -> None:
+    step.update = lambda: step.optimizer.zero_grad()  # type: ignore[method-assign]
+
+
+def with_infinite_targets(step: Step) -> None:
     step.targets[0] = float("inf")
-    with pytest.raises(AssertionError, match="should be finite"):
+
+
+@pytest.mark.parametrize(
+    ("breaks", "message"),
+    [
+        (without_gradients, "the loss on one batch should fall"),
+        (without_updates, "the loss on one batch should fall"),
+        (with_infinite_targets, "should be finite"),
+    ],
+)
+def test_a_step_that_does_not_train_is_noticed(breaks: Callable[[Step], None], message: str) -> None:
+    step = Step(WORK["deep-linear"], "fp32", CPU)
+    breaks(step)
+    with pytest.raises(AssertionError, match=message):
         assert_it_learns(step)
 
 
@@ -122,16 +104,11 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(micro_batches: int) 
     assert_close(got, whole, test_training.ACCUMULATED_TOLERANCE, "accumulated")
 
 
-def test_gradients_summed_over_micro_batches_without_their_share_are_noticed() -> None:
-    whole = Step(WORK["deep-linear"], "fp32", CPU).gradients()
-    step = Step(WORK["deep-linear"], "fp32", CPU, micro_batches=2)
-    parts = list(step._micro_batches())
-    step.micro_batches = 1  # each loss is then taken in full
-    for part in parts:
-        step.forward(*part).backward()
-    wrong = [parameter.grad for parameter in step.module.parameters() if parameter.grad is not None]
-    with pytest.raises(AssertionError, match="gradients differ by 1 of their norm"):
-        assert_close(wrong, whole, test_training.ACCUMULATED_TOLERANCE, "accumulated")
+def test_a_compiled_net_that_is_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = Step(WORK["deep-linear"], "fp32", CPU)
+    monkeypatch.setattr(torch, "compile", lambda module: lambda x: 1.1 * module(x))
+    with pytest.raises(AssertionError, match="compiled gradients differ by"):
+        test_training.compiled_step(WORK["deep-linear"], "fp32", CPU, float(eager()), eager.gradients())
 
 
 @pytest.mark.parametrize("model", WORK)
@@ -152,25 +129,39 @@ def test_a_step_faster_than_the_ceiling_has_it_measured_again() -> None:
     assert found["mfu"] == 0.25 < found["hfu"] == flops.hardware / flops.model / 4
 
 
-def test_the_parts_of_a_step_are_timed_in_their_order() -> None:
-    step = Step(WORK["deep-linear"], "fp32", CPU)
-    readings = iter([0.0, 1.0, 3.0, 7.0] * 3)
-    assert step.part_times_s(lambda: next(readings), 3) == {"forward": 1.0, "backward": 2.0, "optimizer": 4.0}
+# ---- tokens ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("late_at", "pairs"), [(1, 0), (3, 2), (9, 4)])
-def test_pairs_of_steps_end_where_they_are_late(late_at: int, pairs: int) -> None:
-    looks, said, step = [0], list[str](), Step(WORK["deep-linear"], "fp32", CPU)
+@pytest.fixture(scope="module")
+def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokens") / "tokens.bin"
+    write_tokens(path, 5000, "uint16", chunk=1000)
+    assert np.array_equal(np.fromfile(path, np.uint16), text(np.arange(5000)))
+    return path
 
-    def skip_if_late() -> None:
-        looks[0] += 1
-        if looks[0] == late_at:
-            pytest.skip("late")
 
-    measure = SimpleNamespace(progress=said.append, skip_if_late=skip_if_late)
-    try:
-        time_ratio(step, step, CPU, 4, measure)  # type: ignore[arg-type]
-        assert late_at > 5
-    except pytest.skip.Exception:
-        assert late_at <= 5
-    assert len(said) == pairs, said
+@pytest.mark.parametrize("order", ["random", "sequential"])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_batches_are_windows_of_the_file(token_file: Path, order: str, workers: int) -> None:
+    batches = Batches(token_file, "uint16", order, batch=4, sequence=32)
+    arriving = loader(batches, workers)
+    assert_first_batches(batches, next(arriving), arriving, workers)
+
+
+def test_a_batch_given_twice_and_targets_that_are_not_shifted_are_noticed(token_file: Path) -> None:
+    batches = Batches(token_file, "uint16", "sequential", batch=4, sequence=32)
+    with pytest.raises(AssertionError, match="are not those at 128"):
+        assert_first_batches(batches, next(iter(batches)), iter(batches), workers=0)
+    starts = next(batches.starts())
+    with pytest.raises(AssertionError, match="one token later"):
+        assert_from_file(batches.load(starts)[0], batches.load(starts)[0], starts)
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "step_s", "overlapped", "expected"),
+    [(0.5, 1.0, False, "step"), (2.0, 1.0, False, "loader"), (0.05, 1.0, True, "step"), (0.5, 1.0, True, "loader")],
+)
+def test_the_loader_is_the_bottleneck_if_the_step_does_not_hide_it(
+    wait_s: float, step_s: float, overlapped: bool, expected: str
+) -> None:
+    assert bottleneck(wait_s, step_s, overlapped=overlapped) == expected

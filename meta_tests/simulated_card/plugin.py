@@ -74,25 +74,27 @@ def time_alone(card: Card) -> Iterator[None]:
         return lambda *arguments, **options: ratio(*arguments, **{**options, "pairs": 9, "block_s": 3e-5})
 
     def learns(argument: object) -> bool:
-        return type(argument).__name__ == "Step"  # of bench.training: its loss is looked at after all rounds
+        return (
+            type(getattr(argument, "function", argument)).__name__ == "Step"
+        )  # of bench.training: its loss is looked at after all rounds
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(Speed, "ratio", briefly(Speed.ratio)))
         places: list[tuple[Any, str]] = [(Speed, "seconds"), (measured, "time")]
-        if find_spec("bench.pace"):  # a house of the tests has no benchmarks
-            from bench import cache, ceilings, launch, measuring, pace, search, training
+        if find_spec("bench.rounds"):  # a house of the tests has no benchmarks
+            from bench import cache, ceilings, launch, measuring, rounds, search, timing, training
 
-            of_rounds = ("_first_calls", "_warm_up", "_preparing_s", "_run")
+            of_rounds = ("call_s", "warm_up", "preparation_s")
             places += [(search, "calls_s"), (cache, "check_flush_worked"), (launch, "figures")]
             places += [(ceilings.Ceilings, name) for name in ("_search", "zeros_ratio", "remeasure")]
-            places += [(measuring.Measure, name) for name in of_rounds]
+            places += [(measuring, "run_rounds"), *((timing.CallTimer, name) for name in of_rounds)]
             # The card takes the same time in each round, and this Python some 50 times as long for it.
-            short = pace.Pace(0.0002, 0.0005, 0.002, 0.0001, width=0.04, most_rounds=10)
-            stack.enter_context(patch.dict(pace.PACES, quick=short))
+            short = rounds.Pace(0.0002, 0.0005, 0.002, 0.0001, width=0.04, most_rounds=10)
+            stack.enter_context(patch.dict(rounds.PACES, quick=short))
             stack.enter_context(patch.object(ceilings, "SETTLED_S", (0.002, 0.01)))
             stack.enter_context(patch.object(ceilings, "REST_S", 0.002))  # of it a search for bursts makes its budget
-            stack.enter_context(patch.object(measuring, "SHORTEST_ROUND_S", 1e-5))
-            stack.enter_context(patch.object(measuring, "SHORTEST_DEVICE_ROUND_S", 2e-5))
+            stack.enter_context(patch.object(timing, "SHORTEST_ROUND_S", 1e-5))
+            stack.enter_context(patch.object(timing, "SHORTEST_DEVICE_ROUND_S", 2e-5))
             stack.enter_context(patch.dict(training.ON_ACCELERATOR, small_steps()))
         for place, name in places:
             stack.enter_context(patch.object(place, name, without_values(getattr(place, name))))

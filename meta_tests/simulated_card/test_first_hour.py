@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from accounting import measured
-from bench import call_inspection, products
+from bench import checks, products
 from bench.products import _product, product_bytes
 from meta_tests.accounting import test_clock_agreement as clocks
 from meta_tests.conftest import ROOT, ChildRun, House, new_house
@@ -203,9 +203,9 @@ def test_item_4_looking_at_a_call_keeps_nothing_that_the_call_frees(card: Card, 
         for _ in range(10):
             x + 1
 
-    old = patch.object(call_inspection, "StorageWeakRef", lambda storage: storage)
+    old = patch.object(checks, "StorageWeakRef", lambda storage: storage)
     with old if was else nullcontext(), red(torch.OutOfMemoryError, "CUDA out of memory", was):
-        call_inspection.examine(call)
+        checks.examine(call)
 
 
 @as_it_was

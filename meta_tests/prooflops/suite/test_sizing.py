@@ -12,7 +12,7 @@ from _pytest.outcomes import Skipped
 from accounting.devices import ROWS
 from bench import cache, streams, training
 from bench.ceilings import Ceilings
-from bench.pace import PACES
+from bench.rounds import PACES
 from bench.products import DTYPES, product_bytes
 from bench.test_matmul import SHAPES, SIDES
 from bench.test_training import LECTURE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,8 +127,3 @@ def assert_declared(flops: int, examined: Examined) -> None:
     assert flops == examined.flops, (
         f"{flops} FLOPs are declared, but should be the {examined.flops} of the products that were dispatched"
     )
-
-
-def as_tensors(values: Sequence[torch.Tensor] | None, found: Examined) -> Sequence[torch.Tensor]:
-    """The inputs named by the benchmark, else those it was seen to read."""
-    return found.inputs if values is None else values

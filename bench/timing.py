@@ -1,0 +1,175 @@
+"""Times calls of a function: the first ones, the warm-up, and how many rounds follow.
+
+There are two stages (after Stein, "A two-sample test for a linear hypothesis whose power is independent of the
+variance", 1945). The last rounds of the warm-up are the pilot: they say how many rounds make the interval of the median
+as narrow as asked. Those are then run, as far as time allows, and the interval is computed from them alone. Stopping
+where it happens to be narrow would make it cover the median less often than it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+
+from accounting import measured
+from bench.ceilings import Ceilings
+from bench.rounds import FEWEST_ROUNDS, Pace, is_flat, rounds_for
+
+SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
+SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
+LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
+LEAST_WAITED_SHARE = 0.5
+TRIALS_OF_WAITING = 5
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class TimedCall:
+    """A function, and what runs before each of its rounds outside of the timed region."""
+
+    function: Callable[[], object]
+    setup: Callable[[], object] | None = None
+    flush: Callable[[], object] | None = None
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a round is one call: pytest-benchmark allows no other with a set-up."""
+        return self.setup is not None or self.flush is not None
+
+    def prepare(self) -> None:
+        for step in (self.setup, self.flush):
+            if step is not None:
+                step()
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Seconds per call, the number of rounds to run, how many the time allows, and figures for the record."""
+
+    call_s: float
+    number: int
+    affordable: int
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+class CallTimer:
+    """Times calls on one device by a clock whose readings are subtracted."""
+
+    def __init__(self, device: torch.device, clock: Callable[[], Any]) -> None:
+        self.device, self.clock = device, clock
+
+    @property
+    def shortest_round_s(self) -> float:
+        return SHORTEST_ROUND_S if self.device.type == "cpu" else SHORTEST_DEVICE_ROUND_S
+
+    def call_s(self, call: TimedCall) -> tuple[float, float]:
+        """Seconds of a call by the clock, the mean of several short ones, and their share of the host's time."""
+        if call.setup is not None:
+            call.setup()
+        measured.synchronise(self.device)
+        calls, began = 0, perf_counter()
+        start = self.clock()
+        while not calls or (call.setup is None and perf_counter() - began < 2 * SHORTEST_ROUND_S):
+            call.function()
+            calls += 1
+        seconds = self.clock() - start
+        measured.synchronise(self.device)
+        return max(seconds / calls, 1e-9), seconds / max(perf_counter() - began, 1e-9)
+
+    def first_calls(self, call: TimedCall) -> tuple[float, float]:
+        """Seconds of a call after one untimed call, and the share of the host's time that the clock saw of it.
+
+        The same calls are timed twice: by the clock, and by the host from an idle device to an idle device. The share
+        is small where the clock does not wait, or where work hides from it in another stream or thread.
+        """
+        __tracebackhide__ = True
+        self.call_s(call)  # imports, compiles, allocates
+        best, fastest = 0.0, math.inf
+        for _ in range(TRIALS_OF_WAITING):
+            seconds, share = self.call_s(call)
+            best, fastest = max(best, share), min(fastest, seconds)
+            if best >= LEAST_WAITED_SHARE:
+                break
+        assert best >= LEAST_WAITED_SHARE, (
+            f"the clock saw {best:.0%} of the time from an idle device to an idle device, but should see most of it: "
+            "was the device waited for?"
+        )
+        return max(fastest, 1e-9), best
+
+    def warm_up(self, call: TimedCall, calls: int, pace: Pace) -> tuple[tuple[float, ...], dict[str, Any]]:
+        """Runs rounds until their median is flat or the time is up; returns the pilot's seconds per call."""
+        rounds: list[float] = []
+        began, elapsed, flat, looked_at = perf_counter(), 0.0, False, 0
+        while not rounds or elapsed < pace.warmup_s or not (flat or elapsed >= pace.longest_warmup_s):
+            call.prepare()
+            start = self.clock()
+            for _ in range(calls):
+                call.function()
+            rounds.append(max((self.clock() - start) / calls, 1e-9))
+            elapsed = perf_counter() - began
+            if len(rounds) > 1.1 * looked_at:  # a look sorts them all
+                flat, looked_at = is_flat(rounds), len(rounds)
+        return tuple(rounds[len(rounds) // 3 :]), {"warmup_s": elapsed, "flat": flat}
+
+    def preparation_s(self, call: TimedCall) -> float:
+        """Seconds of what runs before a round."""
+        if not call.is_prepared:
+            return 0.0
+        began = perf_counter()
+        call.prepare()
+        measured.synchronise(self.device)
+        return perf_counter() - began
+
+    def before_round(self, call: TimedCall, calls: int, call_s: float) -> Callable[[], None] | None:
+        """The preparation of a round; without one, on CUDA an untimed call that keeps the device busy.
+
+        After each round pytest-benchmark subtracts two readings, which waits for the device. An idle device would run
+        the start event at once and then wait for the launch, some 5 µs that are not the function's.
+        """
+        if call.is_prepared:
+            return call.prepare
+        if self.device.type != "cuda" or calls > 1 or call_s > LONGEST_LEAD_S:
+            return None
+
+        def lead() -> None:  # pytest-benchmark takes what a set-up returns for arguments
+            call.function()
+
+        return lead
+
+
+class Schedule:
+    """What a benchmark runs before its rounds, and how many rounds: here with warm-up, checks and ceilings."""
+
+    brief = False  # True in a process of the gate, see `bench.brief`
+
+    def __init__(self, pace: Pace, progress: Callable[..., None] = lambda text, ahead_s=0.0: None) -> None:
+        self.pace, self.progress = pace, progress
+
+    def once(self, look: Callable[[], Result]) -> Result | None:
+        """The result of `look`; None if an earlier process of a gate run has looked already."""
+        __tracebackhide__ = True
+        return look()
+
+    def skip_if_longer(self, flops: float, dtype: str, ceilings: Ceilings) -> None:
+        """Skips if this many FLOPs take too long at the ceiling. Raises Unsupported."""
+        self.pace.skip_if_longer(flops / ceilings.flop_per_s(dtype))
+
+    def first_calls(self, timer: CallTimer, call: TimedCall) -> tuple[float, float | None]:
+        __tracebackhide__ = True
+        return timer.first_calls(call)
+
+    def rounds(self, timer: CallTimer, call: TimedCall, calls: int, call_s: float) -> Rounds:
+        """Warms up, and says how many rounds follow."""
+        self.progress("warming up", self.pace.longest_warmup_s)
+        pilot, figures = timer.warm_up(call, calls, self.pace)
+        call_s = median(pilot)
+        round_s = calls * call_s + timer.preparation_s(call)
+        affordable = min(max(int(self.pace.measure_s / round_s), FEWEST_ROUNDS), self.pace.most_rounds)
+        return Rounds(call_s, rounds_for(self.pace.width, pilot, affordable), affordable, figures)
