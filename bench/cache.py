@@ -77,7 +77,7 @@ class Flush:
         return self.buffer.nbytes
 
     def checked_figures(self) -> dict[str, Any]:
-        """Its size and its effect on a read, for the record. Raises AssertionError if a read takes no longer after it."""
+        """Its size and effect, for the record. Raises AssertionError if a read takes no longer after it."""
         __tracebackhide__ = True
         seen = self.check
         assert seen is None or not seen.still_hot, (
