@@ -50,20 +50,18 @@ class Progress:
 class RunProgress:
     """Pytest plugin: says in a run of more than 10 s how many tests have ended and how long the rest will take.
 
-    The estimate assumes that a folder's remaining tests last as long as its ended ones; a folder with too few of these
-    is named, several are counted. A line appears every 10 s, later at every fifth of the elapsed time.
+    The estimate is made per folder, from its ended tests, and left out for a folder with too few of these. A line
+    appears every 10 s, later at every fifth of the elapsed time.
     """
 
     def __init__(self, config: pytest.Config, now: Callable[[], float] = time.monotonic) -> None:
         self._progress = Progress(config, "run", now)
         self._now = now
         self._began = self._ended_at = self._printed_at = now()
-        self._left: Counter[str] = Counter()
-        self._ended: Counter[str] = Counter()
-        self._seconds: Counter[str] = Counter()
+        self._left, self._ended, self._seconds = Counter[str](), Counter[str](), Counter[str]()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._left = Counter(map(_folder, (item.nodeid for item in session.items)))
+        self._left = Counter(_folder(item.nodeid) for item in session.items)
         self._began = self._ended_at = self._printed_at = self._now()
 
     @pytest.hookimpl(trylast=True)  # after the dot of the test
@@ -79,13 +77,13 @@ class RunProgress:
 
     def text(self) -> str:
         """ "40 of 100 tests, about 75 s left, and bench"."""
-        ended, left = self._ended.total(), {folder: number for folder, number in self._left.items() if number > 0}
-        unknown = [
-            each for each, number in left.items() if self._ended[each] < LEAST_ENDED * (number + self._ended[each])
-        ]
-        known = [left[each] * self._seconds[each] / self._ended[each] for each in left if each not in unknown]
-        parts = [f"about {minutes(sum(known))} left"] if known else []
+        left = {folder: number for folder, number in self._left.items() if number > 0}
+        known = [each for each in left if self._ended[each] >= LEAST_ENDED * (left[each] + self._ended[each])]
+        rest_s = sum(left[each] * self._seconds[each] / self._ended[each] for each in known)
+        unknown = [each for each in left if each not in known]
+        parts = [f"about {minutes(rest_s)} left"] if known else []
         parts += [f"and {unknown[0] if len(unknown) == 1 else f'{len(unknown)} folders'}"] if unknown else []
+        ended = self._ended.total()
         return ", ".join([f"{ended:,} of {ended + sum(left.values()):,} tests", *parts])
 
 
