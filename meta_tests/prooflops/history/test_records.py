@@ -134,31 +134,10 @@ def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_pat
         assert records.baseline(tmp_path, "main", own, EXACT)[0].name == expected
 
 
-@pytest.mark.parametrize("name", ["", "latest", "a.json", "a/b", "-a", "x" * 81])
-def test_a_name_that_cannot_be_a_baselines_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="a baseline's name is letters, digits and"):
-        records.check_name(name)
 
 
-def test_noise_floors_are_stored_beside_those_of_other_benchmarks(tmp_path: Path) -> None:
-    folder = tmp_path / "not" / "yet" / "there"
-    assert records.noise_floors(folder, "mine") == {}
-    records.store_noise_floors(folder, "mine", {"a": {"floor": 0.01}, "é": {"floor": None}})
-    records.store_noise_floors(folder, "mine", {"a": {"floor": 0.02}})
-    assert records.noise_floors(folder, "mine") == {"a": {"floor": 0.02}, "é": {"floor": None}}
 
 
-def test_another_fingerprint_has_another_folder_and_the_difference_is_named(tmp_path: Path) -> None:
-    one = records.append(tmp_path, EMPTY, FINGERPRINT)
-    two = records.append(tmp_path, EMPTY, {**FINGERPRINT, "torch": "2.14.0"})
-    assert one.parent != two.parent
-    assert one.parent.name.startswith("Some-GPU-80GB-")
-    assert records.fingerprint_id(dict(reversed(FINGERPRINT.items()))) == one.parent.name
-    first, second = (
-        {"torch": "2.12", "cpu": {"cores": 2, "isa": "a"}},
-        {"torch": "2.13", "cpu": {"cores": 4, "isa": "a"}},
-    )
-    assert records.differences(first, second) == ["cpu.cores: 2 -> 4", "torch: 2.12 -> 2.13"]
 
 
 # ---- whatever happens to a writer --------------------------------------------------------------------------------
