@@ -334,21 +334,6 @@ def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, shuf
 
 
 @pytest.mark.claim("data.dataloader")
-def test_shuffling_gives_each_epoch_an_order_of_its_own_and_a_seed_all_of_them(folder):
-    """Two orders of 30 windows are the same once in 10^32."""
-    dataset = TokenWindows(token_file(folder, 30, 1), 1)
-
-    def orders(seed):
-        loader = DataLoader(dataset, batch_size=7, shuffle=True, generator=torch.Generator().manual_seed(seed))
-        return [[index for item in loader for index in item.index.tolist()] for _ in range(2)]
-
-    first, second = orders(0)
-    assert list(range(30)) != first != second, f"the orders of two epochs are {first} and {second}"
-    assert orders(0) == [first, second], "the same seed gave other orders"
-    assert orders(1)[0] != first, f"two seeds gave the order {first}"
-
-
-@pytest.mark.claim("data.dataloader")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, where torch has threads
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a single core
 def test_two_workers_share_the_file_and_the_windows(folder):

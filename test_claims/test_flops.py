@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import math
 import pkgutil
 import re
 from itertools import pairwise
@@ -156,27 +155,6 @@ def test_gelu_costs_several_flops_per_element():
     formula, should = elementwise_flops(x.shape, flops_per_element=9), 9 * x.numel()
     assert tally.flops == formula == should, (
         f"GELU takes {tally.flops} operations, {formula=}, but should take {should}"
-    )
-
-
-@pytest.mark.claim("flops.elementwise")
-def test_an_elementwise_operation_takes_time_in_proportion_to_the_elements(device, sizing, speed):
-    """16 times the elements take more than twice and less than 128 times as long: neither a constant nor n², 256.
-
-    In between is room for the call itself, which weighs more for few, and for a slower cache, which many may need.
-    """
-    wanted = 2**15 if device.type == "cpu" else 2 ** math.ceil(math.log2(sizing.bytes_moved_in(2e-4) / 12))
-    few = sizing.fitting(wanted, lambda few: 4 * 34 * few, least=2**15)
-    x, y = (torch.rand(few, device=device) for _ in range(2))
-    many_x, many_y = x.repeat(16), y.repeat(16)
-
-    claim = "adding 16 times the elements against adding them once, in time"
-    speed.assert_slower(
-        lambda: torch.add(many_x, many_y, out=many_x),
-        lambda: torch.add(x, y, out=x),
-        claim,
-        at_least=2,
-        at_most=128,
     )
 
 

@@ -85,15 +85,6 @@ def test_batch_forward_loss_backward_step_is_gradient_descent(device, seed, exam
     assert_close(got, gradient_descent(x, y, steps), f"the loop's weights [{seed=}, {steps=}]")
 
 
-@pytest.mark.claim("loop.order")
-def test_a_step_before_backward_goes_twice_by_the_same_stale_gradient(device):
-    late = Regression(device, seed=0)
-    losses = late.run(("forward", "step", "zero_grad", "backward"), 3)
-    assert losses[0] == losses[1], f"the losses are {losses}, though the first step came before any gradient"
-    x, y, got = late.numbers()
-    assert_close(got, 2 * gradient_descent(x, y, 1), "three steps ahead of their backward passes")
-
-
 @pytest.mark.claim("loop.zero-grad-position")
 @given(seed=seeds, optimizer=st.sampled_from(["sgd", "momentum", "adamw"]), steps=sizes(1, 5))
 def test_three_places_for_zero_grad_train_bit_for_bit_alike(device, seed, optimizer, steps):

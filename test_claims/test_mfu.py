@@ -208,7 +208,7 @@ def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_tra
 
 
 @pytest.mark.claim("mfu.target")
-def test_half_the_peak_is_reached_by_the_best_published_runs_and_a_twentieth_by_all(record_figure):
+def test_half_the_peak_is_reached_by_the_best_runs_typical_of_a100s_alone_and_a_twentieth_passed_by_all(record_figure):
     large = [percent for percent, _ in published.LARGE_RUNS.values()]
     everything = [*large, *(run.mfu for run in published.RUNS)]
     good = sum(percent >= 50 for percent in everything)
@@ -216,15 +216,10 @@ def test_half_the_peak_is_reached_by_the_best_published_runs_and_a_twentieth_by_
     assert min(everything) > 5, f"the least published MFU is {min(everything)} %, but should be far above 5 %"
     assert 0 < good < len(everything), f"{good} of {len(everything)} published runs reach 50 %, but some should"
     assert median(large) < 50, f"the median of large runs is {median(large)} %: 50 % should be better than typical"
-
-
-@pytest.mark.claim("mfu.target")
-def test_half_is_typical_of_a100s_in_16_bits_and_out_of_reach_of_the_published_h100s():
-    reached = {
-        card: [run.mfu >= 50 for run in published.RUNS if (run.card, run.dtype) == (card, "bf16")]
+    a100, h100 = (
+        [run.mfu >= 50 for run in published.RUNS if (run.card, run.dtype) == (card, "bf16")]
         for card in ("A100 SXM4 80GB", "H100 SXM5 80GB")
-    }
-    a100, h100 = reached.values()
+    )
     assert sum(a100) > len(a100) / 2, f"{sum(a100)} of {len(a100)} runs on A100s reach 50 %, but most should"
     assert not any(h100), f"{sum(h100)} of {len(h100)} runs on H100s reach 50 %, but none should"
 
@@ -236,17 +231,6 @@ def test_a_tiny_product_stays_below_a_twentieth_whatever_the_peak_is(device, spe
     by_flops = matmul_flops(tiny, tiny, tiny) / matmul_flops(large, large, large)
     what = f"a product of side {tiny} with 1/{1 / by_flops:,.0f} of the FLOPs of one of side {large}, in time"
     speed.assert_slower(product(device, "fp32", tiny), product(device, "fp32", large), what, at_least=20 * by_flops)
-
-
-@pytest.mark.claim("mfu.target")
-@pytest.mark.needs("cuda")
-def test_a_large_product_is_far_from_really_bad_here(device, peak_flop_per_s, record_figure):
-    peak = peak_flop_per_s("fp16")
-    share = flop_per_s(device, "fp16", 8192) / peak if peak else None
-    record_figure(
-        f"fp16 product of side 8192: {share:.2f} of the peak" if share else "this device has no peak on record"
-    )
-    assert share is None or share > 0.3, f"a large fp16 product reaches {share:.2f} of the peak, not above 0.3"
 
 
 @pytest.mark.claim("mfu.never-near-one")

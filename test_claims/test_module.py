@@ -18,7 +18,6 @@ from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes
 seeds = st.integers(0, 2**31)
 widths = st.lists(sizes(most=12), min_size=2, max_size=6)
 FLOATING = sorted(name for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point)
-INTEGRAL = sorted(set(TORCH_DTYPES) - set(FLOATING))
 
 
 def exact_dtype(device):
@@ -77,15 +76,6 @@ def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(devic
     assert got == should, f"(requires_grad, is_leaf, shape, dtype) is {got}, but should be {should}"
     assert parameter.data_ptr() == x.data_ptr(), f"the parameter has data of its own [{shape=}, {dtype=}]"
     assert not x.requires_grad, "making a parameter of a tensor changed the tensor"
-
-
-@pytest.mark.claim("module.parameter")
-@pytest.mark.parametrize("dtype", INTEGRAL)
-def test_integers_cannot_be_trained(device, dtype):
-    x = torch.zeros(3, device=device).to(TORCH_DTYPES[dtype])
-    with pytest.raises(RuntimeError, match="floating point"):
-        nn.Parameter(x)
-    assert not nn.Parameter(x, requires_grad=False).requires_grad, f"a parameter of {dtype} needs a gradient"
 
 
 @pytest.mark.claim("module.parameter")

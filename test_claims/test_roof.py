@@ -357,14 +357,6 @@ def test_64_examples_at_once_are_far_faster_than_one_by_one(device, speed):
     speed.assert_slower(lambda: [one() for _ in range(64)], many, what, at_least=1.3, **FEW_PAIRS)
 
 
-@pytest.mark.claim("roof.bigger-batch")
-def test_from_some_batch_on_more_examples_take_proportionally_more_time(device, speed):
-    rows, dim = (128, 512) if device.type == "cpu" else (2048, 8192)
-    some, four_times = (product(device, "fp32", of, dim, dim) for of in (rows, 4 * rows))
-    what = "four batches against one four times as large, once the rate is saturated"
-    speed.assert_slower(lambda: [some() for _ in range(4)], four_times, what, at_least=0.5, at_most=1.8, **FEW_PAIRS)
-
-
 @pytest.mark.claim("roof.rough")
 @pytest.mark.parametrize("factor", [0.5, 2])
 def test_a_wrong_factor_of_two_in_the_bytes_changes_no_verdict_of_the_lecture(factor):

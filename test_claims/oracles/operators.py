@@ -18,12 +18,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Operator(NamedTuple):
-    """A call, what it is by definition, the shapes of its arguments, and the dtype of its result."""
+    """A call, its definition, and the shapes of its arguments."""
 
     call: Callable[..., Tensor]
     definition: Callable[..., Array]
     shapes: tuple[tuple[int, ...], ...]
-    dtype: str = "fp64"
 
     def numbers(self) -> list[Array]:
         """Arguments in numpy, always the same; none is so near 0 that a difference crosses it."""
@@ -122,7 +121,7 @@ NEW = {
     "pow": Operator(lambda x: x.pow(3), lambda x: x**3, (M,)),
     "cat": Operator(lambda x, y: torch.cat([x, y], 1), lambda x, y: np.concatenate([x, y], 1), (M, Y)),
     "clone": Operator(lambda x: torch.clone(x), np.copy, (M,)),
-    "cast": Operator(lambda x: x.float(), np.copy, (M,), "fp32"),
+    "cast": Operator(lambda x: x.float(), np.copy, (M,)),
 }
 
 VIEWS = {

@@ -113,7 +113,7 @@ class RecipeAdamW(torch.optim.Optimizer):
     def __init__(
         self, parameters: Iterable[nn.Parameter], gradients: torch.dtype, state: torch.dtype, master: torch.dtype | None
     ):
-        super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.01})
+        super().__init__(parameters, {})
         self.dtype = state
         for parameter in self.parameters:
             kept = self.state[parameter]
@@ -136,19 +136,15 @@ class RecipeAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        group = self.param_groups[0]
-        first, second = group["betas"]
+        """Adam's update without the correction of the bias, which takes no bytes."""
         for parameter in self.parameters:
             kept = self.state[parameter]
             for name in ("exp_avg", "exp_avg_sq"):
                 kept.setdefault(name, torch.zeros_like(parameter, dtype=self.dtype))
-            kept["steps"] = kept.get("steps", 0) + 1
             gradient = kept.get("main_grad", parameter.grad).to(self.dtype)
-            average = kept["exp_avg"].lerp_(gradient, 1 - first) / (1 - first ** kept["steps"])
-            square = kept["exp_avg_sq"].lerp_(gradient**2, 1 - second) / (1 - second ** kept["steps"])
+            average, square = kept["exp_avg"].lerp_(gradient, 0.1), kept["exp_avg_sq"].lerp_(gradient**2, 0.001)
             weights = kept.get("master", parameter)
-            weights.mul_(1 - group["lr"] * group["decay"])
-            weights.sub_((group["lr"] * average / (square.sqrt() + group["eps"])).to(weights.dtype))
+            weights.sub_((1e-3 * average / (square.sqrt() + 1e-8)).to(weights.dtype))
             parameter.copy_(weights)
 
 
