@@ -96,18 +96,12 @@ class ViewStep:
     def of(self, x: Any) -> Any:
         """The step applied to a tensor, or to a Layout, whose methods have the names of torch's."""
         if self.name == "slice" and isinstance(x, torch.Tensor):
-            return x[self._subscript()]
+            dim, *cut = self.arguments
+            return x[(*[slice(None)] * (dim % x.dim()), slice(*cut))]
         return getattr(x, self.name)(*self.arguments)
 
-    def _subscript(self) -> tuple[Any, ...]:
-        dim, cut, whole = self.arguments[0], slice(*self.arguments[1:]), slice(None)
-        return (*[whole] * dim, cut) if dim >= 0 else (Ellipsis, cut, *[whole] * (-1 - dim))
-
     def __repr__(self) -> str:
-        if self.name != "slice":
-            return f".{self.name}({', '.join(map(repr, self.arguments))})"
-        written = ["..." if cut is Ellipsis else f"{cut.start}:{cut.stop}:{cut.step}" for cut in self._subscript()]
-        return f"[{', '.join(written)}]".replace("None", "").replace("::,", ":,").replace("::]", ":]")
+        return f".{self.name}({', '.join(map(repr, self.arguments))})"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Activations and activation checkpointing: what autograd keeps, what recomputing saves, and what it costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from math import isqrt

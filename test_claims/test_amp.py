@@ -1,7 +1,5 @@
 """Claims about mixed precision: which dtype each tensor and each operation has, what is lost, and what is gained."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings
@@ -20,7 +18,7 @@ from accounting.formats import format_of
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear
 from test_claims.oracles import low_precision, tensors
-from test_claims.oracles.dispatched import Products
+from test_claims.oracles.dispatched import Recorded
 from test_claims.strategies import in_fp64, sizes
 
 seeds = st.integers(0, 2**31)
@@ -53,14 +51,14 @@ def step(net, x, optimizer, dtype=None, scaler=None):
 def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low(device, dtype):
     net = linear_layers(device, (8, 16, 4))
     optimizer = torch.optim.AdamW(net.parameters())
-    with Products() as products:
+    with Recorded() as products:
         y, loss = step(net, torch.ones(32, 8, device=device), optimizer, LOW[dtype])
     state = [kept for state in optimizer.state.values() for kept in state.values()]
     wide = {"parameters": list(net.parameters()), "gradients": [p.grad for p in net.parameters()], "state": state}
     for name, held in wide.items():
         dtypes = {tensor.dtype for tensor in held}
         assert dtypes == {torch.float32}, f"{name} are {dtypes}, but should be fp32 [{dtype}]"
-    assert set(products.dtypes) == {LOW[dtype]}, f"products ran in {set(products.dtypes)}, but should run in {dtype}"
+    assert set(products.product_dtypes) == {LOW[dtype]}, f"products ran in {products.product_dtypes}, not in {dtype}"
     assert (y.dtype, loss.dtype) == (LOW[dtype], torch.float32), f"output {y.dtype} and loss {loss.dtype} [{dtype}]"
 
 
@@ -192,12 +190,6 @@ def test_autocast_chooses_each_operations_dtype_by_the_table_of_the_device(devic
         assert got == should, f"{name} of {dtype} gives {got} under autocast on {device.type}, not {should}"
 
 
-@pytest.mark.claim("amp.gradscaler")
-def test_autocasts_default_is_fp16_on_cuda_and_bf16_on_the_cpu():
-    got = {kind: torch.get_autocast_dtype(kind) for kind in ("cuda", "cpu")}
-    assert got == {"cuda": torch.float16, "cpu": torch.bfloat16}, f"autocast's defaults are {got}"
-
-
 @pytest.mark.claim("amp.cuda-amp-api")
 @pytest.mark.parametrize("name", ["autocast", "GradScaler"])
 def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
@@ -223,14 +215,14 @@ def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
 def test_the_backward_products_run_in_bf16_too_and_the_gradients_end_in_fp32(device, widths):
     net = linear_layers(device, widths)
     x = torch.ones(4, widths[0], device=device)
-    with Products() as forward, torch.autocast(device.type, torch.bfloat16):
+    with Recorded() as forward, torch.autocast(device.type, torch.bfloat16):
         y = net(x)
-    with Products() as backward:  # outside the region, as it is recommended
+    with Recorded() as backward:  # outside the region, as it is recommended
         y.float().sum().backward()
     layers = len(widths) - 1
-    assert forward.dtypes == [torch.bfloat16] * 2 * layers, f"forward products ran in {forward.dtypes} [{widths=}]"
-    should = [torch.bfloat16] * 2 * (2 * layers - 1)
-    assert backward.dtypes == should, f"backward products ran in {backward.dtypes}, not in {should} [{widths=}]"
+    for ran, products in ((forward, layers), (backward, 2 * layers - 1)):
+        got, should = ran.product_dtypes, [torch.bfloat16] * 2 * products
+        assert got == should, f"operands of products were in {got}, but should be in {should} [{widths=}]"
     ends = {p.grad.dtype for p in net.parameters()}
     assert ends == {torch.float32}, f"the parameters' gradients are {ends}, but should be fp32"
 
@@ -395,7 +387,7 @@ def test_for_small_layers_mixed_precision_is_slower_than_fp32(device, speed):
     fp32, mixed = epochs(device, 16, 16)
     casts = []
     for run in (fp32, mixed):
-        with Products() as dispatched:
+        with Recorded() as dispatched:
             run()
         casts.append(dispatched.casts)
     # Forward x, the second layer's input (bf16 already), two weights and biases, the output for the loss; and back.
@@ -425,11 +417,11 @@ def test_for_large_layers_mixed_precision_gains_where_products_in_bf16_are_faste
 @pytest.mark.parametrize("wide", [False, True])
 def test_attention_can_be_kept_in_fp32_inside_an_autocast_region(device, wide):
     net = low_precision.Attention(wide).to(device)
-    with Products() as products:
+    with Recorded() as products:
         with torch.autocast(device.type, torch.bfloat16):
             y = net(torch.randn(2, 4, 8, device=device))
         y.float().sum().backward()  # inside the region it would run in bf16 throughout
-    got = [products.dtypes.count(dtype) // 2 for dtype in (torch.bfloat16, torch.float32)]
+    got = [products.product_dtypes.count(dtype) // 2 for dtype in (torch.bfloat16, torch.float32)]
     # The projection, its weight's gradient, two products of attention and the four of their backward pass.
     should = [2, 6] if wide else [8, 0]
     assert got == should, f"products in bf16 and fp32: {got}, but should be {should} [{wide=}]"

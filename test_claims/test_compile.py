@@ -1,7 +1,5 @@
 """Claims about torch.compile: what it compiles once, what that gains, and what it leaves as it is."""
 
-from __future__ import annotations
-
 import logging
 import math
 

@@ -1,7 +1,5 @@
 """Claims about devices: where tensors are made, what moves them, and what the move costs."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Claims about number formats: layout, range, rounding, underflow and overflow, and what the small formats need."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -50,35 +48,25 @@ def test_fp32_rounds_what_lies_between_two_of_its_values_to_the_nearer_or_the_ev
     assert rounded == cast_value, f"rounded={rounded!r}, but torch casts to {cast_value!r} [{value=!r}]"
 
 
-# Name, (exponent, fraction) bits, how many NaNs, infinities and distinct finite values; max, least normal, least value.
-LAYOUTS = [
-    ("fp16", (5, 10), (2046, 2, 63487), (65504.0, 2**-14, 2**-24)),
-    ("bf16", (8, 7), (254, 2, 65279), ((2 - 2**-7) * 2.0**127, 2**-126, 2**-133)),
-    ("fp8_e4m3", (4, 3), (2, 0, 253), (448.0, 2**-6, 2**-9)),
-    ("fp8_e5m2", (5, 2), (6, 2, 247), (57344.0, 2**-14, 2**-16)),
-]
 LAYOUT_CLAIMS = {
     "fp16": ["dtype.fp16-layout", "dtype.fp16-underflow-threshold"],
     "bf16": ["dtype.bf16-layout"],
     "fp8_e4m3": ["dtype.e4m3-layout", "dtype.fp8-rounding"],
     "fp8_e5m2": ["dtype.e5m2-layout", "dtype.fp8-rounding"],
 }
+FIELDS = {"fp16": (5, 10), "bf16": (8, 7), "fp8_e4m3": (4, 3), "fp8_e5m2": (5, 2)}  # exponent and fraction bits
 
 
-@pytest.mark.parametrize(
-    ("name", "fields", "census", "ends"),
-    [pytest.param(*row, marks=pytest.mark.claim(LAYOUT_CLAIMS[row[0]][0]), id=row[0]) for row in LAYOUTS],
-)
-def test_every_pattern_reads_as_the_fields_of_the_format_say(name, fields, census, ends, device):
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.claim(c[0])) for n, c in LAYOUT_CLAIMS.items()])
+def test_every_pattern_reads_as_the_fields_of_the_format_say(name, device):
     row, values = format_of(name), values_of_patterns(dtype_of(name), None, device)
-    wrong = numbers.decode_disagreement(row, device)
+    wrong = numbers.decode_disagreement(row, device) or numbers.published_disagreement(row)
     assert wrong is None, wrong
+    got = fields_counted(values, row.bits)
+    assert got == FIELDS[name] == (row.exponent_bits, row.fraction_bits), f"{got}, but should be {FIELDS[name]} bits"
     finite = values[values.isfinite()]
-    counted = (int(values.isnan().sum()), int(values.isinf().sum()), finite.unique().numel())
-    assert fields_counted(values, row.bits) == fields == (row.exponent_bits, row.fraction_bits)
-    assert counted == census, f"{name} has {counted} NaNs, infinities and finite values, but should have {census}"
-    got = (finite.max().item(), torch.finfo(dtype_of(name)).smallest_normal, finite[finite > 0].min().item())
-    assert got == ends == (row.max, row.least_normal, row.least_subnormal), f"{got}, but should be {ends} [{name}]"
+    ends = (finite.max().item(), torch.finfo(dtype_of(name)).smallest_normal, finite[finite > 0].min().item())
+    assert ends == (row.max, row.least_normal, row.least_subnormal), f"{name} reaches {ends}"
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.claim(*c)) for n, c in LAYOUT_CLAIMS.items()])

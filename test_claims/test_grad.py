@@ -1,7 +1,5 @@
 """Claims about the backward pass: what its products are, what they cost, and what autograd keeps for them."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 
@@ -300,15 +298,6 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype
         got = parameter.grad.shape, parameter.grad.dtype
         should_be = parameter.shape, parameter.dtype
         assert got == should_be, f"{name}.{parameter_name}.grad has {got}, but should have {should_be}"
-
-
-@pytest.mark.claim("grad.same-shape")
-def test_a_sparse_embeddings_gradient_has_its_shape_in_another_layout():
-    embedding = torch.nn.Embedding(10, 3, sparse=True)
-    embedding(torch.tensor([1, 7])).sum().backward()
-    grad = embedding.weight.grad
-    assert (grad.shape, grad.dtype) == ((10, 3), torch.float32), f"grad has {grad.shape} and {grad.dtype}"
-    assert grad.layout == torch.sparse_coo, f"grad has layout {grad.layout}, but should be sparse"
 
 
 @pytest.mark.claim("grad.no-manual")

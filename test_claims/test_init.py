@@ -3,8 +3,6 @@
 Bounds follow from the distribution of what is sampled, and are wrong once in a billion samples.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

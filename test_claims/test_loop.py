@@ -1,7 +1,5 @@
 """Claims about the training loop: the order of its calls, where gradients are zeroed, modes, and its start."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

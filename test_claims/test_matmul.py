@@ -1,7 +1,5 @@
 """Claims about products of tensors: batches that broadcast, einsum and its order, tensor cores."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

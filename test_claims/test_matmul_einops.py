@@ -1,7 +1,5 @@
 """Claims about einops' reduce and rearrange, and about shapes in annotations."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Annotated, get_type_hints

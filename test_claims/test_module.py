@@ -1,7 +1,5 @@
 """Claims about parameters and modules: what is tracked, how many there are, and what a forward pass computes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Claims about quantising a trained model: what it loses, what it saves, and when it is faster."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

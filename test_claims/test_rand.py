@@ -1,7 +1,5 @@
 """Claims about randomness: what a seed fixes, which generators there are, and what no seed can fix."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

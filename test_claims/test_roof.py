@@ -1,7 +1,5 @@
 """Roofline: intensities against counted operations and real bytes, bounds against simulations, and what binds here."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

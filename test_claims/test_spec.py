@@ -1,7 +1,5 @@
 """Specifications: printed peaks against the chip's own units and clocks, printed totals against the formulas."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from itertools import pairwise

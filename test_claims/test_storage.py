@@ -1,7 +1,5 @@
 """Claims about storage: a tensor is strides over an allocation; which operations view it, and which copy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Claims about tensors: their bytes, their dtypes, their shapes, and what is kept in them."""
 
-from __future__ import annotations
-
 import math
 from decimal import ROUND_HALF_UP, Decimal
 

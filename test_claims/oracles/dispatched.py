@@ -51,63 +51,39 @@ def forward_and_backward(net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[in
 
 
 PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
+# These read values on one device and write them on another; `empty_like(x, device=...)` only looks at the shape.
+COPIES = {torch.ops.aten._to_copy, torch.ops.aten.copy, torch.ops.aten.copy_}
 
 
-class Products(TorchDispatchMode):
-    """Records the dtypes of the operands of each matrix product that is dispatched, and counts casts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dtypes: list[torch.dtype] = []
-        self.casts = 0
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if operation.overloadpacket in PRODUCTS:
-            self.dtypes += [args[-1].dtype, args[-2].dtype]
-        self.casts += operation.overloadpacket == torch.ops.aten._to_copy
-        return operation(*args, **(kwargs or {}))
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """One dispatched copy of a tensor from a device to another."""
-
-    operation: str
-    source: torch.device
-    target: torch.device
-    nbytes: int
-
-
-# What reads values on one device and writes them on another; `empty_like(x, device=...)` only looks at the shape.
-COPYING = {torch.ops.aten._to_copy, torch.ops.aten.copy, torch.ops.aten.copy_}
-
-
-class Crossings(TorchDispatchMode):
-    """Records each copy whose result lies on another device than its operand."""
+class Recorded(TorchDispatchMode):
+    """Records the dispatched operations within: the operation, the tensors that it reads, and those that it makes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Crossing] = []
+        self.calls: list[tuple[Any, list[Tensor], list[Tensor]]] = []
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = operation(*args, **(kwargs or {}))
-        if operation.overloadpacket in COPYING:
-            for made in _tensors(result):
-                for read in _tensors((args, kwargs)):
-                    if read.device != made.device:
-                        self.found.append(Crossing(str(operation), read.device, made.device, read.nbytes))
+        read, made = ([x for x in tree_leaves(of) if isinstance(x, Tensor)] for of in ((args, kwargs), result))
+        self.calls.append((operation.overloadpacket, read, made))
         return result
 
+    @property
+    def product_dtypes(self) -> list[torch.dtype]:
+        """The dtypes of both operands of each matrix product."""
+        return [x.dtype for operation, read, _ in self.calls if operation in PRODUCTS for x in read[-2:]]
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    @property
+    def casts(self) -> int:
+        return sum(operation == torch.ops.aten._to_copy for operation, _, _ in self.calls)
 
 
-def crossings(function: Callable[[], Any]) -> list[Crossing]:
-    """The copies between devices that a call dispatches."""
-    with Crossings() as recorded:
+def crossings(function: Callable[[], Any]) -> list[Tensor]:
+    """The operands that a call copies to another device."""
+    with Recorded() as recorded:
         function()
-    return recorded.found
+    copies = [(read, made) for operation, read, made in recorded.calls if operation in COPIES]
+    return [x for read, made in copies for y in made for x in read if x.device != y.device]
 
 
 def host_to_device_copies(function: Callable[[], Any]) -> int:

@@ -20,6 +20,7 @@ from test_claims.strategies import with_dtype
 
 Array = NDArray[np.float64]
 Path = list[Array]  # the weights after each step
+States = list[dict[str, Any]]
 Reference = Callable[..., Iterator[Array]]
 
 
@@ -48,11 +49,16 @@ def nesterov(y: Array, gradients: Sequence[Array], lr: float, momentum: float) -
 
 
 def adagrad(
-    x: Array, gradients: Sequence[Array], lr: float, eps: float, lr_decay: float = 0.0, initial: float = 0.0
+    x: Array,
+    gradients: Sequence[Array],
+    lr: float,
+    eps: float,
+    lr_decay: float = 0.0,
+    initial_accumulator_value: float = 0.0,
 ) -> Iterator[Array]:
     """Duchi, Hazan and Singer 2011, figure 1 with a diagonal H = delta + sqrt(sum of squares): delta is outside."""
     for t in range(1, len(gradients) + 1):
-        s = np.sqrt(initial + sum(g**2 for g in gradients[:t]))
+        s = np.sqrt(initial_accumulator_value + sum(g**2 for g in gradients[:t]))
         x = x - lr / (1 + (t - 1) * lr_decay) * gradients[t - 1] / (eps + s)
         yield x
 
@@ -83,25 +89,25 @@ def adam(
     lr: float,
     betas: tuple[float, float],
     eps: float,
-    l2: float = 0.0,
-    decay: float = 0.0,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
     bias_correction: bool = True,
     amsgrad: bool = False,
 ) -> Iterator[Array]:
-    """Kingma and Ba 2014, algorithm 1; `l2` and `decay` as in algorithm 2 of Loshchilov and Hutter 2017.
+    """Kingma and Ba 2014, algorithm 1; weight decay as in algorithm 2 of Loshchilov and Hutter 2017, times lr.
 
-    `decay` is theirs of AdamW, not multiplied by lr: torch's weight_decay is decay / lr. `amsgrad` is Reddi, Kale and
-    Kumar 2018, with torch's correction of the bias, which they leave out.
+    `amsgrad` is Reddi, Kale and Kumar 2018, with torch's correction of the bias, which they leave out.
     """
     m, v, largest = (np.zeros_like(theta) for _ in range(3))
     for t, f in enumerate(gradients, start=1):
-        g = f + l2 * theta
+        g = f if decoupled else f + weight_decay * theta
         m = betas[0] * m + (1 - betas[0]) * g
         v = betas[1] * v + (1 - betas[1]) * g**2
         largest = np.maximum(largest, v)
         correct_m, correct_v = ((1 - beta**t if bias_correction else 1.0) for beta in betas)
         root = np.sqrt((largest if amsgrad else v) / correct_v)
-        theta = theta - (lr * (m / correct_m) / (root + eps) + decay * theta)
+        decay = lr * weight_decay * theta if decoupled else 0.0
+        theta = theta - lr * (m / correct_m) / (root + eps) - decay
         yield theta
 
 
@@ -126,8 +132,10 @@ class Task:
         """The weights after each step, for each tensor."""
         return [list(update(w, gradients, **options)) for w, gradients in zip(*self.arrays(), strict=True)]
 
-    def torchs(self, optimizer: Callable[..., torch.optim.Optimizer], device: torch.device, **options: Any) -> Run:
-        """The same steps by an optimizer of torch, in fp64, all tensors in one optimizer."""
+    def torchs(
+        self, optimizer: Callable[..., torch.optim.Optimizer], device: torch.device, **options: Any
+    ) -> tuple[list[Path], States]:
+        """The same steps by an optimizer of torch, in fp64, all tensors in one optimizer; and the state it keeps."""
         device = with_dtype(device)
         weights, gradients = self.arrays()
         parameters = [torch.nn.Parameter(torch.tensor(w, device=device)) for w in weights]
@@ -143,18 +151,7 @@ class Task:
                 # Of all tensors at once, torch adds Nesterov's momentum to the gradients themselves.
                 same = options.get("nesterov") or np.array_equal(left, gradient[step])
                 assert same, f"a step changed its gradient {gradient[step]} to {left}"
-        return Run(paths, [stepper.state[parameter] for parameter in parameters])
-
-
-@dataclass(frozen=True)
-class Run:
-    """The weights of each tensor after each step, and the state that the optimizer kept at the end."""
-
-    paths: list[Path]
-    states: list[dict[str, Any]]
-
-    def state(self, tensor: int, name: str) -> Array:
-        return np.asarray(self.states[tensor][name].detach().cpu().numpy())
+        return paths, [stepper.state[parameter] for parameter in parameters]
 
 
 tasks = st.builds(

@@ -87,15 +87,14 @@ def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None
     return total
 
 
-def matmul(a: np.ndarray, b: np.ndarray, from_zero: bool = True) -> np.ndarray:
+def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a @ b by its definition: one inner product per element of the result; leading dimensions broadcast."""
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = np.broadcast_to(a, batch + a.shape[-2:]), np.broadcast_to(b, batch + b.shape[-2:])
     result = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=object)
     for *at, i, j in np.ndindex(result.shape):
         row, column = a[(*at, i)], b[(*at, slice(None), j)]
-        start = _operations(a, b).zero() if from_zero else None
-        result[(*at, i, j)] = inner_product(row, column, start)
+        result[(*at, i, j)] = inner_product(row, column, _operations(a, b).zero())
     return result
 
 

@@ -104,17 +104,6 @@ def token_file(folder: Path, windows: int, length: int) -> Path:
     return path
 
 
-def lower_limit(nbytes: int) -> str:
-    """Which limit of this process is below so many bytes, in words; empty where none is."""
-    import resource
-
-    for name, what in ((resource.RLIMIT_FSIZE, "files"), (resource.RLIMIT_AS, "addresses")):
-        soft, _ = resource.getrlimit(name)
-        if soft != resource.RLIM_INFINITY and soft < nbytes:
-            return f"{what} of this process are limited to {soft / 2**30:.1f} GiB (ulimit)"
-    return ""
-
-
 def read_ahead(batches: Iterable[Tensor], delay_s: float) -> Iterator[Tensor]:
     """Batches that another thread reads, each in so many seconds, at most two ahead of their use."""
     waiting: queue.Queue[Tensor] = queue.Queue(maxsize=2)

@@ -6,7 +6,7 @@ import io
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +20,6 @@ EXAMPLES, BATCH, WIDTH = 40, 8, 6
 def kinds_on(device: torch.device) -> tuple[str, ...]:
     """The kinds of state on this device: an accelerator has a random generator of its own."""
     return KINDS if device.type == "cpu" else (*KINDS, "accelerator")
-
-
-class StatePart(NamedTuple):
-    """One thing that a checkpoint can hold: how it is read from a run, and how it is put back."""
-
-    read: Callable[[], Any]
-    write: Callable[[Any], Any]
 
 
 class Training:
@@ -63,46 +56,43 @@ class Training:
         self.order: list[int] = []
 
     @property
-    def parts(self) -> dict[str, StatePart]:
-        """All that changes in this run, by name."""
+    def parts(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+        """How all that changes in this run is read and put back, by name."""
         rest = {
-            "step": StatePart(lambda: self.steps, lambda steps: setattr(self, "steps", steps)),
-            "scheduler": StatePart(self.scheduler.state_dict, self.scheduler.load_state_dict),
-            "scaler": StatePart(self.scaler.state_dict, self.scaler.load_state_dict),
-            "data": StatePart(self.place_in_the_data, self.go_to_place_in_the_data),
-            "torch": StatePart(torch.get_rng_state, torch.set_rng_state),
-            "numpy": StatePart(numpy_state, set_numpy_state),
-            "python": StatePart(random.getstate, random.setstate),
-            "accelerator": StatePart(
+            "step": (lambda: self.steps, lambda steps: setattr(self, "steps", steps)),
+            "scheduler": (self.scheduler.state_dict, self.scheduler.load_state_dict),
+            "scaler": (self.scaler.state_dict, self.scaler.load_state_dict),
+            "data": (lambda: (self.shuffler.get_state(), self.order), self.go_to_place_in_the_data),
+            "torch": (torch.get_rng_state, torch.set_rng_state),
+            "numpy": (np.random.get_state, np.random.set_state),
+            "python": (random.getstate, random.setstate),
+            "accelerator": (
                 lambda: getattr(torch, self.device.type).get_rng_state(),
                 lambda state: getattr(torch, self.device.type).set_rng_state(state),
             ),
         }
         return {
-            "model": StatePart(self.net.state_dict, self.net.load_state_dict),
-            "optimizer": StatePart(self.optimizer.state_dict, self.optimizer.load_state_dict),
+            "model": (self.net.state_dict, self.net.load_state_dict),
+            "optimizer": (self.optimizer.state_dict, self.optimizer.load_state_dict),
             **{kind: part for kind, part in rest.items() if kind in self.kinds},
         }
 
-    def place_in_the_data(self) -> dict[str, Any]:
-        return {"shuffler": self.shuffler.get_state(), "order": list(self.order)}
-
-    def go_to_place_in_the_data(self, place: dict[str, Any]) -> None:
-        self.shuffler.set_state(place["shuffler"])
-        self.order = list(place["order"])
+    def go_to_place_in_the_data(self, place: tuple[Tensor, list[int]]) -> None:
+        self.shuffler.set_state(place[0])
+        self.order = list(place[1])
 
     def saved(self) -> bytes:
         """A checkpoint of all parts, as torch.save writes it."""
         file = io.BytesIO()
-        torch.save({name: part.read() for name, part in self.parts.items()}, file)
+        torch.save({name: read() for name, (read, _) in self.parts.items()}, file)
         return file.getvalue()
 
     def restored(self, checkpoint: bytes, names: Iterable[str]) -> Training:
         """This run, continued from the named parts of a checkpoint."""
         # Generators' states live on the host; load_state_dict moves the rest to where the parameters are.
-        saved = torch.load(io.BytesIO(checkpoint), map_location="cpu")
+        saved = torch.load(io.BytesIO(checkpoint), map_location="cpu", weights_only=False)
         for name in names:
-            self.parts[name].write(saved[name])
+            self.parts[name][1](saved[name])
         return self
 
     def batch(self) -> tuple[Tensor, Tensor]:
@@ -153,24 +143,13 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
 
 
-def numpy_state() -> tuple[Any, ...]:
-    """The state of numpy's global generator, its array as a tensor, which torch.load takes."""
-    name, key, *rest = np.random.get_state()  # noqa: NPY002
-    return (name, torch.from_numpy(key.astype(np.int64)), *rest)
-
-
-def set_numpy_state(state: tuple[Any, ...]) -> None:
-    name, key, *rest = state
-    np.random.set_state((name, key.numpy().astype(np.uint32), *rest))  # noqa: NPY002
-
-
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Leaves the global generators of torch, numpy and Python as they were."""
-    ours, pythons = numpy_state(), random.getstate()
+    ours, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         try:
             yield
         finally:
-            set_numpy_state(ours)
+            np.random.set_state(ours)  # noqa: NPY002
             random.setstate(pythons)
