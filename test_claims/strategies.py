@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from hypothesis import example
@@ -272,10 +272,7 @@ EACH_OPERATION = tuple(
 )
 
 
-Test = TypeVar("Test", bound=Callable[..., Any])
-
-
-def with_each_operation(test: Test) -> Test:
+def with_each_operation(test: Callable[..., Any]) -> Callable[..., Any]:
     """Has a property of chains tried on every operation before the random chains."""
     for chain in EACH_OPERATION:
         test = example(chain=chain)(test)

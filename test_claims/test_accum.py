@@ -74,15 +74,6 @@ def test_batch_norm_sees_the_micro_batch_instead_of_the_batch(device, record_fig
     assert error < 1e-12, f"with fixed statistics it is off by {error:.2g}, but should be by rounding alone"
 
 
-@pytest.mark.claim("accum.equivalent")
-def test_in_fp32_the_gradients_are_equal_to_rounding_only(device, record_figure):
-    net, x, labels = net_and_batch(device, 64)
-    net, x = net.float(), x.float()
-    error = error_of(net, x, labels, [4] * 16, [1 / 16] * 16)
-    record_figure(f"fp32, 16 micro-batches: off by {error:.1g}")
-    assert error < 1e-5, f"in fp32 the gradient is off by {error:.2g}, but should be by rounding alone"
-
-
 MODEL, BATCH = DeepLinear(dim=16, layers=6), 256
 
 

@@ -164,10 +164,7 @@ def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(device, b
         y = net(torch.randn(batch, width, device=device))
     got = {tensor.data_ptr() for tensor in kept} - weights
     should = {x.data_ptr() for x, learns in zip(inputs, learning, strict=True) if learns}
-    assert got == should, (
-        f"{len(got - should)} kept tensors are no input of a learning layer, {len(should - got)} inputs are not kept"
-        f" [{learning=}]"
-    )
+    assert got == should, f"{len(got - should)} tensors too many and {len(should - got)} too few are kept [{learning=}]"
     assert y.requires_grad == any(learning), f"the output needs a gradient: {y.requires_grad} [{learning}]"
 
 

@@ -145,9 +145,8 @@ def test_files_written_every_n_steps_lose_less_than_n_steps(device, tmp_path, ev
     assert 0 < lost <= every, f"{lost} steps are to be repeated, but should be 1 to {every} [{crash=}]"
     got = resumed.losses(STEPS - resumed.steps)
     losses, weights, _ = uninterrupted(device, kinds)
-    wrong = tensors.difference(torch.tensor(got), torch.tensor(losses[-len(got) :]))
-    assert not wrong, f"losses resumed from {latest.name} against those without a crash: {wrong} [{every=}, {crash=}]"
-    assert resumed.weights() == weights, f"resumed from {latest.name} the run ends with other weights"
+    same = got == losses[-len(got) :] and resumed.weights() == weights
+    assert same, f"resumed from {latest.name} the losses are {got}, but without a crash {losses} [{every=}, {crash=}]"
 
 
 def saved(thing):

@@ -105,6 +105,15 @@ def test_without_zero_grad_every_step_takes_the_sum_of_all_gradients_so_far(devi
     assert not np.allclose(got, right), f"the loop without zero_grad ends where the right one does [{seed=}, {steps=}]"
 
 
+@pytest.mark.claim("loop.zero-grad-position")
+@given(seed=seeds, optimizer=st.sampled_from(["sgd", "momentum", "adamw"]))
+def test_between_backward_and_step_zero_grad_leaves_nothing_to_learn(device, seed, optimizer):
+    task = Regression(device, seed, optimizer)
+    losses = task.run(("forward", "backward", "zero_grad", "step"), 3)
+    assert not task.weights.any(), f"the weights moved to {task.weights.tolist()} though their gradients were dropped"
+    assert losses[0] == losses[-1], f"the loss went from {losses[0]} to {losses[-1]} without a gradient"
+
+
 @pytest.mark.claim("loop.train-mode")
 @given(p=st.floats(0.05, 0.95), seed=seeds)
 def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, p, seed):

@@ -205,9 +205,7 @@ def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer
     data = memory.tensor_bytes((batch, model.inputs))
     for moment, phase in phases.items():
         got = phase.live_bytes - data
-        assert got == formula[moment], (
-            f"after {moment} {got} bytes are alive, but should be {formula[moment]} [{model}, {batch=}, {optimizer}]"
-        )
+        assert got == formula[moment], f"after {moment} {got} bytes are alive, not {formula[moment]} [{optimizer}]"
 
 
 @pytest.mark.claim("mem.total-formula")
@@ -238,9 +236,7 @@ def test_activations_come_on_top_of_sixteen_bytes_per_parameter(workloads, memor
     beyond = phases["second forward"].live_bytes - 16 * parameter_count(model)
     activations = activation_bytes(model, batch)
     others = memory.tensor_bytes((batch, model.inputs + model.outputs)) + 4 + 4 * step_counts(memory_device, net)
-    assert beyond == activations + others > others, (
-        f"{beyond} bytes are held beyond 16 per parameter, not {activations=} and {others=} [{model}, {batch=}]"
-    )
+    assert beyond == activations + others > others, f"{beyond} bytes are beyond 16 each, not {activations} + {others}"
 
 
 @pytest.mark.claim("mem.omits-activations")

@@ -127,6 +127,15 @@ def test_each_layer_with_a_bias_adds_its_outputs(widths, bias):
     assert (as_written == counted) == right, f"{as_written=}, {counted=}: {right=} [{widths=}, {bias=}]"
 
 
+@pytest.mark.claim("module.param-formula-notes")
+@given(inputs=sizes(), dim=sizes(most=12), layers=sizes(), outputs=sizes(), bias=st.booleans())
+def test_the_count_of_accounting_is_that_of_the_layers(inputs, dim, layers, outputs, bias):
+    widths = [inputs, *[dim] * layers, outputs]
+    counted = real_parameter_count(linear_layers(widths, bias))
+    formula = parameter_count(DeepLinear(dim, layers, outputs, inputs, bias))
+    assert formula == counted, f"parameter_count={formula}, but should be {counted} [{widths=}, {bias=}]"
+
+
 class Linear(nn.Module):
     """The lecture's layer, with a bias."""
 

@@ -43,9 +43,7 @@ def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(device, seed, sh
     weight = gaussian(seed, *shape, device=device)
     got = relative_error(quantised(weight, bits, granularity), weight)
     should = uniform_noise(weight.cpu(), bits, granularity)
-    assert got == pytest.approx(should, rel=0.07), (
-        f"{bits=} {granularity}: {got:.4f}, not {should:.4f} [{seed=} {shape=}]"
-    )
+    assert got == pytest.approx(should, rel=0.07), f"{bits} bits {granularity} err by {got:.4f}, not by {should:.4f}"
 
 
 # Bits, and between which bounds the relative output error lies: per channel, per tensor.
@@ -94,8 +92,8 @@ def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, 
 @pytest.mark.claim("quant.smaller")
 @given(rows=sizes(1, 40), pairs=sizes(1, 200), seed=seeds)
 def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(device, rows, pairs, seed):
-    if device.type not in measured.MEASURED_DEVICES:
-        pytest.skip(f"torch does not count the bytes that tensors hold on {device.type}")
+    if why := measured.why_uncounted(device):
+        pytest.skip(why)
     weight = gaussian(seed, rows, 2 * pairs, device=device)
     assume(weight.abs().amax(dim=1).min() > 0)
     taken = {}
@@ -107,9 +105,8 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(devic
             stored = low_precision.packed_int4(integers) if bits == 4 else integers.clone(), scales.clone()
         back = low_precision.unpacked_int4(stored[0]) if bits == 4 else stored[0]
         assert torch.equal(back, integers), f"the {name} stored do not come back [{rows=}, {pairs=}]"
-        assert torch.allclose(back * scales[:, None], low, rtol=1e-4, atol=0), (
-            f"{name} times scale differs from torch's own quantisation [{rows=}, {pairs=}, {seed=}]"
-        )
+        same = torch.allclose(back * scales[:, None], low, rtol=1e-4, atol=0)
+        assert same, f"{name} times scale differs from torch's own quantisation [{rows=}, {pairs=}, {seed=}]"
         taken[name] = held.live_bytes
         formula = element_bytes(weight.numel(), name) + element_bytes(rows, "fp32")
         assert taken[name] == formula, f"{name} takes {taken[name]} B, but should take {formula} [{rows=}, {pairs=}]"

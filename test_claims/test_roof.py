@@ -129,15 +129,10 @@ def assert_memory_bound(speed, record_figure, memory, name):
         faster = in_cache.low
     if faster < 1.2:
         half = memory.first(elements * FULL_TENSORS[name] // 4)  # copied: read and written
-        speed.assert_slower(
-            lambda: operation(memory),
-            lambda: [half.out.copy_(half.x) for _ in range(2)],
-            f"{name} against a copy of as many bytes",
-            **(
-                {"at_least": 0.25, "at_most": 3} if memory.x.device.type == "cpu" else {"at_least": 0.5, "at_most": 1.5}
-            ),
-            **FEW_PAIRS,
-        )
+        bounds = (0.25, 3) if memory.x.device.type == "cpu" else (0.5, 1.5)
+        what, least, most = f"{name} against a copy of as many bytes", *bounds
+        twice = lambda: [half.out.copy_(half.x) for _ in range(2)]  # noqa: E731
+        speed.assert_slower(lambda: operation(memory), twice, what, at_least=least, at_most=most, **FEW_PAIRS)
 
 
 LOW_INTENSITY = pytest.mark.claim("roof.below-is-memory-bound", "roof.most-others")

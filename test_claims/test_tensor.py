@@ -126,11 +126,7 @@ def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512_and_frees_nothing_here
 @pytest.mark.claim("tensor.default-float32")
 def test_factories_that_are_told_no_dtype_make_float32(device):
     made = {
-        "zeros": torch.zeros(2, device=device),
-        "ones": torch.ones(2, device=device),
-        "empty": torch.empty(2, device=device),
-        "rand": torch.rand(2, device=device),
-        "randn": torch.randn(2, device=device),
+        **{name: getattr(torch, name)(2, device=device) for name in ("zeros", "ones", "empty", "rand", "randn")},
         "full(1.0)": torch.full((2,), 1.0, device=device),
         "linspace": torch.linspace(0, 1, 2, device=device),
         "eye": torch.eye(2, device=device),

@@ -58,10 +58,8 @@ def test_parameters_and_buffers_have_the_bytes_that_copies_of_them_take(user_mod
     with measured.memory(memory_device) as held:
         copies = [tensor.detach().clone() for tensor in tensors]
     record_figure(f"{held.live_bytes:,} B")
-    assert user_model.inventory.bytes == held.live_bytes, (
-        f"parameters and buffers are counted as {user_model.inventory.bytes} B, but should be {held.live_bytes} B "
-        f"[{len(copies)} tensors]"
-    )
+    got = user_model.inventory.bytes
+    assert got == held.live_bytes, f"counted are {got} B, but {len(copies)} copies take {held.live_bytes} B"
 
 
 @pytest.mark.claim_of_model("grad.same-shape")
@@ -90,12 +88,10 @@ def test_gradients_take_as_much_as_the_parameters(
 @pytest.mark.claim_of_model("optim.zero-grad-none")
 def test_dropping_the_gradients_frees_what_zeroing_them_keeps(user_model, memory_device, record_figure):
     instance = user_model.fresh()
-    groups = instance.optimizer.param_groups
     with measured.memory(memory_device) as held:
         instance.forward().backward()
-        gradients = storage_bytes_of(
-            [each.grad for group in groups for each in group["params"] if each.grad is not None]
-        )
+        parameters = [each for group in instance.optimizer.param_groups for each in group["params"]]
+        gradients = storage_bytes_of([each.grad for each in parameters if each.grad is not None])
         instance.optimizer.zero_grad(set_to_none=False)
         held.mark("zeroed")
         instance.optimizer.zero_grad(set_to_none=True)
@@ -220,10 +216,8 @@ RULES = {
 def test_every_flop_off_the_rule_has_a_reason(user_model, record_figure, does_not_apply, phase):
     flops = user_model.flops
     explained = sum(getattr(part, phase) for part in flops.parts)
-    assert explained == flops.rule(phase) - flops.counted(phase), (
-        f"the parts sum to {explained}, but should sum to rule less counted = "
-        f"{flops.rule(phase)} - {flops.counted(phase)} = {flops.difference(phase)}"
-    )
+    off = flops.rule(phase) - flops.counted(phase)
+    assert explained == off, f"the parts sum to {explained}, but should sum to rule less counted, {off}"
     needed = flops.needed(phase)
     text = f"{RULES[phase][0]} is {flops.rule(phase) / max(needed, 1):.4g} times the model FLOPs"
     if abs(flops.rule(phase) - needed) > NAPKIN * needed:
@@ -264,23 +258,19 @@ def test_memory_is_predicted_to_within_a_percent(user_model, memory_device, what
         pytest.skip("; ".join(memory.remarks))
     if memory_device.type != "cpu" or memory.is_lower_bound:
         pytest.skip("scratch inside kernels is not known for all of these operators: the page shows both figures")
-    assert row.measured_bytes == pytest.approx(row.predicted_bytes, rel=0.01), (
-        f"{what}: predicted {row.predicted_bytes} B, but measured {row.measured_bytes} B, more than 1 % apart"
-    )
+    got, predicted = row.measured_bytes, row.predicted_bytes
+    assert got == pytest.approx(predicted, rel=0.01), f"{what}: {got} B, more than 1 % from {predicted} B"
 
 
 def test_where_it_goes_the_modules_have_the_flops_and_the_kept_tensors_of_the_step(user_model, memory_device):
     flops, breakdown, held = user_model.flops, user_model.breakdown, user_model.memory.row("held for the backward pass")
     of_all = [row for row in breakdown.modules if not row.depth]  # the whole, and what is outside it
     forward, backward = sum(row.forward_flops for row in of_all), sum(row.backward_flops for row in of_all)
-    assert (forward, backward) == (flops.forward, flops.backward), (
-        f"the modules have {forward} FLOPs forward and {backward} backward, but should have {flops.forward} and "
-        f"{flops.backward}"
-    )
+    got, should = (forward, backward), (flops.forward, flops.backward)
+    assert got == should, f"the modules have {got} FLOPs forward and backward, but should have {should}"
     kept = sum(row.kept_bytes for row in of_all)
-    assert kept <= 1.01 * held.measured_bytes or breakdown.is_compiled, (
-        f"the modules keep {kept} B for the backward pass, but all that is held are {held.measured_bytes} B"
-    )
+    fits = kept <= 1.01 * held.measured_bytes or breakdown.is_compiled
+    assert fits, f"the modules keep {kept} B for the backward pass, but all that is held are {held.measured_bytes} B"
     assert user_model.inference.seconds > 0 or user_model.inference.why_not
 
 
@@ -290,7 +280,5 @@ def test_the_largest_step_that_fits_is_the_predicted_one(user_model, memory_devi
     sweep = user_model.sweep
     if sweep.found is None or sweep.next_larger is None or sweep.predicted is None or memory_device.type != "cpu":
         pytest.skip(sweep.remark or "the limit was not reached, or is that of an accelerator: the page shows the sizes")
-    assert abs(sweep.predicted - sweep.found) <= max(1, 0.02 * sweep.found), (
-        f"{sweep.argument}={sweep.found} fits into {sweep.limit_bytes} B and {sweep.next_larger} does not, but "
-        f"{sweep.predicted} was predicted"
-    )
+    near = abs(sweep.predicted - sweep.found) <= max(1, 0.02 * sweep.found)
+    assert near, f"{sweep.argument}={sweep.found} is the largest in {sweep.limit_bytes} B, predicted: {sweep.predicted}"

@@ -150,18 +150,17 @@ class QuantisedLinear(nn.Linear):
         return nn.functional.linear(x, quantised(self.weight, self.bits) if self.bits < 32 else self.weight, self.bias)
 
 
-def with_bits(net: nn.Sequential, bits: int, granularity: str = PER_CHANNEL) -> nn.Sequential:
-    """A copy of `net` whose weights were quantised after training."""
-    net = copy.deepcopy(net)
-    round_weights(net, bits, granularity)
+@torch.no_grad()
+def round_weights(net: nn.Sequential, bits: int) -> nn.Sequential:
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            layer.weight.copy_(quantised(layer.weight, bits))
     return net
 
 
-@torch.no_grad()
-def round_weights(net: nn.Sequential, bits: int, granularity: str = PER_CHANNEL) -> None:
-    for layer in net:
-        if isinstance(layer, nn.Linear):
-            layer.weight.copy_(quantised(layer.weight, bits, granularity))
+def with_bits(net: nn.Sequential, bits: int) -> nn.Sequential:
+    """A copy of `net` whose weights were quantised after training."""
+    return round_weights(copy.deepcopy(net), bits)
 
 
 def fitted(device: torch.device, bits: int = 32, master: bool = True, steps: int = 250) -> nn.Sequential:

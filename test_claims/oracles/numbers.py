@@ -6,7 +6,7 @@ Each `…_disagreement` returns a sentence about the first difference it finds, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -282,14 +282,12 @@ def disagreement(row: Format | IntegerFormat, device: torch.device = CPU) -> str
         return f"{row.name}.torch_name={row.torch_name!r}, but torch {has} such dtype"
     if isinstance(row, IntegerFormat):
         return integer_disagreement(row)
-
-    def found() -> Iterator[str | None]:
-        yield finfo_disagreement(row)
-        yield published_disagreement(row)
-        yield decode_disagreement(row, device)
-        yield rounding_disagreement(row, device)
-
-    return next(filter(None, found()), None)
+    return (
+        finfo_disagreement(row)
+        or published_disagreement(row)
+        or decode_disagreement(row, device)
+        or rounding_disagreement(row, device)
+    )
 
 
 def blocks_quantised(name: str, values: Sequence[float]) -> torch.Tensor:

@@ -72,7 +72,6 @@ class Threshold(NamedTuple):
 
     operations: float
     counts_integers: bool
-    adopted: date
     applies: date
     until: date | None
     sources: tuple[str, ...]
@@ -83,12 +82,10 @@ class Threshold(NamedTuple):
 
 
 THRESHOLDS = {
-    "US order": Threshold(
-        1e26, True, date(2023, 10, 30), date(2023, 10, 30), date(2025, 1, 20), ("eo-14110", "eo-14148"), 1e23
-    ),
+    "US order": Threshold(1e26, True, date(2023, 10, 30), date(2025, 1, 20), ("eo-14110", "eo-14148"), 1e23),
     # In force on 1 August 2024; the chapter on general-purpose models applies a year and a day later.
-    "EU AI Act": Threshold(1e25, False, date(2024, 6, 13), date(2025, 8, 2), None, ("eu-ai-act-2024",)),
-    "California": Threshold(1e26, True, date(2025, 9, 29), date(2026, 1, 1), None, ("california-sb-53",)),
+    "EU AI Act": Threshold(1e25, False, date(2025, 8, 2), None, ("eu-ai-act-2024",)),
+    "California": Threshold(1e26, True, date(2026, 1, 1), None, ("california-sb-53",)),
 }
 
 

@@ -62,7 +62,7 @@ class Training:
             "step": (lambda: self.steps, lambda steps: setattr(self, "steps", steps)),
             "scheduler": (self.scheduler.state_dict, self.scheduler.load_state_dict),
             "scaler": (self.scaler.state_dict, self.scaler.load_state_dict),
-            "data": (lambda: (self.shuffler.get_state(), self.order), self.go_to_place_in_the_data),
+            "data": (lambda: (self.shuffler.get_state(), self.order), self.go_on_in_the_data),
             "torch": (torch.get_rng_state, torch.set_rng_state),
             "numpy": (np.random.get_state, np.random.set_state),
             "python": (random.getstate, random.setstate),
@@ -77,9 +77,9 @@ class Training:
             **{kind: part for kind, part in rest.items() if kind in self.kinds},
         }
 
-    def go_to_place_in_the_data(self, place: tuple[Tensor, list[int]]) -> None:
-        self.shuffler.set_state(place[0])
-        self.order = list(place[1])
+    def go_on_in_the_data(self, place: tuple[Tensor, list[int]]) -> None:
+        state, self.order = place
+        self.shuffler.set_state(state)
 
     def saved(self) -> bytes:
         """A checkpoint of all parts, as torch.save writes it."""
