@@ -34,7 +34,7 @@ Lines = Iterator[tuple[str, str]]
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """What is asked for, figures still as they were written."""
+    """The parsed command line; figures are still text."""
     parser = argparse.ArgumentParser(prog="python -m accounting", description=__doc__)
     add = parser.add_argument
     add("model", help=f"a config.json, its folder, or one of {', '.join(KNOWN)}")
@@ -67,7 +67,7 @@ def at_least_one(name: str, figure: str) -> int:
 
 
 def napkin(asked: argparse.Namespace) -> Lines:
-    """Each figure, with what it is of. Raises ValueError for a name or figure that is not valid, naming valid ones."""
+    """The lines of the answer, each with its label. Raises ValueError, naming what is valid."""
     model, device = model_called(asked.model), device_called(asked.device)
     longest = max((table.longest for table in model.other_parameters), default=0) or USUAL_SEQUENCE
     devices, tokens = at_least_one("devices", asked.devices), at_least_one("tokens", asked.tokens)
@@ -93,7 +93,7 @@ def napkin(asked: argparse.Namespace) -> Lines:
 
 
 def held(asked: argparse.Namespace, model: Model, sequence: int) -> Lines:
-    """What memory is needed for."""
+    """Memory of the model state, activations and cache."""
     by_count = [name for name, row in OPTIMIZERS.items() if not row.factored]  # others need the shapes of all tensors
     validated_choice("optimizer", asked.optimizer, by_count)
     state = model_state(parameter_count(model), asked.optimizer, asked.recipe)

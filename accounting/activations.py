@@ -1,17 +1,16 @@
-"""Activations: the tensors a forward pass must keep for its backward pass, of both models, tensor by tensor.
+"""Activations: the tensors a forward pass keeps for its backward pass, for both models, tensor by tensor.
 
 Other models (latent attention, state spaces, windows, shared experts, adapters, encoders) are refused: how many copies
-autograd keeps follows from how a net is written, not from what it multiplies. `accounting.predicted` runs the net.
+autograd keeps depends on how a net is written. `accounting.predicted` runs the net instead.
 
-A tensor is kept where a gradient needs it: the weight gradient of a linear map needs its input, a nonlinearity its
-input or output, attention its queries, keys, values, outputs and row sums. Views of one storage count once. Not
-included, since they are held for other reasons: the parameters, the batch, the net's output and the loss.
+A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a nonlinearity its input or
+output, attention its queries, keys, values, outputs and row sums. Views of one storage count once. Not included:
+parameters, the batch, the net's output and the loss, which are held for other reasons.
 
-Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and fp16. On CUDA
-(not run) LayerNorm keeps its statistics in fp32 even for 16-bit dtypes, RMSNorm is one kernel that keeps no normalised
-copy, and flash attention adds 24 bytes of random state per layer (16 in older releases) and pads a head_dim that is no
-multiple of 8.
-Every function raises ValueError for a size below 1, an unknown dtype or attention, TypeError for another model.
+Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and fp16. On CUDA (not
+run) LayerNorm keeps fp32 statistics even for 16-bit dtypes, RMSNorm is one kernel without a normalised copy, and flash
+attention adds 24 bytes of random state per layer (16 in older releases) and pads head_dim to a multiple of 8. Every
+function raises ValueError for a size below 1, an unknown dtype or attention, TypeError for another model.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ATTENTION = ("flash", "math", "unfused")
 DTYPES = ("fp64", "fp32", "bf16", "fp16")
 # The state of torch's CPU generator, which each checkpointed segment keeps in order to repeat its dropout.
 RANDOM_STATE_BYTES = 5056
-# What selective recomputation makes again from the queries, keys and values.
+# Tensors that selective recomputation repeats from queries, keys and values.
 SCORES = ("log of row sums", "probabilities", "probabilities' mask", "probabilities after dropout")
 
 
@@ -51,7 +50,6 @@ class SavedTensor(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all copies."""
         return self.copies * element_bytes(self.elements, self.dtype)
 
 
@@ -66,15 +64,13 @@ def saved_tensors(
     *,
     dropout: bool = False,
 ) -> tuple[SavedTensor, ...]:
-    """What the forward pass of `model` keeps for the backward pass, by part: their bytes sum to `activation_bytes`.
+    """The tensors that the forward pass of `model` keeps, by part: their bytes sum to `activation_bytes`.
 
-    `dtype` is that of parameters and activations. `attention` "flash" keeps one fp32 number per query (log of the row
-    sum) where the others keep the whole sequence × sequence matrix of each head: "math" (torch's) in fp32 for 16-bit
-    dtypes, "unfused" (a product, a softmax and a product written out, as Megatron's) in the dtype itself. `dropout`
-    behind embedding, attention and MLP, and of probabilities that are kept, adds masks of one byte an element, as on
-    CUDA; the CPU keeps them in `dtype`. `autocast` (of a deep linear net only: which of a transformer's operations are
-    cast differs between devices) computes in that dtype and keeps casts of the input and of every weight that passes
-    a gradient on.
+    `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per query, the others each
+    head's whole sequence × sequence matrix: "math" (torch's) in fp32 for 16-bit dtypes, "unfused" (product, softmax,
+    product, as Megatron's) in the dtype itself. `dropout` after embedding, attention, MLP and kept probabilities adds
+    masks of one byte per element, as on CUDA (the CPU keeps them in `dtype`). `autocast`, for deep linear nets only,
+    computes in that dtype and keeps casts of the input and of every weight that passes a gradient on.
     Raises ValueError for autocast of a transformer, dropout of a deep linear net.
 
     >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
@@ -136,21 +132,18 @@ def activation_bytes(
 ) -> int:
     """Bytes that the forward pass leaves for the backward pass; for a deep linear net batch · dim · layers elements.
 
-    `checkpoint_every` = k keeps only the input of every k layers (and, on the CPU, 5056 bytes of random state beside
-    it, not included), of the first `checkpoint_layers` where not of all; what their recomputation adds for a while is
-    `recomputed_bytes`. `selective` recomputes the attention's `SCORES` of the other layers, which have few FLOPs and
-    many bytes. With `micro_batches` the batch is split and each part's gradients accumulated, so the activations are
-    those of the largest part: ⌈batch / n⌉. Exact (see the module).
-    A GPT block in 16 bits, unfused, with dropout keeps s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h: the source leaves
-    out the norms' statistics, 8·s·b, below 0.1 % from h = 256 on.
+    `checkpoint_every` = k keeps only the input of every k layers, of the first `checkpoint_layers` (None: all). Not
+    included: 5056 bytes of random state per input on the CPU. `recomputed_bytes` gives the temporary extra. `selective`
+    recomputes the attention's `SCORES` in the other layers: few FLOPs, many bytes. `micro_batches` splits the batch and
+    accumulates gradients: the activations are those of the largest part, ⌈batch / n⌉. Exact (see the module). A GPT
+    block in 16 bits, unfused, with dropout keeps s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h. The source leaves out the
+    norms' statistics, 8·s·b, below 0.1 % from h = 256 on.
     Raises ValueError for more `checkpoint_layers` than layers.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1 and section 5.
 
     >>> net = DeepLinear(dim=4, layers=4)
-    >>> activation_bytes(net, batch=2), activation_bytes(net, batch=2, checkpoint_every=2)
+    >>> activation_bytes(net, 2), activation_bytes(net, 2, checkpoint_every=2)
     (128, 64)
-    >>> activation_bytes(net, batch=2, micro_batches=2)
-    64
     """
     part = -(-validated_int("batch", batch, minimum=1) // validated_int("micro_batches", micro_batches, minimum=1))
     every = validated_int("checkpoint_every", checkpoint_every)
@@ -181,11 +174,10 @@ def recomputed_bytes(
     attention: str = "flash",
     dropout: bool = False,
 ) -> int:
-    """Bytes of activations that come back while one checkpointed segment of `checkpoint_every` layers is recomputed.
+    """Bytes of activations that return while one checkpointed segment of `checkpoint_every` layers is recomputed.
 
-    A segment's own input is already kept; the rest of what its layers would have saved returns, once at a time. So the
-    peak is `activation_bytes(checkpoint_every=k)` plus this: n/k + k blocks, least near k = √n.
-    Exact for the saved tensors; temporaries and gradients come on top.
+    All but the segment's input return, one segment at a time. The peak is `activation_bytes(checkpoint_every=k)` plus
+    this: n/k + k blocks, least near k = √n. Exact for saved tensors; temporaries and gradients come on top.
 
     >>> recomputed_bytes(DeepLinear(dim=4, layers=4), batch=2, checkpoint_every=2)
     32
@@ -202,16 +194,15 @@ def recomputed_bytes(
 def deep_linear_peak_bytes(
     model: DeepLinear, batch: int, dtype: Dtype = "fp32", model_state_bytes: int | None = None
 ) -> int:
-    """Greatest number of bytes alive at once in forward and backward of a deep linear net under a mean-square loss.
+    """Peak bytes alive in forward and backward of a deep linear net under a mean-square loss.
 
-    Activations die layer by layer as gradients appear, so the peak is the largest of these moments, on top of the
-    parameters, the optimizer state and the batch: inside the loss (all activations and 5 outputs), at the head, and at
-    each layer from the last to the first (its incoming and outgoing gradient, the activations below it, the weight
-    gradients from it on). With b = batch · dim and w = dim², n layers peak near (n + 1) · b + w while b > w, and at
-    n · w + b otherwise; the lecture's sum takes n · (b + w).
-    `model_state_bytes` is parameters and optimizer state (default: the parameters alone, as plain SGD has no state).
-    Exact for nets without bias whose gradients were freed before the step; the optimizer's own scratch is
-    `accounting.memory.optimizer_step_peak_bytes`. Raises ValueError for a net with bias.
+    Activations die layer by layer as gradients appear, so the peak is the largest of these moments, on top of
+    parameters, optimizer state and batch: in the loss (all activations and 5 outputs), at the head, and at each layer
+    (its incoming and outgoing gradient, the activations below, the weight gradients above). With b = batch · dim and w
+    = dim², n layers peak near (n + 1) · b + w if b > w, else at n · w + b; the lecture's sum is n · (b + w).
+    `model_state_bytes` is parameters and optimizer state (None: the parameters alone). Exact for nets without bias
+    whose gradients were freed before the step; ignores the optimizer's scratch
+    (`accounting.memory.optimizer_step_peak_bytes`). Raises ValueError for a net with bias.
 
     >>> deep_linear_peak_bytes(DeepLinear(dim=8, layers=4), batch=64)
     13640
@@ -233,7 +224,7 @@ def deep_linear_peak_bytes(
 
 
 def _refuse_unknown(model: Any) -> None:
-    """Refuses a model whose saved tensors are not known one by one, and names what it has beyond those that are."""
+    """Raises TypeError for a model whose saved tensors are unknown, naming the parts that make it so."""
     if isinstance(model, Model):
         return
     attentions, parts = [*model.attentions], {each.part for each in (*model.linear_maps, *model.other_parameters)}
@@ -252,7 +243,7 @@ def _refuse_unknown(model: Any) -> None:
 
 
 def _of_deep_linear(model: DeepLinear, batch: int, dtype: str, autocast: str | None) -> Iterator[SavedTensor]:
-    """The input of each linear map, the first excepted: that is the batch."""
+    """The input of each linear map but the first, which is the batch."""
     if autocast is not None and validated_choice("autocast", autocast, DTYPES) != dtype:
         yield SavedTensor("layers", "cast input", batch * model.inputs, autocast)
         yield SavedTensor("layers", "cast weight", model.dim**2, autocast, copies=model.layers - 1)
@@ -267,18 +258,18 @@ def _wide(dtype: str) -> str:
 
 
 def _layer_input_bytes(model: Model, batch: int, sequence: int, dtype: Dtype) -> int:
-    """Bytes of the input of one layer: a row for each example of a deep linear net, for each token of a transformer."""
+    """Bytes of one layer's input: a row per example of a deep linear net, per token of a transformer."""
     rows = 1 if isinstance(model, DeepLinear) else sequence
     return element_bytes(batch * rows * model.dim, dtype)
 
 
 def _norm_keeps_a_copy(model: Model, dtype: str) -> bool:
-    """RMSNorm on the CPU is composed of primitives that first cast a 16-bit input, and keep the cast copy."""
+    """On the CPU RMSNorm first casts a 16-bit input, and keeps the copy."""
     return isinstance(model, Transformer) and model.norm == "rmsnorm" and _wide(dtype) != dtype
 
 
 def _of_norm(model: Transformer, part: str, tokens: int, dtype: str) -> Iterator[SavedTensor]:
-    """Input and statistics of a norm, and its output, which is the input of the linear maps behind it."""
+    """Input and statistics of a norm, and its output, which the next linear maps read."""
     if model.norm == "rmsnorm":
         yield SavedTensor(part, "norm input", tokens * model.dim, _wide(dtype))
         yield SavedTensor(part, "norm reciprocal root", tokens, _wide(dtype))
@@ -319,5 +310,5 @@ def _of_mlp(model: Transformer, tokens: int, dtype: str) -> Iterator[SavedTensor
 
 
 def _in_block(tensor: SavedTensor) -> bool:
-    """Whether the tensor belongs to the layers, which checkpointing covers, not to what is before or behind them."""
+    """Whether the tensor belongs to the layers, which checkpointing covers."""
     return tensor.part not in ("embedding", "head")

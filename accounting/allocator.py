@@ -1,12 +1,11 @@
-"""What torch's CUDA caching allocator charges for a request, and the workspaces of cuBLAS.
+"""The CUDA caching allocator of torch: the bytes it charges for a request, and the workspaces of cuBLAS.
 
-`torch.cuda.memory_allocated` sums blocks, not tensors: every request is rounded up to 512 bytes, and a large one may
-be given a whole block that it does not fill. `memory_stats()["requested_bytes.all.current"]` is the sum of the
-tensors, byte for byte. The CPU allocator charges exactly what is requested.
+`torch.cuda.memory_allocated` sums blocks, not tensors: each request is rounded up to 512 bytes, and a large one may get
+a whole block that it does not fill. `memory_stats()["requested_bytes.all.current"]` is the exact sum of the tensors.
+The CPU allocator charges exactly the request.
 
-Modelled: the default configuration and `expandable_segments`. Not modelled: `roundup_power2_divisions` (rounds a
-request up to a fraction of a power of two), `max_split_size_mb` (keeps large blocks whole), private pools, and
-PYTORCH_NO_CUDA_MEMORY_CACHING=1. A negative request raises ValueError.
+Modelled: the default configuration and `expandable_segments`. Not modelled: `roundup_power2_divisions`,
+`max_split_size_mb`, private pools, PYTORCH_NO_CUDA_MEMORY_CACHING=1. A negative request raises ValueError.
 Source: kMinBlockSize and its neighbours in c10/core/AllocatorConfig.h, round_size, get_pool, get_allocation_size and
 should_split in c10/cuda/CUDACachingAllocator.cpp (torch 2.13). Not yet run on a CUDA device.
 """
@@ -19,8 +18,8 @@ from accounting.checks import validated_bool, validated_instance, validated_int,
 
 BLOCK_BYTES = 512  # every block is a multiple of this (kMinBlockSize)
 SMALL_REQUEST_BYTES = 2**20  # up to here a request is served by the small pool (kSmallSize)
-SMALL_SEGMENT_BYTES = 2 * 2**20  # what the small pool takes from the driver (kSmallBuffer)
-LARGE_SEGMENT_BYTES = 20 * 2**20  # what the large pool takes for a request below LARGE_REQUEST_BYTES (kLargeBuffer)
+SMALL_SEGMENT_BYTES = 2 * 2**20  # taken from the driver by the small pool (kSmallBuffer)
+LARGE_SEGMENT_BYTES = 20 * 2**20  # and by the large pool for a request below LARGE_REQUEST_BYTES (kLargeBuffer)
 LARGE_REQUEST_BYTES = 10 * 2**20  # from here on a request gets a segment of its own (kMinLargeAlloc)
 SEGMENT_ROUNDING_BYTES = 2 * 2**20  # to which such a segment is rounded up (kRoundLarge)
 
@@ -30,10 +29,9 @@ CUBLAS_WORKSPACE_BYTES_HOPPER_ON = 4096 * 1024 * 8
 
 
 def rounded_bytes(request: int) -> int:
-    """Bytes of the smallest block for a request: ⌈request / 512⌉ · 512, and 0 for a tensor without bytes.
+    """Bytes of the smallest block for a request: ⌈request / 512⌉ · 512; 0 for a tensor without bytes.
 
-    The lower bound of every charge, and the charge itself for requests up to 1 MiB. A step count of 4 bytes on the
-    device costs 512.
+    The least charge, and the exact one up to 1 MiB. A 4-byte step count on the device costs 512.
 
     >>> rounded_bytes(4), rounded_bytes(512), rounded_bytes(513), rounded_bytes(0)
     (512, 512, 1024, 0)
@@ -42,11 +40,10 @@ def rounded_bytes(request: int) -> int:
 
 
 def segment_bytes(request: int) -> int:
-    """Bytes taken from the driver for a request that no free block can serve: 2 MiB, 20 MiB, or rounded up to 2 MiB.
+    """Bytes taken from the driver if no free block fits: 2 MiB, 20 MiB, or the request rounded up to 2 MiB.
 
-    Requests up to 1 MiB share segments of 2 MiB, those below 10 MiB segments of 20 MiB; a larger one gets its own.
-    This is by how much `memory_reserved` grows. With expandable segments the driver maps pages of 2 or 20 MiB instead
-    (not modelled).
+    `memory_reserved` grows by this. Requests up to 1 MiB share segments of 2 MiB, those below 10 MiB segments of 20
+    MiB; a larger one gets its own. Expandable segments map pages of 2 or 20 MiB instead (not modelled).
 
     >>> [segment_bytes(mib * 2**20) // 2**20 for mib in (0, 1, 2, 10, 11)]
     [0, 2, 20, 10, 12]
@@ -64,10 +61,10 @@ def segment_bytes(request: int) -> int:
 def charged_bytes(request: int, block: int | None = None, expandable_segments: bool = False) -> int:
     """Growth of `memory_allocated` for a request served from a free `block`, by default from a fresh segment.
 
-    The block is split, and only the rounded request charged, if enough remains: 512 bytes in the small pool, more
-    than 1 MiB in the large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12 costs 12.
-    With expandable segments every block is split. Exact for what is modelled.
-    Raises ValueError where the block is too small or no multiple of 512.
+    The block is split, and the rounded request charged, if enough remains: 512 bytes in the small pool, more than 1 MiB
+    in the large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12 costs 12. With expandable
+    segments every block is split.
+    Raises ValueError if the block is too small or not a multiple of 512.
 
     >>> charged_bytes(11 * 2**20) // 2**20, charged_bytes(11 * 2**20, expandable_segments=True) // 2**20
     (12, 11)
@@ -87,9 +84,9 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
 def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int, int]:
     """Least and greatest charge for a request, whatever was allocated and freed before.
 
-    Up to 1 MiB, and with expandable segments always, both are the rounded request. Above it a reused block that
-    exceeds the request by up to 1 MiB is handed out whole, so the charge depends on history.
-    For a sum of tensors add the bounds; a difference of two `memory_allocated` readings lies between the sums.
+    Both are the rounded request up to 1 MiB, and always with expandable segments. Above, a reused block that exceeds
+    the request by up to 1 MiB is handed out whole. Bounds of several tensors add up; a difference of two
+    `memory_allocated` readings lies between the sums.
 
     >>> charge_bounds(1000)
     (1024, 1024)
@@ -104,10 +101,10 @@ def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int,
 def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | None = None) -> int:
     """Bytes of the workspace that torch allocates for cuBLAS: 32 MiB on Hopper and Blackwell, 8,519,680 before.
 
-    It is allocated at the first matmul of each handle and stream and kept (per call from torch 2.15), and counts in
+    It is allocated at the first matmul of each handle and stream, kept (per call from torch 2.15), and counts in
     `memory_allocated`: warm up before taking a difference. `config` is the value of CUBLAS_WORKSPACE_CONFIG, pairs of
-    :KiB:count that replace the default. Not modelled: ROCm (32 MiB, 128 on its MI300 and MI350 series), and older
-    torch, which gives 32 MiB to compute capability 9.0 alone.
+    :KiB:count that replace the default. Not modelled: ROCm (32 MiB, 128 on MI300 and MI350), and older torch, which
+    gives 32 MiB only to compute capability 9.0.
     Raises ValueError for a config of another form, and for a capability that is not a pair of integers.
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
 

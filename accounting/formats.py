@@ -1,9 +1,8 @@
-"""Number formats: all that follows from a bit layout, and the block-scaled formats built on the small ones.
+"""Number formats: everything that follows from a bit layout, and the block-scaled formats built on the small ones.
 
-A format is a row of a table: its bit fields, its bias and which patterns are reserved. Largest value, smallest values,
-spacing, decoding and rounding are derived from that row, so a wrong cell shows up everywhere at once.
-Patterns are Python integers. Values are Python floats: fp64, which holds every value of every other format exactly.
-An unknown name raises ValueError, which lists the valid ones.
+A format is a row of a table: its bit fields, bias and reserved patterns. Largest value, smallest values, spacing,
+decoding and rounding are derived from that row. Patterns are Python integers; values are Python floats, fp64, which
+holds every value of every other format exactly. An unknown name raises ValueError, which lists the valid ones.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from accounting.checks import validate_fields, validated_choice, validated_int, 
 
 Dtype = Hashable  # a name, or a dtype of torch or numpy: see `dtype_name`
 
-# What the patterns at the top of the magnitude range mean.
+# Meanings of the patterns at the top of the magnitude range.
 IEEE = "ieee"  # exponent all ones: infinity if the fraction is zero, NaN otherwise
 FN = "fn"  # "finite": only exponent and fraction all ones is NaN; no infinity
 FNUZ = "fnuz"  # "finite, unsigned zero": NaN sits where -0 would be; no infinity
@@ -29,10 +28,9 @@ ALL_FINITE = "all_finite"  # every pattern is a number
 class Format:
     """A floating-point format: (-1)^sign · (1 + fraction / 2^f) · 2^(exponent - bias), f being the fraction bits.
 
-    An exponent field of zero means a subnormal, (-1)^sign · fraction / 2^f · 2^(1 - bias): it closes the gap between
-    zero and the least normal. `specials` says which patterns are not finite numbers. `padding_bits` are stored and hold
-    nothing: tf32 has 19 bits and occupies 32. `torch_name` is the attribute of `torch` (float4_e2m1fn_x2 packs two
-    elements), None where torch has no such dtype.
+    An exponent field of zero means a subnormal: (-1)^sign · fraction / 2^f · 2^(1 - bias). `specials` says which
+    patterns are not finite numbers. `padding_bits` are stored but unused: tf32 has 19 bits and occupies 32.
+    `torch_name` is the attribute of `torch` (float4_e2m1fn_x2 packs two elements), None if torch has no such dtype.
     Source: IEEE 754-2019 section 3.4; OCP 8-bit Floating Point Specification 1.0 (E4M3 and E5M2); Noune et al. 2022,
     arXiv:2206.02915 (fnuz); OCP Microscaling Formats Specification 1.0 (E2M1 and E8M0).
 
@@ -66,13 +64,12 @@ class Format:
 
     @cached_property
     def max_pattern(self) -> int:
-        """The pattern of the largest finite value; patterns count upwards in the order of the magnitudes."""
+        """The pattern of the largest finite value; patterns count upwards with the magnitude."""
         all_ones = (1 << (self.exponent_bits + self.fraction_bits)) - 1
         return all_ones - {IEEE: 1 << self.fraction_bits, FN: 1, FNUZ: 0, ALL_FINITE: 0}[self.specials]
 
     @property
     def max(self) -> float:
-        """The largest finite value."""
         return self.decode(self.max_pattern)
 
     @property
@@ -82,7 +79,7 @@ class Format:
 
     @property
     def least_subnormal(self) -> float | None:
-        """The smallest positive value, 2^(1 - bias - f), or None where there are no subnormals."""
+        """The smallest positive value, 2^(1 - bias - f), or None without subnormals."""
         return self.decode(1) if self.subnormals else None
 
     @property
@@ -92,12 +89,10 @@ class Format:
 
     @property
     def has_inf(self) -> bool:
-        """Whether a pattern means infinity."""
         return self.specials == IEEE
 
     @property
     def has_nan(self) -> bool:
-        """Whether a pattern means NaN."""
         return self.specials != ALL_FINITE
 
     @property
@@ -127,15 +122,14 @@ class Format:
         return -value if negative else value
 
     def encode(self, value: float, overflow: str | None = None) -> int:
-        """The bit pattern of the representable value nearest to `value`; a tie goes to the even significand.
+        """The pattern of the representable value nearest to `value`; a tie goes to the even significand.
 
-        What rounds to more than `max` becomes what `overflow` says: "inf" (the default where the format has one),
-        "saturate" (the largest finite value) or "nan". Without an infinity the policy must be named, because vendors
-        and versions differ: torch's cast to fp8_e4m3 gave NaN before 2.12 and saturates since. Infinity is treated as
-        an overflow. NaN becomes the format's quiet NaN, its payload and sign are dropped. A format without zero (e8m0)
-        rounds zero to its least value.
-        Raises ValueError for a policy that the format cannot follow, NaN where it has none, a negative value where it
-        has no sign; TypeError for what is not a real number.
+        `overflow` decides above `max`: "inf" (the default if the format has one), "saturate" (the largest finite value)
+        or "nan". Without an infinity it must be given, because vendors and versions differ: torch's cast to fp8_e4m3
+        gave NaN before 2.12 and saturates since. Infinity overflows too. NaN becomes the quiet NaN without payload and
+        sign. A format without zero (e8m0) rounds zero to its least value.
+        Raises ValueError for a policy that the format cannot follow, NaN if it has none, a negative value if it has no
+        sign; TypeError for a value that is not a real number.
 
         >>> hex(format_of("fp16").encode(65519.0)), hex(format_of("fp16").encode(65520.0))
         ('0x7bff', '0x7c00')
@@ -219,12 +213,10 @@ class IntegerFormat:
 
     @property
     def max(self) -> int:
-        """The largest value."""
         return (1 << (self.bits - self.signed)) - 1
 
     @property
     def min(self) -> int:
-        """The least value."""
         return -(1 << (self.bits - 1)) if self.signed else 0
 
     def decode(self, pattern: int) -> int:
@@ -278,9 +270,9 @@ _NAMES = {row.torch_name: row.name for row in FORMATS.values() if row.torch_name
 
 
 def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dtype") -> str:
-    """The name in `FORMATS` of a dtype given by our or by torch's name in any case, or as torch or numpy have it.
+    """The name in `FORMATS` of a dtype: given by our or torch's name in any case, or as an object of torch or numpy.
 
-    Raises ValueError for one that is unknown, not `valid` or not definite, with the ones that may be meant.
+    Raises ValueError for a dtype that is unknown, not `valid` or ambiguous, with suggestions.
 
     >>> [dtype_name(dtype) for dtype in ("BF16", "float32", "torch.float8_e4m3fn")]
     ['bf16', 'fp32', 'fp8_e4m3']
@@ -321,7 +313,7 @@ def element_bits(dtype: Dtype) -> int:
 
 @dataclass(frozen=True)
 class QuantisedBlocks:
-    """What a block format stores: one scale per block of elements, the elements, and one scale of the whole tensor.
+    """The content of a block format: a scale per block, the elements, and a scale of the whole tensor.
 
     >>> QuantisedBlocks(block_size=2, tensor_scale=1.0, scales=(4.0, 0.5), elements=(1.0, 6.0, 3.0)).values
     [4.0, 24.0, 1.5]
@@ -334,7 +326,7 @@ class QuantisedBlocks:
 
     @property
     def values(self) -> list[float]:
-        """The values it stands for: element · scale of its block · scale of the tensor."""
+        """The values: element · scale of its block · scale of the tensor."""
         return [
             element * self.scales[i // self.block_size] * self.tensor_scale for i, element in enumerate(self.elements)
         ]
@@ -342,11 +334,10 @@ class QuantisedBlocks:
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """Small floats in blocks of `block_size` along one dimension, each block with a scale of its own.
+    """Small floats in blocks of `block_size` along one dimension, each block with its own scale.
 
-    The scale moves the narrow range of the element to where its block's values are. NVFP4's scale is a fine-grained
-    but short-ranged e4m3, so it needs a second scale per tensor, in fp32; the power-of-two scale of the MX formats
-    does not.
+    The scale moves the element's narrow range to its block's values. NVFP4's fine-grained e4m3 scale has a short range,
+    so it needs a second scale per tensor, in fp32; the power-of-two scales of the MX formats do not.
     Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3; NVIDIA, Pretraining Large Language
     Models with NVFP4, 2025, arXiv:2509.25149, appendix B.
 
@@ -368,7 +359,7 @@ class BlockFormat:
     def storage_bits(self, elements: int) -> int:
         """Bits of `elements` elements with all their scales; a last, shorter block has a whole scale.
 
-        Ignored: the padding of scales that a kernel's memory layout may ask for.
+        Ignored: padding of scales in a kernel's memory layout.
 
         >>> block_format_of("nvfp4").storage_bits(1024)
         4640
@@ -379,14 +370,14 @@ class BlockFormat:
         return elements * self.element.storage_bits + blocks * self.scale.storage_bits + tensor_bits
 
     def quantised(self, values: Sequence[float]) -> QuantisedBlocks:
-        """The nearest this format comes to `values`, by the rule of its specification.
+        """The values in this format nearest to `values`, by the rule of its specification.
 
         MX: scale = 2^(floor(log2 of the block's largest magnitude) - exponent of the element's max). It may cut the
-        largest values off: 7.9 in a block whose scale is 1 becomes 6 in fp4.
-        NVFP4: tensor scale = largest magnitude / (6 · 448), in fp32; scale of a block = its largest magnitude / 6 /
-        tensor scale, rounded to e4m3. Elements are rounded to nearest even and saturate.
-        Divisions are done in fp64, the kernels' in fp32: a value next to a tie may round the other way there.
-        Raises ValueError for NaN or infinity, TypeError for what is not a real number.
+        largest values: 7.9 in a block of scale 1 becomes 6 in fp4. NVFP4: tensor scale = largest magnitude / (6 · 448),
+        in fp32; block scale = its largest magnitude / 6 / tensor scale, rounded to e4m3. Elements are rounded to
+        nearest even and saturate. Divisions are in fp64, the kernels' in fp32: a value next to a tie may round the
+        other way there.
+        Raises ValueError for NaN or infinity, TypeError for a value that is not a real number.
 
         >>> block_format_of("mxfp4").quantised([1.0, 5.0, -0.2, 48.0]).values
         [0.0, 4.0, -0.0, 48.0]

@@ -1,9 +1,8 @@
 """Strided layout: where in its storage each element of a tensor lies, and when a view of it can exist.
 
 A tensor is a shape, a stride per dimension and an offset, over a one-dimensional storage. The element at `index` is
-`storage[offset + Σ index·stride]`. Everything here follows from that one line, exactly; strides and offsets count
-elements, not bytes. torch has no negative strides: a negative entry, one that is no integer, and strides of another
-number than the sizes raise ValueError and TypeError.
+`storage[offset + Σ index·stride]`. Everything here follows exactly from that line; strides and offsets count elements,
+not bytes. A negative entry and a wrong number of strides raise ValueError, an entry that is not an integer TypeError.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def _strides_of(shape: tuple[int, ...], strides: Iterable[object]) -> tuple[int,
 
 
 def _wrapped(name: str, value: int, length: int) -> int:
-    """`value` counted from the end where it is negative, as torch counts dimensions and indices."""
+    """`value`, counted from the end if it is negative, as torch counts dimensions and indices."""
     number = validated_int(name, value, minimum=None)
     if not -length <= number < length:
         valid = f"from {-length} to {length - 1}" if length else "nothing: there is no dimension or element to choose"
@@ -35,8 +34,7 @@ def _wrapped(name: str, value: int, length: int) -> int:
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a row-major tensor: strides[d] = Π max(shape[i], 1) over the dimensions i > d.
 
-    One step along a dimension jumps over all elements of the dimensions inside it; the last is dense, stride 1.
-    A size of 0 counts as 1, as in torch: such a tensor has no elements, so its strides address nothing.
+    One step along a dimension skips all elements of the inner dimensions. A size of 0 counts as 1, as in torch.
     Source: torch.Tensor.stride, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.stride.html
 
     >>> contiguous_strides((2, 3, 4))
@@ -50,8 +48,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0) -> int:
     """Position in the storage of the element at `index`: offset + Σ index[d]·strides[d].
 
-    This is the whole addressing rule. `offset` is where the tensor's first element lies: 0 for a fresh tensor, but not
-    for a view such as `x[:, 1]`, so the sum alone is right only for tensors that begin where their storage begins.
+    `offset` is the position of the tensor's first element: 0 for a fresh tensor, but not for a view such as `x[:, 1]`.
     In elements; times the bytes per element it is the distance from the storage's pointer.
 
     >>> storage_offset((1, 2), (4, 1))
@@ -68,8 +65,8 @@ def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether row-major iteration walks the storage one element at a time, without a gap: torch's is_contiguous.
 
-    So the strides must be the contiguous ones wherever a dimension has more than one element: the stride of a
-    dimension of size 1 is never used, and a tensor without elements is contiguous by definition.
+    Strides must be the contiguous ones for dimensions of more than one element: the stride of a dimension of size 1 is
+    never used. A tensor without elements is contiguous by definition.
 
     >>> is_contiguous((2, 3), (3, 1)), is_contiguous((3, 2), (1, 3))
     (True, False)
@@ -84,9 +81,8 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 def storage_extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Elements of storage from the first to the last that a tensor touches: 1 + Σ (shape[d] − 1)·strides[d].
 
-    The last element lies at the largest index of every dimension. An expanded tensor (stride 0) spans fewer elements
-    than it shows; a slice with steps spans more. A tensor without elements spans 0. Gaps are included: the storage must
-    hold the tensor's offset + this many elements.
+    An expanded tensor (stride 0) spans fewer elements than it shows, a slice with steps more (gaps are included). A
+    tensor without elements spans 0. The storage must hold the tensor's offset + this many elements.
 
     >>> storage_extent((3, 4), (4, 1)), storage_extent((1000,), (0,)), storage_extent((3,), (4,))
     (12, 1, 9)
@@ -97,10 +93,10 @@ def storage_extent(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Shape of an elementwise operation: aligned at the last dimension, where sizes differ one of them must be 1.
+    """Shape of an elementwise operation: aligned at the last dimension; sizes that differ must be 1 on one side.
 
-    A size of 1, or a dimension that is missing in front, is repeated (by a stride of 0, so without memory).
-    Raises ValueError that names the shapes where two sizes other than 1 meet.
+    A size of 1 or a missing leading dimension is repeated by a stride of 0, without memory.
+    Raises ValueError that names the shapes if two sizes other than 1 meet.
     Source: broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html
 
     >>> broadcast_shape((8, 1, 6), (7, 1))
@@ -120,10 +116,9 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...]:
-    """`new_shape` with its one −1, if any, replaced by the size that keeps the elements: torch's rule for views.
+    """`new_shape` with its one −1, if any, replaced by the size that keeps the number of elements, as in torch's views.
 
-    Raises ValueError for a second −1, for element counts that differ, and where the other sizes hold a 0 (any size
-    would do, so none can be inferred).
+    Raises ValueError for a second −1, for element counts that differ, and for a −1 beside a 0 (any size would do).
 
     >>> inferred_shape((2, 3, 4), (6, -1))
     (6, 4)
@@ -142,11 +137,7 @@ def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int,
 
 
 def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """(elements, stride) of the stretches that one stride walks through, innermost first.
-
-    A dimension prolongs the stretch inside it when its stride is that stretch's length, or when its size is 1 and its
-    stride is never used.
-    """
+    """(elements, stride) of the stretches that a single stride walks through, innermost first."""
     elements, stride = 1, strides[-1]
     for size, width in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and width != elements * stride:
@@ -157,14 +148,13 @@ def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[in
 
 
 def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Strides with which `new_shape` views the elements of (shape, strides) in order; None where only a copy can.
+    """Strides with which `new_shape` views the elements of (shape, strides) in order; None if only a copy can.
 
-    The tensor falls into stretches of dimensions that a single stride walks through. A new dimension may divide a
-    stretch or be one of several that make it up, but must not span two: then its elements would be unevenly spaced,
-    and no stride describes that. So a view of a tensor that is not contiguous can exist; "contiguous" is sufficient,
-    not necessary.
-    As torch has it, strides of unused dimensions (size 1, or no elements) included. A −1 is inferred.
-    Raises ValueError where the numbers of elements differ, or a −1 cannot be inferred.
+    The tensor consists of stretches of dimensions that a single stride walks through. A new dimension may divide a
+    stretch or be one of several that make it up; spanning two would space its elements unevenly. So contiguity is
+    sufficient for a view, not necessary. Strides of unused dimensions (size 1, or no elements) are torch's. A −1 is
+    inferred.
+    Raises ValueError if the numbers of elements differ, or a −1 cannot be inferred.
     Source: computeStride in pytorch's aten/src/ATen/TensorUtils.cpp.
 
     >>> view_strides((2, 6), (6, 1), (3, 4))
@@ -196,8 +186,8 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequen
 class Layout:
     """Shape, strides and offset of a tensor; each method gives the layout of torch's operation of the same name.
 
-    View operations only rewrite these three, whatever the number of elements: that is why they cost no memory and the
-    same time for any size. Negative dimensions and indices count from the end. What torch refuses is refused by name.
+    Views only rewrite these three, so they cost no memory and the same time at any size. Negative dimensions and
+    indices count from the end. Operations that torch refuses raise errors that name the argument.
     Source: tensor views, https://docs.pytorch.org/docs/stable/tensor_view.html
 
     >>> x = contiguous_layout((3, 4))
@@ -223,7 +213,6 @@ class Layout:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether row-major iteration walks the storage without a gap; see the function of this name."""
         return is_contiguous(self.shape, self.strides)
 
     @property
@@ -275,7 +264,7 @@ class Layout:
         return Layout(tuple(self.shape[d] for d in order), tuple(self.strides[d] for d in order), self.offset)
 
     def expand(self, shape: Sequence[int]) -> Layout:
-        """Dimensions of size 1 repeated, and new ones put in front: their stride is 0. −1 keeps a size."""
+        """Repeats dimensions of size 1 and adds new ones in front, with stride 0. −1 keeps a size."""
         if len(shape) < len(self.shape):
             raise ValueError(f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, got {shape}")
         own = list(zip(self.shape, self.strides, strict=True))
@@ -293,14 +282,14 @@ class Layout:
         return Layout(sizes, strides, self.offset)
 
     def unsqueeze(self, dim: int) -> Layout:
-        """A dimension of size 1 put in at `dim`; its stride, never used, is that of the block inside it."""
+        """A new dimension of size 1 at `dim`; its unused stride is that of the block inside it."""
         dim = _wrapped("dim", dim, len(self.shape) + 1)
         stride = self.shape[dim] * self.strides[dim] if dim < len(self.shape) else 1
         shape = (*self.shape[:dim], 1, *self.shape[dim:])
         return Layout(shape, (*self.strides[:dim], stride, *self.strides[dim:]), self.offset)
 
     def squeeze(self, dim: int | Sequence[int] | None = None) -> Layout:
-        """The named dimensions, by default all, taken out where their size is 1."""
+        """Removes the named dimensions, by default all, whose size is 1."""
         rank = max(len(self.shape), 1)
         chosen = range(rank) if dim is None else dim if isinstance(dim, Sequence) else (dim,)
         named = {_wrapped("dim", value, rank) for value in chosen}
@@ -351,7 +340,7 @@ class Layout:
         return Layout((*rest.shape, size), (*rest.strides, self.strides[row] + self.strides[column]), rest.offset)
 
     def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Layout:
-        """Any layout over the same storage; whether it stays inside is `storage_numel` against the storage's size."""
+        """Any layout over the same storage; compare `storage_numel` with the storage's size."""
         return Layout(tuple(shape), tuple(strides), self.offset if offset is None else offset)
 
     def _without(self, dim: int, offset: int | None = None) -> Layout:

@@ -1,8 +1,8 @@
-"""Bytes of training: tensors and their storages, parameters, gradients, optimizer state, master copies, KV cache.
+"""Bytes of training: tensors and their storages, parameters, gradients, optimizer state, master copies.
 
-Activations are in `accounting.activations`, the blocks a CUDA device hands out in `accounting.allocator`.
-All bytes here are requested bytes: what the tensors hold, before any allocator rounds them up.
-Every function raises ValueError for a negative count or size, an unknown dtype, optimizer or recipe, naming valid ones.
+Activations are in `accounting.activations`, the blocks a CUDA device hands out in `accounting.allocator`. All bytes are
+requested bytes: those of the tensors, before any allocator rounds them up. Every function raises ValueError for a
+negative count or size, an unknown dtype, optimizer or recipe, naming valid ones.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ Parameters = int | Sequence[Sequence[int]]  # how many, or the shapes of their t
 
 
 def element_bytes(elements: int, dtype: Dtype = "fp32") -> int:
-    """Bytes of `elements` values packed one after the other: ⌈elements · bits / 8⌉.
+    """Bytes of `elements` packed values: ⌈elements · bits / 8⌉.
 
-    Exact for every dtype; formats below a byte are taken as packed (two fp4 or int4 values a byte, the last byte
-    perhaps half full), their block scales not included.
+    Exact for every dtype; formats below a byte are packed (two fp4 or int4 values per byte), without block scales.
 
     >>> element_bytes(1000, "bf16"), element_bytes(3, "fp4_e2m1")
     (2000, 2)
@@ -44,10 +43,9 @@ def element_bytes(elements: int, dtype: Dtype = "fp32") -> int:
 
 
 def tensor_bytes(shape: Sequence[int], dtype: Dtype = "fp32") -> int:
-    """Bytes of the values of a tensor: elements · bytes per element.
+    """Bytes of a tensor's values: elements · bytes per element, as `tensor.nbytes`.
 
-    Equals `tensor.nbytes`. It is the size of the storage only for a tensor that has its storage to itself and
-    visits each place once: an expanded view has more elements than its storage, a slice fewer (`storage_bytes`).
+    The storage has another size if it is shared, or if elements repeat (an expanded view): see `storage_bytes`.
 
     >>> tensor_bytes((4, 8)), tensor_bytes((12288, 49152)), tensor_bytes((4, 8), "fp8_e4m3")
     (128, 2415919104, 32)
@@ -56,10 +54,10 @@ def tensor_bytes(shape: Sequence[int], dtype: Dtype = "fp32") -> int:
 
 
 def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "fp32", offset: int = 0) -> int:
-    """Bytes of the least storage that holds a strided view: (offset + 1 + Σ (size − 1) · stride) · bytes per element.
+    """Bytes of the least storage for a strided view: (offset + 1 + Σ (size − 1) · stride) · bytes per element. Exact.
 
-    This is what torch allocates for such strides (`empty_strided`). A view of a larger tensor keeps all of that
-    tensor's storage alive, of which this is a lower bound. A tensor without elements needs no storage. Exact.
+    torch allocates this for such strides (`empty_strided`). A view of a larger tensor keeps that tensor's whole storage
+    alive. A tensor without elements needs no storage.
 
     >>> storage_bytes((1000,), (0,)), storage_bytes((8,), (1,), offset=24)
     (4, 128)
@@ -77,15 +75,13 @@ def optimizer_state_bytes(
 ) -> int:
     """Bytes an optimizer keeps: parameters · buffers · bytes per element + 4 · scalars · tensors.
 
-    torch allocates the buffers at the first step, so nothing is there before it (`steps` = 0); AdaGrad's accumulator is
-    there from the constructor on, and L-BFGS adds two buffers an iteration until its history is full (`steps` = None),
-    20 iterations a step, which is exact where each has positive curvature and none ends early.
-    Most optimizers also keep scalars for each of the `tensors` parameter tensors, such as a step count: on the CPU,
-    unless the optimizer is fused or capturable (then on the parameter's device, as ASGD's always are). By default they
-    are counted where the tensors' shapes are given, and not where `parameters` is a number: what a CUDA device holds.
-    Adafactor, whose state depends on the shapes, needs them; Muon takes matrices alone; 8 bits take a number for one
-    large tensor, and count the tables of their codes (1,024 bytes a buffer) where shapes are given.
-    Exact for parameters that all have gradients; torch gives the buffers the parameter's own dtype.
+    torch allocates buffers at the first step (`steps` = 0: none yet), AdaGrad's in the constructor. L-BFGS adds two
+    buffers per iteration until its history is full (`steps` = None), 20 iterations per step, exact if each has positive
+    curvature and none ends early. Most optimizers also keep scalars per parameter tensor, such as a step count: on the
+    CPU, unless fused or capturable (ASGD's always on the device). They count if shapes or `tensors` are given; a bare
+    number of `parameters` gives what a CUDA device holds. Adafactor's state depends on the shapes and needs them; Muon
+    takes only matrices. 8-bit optimizers take a number as one large tensor, and with shapes include their code tables
+    (1,024 bytes per buffer). Exact for parameters that all have gradients; torch gives buffers the parameter's dtype.
     Raises ValueError for shapes that the optimizer lacks or refuses.
     Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13; bitsandbytes 0.50.
 
@@ -119,7 +115,6 @@ def optimizer_state_bytes(
 
 
 def _shapes(parameters: Parameters) -> list[tuple[int, ...]] | None:
-    """The shapes of the parameter tensors, or None where their number is given."""
     if isinstance(parameters, Iterable) and getattr(parameters, "shape", None) != ():
         return [validated_ints(f"parameters[{position}]", shape) for position, shape in enumerate(parameters)]
     return None
@@ -131,7 +126,7 @@ def _elements(parameters: Parameters) -> int:
 
 
 def _bytes_in_blocks(kept: Optimizer, sizes: Sequence[int], exact: bool) -> int:
-    """Bytes of 8-bit buffers: a code for each element, a scale for each block, and the tables of the codes."""
+    """Bytes of 8-bit buffers: a code per element, a scale per block, and the code tables."""
     large = [size for size in sizes if size >= LEAST_IN_8_BITS or not exact]
     scales = STEP_BYTES * sum(-(-size // kept.block) for size in large)
     tables = TABLE_BYTES * bool(large and exact)
@@ -140,7 +135,7 @@ def _bytes_in_blocks(kept: Optimizer, sizes: Sequence[int], exact: bool) -> int:
 
 @dataclass(frozen=True)
 class ModelState:
-    """Bytes that training holds whatever the batch: one number per class of tensors.
+    """Bytes that training holds at any batch size, by class of tensors.
 
     >>> ModelState(parameters=2000, gradients=2000, state=8000, master=4000).total
     16000
@@ -153,7 +148,6 @@ class ModelState:
 
     @property
     def total(self) -> int:
-        """All four together."""
         return self.parameters + self.gradients + self.state + self.master
 
 
@@ -163,11 +157,10 @@ def model_state(
     recipe: str | Recipe = "fp32",
     tensors: int | None = None,
 ) -> ModelState:
-    """Bytes of parameters, gradients, optimizer state and master copy after a step, gradients not yet freed.
+    """Bytes of parameters, gradients, optimizer state and master copy after a step, before gradients are freed.
 
-    Each class is parameters · bytes of its own dtype: one bytes-per-element for all of them is right only where the
-    recipe has one dtype. Exact by tensor sums; activations, module buffers, workspaces and the allocator's rounding
-    come on top (`training_bytes`, `accounting.allocator`).
+    Each class takes parameters · bytes of its own dtype. Exact by tensor sums; activations, module buffers, workspaces
+    and allocator rounding come on top (`training_bytes`, `accounting.allocator`).
     Source: the "model states" of Rajbhandari et al. 2020 (ZeRO), section 3.1, https://arxiv.org/abs/1910.02054
 
     >>> model_state(1_000_000_000).total, model_state(1_000_000_000, "adagrad").total
@@ -185,9 +178,9 @@ def model_state(
 
 
 def bytes_per_parameter(optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32") -> float:
-    """Bytes of model state for each parameter: AdamW in fp32 4 + 4 + 4 + 4 = 16.
+    """Bytes of model state per parameter: AdamW in fp32 4 + 4 + 4 + 4 = 16.
 
-    The 4-byte step counts are left out: 4 bytes per tensor, below 0.1 % of the state once tensors average 500 elements.
+    Ignored: step counts, 4 bytes per tensor, below 0.1 % of the state if tensors average 500 elements.
 
     >>> [bytes_per_parameter(optimizer) for optimizer in ("sgd", "adagrad", "adamw")]
     [8.0, 12.0, 16.0]
@@ -207,10 +200,9 @@ def training_bytes(
 ) -> int:
     """Bytes of a training step if everything is alive at once: parameters + gradients + state + master + activations.
 
-    With fp32 throughout and A activation elements this is 4 · (parameters + A + gradients + state). `activations` is
-    in bytes. An estimate of the peak, not a bound: gradients grow while activations die, so all of them are never
-    alive together; on the other side the gradients of activations and temporaries are left out. For a deep linear
-    net `accounting.activations.deep_linear_peak_bytes` is exact.
+    `activations` is in bytes. An estimate of the peak, not a bound: gradients grow while activations die, so they are
+    never all alive together; but gradients of activations and temporaries are left out. For a deep linear net
+    `accounting.activations.deep_linear_peak_bytes` is exact.
 
     >>> training_bytes(36, 4 * 16, "adagrad"), training_bytes(36, 4 * 16, "adam")
     (496, 640)
@@ -227,12 +219,11 @@ def training_phases(
     tensors: int | None = None,
     set_to_none: bool = True,
 ) -> dict[str, int]:
-    """Live bytes at each moment of the first two training steps, from the built model to the second step.
+    """Live bytes at each moment of the first two training steps.
 
     `activations` are the bytes that the forward pass leaves and the backward pass frees (saved tensors, output, loss).
-    Gradients appear with the first backward and go with zero_grad, unless set_to_none=False keeps them; state appears
-    with the first step (AdaGrad's with the constructor) and stays. The batch itself is not included.
-    Exact for requested bytes between the calls; inside them more is held for a while.
+    Gradients exist from the first backward to zero_grad (set_to_none=False keeps them); state from the first step on
+    (AdaGrad's from the constructor). Ignored: the batch. Exact for requested bytes between calls, not inside them.
 
     >>> phases = training_phases(100, activations=40, optimizer="adamw")
     >>> [phases[moment] for moment in ("built", "forward", "backward", "step", "zero_grad", "second forward")]
@@ -259,14 +250,13 @@ def training_phases(
 def optimizer_step_peak_bytes(
     sizes: Iterable[int], implementation: str = "foreach", dtype: Dtype = "fp32", optimizer: str | Optimizer = "adamw"
 ) -> int:
-    """Peak bytes inside step(): parameters, gradients, state, scalars, and the scratch of the implementation.
+    """Peak bytes inside step(): parameters, gradients, state, scalars, and the implementation's scratch.
 
-    `sizes` are the elements of each parameter tensor, in the optimizer's order. A fused kernel needs no scratch: AdamW
-    16 bytes per fp32 parameter. foreach (torch's choice on CUDA) makes its temporaries of all tensors at once, √v: 20.
-    The for-loop (torch's choice on the CPU) makes √v and the denominator of one tensor while the previous denominator
-    is still referenced: 16 + max (previous + 2 · current), at most 16 + 3 × the largest tensor.
-    Exact from an optimizer's second step on (RAdam's sixth) up to 20 bytes of boxed scalars on the CPU. Not for a
-    capturable, differentiable or maximising optimizer.
+    `sizes` are the elements of each parameter tensor, in the optimizer's order. For AdamW in fp32: a fused kernel needs
+    no scratch, 16 bytes per parameter. foreach (torch's default on CUDA) holds √v of all tensors: 20. The for-loop
+    (default on the CPU) holds √v, the denominator and the previous denominator: at most 16 + 3 × the largest tensor.
+    Exact from the second step on (RAdam's sixth) up to 20 bytes of boxed scalars on the CPU. Not for a capturable,
+    differentiable or maximising optimizer.
     Raises ValueError for an optimizer or implementation whose scratch is not on record, naming those that are.
     Source: torch/optim of torch 2.13.
 

@@ -1,10 +1,8 @@
-"""What follows from a model's three lists: its parameters, its FLOPs, its cache.
+"""Parameters, FLOPs and cache of a model, from its three lists (`accounting.parts`). Builders: `accounting.families`.
 
-A model is what it multiplies by, what it attends over and what else it stores (`accounting.parts`); any object with
-these three lists is one. Builders are in `accounting.families`.
-FLOPs are those of matrix products, as torch's FlopCounterMode counts them: biases, norms, activations, softmax, rotary
-embeddings and residual additions are left out. They cost a few FLOPs per activation where a matrix costs 2·dim.
-Every function raises ValueError for a negative size, an unknown convention, a sequence beyond the learned positions.
+FLOPs are those of matrix products, as torch's FlopCounterMode counts them. Ignored: biases, norms, activations,
+softmax, rotary embeddings and residual additions, a few FLOPs per activation where a matrix costs 2·dim. Every function
+raises ValueError for a negative size, an unknown convention, a sequence beyond the learned positions.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ __all__ = [
 
 
 class Model(Protocol):
-    """Any object with these three lists.
+    """Any object with these three lists: weight products, products of activations, all other parameters.
 
     >>> from types import SimpleNamespace
     >>> mine = SimpleNamespace(linear_maps=[LinearMaps("head", 3, 5)], attentions=[], other_parameters=[])
@@ -58,16 +56,13 @@ class Model(Protocol):
     """
 
     @property
-    def linear_maps(self) -> Iterable[LinearMaps]:
-        """Every product with a weight."""
+    def linear_maps(self) -> Iterable[LinearMaps]: ...
 
     @property
-    def attentions(self) -> Iterable[Mixing]:
-        """Every product of activations with one another."""
+    def attentions(self) -> Iterable[Mixing]: ...
 
     @property
-    def other_parameters(self) -> Iterable[OtherParameters]:
-        """Every parameter that is in no linear map."""
+    def other_parameters(self) -> Iterable[OtherParameters]: ...
 
 
 # FLOPs per parameter and token by the rules of thumb: 2, 4, 6.
@@ -77,7 +72,7 @@ RULES = {
 }
 RULES["step"] = RULES["forward"] + RULES["backward"]
 
-# What is not repeated when layers are recomputed: what stands before and behind them.
+# Parts outside the layers, which recomputation does not repeat.
 OUTSIDE_LAYERS = ("input", "head")
 
 
@@ -86,9 +81,9 @@ OUTSIDE_LAYERS = ("input", "head")
 
 @checked(model=validated_model)
 def parameter_counts(model: Model) -> dict[str, int]:
-    """Parameters of `model` by part: of each linear map copies·(in·out + bias), and all that is no linear map.
+    """Parameters by part: for each linear map copies·(in·out + bias), and all others. Absent parts are left out.
 
-    Exact: what `sum(p.numel() for p in net.parameters())` says of the built net. Parts that a model lacks are absent.
+    Exact: equals `sum(p.numel() for p in net.parameters())` of the built net.
 
     >>> parameter_counts(GPT2_SMALL)["embedding"], sum(parameter_counts(GPT2_SMALL).values())
     (38597376, 124439808)
@@ -113,9 +108,9 @@ def parameter_count(model: Model) -> int:
 def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int:
     """Parameters that one token meets: all but those of the experts it is not sent to.
 
-    The N of 6ND for a mixture of experts. Published figures differ in the embedding of the input, of which a token
-    reads one line: DeepSeek-V3's 37 B and Mixtral's 12.9 B count it in full, gpt-oss's 3.6 B leaves it out, which
-    `input_embedding=False` does unless the head is the same matrix.
+    The N of 6ND for a mixture of experts. Published figures treat the input embedding, which a token reads one line of,
+    differently: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it, gpt-oss's 3.6 B does not. `input_embedding=False`
+    leaves it out unless it is also the head.
 
     >>> active_parameter_count(MIXTRAL_8X7B), active_parameter_count(MIXTRAL_8X7B, input_embedding=False)
     (12879925248, 12748853248)
@@ -129,8 +124,8 @@ def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int
 def matmul_parameter_count(model: Model) -> int:
     """Weights that one token is multiplied by: each costs exactly 2 FLOPs forward.
 
-    Against `active_parameter_count` it leaves out biases, norms and the embeddings, which are looked up; the head is
-    counted also where it is the embedding's own matrix (tied).
+    Unlike `active_parameter_count` it leaves out biases, norms and looked-up embeddings; it counts the head even if
+    tied.
 
     >>> from dataclasses import replace
     >>> matmul_parameter_count(GPT2_SMALL) - matmul_parameter_count(replace(GPT2_SMALL, tied_embedding=False))
@@ -141,7 +136,7 @@ def matmul_parameter_count(model: Model) -> int:
 
 @checked(model=validated_model)
 def trainable_parameter_count(model: Model) -> int:
-    """Parameters that are trained: all that is not frozen. Gradients, optimizer state and master copies are theirs.
+    """Parameters that are not frozen: those with gradients, optimizer state and master copies.
 
     >>> trainable_parameter_count(with_adapters(LLAMA3_8B, rank=16))
     6815744
@@ -153,10 +148,9 @@ def trainable_parameter_count(model: Model) -> int:
 def fine_tuning_state(
     model: Model, optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: Dtype | None = None
 ) -> ModelState:
-    """Bytes of model state where some parameters are frozen: those are stored, and nothing besides.
+    """Bytes of model state if some parameters are frozen: frozen ones are only stored, in `frozen_dtype`.
 
-    What is trained is kept as `accounting.memory.model_state` says, what is frozen in `frozen_dtype` (None: the
-    recipe's own; a 4-bit one for QLoRA). Ignored: the scales of a quantised format.
+    `frozen_dtype` None is the recipe's own; a 4-bit one stands for QLoRA. Ignored: the scales of a quantised format.
 
     >>> fine_tuning_state(with_adapters(LLAMA3_8B, rank=16), recipe="bf16-fp32-master").total / 1e9
     16.1695744
@@ -171,11 +165,11 @@ def fine_tuning_state(
 
 @checked("batch", model=validated_model, latents=validated_bool)
 def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> int:
-    """Bytes that generation keeps of `batch` sequences of `context` tokens, in all layers.
+    """Bytes that generation keeps for `batch` sequences of `context` tokens, in all layers.
 
-    Of each token keys and values of every layer that attends causally, within a window of w the last w − 1; those of an
-    encoder's output; of a recurrent layer its state, however long the sequence. Where there is a compressed form (MLA)
-    that is kept, unless `latents` is False. Exact for a cache without padding whose states have the same dtype.
+    Keys and values of each token in every causal layer (the last w − 1 tokens within a window of w); those of an
+    encoder's output; a recurrent layer's state at any length. Compressed forms (MLA) are kept unless `latents` is
+    False. Exact for a cache without padding whose states have one dtype.
 
     >>> cache_bytes(LLAMA3_70B, 1, 8192) / 2**30
     2.5
@@ -186,10 +180,10 @@ def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16
 
 @checked("batch", model=validated_model, latents=validated_bool)
 def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> Work:
-    """FLOPs and bytes of one further token of each of `batch` sequences; its `intensity` is what bounds generation.
+    """FLOPs and bytes of one further token for each of `batch` sequences; its `intensity` bounds generation.
 
-    Every weight that a token meets is read once for the batch, and the cache of each sequence once: of experts as many
-    as the batch can be sent to at most. Ignored: activations, what the new token adds to the cache, look-ups.
+    Each weight that a token meets is read once per batch, each sequence's cache once; of the experts at most as many as
+    the batch can reach. Ignored: activations, the new token's own cache entry, look-ups.
 
     >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2), round(decoding_work(LLAMA3_70B, 64, 8192).intensity, 1)
     (1.13, 33.0)
@@ -210,15 +204,13 @@ def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf
 
 @checked("batch", model=validated_model)
 def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str = "full") -> int:
-    """FLOPs of a forward pass: 2·rows·(weights a row meets), and the attention of every layer.
+    """FLOPs of a forward pass: 2·rows·(weights that a row meets), and the attention of every layer.
 
-    `batch` sequences of `sequence` tokens, or of {"source": ..., "tokens": ...} with an encoder; a deep linear net has
-    no sequence, its examples are batch·sequence. `pairs` of query and key are counted in "full", or in "causal" those
-    that mask and window let through, see `accounting.attention.attention_pairs`.
-    Exact for matrix products; the look-up of an embedding is none. Ignored: everything elementwise, about 1/dim.
+    `batch` sequences of `sequence` tokens, or of {"source": ..., "tokens": ...} with an encoder. A deep linear net has
+    no sequence: its examples are batch·sequence. `pairs` counts all pairs of query and key ("full") or those that mask
+    and window let through ("causal"): see `accounting.attention.attention_pairs`. Exact for matrix products. Ignored:
+    elementwise operations, about 1/dim.
 
-    >>> forward_flops(DeepLinear(dim=64, layers=2), batch=10) == 2 * 10 * (2 * 64 * 64 + 64)
-    True
     >>> forward_flops(LLAMA3_70B, 1, 8192)
     1314637949698048
     """
@@ -239,11 +231,11 @@ def backward_flops(
 ) -> int:
     """FLOPs of a backward pass: twice the forward, minus the gradients that nothing needs.
 
-    Each product y = x·w has two gradients of its own size, dw and dx. A frozen matrix has no dw, and nothing has a dx
-    below the first trained parameter: a deep linear net whose data needs no gradient skips that of its first layer,
-    2·batch·inputs·dim. In a transformer every product has both: the rows of the embedding need their gradient, which
-    itself is an addition, no product. `convention` is the attention's: "math" or "flash", see
-    `accounting.attention.attention_backward_flops`. Raises ValueError for an `input_gradient` of token ids.
+    Each product y = x·w has two gradients of its own size, dw and dx. A frozen matrix has no dw; nothing below the
+    first trained parameter has a dx. A deep linear net whose data needs no gradient skips dx of its first layer,
+    2·batch·inputs· dim. In a transformer every product has both, since the embedding below is trained (by additions,
+    not products). `convention` is the attention's: see `accounting.attention.attention_backward_flops`.
+    Raises ValueError for an `input_gradient` of token ids.
 
     >>> net = DeepLinear(dim=64, layers=2)
     >>> 2 * forward_flops(net, 10) - backward_flops(net, 10) == 2 * 10 * 64 * 64
@@ -271,15 +263,13 @@ def recompute_flops(
     early_stop: bool = False,
     pairs: str = "full",
 ) -> int:
-    """FLOPs that the backward pass repeats when only the input of every `every` layers is kept: their forward pass.
+    """FLOPs that the backward pass repeats if only the input of every `every` layers is kept: the layers' forward pass.
 
-    All but what stands before and behind the layers is computed twice, which makes 8ND of 6ND, whatever `every` is; of
-    only so many `layers`, all taken to be alike, where they are given.
-    With `early_stop`, torch's default for the non-reentrant form, a segment is recomputed only as far as its last saved
-    tensor, which spares the segment's last product: the down projection of a block, the last matrix of a linear net.
-    Behind experts nothing is spared, as the router's weights need their outputs.
-    Exact with early stop where all layers are alike in this, or `every` is 1. Raises ValueError for more `layers` than
-    there are.
+    This turns 6ND into 8ND, whatever `every` is. `layers` limits it to that many layers, all taken to be alike. With
+    `early_stop`, torch's default for the non-reentrant form, recomputation ends at a segment's last saved tensor and
+    skips its last product: a block's down projection, a linear net's last matrix; after experts it skips nothing, since
+    the router's weights need their outputs. Exact with early stop if all layers are alike in this, or `every` is 1.
+    Raises ValueError for more `layers` than there are.
 
     >>> net = DeepLinear(dim=64, layers=4)
     >>> [recompute_flops(net, 8, every=k, early_stop=True) // (2 * 8 * 64 * 64) for k in (1, 2, 4)]
@@ -323,13 +313,12 @@ def step_flops(
     checkpoint_layers: int | None = None,
     early_stop: bool = False,
 ) -> StepFlops:
-    """FLOPs of a training step by purpose: forward, backward, and what was computed a second time.
+    """FLOPs of a training step by purpose: forward, backward, and recomputation.
 
-    Recomputed are the layers that are checkpointed and, with the "flash" convention, the attention's scores: they count
-    for HFU and not for MFU, whose `backward` is the same in both conventions. The options are those of
-    `backward_flops` and `recompute_flops`; `checkpoint_every` = 0 checkpoints nothing, more than 0 the first
-    `checkpoint_layers`, or all.
-    Ignored: the optimizer, some 10 to 20 FLOPs a parameter and step, where the products cost 6·tokens.
+    Recomputed are checkpointed layers and, with the "flash" convention, the attention's scores: they count for HFU, not
+    for MFU; `backward` is the same in both conventions. `checkpoint_every` = 0 checkpoints nothing, else the first
+    `checkpoint_layers` layers (None: all). Other options are those of `backward_flops` and `recompute_flops`.
+    Ignored: the optimizer, 10 to 20 FLOPs per parameter and step against the products' 6·tokens.
 
     >>> step_flops(LLAMA3_70B, 1, 8192).model
     3943913849094144
@@ -347,7 +336,7 @@ def step_flops(
 
 
 def _validated_batch(model: Model, batch: int, sequence: Lengths) -> int:
-    """`batch` as an int, once the sequence is known to fit the positions of the model."""
+    """`batch` as an int; raises for a sequence beyond the learned positions."""
     longest = min((table.longest for table in model.other_parameters if table.longest), default=None)
     if longest is not None and length("tokens", sequence) > longest:
         raise ValueError(f"sequence must be at most learned_positions={longest}, got {length('tokens', sequence)}")
@@ -359,13 +348,13 @@ def _stored(model: Model) -> tuple[Part, ...]:
 
 
 def _looked_up(model: Model) -> int:
-    """Parameters of which a token reads a line, less what it is multiplied by as a tied head."""
+    """Parameters that tokens only look up; a tied table is also multiplied by, as the head."""
     tables = sum(table.parameters for table in model.other_parameters if table.looked_up)
     return tables - sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps if not maps.copies)
 
 
 def _trained(model: Model, input_gradient: bool) -> list[Part]:
-    """What is trained, and with `input_gradient` the data, which stands before all."""
+    """The trained parts; with `input_gradient` also the data, as a part before all others."""
     if input_gradient and any(table.looked_up for table in model.other_parameters):
         raise ValueError("input_gradient must be False for a model of token ids, which have none, got True")
     data = [Part("data", place=-1)] if input_gradient else []
@@ -373,10 +362,7 @@ def _trained(model: Model, input_gradient: bool) -> list[Part]:
 
 
 def _layers_fed(part: Part, trained: list[Part]) -> int:
-    """In how many layers the input of `part` needs a gradient: in all if something before it is trained.
-
-    If what is trained comes later in the same layer, in all but the first one; if behind all of them, in none.
-    """
+    """In how many of its layers `part` needs an input gradient: in all, in all but the first, or in none."""
     first = min((each.place for each in trained), default=part.block_end + 1)
     return part.layers if first < part.place else (part.layers - 1) * (first <= part.block_end)
 
@@ -384,7 +370,7 @@ def _layers_fed(part: Part, trained: list[Part]) -> int:
 def _attention_backward(
     each: Mixing, trained: list[Part], batch: int, sequence: Lengths, pairs: str, convention: str
 ) -> int:
-    """FLOPs of the gradients of attention, in the first layer of those operands alone that follow what is trained."""
+    """FLOPs of attention's gradients; in the first layer only of the operands that follow a trained part."""
     before = {getattr(part, "name", "") for part in trained if part.place < each.place}
     needed = frozenset(before) if before <= OPERANDS else OPERANDS
     layers = _layers_fed(each, trained)
@@ -402,9 +388,8 @@ def _attention_backward(
 def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     """FLOPs by rule of thumb: 2ND for the "forward" pass, 4ND for the "backward" pass, 6ND for a "step".
 
-    It takes every parameter for a weight of a matrix product that needs both gradients, and nothing else for work:
-    2 FLOPs each for y, dw and dx. `rule_errors` says what that gets wrong.
-    Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
+    It assumes that every parameter is a matrix weight with both gradients (2 FLOPs each for y, dw and dx) and that
+    nothing else costs. `rule_errors` gives the error. Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
 
     >>> f"{rule_flops('step', 70 * 10**9, 15 * 10**12):.1e}"
     '6.3e+24'
@@ -416,13 +401,12 @@ def rule_flops(rule: str, parameters: int, tokens: int) -> int:
 def rule_errors(
     model: Model, rule: str, batch: int, sequence: Lengths = 1, *, input_gradient: bool = False, pairs: str = "full"
 ) -> dict[str, int]:
-    """What a rule counts wrongly for `model`, in FLOPs by name; their sum is the rule minus the exact count.
+    """Errors of a rule for `model`, in FLOPs by name; their sum is the rule minus the exact count.
 
-    The rule's N is `active_parameter_count`. It has too many (above 0): embeddings that are looked up, norms, biases,
-    the gradients that frozen weights and a first layer do without. It has too few (below 0): attention, which no
-    parameter stands for, and weights that a row meets more than once (convolutions). Either: what handles other rows
-    than the tokens that are counted (an encoder, a pooled state).
-    For blocks of 12·dim² weights full attention adds S/(6·dim) of the rule at sequence S: as much again at S = 6·dim.
+    The rule's N is `active_parameter_count`. It overcounts (above 0) embedding look-ups, norms, biases, and the
+    gradients that frozen weights and a first layer skip. It undercounts (below 0) attention and weights that a row
+    meets repeatedly (convolutions). Rows other than the counted tokens (an encoder, a pooled state) go either way. With
+    blocks of 12·dim² weights, full attention adds S/(6·dim) of the rule at sequence S.
 
     >>> step = step_flops(LLAMA3_70B, 1, 8192).model
     >>> {name: round(flops / step, 4) for name, flops in rule_errors(LLAMA3_70B, "step", 1, 8192).items()}

@@ -1,9 +1,9 @@
-"""Training on many devices: what each of them stores, what it puts on the wire in a step, and how long it stands idle.
+"""Training on many devices: bytes that each stores, bytes it sends in a step, and its idle time.
 
-For transformers whose layers are alike. Bytes on the wire are what one device of the busiest stage sends by algorithms
-that send no more than they must (rings). Ignored: padding of what does not divide, latency, and collectives of a few
-numbers (gradients of norms, the loss, the norm of the gradients).
-Every function raises ValueError for a size below 1, an unknown name or stage, more stages than layers.
+For transformers whose layers are alike. Bytes on the wire are those that one device of the busiest stage sends by ring
+algorithms, which send the least. Ignored: padding, latency, and collectives of a few numbers (gradients of norms, the
+loss, the norm of the gradients). Every function raises ValueError for a size below 1, an unknown name or stage, more
+stages than layers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from accounting.models import Model, Transformer
 from accounting.optimizers import Recipe, recipe_of
 from accounting.parts import AttentionLayers, LinearMaps
 
-# What each stage of ZeRO divides among the devices; of the rest every device holds all.
+# Classes that each stage of ZeRO divides among the devices; the others are whole on each.
 ZERO_SHARDS: dict[int, tuple[str, ...]] = {
     0: (),
     1: ("state", "master"),
@@ -38,18 +38,18 @@ ZERO_SHARDS: dict[int, tuple[str, ...]] = {
 }
 KINDS = ("tensor", "context", "pipeline", "expert", "data")
 RECOMPUTE = ("none", "selective", "full")
-# Of n ranks each sends so many times (n − 1)/n of the array; a "send" goes whole to one neighbour.
+# Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one neighbour.
 PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 REPLICATED = ("norms", "positions", "router")  # parts that every rank of a tensor group holds whole
-# Saved tensors of which a rank of a tensor group holds its own heads or columns.
+# Saved tensors that a tensor group divides by heads or columns.
 OF_OWN_HEADS = ("query", "key and value", "query, key and value", "output", "hidden", *SCORES)
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """What each rank of a ring sends, over the size of the whole array: (n − 1)/n, and twice that for an all-reduce.
+    """Bytes that each rank of a ring sends, over the size of the whole array: (n − 1)/n, twice that for an all-reduce.
 
-    The array is what each rank puts in (all-reduce, reduce-scatter, all-to-all) or gets (all-gather). The bus bandwidth
-    is this times the algorithm's (size over time), and does not depend on how many ranks there are.
+    The array is each rank's input (all-reduce, reduce-scatter, all-to-all) or output (all-gather). Bus bandwidth is
+    this times the algorithm's (size over time), and does not depend on the number of ranks.
     Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
 
     >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)
@@ -60,7 +60,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 class Collective(NamedTuple):
-    """What one device does so many `times` a step with the others of `ranks`, for a `kind` of parallelism.
+    """A communication of one device with the others of `ranks`, `times` per step, for a `kind` of parallelism.
 
     >>> Collective("data", "all-reduce", ranks=8, bytes=16 * 10**9, times=1).sent_bytes  # 8 B bf16 gradients
     28000000000
@@ -81,12 +81,12 @@ class Collective(NamedTuple):
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Into how many parts training is split: `devices` = data · tensor · context · pipeline.
+    """The split of training: `devices` = data · tensor · context · pipeline.
 
     `zero_stage` shards the model state over data · context devices (3: FSDP). `sequence` splits the tokens of norms and
-    dropout over the tensor group. `expert` of the data · context devices share the experts of a layer. A pipeline runs
-    `micro_batches` a step by 1F1B, in `interleaved` chunks of layers on each device.
-    Raises ValueError for an expert group that does not divide data · context.
+    dropout over the tensor group. `expert` of the data · context devices share a layer's experts. A pipeline runs
+    `micro_batches` per step by 1F1B, with `interleaved` chunks of layers per device.
+    Raises ValueError unless `expert` divides data · context.
 
     >>> Parallelism(data=128, tensor=8, pipeline=16, micro_batches=16).devices
     16384
@@ -116,15 +116,13 @@ class Parallelism:
 
     @property
     def devices(self) -> int:
-        """All of them."""
         return self.replicas * self.tensor * self.pipeline
 
     @property
     def bubble(self) -> float:
         """Idle over busy time of a pipeline: (p − 1) / (interleaved · micro_batches).
 
-        The last stage waits for p − 1 others to begin, the first for them to end. Exact for stages that take equally
-        long; ignored: the sends. Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
+        Exact for equally long stages; ignored: the sends. Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
 
         >>> [Parallelism(pipeline=8, micro_batches=32, interleaved=v).bubble for v in (1, 2)]
         [0.21875, 0.109375]
@@ -133,7 +131,7 @@ class Parallelism:
 
     @property
     def chunks_in_flight(self) -> int:
-        """Most chunks of layers whose activations the first stage holds at once: p; interleaved p · v + p − 1.
+        """Most chunks whose activations the first stage holds at once: p; interleaved p · v + p − 1.
 
         Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3: L · (1 + (p − 1)/(p · v)) layers.
         """
@@ -141,14 +139,14 @@ class Parallelism:
         return min(v * self.micro_batches, p * v + (p - 1 if v > 1 else 0))
 
     def stage_layers(self, model: Model) -> tuple[int, int]:
-        """Layers of the fullest stage and of the model; raises ValueError where there is not one for each chunk."""
+        """Layers of the fullest stage and of the model; raises ValueError if a chunk would have none."""
         layers, chunks = sum(each.layers for each in model.attentions), self.pipeline * self.interleaved
         if layers < chunks:
             raise ValueError(f"pipeline · interleaved must be at most layers={layers}, got {chunks}")
         return self.interleaved * -(-layers // chunks), layers
 
     def micro_batch(self, batch: int, sequence: int) -> tuple[int, int]:
-        """Sequences of a micro-batch, and their whole length; raises ValueError where one of them does not divide."""
+        """Sequences of a micro-batch and their length; raises ValueError if the split does not divide them."""
         parts = self.data * self.micro_batches
         batch, sequence = validated_int("batch", batch, minimum=1), validated_int("sequence", sequence, minimum=1)
         if batch % parts:
@@ -162,9 +160,9 @@ class Parallelism:
 def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and of the ends.
 
-    Matrices and embeddings are divided by `tensor`; norms, routers and learned positions are whole on each. The fullest
-    stage has the embedding or the head, which needs a copy of a tied embedding. Ignored: the biases behind row-parallel
-    matrices, which are whole too, 2·dim a layer. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+    `tensor` divides matrices and embeddings; norms, routers and learned positions are whole on each device. The fullest
+    stage has the embedding or the head, and a copy of a tied embedding. Ignored: biases after row-parallel matrices,
+    also whole, 2·dim per layer. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 
     >>> from accounting.models import LLAMA3_70B
     >>> device_parameters(LLAMA3_70B, Parallelism(tensor=8, pipeline=4))
@@ -194,17 +192,16 @@ def collectives(
     recipe: str | Recipe = "bf16-fp32-gradients-master",
     recompute: str = "none",
 ) -> tuple[Collective, ...]:
-    """What one device of the busiest stage communicates in a step of `batch` sequences, by kind of parallelism.
+    """Communication of one device of the busiest stage in a step of `batch` sequences, by kind of parallelism.
 
-    tensor: an all-reduce of the b·s·h activations behind attention, MLP and embedding, and of the gradients before
-    attention, MLP and head; with `sequence` an all-gather and a reduce-scatter each, of the same bytes together.
-    context: keys and values gathered forward and backward, their fp32 gradients once around the ring.
-    pipeline: b·s·h forward and its gradient back over each border. expert: each token to its experts and back, and the
-    gradients likewise. data: gradients all-reduced, twice their bytes; from ZeRO's stage 1 on scattered, and the
-    parameters gathered; at stage 3 with every micro-batch, those of the layers twice.
-    `recompute="full"` repeats the forward of the layers.
-    Equals what torch's DDP, FSDP2, tensor, context and pipeline parallelism issue (2.13); tokens are taken to be routed
-    evenly. Megatron gathers the layers' inputs, which torch keeps, once more in the backward pass.
+    tensor: all-reduces of the b·s·h activations after attention, MLP and embedding, and of the gradients before
+    attention, MLP and head; with `sequence` all-gathers and reduce-scatters of the same bytes. context: keys and values
+    gathered forward and backward, their fp32 gradients once around the ring. pipeline: b·s·h forward and its gradient
+    back over each border. expert: each token to its experts and back, and the gradients likewise. data: gradients
+    all-reduced; from ZeRO stage 1 on reduce-scattered, and the parameters gathered; at stage 3 per micro-batch, those
+    of the layers twice. `recompute="full"` repeats the layers' forward. Equals the traffic of torch 2.13's DDP, FSDP2,
+    tensor, context and pipeline parallelism, with tokens routed evenly. Megatron gathers the layers' inputs once more
+    in the backward pass.
     Raises ValueError for a batch or sequence that does not divide.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2;
     Liu et al. 2023, arXiv:2310.01889 (context); Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Lepikhin et al.
@@ -224,7 +221,7 @@ def collectives(
 
 
 def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe, again: bool) -> Iterator[Collective]:
-    """Of `rows` tokens a micro-batch and rank, once more forward where that is done `again`."""
+    """Communication for `rows` tokens per micro-batch and rank; `again` repeats the forward."""
     (layers, of_all), micro = split.stage_layers(model), split.micro_batches
     whole = element_bytes(rows * list(model.linear_maps)[-1].in_features, dtypes.parameters)
     scattered = split.sequence and split.tensor > 1
@@ -248,7 +245,7 @@ def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe,
 
 
 def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator[Collective]:
-    """Gradients, and with ZeRO the parameters: of the layers and the ends, and of the experts among fewer devices."""
+    """Communication of gradients and, with ZeRO, parameters; experts are shared among fewer devices."""
     own, experts, ends = device_parameters(model, split)
     stage, micro = split.zero_stage, split.micro_batches
     for inside, outside, sharers in ((own, ends, split.replicas), (experts, 0, split.replicas // split.expert)):
@@ -274,12 +271,12 @@ def device_activation_bytes(
     attention: str = "flash",
     dropout: bool = False,
 ) -> int:
-    """Bytes of saved activations on a device of the first stage, which holds most of them: those in flight.
+    """Bytes of saved activations in flight on a device of the first stage, which holds most of them.
 
     A GPT block keeps s·b·h·(10 + 24/t + 5·a·s/(h·t)) with tensor parallelism t, s·b·h·(34 + 5·a·s/h)/t with `sequence`;
-    context divides the sequence. `recompute`: nothing, the attention's scores ("selective"), or all but the inputs of
-    the layers ("full"), of which one is back at a time. The norms are CUDA's, one kernel that keeps no copy.
-    Exact for what Megatron keeps; torch also keeps the gathered inputs of attention and MLP: 4·s·b·h·(1 − 1/t) a layer.
+    context divides the sequence. `recompute` repeats nothing ("none"), the attention's scores ("selective"), or all but
+    the layers' inputs ("full"; one layer is back at a time). Norms are CUDA's, one kernel that keeps no copy. Exact for
+    Megatron; torch also keeps the gathered inputs of attention and MLP: 4·s·b·h·(1 − 1/t) per layer.
     Ignored: temporaries, logits, experts that get more tokens than others.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, table 2 and section 4.2.3.
 

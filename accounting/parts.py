@@ -1,9 +1,8 @@
-"""What a model consists of: what it multiplies by, what it attends over, and what else it stores.
+"""The parts of a model: what it multiplies by, what it attends over, and its other parameters.
 
-A model is three lists: its linear maps, its attentions (and what takes their place: recurrences) and its other
-parameters. Whatever has these three attributes is a model; all that `accounting.models` says follows from
-them. `Parts` composes: `a + b` is a, then b; `a | b` is a beside b, on the same input; `n * a` is n layers of a, one
-after the other. A negative size raises ValueError, one that is no integer TypeError.
+A model is three lists: linear maps, attentions (or recurrences in their place), other parameters. Any object with these
+attributes is a model for `accounting.models`. `Parts` composes: `a + b` is a, then b; `a | b` is a beside b, on the
+same input; `n * a` is n layers of a. A negative size raises ValueError, one that is not an integer TypeError.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ OPERANDS = frozenset({"query", "key", "value"})
 
 @dataclass(frozen=True)
 class Part:
-    """Something that each of `layers` equal layers has. `place` orders the parts of a pass from its start on.
+    """A part that each of `layers` equal layers has; `place` orders the parts of a forward pass.
 
-    `block_end` is the last place of the layer that the part is repeated with. `layers` stand one after the other, so
-    that in the first of them alone nothing precedes the parts of the first place.
+    `block_end` is the last place of the repeated layer. Only in the first layer does nothing precede the first place.
 
     >>> block = Parts((LinearMaps("mlp", 8, 32),)) + Parts((LinearMaps("mlp", 32, 8),))
     >>> [(part.layers, part.place, part.block_end) for part in (3 * block).linear_maps]
@@ -44,7 +42,7 @@ class Part:
 
     @property
     def parameters(self) -> int:
-        """Elements that are stored, in all layers."""
+        """Stored elements, in all layers."""
         return 0
 
 
@@ -52,9 +50,9 @@ class Part:
 class LinearMaps(Part):
     """Equal matrices of in_features × out_features: a layer stores `copies`, a row is multiplied by `uses` of them.
 
-    Experts are stored and mostly not used; a tied head is used and not stored; the kernel of a convolution, with
-    in_features inputs of each output, is used at every position. Early stop of checkpointing does without the products
-    that end a layer (`ends_layer`), since nothing in it keeps their result.
+    Experts are stored but mostly not used; a tied head is used but not stored; a convolution's kernel, with the inputs
+    of one output as in_features, is used at every position. Checkpointing with early stop skips products that end a
+    layer (`ends_layer`), since nothing keeps their result.
 
     >>> LinearMaps("mlp", 8, 32, layers=3, copies=4, uses=2, bias=True).parameters
     3456
@@ -86,12 +84,11 @@ class LinearMaps(Part):
 
     @property
     def parameters(self) -> int:
-        """Elements that are stored, in all layers."""
         return self.layers * self.copies * (self.weights + self.biases)
 
     @property
     def met(self) -> int:
-        """Matrices that are stored and that one row is multiplied by, in all layers."""
+        """Stored matrices that one row is multiplied by, in all layers."""
         return self.layers * min(self.copies, self.uses)
 
     def product_flops(self, batch: int, sequence: Lengths) -> int:
@@ -102,10 +99,9 @@ class LinearMaps(Part):
 
 @dataclass(frozen=True)
 class OtherParameters(Part):
-    """`elements` of each layer that no row is multiplied by as a matrix: embeddings, norms, sinks, decays.
+    """`elements` per layer that are not multiplied as a matrix: embeddings, norms, sinks, decays.
 
-    Of a table that is `looked_up` each row takes one line. `longest` is the longest sequence that a table of positions
-    has lines for.
+    Each row reads one line of a `looked_up` table. `longest` is the length of a table of positions.
 
     >>> OtherParameters("norms", 4096, layers=65).parameters
     266240
@@ -122,7 +118,6 @@ class OtherParameters(Part):
 
     @property
     def parameters(self) -> int:
-        """Elements that are stored, in all layers."""
         return self.layers * self.elements
 
 
@@ -130,12 +125,10 @@ class OtherParameters(Part):
 class AttentionLayers(Part):
     """Attention of every layer: `heads` of width head_dim score queries against keys, and weight values.
 
-    Each token sees the last `window` tokens, or all (0): those before it (`causal`), perhaps in its own chunk of
-    `window` alone (`chunked`), or as many on either side. `keys` of another stream than `queries` make it
-    cross-attention. `latent` is what a token leaves in a cache of compressed keys and values: a shared part, which
-    serves as key and as value, and a rotary one, which is key alone (MLA); of it every head's keys and values are made.
-
-    Raises ValueError for heads that are no multiple of kv_heads.
+    A token sees the last `window` tokens, or all (0): earlier ones (`causal`), perhaps only in its own chunk of
+    `window` (`chunked`), or as many on either side. `keys` of another stream than `queries` make it cross-attention.
+    `latent` is a token's compressed cache entry (MLA): a shared width, key and value at once, and a rotary width, key
+    only; every head's keys and values are made from it. Raises ValueError unless kv_heads divides heads.
 
     >>> llama, mistral = (AttentionLayers("attention", 32, 128, kv_heads=8, layers=32, window=w) for w in (0, 4096))
     >>> [each.forward_flops(1, 32768, "causal") / 1e15 for each in (llama, mistral)]
@@ -162,7 +155,7 @@ class AttentionLayers(Part):
         self.shape(1, 1, 1)
 
     def shape(self, batch: int, queries: int, keys: int, pairs: str = "full") -> Attention:
-        """That of all layers, as one of layers·batch sequences."""
+        """The shape of all layers, as one of layers·batch sequences."""
         return Attention(
             self.layers * validated_int("batch", batch),
             self.heads,
@@ -183,10 +176,7 @@ class AttentionLayers(Part):
     def backward_flops(
         self, batch: int, sequence: Lengths, pairs: str, convention: str, needed: frozenset[str] = OPERANDS
     ) -> int:
-        """FLOPs of the gradients of queries, keys and values, of all layers, or of those operands that are `needed`.
-
-        A fused kernel ("flash") computes all three where it computes one.
-        """
+        """FLOPs of the gradients of the `needed` operands, of all layers; "flash" computes all of them or none."""
         shape = self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs)
         if needed and (needed == OPERANDS or convention == "flash"):
             return attention_backward_flops(shape, convention)
@@ -195,7 +185,7 @@ class AttentionLayers(Part):
         return MULTIPLY_ADD_FLOPS * shape.scores * (of_key_width * self.head_dim + of_value_width * self.value_dim)
 
     def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:
-        """FLOPs of one further token behind `context`; with `latents` every head attends to those."""
+        """FLOPs of one further token after `context`; with `latents` every head attends to those."""
         own = self.keys == self.queries
         shape = self.shape(batch, 1, length(self.keys, context) + own, "causal" if own else "full")
         if latents and self.latent[0]:
@@ -203,7 +193,7 @@ class AttentionLayers(Part):
         return attention_flops(shape)
 
     def cached_elements(self, context: Lengths, latents: bool) -> int:
-        """Elements that all layers keep of one sequence: of the last w − 1 tokens within a window of w."""
+        """Elements that all layers keep of one sequence; the last w − 1 tokens within a window of w."""
         tokens = length(self.keys, context)
         if self.keys == self.queries:
             tokens = self.causal * (min(tokens, self.window - 1) if self.window else tokens)
@@ -213,13 +203,13 @@ class AttentionLayers(Part):
 
 @dataclass(frozen=True)
 class RecurrentLayers(Part):
-    """A state of key_dim × value_dim for each head in place of keys and values: linear attention and state spaces.
+    """A state of key_dim × value_dim per head instead of keys and values: linear attention and state spaces.
 
-    A token writes k·vᵀ into the state and reads q·S: 2 `state_products`. In chunks of `chunk` tokens that is done once
-    a chunk, and inside each chunk every token is scored against all others: one product of key_dim and one of
-    value_dim a pair (`key_products`, `value_products`; the delta rule has 3 and 2, and 3 of the state). Chunk 0 is the
-    recurrent form. `kept` is what else a sequence keeps in a layer: the last inputs of a convolution.
-    Ignored: decays and gates, one or two FLOPs an element of state and token.
+    A token writes k·vᵀ into the state and reads q·S: 2 `state_products`. With a `chunk` that happens once per chunk,
+    and inside a chunk every token is scored against all others: `key_products` of key_dim and `value_products` of
+    value_dim per pair (the delta rule: 3, 2, and 3 of the state). Chunk 0 is the recurrent form. `kept` counts other
+    elements that a sequence keeps per layer: the last inputs of a convolution.
+    Ignored: decays and gates, one or two FLOPs per element of state and token.
     Source: Dao and Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 6.
 
     >>> RecurrentLayers("mixer", heads=128, key_dim=128, value_dim=64, chunk=256).forward_flops(1, 8192, "full") / 1e9
@@ -241,7 +231,7 @@ class RecurrentLayers(Part):
         validate_fields(self, *sizes, "layers", "place", "block_end")
 
     def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:  # noqa: ARG002
-        """FLOPs of the forward products, of all layers; the last chunk counts as a whole one."""
+        """FLOPs of the forward products, of all layers; the last chunk counts in full."""
         tokens = length("tokens", sequence)
         tokens += -tokens % self.chunk if self.chunk else 0
         widths = self.chunk * (self.key_products * self.key_dim + self.value_products * self.value_dim)
@@ -255,11 +245,11 @@ class RecurrentLayers(Part):
         return 2 * self.forward_flops(batch, sequence, pairs) if needed else 0
 
     def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:  # noqa: ARG002
-        """FLOPs of one further token, in the recurrent form: however many came before."""
+        """FLOPs of one further token, in the recurrent form, at any context."""
         return replace(self, chunk=0).forward_flops(batch, 1, "full")
 
     def cached_elements(self, context: Lengths, latents: bool) -> int:  # noqa: ARG002
-        """Elements that all layers keep of one sequence, however long."""
+        """Elements that all layers keep of one sequence of any length."""
         return self.layers * (self.heads * self.key_dim * self.value_dim + self.kept)
 
 
@@ -317,13 +307,10 @@ class Parts:
 
 
 def length(rows: Rows, sequence: Lengths) -> int:
-    """The number of rows of a sequence, of the lengths that the caller gives: one, of "tokens", or one for each stream.
+    """The length of a stream: a fixed number of `rows`, or the entry of `sequence` for the stream called `rows`.
 
     >>> length("tokens", 512), length(197, 512), length("source", {"source": 512, "tokens": 114})
     (512, 197, 512)
-    >>> length("source", 512)
-    Traceback (most recent call last):
-    ValueError: sequence must give the length of 'source', as in {'source': 512, 'tokens': 512}, got 512
     """
     if not isinstance(rows, str):
         return validated_int("rows", rows)

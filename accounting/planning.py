@@ -1,8 +1,8 @@
-"""Napkin answers about a training run: how long, how fast, how expensive, how large a model.
+"""Napkin answers about a training run: time, throughput, cost, largest model.
 
-They take a rate that is kept up from the first step to the last, and leave out whatever interrupts or slows a run; each
-docstring says what. So all of them err on one side: no run is faster or cheaper, no trainable model larger.
-All raise ValueError for a negative count, no device, a rate or price that is not above 0, an unknown name or stage.
+They assume one sustained rate from the first step to the last and ignore interruptions, so they are bounds: no run is
+faster or cheaper, no trainable model larger. Each docstring lists what it ignores. All raise ValueError for a negative
+count, no device, a rate or price that is not above 0, an unknown name or stage.
 
 The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for sparse bf16: 1979e12 / 2 for dense.
 """
@@ -19,14 +19,7 @@ from accounting.checks import checked, instance_of, validated_choice, validated_
 from accounting.memory import ModelState, model_state
 from accounting.models import Transformer, rule_flops, step_flops
 from accounting.optimizers import Optimizer, Recipe, recipe_of
-from accounting.parallel import (
-    KINDS,
-    ZERO_SHARDS,
-    Parallelism,
-    collectives,
-    device_activation_bytes,
-    device_parameters,
-)
+from accounting.parallel import KINDS, ZERO_SHARDS, Parallelism, collectives, device_activation_bytes, device_parameters
 
 SECONDS_PER_HOUR = 60 * 60
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
@@ -38,9 +31,9 @@ SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
     """Model FLOP/s of a group of devices: devices · peak · MFU.
 
-    The peak is one device's, dense, in the dtype of the products (`accounting.devices.peak_flop_per_s`). A sparse peak
-    is twice as high, and dense training never gets it: used here by mistake it halves every time.
-    Raises ValueError for an MFU that is not in (0, 1], TypeError for a peak of None (none on record).
+    The peak is one device's, dense, in the dtype of the products (`accounting.devices.peak_flop_per_s`). The sparse
+    peak is twice as high; dense training never reaches it, and using it halves every time.
+    Raises ValueError for an MFU outside (0, 1], TypeError for a peak of None (none on record).
 
     >>> f"{sustained_flop_per_s(1024, 1979e12 / 2, mfu=0.5):.3e}"
     '5.066e+17'
@@ -54,10 +47,8 @@ def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0)
 def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
     """FLOPs that fit into some days: devices · peak · MFU · 86,400 · days.
 
-    An MFU of 1 gives what the hardware could do; training gets about half. Ignores what `training_days` does.
+    An MFU of 1 gives the hardware's limit; training gets about half. Ignores the same as `training_days`.
 
-    >>> f"{affordable_flops(1, 1024, 1979e12 / 2, mfu=0.5):.3e}"
-    '4.377e+22'
     >>> [f"{affordable_flops(7 * weeks, 8, 1979e12 / 2):.2e}" for weeks in (1, 2)]
     ['4.79e+21', '9.58e+21']
     """
@@ -67,7 +58,7 @@ def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: flo
 def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
     """Seconds that FLOPs of training take: FLOPs / (devices · peak · MFU).
 
-    For a count better than 6ND: steps · `accounting.models.step_flops(...).model`. Ignores what `training_days` does.
+    For a better count than 6ND: steps · `accounting.models.step_flops(...).model`. Ignores the same as `training_days`.
 
     >>> round(training_s(10**15, 1, 1979e12 / 2, mfu=0.5), 3)
     2.021
@@ -78,10 +69,10 @@ def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> 
 def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
     """Days of a training run: 6 · parameters · tokens / (devices · peak · MFU · 86,400).
 
-    A bound from below, given the MFU of the steps themselves. Ignored: communication that the MFU was measured without,
-    checkpoints, failures and restarts, waiting for data, evaluation; of the FLOPs all that is not 6ND
-    (`accounting.models.rule_errors`): attention, +15 % for a 70B model at 8,192 tokens, and the optimizer.
-    Recomputation costs no MFU but time: up to a third more. Of a mixture of experts pass the active parameters.
+    A lower bound. Ignored: communication outside the measured MFU, checkpoints, failures, data loading, evaluation; of
+    the FLOPs all but 6ND (`accounting.models.rule_errors`): attention, +15 % for a 70B model at 8,192 tokens, and the
+    optimizer. Recomputation takes up to a third more time at the same MFU. For a mixture of experts pass the active
+    parameters.
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12 / 2, mfu=0.5))
     144
@@ -92,9 +83,9 @@ def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: f
 
 
 def tokens_per_s(parameters: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
-    """Tokens trained on per second, by all devices together: devices · peak · MFU / (6 · parameters).
+    """Tokens trained on per second by all devices: devices · peak · MFU / (6 · parameters).
 
-    Ignores what `training_days` does.
+    Ignores the same as `training_days`.
 
     >>> round(tokens_per_s(70 * 10**9, 1024, 1979e12 / 2, mfu=0.5))
     1206248
@@ -106,7 +97,7 @@ def tokens_per_s(parameters: int, devices: int, peak_flop_per_s: float, mfu: flo
 def training_cost(days: float, devices: int, price_per_device_hour: float) -> float:
     """Price of a run, in the currency of the hourly price: days · 24 · devices · price.
 
-    Ignored: storage, network, hosts billed apart, idle devices held in reserve, and every run before the last.
+    Ignored: storage, network, separately billed hosts, idle reserves, and every run before the last.
 
     >>> f"{training_cost(144, 1024, price_per_device_hour=2.0):,.0f}"
     '7,077,888'
@@ -125,11 +116,10 @@ def device_state(
     optimizer: str | Optimizer = "adamw",
     recipe: str | Recipe = "fp32",
 ) -> ModelState:
-    """Bytes of model state on the fullest device: what the ZeRO stage shards is of ⌈parameters / devices⌉ elements.
+    """Bytes of model state on the fullest device: sharded classes hold ⌈parameters / devices⌉ elements.
 
-    Stage 0, plain data parallel, holds everything everywhere; 1 shards the optimizer state and the master copy, 2 the
-    gradients too, 3 (FSDP) the parameters too. Ignored: activations, padding of each tensor to a multiple of the
-    devices, and the layers that stages 2 and 3 hold whole while they are at work.
+    Stage 0 (data parallel) shards nothing; 1 the optimizer state and master copy, 2 also gradients, 3 (FSDP) also
+    parameters. Ignored: activations, padding of each tensor, and layers that stages 2 and 3 hold whole while at work.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 120, 31.4, 16.6 and 1.9 GB.
 
     >>> states = [device_state(7_500_000_000, 64, stage, recipe="bf16-fp32-master") for stage in (0, 1, 2, 3)]
@@ -151,11 +141,10 @@ def largest_model_parameters(
     optimizer: str | Optimizer = "adamw",
     recipe: str | Recipe = "fp32",
 ) -> int:
-    """Parameters of the largest model whose state fits: the most for which `device_state` is at most `memory_bytes`.
+    """Parameters of the largest model whose `device_state` fits into `memory_bytes`.
 
-    With everything sharded devices · memory / bytes per parameter, 16 for AdamW in fp32; in plain data parallel
-    (stage 0) memory / 16, however many devices there are. A bound from above. Ignored: activations, workspaces,
-    fragmentation, what the driver keeps for itself, and what `device_state` ignores.
+    With everything sharded devices · memory / bytes per parameter (16 for AdamW in fp32); with stage 0 memory / 16 on
+    any number of devices. An upper bound. Ignored: activations, workspaces, fragmentation, the driver's own memory.
 
     >>> largest_model_parameters(80 * 10**9, devices=8), largest_model_parameters(80 * 2**30, devices=8)
     (40000000000, 42949672960)
@@ -181,7 +170,7 @@ def largest_model_parameters(
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What a step asks of each device: bytes held, seconds of arithmetic and idleness, seconds on each wire.
+    """The load of one step per device: bytes held, seconds of arithmetic including idle time, seconds on each wire.
 
     >>> plan = StepPlan(Parallelism(data=8), model_state(10**9), 20 * 10**9, 80 * 10**9, 1.5, {"data": 0.4})
     >>> plan.held_bytes, plan.bound, plan.seconds
@@ -197,12 +186,11 @@ class StepPlan:
 
     @property
     def held_bytes(self) -> int:
-        """Model state and activations."""
         return self.state.total + self.activation_bytes
 
     @property
     def bound(self) -> str:
-        """What stands in the way: "memory" if the bytes do not fit, else the longest of "compute" and the wires."""
+        """The bottleneck: "memory" if the bytes do not fit, else the longest of "compute" and the wires."""
         times = {"compute": self.compute_s, **self.wire_s}
         return "memory" if self.held_bytes > self.memory_bytes else max(times, key=lambda name: times[name])
 
@@ -229,9 +217,9 @@ def step_plan(
 ) -> StepPlan:
     """Bytes and seconds of a step of `batch` sequences on each of `split.devices`, by `accounting.parallel`.
 
-    Arithmetic takes hardware FLOPs / (devices · peak) · (1 + bubble), a wire the bytes sent over its rate: one for all
-    kinds of parallelism, or by kind. A bound from below: products run below the peak, and not all communication is
-    hidden, tensor parallelism's least of all. Ignored: what `accounting.parallel` and `device_state` ignore.
+    Arithmetic takes hardware FLOPs / (devices · peak) · (1 + bubble); a wire takes sent bytes over its rate, one for
+    all kinds of parallelism or by kind. A lower bound: products run below the peak, and some communication is not
+    hidden.
     Raises KeyError for a kind without a rate.
 
     >>> from accounting.models import LLAMA3_70B
@@ -274,13 +262,12 @@ def _hardware_flops(model: Transformer, batch: int, sequence: int, recompute: st
 def fitting_plans(
     model: Transformer, devices: int, batch: int, sequence: int, *, largest_tensor: int = 8, **options: Any
 ) -> list[StepPlan]:
-    """The ways to train `model` on so many devices that fit their memory, the fastest first.
+    """The ways to train `model` on this many devices that fit their memory, the fastest first.
 
-    Tried is each way to write `devices` as tensor · context · pipeline · data, where tensor divides the heads and is at
-    most `largest_tensor` (the devices of a host), context divides the sequence, pipeline is at most the layers and data
-    divides the batch; with ZeRO's stages 1 and 3 (1 alone where no two devices hold the same) and one sequence a
-    micro-batch. For Llama-3-70B and a batch of 2,048 these are 364 ways on 1,024 devices and 566 on 16,384, at half a
-    millisecond each. `options` are those of `step_plan`.
+    Tries each tensor · context · pipeline · data = `devices`: tensor divides the heads and is at most `largest_tensor`
+    (the devices of a host), context divides the sequence, pipeline is at most the layers, data divides the batch; ZeRO
+    stages 1 and 3 (1 alone without replicas), one sequence per micro-batch. For Llama-3-70B and a batch of 2,048 these
+    are 364 ways on 1,024 devices, at half a millisecond each. `options` are those of `step_plan`.
 
     >>> from accounting.models import LLAMA3_8B
     >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
@@ -288,7 +275,7 @@ def fitting_plans(
     >>> fastest.split.data, fastest.split.tensor, fastest.split.zero_stage, fastest.bound
     (4, 2, 1, 'compute')
     """
-    step_plan(model, Parallelism(), batch, sequence, **options)  # raises what does not lie in the split
+    step_plan(model, Parallelism(), batch, sequence, **options)  # raises errors that do not depend on the split
     validated_int("devices", devices, minimum=1)
     splits = [
         Parallelism(data, tensor, context, pipeline, zero_stage=stage, micro_batches=batch // data)

@@ -1,4 +1,4 @@
-"""The row of a device: by the exact name that torch reports (`device_named`), or by what a person writes."""
+"""Finds the row of a device: by the exact name from torch (`device_named`), or by a name as people write it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ ACCELERATORS: dict[str, Accelerator] = {row.label: row for row in ROWS}  # by th
 def device_named(
     name: str, arch: str | None = None, units: int | None = None, memory_bytes: int | None = None
 ) -> Accelerator | None:
-    """The row of the device that torch calls `name`, or None where it is not on record or not certain.
+    """The row of the device that torch calls `name`, or None if it is not on record or not certain.
 
-    Names are compared exactly: `NVIDIA H200` is part of `NVIDIA GH200 480GB`, `NVIDIA L4` of `NVIDIA L40S`, and a MIG
-    slice is its card's name with a suffix. `arch` is the compute capability ("9.0") or `gcnArchName`; `units` is
-    `multi_processor_count` (XPU: `max_compute_units`); where given, a row that has another one is not this device.
-    On AMD, whose names come from a file of the host, arch and units together find the row without the name;
-    `memory_bytes` then separates devices that differ in nothing else (MI300X, MI325X).
+    Names are compared exactly: `NVIDIA L4` is part of `NVIDIA L40S`, and a MIG slice is its card's name with a suffix.
+    `arch` is the compute capability ("9.0") or `gcnArchName`, `units` is `multi_processor_count` (XPU:
+    `max_compute_units`); a row with another one is not this device. AMD's names come from a file of the host, so arch
+    and units find those rows without the name, and `memory_bytes` separates MI300X from MI325X.
 
     >>> device_named("NVIDIA A100-SXM4-80GB").label
     'A100 SXM4 80GB'
@@ -45,12 +44,13 @@ def device_named(
 
 
 def device_called(name: str) -> Accelerator:
-    """The row that a person means: by its label, by torch's name, or by words of them that fit one row alone.
+    """The row that a person means: by its label, by torch's name, or by words that fit one row alone.
 
-    Case, punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X OAM", "TPU v5e". A row
-    has all words asked for, so that "RTX 4090 D" or a MIG slice is none. For planning; what runs is `device_named`.
-
-    Raises ValueError where no row fits, naming the nearest, or several do, naming them; TypeError for no string.
+    Case, punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X OAM", "TPU v5e". The
+    row must have all words, so "RTX 4090 D" or a MIG slice finds none. For planning; use `device_named` for a running
+    device.
+    Raises ValueError if no row fits, naming the nearest, or if several do, naming them; TypeError for other than a
+    string.
 
     >>> device_called("H100 SXM").label, device_called("nvidia a100-sxm4-80gb").label
     ('H100 SXM5 80GB', 'A100 SXM4 80GB')
@@ -68,7 +68,7 @@ def device_called(name: str) -> Accelerator:
 
 
 def _rows_called(name: str) -> list[Accelerator]:
-    """The rows that a person's name fits: one whose label or name it is, or else all that have its words."""
+    """The rows that a person's name fits: those with this label or name, else those with all its words."""
     wanted = _words(validated_instance("device", name, str).partition(":")[0])  # gfx942:sramecc+:xnack-
     same = [row for row in ROWS if "".join(wanted) in {"".join(_words(each)) for each in (row.label, *row.names)}]
     if same or not wanted:
@@ -78,7 +78,7 @@ def _rows_called(name: str) -> list[Accelerator]:
 
 
 def _fits(word: str, whole: str) -> bool:
-    """Whether a word is the whole one, or its letters without the digits behind them: "sxm" of SXM5."""
+    """Whether two words are equal up to digits at the end: "sxm" fits SXM5."""
     return word == whole or (len(word) > 2 and word.isalpha() and bool(re.fullmatch(rf"{word}\d+", whole)))
 
 
@@ -88,12 +88,12 @@ def _words(name: str) -> list[str]:
 
 
 def _has_memory(row: Accelerator, memory_bytes: int) -> bool:
-    """Whether the label, whose GB are in effect GiB, is within 5 % of what the driver reports."""
+    """Whether the label's GB (in effect GiB) are within 5 % of the driver's bytes."""
     return any(abs(memory_bytes / size - 1) < 0.05 for size in row.memory_sizes)
 
 
 def device_of(device: str | Accelerator | None) -> Accelerator | None:
-    """`device` itself if it is a row, else the one that this name of torch's or of a person's finds, or None.
+    """`device` itself if it is a row, else the row that this name finds, or None.
 
     Raises ValueError for a name that fits several devices, naming them.
 

@@ -1,15 +1,14 @@
-"""The peak table: what the vendors print for each accelerator, and where. Look devices up in `accounting.devices`.
+"""The peak table: the vendors' figures of each accelerator, with sources. Look devices up in `accounting.devices`.
 
-`peaks.json` is the table; here is how its cells are read. A figure is what *one device as the framework sees it* does
-per second: dense, no 2:4 sparsity, one fused multiply-add counted as 2. In TFLOP/s (int8: TOP/s), bandwidth in GB/s,
-clocks in MHz, of the vector and of the matrix units. A figure that is not settled is absent, never filled by analogy,
-and so is one for a unit that the device does not have.
+A figure in `peaks.json` is the rate of *one device as the framework sees it*: dense, without 2:4 sparsity, a fused
+multiply-add counted as 2. In TFLOP/s (int8: TOP/s), bandwidth in GB/s, clocks in MHz, of the vector and of the matrix
+units. An unsettled figure is absent, never filled by analogy, and so is one of a unit that the device lacks.
 
-A cell is a bare number that the vendor prints as dense, or says of which kind it is: {"dense": d, "sparse": s} where
-both are printed; {"sparse": s} where only that is, and half of it is used; {"card": c} where a card of two devices is
-quoted; {"derived": x} is printed nowhere and follows from units, clock and the rate of the die, as all peaks of a row
-without "peaks" do; {"secondary": x} was read in a repository or on a page that is not the vendor's. Class of a row: P1
-the vendor's text read directly, P2 a vendor's document quoted figure by figure, S secondary only.
+A cell is a bare number if the vendor prints it as dense, else it names its kind: {"dense": d, "sparse": s} if both are
+printed; {"sparse": s} alone, of which half is used; {"card": c} for a card of two devices; {"derived": x} follows from
+units, clock and the rate of the die, like all peaks of a row without "peaks"; {"secondary": x} was read in a repository
+or on a page that is not the vendor's. Class of a row: P1 the vendor's text read directly, P2 a vendor's document quoted
+figure by figure, S secondary only.
 
 Formats: `fp64` and `fp32` are the vector units, `fp64_tensor` and `fp32_tensor` the matrix units; `fp16` and `fp8`
 accumulate in fp32, `fp16_acc16` and `fp8_acc16` in fp16 (GeForce halves the former); `fp8_fnuz` is CDNA 3's encoding.
@@ -22,15 +21,21 @@ from typing import Any, NamedTuple
 
 _TABLE = json.loads(Path(__file__).with_name("peaks.json").read_text(encoding="utf-8"))
 
-# Dense FLOP per clock and unit. Every figure of a row is units · this · clock, within the rounding of what is printed.
+# Dense FLOP per clock and unit. Every figure of a row is units · this · clock, within its rounding.
 FLOP_PER_CLOCK: dict[str, dict[str, int]] = _TABLE["flop_per_clock"]
 SOURCES: dict[str, str] = _TABLE["sources"]
 
-DIVISORS = {"dense": 1, "sparse": 2, "card": 2, "derived": 1, "secondary": 1}  # from what is printed to dense, a device
+DIVISORS = {
+    "dense": 1,
+    "sparse": 2,
+    "card": 2,
+    "derived": 1,
+    "secondary": 1,
+}  # of the printed figure, to dense and per device
 
 
 class Figure(NamedTuple):
-    """A printed figure, what it must be divided by to be dense and per device, and the sparse one printed beside it.
+    """A printed figure, its divisor to a dense figure per device, and the sparse figure printed beside it.
 
     >>> str(Figure(1979, 2, "sparse")), Figure(1979, 2, "sparse").value
     ('1979 / 2', 989.5)
@@ -51,7 +56,7 @@ class Figure(NamedTuple):
 
 
 class Accelerator(NamedTuple):
-    """One row of the table. `names` are exactly what torch reports; empty where that string is not settled.
+    """One row of the table. `names` are torch's exact names; empty if not settled.
 
     >>> row = next(row for row in ROWS if row.label == "A100 SXM4 80GB")
     >>> row.peaks["bf16"].value, row.peaks["bf16"].sparse, row.units, row.clocks_mhz
@@ -77,12 +82,12 @@ class Accelerator(NamedTuple):
 
     @property
     def memory_sizes(self) -> list[int]:
-        """The sizes that `memory` names, in bytes."""
+        """The sizes in `memory`, in bytes."""
         return [int(label) * 2**30 for label in re.findall(r"\d+(?= (?:/|GB))", self.memory or "")]
 
 
 class CpuPath(NamedTuple):
-    """FLOPs per cycle of one core (or of one unit that a cluster of cores shares) on one kind of instruction.
+    """FLOPs per cycle of one core (or of one unit that several cores share) on one kind of instruction.
 
     >>> [path.flops_per_cycle for path in CPU_PATHS if path.requires == ("amx_bf16",)]
     [{'bf16': 1024}]
@@ -110,7 +115,7 @@ def _figure(row: str, cell: Any) -> Figure:
 
 
 def _accelerator(cells: dict[str, Any]) -> Accelerator:
-    """A row; a key of its peaks may name several formats that share a figure."""
+    """A row; one key of its peaks may name several formats."""
     label = cells["label"]
     if unknown := cells.keys() - set(Accelerator._fields):
         raise ValueError(f"peaks.json: {label!r} has {sorted(unknown)}, valid are {', '.join(Accelerator._fields)}")

@@ -1,7 +1,6 @@
-"""What a device can do at most: its peak per dtype, its bandwidth and its memory.
+"""The peak of a device per dtype, its bandwidth and its memory; and the peaks of CPUs.
 
-A device, slice or dtype without a figure on record has peak None: its utilisation is not checked, never computed
-against another device's figure.
+A device, slice or dtype without a figure on record has peak None: no other device's figure is used instead.
 
 >>> peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16") / 1e12, peak_flop_per_s("H100 PCIe", "bf16") / 1e12
 (989.4, 756.0)
@@ -45,10 +44,10 @@ _LACKING = {"mps": {name for name in FORMATS if name == "fp64" or name.startswit
 
 
 def has_dtype(kind: str, dtype: Dtype) -> bool:
-    """Whether tensors on devices of this kind (`torch.device.type`) can have a dtype in torch.
+    """Whether torch has tensors of this dtype on devices of this kind (`torch.device.type`).
 
-    Apple's GPUs have no fp64, and torch's back end for them none of the 8-bit floats. Whether a device multiplies a
-    dtype is another question, see `peak_flop_per_s`. Raises ValueError for an unknown dtype.
+    Apple's GPUs have no fp64, and torch's back end for them no 8-bit floats. Whether a device multiplies a dtype is
+    another question: `peak_flop_per_s`. Raises ValueError for an unknown dtype.
 
     >>> has_dtype("cuda", "fp64"), has_dtype("mps", "fp64"), has_dtype("mps", "bf16")
     (True, False, True)
@@ -59,15 +58,12 @@ def has_dtype(kind: str, dtype: Dtype) -> bool:
 def peak_flop_per_s(
     device: str | Accelerator | None, dtype: Dtype, *, path: str = "matrix", accumulate: str = "fp32"
 ) -> float | None:
-    """The vendor's dense peak in FLOP/s (int8: operations/s) of a device, or of the one that torch calls so; or None.
+    """The vendor's dense peak in FLOP/s (int8: operations/s) of a device, by row or name; None if not on record.
 
-    A matrix product runs on the matrix units where there are any: fp64 on an A100 is 19.5, not the 9.7 TFLOP/s of its
-    vector units, which bound an elementwise kernel (`path="vector"`; only fp64 and fp32 are on record there). fp32 is
-    true fp32: with TF32 allowed, ask for tf32. `accumulate="fp16"` is twice as fast on GeForce cards, and not what
-    torch.matmul does by default.
-
-    None for an unknown device and where no figure is on record. Raises ValueError for an unknown dtype, and for a name
-    that fits several devices, such as "H100", naming them.
+    `path="matrix"` uses the matrix units if there are any: fp64 on an A100 is 19.5 TFLOP/s. `path="vector"` (fp64 and
+    fp32 only) bounds elementwise kernels: 9.7. fp32 is true fp32; ask for tf32 if TF32 is allowed. `accumulate="fp16"`
+    is twice as fast on GeForce cards, but not torch.matmul's default.
+    Raises ValueError for an unknown dtype, and for a name that fits several devices, such as "H100", naming them.
 
     >>> [peak_flop_per_s("NVIDIA GeForce RTX 4090", "fp16", accumulate=a) / 1e12 for a in ("fp32", "fp16")]
     [165.2, 330.3]
@@ -83,10 +79,8 @@ def clock_scaled_peak_flop_per_s(
 ) -> float | None:
     """The peak at the clock that really ran: peak · clock / nominal clock. None without a peak or a nominal clock.
 
-    A card may exceed its nominal peak because its clock does: the H100's 989.4 is at 1830 MHz, and the card boosts to
-    1980. Against the scaled peak no measurement may pass 1. The nominal clock of the matrix units is not always that of
-    the vector units.
-
+    A card may exceed its nominal peak by its clock: the H100's 989.4 is at 1830 MHz, and the card boosts to 1980. No
+    measurement may exceed the scaled peak. Matrix and vector units may have different nominal clocks.
     Raises ValueError for a clock that is not above 0 or an unknown dtype.
 
     >>> round(clock_scaled_peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16", 1980e6) / 1e12, 1)
@@ -102,7 +96,7 @@ def clock_scaled_peak_flop_per_s(
 
 
 def bandwidth_bytes_per_s(device: str | Accelerator | None) -> float | None:
-    """The vendor's memory bandwidth in bytes per second of a device, or of the one that torch calls so; or None.
+    """The vendor's memory bandwidth in bytes per second of a device, by row or name; None if not on record.
 
     >>> bandwidth_bytes_per_s("NVIDIA H100 80GB HBM3") / 1e9
     3350.0
@@ -112,9 +106,9 @@ def bandwidth_bytes_per_s(device: str | Accelerator | None) -> float | None:
 
 
 def memory_bytes(device: str | Accelerator | None) -> int | None:
-    """Bytes of a device's memory: the GB of its label, which are in effect GiB; None unless it states one size.
+    """Bytes of a device's memory: its label's GB, which are in effect GiB; None unless it states one size.
 
-    The driver keeps about 1 % of it: an H100 of 80 GB has 79.19 GiB to give.
+    The driver keeps about 1 %: an H100 of 80 GB offers 79.19 GiB.
 
     >>> memory_bytes("H100 PCIe") / 2**30, memory_bytes("V100 SXM2")  # sold with 16 and with 32 GB
     (80.0, None)
@@ -125,7 +119,7 @@ def memory_bytes(device: str | Accelerator | None) -> int | None:
 
 
 def nominal_clock_mhz(row: Accelerator, column: str) -> float | None:
-    """The clock in MHz that the figure in this column of the table is stated for; None where it is not on record.
+    """The clock in MHz that the figure in this column of the table assumes; None if not on record.
 
     >>> [nominal_clock_mhz(device_of(name), "bf16") for name in ("H100 SXM", "H20")]
     [1830, None]
@@ -163,12 +157,11 @@ def _column(row: Accelerator | None, dtype: Dtype, path: str, accumulate: str) -
 def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_units_512: int = 2) -> dict[str, int]:
     """The most FLOPs per cycle that one core's instruction sets allow, per dtype; a dtype without a figure is absent.
 
-    Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in fp32. Their number is not in CPUID: the default of 2
-    makes the result an upper bound, twice too high on Zen 4 and client Xeons, for which say 1. AVX512_BF16 is likewise
-    what the fastest core does (128, Zen 5; Sapphire Rapids 32). Empty for Arm, whose features do not identify the core;
-    `accounting.devices.CPU_PATHS` has figures for some.
-
-    `features`: `torch.cpu.get_capabilities()`, or names out of it. Raises ValueError for units other than 1 and 2.
+    Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in fp32. CPUID does not state the number of units; the
+    default of 2 is an upper bound, twice too high on Zen 4 and client Xeons (pass 1). AVX512_BF16 is likewise the
+    fastest core's (128, Zen 5; Sapphire Rapids 32). Empty for Arm, whose features do not identify the core; see
+    `accounting.devices.CPU_PATHS`. `features`: `torch.cpu.get_capabilities()`, or names from it.
+    Raises ValueError for units other than 1 and 2.
 
     >>> cpu_flops_per_cycle(["avx2", "fma3"])
     {'fp32': 32, 'fp64': 16}
@@ -197,12 +190,10 @@ def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_unit
 def cpu_peak_flop_per_s(
     features: Mapping[str, object] | Iterable[str], cores: int, clock_hz: float, dtype: Dtype, fma_units_512: int = 2
 ) -> float | None:
-    """The most FLOP/s of a CPU: cores · clock · FLOPs per cycle, or None where the dtype has no figure.
+    """The most FLOP/s of a CPU: cores · clock · FLOPs per cycle; None if the dtype has no figure.
 
-    The clock is the one held under this very instruction mix: the same Xeon ran AVX2 at 2.88, AMX at 2.78 and AVX-512
-    in fp32 at 2.48 GHz. `cores` are physical ones; hyperthreads share the units. In a virtual machine both are guesses,
-    so a CPU is judged by its measured ceiling, and this is information.
-
+    The clock is the one held under this instruction mix: one Xeon ran AVX2 at 2.88, AMX at 2.78 and AVX-512 in fp32 at
+    2.48 GHz. `cores` are physical. In a virtual machine both are guesses; use the measured ceiling.
     Raises ValueError for less than one core, a clock that is not above 0, or an unknown dtype.
 
     >>> cpu_peak_flop_per_s(["amx_bf16"], cores=56, clock_hz=2.46e9, dtype="bf16") / 1e12

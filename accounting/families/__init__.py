@@ -1,4 +1,4 @@
-"""The models that people train: builders of their layers, whole networks, and what a `config.json` describes."""
+"""Published model families: builders of their layers, whole networks, and readers of `config.json`."""
 
 from accounting.families.config import from_config, transformer_from_config
 from accounting.families.layers import (

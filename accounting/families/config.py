@@ -1,8 +1,8 @@
-"""Models from the `config.json` that Hugging Face's repositories hold: plain JSON, read without transformers.
+"""Models from the `config.json` of Hugging Face repositories: plain JSON, read without transformers.
 
-`model_types.json` states what the code of each family fixes and its config does not: which norms, which biases, where a
-window holds. `decoder_config` and `encoder_config` read the sizes, under the keys that the families give them.
-Of a config every key is either read, or known to change no size (`without_size`); any other is refused by its name.
+`model_types.json` states each family's fixed choices: norms, biases, layers with a window. `decoder_config` and
+`encoder_config` read the sizes, under each family's keys. Every key of a config is either read, or known to change no
+size (`without_size`), or refused by name.
 """
 
 from __future__ import annotations
@@ -38,12 +38,10 @@ def from_config(
 ) -> Parts:
     """The model that a `config.json`, given as a path or as its content, describes.
 
-    `multi_token_prediction` adds the modules that published counts leave out (DeepSeek-V3, GLM-4.5). Of a model of text
-    and images only the text part can be read (`text_only`): it lacks the encoder, some 1 to 10 % of the parameters.
-    Exact where the family's code in transformers 5 is; a window counts as one for "causal" pairs alone.
-
-    Raises ValueError for a family that is not known, for a key that is missing, and for one that is neither read nor
-    known to change nothing: it is named, as it may change the shape.
+    `multi_token_prediction` adds modules that published counts leave out (DeepSeek-V3, GLM-4.5). `text_only` reads the
+    text part of a model of text and images, without its encoder (1 to 10 % of the parameters). Exact for the families'
+    code in transformers 5; windows count only for "causal" pairs.
+    Raises ValueError for an unknown family, a missing key, and a key that is neither read nor known to change nothing.
 
     >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     ...          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
@@ -65,7 +63,7 @@ def from_config(
         raise ValueError(f"config must have 'model_type', the name of its family, got {', '.join(values.values)}")
     options = dict(MODEL_TYPES[validated_choice("model_type", values.type, MODEL_TYPES)])
     values.read.update(options.pop("ignored", ()))  # of no matter to this family, or to layers that it need not have
-    for key, value in options.pop("fixed", {}).items():  # what the family's code has whatever the config says
+    for key, value in options.pop("fixed", {}).items():  # fixed by the family's code
         values.only(key, value)
     model = BUILDERS[options.pop("build", "decoder")](values, **options)
     ahead = values("num_nextn_predict_layers", default=0)
@@ -79,7 +77,7 @@ def from_config(
 
 
 def transformer_from_config(config: Mapping[str, Any] | str | Path) -> Transformer | None:
-    """The same model as a `Transformer`, of which activations and plans are known; None where it has what one lacks.
+    """The same model as a `Transformer`, which activations and plans need; None if a Transformer lacks its parts.
 
     Exact: the parts of the two are equal. Raises as `from_config` does.
 

@@ -16,7 +16,7 @@ from accounting.parts import Parts
 _TABLE = json.loads(Path(__file__).with_name("model_types.json").read_text(encoding="utf-8"))
 MODEL_TYPES: dict[str, dict[str, Any]] = _TABLE["types"]
 READ_AT_ONE_VALUE: dict[str, Any] = _TABLE["read_at_one_value"]
-# Keys that change neither a parameter, nor a product, nor what is attended to.
+# Keys that change no parameter, no product and no attention.
 WITHOUT_SIZE = re.compile("|".join(pattern for patterns in _TABLE["without_size"].values() for pattern in patterns))
 UNSET: tuple[Any, ...] = (None, [], {}, ())
 
@@ -77,12 +77,12 @@ def widths(c: Config) -> tuple[int, int, int, int]:
 
 
 def kind(c: Config, layer: int) -> str:
-    """What a config that lists its layers one by one has in that place."""
+    """The kind of a layer in a config that lists its layers one by one, else ""."""
     listed = c("layer_types", default=None)
     return str(listed[layer % len(listed)]) if listed else ""
 
 
 def stack(layers: int, layer_of: Callable[[int], Parts]) -> Parts:
-    """All layers; equal ones stand together, where their kind comes first."""
+    """All layers; equal ones stand together, at the first one's place."""
     places = range(validated_int("num_hidden_layers", layers, minimum=1))
     return sum((number * layer for layer, number in Counter(map(layer_of, places)).items()), start=Parts())

@@ -1,4 +1,4 @@
-"""Decoders as their configs describe them: what each layer has in the places of attention and MLP."""
+"""Readers of decoders' configs: the parts of each layer in the places of attention and MLP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NORM_VECTORS = {"none": 0, "rmsnorm": 1, "layernorm": 2}
 
 
 def _window(c: Config, layer: int, rule: str | int) -> int:
-    """The window of a layer, by the family's rule: in "all" layers, in "late" ones, or (n) in all but each n-th."""
+    """The window of a layer by the family's rule: in "all" layers, in "late" ones, or (n) in all but each n-th."""
     size = c("sliding_window", "sliding_window_size", "attention_chunk_size", default=0)
     first = c("max_window_layers", default=0) if rule == "late" else 0
     if c("use_sliding_window", default=True) is False or not size:
@@ -50,7 +50,7 @@ def _mixing(
     gated_output: bool = False,
     latent: bool = False,
 ) -> Parts:
-    """What a layer has in the place of attention."""
+    """A layer's attention or recurrence."""
     dim, heads, kv_heads, head_dim = widths(c)
     if latent:
         ranks = c("q_lora_rank", default=0), c("kv_lora_rank"), c("qk_nope_head_dim"), c("qk_rope_head_dim")
@@ -119,7 +119,7 @@ _OF_MIXING = ("qkv_bias", "out_bias", "qk_norm", "window", "chunked", "sinks", "
 def decoder_layer(
     c: Config, layer: int, *, norm: Parts, norms: int = 2, parallel: Flag = False, **options: Any
 ) -> Parts:
-    """A layer with so many norms, two at least but where `parallel` attention and MLP read the same input."""
+    """A layer with `norms` norms; if `parallel`, attention and MLP read the same input."""
     mixed = _mixing(c, layer, **{name: options.pop(name) for name in _OF_MIXING if name in options})
     fed = _feeding(c, layer, **options)
     if c.flag(parallel):
@@ -143,7 +143,7 @@ def _recurrence(c: Config, *, jamba: bool = False) -> Parts:
 
 
 def _single_layer(c: Config, layer: int, *, norm: Parts, **options: Any) -> Parts:
-    """One thing behind a norm: Mamba's recurrence, or in Nemotron-H what the pattern names in that place."""
+    """One part after a norm: Mamba's recurrence, or in Nemotron-H the part that the pattern names."""
     kinds = c("hybrid_override_pattern", "layers_block_type", default=None)
     names = {"M": "mamba", "linear_attention": "mamba", "*": "attention", "full_attention": "attention", "E": "moe"}
     kind = names.get(kinds[layer], kinds[layer]) if kinds else "mamba"

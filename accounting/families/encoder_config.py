@@ -1,4 +1,4 @@
-"""Encoders, decoders that attend to one, and models of images, as their configs describe them."""
+"""Readers of the configs of encoders, encoder-decoders, and models of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builders of what layers are made of, in the sizes of a paper: linear maps, attention, experts, recurrences."""
+"""Builders of layers' parts, in the sizes of a paper: linear maps, attention, experts, recurrences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def other(part: str, elements: int, **options: Any) -> Parts:
 
 @checked("vocab_size", "dim", "positions")
 def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
-    """A line of `dim` for each token, and one for each of `positions` where they are learned.
+    """A row of `dim` for each token, and one for each of `positions` if they are learned.
 
     >>> [table.parameters for table in embedding(50257, 768, positions=1024).other_parameters]  # GPT-2
     [38597376, 786432]
@@ -41,7 +41,7 @@ def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
 
 @checked("dim", "vocab_size", tied=validated_bool, bias=validated_bool)
 def head(dim: int, vocab_size: int, *, tied: bool = False, bias: bool = False) -> Parts:
-    """Logits from the last state: by the embedding's own matrix where `tied`, which stores a bias alone.
+    """Logits from the last state; `tied` uses the embedding's own matrix and stores only a bias.
 
     >>> for tied in (False, True):
     ...     maps, others = (parts := head(768, 50257, tied=tied, bias=True)).linear_maps, parts.other_parameters
@@ -77,10 +77,10 @@ def attention(
     extra: int = 0,
     **options: Any,
 ) -> Parts:
-    """Projections of queries, keys and values, the attention, and the way out: 2·dim·d·(heads + kv_heads) weights.
+    """Projections of queries, keys and values, the attention, and the output map: 2·dim·d·(heads + kv_heads) weights.
 
-    `rows` of queries attend to `keys` (default: to themselves). `extra` are further parameters (query-key norms,
-    sinks); `options` are those of `AttentionLayers`.
+    `rows` of queries attend to `keys` (default: themselves). `extra` are further parameters (query-key norms, sinks);
+    `options` are those of `AttentionLayers`.
 
     >>> [(maps.name, maps.parameters) for maps in attention(4096, 32, 128, kv_heads=8).linear_maps]  # Llama-3-8B
     [('query', 16777216), ('key', 4194304), ('value', 4194304), ('out', 16777216)]
@@ -134,10 +134,10 @@ def mixture(
     corrections: bool = False,
     **options: Any,
 ) -> Parts:
-    """A router and `experts` MLPs, to `active` of which each token goes; `options` are those of `mlp`.
+    """A router and `experts` MLPs; each token goes to `active` of them. `options` are those of `mlp`.
 
-    Besides, every token meets an MLP of width `shared`, with a gate of one output or without; `corrections` balance the
-    router's choice, one for each expert (a buffer in DeepSeek-V3, and in its published count).
+    Every token also meets an MLP of width `shared`, with or without a gate of one output. `corrections` balance the
+    router's choice, one per expert (a buffer in DeepSeek-V3, included in its published count).
 
     >>> layer = mixture(4096, 14336, experts=8, active=2, gated=True)  # Mixtral 8x7B
     >>> sum(maps.parameters for maps in layer.linear_maps), sum(maps.met * maps.weights for maps in layer.linear_maps)
@@ -155,8 +155,8 @@ def latent_attention(
 ) -> Parts:
     """MLA: queries, keys and values of low rank; keys have `rope` further elements, which all heads share.
 
-    A cache keeps kv_rank + rope elements a token. At inference the maps from latents to keys and values are absorbed by
-    those of queries and outputs, at the same FLOPs for each new token, and heads attend to the latents themselves.
+    A cache keeps kv_rank + rope elements per token. At inference heads attend to the latents themselves: the maps to
+    keys and values are absorbed by those of queries and outputs, at the same FLOPs per new token.
     Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
 
     >>> [layer] = latent_attention(7168, 128, 1536, 512, 128, 64, 128).attentions  # DeepSeek-V3
@@ -217,7 +217,7 @@ def selective_scan(
     conv_bias: bool = True,
     normed: bool = False,
 ) -> Parts:
-    """Mamba: a state for each channel, whose step and in- and outputs are made of the channel's own values.
+    """Mamba: a state per channel, whose step, input and output depend on the channel's values.
 
     Source: Gu and Dao 2023, arXiv:2312.00752, section 3; `normed` as in Jamba, arXiv:2403.19887.
 
@@ -236,7 +236,7 @@ def selective_scan(
 def delta_rule(
     dim: int, key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int, *, chunk: int = 64
 ) -> Parts:
-    """Gated DeltaNet: linear attention whose state forgets, and unlearns what a key held before it is written anew.
+    """Gated DeltaNet: linear attention whose state decays, and replaces the value stored under a key.
 
     Ignored: a triangular system for each chunk c, c·(c − 1)·(key_dim + value_dim) FLOPs, a fifth of the chunk's own.
     Source: Yang et al. 2024, Gated Delta Networks, arXiv:2412.06464; the layout of Qwen3-Next.
@@ -256,7 +256,7 @@ def delta_rule(
 
 @checked("inputs", "outputs", "kernel", "positions")
 def convolution(part: str, inputs: int, outputs: int, kernel: int, positions: int, **options: Any) -> Parts:
-    """A convolution of `kernel` elements: a linear map whose rows are the output's positions; norm or bias besides.
+    """A convolution of `kernel` elements: a linear map whose rows are the output positions, without norm.
 
     >>> [first] = convolution("input", 3, 64, kernel=49, positions=112 * 112).linear_maps  # ResNet-50
     >>> first.parameters, first.product_flops(1, 1)

@@ -16,7 +16,7 @@ NORMS = ("layernorm", "rmsnorm")
 
 @checked("dim", "layers", "heads", "hidden")
 def encoder(dim: int, layers: int, heads: int, hidden: int, rows: Rows, **options: Any) -> Parts:
-    """Layers of attention on both sides and MLP, with biases, behind (or before) a LayerNorm each.
+    """Layers of bidirectional attention and MLP, with biases, each after (or before) a LayerNorm.
 
     >>> bert = encoder(768, 12, 12, 3072, "tokens")
     >>> sum(each.parameters for each in (*bert.linear_maps, *bert.other_parameters))
@@ -31,7 +31,7 @@ def encoder(dim: int, layers: int, heads: int, hidden: int, rows: Rows, **option
 def vision_transformer(
     dim: int, layers: int, heads: int, hidden: int, patches: int, patch_elements: int, classes: int
 ) -> Parts:
-    """Patches as tokens and one for the class, which alone meets the head; an example is one image.
+    """Patches as tokens and one class token, which alone meets the head; an example is one image.
 
     Source: Dosovitskiy et al. 2020, arXiv:2010.11929, section 3.1.
 
@@ -48,9 +48,9 @@ def vision_transformer(
 def diffusion_transformer(
     dim: int, layers: int, heads: int, patches: int, patch_elements: int, classes: int, *, hidden: int = 0
 ) -> Parts:
-    """DiT with adaLN-Zero: time step and class set shift, scale and gate of every layer, once an image.
+    """DiT with adaLN-Zero: time step and class set shift, scale and gate of every layer, once per image.
 
-    A patch comes out with as many elements of noise as of variance. Its positions are fixed, and counted as published.
+    A patch is mapped to as many elements of noise as of variance. Fixed positions count as parameters, as published.
     Source: Peebles and Xie 2022, arXiv:2212.09748, section 3.2.
 
     >>> xl = diffusion_transformer(1152, 28, 16, patches=256, patch_elements=16, classes=1000)
@@ -83,11 +83,10 @@ def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
 
 @checked("rank")
 def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "value")) -> Parts:
-    """LoRA: `model` frozen, and beside each linear map of those names two of rank `rank`, which are trained.
+    """LoRA: `model` frozen, and beside each linear map named in `targets` two trained ones of rank `rank`.
 
-    A target of in × out gets rank·(in + out) parameters. Nothing before the first of them needs a gradient.
-    Raises ValueError for a target that no linear map is called.
-    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
+    A target of in × out gets rank·(in + out) parameters. Nothing before the first target needs a gradient.
+    Raises ValueError for a target that no linear map is called. Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
 
     >>> sum(maps.parameters for maps in with_adapters(LLAMA3_8B, rank=16).linear_maps if not maps.frozen)
     6815744
@@ -123,31 +122,26 @@ class Built:
 
     @cached_property
     def parts(self) -> Parts:
-        """What the model is put together from."""
         raise NotImplementedError
 
     @property
     def linear_maps(self) -> tuple[LinearMaps, ...]:
-        """Every product with a weight."""
         return self.parts.linear_maps
 
     @property
     def attentions(self) -> tuple[Mixing, ...]:
-        """Every product of activations with one another."""
         return self.parts.attentions
 
     @property
     def other_parameters(self) -> tuple[OtherParameters, ...]:
-        """Every parameter that is in no linear map."""
         return self.parts.other_parameters
 
 
 @dataclass(frozen=True)
 class DeepLinear(Built):
-    """Linear layers one after the other, nothing between them: `layers` of dim × dim, then a head of dim × outputs.
+    """Linear layers in sequence without nonlinearity: `layers` of dim × dim, then a head of dim × outputs.
 
-    The lecture's net: L·D² + D parameters. `inputs` is the width of the data where it is not `dim`.
-
+    The lecture's net: L·D² + D parameters. `inputs` is the width of the data if it differs from `dim`.
     Raises ValueError for a size below 1, TypeError for one that is not an integer.
 
     >>> [maps.parameters for maps in DeepLinear(dim=64, layers=2).linear_maps]
@@ -166,7 +160,6 @@ class DeepLinear(Built):
 
     @cached_property
     def parts(self) -> Parts:
-        """The first layer, the equal ones after it, the head."""
         first, rest = (
             linear("layers", width, self.dim, bias=self.bias, ends_layer=True) for width in (self.inputs, self.dim)
         )
@@ -175,13 +168,12 @@ class DeepLinear(Built):
 
 @dataclass(frozen=True)
 class Transformer(Built):
-    """Decoder-only transformer: embedding, `layers` blocks of attention and MLP, each behind a norm, norm, head.
+    """Decoder-only transformer: embedding, `layers` blocks of attention and MLP, each after a norm, norm, head.
 
-    `kv_heads` says which attention: as many as `heads` (0, MHA), one (MQA), or between (GQA). A `gated` MLP has three
-    matrices, down(silu(gate(x)) · up(x)), a plain one two, down(gelu(up(x))). With `experts` > 1 each block has that
-    many MLPs, of which a router without bias sends a token to `active_experts`. `learned_positions` is the length of
-    the table of position embeddings; 0 means rotary, which has no parameters.
-
+    `kv_heads` selects MHA (0: as many as `heads`), MQA (1) or GQA. A `gated` MLP has three matrices, down(silu(gate(x))
+    · up(x)), a plain one two, down(gelu(up(x))). With `experts` > 1 each block has that many MLPs and a router without
+    bias; a token goes to `active_experts`. `learned_positions` is the length of the table of position embeddings; 0
+    means rotary, without parameters.
     Raises ValueError for a size out of range, heads that do not divide, an odd head_dim with rotary positions, an
     unknown norm; TypeError for a size that is not an integer.
 
@@ -229,7 +221,6 @@ class Transformer(Built):
 
     @cached_property
     def parts(self) -> Parts:
-        """Embedding, layers of attention and MLP behind a norm each, norm and head."""
         norm = other("norms", self.dim * (2 if self.norm_bias else 1))
         attending = attention(
             self.dim, self.heads, self.head_dim, self.kv_heads, bias=self.qkv_bias, out_bias=self.out_bias

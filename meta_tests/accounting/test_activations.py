@@ -14,12 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from accounting import measured
-from accounting.activations import (
-    ATTENTION,
-    RANDOM_STATE_BYTES,
-    activation_bytes,
-    recomputed_bytes,
-)
+from accounting.activations import ATTENTION, RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear, Transformer
 from meta_tests.accounting.older_torch import activation_bytes_here, has_grouped_flash, narrower_norm_bytes
 from test_claims.oracles import tensors

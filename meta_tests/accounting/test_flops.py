@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_pairs, attention_step
 from accounting.convolution import Convolution, convolution_backward_flops, convolution_flops
-from accounting.flops import (
-    broadcast_matmul_flops,
-    einsum_backward_flops,
-    einsum_flops,
-    linear_step,
-)
+from accounting.flops import broadcast_matmul_flops, einsum_backward_flops, einsum_flops, linear_step
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from accounting.formats import (
-    FORMATS,
-    Format,
-    dtype_name,
-    format_of,
-)
+from accounting.formats import FORMATS, Format, dtype_name, format_of
 
 SMALL = [row for row in FORMATS.values() if isinstance(row, Format) and row.bits <= 8]
 

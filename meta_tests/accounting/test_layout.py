@@ -9,12 +9,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accounting.layout import (
-    Layout,
-    contiguous_layout,
-    contiguous_strides,
-    view_strides,
-)
+from accounting.layout import Layout, contiguous_layout, contiguous_strides, view_strides
 from test_claims.strategies import factorisations, shapes
 
 

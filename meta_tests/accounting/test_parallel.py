@@ -19,13 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.models import Transformer
-from accounting.parallel import (
-    Parallelism,
-    bus_factor,
-    collectives,
-    device_activation_bytes,
-    device_parameters,
-)
+from accounting.parallel import Parallelism, bus_factor, collectives, device_activation_bytes, device_parameters
 from accounting.planning import device_state
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")

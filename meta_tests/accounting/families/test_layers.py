@@ -3,14 +3,7 @@
 import pytest
 from torch import nn
 
-from accounting.families import (
-    attention,
-    delta_rule,
-    latent_attention,
-    mlp,
-    selective_scan,
-    state_space,
-)
+from accounting.families import attention, delta_rule, latent_attention, mlp, selective_scan, state_space
 from accounting.models import cache_bytes, decoding_work, parameter_count
 
 

@@ -21,13 +21,7 @@ from accounting.families import (
     vision_transformer,
 )
 from accounting.families.config_values import MODEL_TYPES
-from accounting.models import (
-    active_parameter_count,
-    forward_flops,
-    matmul_parameter_count,
-    parameter_count,
-    step_flops,
-)
+from accounting.models import active_parameter_count, forward_flops, matmul_parameter_count, parameter_count, step_flops
 from meta_tests.accounting.families.published import MODELS, model_called
 
 LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
