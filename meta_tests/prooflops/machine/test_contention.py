@@ -75,6 +75,17 @@ def test_what_others_do_meanwhile_is_reported(tmp_path: Path, monkeypatch: pytes
     assert seen["steal"] == 0.2
 
 
+def test_the_work_of_this_process_is_not_that_of_others(tmp_path: Path) -> None:
+    file = stat_file(tmp_path / "stat", user=0, steal=0)
+    watch, start = Watch(file), time.process_time()
+    while time.process_time() - start < 0.2:
+        pass
+    stat_file(file, user=20, steal=0)  # the same 0.2 s
+    seen = watch.stop()
+    assert seen["others_cores"] < 0.1, f"{seen}"
+    assert seen["cpu_over_wall"] > 0.1
+
+
 def test_a_process_that_this_one_started_is_its_own_work() -> None:
     (before, _), start = contention._own_s(), time.process_time()
     while time.process_time() - start < 0.15:

@@ -15,7 +15,7 @@ QUICK = "-p no:cacheprovider --device cpu --quick"
 # What takes most of a run's time, and a shorter form of it.
 SLOW = {
     "test_user_model.py": ("2**28", "2**20"),
-    "pace.py": ("Pace(0.02, 0.05, 0.08,", "Pace(0.005, 0.01, 0.01,"),
+    "rounds.py": ("Pace(0.02, 0.05, 0.08,", "Pace(0.005, 0.01, 0.01,"),
 }
 PLANTED = """
 from prooflops.model import examination, flop_difference, step_memory
