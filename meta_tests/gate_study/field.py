@@ -1,12 +1,11 @@
-"""Tries the gate on public projects' own benchmarks: `python -m meta_tests.gate_study.field`, or `make gate-field`.
+"""Tries the gate on public projects' own benchmarks: `make gate-field ARGS="prepare"`, then `ARGS="run pluggy twice"`.
 
-prepare                            clones, virtual environments, trial commits, and who calls the planted functions
+prepare [PROJECT ...]              clones, virtual environments and trial commits
 run PROJECT TRIAL [--runs N]       the gate with its defaults, HEAD against HEAD~1; a line of JSON per run
-plan [--minutes M]                 the runs of PLAN that are not there yet, in turn, until the time is over
-table                              what the runs there are have shown, as Markdown
 
-TRIAL: unchanged, slight (about 5 % more work), twice (a main function does its work twice). --folder says where all of
-it lies. --busy keeps one core busy meanwhile. --source NAME=DIR clones a project from a folder instead of its URL.
+TRIAL: unchanged, slight (about 5 % more work), twice (a main function does its work twice). --folder holds all of it,
+and results.jsonl. --busy keeps one core busy meanwhile. --source NAME=DIR clones a project from a folder instead of its
+URL.
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from meta_tests.gate_study.field_projects import MANY, MANY_SUITE, MANY_WORK, PROJECTS, SYNTHETIC, Project
-from meta_tests.gate_study.field_table import table
 
 ROOT = Path(__file__).parents[2]
 ALL = {**PROJECTS, "many": SYNTHETIC}
 TRIALS = ("unchanged", "slight", "twice")
 GATE_NEEDS = ("pytest>=8.0", "pytest-benchmark>=5.0", "numpy>=1.23", "scipy>=1.11")
-LONGEST_S, EXPECTED_S = 900.0, 120.0  # of a run: the gate's budget is 10 min
+LONGEST_S = 900.0  # of a run: the gate's budget is 10 min
 TWICE = """
 
 def _twice(function):
@@ -46,38 +44,10 @@ def _twice(function):
 
 
 """
-# Project, trial, runs, one core busy. One stage after the other, and the rows of a stage in turn: what an early end
-# leaves is spread over all. The first has the quickest suites, a minute or two a run; both together 40 unchanged runs.
-PLAN = (
-    (
-        *((name, "unchanged", 4, False) for name in ("fastjsonschema", "propcache", "pluggy")),
-        ("zeroconf", "unchanged", 2, False),
-        ("cattrs", "unchanged", 3, False),
-        *((name, "unchanged", 1, False) for name in ("pint", "yarl")),
-        *((name, "twice", 1, False) for name in ("propcache", "pluggy", "cattrs")),
-        *((name, "slight", 1, False) for name in ("pluggy", "cattrs")),
-    ),
-    (
-        *((name, "unchanged", 9, False) for name in ("fastjsonschema", "propcache", "pluggy")),
-        ("zeroconf", "unchanged", 4, False),
-        ("cattrs", "unchanged", 5, False),
-        *((name, "unchanged", 2, False) for name in ("pint", "yarl")),
-        *((name, trial, 1, False) for trial in TRIALS[1:] for name in ("pint", "yarl")),
-        *(("pluggy", trial, 1, True) for trial in TRIALS[:2]),
-        ("multidict", "unchanged", 1, False),
-        ("many", "unchanged", 1, False),
-    ),
-    (
-        *((name, trial, 3, False) for trial in TRIALS[1:] for name in ("pluggy", "cattrs")),
-        *(("multidict", trial, 1, False) for trial in TRIALS[1:]),
-        *((name, trial, 1, True) for trial in TRIALS for name in ("cattrs", "yarl")),
-        ("many", "twice", 1, False),
-    ),
-)
 
 
 def call(*command: object, cwd: Path | None = None, **variables: str) -> str:
-    """What a command printed. Raises SystemExit with it where the command fails."""
+    """The output of a command. Raises SystemExit with it where the command fails."""
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, env=os.environ | variables, capture_output=True, text=True
     )
@@ -86,19 +56,14 @@ def call(*command: object, cwd: Path | None = None, **variables: str) -> str:
     return done.stdout
 
 
-# ---- preparing -------------------------------------------------------------------------------------------------------
-
-
 def prepare(folder: Path, name: str, source: str | None, python: str) -> None:
     """Makes a project's clone, environment and trial commits, as far as they are not there."""
     project, home = ALL[name], folder / name
     home.mkdir(parents=True, exist_ok=True)
     plugin = folder / "plugin"
     plugin.mkdir(exist_ok=True)
-    for target, link in ((ROOT / "prooflops", "prooflops"), (Path(__file__).with_name("field_trace.py"), None)):
-        file = plugin / (link or target.name)
-        file.unlink(missing_ok=True)
-        file.symlink_to(target)
+    (plugin / "prooflops").unlink(missing_ok=True)
+    (plugin / "prooflops").symlink_to(ROOT / "prooflops")
     if not (home / "venv" / "done").exists():
         shutil.rmtree(home / "venv", ignore_errors=True)
         call(python, "-m", "venv", home / "venv")
@@ -109,14 +74,10 @@ def prepare(folder: Path, name: str, source: str | None, python: str) -> None:
         clone(project, source, repo)
     for trial in trials_of(project):
         make_trial(project, trial, repo)
-    for trial in trials_of(project)[1:]:
-        found = callers(folder, name, tuple(project.slight) if trial == "slight" else project.twice)
-        (home / f"{trial}.json").write_text(json.dumps(found))
-        print(f"{name}: {trial} touches {len(found['callers'])} of {len(found['benchmarks'])} benchmarks", flush=True)
 
 
 def trials_of(project: Project) -> list[str]:
-    """Those for which there is something to plant, and without."""
+    """The trials that this project has something to plant for, and the unchanged one."""
     return [trial for trial in TRIALS if trial == "unchanged" or getattr(project, trial)]
 
 
@@ -187,29 +148,15 @@ def plant_twice(repo: Path, function: str) -> None:
     path.write_text(text + (TWICE if "def _twice" not in text else "") + f"{name} = _twice({name})\n", encoding="utf-8")
 
 
-def callers(folder: Path, name: str, functions: Sequence[str]) -> dict[str, list[str]]:
-    """Which benchmarks there are, and which of them call one of these functions."""
-    project, home = ALL[name], folder / name
-    call("git", "checkout", "-q", "base", cwd=home / "repo")
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        variables = environment(folder, name) | {"FIELD_FUNCTIONS": ";".join(functions), "FIELD_OUT": out.name}
-        options = ("-q", "-p", "field_trace", "--benchmark-disable", "-p", "no:cacheprovider")
-        call(home / "venv/bin/python", "-m", "pytest", *project.suite, *options, cwd=home / "repo", **variables)
-        return json.loads(Path(out.name).read_text())
-
-
 def environment(folder: Path, name: str) -> dict[str, str]:
     project = ALL[name]
     paths = (folder / "plugin", folder / name / "repo" / project.path)
     return {**project.environment, "PYTHONPATH": os.pathsep.join(str(path.resolve()) for path in paths)}
 
 
-# ---- running ---------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def one_core_busy(wanted: bool) -> Iterator[None]:
-    """A loop on one core, which ends with its parent at the latest."""
+    """Keeps one core busy with a loop, which ends with its parent at the latest."""
     if not wanted:
         yield
         return
@@ -296,43 +243,12 @@ def show(result: Mapping[str, Any]) -> None:
         print("\n".join(result["printed"][-20:]), flush=True)
 
 
-def results(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "results.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def carry_out(folder: Path, minutes: float, chosen: Sequence[str]) -> None:
-    """Takes the runs of the plan that are missing, as far as the time goes."""
-    end = time.time() + 60 * minutes
-    for number, stage in enumerate(PLAN, 1):
-        while rows := missing(stage, results(folder), chosen):
-            fitting = [row for row in rows if time.time() + row[1] < end]
-            if not fitting:
-                print(f"stage {number} lacks runs of {len(rows)} rows: the same command goes on with them")
-                return
-            _, _, name, trial, busy = min(fitting, key=lambda row: row[0])
-            show(run(folder, name, trial, busy))
-    print("the plan is done")
-
-
-def missing(
-    stage: Sequence[tuple[str, str, int, bool]], known: Sequence[Mapping[str, Any]], chosen: Sequence[str]
-) -> list[tuple[float, float, str, str, bool]]:
-    """The rows of a stage that lack runs: what share they have, and how long one takes."""
-    found = []
-    for name, trial, wanted, busy in stage:
-        key = (name, trial, busy)
-        times = [each["wall_s"] for each in known if (each["project"], each["trial"], each["busy"]) == key]
-        if name in chosen and len(times) < wanted:
-            found.append((len(times) / wanted, max(times, default=EXPECTED_S), name, trial, busy))
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "prooflops-field")
     commands = parser.add_subparsers(dest="command", required=True)
     preparing = commands.add_parser("prepare")
+    preparing.add_argument("projects", nargs="*", choices=[*ALL, []])
     preparing.add_argument("--source", action="append", default=[], metavar="NAME=DIR")
     preparing.add_argument("--python", default=sys.executable)
     running = commands.add_parser("run")
@@ -341,37 +257,15 @@ def main() -> None:
     running.add_argument("--runs", type=int, default=1)
     running.add_argument("--busy", action="store_true")
     running.add_argument("--quick", action="store_true", help="two pairs, to see that it works; the result is not kept")
-    planned = commands.add_parser("plan")
-    planned.add_argument("--minutes", type=float, default=50.0)
-    for each in (preparing, planned):
-        each.add_argument("--projects", default=",".join(ALL), help="comma-separated (default: all)")
-    commands.add_parser("table")
     options = parser.parse_args()
     folder = options.folder.resolve()
     if options.command == "prepare":
         sources = dict(each.split("=", 1) for each in options.source)
-        for name in options.projects.split(","):
+        for name in options.projects or ALL:
             prepare(folder, name, sources.get(name), options.python)
-    elif options.command == "run":
+    else:
         for _ in range(options.runs):
             show(run(folder, options.project, options.trial, options.busy, options.quick))
-    elif options.command == "plan":
-        carry_out(folder, options.minutes, options.projects.split(","))
-    if options.command in ("plan", "table"):
-        touched = {
-            (name, trial): {
-                short(each) for each in json.loads((folder / name / f"{trial}.json").read_text())["callers"]
-            }
-            for name in ALL
-            for trial in TRIALS[1:]
-            if (folder / name / f"{trial}.json").exists()
-        }
-        print(table(results(folder), touched))
-
-
-def short(node_id: str) -> str:
-    """File and name of a test, as JUnit's XML has them."""
-    return f"{node_id.partition('::')[0]}::{node_id.rpartition('::')[2]}"
 
 
 if __name__ == "__main__":
