@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from prooflops import run_state
-from prooflops.gate.settings import add_options, history_folder, marker_settings, settings
+from prooflops.gate.options import add_options, history_folder, marker_settings, settings
 from prooflops.run_state import is_replicate
 
 

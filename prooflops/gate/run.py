@@ -1,8 +1,8 @@
 """The gate: has anything got slower, or changed, beside a baseline or another version? Decided by fresh processes.
 
-This process runs no test and opens no device. It collects, has `prooflops.gate.processes` run the tests in processes of
-their own, asks `prooflops.gate.decisions` after each which benchmarks need more, and at the end reports every test
-once, as if it had run it: a regression is that test's failure.
+This process runs no test and opens no device. It collects, runs the tests in processes of their own
+(`prooflops.gate.process`) until each benchmark is decided (`prooflops.gate.schedule`), and reports every test once, as
+if it had run it: a regression is that test's failure.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-from prooflops.gate import decisions, sides, single_run, summary
+from prooflops.gate import decide, pairs, report, sides, single_run
 from prooflops.gate.against_history import AgainstHistory
-from prooflops.gate.bisection import bisect
-from prooflops.gate.measurement import Measurement
-from prooflops.gate.noise_floor import store_noise_floor
-from prooflops.gate.processes import Replicate, ReplicateFailed, Replicates
-from prooflops.gate.recording import record
-from prooflops.gate.selection import files_of, without_fixture
-from prooflops.gate.settings import Settings
-from prooflops.gate.side_by_side import SideBySide
+from prooflops.gate.bisect import bisect
+from prooflops.gate.options import Settings, files_of, without_fixture
+from prooflops.gate.process import Replicate, ReplicateFailed, Replicates
+from prooflops.gate.recording import record, store_noise_floor
+from prooflops.gate.session import Session
 from prooflops.history.comparison import claim_rows
 from prooflops.history.rows import TIME, VERDICTS, Row
 from prooflops.run_state import is_replicate
@@ -30,7 +27,7 @@ from prooflops.run_state import is_replicate
 def configure(config: pytest.Config, settings: Settings) -> None:
     """Makes this run start fresh processes instead of running tests."""
     if not (is_replicate() or config.option.collectonly):
-        # pytest-cov's: this process runs no test, so --cov-fail-under in a project's addopts would redden it.
+        # pytest-cov's: this process runs no test, so --cov-fail-under in a project's addopts would fail it.
         config.known_args_namespace.no_cov = True
         config.pluginmanager.register(Gate(config, settings), "prooflops.gate.run")
 
@@ -40,7 +37,7 @@ class Gate:
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self.config, self.settings = config, settings
-        self.measurement: Measurement | None = None
+        self.session: Session | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -49,7 +46,7 @@ class Gate:
         broken = ""  # why a process of this side ended without a record
         settings = self.settings
         with Replicates(self.config, settings.budget_s, resources=settings.memory != "off") as replicates:
-            found = self.measurement = Measurement(self.config, self.settings, replicates)
+            found = self.session = Session(self.config, settings, replicates)
             try:
                 self.measure(session, found)
                 found.store_verdicts()
@@ -63,17 +60,17 @@ class Gate:
         return True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        found = self.measurement
+        found = self.session
         if found and found.title:
             rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))  # the worst first
             failing = self.failing()
-            passing = summary.passing_open(rows, failing, self.settings.allowed_open) if self.settings.gate else []
+            passing = report.passing_open(rows, failing, self.settings.allowed_open) if self.settings.gate else []
             lines = [*passing, *found.lines]
-            summary.write_terminal(terminalreporter, found.title, rows, lines, found.table)
-            summary.write_step_summary(found.title, rows, lines, failing, found.table)
+            report.write_terminal(terminalreporter, found.title, rows, lines, found.table)
+            report.write_step_summary(found.title, rows, lines, failing, found.table)
 
-    def measure(self, session: pytest.Session, found: Measurement) -> None:
-        """Does what the options ask for."""
+    def measure(self, session: pytest.Session, found: Session) -> None:
+        """Measures and compares as the options say."""
         benchmarks = [item.nodeid for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
         rest = [item.nodeid for item in session.items if item.nodeid not in set(benchmarks)]
         settings = self.settings
@@ -87,7 +84,7 @@ class Gate:
         found.lines += [unmeasured] if unmeasured else []
         if settings.bisect:
             session.items[:] = [item for item in session.items if item.nodeid in set(benchmarks)]
-            bisect(found, benchmarks, settings.bisect)
+            found.rows = bisect(found, benchmarks, settings.bisect)
             return
         if settings.baseline:
             single_run.baseline_of(settings, "", benchmarks)  # an unknown one is refused before anything runs
@@ -99,35 +96,35 @@ class Gate:
         verdicts: dict[str, str] = {}
         if rest:
             found.say(f"the {len(rest)} tests that are no benchmarks", 0, 1)
-            verdicts = verdicts_of(found.run_here(rest, benchmarks_only=False))
+            verdicts = verdicts_of(found.run(found.here, rest, benchmarks_only=False))
         if settings.baseline:
-            then = AgainstHistory(found, benchmarks).compare()
-            found.rows += changed_claims(
-                {claim: was for each in then for claim, was in each.verdicts.items()}, verdicts
-            )
+            history = AgainstHistory(found, benchmarks)
+            found.rows = history.compare()
+            before = {claim: was for each in history.then for claim, was in each.verdicts.items()}
+            found.rows += changed_claims(before, verdicts)
             return
-        fingerprint_id = SideBySide(found, found.here, other, asked).compare(benchmarks)
+        found.rows, fingerprint_id = pairs.compare(found, found.here, other, asked, benchmarks)
         if settings.noise_floor:
             store_noise_floor(found, fingerprint_id)
         if verdicts and settings.versus and (there := sides.existing(files_of(rest), other)):
-            theirs = verdicts_of(found.replicates.run(other, there, rest, benchmarks_only=False))
+            theirs = verdicts_of(found.replicates.run([(other, there)], rest, benchmarks_only=False)[0])
             found.rows += changed_claims(theirs, verdicts)
             if not theirs:
                 found.lines.append("claims are not compared: the other side reports no verdicts")
 
     def failing(self) -> list[Row]:
-        """The rows for which the gate stops."""
-        if not self.measurement:
+        """The rows that fail the gate."""
+        if not self.session:
             return []
         if self.settings.bisect:
-            return [row for row in self.measurement.rows if row.quantity == TIME and row.verdict == "SLOWER"]
+            return [row for row in self.session.rows if row.quantity == TIME and row.verdict == "SLOWER"]
         if not self.settings.gate:
             return []
         default, allowed = self.settings.direction, self.settings.allowed_open
-        markers = self.measurement.markers
+        markers = self.session.markers
         guarded = {name: str(row["direction"]) for name, row in markers.items() if "direction" in row}
-        rows, memory = self.measurement.rows, self.settings.memory == "fail"
-        return [row for row in rows if decisions.fails(row, guarded.get(row.name, default), allowed, memory)]
+        rows, memory = self.session.rows, self.settings.memory == "fail"
+        return [row for row in rows if decide.fails(row, guarded.get(row.name, default), allowed, memory)]
 
 
 def verdicts_of(done: Replicate) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The other side of a side-by-side comparison: another interpreter, another checkout, or a git revision.
 
 Its processes must import *its* code. They start in its folder, with it (and its `src`) first on the path, before an
-installed or editable copy; what they imported is then checked, and the run is refused where it was this side's.
+installed or editable copy. Their imports are checked afterwards, and this side's code there is refused.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from pathlib import Path
 
 import pytest
 
-from prooflops.gate.processes import Replicate, Replicates, Side
+from prooflops.gate.process import Replicate, Replicates, Side
 from prooflops.history.records import Summary
 
 
 def python_here() -> str:
-    """The interpreter of this process, not resolved: a virtual environment is known by the path it is called by."""
+    """This interpreter's path, not resolved: a virtual environment is recognised by the path of its link."""
     return sys.executable
 
 
 def import_paths(root: Path, here: Path) -> tuple[str, ...]:
-    """The folders that go first on the import path of a side's processes, on both sides alike.
+    """The first folders on the import path of a side's processes, on both sides alike.
 
-    Those under `root` that correspond to `here`'s: it, its `src`, and what editable installs name in its repository,
-    which may hold several packages.
+    Under `root`, the counterparts of `here`, its `src`, and the editable installs in its repository.
     """
     folders = [here / "src", here, *editable_folders(repository_of(here) or here)]
     moved = dict.fromkeys(Path(os.path.normpath(root / os.path.relpath(folder, here))) for folder in folders)
@@ -86,7 +85,7 @@ def repository_of(root: Path) -> Path | None:
 
 
 def commit_named(root: Path, text: str) -> str | None:
-    """The commit that a revision means; None for one that is unknown here."""
+    """The commit of a revision; None for one that is unknown here."""
     return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}") or None
 
 
@@ -96,7 +95,7 @@ def is_changed(root: Path) -> bool:
 
 
 def git(root: Path, *words: str) -> str | None:
-    """What git prints; None where it fails or is not installed."""
+    """git's output; None where it fails or is not installed."""
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
     except OSError:
@@ -152,7 +151,7 @@ BUILD_IT = "build a second checkout and give --gate-versus its folder"
 
 
 def lacking(other: Side, root: Path) -> str:
-    """What the checkout at `root` has and a fresh one lacks, as the likely reason of a failure there, or nothing."""
+    """Built files that the checkout at `root` has and a fresh one lacks, as the likely reason of a failure there."""
     built = git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--", "*.so", "*.pyd") or ""
     files = [file for file in built.splitlines() if "site-packages" not in file]
     found = [f"built extensions ({files[0]})"] if files else []
@@ -161,7 +160,7 @@ def lacking(other: Side, root: Path) -> str:
 
 
 def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
-    """The commit that these records are of, or why it cannot be checked out beside this side; one of them is empty."""
+    """The commit of these records, or why it cannot be checked out beside this side; one of them is empty."""
     commits = {each.commit for each in then}
     if commits == {""} or repository_of(root) is None:
         return "", "not under git"
@@ -178,7 +177,7 @@ def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
 
 
 def targets(config: pytest.Config, other: Side) -> list[str]:
-    """What the other side collects at first: the arguments of this run, as far as they exist there."""
+    """The paths that the other side collects at first: the arguments of this run, as far as they exist there."""
     base = config.invocation_params.dir
     found = []
     for argument in config.args:

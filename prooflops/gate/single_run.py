@@ -9,7 +9,7 @@ import pytest
 
 from prooflops import run_state
 from prooflops.console.tables import aligned, write_coloured
-from prooflops.gate.settings import Settings
+from prooflops.gate.options import Settings
 from prooflops.history import records, rows
 from prooflops.history.comparison import compare
 from prooflops.history.records import Summary
@@ -56,7 +56,7 @@ def baseline_of(settings: Settings, own: str, benchmarks: Collection[str]) -> li
 def finish(config: pytest.Config, settings: Settings, status: int) -> None:
     """Compares this run's record, and stores it under a name if the run's exit `status` is 0.
 
-    A baseline in which benchmarks are lacking would let them pass as NEW from then on.
+    Benchmarks that a baseline lacks would pass as NEW from then on.
     """
     path = config.stash[run_state.RECORD_PATH]
     # Read back, because JSON turns a tuple into a list, and this run is compared with stored ones.
@@ -78,7 +78,7 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
 
 
 def skip_reasons(reports: Iterable[pytest.TestReport]) -> dict[str, str]:
-    """Why each of these tests was skipped, of those that were."""
+    """Skip reasons by test id."""
     return {
         report.nodeid: report.longrepr[2].removeprefix("Skipped: ")
         for report in reports

@@ -2,7 +2,7 @@
 
 Exact quantities are compared by equality: one process a side is enough. Times are compared by `prooflops.statistics`;
 each process is one replicate. Between machines only ratios within a machine are compared. The gate uses the same
-functions with a rule of its own, which looks several times while replicates are taken (`prooflops.gate.decisions`).
+functions with a rule of its own, which looks several times while replicates are taken (`prooflops.gate.decide`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from prooflops.machine import cpu
+from . import cpu
 
 try:
     import resource

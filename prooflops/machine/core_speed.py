@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter, process_time, thread_time
 
-from prooflops.machine.contention import involuntary_switches
+from .contention import involuntary_switches
 
 # The fixed work: a table's byte for each of these, in C and within the core's own caches, some 10 µs. Not a loop of
 # Python: on AMD's Zen 4 an empty one took 1.04 to 1.25 times as long as its fastest while other work ran at full speed,

@@ -19,8 +19,8 @@ import pytest
 
 from prooflops.console.tables import aligned, markdown_table
 from prooflops.gate import cleanup_process
-from prooflops.gate.processes import DROPPED, passed_on
-from prooflops.gate.settings import history_folder, settings
+from prooflops.gate.options import history_folder, settings
+from prooflops.gate.process import DROPPED, passed_on
 from prooflops.history import records as history
 from prooflops.run_state import REPLICATE
 from prooflops.suite import ranks

@@ -18,7 +18,7 @@ import accounting
 import prooflops
 from accounting import measured
 from prooflops.console.progress import RunProgress
-from prooflops.gate.settings import history_folder
+from prooflops.gate.options import history_folder
 from prooflops.machine import device as machine
 from prooflops.machine.caches import caches_of
 from prooflops.run_state import PARTIAL, is_replicate

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from prooflops.console.tables import aligned, engineering
-from prooflops.gate.settings import settings
+from prooflops.gate.options import settings
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 GRACE_S = 2.0  # ranks that wait for the same one fail within this time of one another

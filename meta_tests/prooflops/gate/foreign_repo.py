@@ -3,6 +3,8 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from meta_tests.conftest import ROOT, ChildRun, fork_pytest
 from meta_tests.prooflops.gate.forked_processes import FORKED
 
@@ -11,17 +13,17 @@ from meta_tests.prooflops.gate.forked_processes import FORKED
 QUICK = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
-    from prooflops.gate import decisions, pacing, processes
-    pacing.Pacing._may_repeat = lambda self, name: False
-    processes.PATIENCE = processes.PATIENCE_S = 0
+    from prooflops.gate import decide, process, schedule
+    schedule.Schedule._may_repeat = lambda self, name: False
+    process.PATIENCE = process.PATIENCE_S = 0
     from prooflops.statistics.plan import Plan
     def plan(benchmarks, *, paired=True, most=None, all_pairs=False, directions=1):
         looks = (most if all_pairs else 2,)
         return Plan(benchmarks=1, looks=looks, alarm_rate=0.3, confirmation_level=0.3, confirming_pairs=2,
                     shared_baseline=not paired)
-    decisions.replicate_plan = plan
-    from prooflops.history import resources
-    resources.FEWEST = dict.fromkeys(resources.FEWEST, 2)
+    decide.replicate_plan = plan
+    from prooflops.history import comparison
+    comparison.FEWEST = dict.fromkeys(comparison.FEWEST, 2)
     if "FORKED_PROCESSES" in os.environ:
         from meta_tests.prooflops.gate.forked_processes import fork_processes
         fork_processes()
@@ -73,3 +75,8 @@ def run(repo: Path, *options: str, **variables: str) -> ChildRun:
 
 def worktrees(repo: Path) -> int:
     return subprocess.run(["git", "worktree", "list"], cwd=repo, capture_output=True, text=True).stdout.count("\n")
+
+
+def config_in(root: Path, *options: str) -> pytest.Config:
+    """The configuration of a run of pytest in this folder, with these options."""
+    return pytest.Config.fromdictargs({}, [f"--rootdir={root}", str(root), *options])

@@ -65,11 +65,11 @@ def _run_and_exit(arguments: Sequence[str], cwd: Path, env: dict[str, str], outp
 
 def fork_processes() -> None:
     """Has the gate of this process fork every run of pytest by the same Python, and start whatever else it starts."""
-    from prooflops.gate import processes
+    from prooflops.gate import process
 
     def popen(command: Sequence[str], **options: Any) -> Any:
         if [*command[:3]] != [sys.executable, "-m", "pytest"]:
             return subprocess.Popen(command, **options)
         return Fork(command, options["cwd"], options["env"], options["stdout"])
 
-    processes.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[assignment]
+    process.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[assignment]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prooflops.gate import sides
-from prooflops.gate.processes import Replicate, Side
+from prooflops.gate.process import Replicate, Side
 from prooflops.history.records import Summary
 
 
@@ -28,9 +28,8 @@ def test_the_same_side_twice_and_an_unknown_side_are_refused(
     foreign: Path, other: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(foreign)
-    config = SimpleNamespace(rootpath=foreign, invocation_params=SimpleNamespace(args=[f"--gate-versus={other}"]))
     with pytest.raises(pytest.UsageError, match=why):
-        sides.other_side(other, config, None)  # type: ignore[arg-type]
+        sides.other_side(other, config(foreign), None)  # type: ignore[arg-type]
 
 
 def config(root: Path, *arguments: str) -> Any:

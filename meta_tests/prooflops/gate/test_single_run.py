@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from meta_tests.prooflops.foreign import Foreign
-from meta_tests.prooflops.gate.without_processes import FINGERPRINT, SETTINGS, A, B, config
+from meta_tests.prooflops.gate.foreign_repo import config_in
 from prooflops.gate import single_run
+from prooflops.gate.options import settings
 from prooflops.history import records
-from prooflops.run_state import RECORD_PATH, STORAGE_ERROR
 
 
 def test_a_recorded_run_is_listed_named_and_compared(plain_repo: Foreign) -> None:
@@ -87,101 +85,23 @@ def test_the_version_of_torch_counts_only_where_the_tests_import_it(plain_repo: 
         assert plain_repo.run("--gate-baseline", name).code == 0, "its own next run is another machine's"
 
 
-def stored(folder: Path, fingerprint: dict[str, Any], *, mfu: float = 0.5, **times: float) -> Path:
-    """A record of these benchmarks."""
-    rows = [
-        {"fullname": {"a": A, "b": B}[name], "stats": {"min": seconds}, "extra_info": {"flops": 7, "mfu": mfu}}
-        for name, seconds in times.items()
-    ]
-    return records.append(folder, {"benchmarks": rows, "prooflops": {"fingerprint": fingerprint}}, fingerprint)
+def test_a_known_drift_and_the_ratios_of_another_machine_count(tmp_path: Path) -> None:
+    config = config_in(tmp_path, "-p", "prooflops.plugin", "--gate-baseline=main")
+    chosen = replace(settings(config), folder=tmp_path)
+    a, fingerprint = "test_b.py::test_a", {"name": "abacus"}
 
+    def summary(time_s: float, mfu: float = 0.5) -> records.Summary:
+        row = {"fullname": a, "stats": {"min": time_s}, "extra_info": {"flops": 7, "mfu": mfu}}
+        record = {"benchmarks": [row], "prooflops": {"fingerprint": fingerprint}}
+        return records.read_summary(records.append(tmp_path, record, fingerprint), ("flops",))
 
-def test_a_baseline_is_checked_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_run, "fingerprint", lambda config: FINGERPRINT)
-    settings, run = replace(SETTINGS, folder=tmp_path, baseline="main"), config(tmp_path)
-    with pytest.raises(pytest.UsageError, match="--gate-baseline main: no baseline of that name"):
-        single_run.check_baseline(run, settings, [A])
-    other = [stored(tmp_path, {"name": "slide rule"}, a=1.0) for _ in range(2)]
-    records.store_baseline("main", other)
-    with pytest.raises(pytest.UsageError, match=r"other conditions \(name: slide rule -> abacus\), and times"):
-        single_run.check_baseline(run, settings, [A])
-    single_run.check_baseline(run, replace(settings, portable=True), [A])
-    records.store_baseline("main", [stored(tmp_path, FINGERPRINT, a=1.0)])
-    single_run.check_baseline(run, settings, [A])
-    assert [each.benchmarks[A].exact for each in run.stash[single_run.BASELINE]] == [{"flops": 7}]
-    same = SimpleNamespace(path=stored(tmp_path, FINGERPRINT, a=1.0))
-    assert "(the digest of the fingerprint)" in single_run.refusal(settings, same, FINGERPRINT)  # type: ignore[arg-type]
-
-
-def test_a_run_is_compared_with_its_baseline_by_time_and_exact_figure(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, folder=tmp_path, baseline="main")
-    then = [records.read_summary(stored(tmp_path, FINGERPRINT, a=1.0, b=1.0), ("flops",)) for _ in range(2)]
-    run = config(tmp_path)
-    run.stash[single_run.BASELINE] = then
-    run.stash[RECORD_PATH] = stored(tmp_path, FINGERPRINT, a=1.0)
-    skipped = pytest.TestReport(B, ("", 0, ""), {}, "skipped", ("t.py", 1, "Skipped: later"), "call")
-    others = [
-        pytest.TestReport(A, ("", 0, ""), {}, outcome, longrepr, "call")
-        for outcome, longrepr in (("passed", None), ("skipped", "xfail"), ("failed", ("t.py", 1, "no")))
-    ]
-    run.pluginmanager.get_plugin = lambda name: SimpleNamespace(stats={"skipped": [skipped, *others]})
-    single_run.finish(run, settings, pytest.ExitCode.OK)
-    assert single_run.skip_reasons([skipped, *others]) == {B: "later"}
-    head, first, second, last = run.stash[single_run.OUTCOME]
-    assert head.split()[0] == "benchmark"
-    assert (first.split()[0], second.split()[0]) == (A, B)
-    assert "INCONCLUSIVE: skipped this time: later" in second
-    assert last == "against main (2 records): 2 INCONCLUSIVE, 1 SAME"
-    printed: list[str] = []
-    terminal: Any = SimpleNamespace(
-        config=run, section=printed.append, write_line=lambda line, **_: printed.append(line)
-    )
-    single_run.print_summary(terminal)
-    assert printed == ["compared with the history", *run.stash[single_run.OUTCOME]]
-    printed.clear()
-    run.stash[single_run.OUTCOME] = []
-    single_run.print_summary(terminal)
-    assert printed == []
-
-
-def test_the_drift_that_is_known_and_only_ratios_of_another_machine_count(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, folder=tmp_path, baseline="main")
-    then = [records.read_summary(stored(tmp_path, FINGERPRINT, a=1.0 + i / 1e4), ("flops",)) for i in range(8)]
-    mine = records.read_summary(stored(tmp_path, FINGERPRINT, a=1.1), ("flops",))
-    own = records.fingerprint_id(FINGERPRINT)
+    then, mine = [summary(1.0 + i / 1e4) for i in range(8)], summary(1.1)
     for floor in (0.5, None):
-        records.store_noise_floors(tmp_path, own, {A: {"floor": floor}})
-        (line, *_) = [line for line in single_run.compared(then, mine, settings, {}) if line.startswith(A)]
+        records.store_noise_floors(tmp_path, records.fingerprint_id(fingerprint), {a: {"floor": floor}})
+        (line, *_) = [line for line in single_run.compared(then, mine, chosen, {}) if line.startswith(a)]
         assert ("within the 50.0% that drift" in line) == (floor == 0.5), line
-    (*_, last) = single_run.compared(then, mine, replace(settings, portable=True), {})
-    assert last == "against main (8 records): 1 INCONCLUSIVE, 1 SAME"
-    none = [records.read_summary(stored(tmp_path, FINGERPRINT, a=1.0, mfu=0.0), ()) for _ in range(2)]
-    (line,) = single_run.compared(none, none[0], replace(settings, portable=True), {})
-    assert line == "against main (2 records): nothing to compare; no ratio that both sides have"
-
-
-@pytest.mark.parametrize(
-    ("status", "why"),
-    [(1, "tests failed"), (2, "the run was interrupted"), (5, "no test ran"), (3, "the run ended with exit code 3")],
-)
-def test_why_a_run_is_no_baseline(tmp_path: Path, status: int, why: str) -> None:
-    run = config(tmp_path)
-    run.stash[RECORD_PATH] = stored(tmp_path / "history", FINGERPRINT, a=1.0)
-    settings = replace(SETTINGS, folder=tmp_path / "history", record="main")
-    single_run.finish(run, settings, status)
-    assert run.stash[single_run.OUTCOME] == [f"not stored as main: {why}"]
-    single_run.finish(run, settings, pytest.ExitCode.OK)
-    path = run.stash[RECORD_PATH]
-    file = path.parent / "baselines" / "main.json"
-    inside = f"{path.parent.name}/{path.name}"
-    assert run.stash[single_run.OUTCOME] == [f"baseline main: this run ({inside}), named in {file}"]
-    single_run.finish(run, replace(settings, folder=tmp_path / "elsewhere"), pytest.ExitCode.OK)
-    assert run.stash[single_run.OUTCOME] == [f"baseline main: this run ({path}), named in {file}"]
-    file.unlink()
-    file.parent.rmdir()
-    file.parent.touch()
-    single_run.finish(run, settings, pytest.ExitCode.OK)
-    assert run.stash[single_run.OUTCOME] == []
-    assert run.stash[STORAGE_ERROR].startswith("the baseline main could not be stored: ")
-    single_run.finish(run, replace(settings, record=None), pytest.ExitCode.TESTS_FAILED)
-    assert run.stash[single_run.OUTCOME] == []
+    portable = replace(chosen, portable=True)
+    assert single_run.compared(then, mine, portable, {})[-1] == "against main (8 records): 1 INCONCLUSIVE, 1 SAME"
+    none = [summary(1.0, mfu=0.0) for _ in range(2)]
+    (line,) = single_run.compared([replace(each, benchmarks={}) for each in none], none[0], portable, {})
+    assert line.endswith("no ratio that both sides have")

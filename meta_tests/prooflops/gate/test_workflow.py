@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meta_tests.conftest import ROOT, run_pytest
-from prooflops.gate.settings import HISTORY
+from prooflops.gate.options import HISTORY
 
 WORKFLOW, PAGE = ROOT / "docs" / "workflows" / "gate.yml", ROOT / "docs" / "ci.md"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prooflops.gate.settings import settings
+from prooflops.gate.options import settings
 from prooflops.history import records as history
 from prooflops.history import run_record, trend
 from prooflops.history.trend import Trend

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from prooflops.gate import decisions, sides
-from prooflops.gate.measurement import Measurement
-from prooflops.gate.pacing import Pacing, Pair
-from prooflops.gate.processes import ReplicateFailed, Side, environment_of_git
-from prooflops.gate.side_by_side import SideBySide
+from prooflops.gate import decide, pairs, sides
+from prooflops.gate.pace import FIRST
+from prooflops.gate.process import ReplicateFailed, Side, environment_of_git
+from prooflops.gate.schedule import Schedule
+from prooflops.gate.session import Session
 from prooflops.history.comparison import Sides, seconds
 from prooflops.history.rows import TIME, Row, interval
 from prooflops.statistics import effects
@@ -35,25 +35,25 @@ FIRST_BAD, POSSIBLE = "# first bad commit: [", "# possible first bad commit: ["
 
 
 @dataclass(frozen=True)
-class HalfwayRule(decisions.ReplicateRule):
+class HalfwayRule(decide.ReplicateRule):
     """Whether a commit is slower than GOOD by more than half of what is lost in all (SLOWER), or by less (SAME)."""
 
     halves: Mapping[str, float] = field(default_factory=dict)  # ratios by benchmark
 
     def decision(self, name: str, sides: Sides, *_: float) -> Decision:
         before, after = map(seconds, sides)
-        for pairs in self.plan.looks:
-            effect = effects.paired(before[:pairs], after[:pairs], level=LEVEL)
-            if pairs > len(after):
-                return Decision(None, pairs, effect)
+        for look in self.plan.looks:
+            effect = effects.paired(before[:look], after[:look], level=LEVEL)
+            if look > len(after):
+                return Decision(None, look, effect)
             if effect.low > self.halves[name] or effect.high < self.halves[name]:
-                return Decision("SLOWER" if effect.low > self.halves[name] else "SAME", pairs, effect)
+                return Decision("SLOWER" if effect.low > self.halves[name] else "SAME", look, effect)
         return Decision("INCONCLUSIVE", self.plan.looks[-1], effect)
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a commit was found to be for one benchmark: the word that git's bisection takes, and why."""
+    """The result of a commit for one benchmark: a word of git's bisection, and why."""
 
     word: str  # good, bad, skip
     effect: Effect | None = None
@@ -70,43 +70,25 @@ class Step:
 class Bisection:
     """The commits between `good` and the one that is checked out, for the benchmarks that got slower in between."""
 
-    def __init__(self, measurement: Measurement, good: Side, commit: str) -> None:
-        self.measurement, self.good, self.good_commit = measurement, good, commit
-        self.bad_commit = sides.commit_named(measurement.here.root, "HEAD") or ""
-        self.steps: dict[str, dict[str, Step]] = {}  # by commit and benchmark
-        self.halves: dict[str, float] = {}
+    def __init__(self, session: Session, good: Side, commit: str, slow: Mapping[str, Effect]) -> None:
+        self.session, self.good, self.good_commit, self.slow = session, good, commit, slow
+        root = session.here.root
+        self.bad_commit = sides.commit_named(root, "HEAD") or ""
+        self.steps = {self.bad_commit: {name: Step("bad", effect) for name, effect in slow.items()}}  # by commit, name
         self.logs: dict[str, list[str]] = {}
-
-    def run(self) -> None:
-        """Finds the first slow commit of each benchmark that is SLOWER, the worst first, and adds notes and lines."""
-        measurement = self.measurement
-        slow = [row for row in measurement.rows if row.quantity == TIME and row.verdict == "SLOWER" and row.effect]
-        if not slow:
-            measurement.lines.append(f"no benchmark is SLOWER than at {self.good.label}: nothing to bisect")
-            return
-        effect_of = {row.name: row.effect for row in slow if row.effect}
-        names = sorted(effect_of, key=lambda name: -effect_of[name].ratio)
-        self.halves = {name: math.sqrt(effect.ratio) for name, effect in effect_of.items()}
-        self.steps[self.bad_commit] = {name: Step("bad", effect) for name, effect in effect_of.items()}
-        root = measurement.here.root
-        self.tree = sides.checkout(self.bad_commit, "the worktree of the bisection", root, measurement.replicates)
+        self.tree = sides.checkout(self.bad_commit, "the worktree of the bisection", root, session.replicates)
         self.top = sides.repository_of(self.tree.root) or self.tree.root
-        culprits: dict[str, list[str]] = {}
-        for index, name in enumerate(names):
-            culprits.setdefault(self.first_slow(name, names[index:]), []).append(name)
-        notes = {name: said for said, found in culprits.items() for name in found}
-        measurement.rows = [self.with_note(row, notes) for row in measurement.rows]
-        for said, found in culprits.items():
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            measurement.lines += [f"{said}, for {found[0]}{more}:", *self.evidence(found[0])]
 
-    def with_note(self, row: Row, notes: Mapping[str, str]) -> Row:
-        if row.quantity != TIME or row.name not in notes:
-            return row
-        return replace(row, note="; ".join(filter(None, [notes[row.name], row.note])))
+    def culprits(self) -> dict[str, list[str]]:
+        """The benchmarks by their first slow commit, in words; the slowest are bisected first."""
+        names = sorted(self.slow, key=lambda name: -self.slow[name].ratio)
+        found: dict[str, list[str]] = {}
+        for index, name in enumerate(names):
+            found.setdefault(self.first_slow(name, names[index:]), []).append(name)
+        return found
 
     def first_slow(self, name: str, open_: Sequence[str]) -> str:
-        """Bisects for one benchmark, and says what was found. `open_`: those to be measured with it."""
+        """Bisects for one benchmark; the result in words. `open_`: benchmarks to be measured with it."""
         self.bisect("start", self.bad_commit, self.good_commit)
         last = ""
         while not (found := self.found()):
@@ -123,13 +105,13 @@ class Bisection:
         return f"the first slow commit is one of {len(found)}, as others could not be decided"
 
     def bisect(self, *words: str) -> None:
-        """A step of git's bisection: another commit is checked out, without what tests and Python left there."""
+        """A step of git's bisection: checks another commit out, without files that tests and Python left there."""
         self.git("reset", "--quiet", "--hard")
         self.git("bisect", *words)
         self.git("clean", "-ffdxq")
 
     def found(self) -> list[str]:
-        """The first bad commit, or the several that it may be, once git knows; none before."""
+        """The first bad commit, or the several candidates, once git knows; none before."""
         log = self.git("bisect", "log").splitlines()
         for head in (FIRST_BAD, POSSIBLE):
             if commits := [line.removeprefix(head).partition("]")[0] for line in log if line.startswith(head)]:
@@ -137,21 +119,17 @@ class Bisection:
         return []
 
     def measured(self, commit: str, names: Sequence[str]) -> dict[str, Step]:
-        """What pairs of GOOD and this commit, which is checked out, say of each of these benchmarks."""
-        measurement = self.measurement
+        """Compares GOOD and this commit, which is checked out, by pairs: a step for each of these benchmarks."""
+        session = self.session
         here = replace(self.tree, label=f"commit {commit[:9]}")
-        pairs = SideBySide(measurement, here, self.good, f"--gate-bisect, at {commit[:9]}")
-        plan = Plan(benchmarks=1, looks=LOOKS)
-        rule = HalfwayRule(plan, measurement.settings.min_effect, halves=self.halves)
-        began = measurement.begun = time.monotonic()
-        measurement.replicates.examined = ()  # of another commit
-        measurement.progress.always(f"commit {self.described(commit)}: {len(names)} benchmarks")
+        both = pairs.Pairs(session, here, self.good, f"--gate-bisect, at {commit[:9]}")
+        halves = {name: math.sqrt(effect.ratio) for name, effect in self.slow.items()}
+        rule = HalfwayRule(Plan(benchmarks=1, looks=LOOKS), session.settings.min_effect, halves=halves)
+        began = session.begun = time.monotonic()
         try:
-            first: dict[str, Pair] = pairs.take(names)
-            pacing = Pacing(
-                dict.fromkeys(first, ()), rule, pairs.take, began + measurement.settings.budget_s, measurement.say
-            )
-            rows = {row.name: row for row in pacing.run(first, time.monotonic() - began)}
+            first = both.take(names, FIRST)
+            schedule = Schedule(session, rule, both.take)
+            rows = {row.name: row for row in schedule.run(first, dict.fromkeys(first, ()), time.monotonic() - began)}
         except (ReplicateFailed, pytest.UsageError) as error:
             return dict.fromkeys(names, Step("skip", why=f"it cannot be run: {str(error).splitlines()[-1]}"))
         words = {"SLOWER": "bad", "SAME": "good"}
@@ -170,7 +148,7 @@ class Bisection:
         return self.git("show", "--no-patch", "--date=short", "--format=%h (%ad, %an: %s)", "--abbrev=9", commit)
 
     def git(self, *words: str) -> str:
-        """What git prints in the worktree, which is named: in a hook the environment names the user's own."""
+        """git's output in the worktree, which is named: in a hook the environment names the user's own."""
         place = ["-C", str(self.top), f"--git-dir={self.top / '.git'}", f"--work-tree={self.top}"]
         done = subprocess.run(["git", *place, *words], capture_output=True, text=True, env=environment_of_git())
         if done.returncode not in (0, ONLY_SKIPPED):
@@ -178,14 +156,29 @@ class Bisection:
         return done.stdout.strip()
 
 
-def bisect(measurement: Measurement, benchmarks: Sequence[str], text: str) -> None:
-    """Compares these benchmarks with those of a good revision, and bisects for the SLOWER ones."""
-    root = measurement.here.root
+def bisect(session: Session, benchmarks: Sequence[str], text: str) -> list[Row]:
+    """The rows of these benchmarks beside a good revision; those of SLOWER ones name their first slow commit."""
+    root = session.here.root
     commit = checked_good(text, root)
-    good = sides.checkout(commit, f"revision {text} ({commit[:9]})", root, measurement.replicates)
-    measurement.here = replace(measurement.here, paths=sides.import_paths(root, root))
-    SideBySide(measurement, measurement.here, good, f"--gate-bisect {text}").compare(benchmarks)
-    Bisection(measurement, good, commit).run()
+    good = sides.checkout(commit, f"revision {text} ({commit[:9]})", root, session.replicates)
+    session.here = replace(session.here, paths=sides.import_paths(root, root))
+    rows, _ = pairs.compare(session, session.here, good, f"--gate-bisect {text}", benchmarks)
+    slow = {row.name: row.effect for row in rows if row.quantity == TIME and row.verdict == "SLOWER" and row.effect}
+    if not slow:
+        session.lines.append(f"no benchmark is SLOWER than at {good.label}: nothing to bisect")
+        return rows
+    bisection = Bisection(session, good, commit, slow)
+    culprits = bisection.culprits()
+    for said, names in culprits.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        session.lines += [f"{said}, for {names[0]}{more}:", *bisection.evidence(names[0])]
+    notes = {name: said for said, names in culprits.items() for name in names}
+    return [
+        replace(row, note="; ".join(filter(None, [notes[row.name], row.note])))
+        if row.quantity == TIME and row.name in notes
+        else row
+        for row in rows
+    ]
 
 
 def checked_good(text: str, root: Path) -> str:

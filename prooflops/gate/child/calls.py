@@ -1,9 +1,9 @@
-"""What a benchmarked call takes besides time: the most bytes it holds, or its instructions. Copied beside a replicate.
+"""The memory or the instructions of a benchmarked call.
 
-Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result `benchmark(function)`
+It measures a call that pytest-benchmark makes anyway and doesn't time: the one whose result `benchmark(function)`
 returns, that of `pedantic` with several iterations, or one of three or more warm-up rounds of `pedantic`, neither the
-first nor the last. So a function is called as often as without the gate, whatever its side effects are, the call is a
-warm one, and the timed rounds call the function itself.
+first nor the last. So the function is called as often as without the gate, the call is warm, and the timed rounds call
+the function itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from prooflops.machine.instructions import call_counted, is_permitted
+from ...machine.instructions import call_counted, is_permitted
 
 try:
     import tracemalloc
@@ -24,17 +24,17 @@ except ImportError:  # PyPy
 KEY = "gate_resources"  # of a benchmark's extra_info
 MEMORY, INSTRUCTIONS = "memory", "instructions"
 # By process of a side; later ones measure nothing. Five decide, and the first look at times takes eight.
-TURNS = (*[MEMORY] * 5, *[INSTRUCTIONS] * 3)
+BY_PROCESS = (*[MEMORY] * 5, *[INSTRUCTIONS] * 3)
 
 Figures = dict[str, int]
 
 
 class UntimedCall:
-    """Stands for a benchmarked function in the calls that are not timed, and measures them."""
+    """Replaces a benchmarked function in the calls that are not timed, and measures them."""
 
     def __init__(self, function: Callable[..., Any], measured: str, warm_up: int = 0) -> None:
         self.function, self.measured = function, measured
-        self.warm_up = warm_up  # the round in which it stands for the function as well, counted from 1; 0: in none
+        self.warm_up = warm_up  # the warm-up round that it measures, counted from 1; 0: none
         self.rounds = 0
         self.figures: Figures = {}  # of the last call
 
@@ -52,21 +52,21 @@ class UntimedCall:
         return result
 
     def in_round(self) -> Callable[..., Any]:
-        """What the next round calls."""
+        """The function that the next round calls."""
         self.rounds += 1
         return self if self.rounds == self.warm_up else self.function
 
 
-def measured_in(process: int) -> str:
-    """What a process of a side measures, of which so many have run before it."""
-    return TURNS[process] if process < len(TURNS) else ""
+def resource_of(process: int) -> str:
+    """The resource that a side's n-th process measures, counted from 0; empty: none."""
+    return BY_PROCESS[process] if process < len(BY_PROCESS) else ""
 
 
 def measure_untimed_calls(measured: str) -> None:
-    """Has the fixture `benchmark` measure calls that it doesn't time, and leave the figures in `extra_info`.
+    """Makes the fixture `benchmark` measure calls that it doesn't time, and store the figures in `extra_info`.
 
-    `measured`: MEMORY or INSTRUCTIONS, as each would disturb the other; the former in place of the latter where they
-    can't be counted. Nothing is measured where pytest-benchmark is built in another way than versions 5.0 to 5.3.
+    `measured`: MEMORY or INSTRUCTIONS, as each would disturb the other; MEMORY too where instructions can't be counted.
+    It measures nothing where pytest-benchmark is built in another way than versions 5.0 to 5.3.
     """
     if not measured:
         return
@@ -107,10 +107,10 @@ def measure_untimed_calls(measured: str) -> None:
 
 
 def call_traced(figures: Figures, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Calls `function`, and adds to `figures` by how much the bytes held exceeded those before at most.
+    """Calls `function`, and adds its peak of memory above that before the call to `figures`.
 
-    "memory": what Python's allocators gave, numpy's arrays included; memory of other C libraries, such as tensors of
-    torch on the CPU, they don't see. "CUDA memory": what torch's allocator gave on all devices, where CUDA is in use.
+    "memory": from Python's allocators, numpy's arrays included; they don't see that of other C libraries, such as
+    torch's tensors on the CPU. "CUDA memory": from torch's allocator on all devices, where CUDA is in use.
     """
     if tracemalloc is None or tracemalloc.is_tracing():  # the project's own tracing would be disturbed
         return function(*args, **kwargs)

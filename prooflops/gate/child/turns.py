@@ -1,11 +1,9 @@
-"""Two processes that live at the same time and run their tests in turn: one of the first, one of the second, and so on.
+"""Two processes that live at the same time and run their tests in turn: one of the first, two of the second, and so on.
 
-What other guests of a machine do to its caches, its memory and its cores, they do for seconds to minutes. Sides that
-measure the same benchmark within a second see the same of it, sides that measure it half a minute apart do not: of 53
-benchmarks the median noise of a pair is 3.4 % in turn, and 5.6 % one process after the other (12 pairs each, taken by
-threes alternately; docs/gate.md). And both start at once. While one has its turn, the other waits for a message.
-
-Standard library only: it is copied beside the gate's processes.
+Other guests disturb a machine's caches, memory and cores for seconds to minutes. Sides that measure the same benchmark
+within a second are disturbed alike: of 53 benchmarks the median noise of a pair is 3.4 % in turn, and 5.6 % one process
+after the other (12 pairs each, taken by threes alternately; docs/gate.md). While one process has its turn, the other
+waits for a message.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 NEXT, LAST, GO = b"n", b"l", b"g"  # "my next test", "my end", and the answer
-LOOK_S = 0.5  # between two looks whether a process that says nothing still runs
+LOOK_S = 0.5  # between two looks whether a silent process still runs
 MAPPED = Path("/proc/self/maps")
-# An accelerator's memory is sized by what is free, and a waiting process holds some of it.
+# An accelerator's free memory sizes the benchmarks, and a waiting process holds some of it.
 DRIVERS = ("libcuda.so", "libamdhip64.so", "libze_loader.so", "libhsa-runtime64.so")
-MOST_MEMORY = 0.5  # of what is free, for both
+MOST_MEMORY = 0.5  # of the free memory, for both processes
 
 
 class Turn:
@@ -39,57 +37,52 @@ class Turn:
         self.waited_s = 0.0
         self._channel = None if channel is None else socket.socket(fileno=channel)
         if self._channel:
-            self._channel.set_inheritable(False)  # what the tests start would keep it open
+            self._channel.set_inheritable(False)  # processes that the tests start would keep it open
 
     def wait(self, for_what: bytes) -> None:
         """Ends the turn before, and waits for one for the next test, or for the end."""
         if not self._channel:
             return
         began = time.monotonic()
-        with suppress(OSError):  # who gave the turns is gone: nobody else waits for one
+        with suppress(OSError):  # the parent is gone: nobody else waits for a turn
             self._channel.sendall(for_what)
             self._channel.recv(1)
         self.waited_s += time.monotonic() - began
 
 
-def give(channels: Sequence[socket.socket], runs: Callable[[int], bool], until: float) -> None:
+def alternate(channels: Sequence[socket.socket], runs: Callable[[int], bool], until: float) -> None:
     """Gives the processes behind these channels a turn each until all are at their end, then lets all end.
 
     The first begins with its first test, the next with its second, and so on: ABBA. `runs`: whether a process still
-    runs. `until`, of `time.monotonic`: when to stop.
+    runs. `until`: when to stop, on the clock of `time.monotonic`.
     """
-    given = dict.fromkeys(range(len(channels)), 0)
+    turns_of = dict.fromkeys(range(len(channels)), 0)
     waiting, ending = set[int](), list[int]()
-    while given and time.monotonic() < until:
-        if waiting == given.keys():
-            least = min(given.values())
-            behind = [each for each in given if given[each] == least]
+    while turns_of and time.monotonic() < until:
+        if waiting == turns_of.keys():
+            least = min(turns_of.values())
+            behind = [each for each in turns_of if turns_of[each] == least]
             begins = least % len(channels)
             turn = begins if begins in behind else behind[0]
-            given[turn] += 1
+            turns_of[turn] += 1
             waiting.discard(turn)
             _send(channels[turn], GO)
-        for each in _heard(channels, given.keys() - waiting):
-            said = _receive(channels[each])
-            if said == NEXT:
+        busy = {channels[each]: each for each in turns_of.keys() - waiting}
+        for channel in select.select([*busy], [], [], LOOK_S)[0]:
+            each, message = busy[channel], _receive(channel)
+            if message == NEXT:
                 waiting.add(each)
-                continue
-            del given[each]
-            ending += [each] if said == LAST else []
-        for each in [each for each in given.keys() - waiting if not runs(each)]:
-            del given[each]
+            else:
+                del turns_of[each]
+                ending += [each] if message == LAST else []
+        for each in [each for each in turns_of.keys() - waiting if not runs(each)]:
+            del turns_of[each]
     for each in ending:
         _send(channels[each], GO)
 
 
-def _heard(channels: Sequence[socket.socket], which: set[int]) -> list[int]:
-    """Those of which there is something to receive, soon."""
-    ready = select.select([channels[each] for each in which], [], [], LOOK_S)[0]
-    return [each for each in which if channels[each] in ready]
-
-
 def _receive(channel: socket.socket) -> bytes:
-    """What a process says; nothing where it has ended."""
+    """The message of a process; empty where it has ended."""
     try:
         return channel.recv(1)
     except OSError:
@@ -97,12 +90,12 @@ def _receive(channel: socket.socket) -> bytes:
 
 
 def _send(channel: socket.socket, message: bytes) -> None:
-    with suppress(OSError):  # it has ended: the next look says so
+    with suppress(OSError):  # the process has ended: the next look says so
         channel.sendall(message)
 
 
 def footprint() -> dict[str, Any]:
-    """What decides whether this process may wait beside another one: its memory at most, an accelerator's driver."""
+    """This process's peak memory, and the accelerator's driver that it has loaded (None: unknown)."""
     try:
         mapped = MAPPED.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -115,7 +108,7 @@ def footprint() -> dict[str, Any]:
 
 
 def why_not(footprints: Sequence[Mapping[str, Any]], free_bytes: int | None) -> str:
-    """Why processes such as these should not live at the same time; empty where they may.
+    """Why processes with these footprints should not live at the same time; empty where they may.
 
     >>> why_not([{"peak_bytes": 2**30, "driver": ""}] * 2, 8 * 2**30)
     ''

@@ -1,4 +1,4 @@
-"""The gate's options and ini settings: declared, read and checked before anything runs."""
+"""The gate's options and ini settings, checked before anything runs, and the tests that the command line selects."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,8 +42,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("gate_direction", f"which changes fail: {', '.join(DIRECTIONS)} (default: slower)", default="slower")
     parser.addini(
         "gate_memory",
-        "what becomes of a benchmark whose calls hold more memory: fail, show, or off, which measures none "
-        "(default: fail)",
+        "whether calls that hold more memory fail: fail, show, or off, which measures none (default: fail)",
         default="fail",
     )
     parser.addini(
@@ -58,8 +58,8 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "gate_in_turn",
-        "whether the two processes of a pair live at the same time and run their benchmarks in turn; false where what "
-        "they use outside of themselves serves one process only (default: true)",
+        "whether the two processes of a pair live at the same time and run their benchmarks in turn; false where they "
+        "use something that serves one process only, such as a port (default: true)",
         default="true",
     )
     group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
@@ -124,7 +124,7 @@ _settings = pytest.StashKey[Settings]()
 
 
 def settings(config: pytest.Config) -> Settings:
-    """The options of the gate. Raises UsageError for those that are impossible, naming value and valid ones."""
+    """The options of the gate. Raises UsageError for an impossible one, naming its value and valid ones."""
     if _settings not in config.stash:
         try:
             config.stash[_settings] = _checked(config)
@@ -169,7 +169,7 @@ def _read(config: pytest.Config) -> Settings:
         else _allowed_open("gate_allow_inconclusive", str(config.getini("gate_allow_inconclusive"))),
         portable=option("gate_portable"),
         noise_floor=option("gate_noise_floor"),
-        direction=direction("gate_direction", config.getini("gate_direction")),
+        direction=_one_of("gate_direction", config.getini("gate_direction"), DIRECTIONS),
         memory=_one_of("gate_memory", config.getini("gate_memory"), MEMORY),
         min_memory_effect=_share("gate_min_memory_effect", str(config.getini("gate_min_memory_effect"))),
         in_turn=_one_of("gate_in_turn", config.getini("gate_in_turn"), ("true", "false")) == "true",
@@ -203,11 +203,15 @@ def _check_one_another(found: Settings) -> None:
 
 
 def _check_paths(found: Settings, config: pytest.Config) -> None:
-    """Refuses a path that was given as a word of its own, if pytest takes its rootdir from it."""
+    """Refuses a path that was given as a word of its own, if pytest takes its rootdir from it.
+
+    Before pytest knows our options, it takes such a word for a place of tests.
+    """
+    given = list(itertools.pairwise(_given(config)))
     here = config.invocation_params.dir.resolve()
     for name in ("baseline", "versus", "bisect"):
         text = getattr(found, name)
-        if text and stands_alone(_flag(name), text, config):
+        if text and (_flag(name), text) in given:
             path = (here / text).resolve()
             if (path.is_file() and not path.is_relative_to(here)) or (name != "baseline" and path.exists()):
                 raise ValueError(f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its rootdir there")
@@ -215,7 +219,7 @@ def _check_paths(found: Settings, config: pytest.Config) -> None:
 
 def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
     option = config.getoption
-    # A project's `addopts` often disable benchmarks for its plain runs: the gate's processes do without.
+    # A project's `addopts` often disable benchmarks for its plain runs: the gate's processes ignore that.
     given = _given(config) if orchestrated else ["--benchmark-disable", "--benchmark-skip"]
     disabled = option("benchmark_disable", False) and not option("benchmark_enable", False)
     if disabled and "--benchmark-disable" in given:
@@ -230,21 +234,13 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
 
 
 def _check_packages() -> None:
-    """Raises ValueError where the packages that the statistics need are not installed."""
+    """Raises ValueError where packages that the statistics need are missing."""
     if missing := [package for package in ("numpy", "scipy") if find_spec(package) is None]:
         needed, install = " and ".join(missing), " ".join(missing)
         raise ValueError(
             f"the gate and the history need {needed}, which {sys.executable} lacks: "
             f"{sys.executable} -m pip install {install}"
         )
-
-
-def stands_alone(name: str, text: str, config: pytest.Config) -> bool:
-    """Whether an option's value was given as a word of its own.
-
-    Before it knows our options, pytest takes one that is a path for a place of tests, and its rootdir from it.
-    """
-    return (name, text) in itertools.pairwise(_given(config))
 
 
 def _given(config: pytest.Config) -> list[str]:
@@ -302,11 +298,6 @@ def _allowed_open(name: str, text: str) -> float:
         raise ValueError(f"{error}; or true or false") from None
 
 
-def direction(name: str, text: object) -> str:
-    """Which changes fail. Raises ValueError, naming the valid ones."""
-    return _one_of(name, text, DIRECTIONS)
-
-
 def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
     if text not in valid:
         raise ValueError(f"{name} should be one of {', '.join(valid)}, got {text!r}")
@@ -314,7 +305,7 @@ def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
 
 
 def history_folder(config: pytest.Config) -> Path:
-    """Where records go: PROOFLOPS_HISTORY, or the ini setting `gate_history`, relative to the rootdir."""
+    """The folder of records: PROOFLOPS_HISTORY, or the ini setting `gate_history`, relative to the rootdir."""
     return config.rootpath / (os.environ.get("PROOFLOPS_HISTORY") or str(config.getini("gate_history")))
 
 
@@ -328,7 +319,58 @@ def marker_settings(marker: pytest.Mark) -> dict[str, Any]:
     if "min_effect" in given:
         given["min_effect"] = _share("min_effect", str(given["min_effect"]))
     if "direction" in given:
-        direction("direction", given["direction"])
+        _one_of("direction", given["direction"], DIRECTIONS)
     if not isinstance(given.get("ignore", False), bool):
         raise ValueError(f"ignore should be True or False, got {given['ignore']!r}")
     return given
+
+
+# ---- selection ------------------------------------------------------------------------------------------------------
+
+
+def files_of(ids: Sequence[str]) -> list[str]:
+    """The files of these tests, each once, in order."""
+    return list(dict.fromkeys(name.partition("::")[0] for name in ids))
+
+
+def selects_by_expression(config: pytest.Config) -> bool:
+    """Whether an expression, and not only paths and node ids, selects the tests."""
+    option = config.option
+    return bool(
+        option.keyword or option.markexpr or getattr(option, "deselect", None) or getattr(option, "claim", None)
+    )
+
+
+def is_asked_for(name: str, config: pytest.Config) -> bool:
+    """Whether the paths and node ids of the command line cover a test of this name, existing or not.
+
+    So a benchmark that vanished from a file is missing, and one of another file is not. Where the last run selects the
+    tests (--lf, --sw), nothing else was asked for: the other side has no such past.
+    """
+    if getattr(config.option, "lf", False) or getattr(config.option, "stepwise", False):
+        return False
+    file, _, inside = name.partition("::")
+    path = (config.rootpath / file).resolve()
+    for argument in config.args:
+        given, _, wanted = argument.partition("::")
+        place = (config.invocation_params.dir / given).resolve()
+        if (not wanted and (place == path or place in path.parents)) or (
+            wanted and place == path and (inside == wanted or inside.startswith((wanted + "::", wanted + "[")))
+        ):
+            return True
+    return False
+
+
+def without_fixture(items: Sequence[pytest.Item]) -> str:
+    """Names the tests with the marker `benchmark` and without the fixture, which pytest-codspeed alone measures."""
+    names = [
+        item.nodeid
+        for item in items
+        if item.get_closest_marker("benchmark") and "benchmark" not in getattr(item, "fixturenames", ())
+    ]
+    if not names:
+        return ""
+    return (
+        f"not compared: {len(names)} tests with the marker `benchmark` that do not use its fixture, the first "
+        f"{names[0]}; pytest-benchmark does not measure them: call benchmark(...) in them"
+    )

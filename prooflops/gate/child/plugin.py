@@ -1,9 +1,10 @@
-"""The plugin of a replicate. Copied beside each process that the gate starts, and loaded there by `-p`.
+"""The plugin of a process that the gate started, loaded there by `-p`.
 
-The other side of a comparison may have another revision of this package, or none: so what this file imports of it is
-copied too (`processes.COPIED`). It selects the tests that the gate asked for; on the command line, a node id that the
-other side doesn't have would end the run. At the end it adds what the gate needs to the process's record, under the key
-`replicate`.
+The other side of a comparison may have another Python, and another revision of this package or none. So the gate links
+the whole package under another name (`process.LINK`); this file and its imports use the standard library, pytest and
+pytest-benchmark, and import each other relatively. The plugin selects the tests that the gate asked for: on the command
+line, a node id that the other side lacks would end the run. At the end it adds the gate's data to the process's record,
+under the key `replicate`.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from typing import Any
 
 import pytest
 
-from prooflops.gate.call_resources import measure_untimed_calls
-from prooflops.gate.turns import LAST, NEXT, Turn, footprint
-from prooflops.history.plain import plain_figure
-from prooflops.machine.contention import Watch, without_own
-from prooflops.machine.core_speed import CoreSpeed
+from ...history.plain import plain_figure
+from ...machine.contention import Watch, without_own
+from ...machine.core_speed import CoreSpeed
+from .calls import measure_untimed_calls
+from .turns import LAST, NEXT, Turn, footprint
 
 RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
-OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}  # what the gate chooses
+OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}  # which the gate sets
 
 
 class Replicate:
-    """Selects tests, paces the benchmarks among them, and collects what the gate needs to know of them.
+    """Selects tests, paces the benchmarks among them, and collects the gate's data on them.
 
-    `paces`: pytest-benchmark's options by node id, and under "" those of every other benchmark; those that the command
-    line or the benchmark's own marker gives go before them. `examined`: benchmarks that an earlier process of this side
-    checked. `fastest_s`: how long `CoreSpeed`'s loop took at full speed, where earlier processes know it, and
-    `patience_s` how long to wait for that. `turn`: where another process runs at the same time, see `turns.Turn`.
+    `paces`: pytest-benchmark's options by node id, and under "" those of every other benchmark; the command line and
+    the benchmark's own marker take precedence. `examined`: benchmarks that an earlier process of this side checked.
+    `fastest_s`: duration of `CoreSpeed`'s loop at full speed, where earlier processes know it, and `patience_s` how
+    long to wait for that. `turn`: where another process runs at the same time, see `turns.Turn`.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Replicate:
         self.calls: dict[str, dict[str, Any]] = {}
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
-        self.own_switches_per_s: dict[str, float] = {}  # brought about by looking at the cores
+        self.own_switches_per_s: dict[str, float] = {}  # caused by looking at the cores
         self.errors: list[str] = []
         self.session: pytest.Session | None = None  # once it has ended
 
@@ -81,7 +82,7 @@ class Replicate:
         return (self.ids is None or item.nodeid in self.ids) and (not self.benchmarks_only or is_benchmark(item))
 
     def set_pace(self, item: pytest.Item) -> None:
-        """Has pytest-benchmark take the rounds that the gate wants; it reads the closest marker only."""
+        """Makes pytest-benchmark take the gate's rounds, by a marker: it reads the closest only."""
         own = item.get_closest_marker("benchmark")
         args, kwargs = (own.args, own.kwargs) if own else ((), {})
         if "max_time" in self.given or "max_time" in kwargs:
@@ -96,7 +97,7 @@ class Replicate:
         mode = getattr(getattr(item, "funcargs", {}).get("benchmark"), "_mode", None)
         return item.nodeid in self.fixed or ("pedantic" in str(mode) and item.nodeid not in self.obeying)
 
-    # ---- for benchmarks that choose their own rounds: what the fixture `gate_replicate` offers, see docs/gate.md ----
+    # ---- the fixture `gate_replicate`, for benchmarks that choose their own rounds; see docs/gate.md ----
 
     def pace(self, item: pytest.Item) -> tuple[float, int, bool]:
         """The seconds of a benchmark and its least rounds, and whether an earlier process of this side checked it."""
@@ -107,7 +108,7 @@ class Replicate:
         return float(seconds), int(rounds), item.nodeid in self.examined
 
     def leave_out(self, item: pytest.Item, seconds: float) -> None:
-        """Of a benchmark's time, what processes to come will not take: they find it examined."""
+        """Subtracts seconds that later processes will not take: they find the benchmark examined."""
         self.once_s[item.nodeid] = self.once_s.get(item.nodeid, 0.0) + seconds
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -153,7 +154,7 @@ class Replicate:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, None]:
         self.turn.wait(LAST)
         if "hypothesis" not in sys.modules:
-            # Its plugin imports all of it for the terminal's summary: half of a small replicate's time, for nothing.
+            # Its plugin would import all of it for the terminal's summary: half of a small replicate's time.
             session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
         # Last of all: where the plugin is active, it has written its record by now.
@@ -185,7 +186,7 @@ class Replicate:
         self.session = session
 
     def leave(self) -> None:
-        """Ends the process without clearing its modules, of which torch's take 0.5 to 1.2 s. Called at exit, last."""
+        """Ends the process without clearing its modules (0.5 to 1.2 s with torch). Called at exit, last."""
         if self.session:
             logging.shutdown()
             sys.stdout.flush()
@@ -193,7 +194,7 @@ class Replicate:
             os._exit(self.session.exitstatus)
 
     def benchmarks(self, config: pytest.Config) -> list[dict[str, Any]]:
-        """The part of pytest-benchmark's JSON that comparing needs, where no plugin writes the whole."""
+        """The part of pytest-benchmark's JSON that the gate compares, where no plugin writes the whole."""
         session = getattr(config, "_benchmarksession", None)
         found = []
         for bench in session.benchmarks if session else ():
@@ -209,10 +210,10 @@ def is_benchmark(item: pytest.Item) -> bool:
 
 
 def look_between_rounds(speed: CoreSpeed) -> None:
-    """Has pytest-benchmark look at the core's speed before the rounds that it times; calibration is none of them."""
+    """Makes pytest-benchmark look at the core's speed before each timed round, but not while it calibrates."""
     from pytest_benchmark import fixture
 
-    # No public name stands between two rounds. Where there is none of this name, a look before and after must do.
+    # No public hook runs between two rounds. Without this private name, the looks before and after must do.
     cls: Any = fixture.BenchmarkFixture
     make_runner = getattr(cls, "_make_runner", None)
     if make_runner is None:
@@ -240,12 +241,12 @@ def look_between_rounds(speed: CoreSpeed) -> None:
 
 
 def modules() -> dict[str, str]:
-    """Name and file of every imported module that isn't in a site-packages folder or the standard library."""
-    library = str(Path(os.__file__).resolve().parent)
+    """Name and file of every imported module outside site-packages, the standard library and this linked package."""
+    library, linked = str(Path(os.__file__).resolve().parent), f"{__name__.partition('.')[0]}."
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and "site-packages" not in file:
+        if isinstance(file, str) and "site-packages" not in file and not f"{name}.".startswith(linked):
             file = os.path.realpath(file)
             if not file.startswith(library):
                 found[name] = file
@@ -254,7 +255,8 @@ def modules() -> dict[str, str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
-    task = json.loads(Path(os.environ.pop(TASK)).read_text(encoding="utf-8"))  # not for what the tests start
+    # Removed: processes that the tests start must not see it.
+    task = json.loads(Path(os.environ.pop(TASK)).read_text(encoding="utf-8"))
     for name, value in task.pop("restore").items():
         if value is None:
             del os.environ[name]
@@ -265,5 +267,5 @@ def pytest_configure(config: pytest.Config) -> None:
     given = {key for key, option in OPTIONS.items() if option in words}
     replicate = Replicate(**task, given=given)
     look_between_rounds(replicate.speed)
-    atexit.register(replicate.leave)  # what the tests register runs before
+    atexit.register(replicate.leave)  # functions that the tests register run before it
     config.pluginmanager.register(replicate, "prooflops.gate.replicate")

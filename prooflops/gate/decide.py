@@ -1,4 +1,4 @@
-"""What replicates decide while they are taken: several looks, pairs, a suspicion that must repeat."""
+"""Decides on replicates while they are taken: several looks, pairs, a suspicion that must repeat."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ BUDGET = "the budget ended it (--gate-budget)"
 def replicate_plan(
     benchmarks: int, *, paired: bool = True, most: int | None = None, all_pairs: bool = False, directions: int = 1
 ) -> Plan:
-    """The error rates of a run that compares so many benchmarks, in `most` replicates if that is given.
+    """The error rates of a run that compares `benchmarks` benchmarks, in at most `most` replicates.
 
-    The replicates that confirm are among `most`, if they leave enough to suspect anything; else a suspicion stays one.
+    Confirming replicates count among `most`, if the rest are enough to suspect anything.
     """
     plan = Plan(benchmarks=max(benchmarks, 1), directions=directions, shared_baseline=not paired)
     if most is None:
@@ -49,7 +49,7 @@ class ReplicateRule(ComparisonRule):
 
     paired: bool = True  # before[i] ran beside after[i]; else they are groups of different sessions
     most: int | None = None  # replicates at most; None: as many as the plan wants
-    all_pairs: bool = False  # up to the last look, whatever is decided before: an estimate of noise wants them
+    all_pairs: bool = False  # take pairs up to the last look, whatever is decided before: to estimate the noise
 
     def common(self, shared: Sequence[Sides]) -> float:
         return super().common(shared) if shared and not self.paired else 1.0
@@ -79,13 +79,13 @@ class ReplicateRule(ComparisonRule):
         return "; ".join([excluded(decision.effect), self.ended_by(sides, decision), self.remedy(sides, decision)])
 
     def ended_by(self, sides: Sides, decision: Decision) -> str:
-        """What ended the run of an open benchmark."""
+        """The limit that ended the run of an open benchmark."""
         if self.most and len(sides[1]) >= self.most:
             return PAIRS
         return BUDGET if decision.verdict is None else NOISE
 
     def remedy(self, sides: Sides, decision: Decision) -> str:
-        """What would decide it."""
+        """How to decide it."""
         needed = self.needed(decision, self.smallest(sides[1]))
         if decision.verdict is None and not self.most:
             return f"{len(sides[1])} of {decision.wanted} pairs were taken"
@@ -101,7 +101,7 @@ class ReplicateRule(ComparisonRule):
         return found
 
     def wanted(self, decision: Decision) -> int:
-        """How many replicates in all this benchmark wants before it is looked at again; 0 where it is decided."""
+        """The number of replicates at this benchmark's next look; 0 where it is decided."""
         if self.all_pairs:
             return self.plan.looks[-1]
         return min(decision.wanted, self.most or decision.wanted) if decision.verdict is None else 0
@@ -109,14 +109,14 @@ class ReplicateRule(ComparisonRule):
 
 @dataclass(frozen=True)
 class SieveRule(ReplicateRule):
-    """Looks once at processes beside stored ones: SAME where those are, else INCONCLUSIVE, for pairs to decide."""
+    """Looks once at processes beside stored ones: SAME, or INCONCLUSIVE for pairs to decide."""
 
     def decision(self, name: str, sides: Sides, common: float) -> Decision:
         before, after = map(seconds, sides)
         first = self.plan.looks[0]
         effect = effects.unpaired(before, after, level=SHOWN_LEVEL, floor=self.floor(name), common=common)
         if math.comb(len(before) + first, first) * self.plan.miss_level(0) < 1:
-            return Decision("INCONCLUSIVE", len(after), effect)  # so few are stored that none is ever SAME
+            return Decision("INCONCLUSIVE", len(after), effect)  # too few are stored for SAME
         if len(after) < first:
             return Decision(None, first, effect)
         found = verdict(effect, self.plan, 0, self.smallest(sides[1]))
@@ -124,7 +124,7 @@ class SieveRule(ReplicateRule):
 
 
 def fewest_stored(plan: Plan) -> int:
-    """How many processes a baseline must hold before a regression can be found beside it, at the plan's last look.
+    """The fewest processes of a baseline with which a regression can be found, at the plan's last look.
 
     The most extreme of the C(b + n, n) orders of b stored and n new processes must be as rare as the level there.
     """
@@ -135,7 +135,7 @@ def fewest_stored(plan: Plan) -> int:
 
 
 def look_at(both: Mapping[str, Sides], rule: ReplicateRule) -> tuple[list[Row], dict[str, int]]:
-    """A row for each benchmark, and how many replicates in all each of the undecided wants."""
+    """A row for each benchmark, and the number of replicates at the next look of each undecided one."""
     decided = decisions(both, rule)
     wanted = {name: rule.wanted(decision) for name, decision in decided.items()}
     wanted |= {name: rule.plan.looks[0] for name, sides in both.items() if not all(sides)}
@@ -144,10 +144,10 @@ def look_at(both: Mapping[str, Sides], rule: ReplicateRule) -> tuple[list[Row], 
 
 
 def fails(row: Row, direction: str, allowed_open: float, guards_memory: bool = True) -> bool:
-    """Whether a gate that guards `direction` (slower, faster, both) stops for this row.
+    """Whether a gate that guards `direction` (slower, faster, both) fails for this row.
 
-    For a time that could not be decided it does, unless a change larger than `allowed_open` is excluded: else a gate
-    too noisy to find anything is green. A test that skipped itself has no time.
+    An undecided time fails unless a change larger than `allowed_open` is excluded: else a gate too noisy to find
+    anything would be green. A test that skipped itself has no time.
     """
     if row.verdict == "INCONCLUSIVE":
         return row.quantity == TIME and row.after is not None and not excludes(row.effect, direction, allowed_open)
@@ -171,7 +171,7 @@ def excludes(effect: Effect | None, direction: str, change: float) -> bool:
 
 
 def excluded(effect: Effect) -> str:
-    """By how much slower it is at most, whatever else is open.
+    """The largest slowdown that is not excluded, in words.
 
     >>> from prooflops.statistics.effects import paired
     >>> excluded(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01))
@@ -183,7 +183,7 @@ def excluded(effect: Effect) -> str:
 
 
 def overall(both: Mapping[str, Sides]) -> Effect | None:
-    """What the geometric mean of all benchmarks did, from the pairs that all have; None where there are none."""
+    """The effect on the geometric mean of all benchmarks, from the pairs that all have; None where there are none."""
     shared = [(seconds(before), seconds(after)) for before, after in both.values() if before and after]
     pairs = min((len(after) for _, after in shared), default=0)
     if not pairs:
@@ -196,7 +196,7 @@ def overall(both: Mapping[str, Sides]) -> Effect | None:
 
 
 def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
-    """In how many benchmarks a slowdown somewhat larger than the smallest effect is found, as noisy as they were."""
+    """The number of benchmarks in which a slowdown of 5/3 of the smallest effect would be found, at their noise."""
     effect = 5 / 3 * min_effect
     noises = [row.effect.noise for row in rows if row.quantity == TIME and row.effect]
     found = sum(math.isfinite(noise) and smallest_effect(noise, plan, min_effect) <= effect for noise in noises)

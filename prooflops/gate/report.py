@@ -1,17 +1,19 @@
-"""Prints what the gate found: on the terminal, in JUnit's properties, and as Markdown for a CI's summary page."""
+"""Reports the result: on the terminal, as the reports of the tests, and as Markdown for a CI's summary page."""
 
 from __future__ import annotations
 
 import math
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from prooflops.console.tables import aligned, engineering, markdown_table, write_coloured
-from prooflops.gate.decisions import BUDGET, NOISE, PAIRS
+from prooflops.gate.decide import BUDGET, NOISE, PAIRS
+from prooflops.gate.process import Replicate
 from prooflops.history import rows as comparison
 from prooflops.history.rows import SHOWN_LEVEL, TIME, Row, interval
 
@@ -22,7 +24,9 @@ REMEDIES = {
     PAIRS: "more of them decide it",
     BUDGET: "a larger one or fewer benchmarks decide it",
 }
-SHOWN = 3  # names printed after a note that several rows have
+SHOWN = 3  # names printed after a note that several rows share
+
+Location = tuple[str, int | None, str]
 EXPLAIN = "if this is intended, store a new baseline: --gate-record NAME"
 
 
@@ -49,7 +53,7 @@ def sentence(row: Row) -> str:
     return f"{name}: {row.quantity}: {row.note}"
 
 
-def properties(row: Row) -> list[tuple[str, object]]:
+def properties_of(row: Row) -> list[tuple[str, object]]:
     """A row as JUnit properties of its test: gate.time = SLOWER, gate.time.ratio = 1.1, its bounds, its noise."""
     figures: dict[str, object] = {"before": row.before, "after": row.after}
     if row.effect:
@@ -60,12 +64,12 @@ def properties(row: Row) -> list[tuple[str, object]]:
 
 
 def counts(rows: Iterable[Row]) -> str:
-    """How many rows have which verdict, in words."""
+    """The number of rows by verdict, in words."""
     return comparison.counts(rows) or "nothing compared"
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """The notes of the rows as lines: one for each note that several rows have, then one for each row with its own.
+    """The notes of the rows as lines: one for each note that several rows share, then one for each row with its own.
 
     >>> rows = [Row(name, "time", 1.0, 1.0, "SAME", note="contended") for name in ("a", "b")]
     >>> notes([*rows, Row("c", "time", 1.0, 1.0, "INCONCLUSIVE", note="noise 9%; 53 would decide")])
@@ -116,7 +120,7 @@ def _short_cells(row: Row) -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """`text` without so much of its beginning that it fits: the ends of node ids tell them apart.
+    """`text`, shortened at its beginning to fit: the ends of node ids differ.
 
     >>> cut("tests/test_a.py::test_product[fp32]", 20)
     '…:test_product[fp32]'
@@ -125,7 +129,7 @@ def cut(text: str, width: int) -> str:
 
 
 def one_line(rows: Sequence[Row]) -> list[str]:
-    """How many rows have which verdict, how wide the widest SAME is; then why others are open, in one line."""
+    """The number of rows by verdict and the widest SAME; then, in one line, why others are open."""
     text = counts(rows)
     same = [row.effect.bounds(SHOWN_LEVEL) for row in rows if row.verdict == "SAME" and row.effect]
     if widest := max((max(high - 1, 1 / low - 1) for low, high, _ in same), default=0.0):
@@ -141,7 +145,7 @@ def one_line(rows: Sequence[Row]) -> list[str]:
 
 
 def passing_open(rows: Sequence[Row], failing: Sequence[Row], allowed: float) -> list[str]:
-    """A line on the undecided benchmarks for which the gate does not stop, as a larger change is excluded.
+    """A line on the undecided benchmarks that pass, as a larger change is excluded.
 
     >>> passing_open([Row("a", "time", 1.0, 1.0, "INCONCLUSIVE")], [], 0.1)
     ['1 INCONCLUSIVE passes: more than 10% is excluded (ini setting gate_allow_inconclusive)']
@@ -161,7 +165,7 @@ def write_terminal(
     lines: Sequence[str],
     table: Sequence[Sequence[str]] = (),
 ) -> None:
-    """Prints what is not SAME, or with -v the table of all rows with their notes (or `table`), and the lines."""
+    """Prints the rows that are not SAME, or with -v the table of all with their notes (or `table`), and the lines."""
     terminal.section(f"gate: {title}")
     if table:
         write_coloured(terminal, aligned(table))
@@ -199,3 +203,74 @@ def write_step_summary(
             file.write(("\n".join(text) + "\n\n").encode())
     except OSError as error:
         print(f"gate: the summary could not be written: {error}")
+
+
+# ---- reports of the tests -------------------------------------------------------------------------------------------
+
+
+class Reports:
+    """The reports of each test, of all processes of this side."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.by_test: dict[str, list[pytest.TestReport]] = {}
+
+    def __iter__(self) -> Iterator[pytest.TestReport]:
+        return (report for reports in self.by_test.values() for report in reports)
+
+    def add(self, done: Replicate) -> None:
+        """Keeps each test's newest reports; a failure in any process stays."""
+        grouped: dict[str, list[pytest.TestReport]] = {}
+        for data in done.reports:
+            report = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
+            if isinstance(report.longrepr, list):
+                report.longrepr = tuple(report.longrepr)  # of a skip: pytest's reports insist on a tuple, JSON has none
+            grouped.setdefault(report.nodeid, []).append(report)
+        failed = self.failed()
+        self.by_test |= {name: reports for name, reports in grouped.items() if name not in failed}
+
+    def failed(self) -> set[str]:
+        """The tests that failed in any process."""
+        return {report.nodeid for report in self if report.failed}
+
+    def emit(self, items: Sequence[pytest.Item], rows: Sequence[Row], failing: Sequence[Row], broken: str) -> None:
+        """Reports each test once, with its rows as properties; each of the `failing` rows fails its test.
+
+        `broken`: why a process ended without a record. It fails each test that has no report.
+        """
+        missing = broken or "this test was collected here, but a fresh process of this side did not run it"
+        properties: dict[str, list[tuple[str, object]]] = {}
+        for row in rows:
+            properties.setdefault(row.name, []).extend(properties_of(row))
+        why: dict[str, str] = {}
+        for row in failing:
+            why[row.name] = "\n".join(filter(None, [why.get(row.name), sentence(row)]))
+        for item in items:
+            reports = self.by_test.get(item.nodeid) or failure(item.nodeid, item.location, missing)[1:2]
+            for report in reports:
+                report.user_properties = [*report.user_properties, *properties.get(item.nodeid, [])]
+                if item.nodeid in why and (report.skipped or (report.when == "call" and report.passed)):
+                    report.outcome, report.longrepr = "failed", why[item.nodeid]
+            self._log(item.nodeid, item.location, reports)
+        collected = {item.nodeid for item in items}
+        for name in (name for name in why if name not in collected):
+            location = (name.partition("::")[0], None, name.partition("::")[2] or name)
+            self._log(name, location, failure(name, location, why[name], properties[name]))
+
+    def _log(self, name: str, location: Location, reports: Sequence[pytest.TestReport]) -> None:
+        hook = self.config.hook
+        hook.pytest_runtest_logstart(nodeid=name, location=location)
+        for report in reports:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=name, location=location)
+
+
+def failure(
+    name: str, location: Location, why: str, properties: Sequence[tuple[str, object]] = ()
+) -> list[pytest.TestReport]:
+    """The reports of a test that failed for this reason: set-up, call and teardown."""
+    phases: dict[Any, Any] = {"setup": ("passed", None), "call": ("failed", why), "teardown": ("passed", None)}
+    return [
+        pytest.TestReport(name, location, {}, outcome, longrepr, when, user_properties=properties)
+        for when, (outcome, longrepr) in phases.items()
+    ]

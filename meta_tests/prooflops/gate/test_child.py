@@ -1,0 +1,460 @@
+"""A fresh process of the gate: it runs the tests asked for, at the pace asked for, and leaves a record."""
+
+import inspect
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from meta_tests.conftest import ROOT
+from meta_tests.prooflops.gate.foreign_repo import config_in
+from prooflops.gate.child import turns
+from prooflops.gate.process import Replicate, ReplicateFailed, Replicates, Side
+
+BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
+WITH_PLUGIN = ("-p", "prooflops.plugin")
+
+
+class Children:
+    """Runs child processes over one file of tests, with no plugin but pytest-benchmark."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.root, self.options = root, ["-p", "benchmark"]
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setattr("prooflops.gate.process.PATIENCE_S", 0.0)
+        patch.delenv("PYTHONHASHSEED", raising=False)
+        self.side = Side("here", sys.executable, root, paths=(str(root),))
+
+    def write(self, text: str) -> None:
+        (self.root / "test_it.py").write_text(text)
+
+    def replicates(self, **options: Any) -> Replicates:
+        return Replicates(config_in(self.root, *self.options), limit_s=60, **options)
+
+    def run(self, replicates: Replicates, ids: list[str] | None = None, **rest: Any) -> Replicate:
+        return replicates.run([(self.side, ["test_it.py"])], ids, **{"paces": BRIEF, **rest})[0]
+
+
+@pytest.fixture
+def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
+    return Children(tmp_path, monkeypatch)
+
+
+def extra(done: Replicate) -> dict[str, dict[str, Any]]:
+    """The extra_info of each benchmark."""
+    return {bench["fullname"].partition("::")[2]: bench["extra_info"] for bench in done.record["benchmarks"]}
+
+
+def outcomes(done: Replicate) -> list[str]:
+    return [report["outcome"] for report in done.reports if report["when"] == "call"]
+
+
+TIMED = """
+import numpy
+
+def test_timed(benchmark):
+    benchmark.extra_info["flops"] = numpy.int64(7)
+    benchmark.pedantic(sum, args=([1, 2],), rounds=5)
+
+def test_not_asked_for(benchmark):
+    benchmark(sum, [1, 2])
+"""
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_record_has_what_the_gate_compares_with_the_package_there_and_without(
+    children: Children, installed: bool
+) -> None:
+    children.write(TIMED)
+    if installed:
+        children.options += WITH_PLUGIN
+    else:  # neither this package nor any that only this repository needs
+        (children.root / "prooflops.py").write_text("raise ImportError('not on this side')\n")
+        (children.root / "torch.py").write_text("raise ImportError('not on this side')\n")
+    with children.replicates() as replicates:
+        done = children.run(replicates, ["test_it.py::test_timed"])
+    assert (done.fingerprint is not None) == installed
+    (benchmark,) = done.record["benchmarks"]
+    assert (benchmark["fullname"], benchmark["extra_info"]["flops"]) == ("test_it.py::test_timed", 7)
+    assert benchmark["stats"]["min"] > 0
+    assert "contended" in benchmark["extra_info"]["contention"]
+    assert {report["nodeid"] for report in done.reports} == {"test_it.py::test_timed"}
+    assert "test_it" in done.modules
+    assert not [name for name in done.modules if name.startswith("prooflops_gate")], "the gate's own are no code of it"
+
+
+FORMS = """
+import asyncio
+import pytest
+
+async def work(n=20):
+    await asyncio.sleep(0)
+    return sum(range(n))
+
+@pytest.fixture(scope="module")
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+@pytest.fixture
+def run_async(benchmark, loop):
+    return lambda call: benchmark(lambda: loop.run_until_complete(call()))
+
+def test_async_by_a_fixture(run_async):
+    run_async(work)
+
+class TestClass:
+    n = 3
+
+    @pytest.mark.benchmark(group="sums")
+    @pytest.mark.parametrize("size", [1, 2], ids=["one", "two, with a space"])
+    def test_in_a_class(self, benchmark, size):
+        benchmark(sum, range(self.n * size))
+
+@pytest.mark.benchmark(max_time=0.002, group="own")
+def test_own(benchmark):
+    benchmark(sum, [1, 2])
+
+def test_pedantic_with_a_setup(benchmark):
+    benchmark.extra_info["flops"] = 2
+    benchmark.pedantic(sum, setup=lambda: (([1, 2],), {}), teardown=lambda values: None, rounds=4)
+
+@pytest.mark.benchmark
+def test_marked_only():
+    assert sum([1, 2]) == 3
+"""
+
+
+@pytest.mark.parametrize("given", [(), ("--benchmark-max-time=0.003",)])
+def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_fixed(
+    children: Children, given: tuple[str, ...]
+) -> None:
+    has_teardown = "teardown" in inspect.signature(BenchmarkFixture.pedantic).parameters  # not pytest-benchmark 5.0
+    children.write(FORMS if has_teardown else FORMS.replace("teardown=lambda values: None, ", ""))
+    children.options += [*WITH_PLUGIN, *given]
+    with children.replicates() as replicates:
+        done = children.run(replicates)
+        again = children.run(replicates, list(done.calls))
+    assert set(outcomes(done)) == {"passed"}
+    assert {name.partition("::")[2]: call["fixed"] for name, call in done.calls.items()} == {
+        "test_async_by_a_fixture": bool(given),
+        "TestClass::test_in_a_class[one]": bool(given),
+        "TestClass::test_in_a_class[two, with a space]": bool(given),
+        "test_own": True,
+        "test_pedantic_with_a_setup": True,
+    }
+    assert list(again.calls) == list(done.calls), "the ids of the first process do not select the same tests"
+    found = {bench["name"]: bench for bench in done.record["benchmarks"]}
+    assert found["test_own"]["options"]["max_time"] == 0.002
+    assert found["test_own"]["group"] == "own"
+    assert found["test_async_by_a_fixture"]["options"]["max_time"] == (0.003 if given else 0.01)
+    assert found["test_async_by_a_fixture"]["options"]["min_rounds"] == 2
+    assert found["test_pedantic_with_a_setup"]["stats"]["rounds"] == 4
+    assert 0 < sum(call["seconds"] for call in done.calls.values()) < done.wall_s
+
+
+OBEYING = """
+def test_obeys(benchmark, request, gate_replicate):
+    seconds, least_rounds, examined = gate_replicate.pace(request.node)
+    if not examined:
+        gate_replicate.leave_out(request.node, 1000.0)
+    benchmark.extra_info["asked"] = [seconds, least_rounds, examined]
+    benchmark.pedantic(sum, args=([1, 2],), rounds=least_rounds)
+"""
+
+
+def test_a_benchmark_that_chooses_its_own_rounds_may_ask_for_the_pace(children: Children) -> None:
+    children.write(OBEYING)
+    children.options += WITH_PLUGIN
+    with children.replicates() as replicates:
+        for examined in (False, True):
+            done = children.run(replicates)
+            assert extra(done)["test_obeys"]["asked"] == [0.01, 2, examined]
+            call = done.calls["test_it.py::test_obeys"]
+            assert (call["fixed"], call["once_s"]) == (False, 0.0 if examined else 1000.0)
+            assert (call["seconds"] > 0) is examined, "a thousand seconds are more than the call took"
+            replicates.examined = ["test_it.py::test_obeys"]
+        unpaced = children.run(replicates, paces=None)
+    assert "'NoneType' object has no attribute 'pace'" in str(unpaced.reports), "a process without a pace asks for one"
+
+
+ENVIRONMENT = """
+import os
+
+def test_timed(benchmark):
+    benchmark.extra_info["hash"] = hash("a")
+    names = "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTEST_ADDOPTS"
+    benchmark.extra_info["seen"] = [os.environ.get(name) for name in names]
+    benchmark.extra_info["leaks"] = [name for name in os.environ if name == "PROOFLOPS_GATE_TASK"]
+    benchmark(sum, [1])
+"""
+
+
+def test_processes_of_a_pair_share_a_hash_seed_and_compiled_modules_and_their_tests_see_neither(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children.write(ENVIRONMENT)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--benchmark-warmup=off")
+    with children.replicates() as replicates:
+        found = []
+        for _ in range(2):
+            replicates.share_hash_seed()
+            found += [extra(children.run(replicates))["test_timed"] for _ in range(2)]
+        compiled = [file.name.partition(".")[0] for file in replicates.folder.glob(f"bytecode/{children.root}/*.pyc")]
+    hashes = [each["hash"] for each in found]
+    assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
+    assert [each["seen"] for each in found] == [[None, "1", None, None]] * 4
+    assert [each["leaks"] for each in found] == [[]] * 4
+    assert compiled == ["test_it"]
+    assert not list(children.root.rglob("*.pyc")), "the project asked for none in its folders"
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    with children.replicates() as replicates:
+        replicates.share_hash_seed()
+        assert extra(children.run(replicates))["test_timed"]["seen"][0] == "7", "the user's own is kept"
+
+
+def test_a_suite_of_thousands_is_asked_for_by_its_ids(children: Children) -> None:
+    children.write("import pytest\n@pytest.mark.parametrize('n', range(2000))\ndef test_n(n): ...\n")
+    ids = [f"test_it.py::test_n[{number}]" for number in range(2000)]
+    absent = [f"{name}_with_a_long_name_{'x' * 90}" for name in ids]  # Linux allows a variable 128 KiB
+    with children.replicates() as replicates:
+        done = children.run(replicates, [*absent, *ids[:3]], benchmarks_only=False)
+    assert {report["nodeid"] for report in done.reports} == set(ids[:3])
+
+
+@pytest.mark.parametrize(
+    ("test", "why"),
+    [
+        ("raise RuntimeError('broken on purpose')", r"ended with exit code 2\. It printed:\n.*broken on purpose"),
+        ("import os\nos.abort()", r"crashed with SIGABRT\. It printed:\nFatal Python error: Aborted"),
+        ("import time\ntime.sleep(60)", r"was ended after 1 s \(--gate-budget\)"),
+        ("import sys\nprint('last words')\nsys.exit(3)", "ended with exit code"),
+    ],
+)
+def test_a_process_without_a_record_is_named_with_how_it_ended_and_what_it_printed(
+    children: Children, test: str, why: str
+) -> None:
+    children.write(test)
+    with children.replicates() as replicates:
+        replicates._limit_s = 1.0 if "sleep" in test else 60.0
+        with pytest.raises(ReplicateFailed, match=rf"(?s)^replicate 1 \(here: .* in {children.root}\) {why}"):
+            children.run(replicates)
+
+
+LEAVING = """
+import atexit
+import os
+from pathlib import Path
+
+class Slow:
+    def __del__(self, mkdir=os.mkdir):
+        mkdir("cleared")
+
+slow = Slow()
+
+def test_timed(benchmark):
+    atexit.register(Path("registered").touch)
+    benchmark(sum, [1, 2])
+    assert 1 + 1 == 3
+"""
+
+
+def test_a_process_ends_after_the_tests_own_exit_functions_and_clears_no_modules(children: Children) -> None:
+    children.write(LEAVING)
+    with children.replicates() as replicates:
+        done = children.run(replicates)
+        assert "1 failed" in (replicates.folder / "0001.txt").read_text()
+    assert outcomes(done) == ["failed"]
+    assert (children.root / "registered").exists()
+    assert not (children.root / "cleared").exists()
+
+
+def test_a_benchmark_beside_which_the_core_never_ran_as_fast_as_before_is_labelled(children: Children) -> None:
+    children.write("def test_timed(benchmark):\n    benchmark(sum, [1, 2])\n")
+    with children.replicates() as replicates:
+        first = children.run(replicates)
+        replicates._fastest_s["here"] /= 100  # as if an earlier process had seen such a core
+        then = children.run(replicates)
+    assert first.calls["test_it.py::test_timed"]["stretch_s"] < 1.0
+    contention = extra(then)["test_timed"]["contention"]
+    assert contention["contended"]
+    assert "of its speed" in contention["why"]
+
+
+UNTIMED = """
+import tracemalloc
+from collections import deque
+import pytest
+
+class Calls(deque):  # a list that grows in the traced call counts whole, and that of a fast machine is long
+    def __call__(self, block=1000):
+        self.append(tracemalloc.is_tracing())
+        return bytearray(block)
+
+def test_plain(benchmark):
+    calls = [0, 0]  # not traced, traced: a list of thousands might grow in the traced call and be counted with it
+    def make(block):
+        calls[tracemalloc.is_tracing()] += 1
+        return bytearray(block)
+    assert len(benchmark(make, 100_000)) == 100_000
+    assert calls[0] and calls[1] == 1
+
+def test_by_keyword(benchmark):
+    assert benchmark(function_to_benchmark=dict, function=1, figures=2) == {"function": 1, "figures": 2}
+
+def test_pedantic(benchmark):
+    calls = Calls()
+    benchmark.pedantic(calls, rounds=5, warmup_rounds=2)
+    assert [*calls] == [False] * 7
+
+def test_pedantic_iterations(benchmark):
+    calls = Calls()
+    benchmark.pedantic(target=calls, args=(50_000,), rounds=2, iterations=3)
+    assert [*calls] == [*[False] * 6, True]
+
+@pytest.mark.parametrize("rounds", [3, 4])
+def test_pedantic_warm_up(benchmark, rounds):
+    calls, made = Calls(), []
+    benchmark.pedantic(calls, setup=lambda: made.append(1), rounds=2, warmup_rounds=rounds)
+    assert [*calls] == [*[False] * (rounds - 2), True, False, False, False] and len(made) == rounds + 2
+
+def test_generator(benchmark):
+    benchmark(lambda: (number for number in range(9)))
+
+def test_coroutine(benchmark):
+    async def later(): pass
+    benchmark(later).close()
+
+def test_traces_itself(benchmark):
+    tracemalloc.start()
+    benchmark(list, "ab")
+    assert tracemalloc.is_tracing()
+    tracemalloc.stop()
+
+def test_error(benchmark):
+    with pytest.raises(ValueError, match="no number") as error:
+        benchmark(int, "no number")
+    assert not [each for each in error.traceback.filter(error) if "gate/child" in str(each.path)]
+    assert not tracemalloc.is_tracing()
+"""
+
+
+def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children: Children) -> None:
+    children.write(UNTIMED)
+    with children.replicates() as replicates:
+        done = children.run(replicates)
+    assert set(outcomes(done)) == {"passed"}, [report["longrepr"] for report in done.reports]
+    resources = {name: figures.get("gate_resources") for name, figures in extra(done).items()}
+    found = {name: figures["memory"] for name, figures in resources.items() if figures}
+    assert found.keys() == {f"test_{name}" for name in (
+        "plain", "by_keyword", "pedantic_iterations", "pedantic_warm_up[3]", "pedantic_warm_up[4]"
+    )}  # fmt: skip
+    assert 100_000 <= found["test_plain"] < 101_000
+    assert 50_000 <= found["test_pedantic_iterations"] < 51_000
+    assert 1000 <= found["test_pedantic_warm_up[3]"] < 2000
+    children.write("def test_plain(benchmark):\n    benchmark(bytearray, 99)\n")
+    with children.replicates(resources=False) as replicates:
+        assert "gate_resources" not in extra(children.run(replicates))["test_plain"]
+
+
+IN_TURN = """
+import time
+from pathlib import Path
+import pytest
+
+LOG = Path(__file__).parent.parent / "log"
+SIDE = Path(__file__).parent.name
+
+def note(what):
+    with LOG.open("a") as log:
+        log.write(f"{SIDE} {what}\\n")
+
+@pytest.fixture
+def prepared():
+    note("begins")
+    time.sleep(0.02)
+    yield
+    time.sleep(0.02)
+    note("ends")
+
+@pytest.mark.parametrize("number", range(3 if SIDE == "a" else 4))
+def test_it(benchmark, prepared, number):
+    benchmark(sum, [1, 2])
+"""
+FINISHED = "from test_it import note\ndef pytest_sessionfinish(session):\n    note('finishes')\n"
+ENDS = "import os\ndef test_it(benchmark):\n    benchmark(sum, [1])\ndef test_then(benchmark):\n    os._exit(1)\n"
+LOCKED = """
+import os, time
+while True:
+    try:
+        os.mkdir("../lock")
+        break
+    except FileExistsError:
+        time.sleep(0.01)
+
+def test_it(benchmark):
+    benchmark(sum, [1, 2])
+"""
+
+
+def both(root: Path, a: str, b: str) -> list[tuple[Side, list[str]]]:
+    sides = [Side(name, sys.executable, root / name, paths=(str(root / name),)) for name in ("a", "b")]
+    for side, text in zip(sides, (a, b), strict=True):
+        side.root.mkdir()
+        (side.root / "test_it.py").write_text(text)
+        (side.root / "conftest.py").write_text(FINISHED if "note" in text else "")
+    return [(side, ["test_it.py"]) for side in sides]
+
+
+def test_two_processes_run_one_test_at_a_time_with_its_fixtures_and_the_other_side_first_with_each(
+    children: Children,
+) -> None:
+    sides = both(children.root, IN_TURN, IN_TURN)
+    with children.replicates() as replicates:
+        done = replicates.run(sides, None, paces=BRIEF, limit_s=60)
+    log = (children.root / "log").read_text().splitlines()
+    turns_of = [side for side in "abbaab" for _ in "12"]
+    assert [line[0] for line in log[:12]] == turns_of
+    assert log[12:14] == ["b begins", "b ends"], "the longer side goes on alone"
+    assert sorted(log[14:]) == ["a finishes", "b finishes"], "reports of one would disturb a test of the other"
+    assert [each.side for each in done] == [side for side, _ in sides]
+    assert [len(each.record["benchmarks"]) for each in done] == [3, 4]
+    assert max(each.footprint["peak_bytes"] for each in done) > 1e6
+
+
+@pytest.mark.parametrize(("one", "limit_s", "most_s"), [(LOCKED, 3.0, 20), (ENDS, 60.0, 30)])
+def test_a_process_that_ends_or_waits_for_the_other_does_not_hang_the_pair(
+    children: Children, one: str, limit_s: float, most_s: float
+) -> None:
+    sides = both(children.root, one, one if one == LOCKED else IN_TURN)
+    began = time.monotonic()
+    with children.replicates() as replicates, pytest.raises(ReplicateFailed):
+        replicates.run(sides, None, paces=BRIEF, limit_s=limit_s)
+    assert time.monotonic() - began < most_s
+
+
+@pytest.mark.parametrize(
+    ("maps", "driver"),
+    [(None, None), ("libm.so.6\n", ""), ("libm.so.6\nlibcuda.so.580.65\n", "libcuda.so")],
+)
+def test_a_process_knows_its_memory_and_the_driver_that_it_has_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maps: str | None, driver: str | None
+) -> None:
+    monkeypatch.setattr(turns, "MAPPED", tmp_path / "maps")
+    if maps is not None:
+        (tmp_path / "maps").write_text(maps)
+    held = bytearray(2**26)
+    found = turns.footprint()
+    assert found["driver"] == driver
+    assert found["peak_bytes"] > len(held)
+    unknown = "this system does not tell what they hold"
+    because = {None: unknown, "": "", "libcuda.so": "they share the memory of an accelerator (libcuda.so)"}
+    assert turns.why_not([found, found], 2**50) == because[driver]
+    assert turns.why_not([found, found], None) == unknown

@@ -1,0 +1,251 @@
+"""The gate in a small foreign repository, in real processes: verdicts, exit codes, and what is left behind."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from meta_tests.conftest import House
+from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, worktrees
+from prooflops.gate.run import changed_claims
+from prooflops.history import records
+
+ONE = "test_foreign.py::test_busy_loop"
+
+
+def change(repo: Path, old: str, new: str) -> None:
+    work = repo / "work.py"
+    assert old in work.read_text()
+    work.write_text(work.read_text().replace(old, new))
+
+
+def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_and_what_is_unchanged_does_not(
+    foreign: Path, tmp_path: Path
+) -> None:
+    (foreign / "test_more.py").write_text(MORE.format(name="new_name", steps=1200))
+    (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))  # as many have
+    change(foreign, "STEPS = 300", "STEPS = 301")
+    junit, page = tmp_path / "junit.xml", tmp_path / "page.md"
+    before = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
+
+    done = run(
+        foreign, "--gate", "--gate-versus", "HEAD", "--gate-min-effect", "40%", "--device", "abacus",
+        f"--junitxml={junit}", GITHUB_STEP_SUMMARY=str(page),
+    )  # fmt: skip
+
+    assert done.code == 1
+    cases = {case.get("name"): case for case in ET.parse(junit).getroot().iter("testcase")}
+    verdicts = {
+        (name, row.get("name")): row.get("value") for name, case in cases.items() for row in case.iter("property")
+    }
+    assert verdicts["test_slow", "gate.time"] == "SLOWER", done.output
+    assert verdicts["test_busy_loop", "gate.flops"] == "CHANGED", done.output
+    assert verdicts["test_busy_loop", "gate.time"] in ("SAME", "INCONCLUSIVE"), done.output
+    assert verdicts["test_old_name", "gate.time"] == "MISSING", done.output
+    assert verdicts["test_new_name", "gate.time"] == "NEW", done.output
+    assert verdicts["test_that_is_skipped_now", "gate.time"] == "INCONCLUSIVE", done.output
+    assert "skipped this time: one call takes too long" in done.output
+    assert "test_searched_anew" in cases
+    assert not [key for name, key in verdicts if name == "test_searched_anew" and key.startswith("gate.")], done.output
+    failed = {name for name, case in cases.items() if case.find("failure") is not None}
+    assert failed == {"test_slow", "test_busy_loop", "test_old_name", "test_that_fails"}, done.output
+    assert "the test's own failure" in done.output
+    assert "| test_more.py::test_slow | time |" in page.read_text(), page.read_text()
+    assert "**4 stop the gate**" in page.read_text(), page.read_text()
+    assert "benchmarks (" in done.output, "the plan is said"
+    assert worktrees(foreign) == 1, "the worktree of the other revision is still there"
+    after = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
+    assert after == before, f"the user's working tree was touched: {after!r}, before {before!r}"
+
+
+def test_a_benchmark_that_is_skipped_is_named_and_does_not_stop_the_gate(foreign: Path, tmp_path: Path) -> None:
+    tests = foreign / "test_foreign.py"
+    tests.write_text("import pytest\npytestmark = pytest.mark.skip('later')\n" + tests.read_text())
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-versus", "HEAD", f"--junitxml={tmp_path / 'x'}")
+    assert done.code == 0, done.output
+    assert "skipped this time: later" in done.output
+    assert "1 INCONCLUSIVE" in done.output
+
+
+def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_unless_that_is_allowed(
+    foreign: Path,
+) -> None:
+    # A process of either side sleeps for 60 rounds of 0.03 s. The first pair fits into 6.6 s where a start takes up to
+    # 1.5 s, and a second one nowhere.
+    (foreign / "work.py").write_text("import time\nSTEPS = 300\ndef busy(steps=0):\n    time.sleep(0.03)\n")
+    run_git(foreign, "commit", "-qam", "sleep")
+    (foreign / "test_more.py").unlink()
+    options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11")
+    done = run(foreign, *options, "-v")
+    assert done.code == 1, done.output
+    first, _, _ = done.output.partition("FAILURES")
+    assert "decide nothing: give --gate-budget 1" in first, done.output
+    assert "the budget ended it (--gate-budget)" in done.output, done.output
+    (foreign / "pytest.ini").write_text(INI + "gate_allow_inconclusive = true\n")
+    done = run(foreign, *options)
+    assert done.code == 0, done.output
+    assert "1: the budget ended it" in done.output, done.output
+
+
+ALONE = """
+import fcntl
+
+import pytest
+import work
+
+@pytest.fixture(scope="session", autouse=True)
+def held():
+    with open({lock!r}, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+@pytest.mark.parametrize("number", [1, 2])  # between the two the other side has its turn
+def test_alone(benchmark, number):
+    benchmark.pedantic(work.busy, rounds=15, iterations=4)
+"""
+
+
+@pytest.mark.parametrize("setting", ["true", "false"])
+def test_sides_that_cannot_live_at_the_same_time_run_one_after_the_other(
+    foreign: Path, tmp_path: Path, setting: str
+) -> None:
+    (foreign / "test_more.py").write_text(ALONE.format(lock=str(tmp_path / "lock")))
+    (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {setting}\n")
+    run_git(foreign, "commit", "-qam", "a lock")
+    change(foreign, "STEPS = 300", "STEPS = 299")
+    done = run(foreign, "test_more.py", "--gate", "--gate-versus", "HEAD", "--gate-allow-inconclusive")
+    assert done.code == 0, done.output
+    assert ("one process after the other: in turn, a test failed" in done.output) == (setting == "true"), done.output
+
+
+@pytest.mark.parametrize("end", ["time.sleep(60)", "os.abort()"])
+def test_a_process_that_hangs_or_crashes_fails_its_tests(foreign: Path, end: str) -> None:
+    (foreign / "work.py").write_text(f"import os, time\nSTEPS = 1\ndef busy(steps=0):\n    {end}\n")
+    done = run(foreign, ONE, "--gate-noise-floor", "--gate-budget", "0.03")
+    assert done.code == 1
+    assert ("was ended after 2 s (--gate-budget)" if "sleep" in end else "SIGABRT") in done.output
+    assert f"FAILED {ONE}" in done.output, done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--gate --gate-versus=no-such", "no folder, no interpreter"),
+        ("--gate --gate-baseline=no-such", "no baseline of that name"),
+        ("--gate-noise-floor -k is_no_benchmark", "no test with the fixture `benchmark`"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(foreign: Path, options: str, why: str) -> None:
+    (foreign / "test_foreign.py").write_text(
+        "def test_is_no_benchmark(): ...\ndef test_it(benchmark): open('ran', 'w')\n"
+    )
+    done = run(foreign, "test_foreign.py", *options.split(" ", 2))
+    assert done.code == 4
+    assert why in done.output
+    assert not (foreign / "ran").exists(), done.output
+
+
+def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # of whoever runs this test
+    done = run(foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "3")
+    assert done.code == 0
+    assert "baseline main: 3 records" in done.output
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", OMP_NUM_THREADS="7")
+    assert done.code == 4
+    assert "environment.OMP_NUM_THREADS: None -> 7" in done.output
+    change(foreign, "STEPS = 300", "STEPS = 1500")
+    change(foreign, "total = 0", "total, held = 0, bytes(90_000)")
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", "-v")
+    assert done.code == 1
+    suspected = "history calls 0 of 1 benchmarks SAME and suspects 1; side by side with its commit"
+    assert suspected in done.output, done.output
+    assert "those are 1 SLOWER" in done.output, done.output
+    assert f"SLOWER: {ONE}" in done.output
+    assert "flops is 3000, but was 600" in done.output
+    assert worktrees(foreign) == 1, "the worktree of the baseline's commit is still there"
+    (file,) = (foreign / ".prooflops" / "history").glob("*/gate/*.json")
+    (said,) = json.loads(file.read_text())["verdicts"]
+    assert (said["name"], said["verdict"]) == (ONE, "SLOWER")
+    assert said["ratio"] > 2, said
+    shutil.rmtree(foreign / ".git")
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
+    assert done.code == 1
+    assert "history alone decides, without pairs beside the baseline's commit: not under git" in done.output
+    assert f"SLOWER: {ONE}" in done.output
+    assert "flops is 3000, but was 600" in done.output
+    assert f"MORE MEMORY: {ONE}: memory of a call is 88.1 KiB" in done.output
+    assert "drift between sessions is unknown for 1 benchmarks" in done.output
+
+
+def test_a_run_with_a_failure_is_no_baseline(foreign: Path) -> None:
+    (foreign / "test_foreign.py").write_text("def test_it():\n    assert False\n")
+    done = run(foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "2")
+    assert done.code == 1
+    assert "not stored as main: 1 tests failed" in done.output
+    assert records.baselines(foreign / ".prooflops" / "history") == {}
+
+
+def test_a_noise_floor_is_stored_for_the_sessions_to_come(foreign: Path) -> None:
+    for session in (1, 2):
+        done = run(foreign, ONE, "--gate-noise-floor", "--gate-replicates", "3", "-v")
+        assert done.code == 0, done.output
+        (file,) = (foreign / ".prooflops" / "history").glob("*/noise-floor.json")
+        entry = records.noise_floors(file.parents[1], file.parent.name)[ONE]
+        assert (len(entry["sessions_s"]), entry["pairs"]) == (session, 3)
+        assert entry["noise"] > 0
+        assert (entry["floor"] is None) == (session == 1)
+    assert "(2 sessions)" in done.output
+
+
+def test_another_interpreter_is_a_side_and_the_same_one_is_refused(foreign: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv").glob("lib/*/site-packages")
+    packages = {str(Path(sys.modules[name].__file__ or "").parents[1]) for name in ("pytest", "numpy")}
+    (site / "shared.pth").write_text("\n".join(packages))
+    done = run(foreign, ONE, "--gate", f"--gate-versus={tmp_path / 'venv'}", "--gate-allow-inconclusive")
+    assert done.code == 0, done.output
+    assert f"interpreter {tmp_path / 'venv'} (before) beside this side" in done.output
+    (tmp_path / "venv" / "bin" / "python").unlink()
+    (tmp_path / "venv" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("")
+    done = run(foreign, ONE, "--gate", f"--gate-versus={sys.executable}")
+    assert done.code == 4
+    assert "both sides are the same" in done.output
+
+
+# What opens a device, were the parent of a gate run to call it.
+PARENT = """
+import os
+if "PROOFLOPS_RECORD_TO" not in os.environ:
+    from accounting import measured
+    from prooflops.machine import device
+    def opened(*_):
+        raise AssertionError("the parent opened the device")
+    device.headline = device.fingerprint = device.unmet = measured.clock = opened
+"""
+
+
+def test_the_parent_asks_the_device_nothing_and_leaves_report_and_records_alone(house: House) -> None:
+    with open(house.root / "conftest.py", "a", encoding="utf-8") as conftest:
+        conftest.write(PARENT)
+    house.claim("demo.one")
+    house.test("@pytest.mark.claim('demo.one')\n@pytest.mark.needs('c++')\ndef test_one():\n    assert True\n")
+    house.test("def test_time(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=3)\n", "bench/test_b.py")
+    done = house.run("--gate-replicates", "2", "--quick")
+    assert done.code == 0, done.output
+    assert not (house.root / "reports").exists(), done.output
+    found = [json.loads(file.read_text()) for file in house.root.glob(".prooflops/history/*/*.json")]
+    counts = [(len(record["benchmarks"]), len(record["prooflops"]["verdicts"])) for record in found]
+    assert counts == [(1, 1), (1, 1)], f"{counts}, but should be those of the two fresh processes: {done.output}"
+
+
+def test_the_other_sides_claims_are_compared_where_both_were_checked() -> None:
+    before = {"a": "holds", "b": "holds", "c": "not checked", "d": "holds"}
+    rows = changed_claims(before, {"a": "holds", "b": "FAILS", "c": "holds", "d": "not checked"})
+    assert [(row.name, row.verdict, row.before, row.after) for row in rows] == [("b", "CHANGED", "holds", "FAILS")]

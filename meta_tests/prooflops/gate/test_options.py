@@ -1,0 +1,246 @@
+"""The options, ini settings and markers of the gate: understood, or refused by their name before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meta_tests.conftest import ROOT, ChildRun, run_pytest_for_each
+from meta_tests.prooflops.outcomes import outcome
+from prooflops.gate import options as gate_options
+from prooflops.gate.options import Settings, is_asked_for, marker_settings
+from prooflops.gate.options import settings as gate_settings
+from prooflops.history import records
+
+FLAGS = ("gate", "gate_allow_inconclusive", "gate_portable", "gate_noise_floor", "gate_history")
+TEXTS = [f"gate_{each}" for each in "baseline versus bisect record replicates min_effect budget".split()]
+INI = {
+    "gate_history": ".prooflops", "gate_exact": "flops", "gate_min_effect": "3%", "gate_direction": "slower",
+    "gate_memory": "fail", "gate_min_memory_effect": "5%", "gate_allow_inconclusive": "10%",
+    "gate_in_turn": "true",
+}  # fmt: skip
+# What a command line can hold: no NUL, and no half of a surrogate pair.
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
+NUMBERS = st.floats().map(str) | st.integers().map(str) | st.sampled_from(["1e400", "9" * 5000, "٣", "²", "1_0", "0x1"])
+ANY = WORDS | NUMBERS | NUMBERS.map("{}%".format) | WORDS.map(lambda word: word * 400)
+
+
+def config_of(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None, *words: str) -> Any:
+    """The configuration of a run with these options; `words`: of its command line."""
+    options = {**dict.fromkeys(FLAGS, False), **dict.fromkeys(TEXTS), **given}
+    return SimpleNamespace(
+        stash=pytest.Stash(), rootpath=folder, getini={**INI, **(ini or {})}.__getitem__,
+        getoption=lambda name, default=None: options.get(name, False if name.startswith("benchmark") else default),
+        invocation_params=SimpleNamespace(dir=folder, args=words),
+        pluginmanager=SimpleNamespace(hasplugin=lambda name: name in given),
+    )  # fmt: skip
+
+
+def read(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None) -> Settings:
+    """The settings that these options give."""
+    return gate_settings(config_of(folder, given, ini))
+
+
+def any_option_is_understood_or_refused(name: str, text: str) -> None:
+    folder = Path("/nowhere")
+    given, ini = ({name: text}, {}) if name in TEXTS else ({}, {name: text})
+    found, refusal = outcome(pytest.UsageError, lambda: read(folder, given, ini))
+    if not found:
+        called = "a baseline's name" if name == "gate_record" else name if ini else f"--{name.replace('_', '-')}"
+        assert called in refusal
+        assert repr(text)[:20] in refusal
+        return
+    assert 0 < found.min_effect < 1
+    assert 0 < found.min_memory_effect < 1
+    assert 0 < found.budget_s < math.inf
+    assert 0 <= found.allowed_open <= math.inf
+    assert 1 <= (found.replicates or 1) < 1e6
+    if name == "gate_baseline" and text != "latest":
+        with pytest.raises(records.UnknownBaseline, match="--gate-baseline"):
+            records.baseline(folder, text, "mine", ())
+
+
+PLACES = st.sampled_from([*TEXTS, *(set(INI) - {"gate_history", "gate_exact"})])
+test_any_option_is_understood_or_refused = given(PLACES, ANY)(any_option_is_understood_or_refused)
+test_many_options_are_understood_or_refused = pytest.mark.prove(
+    settings(max_examples=3000, deadline=None)(given(PLACES, ANY)(any_option_is_understood_or_refused))
+)
+
+
+@given(st.dictionaries(st.sampled_from([*FLAGS, *TEXTS]), st.just("2")))
+def test_any_options_together_are_understood_or_refused_by_name(given: dict[str, str]) -> None:
+    found, refusal = outcome(pytest.UsageError, lambda: read(Path("/nowhere"), given))
+    if not found:
+        assert "--gate" in refusal
+        return
+    assert found.compares or not found.gate, "a gate that compares with nothing is always green"
+    assert not (found.record and found.compares and found.orchestrated), "it records and compares with nothing"
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | WORDS
+
+
+NAMES = st.sampled_from(["min_effect", "direction", "ignore", "x"])
+
+
+@given(st.lists(SCALARS, max_size=1), st.dictionaries(NAMES, SCALARS))
+def test_any_marker_is_understood_or_refused(positional: list[Any], named: dict[str, Any]) -> None:
+    found, refusal = outcome(ValueError, lambda: marker_settings(pytest.mark.gate(*positional, **named).mark))
+    if found is None:
+        assert any(name in refusal for name in ("min_effect", "direction", "ignore"))
+        return
+    assert 0 < found.get("min_effect", 0.5) < 1
+    assert found.get("ignore", False) in (True, False)
+
+
+IMPOSSIBLE = {
+    "--gate": "--gate-baseline",
+    "--gate-versus a --gate-baseline b": "exclude each other",
+    "--gate-versus a --gate-bisect b": "exclude each other",
+    "--gate-baseline b --gate-min-effect 3": "such as 5% or 0.05, got '3': 3 % is written 3% or 0.03",
+    "--gate-baseline b --gate-min-effect=-1%": "such as 5% or 0.05",
+    "--gate-replicates 0": "whole number of 1 or more",
+    "--gate-budget nan": "positive number",
+    "--gate-record a/b": "letters, digits",
+    "--gate-baseline nowhere": "no baseline of that name",
+    "--gate-allow-inconclusive": "--gate does, which is not given",
+    "--gate-record a --gate-baseline b --gate-replicates 2": "compares with nothing",
+    f"--gate-baseline {__file__}": "write --gate-baseline=",
+    "--gate-record a --benchmark-skip": "--benchmark-skip leaves nothing",
+    "--gate-versus a --benchmark-disable": "drop it, or add --benchmark-enable",
+    "--gate-noise-floor --gate-baseline b": "--gate-noise-floor and --gate-baseline exclude each other",
+    "--gate-baseline b --gate-bisect c": "--gate-baseline and --gate-bisect exclude each other",
+    "--gate-noise-floor --gate-record a": "--gate-record stores a baseline and compares nothing",
+    "--gate --gate-baseline b --gate-record a": "--gate-record stores a baseline and compares nothing",
+    "--gate-portable": "--gate-portable changes what --gate-baseline does",
+    "--gate-portable --gate-baseline b --gate-replicates 2": "--gate-portable compares ratios of single runs",
+    "--gate --gate-noise-floor": "--gate needs something to compare with",
+    "--gate-versus a --benchmark-skip": "--benchmark-skip leaves nothing",
+    "--gate-replicates 1000000": "6 digits at most, got '1000000'",
+    "--gate-versus ..": "write --gate-versus=.., or pytest takes",
+    "--gate-versus a -p no:benchmark": "that plugin is not active",
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
+    """What each of them got; in one process, in which no test may run."""
+    folder = tmp_path_factory.mktemp("refused")
+    (folder / "test_it.py").write_text("def test_it(benchmark): open('it-ran', 'w')\n")
+    lines = [f"-p no:cacheprovider -p prooflops.plugin {options}" for options in IMPOSSIBLE]
+    runs = run_pytest_for_each(folder, lines, "scipy.stats", path=ROOT)
+    assert not (folder / "it-ran").exists()
+    return dict(zip(IMPOSSIBLE, runs.values(), strict=True))
+
+
+@pytest.mark.parametrize("options", IMPOSSIBLE)
+def test_an_impossible_option_is_refused_before_anything_runs(refusals: dict[str, ChildRun], options: str) -> None:
+    assert refusals[options].code == pytest.ExitCode.USAGE_ERROR, refusals[options].output
+    assert IMPOSSIBLE[options] in refusals[options].output
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("0.1", "takes min_effect, direction, ignore by name, got 0.1"),
+        ("effect=0.1", "got effect=0.1"),
+        ("min_effect=3", "min_effect should be a share between"),
+        ("direction='up'", "direction should be one of slower, faster, both, got 'up'"),
+        ("ignore='no'", "ignore should be True or False, got 'no'"),
+    ],
+)
+def test_a_marker_that_says_nothing_valid_is_refused_by_the_name_of_its_test(given: str, why: str) -> None:
+    marker = eval(f"pytest.mark.gate({given})", {"pytest": pytest}).mark
+    with pytest.raises(ValueError) as refused:
+        marker_settings(marker)
+    assert why in str(refused.value)
+
+
+def test_an_option_goes_before_the_ini_setting_and_that_before_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PROOFLOPS_HISTORY", raising=False)
+    found = gate_settings(config := config_of(tmp_path, {}))
+    assert gate_settings(config) is found, "read and checked once"
+    assert (found.min_effect, found.budget_s, found.allowed_open, found.replicates) == (0.03, 600.0, 0.1, None)
+    assert (found.direction, found.memory, found.min_memory_effect, found.exact) == ("slower", "fail", 0.05, ("flops",))
+    assert (found.folder, found.in_turn) == (tmp_path / ".prooflops", True)
+    assert {found.gate, found.baseline, found.versus, found.bisect, found.record, found.portable} == {False, None}
+    ini = {
+        "gate_min_effect": "4%", "gate_allow_inconclusive": "true", "gate_direction": "both", "gate_memory": "off",
+        "gate_min_memory_effect": "6%", "gate_exact": "a b", "gate_history": "kept", "gate_in_turn": "false",
+    }  # fmt: skip
+    found = read(tmp_path, {}, ini)
+    assert (found.min_effect, found.allowed_open, found.direction, found.memory) == (0.04, math.inf, "both", "off")
+    assert (found.min_memory_effect, found.exact, found.folder) == (0.06, ("a", "b"), tmp_path / "kept")
+    assert not found.in_turn
+    monkeypatch.setenv("PROOFLOPS_HISTORY", "/elsewhere")
+    given = {"gate": True, "gate_versus": "b", "gate_min_effect": "0.5%", "gate_allow_inconclusive": True}
+    found = read(tmp_path, {**given, "gate_budget": "2", "gate_replicates": "999999"}, ini)
+    assert (found.min_effect, found.budget_s, found.replicates, found.versus) == (0.005, 120.0, 999999, "b")
+    assert (found.gate, found.allowed_open, found.folder) == (True, math.inf, Path("/elsewhere"))
+    for word, share in (("never", None), ("false", 0.0), ("FALSE", 0.0), ("25%", 0.25), ("True", math.inf)):
+        if share is None:
+            with pytest.raises(pytest.UsageError, match=r"0\.05, got 'never'; or true or false"):
+                read(tmp_path, {}, {"gate_allow_inconclusive": word})
+        else:
+            assert read(tmp_path, {}, {"gate_allow_inconclusive": word}).allowed_open == share
+
+
+@pytest.mark.parametrize(
+    ("options", "orchestrated", "compares", "used"),
+    [
+        ("", False, False, False), ("record", False, False, True), ("baseline", False, True, True),
+        ("baseline portable", False, True, True), ("versus", True, True, True), ("bisect", True, True, True),
+        ("noise_floor", True, True, True), ("replicates", True, False, True), ("gate baseline", True, True, True),
+        ("record replicates", True, False, True), ("gate bisect", True, True, True),
+        ("record baseline", False, True, True),
+    ],
+)  # fmt: skip
+def test_what_the_options_ask_for(options: str, orchestrated: bool, compares: bool, used: bool) -> None:
+    texts = ("record", "baseline", "versus", "bisect", "replicates")
+    named = {name: "2" if name in texts else True for name in options.split()}
+    given: Any = {name if name == "gate" else f"gate_{name}": value for name, value in named.items()}
+    found = read(Path("/nowhere"), given)
+    assert (found.orchestrated, found.compares, found.used) == (orchestrated, compares, used)
+    assert not read(Path("/nowhere"), {"gate_replicates": "1"}).orchestrated
+
+
+def test_the_packages_that_the_statistics_need_are_named_where_they_are_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate_options, "find_spec", lambda name: None)
+    assert not read(Path("/nowhere"), {}).used, "a run without the gate needs none"
+    for option in ("gate_versus", "gate_history"):
+        with pytest.raises(pytest.UsageError, match=r"need numpy and scipy, which .* -m pip install numpy scipy$"):
+            read(Path("/nowhere"), {option: "b"})
+    monkeypatch.setattr(gate_options, "find_spec", lambda name: None if name == "scipy" else name)
+    with pytest.raises(pytest.UsageError, match="need scipy, which"):
+        read(Path("/nowhere"), {"gate_versus": "b"})
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "asked"),
+    [
+        ("tests/test_a.py::test_x", ["tests"], True),
+        ("tests/test_a.py::test_x[2]", ["tests/test_a.py::test_x"], True),
+        ("tests/test_a.py::test_xy", ["tests/test_a.py::test_x"], False),
+        ("tests/test_a.py::TestX::test_y", ["tests/test_a.py::TestX"], True),
+        ("tests/test_a.py::test_x", ["tests/test_b.py", "other"], False),
+    ],
+)
+def test_a_benchmark_of_the_other_side_is_missing_only_where_the_command_line_covers_it(
+    tmp_path: Path, name: str, arguments: list[str], asked: bool
+) -> None:
+    config = config_of(tmp_path, {})
+    config.args, config.option = arguments, SimpleNamespace()
+    assert is_asked_for(name, config) is asked
+    config.option.lf = True
+    assert not is_asked_for(name, config), "the other side has no last run"

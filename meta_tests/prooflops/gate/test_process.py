@@ -1,0 +1,135 @@
+"""Options that fresh processes get, their worktrees, and that nothing of a run is left, however it ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from meta_tests.conftest import child_environment
+from meta_tests.prooflops.gate.foreign_repo import ALONE, PLUGINS, config_in, import_path, worktrees
+from prooflops.gate import cleanup_process
+from prooflops.gate.process import Replicates, passed_on, remove_leftovers
+
+OPTIONS = """
+def pytest_addoption(parser):
+    parser.addoption("--device")
+    parser.addoption("--cache-size")
+    parser.addoption("--points", nargs=2)
+    parser.addoption("--many", nargs="*")
+    parser.addoption("--maybe", nargs="?", const="x")
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("--device cuda --gate-versus=main --gate", "--device cuda"),
+        ("--benchmark-warmup on tests", "--benchmark-warmup on"),
+        ("--benchmark-warmup -x", "--benchmark-warmup"),
+        ("--maybe=a --points 1 2 -v", "--maybe=a --points 1 2"),
+        ("--many a b --device=c", "--many a b --device=c"),
+        ("-xvk kept tests", "-k kept"),
+        ("-o addopts=--strict-markers -o console_output_style=count", "-o console_output_style=count"),
+        ("--junit-xml x.xml --cache-size 3 --lf --maxfail 2 -rA", "--cache-size 3"),
+        ("--benchmark-disable --benchmark-skip --benchmark-autosave -q --durations 3", ""),
+    ],
+)
+def test_children_get_the_users_options_and_none_of_the_parents(tmp_path: Path, given: str, kept: str) -> None:
+    (tmp_path / "conftest.py").write_text(OPTIONS)
+    own = "[pytest]\naddopts = --strict-markers --benchmark-disable --maxfail=3\n"
+    (tmp_path / "pytest.ini").write_text(own)
+    (tmp_path / "tests").mkdir()
+    config = config_in(tmp_path, "-p", "benchmark", "-p", "prooflops.plugin", *given.split())
+    assert " ".join(passed_on(config)) == f"--strict-markers -p benchmark -p prooflops.plugin {kept}".strip()
+
+
+def test_worktrees_of_killed_runs_are_removed_and_those_of_others_left(foreign: Path, tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    owners = {"a": dead.pid, "b": os.getpid(), "being-written": "", "gone": dead.pid}
+    for name, owner in [*((f"prooflops-gate-{name}", owner) for name, owner in owners.items()), ("mine", dead.pid)]:
+        subprocess.run(
+            ["git", "worktree", "add", "-q", "--detach", tmp_path / name / "worktree"], cwd=foreign, check=True
+        )
+        (tmp_path / name / "owner").write_text(str(owner))
+    (tmp_path / "prooflops-gate-gone").rename(tmp_path / "moved")
+    assert worktrees(foreign) == 6
+    remove_leftovers(foreign)
+    assert not (tmp_path / "prooflops-gate-a").exists()
+    assert (tmp_path / "prooflops-gate-b" / "worktree").exists()
+    assert (tmp_path / "prooflops-gate-being-written" / "worktree").exists(), "another run that has just begun"
+    assert worktrees(foreign) == 4
+
+
+def test_a_run_in_a_hook_of_git_leaves_the_staged_files(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (foreign / "work.py").write_text("STEPS = 1\n")
+    subprocess.run(["git", "add", "work.py"], cwd=foreign, check=True)
+    monkeypatch.setenv("GIT_INDEX_FILE", str(foreign / ".git" / "index"))
+    with Replicates(config_in(foreign), limit_s=1.0) as processes:
+        assert "STEPS = 300" in (processes.worktree(foreign, "HEAD") / "work.py").read_text()
+        with pytest.raises(pytest.UsageError, match=r"^no-such: git worktree: fatal: .*no-such"):
+            processes.worktree(foreign, "no-such")
+    staged = subprocess.run(["git", "diff", "--cached", "--name-only"], cwd=foreign, capture_output=True, text=True)
+    assert staged.stdout == "work.py\n"
+    assert worktrees(foreign) == 1
+
+
+def test_registered_folders_and_processes_are_gone_at_the_end_and_ended_ones_are_left_alone(tmp_path: Path) -> None:
+    for name in ("folder", "tree"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+    alive, ended = (subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2))
+    with cleanup_process.running() as register:
+        register("folder", str(tmp_path / "folder"))
+        register("worktree", str(tmp_path), str(tmp_path / "tree"))
+        for process in (alive, ended):
+            register("group", str(process.pid))
+        register("ended", str(ended.pid))
+        assert len(list(tmp_path.iterdir())) == 2, "nothing is removed before the end"
+    assert list(tmp_path.iterdir()) == []
+    assert alive.wait(30) == -signal.SIGKILL
+    assert ended.poll() is None, "another process may have its number by now"
+    ended.kill()
+    ended.wait()
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, how: str) -> None:
+    (tmp_path / "temporary").mkdir()
+    (foreign / "work.py").write_text("def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n")
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *PLUGINS, "test_foreign.py::test_busy_loop", "--gate", "--gate-versus=HEAD"],
+        cwd=foreign, env=child_environment(import_path(foreign), TMPDIR=str(tmp_path / "temporary"), **ALONE),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def alive() -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = process.read_bytes().decode()
+                if "prooflops_gate.gate.child" in words and str(foreign) in str((process.parent / "cwd").readlink()):
+                    found.append(process.parent.name)
+            except OSError:
+                continue
+        return found
+
+    try:
+        until(lambda: worktrees(foreign) == 2 and alive(), "a worktree and a child of this side")
+        time.sleep(0.2)  # until the child is registered
+    finally:
+        parent.send_signal(signal.Signals[how])
+        parent.wait()
+    until(lambda: worktrees(foreign) == 1 and not alive(), "the worktree and the child gone")
+    until(lambda: not list((tmp_path / "temporary").glob("prooflops-gate-*")), "the folder of the run gone")
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, f"not seen within 30 s: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,187 @@
+"""How long each benchmark runs in a process of a comparison, and how many pairs of processes the budget allows.
+
+Only the fastest round of each benchmark in a process counts, so a second per benchmark, as pytest-benchmark takes it,
+says hardly more than a fiftieth of one; many processes decide. The first pair runs at `FIRST` and shows the duration of
+a round, and the overhead of a process: its start, imports and collection. From these the rest is planned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from scipy.optimize import brentq
+
+from prooflops.console.progress import minutes
+from prooflops.gate.process import Paces, Replicate
+from prooflops.statistics.effects import Effect
+from prooflops.statistics.plan import Plan
+
+LEAST_S, USUAL_S, MOST_S = 0.005, 0.01, 0.2  # seconds of a benchmark in a process; USUAL_S where there are many
+SHARE = 0.5  # of a process's overhead that its benchmarks may take together
+ROUNDS = 3
+ENOUGH = 12  # rounds of a benchmark, where they take no more than MOST_S
+FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
+NOISY = 0.02  # standard deviation of a pair's log ratio, from which on a benchmark gets more time
+PLAIN = 10  # times as large as that: a change that needs no more than the least time
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a benchmark in a process at the first pace, and whether another pace would change them."""
+
+    call_s: float
+    paced: bool
+    enough_s: float = 0.0  # duration of ENOUGH rounds; 0 where its pace is fixed or that exceeds MOST_S
+
+    @property
+    def gains(self) -> bool:
+        """Whether more time means more rounds, and so less noise."""
+        return self.paced or self.enough_s > 0
+
+    def at(self, seconds: float) -> float:
+        """Seconds this benchmark adds to a process if each gets `seconds`."""
+        if self.paced:
+            return max(self.call_s - USUAL_S, 0.0) + max(seconds, self.enough_s)
+        return self.call_s + (1 - ROUNDS / ENOUGH) * self.enough_s
+
+
+@dataclass(frozen=True)
+class PacePlan:
+    """The seconds of each benchmark and the number of pairs that follow from a first pair."""
+
+    costs: Mapping[str, Cost]
+    overhead_s: float  # of a process
+    pairs: int  # the least number that decides anything: the first look
+    most_pairs: int  # where the second look is confirmed; few need more
+    budget_s: float  # from the beginning of the first pair
+    left_s: float  # of that, after the first pair
+    decides: bool = True  # whether the pairs that --gate-replicates allows can decide anything
+
+    @cached_property
+    def too_long(self) -> list[str]:
+        """The benchmarks without which the others can have the least number of pairs; none where nothing helps."""
+        names = sorted(self.costs, key=lambda name: self.costs[name].at(LEAST_S))
+        fitting = len(names)
+        while fitting and not self.fits(names[:fitting]):
+            fitting -= 1
+        return names[fitting:] if fitting else []
+
+    @cached_property
+    def kept(self) -> list[str]:
+        too_long = self.too_long
+        return [name for name in self.costs if name not in too_long]
+
+    @cached_property
+    def each_s(self) -> float:
+        """Seconds of a benchmark without a pace of its own, from the second pair on."""
+        return self.fitting_s(self.kept, self.left_s, self.most_pairs - 1, self.usual_s(self.kept))
+
+    def given_up(self) -> dict[str, str]:
+        """The benchmarks that are too long, and why."""
+        needed = self.minutes_for(list(self.costs))
+        why = f"{self.pairs} pairs do not fit into the budget: --gate-budget {needed}"
+        return {name: f"a process takes {self.costs[name].call_s:.1f} s for it, and {why}" for name in self.too_long}
+
+    def paces(self, effects: Mapping[str, Effect], to_go: int, left_s: float) -> Paces:
+        """The pace of each benchmark for the next pair: more for noisy ones, the least for plain changes."""
+        noisy = [name for name, effect in effects.items() if is_noisy(effect, self.pairs) and self.costs[name].gains]
+        each_s = self.each_s
+        more_s = self.fitting_s(list(effects), left_s, to_go, self.usual_s(noisy))
+        own = {name: cost.enough_s for name, cost in self.costs.items() if cost.enough_s > each_s}
+        own |= {name: max(each_s, more_s, self.costs[name].enough_s) for name in noisy}
+        own |= {name: LEAST_S for name, effect in effects.items() if is_plain(effect)}
+        return {
+            name: {"max_time": round(own_s, 4), "min_rounds": ROUNDS} for name, own_s in {"": each_s, **own}.items()
+        }
+
+    def fitting_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float) -> float:
+        """Seconds per benchmark so that `pairs` pairs fit in `left_s`, between LEAST_S and `most_s`."""
+        allowed_s = left_s / (2 * max(pairs, 1))
+        if self.process_s(names, LEAST_S) >= allowed_s:
+            return LEAST_S
+        if self.process_s(names, most_s) <= allowed_s:
+            return most_s
+        return float(brentq(lambda each_s: self.process_s(names, each_s) - allowed_s, LEAST_S, most_s))
+
+    def usual_s(self, names: Sequence[str]) -> float:
+        """Seconds per benchmark so that these together take SHARE of a process's overhead.
+
+        Less would save little of a process, and leave the fastest of fewer rounds.
+        """
+        gaining = sum(self.costs[name].gains for name in names)
+        return min(max(SHARE * self.overhead_s / max(gaining, 1), USUAL_S), MOST_S)
+
+    def process_s(self, names: Sequence[str], each_s: float) -> float:
+        """Duration of a process with these benchmarks."""
+        return self.overhead_s + sum(self.costs[name].at(each_s) for name in names)
+
+    def fits(self, names: Sequence[str]) -> bool:
+        """Whether the least number of pairs of these benchmarks fits into the budget."""
+        return bool(names) and 2 * self.pairs * self.process_s(names, LEAST_S) <= self.budget_s
+
+    def minutes_for(self, names: Sequence[str]) -> int:
+        """The --gate-budget that is enough for the first look, with a reserve of a fifth."""
+        return int(1.2 * 2 * self.pairs * self.process_s(names, LEAST_S) / 60) + 1
+
+    def __str__(self) -> str:
+        names, each_s = self.kept, self.each_s
+        pair_s = 2 * self.process_s(names, each_s)
+        paced = sum(self.costs[name].paced for name in names)
+        chosen = f"{each_s:.2g} s a benchmark and process"
+        if paced < len(names):
+            own = f"{len(names) - paced} by their own rounds"
+            chosen = f"{chosen}, {own}" if paced else own
+        text = (
+            f"{len(names)} benchmarks ({chosen}; {self.overhead_s:.1f} s a process besides): about "
+            f"{minutes(self.pairs * pair_s)} for {self.pairs} pairs"
+        )
+        if not self.decides:
+            return f"{text}, which decide nothing, whatever they show: leave out --gate-replicates"
+        if self.most_pairs > self.pairs:
+            text += f", {minutes(min(self.most_pairs * pair_s, self.budget_s))} at most where they must be confirmed"
+        if not self.fits(names):
+            text += (
+                f". No more than {int(self.budget_s / pair_s)} pairs fit into {minutes(self.budget_s)}, and fewer "
+                f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}, or fewer benchmarks"
+            )
+        return text
+
+
+def plan_of(
+    before: Replicate, after: Replicate, rounds_s: Mapping[str, float], plan: Plan, budget_s: float, left_s: float
+) -> PacePlan:
+    """The plan that follows from a first pair. `rounds_s`: the fastest round of each benchmark that both sides have."""
+    # The smaller overhead of the two: a fresh checkout compiles its modules once.
+    overhead_s = min(
+        side.wall_s - sum(float(call["seconds"]) + float(call["once_s"]) for call in side.calls.values())
+        for side in (before, after)
+    )
+    costs = {}
+    for name, round_s in rounds_s.items():
+        calls_s = [float(side.calls[name]["seconds"]) for side in (before, after) if name in side.calls]
+        fixed = bool(after.calls.get(name, {}).get("fixed", False))
+        enough_s = 0.0 if fixed or ENOUGH * round_s > MOST_S else ENOUGH * round_s
+        # Where three rounds take longer than the time, the rounds count.
+        costs[name] = Cost(sum(calls_s) / max(len(calls_s), 1), not fixed and ROUNDS * round_s < USUAL_S, enough_s)
+    looks, last = plan.looks, len(plan.looks) - 1
+    most = looks[:2][-1] + plan.confirming_pairs
+    decides = 0.5 ** looks[-1] <= max(plan.level(last), plan.miss_level(last))
+    return PacePlan(costs, max(overhead_s, 0.0), looks[0], most, budget_s, left_s, decides)
+
+
+def is_plain(effect: Effect) -> bool:
+    """Whether every pair shows a change, so far out of the noise that few rounds will do.
+
+    >>> from prooflops.statistics.effects import paired
+    >>> [is_plain(paired([1.0] * 3, after, level=0.01)) for after in ([2.0, 2.1, 2.05], [0.5, 0.49, 0.48], [1.0] * 3)]
+    [True, True, False]
+    """
+    return effect.in_every_pair and abs(math.log(effect.ratio)) > PLAIN * effect.noise
+
+
+def is_noisy(effect: Effect, least_pairs: int) -> bool:
+    """Whether more time could decide sooner. Fewer pairs than the first look's don't show the noise well enough."""
+    return effect.pairs >= least_pairs and NOISY < effect.noise < math.inf and not is_plain(effect)

@@ -1,0 +1,385 @@
+"""Fresh processes of pytest, of this checkout or another side, and the record that each leaves.
+
+Nothing of them outlives the run: the cleanup process (`prooflops.gate.cleanup_process`) removes them, their files and
+the worktree of another revision after success, an error, ^C or a kill alike. The user's working tree is never touched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prooflops.gate import cleanup_process
+from prooflops.gate.child import turns
+from prooflops.gate.child.calls import resource_of
+from prooflops.gate.child.plugin import RECORD, TASK
+from prooflops.machine.core_speed import PATIENCE_S, slow_core
+
+# A child imports this package by a link of this name: another prooflops may be installed there, or none.
+PACKAGE, LINK = Path(__file__).resolve().parents[1], "prooflops_gate"
+# A process waits for a core at full speed for up to this many times its own duration. Repeating a pair costs more where
+# slow spells last: simulated with spells of 0.5 s, two processes of 64 benchmarks take 12 s for a pair that is kept,
+# instead of 20 s with waits of 0.05 s a benchmark.
+PATIENCE = 2
+PREFIX, OWNER = "prooflops-gate-", "owner"  # of a run's folder, and the file in it with the run's process id
+# Environment variables that would change or disturb the child's run.
+DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
+NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
+# Options that belong to the parent or to plain runs: the gate, reports, selection by the last run, saving, coverage. By
+# their whole names, and --gate-…: a conftest may have options that begin like these, such as --cache-size.
+PARENTS = (
+    "--gate", "--junitxml", "--junit-xml", "--junitprefix", "--junit-prefix", "--last-failed", "--lf", "--failed-first",
+    "--ff", "--new-first", "--nf", "--last-failed-no-failures", "--lfnf", "--cache-show", "--cache-clear", "--sw",
+    "--stepwise", "--sw-skip", "--stepwise-skip", "--sw-reset", "--stepwise-reset", "--exitfirst", "--maxfail",
+    "--benchmark-autosave", "--benchmark-save", "--benchmark-save-data", "--benchmark-compare",
+    "--benchmark-compare-fail", "--benchmark-json", "--benchmark-histogram", "--benchmark-storage", "--pdb", "--pdbcls",
+    "--trace", "--trace-config", "--report-log", "--report-log-exclude-logs-on-passed-tests", "--html",
+    "--self-contained-html", "--verbose", "--quiet", "--verbosity", "--rootdir", "--config-file", "--durations",
+    "--durations-min", "--inifile", "--benchmark-disable", "--benchmark-skip", "--cov", "--cov-report", "--cov-config",
+    "--cov-branch", "--cov-context", "--cov-append", "--cov-fail-under", "--cov-reset", "--no-cov", "--no-cov-on-fail",
+)  # fmt: skip
+PARENTS_SHORT = ("-v", "-q", "-x", "-c", "-s", "-n", "-r")
+
+Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of all others
+
+
+class ReplicateFailed(RuntimeError):
+    """A process ended without a record: the message says which, how, and its last output."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two things compared: which interpreter runs which checkout."""
+
+    label: str
+    python: str
+    root: Path
+    paths: tuple[str, ...] = ()  # first on PYTHONPATH
+    fresh: bool = False  # checked out for this run: without built extensions and submodules
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """One ended process, and its record: the plugin's, or the part of it that the child plugin knows."""
+
+    side: Side
+    record: dict[str, Any]
+    prefix: str  # of its interpreter
+    modules: dict[str, str]  # imported modules and their files, without site-packages and the standard library
+    reports: list[dict[str, Any]]  # of its tests, serialised by pytest
+    calls: Mapping[str, Mapping[str, Any]]  # per benchmark: the seconds of its call, and whether its pace is fixed
+    wall_s: float  # of the whole process, without the turns of others
+    footprint: Mapping[str, Any] = field(default_factory=dict)  # see `turns.footprint`
+
+    @property
+    def fingerprint(self) -> dict[str, Any] | None:
+        """The machine's fingerprint; None where the plugin was not active."""
+        found: dict[str, Any] | None = self.record["prooflops"].get("fingerprint")
+        return found
+
+
+@dataclass(frozen=True)
+class _Started:
+    number: int
+    side: Side
+    process: subprocess.Popen[bytes]
+    record: Path
+    output: Path
+    began: float
+
+
+class Replicates:
+    """Starts processes, one alone or several that take turns; a context that leaves none of them behind."""
+
+    def __init__(self, config: pytest.Config, limit_s: float, resources: bool = True) -> None:
+        self._config, self._limit_s = config, limit_s
+        self._arguments = passed_on(config)
+        self._numbers, self._trees = itertools.count(1), itertools.count(1)
+        self.examined: Sequence[str] = ()  # benchmarks that both sides have timed
+        self._hash_seed = ""  # of the next processes; empty: each draws its own, as Python does
+        self._resources = resources  # whether memory and instructions are measured
+        self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
+        self._fastest_s: dict[str, float] = {}  # of `CoreSpeed`'s work, by label: each Python has its own
+        self._patience_s = PATIENCE_S
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Replicates:
+        self._register = self._stack.enter_context(cleanup_process.running())
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._register("folder", str(self.folder))
+        (self.folder / OWNER).write_text(str(os.getpid()), encoding="ascii")
+        self._plugins = self.folder / "plugins"
+        self._plugins.mkdir()
+        (self._plugins / LINK).symlink_to(PACKAGE)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def share_hash_seed(self) -> None:
+        """Draws one hash seed for the next processes, unless the environment sets one.
+
+        It decides the order within sets and the collisions within dicts. Shared within a pair, that noise cancels.
+        """
+        if "PYTHONHASHSEED" not in os.environ:
+            self._hash_seed = str(int.from_bytes(os.urandom(4), "little"))
+
+    def worktree(self, repository: Path, revision: str) -> Path:
+        """A checkout of `revision` in a folder of its own. Raises UsageError where git refuses."""
+        remove_leftovers(repository)
+        path = self.folder / f"worktree-{next(self._trees)}"
+        self._register("worktree", str(repository), str(path))
+        git = subprocess.Popen(
+            ["git", "-C", str(repository), "worktree", "add", "--detach", "--force", str(path), revision],
+            env=environment_of_git(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._register("group", str(git.pid))
+        message = git.communicate()[1]
+        self._register("ended", str(git.pid))
+        if git.returncode:
+            raise pytest.UsageError(f"{revision}: git worktree: {message.strip()}")
+        return path
+
+    def run(
+        self,
+        asked: Sequence[tuple[Side, Sequence[str]]],
+        ids: Sequence[str] | None,
+        *,
+        benchmarks_only: bool = True,
+        paces: Paces | None = None,
+        limit_s: float = math.inf,
+    ) -> list[Replicate]:
+        """A process for each side over its files, of which it runs the tests `ids` (None: all), paced by `paces`.
+
+        Several live at the same time and run their tests in turn, the first side beginning. Raises ReplicateFailed for
+        one that crashed, took too long, or could not collect.
+        """
+        limit_s = min(limit_s, self._limit_s)
+        task = {"ids": ids and list(ids), "benchmarks_only": benchmarks_only, "paces": paces or {}}
+        started: list[_Started] = []
+        with ExitStack() as stack:
+            channels: list[socket.socket] = []
+            for side, targets in asked:
+                with ExitStack() as of_child:
+                    there = None
+                    if len(asked) > 1:
+                        here, there = socket.socketpair()
+                        channels.append(stack.enter_context(here))
+                        of_child.enter_context(there)
+                    started.append(self._start(side, targets, task, there))
+                stack.callback(self._end, started[-1])
+            turns.alternate(channels, lambda each: started[each].process.poll() is None, time.monotonic() + limit_s)
+            return [self._ended(each, limit_s) for each in started]
+
+    def _start(
+        self, side: Side, targets: Sequence[str], task: Mapping[str, Any], turn: socket.socket | None
+    ) -> _Started:
+        number = next(self._numbers)
+        record, output, told = (self.folder / f"{number:04d}.{kind}" for kind in ("json", "txt", "task"))
+        variables = self._of_python()
+        own = {
+            "examined": list(self.examined),
+            "measured": resource_of(self._by_side[side.label]) if self._resources else "",
+            "fastest_s": self._fastest_s.get(side.label),
+            "patience_s": self._patience_s,
+            "turn": turn.fileno() if turn else None,
+            # Python's variables are neither settings of the machine, nor for processes that the tests start.
+            "restore": {name: os.environ.get(name) for name in variables},
+        }
+        told.write_text(json.dumps({**task, **own}), encoding="utf-8")  # 2,000 node ids exceed a variable's length
+        began = time.monotonic()
+        with open(output, "wb") as printed:
+            process = subprocess.Popen(
+                [*self._command(side), *targets],
+                cwd=side.root,
+                env=self._environment(side) | variables | {TASK: str(told), RECORD: str(record)},
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(turn.fileno(),) if turn else (),
+            )
+        self._register("group", str(process.pid))
+        return _Started(number, side, process, record, output, began)
+
+    def _of_python(self) -> dict[str, str]:
+        """Variables for the child's Python: the hash seed, and a shared place for bytecode where none is written."""
+        variables = {"PYTHONHASHSEED": self._hash_seed} if self._hash_seed else {}
+        if os.environ.get(NO_BYTECODE) and BYTECODE not in os.environ:
+            # Otherwise each process compiles all its imports anew: 5 s with torch. Many images set it.
+            variables |= {NO_BYTECODE: "", BYTECODE: str(self.folder / "bytecode")}
+        return variables
+
+    def _command(self, side: Side) -> list[str]:
+        config = self._config
+        command = [side.python, "-m", "pytest", "-p", f"{LINK}.gate.child.plugin", "-o", "addopts="]
+        command.append(f"--rootdir={side.root}")
+        if config.pluginmanager.hasplugin("cacheprovider"):
+            command += ["-o", f"cache_dir={self.folder / 'cache'}"]
+        if config.inipath and config.inipath.is_relative_to(config.rootpath):
+            theirs = side.root / config.inipath.relative_to(config.rootpath)
+            command += ["-c", str(theirs)] if theirs.exists() else []
+        return [*command, *self._arguments]
+
+    def _environment(self, side: Side) -> dict[str, str]:
+        """The environment, with PYTHONPATH: the link, the side's folders, then the given ones, moved to this side."""
+        inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        moved = [_moved(path, self._config.rootpath, side.root) for path in inherited]
+        paths = os.pathsep.join([str(self._plugins), *side.paths, *moved])
+        return {key: value for key, value in os.environ.items() if key not in DROPPED} | {"PYTHONPATH": paths}
+
+    def _ended(self, started: _Started, limit_s: float) -> Replicate:
+        """Waits for a process, and reads its record."""
+        side = started.side
+        try:
+            code: int | None = started.process.wait(max(started.began + limit_s - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            code = None
+        wall_s = time.monotonic() - started.began
+        record = json.loads(started.record.read_text(encoding="utf-8")) if started.record.exists() else {}
+        found = record.pop("replicate", None)
+        if found is None or code not in (0, 1, 5):
+            raise ReplicateFailed(self._failure(started, code, found["errors"] if found else []))
+        self._by_side[side.label] += bool(record["benchmarks"])
+        fastest_s = self._fastest_s[side.label] = min(found["fastest_s"], self._fastest_s.get(side.label, math.inf))
+        _label_slow(record["benchmarks"], found["calls"], fastest_s)
+        wall_s -= found["idle_s"]
+        # Without a moment at full speed, waiting was useless: the core may have slowed down for good.
+        self._patience_s = PATIENCE * (wall_s - found["waited_s"]) if found["was_fast"] else self._patience_s / 2
+        kept = {key: found[key] for key in ("prefix", "modules", "reports", "calls", "footprint")}
+        return Replicate(side, record, wall_s=wall_s, **kept)
+
+    def _end(self, started: _Started) -> None:
+        if started.process.poll() is None:
+            try:
+                os.killpg(started.process.pid, signal.SIGKILL)
+            except OSError:
+                started.process.kill()
+            started.process.wait()
+        self._register("ended", str(started.process.pid))
+
+    def _failure(self, started: _Started, code: int | None, errors: Sequence[str]) -> str:
+        if code is None:
+            how = f"was ended after {self._limit_s:.0f} s (--gate-budget)"
+        elif code < 0:
+            how = f"crashed with {signal.Signals(-code).name}"
+        else:
+            how = f"ended with exit code {code}"
+        side = started.side
+        lines = started.output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        printed = [line for line in lines if line.startswith("Fatal")] + lines[-15:]
+        head = f"replicate {started.number} ({side.label}: {side.python} in {side.root}) {how}. It printed:"
+        return "\n".join([head, *(errors or printed)])
+
+
+def _label_slow(benchmarks: Sequence[dict[str, Any]], calls: Mapping[str, Mapping[str, Any]], fastest_s: float) -> None:
+    """Labels the benchmarks during which the core never ran at the best speed that any process of this side saw."""
+    for bench in benchmarks:
+        stretch_s: Any = calls.get(bench["fullname"], {}).get("stretch_s")
+        if why := slow_core(stretch_s, fastest_s):
+            extra = bench.setdefault("extra_info", {})
+            seen = extra.get("contention") or {}
+            signs = "; ".join(filter(None, [seen.get("why"), why]))
+            extra["contention"] = seen | {"contended": True, "why": signs, "slowness": stretch_s / fastest_s}
+
+
+def environment_of_git() -> dict[str, str]:
+    """For git in another worktree: in a hook this names the user's index, and a checkout would overwrite it."""
+    return {key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"}
+
+
+def remove_leftovers(repository: Path) -> None:
+    """Removes the worktrees of runs that were killed together with their cleanup process; no others."""
+    git = ["git", "-C", str(repository), "worktree"]
+    listed = subprocess.run([*git, "list", "--porcelain"], capture_output=True, text=True).stdout
+    for line in listed.splitlines():
+        kind, _, path = line.partition(" ")
+        folder = Path(path).parent
+        if kind == "worktree" and folder.name.startswith(PREFIX) and not _is_owned(folder):
+            subprocess.run([*git, "remove", "--force", "--force", path], capture_output=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_owned(folder: Path) -> bool:
+    """Whether the run that made this folder still goes on."""
+    try:
+        os.kill(int((folder / OWNER).read_text(encoding="ascii")), 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, ValueError):
+        return True  # another user's, or just being written: not ours to remove
+    return True
+
+
+def _moved(path: str, old: Path, new: Path) -> str:
+    """`path`, moved from `old` to the same place under `new` where it lies there."""
+    real = Path(path).resolve()
+    return str(new / real.relative_to(old)) if real.is_relative_to(old) else path
+
+
+def passed_on(config: pytest.Config) -> list[str]:
+    """The options of this run that its children get as well: the user's own, and those of other plugins.
+
+    From the ini setting `addopts`, the environment and the command line; without those that belong to the parent, and
+    without files and node ids, which differ from child to child.
+    """
+    addopts = config.getini("addopts")
+    words = shlex.split(addopts) if isinstance(addopts, str) else [str(word) for word in addopts]
+    words += shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    words += [str(word) for word in config.invocation_params.args]
+    parser = getattr(getattr(config, "_parser", None), "optparser", None)
+    known = getattr(parser, "_option_string_actions", {})
+    kept: list[str] = []
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-") or word == "-":
+            continue
+        name, equals, _ = word.partition("=")
+        long = name.startswith("--")
+        if not long and len(word) > 2 and getattr(known.get(word[:2]), "nargs", None) == 0:
+            words.insert(0, "-" + word[2:])  # several options in one word, as in -vk "a or b"
+            word = name = word[:2]
+        action = known.get(name) or (None if long else known.get(word[:2]))
+        is_whole = bool(equals) or not (long or len(word) == 2)  # its value is in the word
+        values = [] if action is None or is_whole else values_of(action.nargs, words)
+        del words[: len(values)]
+        if name in ("-o", "--override-ini") and (values or [word])[0].startswith("addopts"):
+            continue
+        if name in PARENTS or name.startswith("--gate-") or (not long and word.startswith(PARENTS_SHORT)):
+            continue
+        kept += [word, *values]
+    return kept
+
+
+def values_of(nargs: int | str | None, words: Sequence[str]) -> list[str]:
+    """The words after an option that argparse takes for its values.
+
+    >>> values_of("?", ["on", "-x"]), values_of("?", ["-x"]), values_of(None, ["-x"]), values_of(0, ["on"])
+    (['on'], [], ['-x'], [])
+    """
+    if nargs is None or isinstance(nargs, int):
+        return list(words[: 1 if nargs is None else nargs])
+    plain = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    return plain[:1] if nargs == "?" else plain

@@ -1,0 +1,172 @@
+"""The loop of a comparison: takes replicates until every benchmark is decided, or the time for them is over."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from prooflops.gate import decide
+from prooflops.gate.pace import FIRST, PacePlan
+from prooflops.gate.process import Paces
+from prooflops.gate.session import Session
+from prooflops.gate.single_run import skip_reasons
+from prooflops.history.comparison import exact_rows, resource_rows
+from prooflops.history.records import Timed
+from prooflops.history.rows import TIME, Row, interval, one_sided, with_skips
+
+Pair = tuple[Timed | None, Timed]  # before (None where that side is stored) and after
+Take = Callable[[Sequence[str], Paces], Mapping[str, Pair]]  # runs these benchmarks once more, at this pace
+
+
+class Schedule:
+    """The replicates of one comparison.
+
+    `take` runs benchmarks once more. `plan` chooses the pace of each replicate, and gives up benchmarks that are too
+    long; without one, all run at `paces`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        rule: decide.ReplicateRule,
+        take: Take,
+        plan: PacePlan | None = None,
+        paces: Paces = FIRST,
+    ) -> None:
+        self.session, self.rule, self.take, self.plan, self.paces = session, rule, take, plan, paces
+        self.deadline = session.begun + session.settings.budget_s
+        self.given_up = plan.given_up() if plan else {}  # benchmarks that are not taken again, and why
+        self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {}
+        self.taken, self.took_s = 0, 0.0  # replicates, and the seconds of the last
+        self.left_open: list[str] = []  # at the deadline
+        self._seen_quiet = False
+        self._tries = Counter[str]()
+        self._repeats = Counter[str]()
+        self._set_aside: dict[str, list[Pair]] = {}  # contended pairs that are not kept
+
+    def compare(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
+        """Takes replicates after the first, and returns the rows of all benchmarks of either side.
+
+        `stored`: the benchmarks of the before side, with the times that it has without being run.
+        """
+        session, settings = self.session, self.session.settings
+        rows = [
+            replace(row, note=self.given_up[row.name]) if row.name in self.given_up else row
+            for row in self.run(first, stored, took_s)
+        ]
+        gone = [one_sided(name, TIME, group[-1].time_s, None) for name, group in stored.items() if name not in first]
+        new = [one_sided(name, TIME, None, timed.time_s) for name, (_, timed) in first.items() if name not in stored]
+        exact = [row for row in exact_rows(self.sides) if row.verdict != "SAME"]
+        exact += resource_rows(self.sides, settings.min_memory_effect, settings.min_effect)
+        if self.left_open:
+            budget = f"the budget of {settings.budget_s / 60:g} min (--gate-budget) is spent"
+            session.lines.append(f"{budget}: {len(self.left_open)} benchmarks are open")
+        if self.rule.paired and (every := decide.overall(self.sides)):
+            bounds = f"{every.ratio:.3f} ({interval(every)})"
+            session.lines.append(f"overall {bounds}: the geometric mean of {len(rows)} benchmarks")
+            session.lines.append(decide.found_from(rows, self.rule.plan, settings.min_effect))
+        taken = f"{self.taken} {'pairs' if self.rule.paired else 'replicates'}"
+        session.lines.append(
+            f"{taken} in {time.monotonic() - session.begun:.0f} s, "
+            f"{self._repeats.total()} measurements repeated because other work competed"
+        )
+        return [*with_skips(gone, skip_reasons(session.reports)), *new, *exact, *rows]
+
+    def run(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
+        """The loop: returns a row for the time of each benchmark that both sides have."""
+        self.sides = {name: (list(group), []) for name, group in stored.items() if name in first}
+        self.took_s = took_s
+        self._add(first, first)
+        while wanted := self._wanted():
+            if time.monotonic() + self.took_s > self.deadline:
+                self.left_open = list(wanted)
+                break
+            self._say(wanted)
+            began = time.monotonic()
+            self._add(self.take(list(wanted), self.paces), wanted)
+            self.took_s = time.monotonic() - began
+        for name in self._set_aside:
+            if not self.sides[name][1]:  # the machine was never quiet: the row says so
+                self._keep(name, self._most_equal(name))
+        return decide.look_at(self.sides, self.rule)[0]
+
+    def _wanted(self) -> dict[str, int]:
+        """The replicates that each open benchmark wants, and sets the pace of the next.
+
+        A benchmark that mostly yields none (it is skipped, say) is given up.
+        """
+        rows, wanted = decide.look_at(self.sides, self.rule)
+        wanted = {
+            name: count
+            for name, count in wanted.items()
+            if name not in self.given_up and self._tries[name] < 4 * max(count, 8)
+        }
+        if wanted and self.plan:
+            effects = {row.name: row.effect for row in rows if row.effect and row.name in wanted}
+            to_go = max(count - len(self.sides[name][1]) for name, count in wanted.items())
+            to_go = max(to_go, self.rule.plan.confirming_pairs)
+            self.paces = self.plan.paces(effects, to_go, self.deadline - time.monotonic())
+        return wanted
+
+    def _say(self, wanted: Mapping[str, int]) -> None:
+        least, most = min(wanted.values()), max(wanted.values())
+        until = f"{least}" if least == most else f"{least} to {most}"
+        kind = "pair" if self.rule.paired else "replicate"
+        again = f", {self._repeats.total()} measurements repeated" if self._repeats else ""
+        kept = min(len(self.sides[name][1]) for name in wanted)
+        self.session.say(f"{kind} {self.taken + 1}: {len(wanted)} open, next look at {until}{again}", kept, most)
+
+    def _add(self, pairs: Mapping[str, Pair], asked: Iterable[str]) -> None:
+        self.taken += 1
+        self._tries.update(list(asked))
+        for name, (before, after) in pairs.items():
+            if name not in self.sides:
+                continue
+            contended = bool(after.contended or (before and before.contended))
+            self._seen_quiet |= not contended
+            if not contended:
+                self._keep(name, (before, after))
+                continue
+            self._set_aside.setdefault(name, []).append((before, after))
+            if self._may_repeat(name):
+                self._repeats[name] += 1
+            else:
+                self._keep(name, self._most_equal(name))
+
+    def _may_repeat(self, name: str) -> bool:
+        """Whether a contended pair is set aside: two in any case, as many as are kept on a machine that is quiet at
+        times, and none that would cost a pair of the next look."""
+        kept = len(self.sides[name][1])
+        to_go = max(self.rule.plan.looks[0], kept + 1) - kept
+        if time.monotonic() + to_go * self.took_s > self.deadline:
+            return False
+        return self._repeats[name] < (max(2, kept) if self._seen_quiet else 2)
+
+    def _most_equal(self, name: str) -> Pair:
+        """Removes the contended pair whose cores ran at the most equal speed, the newest of several.
+
+        Without a change the sides of any pair may be exchanged: this choice favours none.
+        """
+        pairs = self._set_aside[name]
+        chosen = min(reversed(pairs), key=inequality)
+        pairs.remove(chosen)
+        return chosen
+
+    def _keep(self, name: str, pair: Pair) -> None:
+        for side, timed in zip(self.sides[name], pair, strict=True):
+            if timed is not None:
+                side.append(timed)
+
+
+def inequality(pair: Pair) -> float:
+    """How many times faster the core of one side ran; where only one was measured, its slowness.
+
+    >>> slow, slower = (Timed(1.0, {}, {}, contended="slow", slowness=each) for each in (1.5, 1.8))
+    >>> round(inequality((slow, slower)), 2), inequality((None, slow))
+    (1.2, 1.5)
+    """
+    slow = [side.slowness if side else 1.0 for side in pair]
+    return max(slow) / min(slow) if math.isfinite(max(slow)) else math.inf

@@ -1,0 +1,124 @@
+"""One run of the gate: its processes, the reports and lines they left, and the time spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from prooflops import run_state
+from prooflops.console.progress import Progress, minutes
+from prooflops.gate import decide, sides
+from prooflops.gate.options import Settings, files_of, is_asked_for
+from prooflops.gate.process import Paces, Replicate, ReplicateFailed, Replicates, Side
+from prooflops.gate.report import Reports
+from prooflops.history import records
+from prooflops.history.records import Summary
+from prooflops.history.rows import TIME, Row
+
+SILENT_S = 20.0  # between two lines of progress
+HERE = "this side"
+
+
+class Session:
+    """Starts processes, collects the reports of this side, and keeps the rows and lines to print.
+
+    `table` is printed in place of that of the rows.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings, replicates: Replicates) -> None:
+        self.config, self.settings, self.replicates = config, settings, replicates
+        self.markers = config.stash.get(run_state.MARKERS, {})
+        self.progress = Progress(config, "gate")
+        self.reports = Reports(config)
+        self.here = Side(HERE, sides.python_here(), config.rootpath)
+        self.title, self.lines = "", list[str]()
+        self.rows: list[Row] = []
+        self.newest: Replicate | None = None  # of this side
+        self.table: list[list[str]] = []
+        self.begun = self.said_at = time.monotonic()
+
+    def run(
+        self, side: Side, ids: Sequence[str], *, benchmarks_only: bool = True, paces: Paces | None = None
+    ) -> Replicate:
+        """One process of a side, over the files of these tests that it has."""
+        if not (files := sides.existing(files_of(ids), side)):
+            raise ReplicateFailed(f"{side.label} has none of {', '.join(files_of(ids))}")
+        done = self.replicates.run([(side, files)], ids, benchmarks_only=benchmarks_only, paces=paces)[0]
+        self.count(done)
+        return done
+
+    def count(self, done: Replicate) -> None:
+        """Keeps the reports of a process of this side."""
+        if done.side.label == HERE:
+            self.reports.add(done)
+            self.newest = done
+
+    def summary_of(self, done: Replicate) -> Summary:
+        return records.summary_of(done.record, Path("replicate"), self.settings.exact)
+
+    def is_compared(self, name: str, benchmarks: Sequence[str]) -> bool:
+        """Whether this run concerns a benchmark of the other side, and its marker doesn't say `ignore`."""
+        if self.markers.get(name, {}).get("ignore", False):
+            return False
+        return name in benchmarks or is_asked_for(name, self.config)
+
+    def smallest(self, name: str) -> float:
+        """The smallest change of a benchmark that counts."""
+        return float(self.markers.get(name, {}).get("min_effect", self.settings.min_effect))
+
+    def directions(self) -> int:
+        """How many directions of change the gate guards."""
+        given = [self.settings.direction, *(row.get("direction") for row in self.markers.values())]
+        return 2 if "both" in given else 1
+
+    def rule(
+        self,
+        benchmarks: int,
+        *,
+        kind: type[decide.ReplicateRule] = decide.ReplicateRule,
+        paired: bool = True,
+        floors: Mapping[str, float] | None = None,
+    ) -> decide.ReplicateRule:
+        """The rule that decides a comparison of this many benchmarks."""
+        most, all_pairs = self.settings.replicates, self.settings.noise_floor
+        plan = decide.replicate_plan(
+            benchmarks, paired=paired, most=most, all_pairs=all_pairs, directions=self.directions()
+        )
+        return kind(plan, self.settings.min_effect, floors or {}, paired, most, all_pairs)
+
+    def store_verdicts(self) -> None:
+        """Stores the verdict on each time beside the records of this machine, for their plots."""
+        if not (self.newest and self.newest.fingerprint):
+            return
+        verdicts = [
+            {"name": row.name, "verdict": row.verdict, "ratio": row.effect.ratio if row.effect else None}
+            for row in self.rows
+            if row.quantity == TIME
+        ]
+        if verdicts:
+            commit = (self.newest.record.get("commit_info") or {}).get("id")
+            content = {"commit": commit, "compared": self.title, "verdicts": verdicts}
+            with self.storing():
+                own = records.fingerprint_id(self.newest.fingerprint)
+                records.append_verdicts(self.settings.folder, own, content)
+
+    @contextmanager
+    def storing(self) -> Generator[None, None, None]:
+        """Lets the run go on where the history cannot be written (a full disk, say); it says so, and is red."""
+        try:
+            yield
+        except OSError as error:
+            self.config.stash[run_state.STORAGE_ERROR] = f"{self.settings.folder} could not be written: {error}"
+
+    def say(self, text: str, done: int, most: int) -> None:
+        """Prints a line of progress, with the time that is left, unless the last is recent."""
+        if done and time.monotonic() - self.said_at < SILENT_S:
+            return
+        self.said_at = time.monotonic()
+        each = (time.monotonic() - self.begun) / max(done, 1)
+        left = min(each * max(most - done, 1), self.settings.budget_s)
+        self.progress(text + (f", about {minutes(left)} to go" if done else ""), ahead_s=each if done else 0.0)
