@@ -17,8 +17,8 @@ from accounting.attention import attention_flops, attention_step
 from accounting.checks import validated_choice
 from accounting.counted.attention import UnfusedMasks, attentions
 from accounting.counted.modules import RunningModules
-from accounting.counted.plans import Plan, plan_of, plan_of_own_kernel
 from accounting.counted.result import BACKWARD, FORWARD, PRODUCTS, READ, RECOMPUTED, UNKNOWN, WRITTEN, CountedWork
+from accounting.counted.rules import Rule, rule_of, rule_of_own_kernel
 from accounting.counted.tensors import NotStridedError, bytes_of, tensors_in
 
 # One complex multiply-add is four real multiplications and four real additions.
@@ -34,42 +34,39 @@ IMPORTS_DYNAMO_UNSEEN = hasattr(TorchDispatchMode, "_should_skip_dynamo")
 def flops(pairs: str = "full") -> Iterator[CountedWork]:
     """The FLOPs and bytes of the operations dispatched within the block, on any device, `meta` included.
 
-    Built on torch's own FLOP formulas, applied to the operators that autograd, modules and composite functions finally
-    dispatch, so the backward pass is counted and not taken for twice the forward. What torch's FlopCounterMode leaves
-    out or gets wrong comes from `accounting.counted.operators`: mv, dot, addmv, addr, the in-place products, bilinear
-    layers, int8 and scaled products, the CPU's fused attention, recurrent layers, grouped convolutions, complex
-    numbers.
+    Applies torch's own FLOP formulas to the operators that autograd, modules and composite functions finally dispatch,
+    so the backward pass is counted and not assumed to be twice the forward. `accounting.counted.operators` adds or
+    corrects what torch's FlopCounterMode lacks: mv, dot, addmv, addr, products in place, bilinear layers, int8 and
+    scaled products, the CPU's fused attention, recurrent layers, grouped convolutions, complex numbers.
 
     Conventions:
     - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point numbers.
-    - Attention is counted in full, masked or not; with pairs="causal", for the pairs of query and key that its mask
+    - Attention counts all pairs of query and key, masked or not. With pairs="causal" it counts the pairs that the mask
       leaves, windows included: `is_causal=True`, a mask given to scaled_dot_product_attention as a tensor (each call
       reads it once, and waits for its device; on the meta device it can't be read, and saves nothing), or a BlockMask
-      of FlexAttention (each pair of its partial blocks is looked at once). Kernels execute more: all pairs under a
-      tensor, whole blocks under a BlockMask, which is 1 - sparsity()/100 of all. Masks that a model adds to the scores
-      by itself are not seen.
-    - A fused kernel's backward is 5 products, of which 1 recomputes the scores; that of the unfused path 4.
-      Padding of a convolution is counted as data. A product's bias is ignored.
+      of FlexAttention. Kernels execute more: all pairs under a tensor, whole blocks under a BlockMask. Masks that a
+      model adds to the scores by itself are not seen.
+    - The backward pass of a fused kernel is 5 products; one of them recomputes the scores. That of the unfused path
+      is 4. Padding of a convolution is counted as data. A product's bias is ignored.
     - Elementwise operations and reductions are one FLOP per element of the largest tensor they read or write, whatever
       the function; a fused one (softmax, layer norm, GELU, SiLU, a fused optimizer) as many as it fuses:
       `accounting.roofline.FLOPS_PER_ELEMENT`. Those without a floating-point tensor are none. Copies, casts, views,
       gathers and random numbers are none.
-    - Forward is everything outside a backward pass, the optimizer's step and a loss included. Recomputed is what runs
+    - Forward is everything outside a backward pass, the optimizer's step and a loss included. Recomputed is everything
       inside a backward pass with gradients enabled: torch's checkpointing of either kind, and other libraries'. With
       create_graph=True gradients always are; there, and with retain_graph=True, only torch's is recognised.
     - Modules are named as torch's ModuleTracker names them: the class of the outermost, then attributes. In a backward
       pass it knows a module by the gradients of its inputs and outputs, so a module whose input needs no gradient
       stays open until the pass ends.
-    - Bytes read are those of every tensor that an operator reads, once (an expanded one by its own elements), bytes
-      written those of every result: what the memory sees if nothing is fused, cached or read twice.
+    - An operator reads every tensor once (an expanded one by its own elements) and writes every result once: the
+      traffic of memory if nothing is fused, cached or read twice.
 
-    Domain of validity: shape formulas applied to what was really dispatched, in this thread and the autograd threads
-    it starts. That catches a wrong formula of a model, not a wrong formula of an operator. Not seen: other threads,
-    other processes, numpy, and elementwise work inside a fused product (softmax in fused attention, gates of an LSTM).
-    What is seen and not known (arithmetic inside a custom kernel, operators of sparse tensors) is listed in `unknown`.
-    A function under torch.compile runs and is counted uncompiled within the block, and compiled again after it; what
-    its compiled form would fuse or recompute is not known here. Blocks may be nested; each counts all that happens
-    within it.
+    Domain of validity: shape formulas of the operators dispatched in this thread and the autograd threads it starts.
+    That catches a wrong formula of a model, not a wrong formula of an operator. Not seen: other threads, other
+    processes, numpy, and elementwise work inside a fused product (softmax in fused attention, gates of an LSTM).
+    `unknown` lists the operators without a formula (custom kernels, sparse tensors). A function under torch.compile
+    runs and counts uncompiled within the block, and compiled after it. Blocks may be nested; each counts all that
+    happens within it.
 
     Raises ValueError for another convention of `pairs`; NotImplementedError for FlexAttention on torch 2.6, which hands
     it to no mode.
@@ -95,7 +92,7 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Runs what is under torch.compile as it is written, for a mode or hooks that could not see into it."""
+    """Runs functions under torch.compile as they are written: modes and hooks cannot see into compiled ones."""
     if "torch._dynamo" not in sys.modules:  # imported by torch.compile; it takes a second
         yield
         return
@@ -118,65 +115,65 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        plan = plan_of(func)
-        if plan.treatment == "decompose" and (tensors := tensors_in((args, kwargs))):
-            plan = plan_of_own_kernel(func, tensors[0].device.type) or plan
-        if plan.treatment != "count":
-            if plan.treatment == "leave":
+        rule = rule_of(func)
+        if rule.treatment == "decompose" and (tensors := tensors_in((args, kwargs))):
+            rule = rule_of_own_kernel(func, tensors[0].device.type) or rule
+        if rule.treatment != "count":
+            if rule.treatment == "leave":
                 return func(*args, **kwargs)
-            if plan.treatment == "refuse":
+            if rule.treatment == "refuse":
                 return NotImplemented
             with self:
-                return func.decompose(*args, **kwargs) if plan.treatment == "decompose" else _branch(*args)
+                return func.decompose(*args, **kwargs) if rule.treatment == "decompose" else _branch(*args)
         out = func(*args, **kwargs)
-        if plan.results:
-            kwargs = {name: value for name, value in kwargs.items() if name not in plan.results}
-        self._count(plan, out, args, kwargs)
+        if rule.results:
+            kwargs = {name: value for name, value in kwargs.items() if name not in rule.results}
+        self._count(rule, out, args, kwargs)
         return out
 
-    def _count(self, plan: Plan, out: Any, args: Any, kwargs: Any) -> None:
+    def _count(self, rule: Rule, out: Any, args: Any, kwargs: Any) -> None:
         phase = _phase()
-        numbers = self._tally(plan, phase)
-        if plan.moves:
+        figures = self._figures(rule, phase)
+        if rule.moves:
             try:
-                written = bytes_of(out) or _updated_bytes(plan, args)
-                read = bytes_of(args[1:] if plan.first_unread or plan.gathers else args)
+                written = bytes_of(out) or _updated_bytes(rule, args)
+                read = bytes_of(args[1:] if rule.first_unread or rule.gathers else args)
                 read += bytes_of(kwargs) if kwargs else 0
             except NotStridedError:
-                numbers[UNKNOWN] += 1
+                figures[UNKNOWN] += 1
                 return
-            numbers[READ] += read + written if plan.gathers else read
-            numbers[WRITTEN] += written
-        if plan.attention:
-            flops = self._attention(plan, args, kwargs)
+            figures[READ] += read + written if rule.gathers else read
+            figures[WRITTEN] += written
+        if rule.attention:
+            flops = self._attention(rule, args, kwargs)
         else:
-            flops = plan.formula(out, *args, **kwargs)
-            if plan.kind == PRODUCTS and flops:
+            flops = rule.formula(out, *args, **kwargs)
+            if rule.kind == PRODUCTS and flops:
                 flops = self._adjusted(flops, out)
-        numbers[plan.kind] += flops
-        if plan.kind == PRODUCTS:
+        figures[rule.kind] += flops
+        if rule.kind == PRODUCTS:
             self.products[phase] += flops
 
-    def _tally(self, plan: Plan, phase: int) -> list[int]:
+    def _figures(self, rule: Rule, phase: int) -> list[int]:
         tally = self._modules.tally()
-        numbers = tally.get((plan.operator, phase))
-        if numbers is None:
-            numbers = tally[plan.operator, phase] = [0] * 5
-        return numbers
+        figures = tally.get((rule.operator, phase))
+        if figures is None:
+            figures = tally[rule.operator, phase] = [0] * 5
+        return figures
 
-    def _attention(self, plan: Plan, args: Any, kwargs: Any) -> int:
+    def _attention(self, rule: Rule, args: Any, kwargs: Any) -> int:
         """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are entered as such."""
-        if plan.schema is None:  # FlexAttention: a mask, and what its function reads
+        if rule.schema is None:  # FlexAttention: a mask, and the tensors that its function reads
             mask = next(each for each in args[3:] if isinstance(each, tuple))
             arguments = {"query": args[0], "key": args[1], "value": args[2], "block_mask": (*mask, *args[-1])}
         else:
-            arguments = {each.name: value for each, value in zip(plan.schema.arguments, args, strict=False)} | kwargs
-        shapes = attentions(plan.attention, arguments, self._pairs)
-        if not plan.attention.endswith("backward"):
+            arguments = {each.name: value for each, value in zip(rule.schema.arguments, args, strict=False)} | kwargs
+        shapes = attentions(rule.attention, arguments, self._pairs)
+        if not rule.attention.endswith("backward"):
             return sum(map(attention_flops, shapes))
         steps = [attention_step(shape, "flash") for shape in shapes]
         recomputed = sum(step.recomputation for step in steps)
-        self._tally(plan, RECOMPUTED)[PRODUCTS] += recomputed
+        self._figures(rule, RECOMPUTED)[PRODUCTS] += recomputed
         self.products[RECOMPUTED] += recomputed
         return sum(step.backward for step in steps)
 
@@ -194,11 +191,11 @@ def _branch(predicate: Any, true: Any, false: Any, operands: Any) -> Any:
     return (true if predicate else false)(*operands)
 
 
-def _updated_bytes(plan: Plan, args: Any) -> int:
+def _updated_bytes(rule: Rule, args: Any) -> int:
     """Bytes of the arguments that an operator without a result writes to (foreach in place, fused optimizers)."""
-    if plan.schema is None:
+    if rule.schema is None:
         return 0
-    arguments = zip(args, plan.schema.arguments, strict=False)
+    arguments = zip(args, rule.schema.arguments, strict=False)
     # The gradients of a fused optimizer are marked as written because it may unscale them; it hardly ever does.
     return bytes_of([value for value, of in arguments if of.is_write and of.name != "grads"])
 

@@ -7,13 +7,13 @@ every device, `meta` included. To add one, decorate a function with the operator
     def mv(_out, matrix, _vector):
         return 2 * elements(matrix)
 
-A multiply-add is two FLOPs. The bias of a product (`addmv`, a convolution's bias) is ignored, as torch ignores that of
-`addmm`: one addition per output against 2k.
+A multiply-add is two FLOPs. The bias of a product is ignored, as torch ignores that of `addmm`: one addition per output
+against 2k.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ Formula = Callable[..., int]
 
 
 class Operator(NamedTuple):
-    """What is known of an operator: which kind of work it does, and how many FLOPs."""
+    """The kind of an operator's work (`PRODUCTS` or `ELEMENTWISE`), and its FLOPs."""
 
     kind: int
     formula: Formula
@@ -39,9 +39,9 @@ KINDS = {"products": PRODUCTS, "elementwise": ELEMENTWISE}
 def operator(*names: str, kind: str = "products") -> Callable[[Formula], Formula]:
     """Makes the decorated function the FLOP formula of the operators `names`, such as "aten.mv".
 
-    The formula is called with the result and then with the arguments of the operator, in the order of its schema. Its
-    name covers all overloads, and the form in place (`aten.addmv_`) too. `kind` says in which figure the FLOPs are
-    counted: "products" are sums of multiply-adds, comparable to 2mkn, "elementwise" is everything else.
+    The formula is called with the result, then with the operator's arguments in the order of its schema. A name covers
+    all overloads and the form in place (`aten.addmv_`). `kind` is the figure that the FLOPs are counted in: "products"
+    are sums of multiply-adds, comparable to 2mkn, "elementwise" is everything else.
 
     Raises ValueError for a name without a namespace, one that has a formula already, and another kind.
 
@@ -66,6 +66,10 @@ def operator(*names: str, kind: str = "products") -> Callable[[Formula], Formula
     return register
 
 
+def elementwise(*names: str) -> Callable[[Formula], Formula]:
+    return operator(*names, kind="elementwise")
+
+
 def elements(tensor: Any) -> int:
     """Elements of a tensor, or of a list of tensors together; 0 for None."""
     if tensor is None:
@@ -78,33 +82,21 @@ def elements(tensor: Any) -> int:
 # --- products: sums of multiply-adds, comparable to 2mkn --------------------------------------------------------------
 
 
-@operator("aten.dot", "aten.vdot")
-def _dot(_out: Any, a: Any, _b: Any) -> int:
-    return 2 * elements(a)
+def _product(place: int, out: Any, *args: Any, **_: Any) -> int:
+    """Each result sums over the last dimension of one argument."""
+    return 2 * elements(out) * int(args[place].shape[-1])
 
 
-@operator(
-    "aten.mv", "aten._int_mm", "aten._scaled_mm", "aten._scaled_mm_v2",
-    "aten._weight_int8pack_mm", "aten._weight_int4pack_mm", "aten._weight_int4pack_mm_for_cpu",
-)  # fmt: skip
-def _product(out: Any, a: Any, *_: Any, **__: Any) -> int:
-    """A product of `a` with something: each result sums over the last dimension of `a`."""
-    return 2 * elements(out) * int(a.shape[-1])
+# The argument whose last dimension is summed over. aten.linear is an operator of its own on MPS alone.
+for _place, _names in {
+    0: "mv _int_mm _scaled_mm _scaled_mm_v2 _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu linear",
+    1: "addmv _addmm_activation",
+}.items():
+    operator(*(f"aten.{name}" for name in _names.split()))(partial(_product, _place))
 
-
-@operator("aten.addmv", "aten._addmm_activation")
-def _added_product(out: Any, _added: Any, a: Any, *_: Any, **__: Any) -> int:
-    return _product(out, a)
-
-
-@operator("aten.addbmm")
-def _added_product_summed_over_the_batch(_out: Any, _added: Any, a: Any, b: Any, **_: Any) -> int:
-    return 2 * elements(a) * int(b.shape[-1])
-
-
-@operator("aten.addr")
-def _added_outer_product(out: Any, *_: Any, **__: Any) -> int:
-    return 2 * elements(out)
+operator("aten.dot", "aten.vdot")(lambda _out, a, _b: 2 * elements(a))
+operator("aten.addr")(lambda out, *_, **__: 2 * elements(out))
+operator("aten.addbmm")(lambda _out, _added, a, b, **_: 2 * elements(a) * int(b.shape[-1]))
 
 
 @operator("aten._grouped_mm", "aten._scaled_grouped_mm")
@@ -114,24 +106,18 @@ def _grouped_product(_out: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
     return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
 
 
-@operator("aten.linear")
-def _linear(out: Any, x: Any, *_: Any) -> int:
-    """An operator of its own on MPS, where other devices multiply and add."""
-    return 2 * elements(out) * int(x.shape[-1])
-
-
 @operator("aten.linear_backward")
 def _linear_backward(_out: Any, x: Any, grad_output: Any, _weight: Any, output_mask: Any) -> int:
     """The gradients of input and weight pair the same factors as the forward pass; that of a bias is a sum."""
-    return _linear(grad_output, x) * (bool(output_mask[0]) + bool(output_mask[1]))
+    return _product(0, grad_output, x) * (bool(output_mask[0]) + bool(output_mask[1]))
 
 
 @operator("aten.convolution_backward")
 def _convolution_backward(_out: Any, grad_output: Any, x: Any, weight: Any, *rest: Any) -> int:
     """Each of the two gradients pairs the same factors as the forward convolution does, whatever the groups.
 
-    A weight already has only 1/groups of the input channels; torch's formula takes the input's channels instead and
-    so counts the gradient of the weight `groups` times.
+    A weight has only 1/groups of the input channels. Torch's formula takes the input's channels instead, and so counts
+    the gradient of the weight `groups` times.
     """
     _bias_sizes, _stride, _padding, _dilation, transposed, _output_padding, _groups, output_mask = rest
     positions = (x if transposed else grad_output).shape[2:]
@@ -143,7 +129,7 @@ def _convolution_backward(_out: Any, grad_output: Any, x: Any, weight: Any, *res
 def _trilinear(
     _out: Any, a: Any, b: Any, c: Any, expand_a: Any, expand_b: Any, expand_c: Any, summed: Any, *_: Any
 ) -> int:
-    """Σ a·b·c, a bilinear layer or a gradient of it: a·b, summed over what c lacks, then that times c.
+    """Σ a·b·c, a bilinear layer or a gradient of it: first a·b, summed over the dimensions that c lacks, then times c.
 
     `expand_x` are the dimensions of the whole sum that x lacks. Where nothing is summed there are no additions.
     """
@@ -160,40 +146,43 @@ def _trilinear(
     )
 
 
-@operator("aten._cudnn_rnn")
-def _recurrent(_out: Any, x: Any, weights: Sequence[Any], *_: Any) -> int:
-    """Every matrix of weights meets every token once; biases are among the weights."""
+def _recurrent(passes: int, _out: Any, x: Any, *rest: Any) -> int:
+    """Every matrix of weights meets every token once in the forward pass, twice in the backward pass.
+
+    The weights are one list (cuDNN) or two tensors (oneDNN); biases are among cuDNN's.
+    """
+    weights = rest[0] if isinstance(rest[0], (list, tuple)) else rest[:2]
     tokens = elements(x) // int(x.shape[-1])
-    return 2 * tokens * sum(elements(weight) for weight in weights if len(weight.shape) == 2)
+    return 2 * passes * tokens * sum(elements(weight) for weight in weights if len(weight.shape) == 2)
 
 
-@operator("aten._cudnn_rnn_backward")
-def _recurrent_backward(out: Any, x: Any, weights: Sequence[Any], *_: Any) -> int:
-    return 2 * _recurrent(out, x, weights)
+for _passes, _suffix in ((1, ""), (2, "_backward")):
+    operator(f"aten._cudnn_rnn{_suffix}", f"aten.mkldnn_rnn_layer{_suffix}")(partial(_recurrent, _passes))
 
 
-@operator("aten.mkldnn_rnn_layer")
-def _recurrent_layer(out: Any, x: Any, of_input: Any, of_state: Any, *_: Any) -> int:
-    return _recurrent(out, x, (of_input, of_state))
+# --- elementwise operations and reductions: one FLOP per element and function -----------------------------------------
+# A fused operator counts as many functions as it fuses, so that a fused and an unfused layer cost the same.
 
 
-@operator("aten.mkldnn_rnn_layer_backward")
-def _recurrent_layer_backward(out: Any, x: Any, of_input: Any, of_state: Any, *_: Any) -> int:
-    return 2 * _recurrent(out, x, (of_input, of_state))
+def _per_element(flops: int, place: int, _out: Any, *args: Any, **_: Any) -> int:
+    return flops * elements(args[place])
 
 
-# --- elementwise operations and reductions: one FLOP per element ------------------------------------------------------
-# Operators that fuse several of them count as many as they fuse, so that a fused and an unfused layer cost the same.
-# "rows" below are the groups normalised together: one sum, one square root each.
-
-
-def elementwise(*names: str) -> Callable[[Formula], Formula]:
-    return operator(*names, kind="elementwise")
-
-
-@elementwise("aten._softmax", "aten._safe_softmax")
-def _softmax(_out: Any, x: Any, *_: Any) -> int:
-    return 5 * elements(x)  # maximum, subtract, exp, sum, divide
+# Operators that cost a fixed number of FLOPs per element of one argument, given by its place.
+for _flops, _place, _names in (
+    (5, 0, "_softmax _safe_softmax"),  # maximum, subtract, exp, sum, divide
+    (4, 0, "_softmax_backward_data"),  # multiply, sum, subtract, multiply
+    (4, 0, "_log_softmax_backward_data"),  # sum, exp, multiply, subtract
+    (3, 1, "mse_loss_backward"),
+    (1, 1, "nll_loss_forward nll_loss2d_forward"),  # one element of each row
+    (1, 2, "nll_loss_backward nll_loss2d_backward"),
+    (1, 0, "max_pool2d_with_indices_backward max_pool3d_with_indices_backward"),
+    (1, 0, "embedding_dense_backward"),  # an addition per element that is added, not per element of the table
+    (1, 3, "index_add"),
+    (1, 2, "scatter_add"),
+    (1, 0, "_amp_foreach_non_finite_check_and_unscale"),
+):
+    elementwise(*(f"aten.{name}" for name in _names.split()))(partial(_per_element, _flops, _place))
 
 
 @elementwise("aten._log_softmax")
@@ -202,13 +191,11 @@ def _log_softmax(_out: Any, x: Any, dim: int, *_: Any) -> int:
     return 5 * elements(x) + rows  # maximum, subtract, exp, sum, log of the sum, subtract
 
 
-@elementwise("aten._softmax_backward_data", "aten._log_softmax_backward_data")
-def _softmax_backward(_out: Any, grad: Any, *_: Any) -> int:
-    return 4 * elements(grad)  # multiply, sum, subtract, multiply; or sum, exp, multiply, subtract
-
-
 def _normalisation(x: Any, statistics: Any, weight: Any, bias: Any) -> int:
-    """Mean, subtract, square, mean, times 1/sqrt(variance + eps); then times weight, plus bias."""
+    """Mean, subtract, square, mean, times 1/sqrt(variance + eps); then times weight, plus bias.
+
+    `statistics` has one element for each group that is normalised together: one sum and one square root.
+    """
     steps = 5 + (weight is not None) + (bias is not None)
     return steps * elements(x) + 2 * elements(statistics)
 
@@ -224,33 +211,9 @@ def _layer_norm(out: Any, x: Any, _shape: Any, weight: Any, bias: Any, _eps: flo
     return _normalisation(x, out[2], weight, bias)
 
 
-@elementwise("aten.native_layer_norm_backward")
-def _layer_norm_backward(
-    _out: Any, _grad: Any, x: Any, _shape: Any, _mean: Any, _rstd: Any, weight: Any, _bias: Any, mask: Sequence[bool]
-) -> int:
-    return _normalisation_backward(x, weight, mask)
-
-
 @elementwise("aten.native_group_norm")
 def _group_norm(out: Any, x: Any, weight: Any, bias: Any, *_: Any) -> int:
     return _normalisation(x, out[2], weight, bias)
-
-
-@elementwise("aten.native_group_norm_backward")
-def _group_norm_backward(_out: Any, _grad: Any, x: Any, _mean: Any, _rstd: Any, weight: Any, *rest: Any) -> int:
-    return _normalisation_backward(x, weight, mask=rest[-1])
-
-
-@elementwise("aten._fused_rms_norm")
-def _rms_norm(out: Any, x: Any, _shape: Any, weight: Any = None, *_: Any) -> int:
-    return (3 + (weight is not None)) * elements(x) + 2 * elements(out[1])
-
-
-@elementwise("aten._fused_rms_norm_backward")
-def _rms_norm_backward(
-    _out: Any, _grad: Any, x: Any, _shape: Any, _rstd: Any, weight: Any, mask: Sequence[bool]
-) -> int:
-    return (1 + (5 + (weight is not None)) * bool(mask[0]) + 2 * bool(mask[1])) * elements(x)
 
 
 @elementwise(
@@ -269,18 +232,36 @@ def _batch_norm_of_inference(out: Any, x: Any, weight: Any, bias: Any, *_: Any) 
     return _batch_norm(out, x, weight, bias, False)
 
 
+@elementwise("aten.native_layer_norm_backward", "aten.native_group_norm_backward")
+def _layer_norm_backward(_out: Any, _grad: Any, x: Any, *rest: Any) -> int:
+    """A layer norm has its shape before mean and deviation; both have the weight behind those."""
+    return _normalisation_backward(x, rest[3 if isinstance(rest[0], (list, tuple)) else 2], mask=rest[-1])
+
+
 @elementwise("aten.batch_norm_backward", "aten.native_batch_norm_backward")
 def _batch_norm_backward(_out: Any, _grad: Any, x: Any, weight: Any, *rest: Any) -> int:
     return _normalisation_backward(x, weight, mask=rest[6])
 
 
-def _activation(table: Mapping[str, int], name: str, _out: Any, x: Any, *_: Any, approximate: str = "none") -> int:
-    return table[f"{name}_tanh" if approximate == "tanh" else name] * elements(x)
+@elementwise("aten._fused_rms_norm")
+def _rms_norm(out: Any, x: Any, _shape: Any, weight: Any = None, *_: Any) -> int:
+    return (3 + (weight is not None)) * elements(x) + 2 * elements(out[1])
+
+
+@elementwise("aten._fused_rms_norm_backward")
+def _rms_norm_backward(_out: Any, _grad: Any, x: Any, *rest: Any) -> int:
+    (weight, mask) = rest[2:]
+    return (1 + (5 + (weight is not None)) * bool(mask[0]) + 2 * bool(mask[1])) * elements(x)
+
+
+def _activation(flops: int, flops_of_tanh: int, _out: Any, x: Any, *_: Any, approximate: str = "none") -> int:
+    return (flops_of_tanh if approximate == "tanh" else flops) * elements(x)
 
 
 for _name in ("gelu", "silu"):
-    elementwise(f"aten.{_name}")(partial(_activation, FLOPS_PER_ELEMENT, _name))
-    elementwise(f"aten.{_name}_backward")(partial(_activation, GRADIENT_FLOPS_PER_ELEMENT, _name))
+    for _suffix, _table in (("", FLOPS_PER_ELEMENT), ("_backward", GRADIENT_FLOPS_PER_ELEMENT)):
+        _of_tanh = _table.get(f"{_name}_tanh", 0)
+        elementwise(f"aten.{_name}{_suffix}")(partial(_activation, _table[_name], _of_tanh))
 
 
 @elementwise("aten.native_dropout")
@@ -291,21 +272,6 @@ def _dropout(_out: Any, x: Any, _p: float, train: bool | None = True) -> int:
 @elementwise("aten.mse_loss")
 def _mse_loss(_out: Any, x: Any, _target: Any, reduction: int = 1) -> int:
     return (2 + (reduction != 0)) * elements(x)
-
-
-@elementwise("aten.mse_loss_backward")
-def _mse_loss_backward(_out: Any, _grad: Any, x: Any, *_: Any) -> int:
-    return 3 * elements(x)
-
-
-@elementwise("aten.nll_loss_forward", "aten.nll_loss2d_forward")
-def _nll_loss(_out: Any, _x: Any, target: Any, *_: Any) -> int:
-    return elements(target)
-
-
-@elementwise("aten.nll_loss_backward", "aten.nll_loss2d_backward")
-def _nll_loss_backward(_out: Any, _grad: Any, _x: Any, target: Any, *_: Any) -> int:
-    return elements(target)
 
 
 # Pooling reads every element of a window once: a comparison or an addition; in the backward pass, one addition each.
@@ -327,34 +293,10 @@ for _dimensions in (2, 3):
     elementwise(f"aten.avg_pool{_dimensions}d_backward")(partial(_average_pooling_backward, _dimensions))
 
 
-@elementwise(
-    "aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward",
-    # Sums into a table, one addition per element that is added, not per element of the table.
-    "aten.embedding_dense_backward",
-    "aten._amp_foreach_non_finite_check_and_unscale",
-)  # fmt: skip
-def _one_per_element_of_the_gradient(_out: Any, grad: Any, *_: Any) -> int:
-    return elements(grad)
-
-
-@elementwise("aten._embedding_bag", "aten._embedding_bag_forward_only")
-def _embedding_bag(_out: Any, weight: Any, indices: Any, *_: Any) -> int:
-    return elements(indices) * int(weight.shape[-1])
-
-
-@elementwise("aten._embedding_bag_backward")
-def _embedding_bag_backward(_out: Any, grad: Any, indices: Any, *_: Any) -> int:
-    return elements(indices) * int(grad.shape[-1])
-
-
-@elementwise("aten.index_add")
-def _index_add(_out: Any, _x: Any, _dim: int, _index: Any, source: Any, **_: Any) -> int:
-    return elements(source)
-
-
-@elementwise("aten.scatter_add")
-def _scatter_add(_out: Any, _x: Any, _dim: int, index: Any, _source: Any) -> int:
-    return elements(index)
+@elementwise("aten._embedding_bag", "aten._embedding_bag_forward_only", "aten._embedding_bag_backward")
+def _embedding_bag(_out: Any, rows: Any, indices: Any, *_: Any) -> int:
+    """`rows` is the table, or the gradient of the sums: as wide."""
+    return elements(indices) * int(rows.shape[-1])
 
 
 @elementwise("aten.index_put", "aten._index_put_impl")
@@ -369,19 +311,9 @@ def _adam(_out: Any, params: Any, *_: Any, weight_decay: float, amsgrad: bool, m
 
 
 @elementwise("aten._fused_sgd")
-def _sgd(
-    _out: Any,
-    params: Any,
-    *_: Any,
-    weight_decay: float,
-    momentum: float,
-    nesterov: bool,
-    maximize: bool,
-    is_first_step: bool,
-    **__: Any,
-) -> int:
-    steps = 1 + (weight_decay != 0) + bool(maximize) + bool(nesterov)
-    return (steps + 2 * (momentum != 0 and not is_first_step)) * elements(params)
+def _sgd(_out: Any, params: Any, *_: Any, weight_decay: float, momentum: float, **flags: Any) -> int:
+    steps = 1 + (weight_decay != 0) + bool(flags["maximize"]) + bool(flags["nesterov"])
+    return (steps + 2 * (momentum != 0 and not flags["is_first_step"])) * elements(params)
 
 
 @elementwise("aten._fused_adagrad")

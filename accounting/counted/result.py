@@ -21,7 +21,6 @@ PHASES = {
     "recomputed": (RECOMPUTED,),
 }
 
-
 Tally = dict[tuple[str, int], list[int]]  # (operator, when) -> figures
 
 
@@ -67,33 +66,31 @@ class CountedWork:
 
         `phase` is "forward", "backward" (recomputation included), "recomputed" or "all"; "Global" is every module.
         """
-        sums = self._sums(phase, lambda modules, operator: (operator,) * (module in modules))
-        return {name: _totals(numbers) for name, numbers in sums.items()}
+        return self._totals_by(phase, lambda modules, operator: (operator,) * (module in modules))
 
     def by_module(self, phase: str = "all") -> dict[str, Totals]:
         """The figures per module, each with those of its submodules; "Global" is everything."""
-        return {
-            name: _totals(numbers) for name, numbers in self._sums(phase, lambda modules, operator: modules).items()
-        }
+        return self._totals_by(phase, lambda modules, operator: modules)
 
     def totals(self, phase: str = "all") -> Totals:
         """The figures of all operators together."""
         return self.by_module(phase).get("Global", Totals())
 
-    def _sums(self, phase: str, names: Callable[[frozenset[str], str], Any]) -> dict[str, list[int]]:
+    def _totals_by(self, phase: str, names: Callable[[frozenset[str], str], Any]) -> dict[str, Totals]:
         """The figures summed under every name that the open modules and the operator have."""
         phases = PHASES[validated_choice("phase", phase, PHASES)]
         sums: dict[str, list[int]] = {}
         for modules, tally in list(self._table.items()):
-            for (operator, when), numbers in list(tally.items()):
+            for (operator, when), figures in list(tally.items()):
                 for name in names(modules, operator) if when in phases else ():
-                    so_far = sums.get(name, _NOTHING)
-                    sums[name] = [a + b for a, b in zip(so_far, numbers, strict=True)]
-        return sums
+                    so_far = sums.get(name, [0] * 5)
+                    sums[name] = [a + b for a, b in zip(so_far, figures, strict=True)]
+        places = (PRODUCTS, ELEMENTWISE, READ, WRITTEN)
+        return {name: Totals(*(figures[place] for place in places)) for name, figures in sums.items()}
 
     @property
     def total(self) -> int:
-        """FLOPs of all products that ran: what HFU counts."""
+        """FLOPs of all products that ran, as HFU counts them."""
         return sum(self._products)
 
     @property
@@ -113,7 +110,7 @@ class CountedWork:
 
     @property
     def model(self) -> int:
-        """FLOPs of the products that the mathematics needs, all but those recomputed: what MFU counts."""
+        """FLOPs of the products that the mathematics needs, without the recomputed, as MFU counts them."""
         return self._products[FORWARD] + self._products[BACKWARD]
 
     @property
@@ -152,21 +149,12 @@ class CountedWork:
         """Operators without a formula that are not known to cost nothing, with the number of their calls."""
         sums: Counter[str] = Counter()
         for tally in list(self._table.values()):
-            for (operator, _), numbers in list(tally.items()):
-                sums[operator] += numbers[UNKNOWN]
+            for (operator, _), figures in list(tally.items()):
+                sums[operator] += figures[UNKNOWN]
         return {operator: calls for operator, calls in sums.items() if calls}
 
     def __repr__(self) -> str:
         recomputed = f" ({self.recomputed} of it recomputed)" if self.recomputed else ""
         unknown = f", unknown={self.unknown}" if self.unknown else ""
-        return (
-            f"CountedWork(forward={self.forward}, backward={self.backward}{recomputed}, "
-            f"elementwise={self.elementwise}{unknown})"
-        )
-
-
-_NOTHING = [0] * 5
-
-
-def _totals(numbers: list[int]) -> Totals:
-    return Totals(numbers[PRODUCTS], numbers[ELEMENTWISE], numbers[READ], numbers[WRITTEN])
+        figures = f"forward={self.forward}, backward={self.backward}{recomputed}, elementwise={self.elementwise}"
+        return f"CountedWork({figures}{unknown})"

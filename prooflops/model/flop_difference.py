@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from accounting import counted
-from accounting.counted.plans import plan_of
+from accounting.counted.rules import rule_of
 from accounting.counted.result import ELEMENTWISE as NO_PRODUCTS
 from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
@@ -175,7 +175,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._overloadpacket.__name__.removesuffix("_")
-        has_products = plan_of(func).kind != NO_PRODUCTS  # reading the counter takes time
+        has_products = rule_of(func).kind != NO_PRODUCTS  # reading the counter takes time
         before = self._count.total if has_products else 0
         out = func(*args, **(kwargs or {}))
         flops = self._count.total - before if has_products else 0

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting import counted
-from accounting.counted import operators, plans
+from accounting.counted import operators, rules
 from accounting.flops import linear_flops, matmul_flops
 from meta_tests.accounting.counted.counting import a, b, flops_of, net, products, square
 from test_claims.oracles import scalars
@@ -299,7 +299,7 @@ def test_work_inside_a_fused_product_is_not_elementwise() -> None:
 
 
 def test_a_wrong_operator_formula_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "PLANS", {})
+    monkeypatch.setattr(rules, "RULES", {})
     monkeypatch.delitem(operators.OPERATORS, "aten.mv")
     operators.operator("aten.mv")(lambda out, a, x: 7)
     count = flops_of(lambda: a @ a[0])

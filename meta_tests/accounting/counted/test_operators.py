@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from accounting import counted
-from accounting.counted import operators, plans
+from accounting.counted import operators, rules
 from accounting.counted.result import UNKNOWN
 from meta_tests.accounting.counted import operator_definitions as define
 from meta_tests.accounting.counted.counting import flops_of
@@ -55,8 +55,8 @@ def test_every_operator_that_torch_misses_or_gets_wrong_has_a_case() -> None:
 def own_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of operators to which a test may add, without a trace."""
     monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
-    monkeypatch.setattr(plans, "OPERATORS", operators.OPERATORS)
-    monkeypatch.setattr(plans, "PLANS", {})
+    monkeypatch.setattr(rules, "OPERATORS", operators.OPERATORS)
+    monkeypatch.setattr(rules, "RULES", {})
 
 
 @pytest.mark.usefixtures("own_formulas")
@@ -89,7 +89,7 @@ def test_a_product_of_complex_numbers_may_have_a_real_result_besides() -> None:
 
 def test_the_form_of_an_operator_in_place_costs_what_the_other_does() -> None:
     for name in ("addmv", "addmm", "_fused_adam", "index_add"):
-        plain, in_place = (plans.plan_of(getattr(torch.ops.aten, each).default) for each in (name, f"{name}_"))
+        plain, in_place = (rules.rule_of(getattr(torch.ops.aten, each).default) for each in (name, f"{name}_"))
         assert plain.kind == in_place.kind != UNKNOWN, f"{name} is counted as {plain}, in place as {in_place}"
 
 

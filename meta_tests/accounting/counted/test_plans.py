@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch.utils.flop_counter import flop_registry
 
-from accounting.counted import Totals, plans
+from accounting.counted import Totals, rules
 from meta_tests.accounting.counted.counting import a, b, flops_of, square
 
 
@@ -49,7 +49,7 @@ def test_a_formula_in_torchs_own_list_is_given_the_arguments_by_keyword(monkeypa
     def formula(matrix: Tensor, *, factors: int, out_val: Tensor) -> int:
         return 2 * (factors - 1) * len(matrix) * out_val.numel()
 
-    monkeypatch.setattr(plans, "PLANS", {})
+    monkeypatch.setattr(rules, "RULES", {})
     monkeypatch.setitem(flop_registry, torch.ops.prooflops_meta_tests.power, formula)
     count, should = flops_of(lambda: power(square, factors=4)), flops_of(lambda: square @ square @ square @ square)
     assert count.total == should.total, f"{count}, but three products cost {should.total}"
@@ -68,7 +68,7 @@ def test_what_is_only_a_name_for_others_costs_in_inference_mode_what_they_do() -
 @pytest.mark.skipif(torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators")
 def test_a_higher_order_operator_is_listed_unless_torch_has_a_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     operands = [torch.ones(4, 4, dtype=torch.int8)] * 2
-    monkeypatch.setattr(plans, "PLANS", {})
+    monkeypatch.setattr(rules, "RULES", {})
     counts = [flops_of(lambda: out_dtype(torch.ops.aten.mm.default, torch.int32, *operands))]
     monkeypatch.setitem(flop_registry, out_dtype, lambda *_, out_val: 2 * 4 * out_val.numel())
     counts.append(flops_of(lambda: out_dtype(torch.ops.aten.mm.default, torch.int32, *operands)))
@@ -78,7 +78,7 @@ def test_a_higher_order_operator_is_listed_unless_torch_has_a_formula(monkeypatc
 
 def test_the_plan_of_a_known_operator_is_made_once() -> None:
     for known in (torch.ops.aten.mm.default, torch.ops.aten.t.default, torch.ops.aten.matmul.default):
-        assert plans.plan_of(known) is plans.plan_of(known), f"{known} is looked up again with each call"
+        assert rules.rule_of(known) is rules.rule_of(known), f"{known} is looked up again with each call"
 
 
 def test_a_name_for_several_operators_is_counted_as_one_where_the_device_has_a_kernel_for_it() -> None:

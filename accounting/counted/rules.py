@@ -78,10 +78,10 @@ _LAYOUT |= {
 }
 _LAYOUT |= {"prim.layout"}
 
-# --- the plan ---------------------------------------------------------------------------------------------------------
+# --- the rule ---------------------------------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
+class Rule(NamedTuple):
     """How the calls of one operator are counted."""
 
     operator: str
@@ -96,54 +96,54 @@ class Plan(NamedTuple):
     schema: Any = None
 
 
-PLANS: dict[Any, Plan] = {}
+RULES: dict[Any, Rule] = {}
 
 
-def plan_of(func: Any) -> Plan:
+def rule_of(func: Any) -> Rule:
     """How the calls of an operator are counted; cached for each known operator."""
-    plan = PLANS.get(func)
-    if plan is None:
-        plan = _plan(func)
-        if plan.treatment != "count" or plan.kind != UNKNOWN:
-            PLANS[func] = plan
-    return plan
+    rule = RULES.get(func)
+    if rule is None:
+        rule = _rule(func)
+        if rule.treatment != "count" or rule.kind != UNKNOWN:
+            RULES[func] = rule
+    return rule
 
 
-def _plan(func: Any) -> Plan:
+def _rule(func: Any) -> Rule:
     name = _name(func)
     if isinstance(func, torch._ops.HigherOrderOperator):
         if name == "cond":
-            return Plan(name, "branch")
+            return Rule(name, "branch")
         if name in FLEX:
-            return Plan(name, "count", PRODUCTS, attention=name)
+            return Rule(name, "count", PRODUCTS, attention=name)
         if func not in flop_registry:
-            return Plan(name, "count", formula=_one_call_if_it_reads_a_tensor)
-        return Plan(name, "count", PRODUCTS, _with_result(flop_registry[func]))
+            return Rule(name, "count", formula=_one_call_if_it_reads_a_tensor)
+        return Rule(name, "count", PRODUCTS, _with_result(flop_registry[func]))
     if name in _LAYOUT:
-        return Plan(name, "refuse")
+        return Rule(name, "refuse")
     if name != "prim.device" and _is_composite(func):
-        return Plan(name, "decompose")
-    return _plan_of_kernel(func)
+        return Rule(name, "decompose")
+    return _rule_of_kernel(func)
 
 
 @cache
-def plan_of_own_kernel(func: Any, device_type: str) -> Plan | None:
-    """The plan of an operator that is a name for several others, where such a device has a kernel of its own for it."""
+def rule_of_own_kernel(func: Any, device_type: str) -> Rule | None:
+    """The rule of an operator composed of others, if this kind of device has a kernel of its own for it."""
     key = torch._C._dispatch_key_for_device(device_type)
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
-    return _plan_of_kernel(func) if has_kernel else None
+    return _rule_of_kernel(func) if has_kernel else None
 
 
-def _plan_of_kernel(func: Any) -> Plan:
+def _rule_of_kernel(func: Any) -> Rule:
     name = _name(func)
     packet, schema = func._overloadpacket, func._schema
-    kind, formula = _classified(packet)
+    kind, formula = _kind_and_formula(packet)
     plain = _plain_name(packet)
     each = plain.removeprefix("_foreach_")
     moves = not _is_view(packet) and each not in UNTOUCHED
     if formula is _nothing and not moves:
-        return Plan(name, "leave", kind)
-    return Plan(
+        return Rule(name, "leave", kind)
+    return Rule(
         name,
         "count",
         kind,
@@ -157,7 +157,7 @@ def _plan_of_kernel(func: Any) -> Plan:
     )
 
 
-def _classified(packet: Any) -> tuple[int, Formula]:
+def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
     """The kind and the formula of an operator that runs a kernel of its own."""
     plain, is_torchs = _plain_name(packet), _name(packet).rpartition(".")[0] in ("aten", "prim", "prims")
     not_in_place = getattr(torch.ops.aten, plain, packet) if is_torchs else packet
@@ -169,7 +169,7 @@ def _classified(packet: Any) -> tuple[int, Formula]:
     if not is_torchs:
         return UNKNOWN, _one_call_if_it_reads_a_tensor
     if plain in ATTENTION:
-        return PRODUCTS, _nothing  # computed by the counter, which knows the convention of pairs
+        return PRODUCTS, _nothing  # the counter computes it, by the convention of pairs
     each = plain.removeprefix("_foreach_")
     if _is_view(packet) or plain.endswith("_copy") or each in DATA_MOVEMENT:
         return ELEMENTWISE, _nothing
@@ -183,7 +183,7 @@ def _classified(packet: Any) -> tuple[int, Formula]:
 
 
 def _is_composite(func: Any) -> bool:
-    """Whether an operator is only a name for several others."""
+    """Whether torch composes an operator of others."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
