@@ -1,12 +1,12 @@
-"""Attention, whose cost is a matter of convention: all pairs of query and key, or those that its mask leaves.
+"""Attention, counted by one of two conventions: all pairs of query and key, or the pairs that the mask leaves.
 
-A fused kernel is described by the shapes of its arguments. Unfused, attention is dispatched as plain products, which
-`UnfusedMasks` recognises. What a mask leaves is counted in the mask itself, a tensor or FlexAttention's blocks.
+The shapes of its arguments describe a fused kernel. Unfused attention is dispatched as plain products, which
+`UnfusedMasks` recognises. The mask itself, a tensor or FlexAttention's blocks, is read to count its pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, product
@@ -33,10 +33,9 @@ ATTENTION = frozenset((*_FORWARD, *_BACKWARD, *FLEX))
 
 
 def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
-    """What a call of the kernel `name`, one of `ATTENTION`, attends to, from its arguments as the schema names them.
+    """The shapes that a call of the kernel `name` (in `ATTENTION`) attends over; `arguments` by their schema's names.
 
-    Several shapes where sequences of different lengths lie one after the other, or where a mask leaves several; with
-    "causal" `pairs` only those are counted that the mask leaves.
+    There are several where sequences of different lengths lie one after the other, or where a causal mask splits one.
     """
     query, key, value = (arguments[each] for each in ("query", "key", "value"))
     dense = name.startswith("_scaled_dot_product") or name in FLEX
@@ -59,7 +58,7 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
 
 
 def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
-    """What a causal mask leaves: query i sees the first i keys, or with `at_end` the last query all keys.
+    """The pairs that a causal mask leaves: query i sees the first i keys, or with `at_end` the last query all keys.
 
     The two differ where there are more keys than queries. Queries beyond the last key see all keys.
     """
@@ -71,7 +70,7 @@ def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
 
 
 def _of_pairs(whole: Attention, share: Fraction) -> Attention:
-    """Attention over a share of the pairs, which no window or triangle describes: so many queries of one key each."""
+    """Attention over a share of the pairs that no window or triangle describes, as queries of one key each."""
     return replace(whole, batch=1, heads=1, query_length=int(whole.scores * share), key_length=1)
 
 
@@ -80,9 +79,9 @@ def _mask_tensor(arguments: Mapping[str, Any]) -> Any:
 
 
 def mask_share(mask: Any) -> Fraction:
-    """The share of pairs that a mask leaves: those that are true, or to whose scores not the lowest number is added.
+    """The share of pairs that a mask leaves: its true values, or those above the lowest number of its dtype.
 
-    That reads the mask once, and waits for its device; where it cannot be read (on the meta device) all pairs count.
+    Reads the mask once, and waits for its device. Where it cannot be read (on the meta device) all pairs count.
     """
     if mask is None or not _readable(mask) or not mask.numel():
         return Fraction(1)
@@ -92,10 +91,9 @@ def mask_share(mask: Any) -> Fraction:
 
 @torch.no_grad()
 def flex_share(blocks: Sequence[Any]) -> Fraction:
-    """The share of pairs that FlexAttention's mask leaves: full blocks as they are, partial ones pair by pair.
+    """The share of pairs that FlexAttention's mask leaves: full blocks whole, partial ones pair by pair.
 
-    `blocks` is BlockMask.as_tuple() and, behind it, what the mask's function reads. Each pair of a partial block is
-    looked at once.
+    `blocks` is BlockMask.as_tuple(), followed by the tensors that the mask's function reads.
     """
     first = next(place for place, each in enumerate(blocks) if isinstance(each, torch.Tensor))
     last = next(place for place, each in enumerate(blocks) if callable(each))
@@ -105,9 +103,11 @@ def flex_share(blocks: Sequence[Any]) -> Fraction:
         return Fraction(1)
     left = 0
     for counts, places, partial in ((*tables[:2], True), (*tables[2:], False)):
-        for (batch, head, row), blocks_left in _enumerated(counts):
+        where = product(*map(range, counts.shape)) if counts is not None else ()
+        for batch, head, row in where:
             query = torch.arange(row * rows, min((row + 1) * rows, queries), device=counts.device)
-            key = torch.arange(columns, device=counts.device) + columns * places[batch, head, row, :blocks_left, None]
+            kept = places[batch, head, row, : counts[batch, head, row], None]
+            key = torch.arange(columns, device=counts.device) + columns * kept
             key = key[key < keys]
             seen: Any = torch.ones((), dtype=torch.bool, device=counts.device)
             if partial:
@@ -117,22 +117,12 @@ def flex_share(blocks: Sequence[Any]) -> Fraction:
     return Fraction(left, prod(tables[0].shape[:2]) * queries * keys)
 
 
-def _enumerated(counts: Any) -> Iterator[tuple[tuple[int, ...], int]]:
-    """The places (batch, head, row of blocks) of a table of counts, each with its count; none of no table."""
-    if counts is not None:
-        shape = tuple(counts.shape)
-        yield from zip(product(*map(range, shape)), counts.flatten().tolist(), strict=True)
-
-
 def _readable(tensor: Any) -> bool:
     return tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
 
 
 def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:
-    """The lengths of the sequences of queries ("q") or keys ("k").
-
-    Where the bounds between them cannot be read (on the meta device) each counts as the longest.
-    """
+    """The lengths of the sequences of queries ("q") or keys ("k"); each the longest if they cannot be read (meta)."""
     bounds, longest = (
         next((arguments[name] for name in names if name in arguments), None)
         for names in ((f"cum_seq_{side}", f"cu_seqlens_{side}"), (f"max_{side}", f"max_seqlen_{side}"))
@@ -153,11 +143,11 @@ _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 class UnfusedMasks(TorchFunctionMode):
-    """Knows which share of a product belongs to the pairs that a mask of attention leaves, forward and backward.
+    """Finds the share of a product that belongs to the pairs left by a mask of attention, forward and backward.
 
-    Unfused, attention is dispatched as plain products of all pairs, some of which the mask then throws away. A function
-    mode does not reach into functions that it was asked about (nn.MultiheadAttention, backward()); replacing the name
-    in torch.nn.functional does not reach those who imported the function before. So both.
+    Unfused attention multiplies all pairs, and the mask then discards some. A function mode does not reach into
+    functions that it was asked about (nn.MultiheadAttention, backward()). Replacing the name in torch.nn.functional
+    does not reach modules that imported the function before. So this does both.
     """
 
     def __init__(self) -> None:
@@ -178,7 +168,7 @@ class UnfusedMasks(TorchFunctionMode):
         return self.attend(*args, **kwargs or {}) if func is ATTEND else func(*args, **kwargs or {})
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
-        """Scaled dot-product attention whose products are known to be masked where they are."""
+        """Runs scaled dot-product attention and notes the share of its products that the mask leaves."""
         given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
         share = Fraction(1) if self._running is not None else _given_share(given)
         if share == 1:
@@ -192,7 +182,7 @@ class UnfusedMasks(TorchFunctionMode):
         return out
 
     def share(self, node: Any) -> Fraction | int:
-        """The share of the product that is dispatched now; `node` is that of autograd which it belongs to, if any."""
+        """The share of the product that is dispatched now, within autograd's `node` if any."""
         if self._running is not None:
             return self._running
         return node.metadata.get(UNMASKED_SHARE, 1) if node is not None else 1

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -29,8 +30,8 @@ _MARK = "accounting.measured: "
 class MeasuredBytes(PhaseBytes):
     """The measured bytes of one phase of a block of code, as tensors requested them.
 
-    `charged_…` are the whole blocks that the caching allocator set aside for them, which torch.cuda.memory_allocated
-    reports; None on the CPU, whose allocator does not count them.
+    `charged_…` are the whole blocks that the caching allocator set aside, as torch.cuda.memory_allocated reports them;
+    None on the CPU.
     """
 
     earlier_freed_bytes: int = 0  # CPU: allocated before the block, as far as the profiler knows; in no other figure
@@ -74,21 +75,20 @@ _measuring: list[str] = []  # the device of the block that is being measured: th
 def memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemory]:
     """The bytes that a block of code allocates, frees, holds and peaks at on `device`, exactly.
 
-    CPU: torch's profiler reports every request to torch's allocator with its address; a free is matched with the
-    allocation at its address. One profiler session spans all phases, because a block that an earlier session saw would
-    make the next one's figures depend on history. The first session of a process takes about 1.6 s, the next ones
-    about 1 ms, and each event some 10 µs: time nothing in the block.
+    CPU: torch's profiler reports every request to torch's allocator; a free is matched with the allocation at its
+    address. One profiler session spans all phases, or figures would depend on blocks that an earlier session saw. The
+    first session of a process takes about 1.6 s, the next ones about 1 ms, and each event some 10 µs: time nothing in
+    the block.
     CUDA and XPU: the caching allocator's own counters, read between phases; resets the device's peak statistics.
 
-    Domain of validity: what this thread, and the autograd threads that it starts, ask of torch's allocator. On the CPU
-    other Python threads, `from_numpy` and other foreign memory, shared memory and the buffers of BLAS are
-    invisible; on CUDA all threads count, but not the CUDA context, other processes, or libraries with allocators of
-    their own. The workspaces of cuBLAS come from torch's allocator at the first product: warm up before.
-    Keep alive what was allocated before the block. If freed inside, it lowers `live_bytes` on CUDA. On the CPU it is
-    only in `earlier_freed_bytes`, a hint rather than a count: the profiler knows only addresses that an earlier session
-    saw allocated, and their sizes at that time.
-    Python's collector of cycles is switched off in the block, or it would free at unpredictable moments: what a cycle
-    holds counts as live until the block collects it itself.
+    Domain of validity: requests to torch's allocator by this thread and the autograd threads it starts. On the CPU
+    other Python threads, `from_numpy` and other foreign memory, shared memory and the buffers of BLAS are invisible. On
+    CUDA all threads count, but not the CUDA context, other processes, or libraries with allocators of their own. The
+    workspaces of cuBLAS come from torch's allocator at the first product: warm up before.
+    Keep tensors from before the block alive. Freed inside, they lower `live_bytes` on CUDA. On the CPU they are only in
+    `earlier_freed_bytes`, a hint: the profiler knows only addresses that an earlier session saw, with their sizes then.
+    Python's collector of cycles is off in the block, or it would free at unpredictable moments: a cycle counts as live
+    until the block collects it itself.
 
     Raises ValueError for a device that holds no bytes (meta), is absent, or keeps no such account (mps), RuntimeError
     where another measurement, a profiler or a fake-tensor mode is active, or a profiler was run inside the block.
@@ -104,7 +104,8 @@ def memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemory]:
     meter = _meter_of(torch.device(device))
     if _measuring:
         raise RuntimeError(f"memory({str(device)!r}) inside a block that is measured on {_measuring[0]!r}: use mark()")
-    _refuse_fake_tensors()
+    if "FakeTensorMode" in (type(mode).__name__ for mode in _get_current_dispatch_mode_stack()):
+        raise RuntimeError("a FakeTensorMode is active: its tensors hold no bytes, so there is nothing to measure")
     collecting = gc.isenabled()
     _measuring.append(str(device))
     try:
@@ -146,12 +147,6 @@ def _meter_of(device: torch.device) -> _CpuMeter | _CachingAllocatorMeter:
         )
     validated_choice("device", device.type, MEASURED_DEVICES)
     return _CpuMeter() if device.type == "cpu" else _CachingAllocatorMeter(device)
-
-
-def _refuse_fake_tensors() -> None:
-    names = [type(mode).__name__ for mode in _get_current_dispatch_mode_stack()]
-    if "FakeTensorMode" in names:
-        raise RuntimeError("a FakeTensorMode is active: its tensors hold no bytes, so there is nothing to measure")
 
 
 class _Event(NamedTuple):
@@ -210,20 +205,14 @@ _ENDED_WITHIN = "another profiler ran inside the measured block and ended its se
 
 def _split_at_marks(trace: Iterable[dict[str, Any]]) -> list[list[_Event]]:
     """The CPU allocator's reports in order of time, in one list for each mark that ends them."""
-    reports: list[tuple[Decimal, _Event | None]] = []
-    for entry in trace:
-        arguments = entry.get("args", {})
-        if entry.get("name") == "[memory]" and arguments["Device Type"] == 0:
-            reports.append((Decimal(entry["ts"]), _Event(arguments["Addr"], arguments["Bytes"])))
-        elif str(entry.get("name")).startswith(_MARK):
-            reports.append((Decimal(entry["ts"]), None))
-    reports.sort(key=lambda report: report[0])
     segments: list[list[_Event]] = [[]]
-    for _, event in reports:
-        if event is None:
+    reports = (entry for entry in trace if str(entry.get("name")).startswith(("[memory]", _MARK)))
+    for entry in sorted(reports, key=lambda entry: Decimal(entry["ts"])):
+        arguments = entry.get("args", {})
+        if entry["name"] != "[memory]":
             segments.append([])
-        else:
-            segments[-1].append(event)
+        elif arguments["Device Type"] == 0:
+            segments[-1].append(_Event(arguments["Addr"], arguments["Bytes"]))
     return segments[:-1]  # nothing after the last mark belongs to the block
 
 
@@ -264,18 +253,13 @@ class _CachingAllocatorMeter:
         self._readings: list[dict[str, int]] = []
 
     def start(self) -> None:
-        self._api.synchronize(self._device)
-        self._read()
-
-    def mark(self) -> None:
-        # A block that another stream used is free once that stream is done with it.
-        self._api.synchronize(self._device)
-        self._read()
+        self.mark()
 
     def abandon(self) -> None:
         pass
 
-    def _read(self) -> None:
+    def mark(self) -> None:
+        self._api.synchronize(self._device)  # a block that another stream used is free once that stream is done
         figures = dict(self._api.memory_stats(self._device))
         if "requested_bytes.all.current" not in figures:
             raise RuntimeError(
@@ -286,19 +270,16 @@ class _CachingAllocatorMeter:
 
     def stop(self) -> list[MeasuredBytes]:
         self.mark()
+        requested, charged = "requested_bytes.all.", "allocated_bytes.all."
         start = self._readings[0]
-
-        def since(name: str, end: dict[str, int], begin: dict[str, int]) -> int:
-            return int(end[name] - begin[name])
-
         return [
             MeasuredBytes(
-                allocated_bytes=since("requested_bytes.all.allocated", end, begin),
-                freed_bytes=since("requested_bytes.all.freed", end, begin),
-                live_bytes=since("requested_bytes.all.current", end, start),
-                peak_bytes=int(end["requested_bytes.all.peak"] - start["requested_bytes.all.current"]),
-                charged_live_bytes=since("allocated_bytes.all.current", end, start),
-                charged_peak_bytes=int(end["allocated_bytes.all.peak"] - start["allocated_bytes.all.current"]),
+                allocated_bytes=int(end[requested + "allocated"] - begin[requested + "allocated"]),
+                freed_bytes=int(end[requested + "freed"] - begin[requested + "freed"]),
+                live_bytes=int(end[requested + "current"] - start[requested + "current"]),
+                peak_bytes=int(end[requested + "peak"] - start[requested + "current"]),
+                charged_live_bytes=int(end[charged + "current"] - start[charged + "current"]),
+                charged_peak_bytes=int(end[charged + "peak"] - start[charged + "current"]),
             )
-            for begin, end in zip(self._readings, self._readings[1:], strict=False)
+            for begin, end in pairwise(self._readings)
         ]

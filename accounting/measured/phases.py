@@ -30,7 +30,7 @@ class Phases(Generic[B]):
     """The names of a block's phases and, once it has ended, the bytes of each and of all."""
 
     def __init__(self, kind: str) -> None:
-        self._kind = kind  # "measured" or "predicted"
+        self._kind = kind  # "measured" or "predicted", for messages
         self._names: list[str] = []
         self._segments: Sequence[B] | None = None
 

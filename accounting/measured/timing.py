@@ -30,13 +30,12 @@ class _DeviceMoment:
 def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
     """A timer of `device`: the difference of two of its readings is the time between them in seconds.
 
-    CUDA and XPU run behind the host, so their readings are events recorded in the current stream: they cost the device
-    next to nothing, and only the subtraction waits. MPS is waited for before the host's clock is read. Fits
-    pytest-benchmark's `timer` option. Resolution: about 0.5 µs for events, below 0.1 µs on the host.
+    CUDA and XPU run behind the host, so their readings are events in the current stream, and only the subtraction
+    waits. MPS is waited for before the host's clock is read. Fits pytest-benchmark's `timer` option. Resolution: about
+    0.5 µs for events, below 0.1 µs on the host.
 
-    Domain of validity: work of the current stream; work that the block leaves to other streams is not waited for. A
-    device that is idle at the first reading also waits for the launch of what follows (some 5 µs on CUDA): have it do
-    something meanwhile, or time several calls at once.
+    Domain of validity: work of the current stream, and of no other. A device that is idle at the first reading also
+    waits for the next launch (some 5 µs on CUDA): give it work before, or time several calls at once.
 
     Raises ValueError for a device without a clock (meta) or that torch does not see.
 
@@ -64,17 +63,15 @@ def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
 
 
 def synchronise(device: str | torch.device) -> None:
-    """Waits until `device` has done all that it was given, in whatever stream; a CPU has, when its calls return.
+    """Waits until all streams of `device` have done their work; a CPU has when its calls return.
 
     Raises ValueError for a device without a clock (meta) or that torch does not see.
 
     >>> synchronise("cpu")
     """
     device = torch.device(device)
-    if device.type == "mps":
-        _timed_api(device).synchronize()
-    elif device.type != "cpu":
-        _timed_api(device).synchronize(device)
+    if device.type != "cpu":
+        _timed_api(device).synchronize(*[device] * (device.type != "mps"))
 
 
 def _timed_api(device: torch.device) -> Any:
@@ -113,11 +110,10 @@ def time(
 ) -> Timing:
     """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not timed.
 
-    `setup()` runs before each call, warm-up included, and outside of the timed span (a cache flush, say). On CUDA it
-    shares the stream, so nothing waits between the two, and the host may run ahead of all rounds.
+    `setup()` runs before each call, warm-up included, and is not timed (a cache flush, say). On CUDA it shares the
+    stream, and the host may run ahead of all rounds.
 
-    Domain of validity: see `clock`. A call shorter than the resolution (or, on CUDA, than the time to launch it) is
-    not resolved: let `fn` do more.
+    Domain of validity: as `clock`. `fn` must take longer than the resolution, and on CUDA than its launch.
 
     Raises ValueError for fewer than 2 rounds: one has no spread.
 
@@ -142,8 +138,7 @@ def time(
 def alternating(one: Callable[[], float], other: Callable[[], float]) -> Iterator[tuple[float, float]]:
     """Figures (one(), other()), without end, called in the order A B, B A, A B, ...
 
-    What drifts with time (a clock that falls, another process that starts) then touches both sides alike, and neither
-    of them always comes first.
+    A drift with time (a clock that falls, another process that starts) then affects both sides alike.
 
     >>> from itertools import islice
     >>> order = []
@@ -160,10 +155,10 @@ def alternating(one: Callable[[], float], other: Callable[[], float]) -> Iterato
 def median_interval(values: Iterable[float], confidence: float = 0.95) -> tuple[float, float] | None:
     """The confidence interval of the median between two order statistics; None where there are too few values for one.
 
-    Of n values, how many are below the true median is a binomial number of n and 1/2, whatever the distribution of the
-    noise, as long as the values are independent of one another. As many values are left out at each end as keeps the
-    chance of missing the median on either side below (1 - confidence) / 2: none can be with fewer than 6 at 95 %, 8 at
-    99 %. Equal to the interval of scipy.stats.quantile_test, which takes a second to import.
+    The number of values below the true median is binomial of n and 1/2, whatever the distribution, if the values are
+    independent. At each end as many values are left out as keep the chance of missing the median on that side below
+    (1 - confidence) / 2; that takes 6 values at 95 %, 8 at 99 %. Equal to the interval of scipy.stats.quantile_test,
+    which takes a second to import.
 
     Raises ValueError for a confidence that is not between 0 and 1.
     Source: Conover, "Practical Nonparametric Statistics", 3rd edition, 3.2.
@@ -175,7 +170,7 @@ def median_interval(values: Iterable[float], confidence: float = 0.95) -> tuple[
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
     ordered = sorted(values)
     size = len(ordered)
-    # Of the 2**size ways to fall below or above the median, `chosen` have `beyond` below, `ways` at most so many.
+    # Of the 2**size ways to fall below or above the median, `chosen` have `beyond` below, `ways` at most that many.
     beyond, chosen, ways = 0, 1, 1
     while ways / 2**size < (1 - confidence) / 2:
         chosen = chosen * (size - beyond) // (beyond + 1)
@@ -186,10 +181,10 @@ def median_interval(values: Iterable[float], confidence: float = 0.95) -> tuple[
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch works on one thread of the host within, and on as many as before afterwards.
+    """Runs torch's operators on one thread of the host within, and on as many as before afterwards.
 
-    Threads that wait for one another are most of a busy machine's noise, and kernels hold a part of their scratch per
-    thread. The operators of other libraries, and the worker processes of a data loader, are not held back.
+    Threads that wait for one another are most of a busy machine's noise, and kernels hold scratch per thread. Other
+    libraries and the workers of a data loader keep their threads.
 
     >>> with one_thread():
     ...     torch.get_num_threads()

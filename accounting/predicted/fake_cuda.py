@@ -2,8 +2,8 @@
 
 Autograd, in C++, asks the driver for the stream of every CUDA tensor, fake ones too, and torch aborts where there is
 no driver. So fake CUDA tensors report the meta device, which has no streams, to C++, and CUDA to Python code and the
-optimizers; what C++ creates "on meta" is created on CUDA. C++ then no longer chooses the kernels that it chooses for
-CUDA alone. The choices that change which bytes are held are made here, and named in `CHOICES`.
+optimizers; tensors that C++ creates "on meta" are created on CUDA. C++ then no longer chooses the kernels that it
+chooses for CUDA alone. This module makes the choices that change the bytes held, and names them in `CHOICES`.
 
 Not yet compared with a GPU: the choices are read from torch's source. On Hopper and Blackwell, torch 2.13 with a recent
 cuDNN prefers cuDNN's attention to flash, which keeps tensors of the same sizes but for some bytes of random state.
@@ -23,8 +23,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional
 from torch.optim import optimizer as optimizers
-
-from accounting.predicted.fake_mode import FakeMode
 
 CHOICES = {
     "scaled_dot_product_attention": "flash in 16 bits, memory-efficient in 32, math in 64; never cuDNN's",
@@ -58,6 +56,17 @@ def can_fake_cuda() -> bool:
     return True
 
 
+class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Torch's mode, except that `copy.deepcopy` of a tensor does not copy it.
+
+    Torch 2.13 copies the mode with the tensor, and two modes do not mix: layers that are copies, as those of
+    nn.Transformer, would not run.
+    """
+
+    def __deepcopy__(self, memo: dict[int, object]) -> FakeMode:
+        return self
+
+
 class FakeCudaMode(FakeMode):
     """Fake tensors on CUDA that report the meta device to C++."""
 
@@ -73,13 +82,9 @@ class FakeCudaMode(FakeMode):
 @contextmanager
 def choices_of_cuda() -> Iterator[None]:
     """Makes composed operators choose the same kernels for fake CUDA tensors as on a CUDA device."""
+    chosen = {"scaled_dot_product_attention": _attention, "dropout": _dropout, "rms_norm": _rms_norm}
     with torch.library._scoped_library("aten", "IMPL") as library:
-        for name, choice in {
-            "scaled_dot_product_attention": _attention,
-            "dropout": _dropout,
-            "rms_norm": _rms_norm,
-            **{name: _refused(name) for name in RECURRENT},
-        }.items():
+        for name, choice in (chosen | {name: _refused(name) for name in RECURRENT}).items():
             library.impl(name, choice, "AutogradCUDA")
         yield
 

@@ -18,7 +18,7 @@ class Event(NamedTuple):
     storage: int
     allocated: bool
     moment: int  # the number of operations dispatched before
-    successor_of: int | None = None  # a storage that a plain tensor's kernel would have written to instead
+    successor_of: int | None = None  # the storage that a plain tensor's kernel may write to instead
 
 
 class CallMade(NamedTuple):
@@ -45,7 +45,7 @@ class Ledger:
     def __init__(self, device: str) -> None:
         self.device = device
         self.storages: list[Storage] = []
-        self.events: list[Event] = []
+        self.events: list[Event | None] = []  # None: an allocation that took over a freed storage
         self.names: list[str] = []
         self.ends: list[int] = []  # the number of events before each mark, the end of the block the last
         self.calls: list[CallMade] = []  # of operators that may need scratch
@@ -53,22 +53,21 @@ class Ledger:
         self.moment = 0
         self._scratch_at: dict[tuple[int, int], int] = {}
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._first: dict[int, int] = {}  # of a storage that took over others: the first of them
 
-    def see(self, tensor: Tensor, recomputed: bool = False, successor_of: int | None = None) -> int | None:
-        """The number of the tensor's storage, which is new if it was not seen before; None on another device."""
+    def see(self, tensor: Tensor, recomputed: bool = False, successor_of: int | None = None) -> None:
+        """Enters the tensor's storage if it is on this device and was not seen before."""
         if tensor.device.type != self.device:
-            return None
+            return
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key in self._known:
-            reference, number = self._known[key]
+            number = self._known[key][1]
             if self.storages[number].size == size:
-                return number
+                return
             self._end(key, number)  # resized
         number = self._allocate(size, recomputed, successor_of)
-        reference = weakref.ref(storage, lambda _: self._end(key, number))
-        self._known[key] = (reference, number)
-        return number
+        self._known[key] = (weakref.ref(storage, lambda _: self._end(key, number)), number)
 
     def _allocate(self, size: int, recomputed: bool = False, successor_of: int | None = None) -> int:
         number = len(self.storages)
@@ -76,13 +75,24 @@ class Ledger:
         self.events.append(Event(number, True, self.moment, successor_of))
         return number
 
-    def _free(self, number: int) -> None:
-        self.events.append(Event(number, False, self.moment))
-
     def _end(self, key: int, number: int) -> None:
         if self._known.get(key, (None, None))[1] == number:
             del self._known[key]
             self._free(number)
+
+    def _free(self, number: int) -> None:
+        """Enters the end of a storage, unless the operation just dispatched writes to it in a real run."""
+        for position in reversed(range(len(self.events))):
+            event = self.events[position]
+            if event is None or event.moment != self.moment:
+                break
+            if event.allocated:
+                if event.successor_of == number and self.storages[event.storage].size == self.storages[number].size:
+                    self._first[event.storage] = self._first.get(number, number)
+                    self.events[position] = None
+                    return
+                break
+        self.events.append(Event(self._first.get(number, number), False, self.moment))
 
     def lend(self, size: int) -> Callable[[], None]:
         """Enters a storage that no Python object refers to; returns the function that frees it, once."""
@@ -97,6 +107,12 @@ class Ledger:
     def number_of(self, tensor: Tensor) -> int | None:
         """The number of the tensor's storage; None if it was not seen."""
         return self._known.get(tensor.untyped_storage()._cdata, (None, None))[1]
+
+    def name(self, name: str, tensor: Tensor) -> None:
+        """Puts the tensor's storage into a class of that name."""
+        number = self.number_of(tensor)
+        if number is not None:
+            self.storages[self._first.get(number, number)].name = name
 
     def mark(self, name: str | None) -> None:
         """Ends the phase `name`; None ends the block."""

@@ -20,11 +20,11 @@ from accounting.measured.phases import Phases, highest
 from accounting.predicted.fake_cuda import (
     CHOICES,
     FakeCudaMode,
+    FakeMode,
     can_fake_cuda,
     choices_of_cuda,
     foreach_takes_fake_tensors,
 )
-from accounting.predicted.fake_mode import FakeMode, copies_without_warning
 from accounting.predicted.ledger import Ledger
 from accounting.predicted.replay import PredictedBytes, replay
 from accounting.predicted.tracker import Tracker
@@ -56,9 +56,7 @@ class PredictedMemory(Phases[PredictedBytes]):
     def name(self, name: str, tensors: Iterable[Tensor]) -> None:
         """Puts the storages of `tensors` into a class of that name, whichever phase allocated them."""
         for tensor in tensors:
-            number = self._ledger.number_of(tensor)
-            if number is not None:
-                self._ledger.storages[number].name = name
+            self._ledger.name(name, tensor)
 
     def _close(self, scratch: bool) -> None:
         if scratch:
@@ -120,12 +118,11 @@ def memory(
     """The bytes that a block of code would allocate, free, hold and peak at on `device`, without allocating any.
 
     All tensors created in the block are fake; `fake_copy` makes a fake copy of a real module. Create the tensors on
-    `device`: no other is counted. `scratch` measures the temporary workspace of each operator that is not known to need
-    none, after the block and once for each call with new shapes; the device must be present, with memory for one such
-    call at a time. `compute_capability` is that of an absent CUDA device, for the workspace of cuBLAS.
+    `device`: no other is counted. `scratch` measures the temporary workspace of each operator that may need some, after
+    the block and once for each call with new shapes; the device must be present, with memory for one such call at a
+    time. `compute_capability` is that of an absent CUDA device, for the workspace of cuBLAS.
     "cuda" needs no GPU: without one, the kernels that torch chooses for CUDA alone are modelled, and named in
-    `PredictedMemory.choices`; peaks are then lower bounds, and autocast and what depends on cuDNN (LSTM, GRU) are
-    refused.
+    `PredictedMemory.choices`; peaks are then lower bounds, and autocast and recurrent layers (cuDNN's) are refused.
 
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU live bytes are exact,
     and peaks lack unmeasured scratch and some 12 bytes of boxed numbers. Python's collector of cycles is switched off,
@@ -158,7 +155,9 @@ def memory(
             if not has_device:
                 modes.enter_context(choices_of_cuda())
                 modes.enter_context(_autocast_refused())
-            modes.enter_context(copies_without_warning())
+            modes.enter_context(warnings.catch_warnings())
+            # copy.deepcopy asks a fake tensor for its address
+            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
             modes.enter_context(FakeMode() if has_device else FakeCudaMode())
             if device.type == "cpu":
                 modes.enter_context(_random_states_seen(ledger))

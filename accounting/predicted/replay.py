@@ -9,17 +9,18 @@ from dataclasses import dataclass
 
 from accounting.allocator import charge_bounds
 from accounting.measured.phases import PhaseBytes
-from accounting.predicted.ledger import Ledger, Storage
+from accounting.predicted.ledger import Ledger
 
 
 @dataclass(frozen=True)
 class PredictedBytes(PhaseBytes):
     """The predicted bytes of one phase; levels are relative to the start of the block, as in `accounting.measured`.
 
-    Storages that outlive the phase that allocated them belong to the class of its name (a training step's: see
-    `CLASSES`); of the others, "recomputed" are those that a checkpointed segment allocates as it runs again, and
-    "temporaries" the rest. `charged_…` are the least and the most that CUDA's caching allocator may set aside for the
-    live storages (`accounting.allocator.charge_bounds`); None on the CPU. `peak_bytes` is without kernels' scratch.
+    A storage that outlives the phase that allocated it belongs to the class of that phase (a training step's: see
+    `CLASSES`). The others are "recomputed", if a checkpointed segment allocates them
+    as it runs again, or "temporaries".
+    `charged_…` are the least and the most that CUDA's caching allocator may set aside for the live storages
+    (`accounting.allocator.charge_bounds`); None on the CPU. `peak_bytes` is without kernels' scratch.
     """
 
     peak_bytes_with_scratch: int | None  # None where an operator's scratch is not known
@@ -31,109 +32,63 @@ class PredictedBytes(PhaseBytes):
 
 def replay(ledger: Ledger, classes: Mapping[str, str]) -> list[PredictedBytes]:
     """The bytes of each phase, from the order in which storages were allocated and freed."""
-    first, last, inherited = _successions(ledger)
-    allocated_in: dict[int, int] = {}
-    freed_at: dict[int, int] = {}
-    for position, event in enumerate(ledger.events[: ledger.ends[-1]]):
-        if event.allocated:
-            allocated_in[event.storage] = bisect_right(ledger.ends, position)
-        else:
-            freed_at[event.storage] = position
-
-    def class_of(number: int) -> str:
-        storage, phase = ledger.storages[number], allocated_in[number]
-        if storage.name is not None:
-            return storage.name
-        if freed_at.get(last.get(number, number), len(ledger.events)) >= ledger.ends[phase]:
-            name = ledger.names[phase] if phase < len(ledger.names) else "rest"
-            return classes.get(name, name)
-        return "recomputed" if storage.recomputed else "temporaries"
-
-    levels = _Levels(
-        ledger.device == "cuda", {number: class_of(number) for number in allocated_in if number not in first}
-    )
-    segments, start = [], 0
+    class_of = classes_of(ledger, classes)
+    is_cuda = ledger.device == "cuda"
+    live = low = high = start = 0
+    by_class: Counter[str] = Counter()
+    phases = []
     for phase, end in enumerate(ledger.ends):
-        levels.begin_phase()
+        allocated = freed = 0
+        peak = peak_with_scratch = live
+        peak_by_class, peak_low, peak_high = dict(by_class), low, high
         for position in range(start, end + 1):
-            levels.add_scratch(ledger.scratch_at(phase, position))
-            if position < end and position not in inherited:
-                event = ledger.events[position]
-                number = first.get(event.storage, event.storage)
-                levels.enter(number, ledger.storages[number], event.allocated)
-        segments.append(levels.bytes(ledger.knows_scratch))
-        start = end
-    return segments
-
-
-def _successions(ledger: Ledger) -> tuple[dict[int, int], dict[int, int], set[int]]:
-    """Storages that are one and the same in a real run: later -> first, first -> last; and the events to leave out."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    inherited: set[int] = set()
-    for position, event in enumerate(ledger.events):
-        ancestor = event.successor_of
-        if ancestor is None or ledger.storages[ancestor].size != ledger.storages[event.storage].size:
-            continue
-        for later in range(position + 1, len(ledger.events)):
-            other = ledger.events[later]
-            if other.allocated or other.moment != event.moment:
-                break
-            if other.storage == ancestor:
-                root = first.get(ancestor, ancestor)
-                first[event.storage] = root
-                last[root] = event.storage
-                inherited |= {position, later}
-                break
-    return first, last, inherited
-
-
-class _Levels:
-    """Levels and their peaks while storages come and go."""
-
-    def __init__(self, has_charges: bool, class_of: Mapping[int, str]) -> None:
-        self._has_charges = has_charges
-        self._class_of = class_of
-        self._live = self._low = self._high = 0
-        self._by_class: Counter[str] = Counter()
-
-    def begin_phase(self) -> None:
-        self._allocated = self._freed = 0
-        self._peak, self._peak_by_class = self._live, dict(self._by_class)
-        self._peak_with_scratch = self._live
-        self._charged_peak = (self._low, self._high)
-
-    def enter(self, number: int, storage: Storage, allocated: bool) -> None:
-        sign = 1 if allocated else -1
-        self._live += sign * storage.size
-        self._by_class[self._class_of[number]] += sign * storage.size
-        if self._has_charges:
-            low, high = charge_bounds(storage.size)
-            self._low, self._high = self._low + sign * low, self._high + sign * high
-        if not allocated:
-            self._freed += storage.size
-            return
-        self._allocated += storage.size
-        self._charged_peak = (max(self._charged_peak[0], self._low), max(self._charged_peak[1], self._high))
-        if self._live > self._peak:
-            self._peak, self._peak_by_class = self._live, dict(self._by_class)
-
-    def add_scratch(self, scratch: int) -> None:
-        self._peak_with_scratch = max(self._peak_with_scratch, self._live + scratch)
-
-    def bytes(self, knows_scratch: bool) -> PredictedBytes:
-        return PredictedBytes(
-            allocated_bytes=self._allocated,
-            freed_bytes=self._freed,
-            live_bytes=self._live,
-            peak_bytes=self._peak,
-            peak_bytes_with_scratch=max(self._peak, self._peak_with_scratch) if knows_scratch else None,
-            live_by_class=_without_zeros(self._by_class),
-            peak_by_class=_without_zeros(self._peak_by_class),
-            charged_live_bytes=(self._low, self._high) if self._has_charges else None,
-            charged_peak_bytes=self._charged_peak if self._has_charges else None,
+            peak_with_scratch = max(peak_with_scratch, live + ledger.scratch_at(phase, position))
+            event = ledger.events[position] if position < end else None
+            if event is None:
+                continue
+            size = ledger.storages[event.storage].size
+            sign = 1 if event.allocated else -1
+            live += sign * size
+            by_class[class_of[event.storage]] += sign * size
+            if is_cuda:
+                charges = charge_bounds(size)
+                low, high = low + sign * charges[0], high + sign * charges[1]
+                peak_low, peak_high = max(peak_low, low), max(peak_high, high)
+            if event.allocated:
+                allocated += size
+            else:
+                freed += size
+            if live > peak:
+                peak, peak_by_class = live, dict(by_class)
+        phases.append(
+            PredictedBytes(
+                allocated_bytes=allocated,
+                freed_bytes=freed,
+                live_bytes=live,
+                peak_bytes=peak,
+                peak_bytes_with_scratch=max(peak, peak_with_scratch) if ledger.knows_scratch else None,
+                live_by_class={name: size for name, size in by_class.items() if size},
+                peak_by_class={name: size for name, size in peak_by_class.items() if size},
+                charged_live_bytes=(low, high) if is_cuda else None,
+                charged_peak_bytes=(peak_low, peak_high) if is_cuda else None,
+            )
         )
+        start = end
+    return phases
 
 
-def _without_zeros(sizes: Mapping[str, int]) -> dict[str, int]:
-    return {name: size for name, size in sizes.items() if size}
+def classes_of(ledger: Ledger, classes: Mapping[str, str]) -> dict[int, str]:
+    """The class of each storage by its number."""
+    found: dict[int, str] = {}
+    phases: dict[int, int] = {}  # that allocated each storage which is still held
+    for position, event in enumerate(ledger.events[: ledger.ends[-1]]):
+        if event is None:
+            continue
+        storage = ledger.storages[event.storage]
+        if event.allocated:
+            phase = phases[event.storage] = bisect_right(ledger.ends, position)
+            name = ledger.names[phase] if phase < len(ledger.names) else "rest"
+            found[event.storage] = storage.name or classes.get(name, name)
+        elif position < ledger.ends[phases[event.storage]] and storage.name is None:
+            found[event.storage] = "recomputed" if storage.recomputed else "temporaries"
+    return found

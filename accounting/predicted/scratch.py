@@ -7,33 +7,62 @@ does not follow from the shapes, so one call of the operator is measured, alone 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from accounting import measured
 
 
-class Call(NamedTuple):
-    """An operator with its arguments, tensors replaced by `Shape`: calls that are equal have equal scratch."""
-
-    operator: Any
-    args: tuple[Any, ...]
-    kwargs: tuple[tuple[str, Any], ...]
-    grad_mode: bool  # an LSTM keeps a workspace only where gradients are wanted
-
-
 class Shape(NamedTuple):
-    """What a kernel's scratch depends on of a tensor."""
+    """The properties of a tensor that a kernel's scratch depends on."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: str
 
+    def filled(self) -> Tensor:
+        """A real tensor of ones, or of zeros if integers, which may be indices."""
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(self.size, self.stride, strict=True))
+        fill = 1 if self.dtype.is_floating_point or self.dtype.is_complex else 0
+        flat = torch.full((extent if 0 not in self.size else 0,), fill, dtype=self.dtype, device=self.device)
+        return flat.as_strided(self.size, self.stride)
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator with its arguments, a `Shape` for each tensor: calls that are equal have equal scratch."""
+
+    operator: Any
+    leaves: tuple[Any, ...]
+    structure: TreeSpec = field(hash=False)  # of torch 2.6, it cannot be hashed
+    grad_mode: bool  # an LSTM keeps a workspace only where gradients are wanted
+
+    def arguments(self) -> Any:
+        """The arguments, by place and by name, with a real tensor for each `Shape`."""
+        leaves = [leaf.filled() if isinstance(leaf, Shape) else leaf for leaf in self.leaves]
+        return tree_unflatten(leaves, self.structure)
+
+    def result(self, args: Any, kwargs: Any) -> Any:
+        with torch.set_grad_enabled(self.grad_mode):
+            return self.operator(*args, **kwargs)
+
+
+def call_of(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> Call:
+    leaves, structure = tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+    shapes = tuple(
+        Shape(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else leaf
+        for leaf in leaves
+    )
+    return Call(operator, shapes, structure, torch.is_grad_enabled())
+
+
+# --- operators without scratch ----------------------------------------------------------------------------------------
 
 # On the CPU these hold next to nothing beyond their outputs: boxed numbers, a number per thread in a sum, a block of
 # 60 · 60 elements in a transposed copy. The same is true of their in-place forms, whose names end in _.
@@ -58,12 +87,6 @@ REDUCTIONS_AND_TABLES = frozenset(
     mse_loss mse_loss_backward native_layer_norm nll_loss_backward nll_loss_forward scatter scatter_add sum topk tril
     triu where""".split()
 )
-
-# Fake tensors give oneDNN's LSTM wrong outputs: an empty workspace for the backward pass, one storage for the gradients
-# of both biases. A call of the kernel itself gives their sizes.
-WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
-# The CPU's kernel keeps an element more than its fake; a call of it is not worth a refusal where none is allowed.
-NEARLY_FAKED = frozenset({"aten::_embedding_bag"})
 
 
 def is_scratch_free(operator: Any, args: Any, device: str) -> bool:
@@ -90,53 +113,13 @@ def _is_ready_for_blas(matrix: Tensor) -> bool:
     return (right == 1 and down >= max(1, columns)) or (down == 1 and right >= max(1, rows))
 
 
-class Kernel(NamedTuple):
-    """What one call of an operator was measured to hold on the device."""
+# --- outputs that fake tensors get wrong ------------------------------------------------------------------------------
 
-    scratch_bytes: int  # at its own peak, beyond its outputs
-    output_bytes: tuple[int, ...]  # of the storages that it returns and was not given
-
-
-class _List(tuple[Any, ...]):
-    """A list that can be hashed."""
-
-
-_kernels: dict[tuple[str, int, Call], Kernel] = {}  # measured in this process
-
-
-def call_of(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> Call:
-    def frozen(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return Shape(tuple(value.shape), value.stride(), value.dtype, value.device.type)
-        if isinstance(value, list):
-            return _List(frozen(part) for part in value)
-        return tuple(frozen(part) for part in value) if isinstance(value, tuple) else value
-
-    named = tuple((name, frozen(kwargs[name])) for name in sorted(kwargs))
-    return Call(operator, tuple(frozen(value) for value in args), named, torch.is_grad_enabled())
-
-
-def _thawed(value: Any) -> Any:
-    """The arguments of a call with real tensors: of ones, or of zeros if integers, which may be indices."""
-    if isinstance(value, Shape):
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(value.size, value.stride, strict=True))
-        fill = 1 if value.dtype.is_floating_point or value.dtype.is_complex else 0
-        flat = torch.full((extent if 0 not in value.size else 0,), fill, dtype=value.dtype, device=value.device)
-        return flat.as_strided(value.size, value.stride)
-    if isinstance(value, _List):
-        return [_thawed(part) for part in value]
-    return tuple(_thawed(part) for part in value) if isinstance(value, tuple) else value
-
-
-def _arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return tuple(_thawed(value) for value in call.args), {name: _thawed(value) for name, value in call.kwargs}
-
-
-def _result(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with torch.set_grad_enabled(call.grad_mode):
-        return call.operator(*args, **kwargs)
-
-
+# Fake tensors give oneDNN's LSTM wrong outputs: an empty workspace for the backward pass, one storage for the gradients
+# of both biases. A call of the kernel itself gives their sizes.
+WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
+# The CPU's kernel keeps an element more than its fake; a call of it is not worth a refusal where none is allowed.
+NEARLY_FAKED = frozenset({"aten::_embedding_bag"})
 # The kernels of layer norm return mean and deviation, and the gradients of weight and bias, in the dtype of the
 # weights; fake ones may have that of the input, as under autocast. Values: the place of the weights in the arguments.
 WEIGHTS_OF_LAYER_NORM = {"aten::native_layer_norm": 2, "aten::native_layer_norm_backward": 5}
@@ -155,8 +138,7 @@ def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:
     if not measures:
         raise RuntimeError(f"{call.operator} returns sizes that only the kernel knows: use scratch=True, which runs it")
     with _disable_current_modes():
-        args, kwargs = _arguments(call)
-        real = tree_leaves(_result(call, args, kwargs))
+        real = tree_leaves(call.result(*call.arguments()))
     leaves, structure = tree_flatten(out)
     resized = [
         fake.new_empty(leaf.untyped_storage().nbytes() // leaf.element_size()).as_strided(leaf.shape, leaf.stride())
@@ -167,18 +149,30 @@ def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:
     return tree_unflatten(resized, structure)
 
 
+# --- one call of each kernel ------------------------------------------------------------------------------------------
+
+
+class Kernel(NamedTuple):
+    """The bytes that one call of an operator was measured to hold on the device."""
+
+    scratch_bytes: int  # at its own peak, beyond its outputs
+    output_bytes: tuple[int, ...]  # of the storages that it returns and was not given
+
+
+_kernels: dict[tuple[str, int, Call], Kernel] = {}  # measured in this process
+
+
 def kernels_of(calls: Iterable[Call], device: str) -> dict[Call, Kernel]:
     """The scratch and outputs of each call, measured once in this process."""
-    calls = list(calls)
     keys = {call: (device, torch.get_num_threads(), call) for call in calls}
-    missing = [call for call in calls if keys[call] not in _kernels]
+    missing = [call for call, key in keys.items() if key not in _kernels]
     outputs = []
     with measured.memory(device) as held:
         for number, call in enumerate(missing):
-            args, kwargs = _arguments(call)
-            _result(call, args, kwargs)  # after one unmeasured call, which may allocate what later ones reuse
+            args, kwargs = call.arguments()
+            call.result(args, kwargs)  # after one unmeasured call, which may allocate what later ones reuse
             held.mark(f"inputs {number}")
-            out = _result(call, args, kwargs)
+            out = call.result(args, kwargs)
             given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
             storages = [leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
             outputs.append(tuple({s._cdata: s.nbytes() for s in storages if s._cdata not in given}.values()))
@@ -188,4 +182,4 @@ def kernels_of(calls: Iterable[Call], device: str) -> dict[Call, Kernel]:
         before = held.phases[f"inputs {number}"].live_bytes
         peak = held.phases[f"call {number}"].peak_bytes
         _kernels[keys[call]] = Kernel(peak - before - sum(sizes), sizes)
-    return {call: _kernels[keys[call]] for call in calls}
+    return {call: _kernels[key] for call, key in keys.items()}

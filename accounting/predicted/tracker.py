@@ -50,37 +50,29 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace in ("prim", "profiler"):  # only asks for a device, perhaps within an operation
             return func(*args, **kwargs)
-        ledger = self.ledger
+        ledger, on_cpu = self.ledger, self.ledger.device == "cpu"
         self.enter_boxed_number()
         ledger.moment += 1
         in_backward = torch._C._current_graph_task_id() != -1
-        recomputed = in_backward and torch.is_grad_enabled()
         successor_of = None
         # A view keeps its base, so its storage has another reference.
-        if (
-            in_backward
-            and func._opname in IN_PLACE_ON_PLAIN_TENSORS
-            and not args[0]._is_view()
-            and _called_by_autograd()
-        ):
+        may_succeed = in_backward and func._opname in IN_PLACE_ON_PLAIN_TENSORS and not args[0]._is_view()
+        if may_succeed and _called_by_autograd():
             successor_of = ledger.number_of(args[0])
         before = len(ledger.storages)
         out = func(*args, **kwargs)
-        if func._schema.name in WEIGHTS_OF_LAYER_NORM and ledger.device == "cpu":
-            out = with_dtype_of_weights(args, out, WEIGHTS_OF_LAYER_NORM[func._schema.name])
-        measured = NEARLY_FAKED if self._measures else ()
-        if ledger.device == "cpu" and (func._schema.name in WRONGLY_FAKED or func._schema.name in measured):
-            out = with_real_sizes(call_of(func, args, kwargs), out, self._measures)
+        if on_cpu:
+            out = _with_outputs_of_kernel(func, args, kwargs, out, self._measures)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
-                if ledger.device == "cpu":
+                if on_cpu:
                     _refuse_unfakeable(tensor)
-                ledger.see(tensor, recomputed, successor_of)
+                ledger.see(tensor, in_backward and torch.is_grad_enabled(), successor_of)
         if not is_scratch_free(func, args, ledger.device):
             outputs = tuple(range(before, len(ledger.storages)))
             call = call_of(func, args, kwargs)
             ledger.calls.append(CallMade(call, len(ledger.ends), len(ledger.events), outputs))
-        if ledger.device == "cpu" and func in SAVES_ITS_NUMBER and type(args[1]) in BOXED_BYTES:
+        if on_cpu and func in SAVES_ITS_NUMBER and type(args[1]) in BOXED_BYTES:
             self._multiplied = weakref.ref(out), BOXED_BYTES[type(args[1])]
         return out
 
@@ -105,6 +97,16 @@ class _Loan:
 
     def __call__(self, _: Any) -> None:
         self._end()
+
+
+def _with_outputs_of_kernel(func: Any, args: Any, kwargs: Any, out: Any, measures: bool) -> Any:
+    """`out` with the dtypes and sizes that the CPU's kernel returns, where fake tensors give others."""
+    name = func._schema.name
+    if name in WEIGHTS_OF_LAYER_NORM:
+        return with_dtype_of_weights(args, out, WEIGHTS_OF_LAYER_NORM[name])
+    if name in WRONGLY_FAKED or (measures and name in NEARLY_FAKED):
+        return with_real_sizes(call_of(func, args, kwargs), out, measures)
+    return out
 
 
 def _called_by_autograd() -> bool:

@@ -33,19 +33,19 @@ CLASSES = {
 class TrainingStep:
     """The first two training steps of a model, to be predicted or measured phase by phase.
 
-    `predict` calls `build()` on the meta device; `inputs` (a tensor or several, for the model) and `targets` are taken
-    for their shapes and dtypes. The steps are these:
+    `predict` calls `build()` on the meta device, and uses only shapes and dtypes of `inputs` (a tensor or several, for
+    the model) and `targets`. The steps are these:
 
-        for part in the micro-batches:  loss(model(part), targets of it).backward()     under autocast up to the loss
+        for each micro-batch:  loss(model(inputs), targets).backward()     under autocast up to the loss
         optimizer.step()                               optimizer = optimizer(model.parameters()), made once
         zero_grad()
 
-    Phases: "built" (without temporaries of initialisation), "inputs", "optimizer" (its constructor), then
-    "forward", "backward" (with their number, "forward 1" and so on, where there are several micro-batches), "step" and
-    "zero_grad", and the same again with "second" before the name: the first step allocates the optimizer's state, the
-    second is like all later ones. `live_by_class` and `peak_by_class` of a phase name parameters, buffers,
-    inputs, activations (all that the forward pass leaves, the loss included), gradients, optimizer state (master
-    copies of the parameters too), recomputed and temporaries.
+    Phases: "built" (without temporaries of initialisation), "inputs", "optimizer" (its constructor), then "forward",
+    "backward" ("forward 1" and so on if there are several micro-batches), "step" and "zero_grad", and the same again
+    with "second" before the name: the first step allocates the optimizer's state, the second is like all later ones.
+    `live_by_class` and `peak_by_class` of a phase name parameters, buffers, inputs, activations (everything that the
+    forward pass leaves, the loss included), gradients, optimizer state (master copies of the parameters too),
+    recomputed and temporaries.
 
     `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`, or one of your own that keeps master
     weights in fp32.
@@ -79,9 +79,7 @@ class TrainingStep:
             fake = fake_copy(model, self.device)
             held.name("buffers", fake.buffers())
             held.mark("built")
-            batch = self._batch()
-            held.mark("inputs")
-            self._run(held.mark, fake, batch)
+            self._run(held.mark, fake)
         return held
 
     def measure(self) -> measured.MeasuredMemory:
@@ -92,9 +90,7 @@ class TrainingStep:
         with measured.memory(self.device) as held:
             model = self.build if isinstance(self.build, nn.Module) else _on(self.device, self.build)
             held.mark("built")
-            batch = self._batch()
-            held.mark("inputs")
-            self._run(held.mark, model, batch)
+            self._run(held.mark, model)
         return held
 
     def _phase_names(self) -> list[str]:
@@ -103,19 +99,17 @@ class TrainingStep:
         once = [*passes, "step", "zero_grad"]
         return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
 
-    def _batch(self) -> Any:
-        return tree_map(lambda leaf: _like(leaf, self.device), (self.inputs, self.targets))
-
-    def _run(self, mark: Callable[[str], None], model: nn.Module, batch: Any) -> None:
+    def _run(self, mark: Callable[[str], None], model: nn.Module) -> None:
+        batch = tree_map(lambda leaf: _like(leaf, self.device), (self.inputs, self.targets))
+        mark("inputs")
         updates = None if self.optimizer is None else self.optimizer(model.parameters())
         mark("optimizer")
-        casting = (
-            nullcontext() if self.autocast is None else torch.autocast(torch.device(self.device).type, self.autocast)
-        )
-        parts = _parts(batch, self.micro_batches)
+        kind = torch.device(self.device).type
+        casting = torch.autocast(kind, self.autocast) if self.autocast else nullcontext()
+        micro_batches = _split(batch, self.micro_batches)
         names = iter(self._phase_names()[3:])
         for _ in range(2):
-            for inputs, targets in parts:
+            for inputs, targets in micro_batches:
                 with casting:
                     output = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
                     error = self.loss(output) if targets is None else self.loss(output, targets)
@@ -134,8 +128,8 @@ class TrainingStep:
 def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
     """A copy of `module` with fake parameters and buffers on `device`, for the block of `memory`.
 
-    The module may be built on the meta device, where it takes no memory whatever its size. Shared parameters and
-    storages stay shared; gradients are not taken over. Raises TypeError for a parameter that is no plain tensor.
+    A module on the meta device takes no memory, whatever its size. Shared parameters and storages stay shared;
+    gradients are not copied. Raises TypeError for a parameter that is no plain tensor.
     """
     bases: dict[int, Tensor] = {}
 
@@ -173,8 +167,8 @@ def _like(leaf: Any, device: str | torch.device) -> Any:
     return torch.zeros_like(leaf, device=device) if leaf.is_meta else leaf.detach().to(device, copy=True)
 
 
-def _parts(batch: Any, micro_batches: int) -> list[Any]:
-    """The batch in `micro_batches` parts along the first dimension of each of its tensors, as views."""
+def _split(batch: Any, micro_batches: int) -> list[Any]:
+    """The batch split into `micro_batches` along the first dimension of each of its tensors, as views."""
     validated_int("micro_batches", micro_batches, minimum=1)
     leaves, structure = tree_flatten(batch)
     sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves if isinstance(leaf, Tensor)}
@@ -182,7 +176,7 @@ def _parts(batch: Any, micro_batches: int) -> list[Any]:
         raise ValueError(f"inputs must have a first dimension of at least {micro_batches=} in common, got {sizes}")
     if micro_batches == 1:
         return [batch]
-    split = [
+    copies = [
         leaf.tensor_split(micro_batches) if isinstance(leaf, Tensor) else (leaf,) * micro_batches for leaf in leaves
     ]
-    return [tree_unflatten(list(part), structure) for part in zip(*split, strict=True)]
+    return [tree_unflatten(list(each), structure) for each in zip(*copies, strict=True)]

@@ -95,7 +95,7 @@ def test_the_matrices_that_a_product_copies_are_those_that_blas_cannot_read():
     assert [said for said, _ in calls] == [True] * len(ready) + [False] * 7
     kernels = scratch.kernels_of([call for _, call in calls], "cpu")
     for said, call in calls:
-        assert said == (kernels[call].scratch_bytes == 0), f"{call.args[0]}: {said=}, but it took {kernels[call]}"
+        assert said == (kernels[call].scratch_bytes == 0), f"{call.leaves[0]}: {said=}, but it took {kernels[call]}"
 
 
 @one_thread()
@@ -133,7 +133,7 @@ def test_a_layer_norm_of_wider_weights_or_none_returns_the_dtypes_of_its_kernel(
 def test_a_call_is_repeated_with_arguments_of_the_same_layout():
     given = torch.ones(4, 6, dtype=torch.int16).t(), [torch.ones(2, 0), torch.empty(3, device="meta")], (1.5,)
     named = {"name": torch.ones(2, 3)[:, ::2]}
-    assert tree_map(layout, scratch._arguments(scratch.call_of(None, given, named))) == tree_map(layout, (given, named))
+    assert tree_map(layout, scratch.call_of(None, given, named).arguments()) == tree_map(layout, (given, named))
 
 
 def layout(value: Any) -> Any:
@@ -142,4 +142,4 @@ def layout(value: Any) -> Any:
 
 
 def thawed(call: scratch.Call) -> Any:
-    return scratch._arguments(call)[0]
+    return call.arguments()[0]
