@@ -1,4 +1,4 @@
-"""What the tests of the counter share."""
+"""Helpers that the tests of the counter share."""
 
 from collections.abc import Callable
 
@@ -8,8 +8,8 @@ from torch import nn
 from accounting import counted
 
 
-def flops_of(act: Callable[[], object]) -> counted.CountedWork:
-    with counted.flops() as count:
+def flops_of(act: Callable[[], object], pairs: str = "full") -> counted.CountedWork:
+    with counted.flops(pairs=pairs) as count:
         act()
     return count
 

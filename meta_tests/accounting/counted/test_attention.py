@@ -17,7 +17,6 @@ from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_step
 from accounting.counted import attention
 from meta_tests.accounting.counted import operator_definitions as define
-from meta_tests.accounting.counted.counting import flops_of
 
 
 def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:
@@ -26,11 +25,10 @@ def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:
         return F.scaled_dot_product_attention(*operands, is_causal=True)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (7, 7), (1, 1)])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (1, 1)])
 @pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
 def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend: SDPBackend, queries: int, keys: int) -> None:
     leaves = [torch.randn(1, 4, n, 4, requires_grad=True) for n in (queries, keys, keys)]
-    rescoring = 2 * 4 * 4 * keys * queries
     for pairs in ("full", "causal"):
         forward, backward = define.attention(*(each[0] for each in leaves), causal=pairs == "causal")
         rescoring = (backward - 2 * forward) * (backend == SDPBackend.FLASH_ATTENTION)
@@ -69,23 +67,6 @@ def test_causal_attention_within_a_module_and_its_recomputation_are_recognised()
     assert again == 2 * one * 10, f"{again} FLOPs are spared when recomputed"
 
 
-def test_more_keys_than_queries_are_masked_from_the_first_key_on_as_torch_does() -> None:
-    operands = [torch.randn(1, 1, n, 4) for n in (3, 5, 5)]
-    with counted.flops(pairs="causal") as count:
-        out = attend(operands, SDPBackend.MATH)
-    assert torch.allclose(out[0, 0, 0], operands[2][0, 0, 0], atol=1e-6), "torch's first query should see one key"
-    assert count.total == 2 * 2 * 4 * (1 + 2 + 3), f"{count}, but 6 pairs are left"
-
-
-def test_operands_may_be_given_by_name_and_afterwards_attention_is_torchs_own_again() -> None:
-    own, operands = F.scaled_dot_product_attention, torch.randn(3, 1, 1, 5, 4)
-    with sdpa_kernel(SDPBackend.MATH), counted.flops(pairs="causal") as count:
-        F.scaled_dot_product_attention(**dict(zip(("query", "key", "value"), operands, strict=True)), is_causal=True)
-    assert count.total == define.attention(*operands[:, 0], causal=True)[0], f"{count}"
-    assert F.scaled_dot_product_attention is own
-    assert torch._C._len_torch_function_stack() == 0, "no mode should be left"
-
-
 flash_backward_flops = partial(attention_backward_flops, convention="flash")
 KERNELS = """
     _efficient_attention_forward _flash_attention_forward _scaled_dot_product_cudnn_attention
@@ -97,22 +78,19 @@ KERNELS = """
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_of_attention_for_accelerators_are_described_by_their_schema(name: str) -> None:
     """Without such a device only shapes: the arguments as their schema names them."""
-    heads_first = name.startswith("_scaled")
-    shape = (2, 4, 6, 8) if heads_first else (2, 6, 4, 8)
-    names = name, name.removesuffix("_forward") + "_backward"
-    assert set(names) <= attention.ATTENTION, f"{names} should be known"
-    packet, backward = (getattr(torch.ops.aten, each, None) for each in names)
-    if packet is None or backward is None:
-        pytest.skip(f"torch {torch.__version__} has no {name}")
+    shape = (2, 4, 6, 8) if name.startswith("_scaled") else (2, 6, 4, 8)
     one = 2 * 2 * 4 * 6 * 6 * 8
-    for operator, products in ((packet, 2), (backward, 5)):
+    formulas = {name: (attention_flops, 2), f"{name.removesuffix('_forward')}_backward": (flash_backward_flops, 5)}
+    for kernel, (formula, products) in formulas.items():
+        operator = getattr(torch.ops.aten, kernel, None)
+        if operator is None:
+            pytest.skip(f"torch {torch.__version__} has no {kernel}")
         has = {each.name for each in operator.default._schema.arguments}
         assert {"query", "key", "value"} <= has, f"{operator} should name its operands, but has {has}"
-        given = {each: torch.empty(shape, device="meta") for each in ("query", "key", "value")}
-        shapes = attention.attentions(str(operator).removeprefix("aten."), given)
-        got = sum(map(attention_flops if products == 2 else flash_backward_flops, shapes))
-        assert got == products * one, f"{got}, but {products} products cost {products * one} [{operator}]"
         assert has & {"is_causal", "custom_mask_type"}, f"{operator} should say whether it is causal: {has}"
+        given = {each: torch.empty(shape, device="meta") for each in ("query", "key", "value")}
+        got = sum(map(formula, attention.attentions(kernel, given)))
+        assert got == products * one, f"{got}, but {products} products cost {products * one} [{operator}]"
 
 
 def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
@@ -132,8 +110,6 @@ def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
     assert sum(map(attention_flops, shapes)) == 2 * alone[1], (
         "where bounds cannot be read, each sequence should count as the longest"
     )
-    shapes = attention.attentions("_flash_attention_forward", unreadable | {"max_q": 0, "max_k": 0})
-    assert sum(map(attention_flops, shapes)) == 0, f"{shapes}, but the longest has no token"
 
 
 def test_an_unknown_convention_of_pairs_is_refused() -> None:
@@ -179,20 +155,18 @@ def flex() -> Any:
 
 DOCUMENTS = torch.tensor([0] * 70 + [1] * 100 + [2] * 90)
 MASKS: dict[str, Callable[..., Tensor]] = {
-    "causal": lambda b, h, i, j: i >= j,
     "window": lambda b, h, i, j: (i >= j) & (i - j < 100),
     "documents": lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j),
     "of each head": lambda b, h, i, j: (i >= j) & (i - j < 50 + 100 * h),
     "all": lambda b, h, i, j: j >= 0,
 }
-OTHERS = sorted({*MASKS} - {"window"})
 sees_flex = pytest.mark.skipif(
     torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators"
 )
 
 
 @sees_flex
-@pytest.mark.parametrize("name", ["window", *(pytest.param(name, marks=pytest.mark.prove) for name in OTHERS)])
+@pytest.mark.parametrize("name", ["window", "documents", "of each head"])
 def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, length = flex(), len(DOCUMENTS)
     monkeypatch.setattr(module, "_validate_device", lambda *_: None)  # it refuses gradients on the CPU
@@ -206,11 +180,6 @@ def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(name: str, monk
     scores = int(dense.sum()) * 2 * leaves[0].shape[1] // dense.shape[1]
     should = attention_step(Attention(1, 1, scores, 16, key_length=1), "flash")
     assert count.step == should, f"{count.step}, but the mask leaves {should} [{name}]"
-    if name == "window":
-        formula = Attention(2, 4, length, 16, window=100, pairs="causal").scores
-        assert scores == formula, f"the mask leaves {scores} pairs, the formula {formula}"
-        executed = (1 - blocks.sparsity() / 100) * 2 * 4 * length**2  # whole blocks of 64
-        assert scores < executed < 2 * 4 * length**2, f"{scores} pairs of {executed} in blocks"
     with warnings.catch_warnings(), counted.flops() as count:
         warnings.simplefilter("ignore")
         module.flex_attention(*leaves, block_mask=blocks, enable_gqa=per_head is None)
@@ -227,12 +196,3 @@ def test_flex_attention_without_a_mask_is_counted_in_full() -> None:
         all_pairs = module.create_block_mask(MASKS["all"], None, None, 40, 40, device="cpu", BLOCK_SIZE=64)
         module.flex_attention(*operands, block_mask=all_pairs)
     assert count.total == 2 * attention_flops(Attention(1, 2, 40, 16)), f"{count}, though keys end within a block"
-
-
-@sees_flex
-def test_flex_attention_reads_the_whole_of_queries_and_keys() -> None:
-    thin, wide, value = (torch.randn(1, 2, 40, width) for width in (16, 48, 16))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is not compiled
-        less, more = (flops_of(lambda x=x: flex().flex_attention(x, x, value)).read_bytes for x in (thin, wide))
-    assert more - less == 2 * (wide.nbytes - thin.nbytes), f"{more=}, {less=}"

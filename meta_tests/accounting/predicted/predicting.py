@@ -1,11 +1,11 @@
-"""What the tests of predicted bytes share: the same two steps predicted and measured, and nets to take them."""
+"""The same two steps predicted and measured, and nets to take them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from types import ModuleType
 from typing import Any
 
@@ -62,74 +62,23 @@ def trained(
         mark(f"{turn}zero_grad")
 
 
-# ---- recipes, as users write them ----
-
-
 class MasterWeights(torch.optim.Optimizer):
-    """Trains narrow parameters by a copy of them in fp32; gradients are narrow, or gathered in fp32 as they come."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter], optimizer: Any, wide_gradients: bool = False):
-        super().__init__(parameters, {})
-        self.narrow = [tensor for group in self.param_groups for tensor in group["params"]]
-        self.master = [tensor.detach().float().requires_grad_() for tensor in self.narrow]
-        self.inner = optimizer(self.master)
-        self.wide_gradients = wide_gradients
-        if wide_gradients:
-            for narrow, master in zip(self.narrow, self.master, strict=True):
-                narrow.register_post_accumulate_grad_hook(partial(self.gather, master))
-
-    @staticmethod
-    def gather(master: Tensor, narrow: Tensor) -> None:
-        master.grad = narrow.grad.float() if master.grad is None else master.grad.add_(narrow.grad)
-        narrow.grad = None
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for narrow, master in zip(self.narrow, self.master, strict=True):
-            if not self.wide_gradients:
-                master.grad = narrow.grad.float()
-        self.inner.step()
-        for narrow, master in zip(self.narrow, self.master, strict=True):
-            narrow.copy_(master)
-            if not self.wide_gradients:
-                master.grad = None
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad(set_to_none)
-        self.inner.zero_grad(set_to_none)
-
-
-class WideState(torch.optim.Optimizer):
-    """Adam with moments in fp32 whatever the dtype of the parameters."""
+    """Trains narrow parameters by a copy of them in fp32, as users write it."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]):
         super().__init__(parameters, {})
+        self.narrow = [tensor for group in self.param_groups for tensor in group["params"]]
+        self.master = [tensor.detach().float().requires_grad_() for tensor in self.narrow]
+        self.inner = AdamW(self.master, foreach=True)
 
     @torch.no_grad()
     def step(self) -> None:
-        for tensor in self.param_groups[0]["params"]:
-            if tensor not in self.state:
-                self.state[tensor] = [torch.zeros_like(tensor, dtype=torch.float32) for _ in range(2)]
-            mean, square = self.state[tensor]
-            gradient = tensor.grad.float()
-            mean.lerp_(gradient, 0.1)
-            square.lerp_(gradient.square(), 0.01)
-            tensor.sub_(1e-3 * mean / (square.sqrt() + 1e-8))
-
-
-# For each name of `accounting.optimizers.RECIPES` the dtype of the parameters, the optimizer and autocast.
-RECIPES: dict[str, tuple[torch.dtype, Any, torch.dtype | None]] = {
-    "fp32": (torch.float32, OPTIMIZERS["adamw foreach"], None),
-    "fp32 under autocast": (torch.float32, OPTIMIZERS["adamw foreach"], torch.bfloat16),
-    "bf16": (torch.bfloat16, OPTIMIZERS["adamw fused"], None),
-    "bf16-fp32-state": (torch.bfloat16, WideState, None),
-    "bf16-fp32-master": (torch.bfloat16, partial(MasterWeights, optimizer=OPTIMIZERS["adamw foreach"]), None),
-    "bf16-fp32-gradients-master": (
-        torch.bfloat16,
-        partial(MasterWeights, optimizer=OPTIMIZERS["adamw fused"], wide_gradients=True),
-        None,
-    ),
-}
+        for narrow, master in zip(self.narrow, self.master, strict=True):
+            master.grad = narrow.grad.float()
+        self.inner.step()
+        for narrow, master in zip(self.narrow, self.master, strict=True):
+            narrow.copy_(master)
+            master.grad = None
 
 
 # ---- both ----
@@ -253,48 +202,51 @@ def nets(names: Sequence[str] = ("linear", "wide", "layernorm", "rmsnorm", *POIN
     )
 
 
-# ---- layers whose kernels take scratch ----
+# ---- nets that need more than shapes ----
 
 
-class First(nn.Module):
-    """The first output of a module."""
-
-    def __init__(self, module: nn.Module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.module(x)[0]
+def of_functions(*functions: Callable[[Tensor], Tensor], width: int = 64) -> nn.Module:
+    """A linear layer, followed by functions of its output."""
+    net = nn.Linear(width, width)
+    net.register_forward_hook(lambda module, given, out: reduce(lambda x, function: function(x), functions, out))
+    return net
 
 
-class LoneAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = (x * self.weight).view(len(x), -1, 4, 16).transpose(1, 2)
-        return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+def attended(x: Tensor) -> Tensor:
+    heads = x.view(len(x), -1, 4, 16).transpose(1, 2)
+    return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
 
 
-WITH_SCRATCH = {
+def first(module: nn.Module) -> nn.Module:
+    """The module with the first of its outputs alone."""
+    module.register_forward_hook(lambda module, given, out: out[0])
+    return module
+
+
+def tied() -> nn.Module:
+    net = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 48))
+    net[1].weight = net[0].weight
+    return net
+
+
+def gathered(y: Tensor) -> Tensor:
+    """Its backward formulas scatter and accumulate in place for a plain tensor."""
+    rows = torch.arange(0, len(y), 2)
+    return y[rows] + y.gather(0, rows[:, None].expand(-1, 64)) + y.topk(len(rows), dim=0).values
+
+
+encoder_layer = partial(nn.TransformerEncoderLayer, 64, 4, 128, batch_first=True)
+# How to build each, and the shape of its batch.
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)), (4, 3, 32, 32)),
-    "mkldnn_rnn_layer": (lambda: First(nn.LSTM(32, 64, batch_first=True)), (4, 16, 32)),
-    "flash_attention": (LoneAttention, (4, 128, 64)),
+    "LSTM": (lambda: first(nn.LSTM(32, 64, batch_first=True)), (4, 16, 32)),
+    "attention": (partial(of_functions, attended), (4, 128, 64)),
+    "encoder": (lambda: nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=False), (4, 32, 64)),
+    "embedding bag": (partial(nn.EmbeddingBag, 1, 512), (8, 5)),
+    "gathered": (partial(of_functions, gathered), (256, 64)),
+    "tied": (tied, (96, 48)),
+    "batch norm": (lambda: nn.Sequential(nn.Linear(48, 48), nn.BatchNorm1d(48), nn.ReLU()), (96, 48)),
 }
-
-
-class Gathering(nn.Module):
-    """Backward formulas that scatter and accumulate in place for a plain tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x)
-        rows = torch.arange(0, len(x), 2)
-        return y[rows] + y.gather(0, rows[:, None].expand(-1, 64)) + y.topk(len(rows), dim=0).values
 
 
 # ---- the workloads ----
@@ -330,16 +282,3 @@ def dealt(workloads: ModuleType, model: Transformer, tokens: int, checkpoint_eve
     for block in net.layers:
         block.mlp.router = Dealer(block.mlp.router, model.active_experts, tokens)
     return net
-
-
-def step_of(workloads: ModuleType, preset: Transformer, sequence: int, checkpoint_every: int = 1) -> PredictedMemory:
-    """One sequence through a full-size model in bf16."""
-    tokens = torch.empty(1, sequence, dtype=torch.long, device="meta")
-    step = TrainingStep(
-        lambda: workloads.build(preset, device="meta", dtype=torch.bfloat16, checkpoint_every=checkpoint_every),
-        tokens,
-        targets=tokens,
-        loss=lambda logits, tokens: functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()),
-        optimizer=OPTIMIZERS["adamw fused"],
-    )
-    return step.predict()

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import optimizer as optimizers
 
-from accounting import measured, memory, predicted
+from accounting import memory, predicted
 from accounting.activations import activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B
 from accounting.predicted.fake_cuda import can_fake_cuda
@@ -25,6 +25,7 @@ has_fused_norm = pytest.mark.skipif(
 FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()  # a torch for the CPU alone never fakes one
 pytestmark = pytest.mark.skipif(FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself")
 
+RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
 # Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on the CPU always.
 ALIKE = ["linear", "wide", "layernorm", "gelu", "silu", "tanh", "relu", "softmax"]
 
@@ -77,9 +78,6 @@ def test_activations_in_bf16_on_cuda_differ_from_the_cpu_where_the_kernels_do(wo
     assert got == should, f"{got} bytes are kept on CUDA, but should be {should}"
 
 
-RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
-
-
 def step(build, batch, optimizer=None, autocast=None, **options):
     given = {"optimizer": optimizer, "autocast": autocast, "device": "cuda"}
     return predicted.TrainingStep(build, batch, loss=torch.mean, **given).predict(**options)
@@ -98,65 +96,58 @@ def test_an_optimizer_left_to_itself_takes_foreach_on_cuda():
     assert peaks["itself"] == formula, f"the peak is {peaks['itself']}, but should be {formula}"
 
 
-def operators_of_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
+def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
+    """The operators of a step of attention, and the bytes that its forward pass keeps beside its operands."""
     with predicted.memory("cuda") as held:
         query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
         key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
         value = torch.empty(2, kv_heads, 10, of_values or width, dtype=dtype, device="cuda")
         mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
+        held.mark("operands")
         out = functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=kv_heads != 4)
-        out.sum().backward()
-    return " ".join(held.unknown)
-
-
-def test_attention_is_flash_in_16_bits_and_memory_efficient_in_32():
-    assert "_scaled_dot_product_flash_attention_backward" in operators_of_attention(torch.bfloat16)
-    assert "_scaled_dot_product_flash_attention_backward" in operators_of_attention(torch.bfloat16, kv_heads=2)
-    assert "_scaled_dot_product_efficient_attention_backward" in operators_of_attention(torch.float32)
-    assert "bmm" in operators_of_attention(torch.float64)
-
-
-def test_the_width_of_heads_decides_which_attention_takes_them_and_whether_they_are_padded():
-    assert "_scaled_dot_product_flash_attention_backward" in operators_of_attention(torch.bfloat16, width=256)
-    assert "_scaled_dot_product_efficient_attention_backward" in operators_of_attention(torch.bfloat16, width=264)
-    assert "_scaled_dot_product_efficient_attention_backward" in operators_of_attention(torch.float32, width=20)
-    for dtype, width in ((torch.bfloat16, 257), (torch.float32, 18)):
-        assert "bmm" in operators_of_attention(dtype, width=width)
-    assert "bmm" in operators_of_attention(torch.float32, of_values=18)
-    with predicted.memory("cuda") as held:
-        heads = torch.empty(2, 4, 10, 20, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-        held.mark("heads")
-        out = functional.scaled_dot_product_attention(heads, heads, heads, scale=1.0)
         held.mark("out")
-    assert out.shape == heads.shape
-    padded, sums = 2 * 4 * 10 * 24 * 2, 2 * 4 * 10 * 4
-    kept = held.phases["out"].live_bytes - held.phases["heads"].live_bytes
-    assert kept == 4 * padded + sums + RANDOM_STATE_BYTES_OF_FLASH
+        out.sum().backward()
+    return " ".join(held.unknown), held.phases["out"].live_bytes - held.phases["operands"].live_bytes
 
 
-def test_memory_efficient_attention_keeps_its_sums_where_any_gradient_is_wanted():
-    for trained, sums in ((), 0), ((0,), 2 * 4 * 32 * 4 + 16), ((2,), 2 * 4 * 32 * 4 + 16):
-        with predicted.memory("cuda") as held:
-            parts = [torch.empty(2, 4, 10, 16, device="cuda", requires_grad=place in trained) for place in range(3)]
-            held.mark("parts")
-            out = functional.scaled_dot_product_attention(*parts)
-            held.mark("out")
-        assert held.phases["out"].live_bytes == held.phases["parts"].live_bytes + out.nbytes + sums, f"{trained=}"
+FLASH, EFFICIENT, MATH = "flash_attention_backward", "efficient_attention_backward", "bmm"
+ROWS = 2 * 4 * 10  # of queries, of all heads
 
 
-def test_attention_whose_kernel_depends_on_the_release_is_refused_unless_chosen():
-    for kind in ({"kv_heads": 2}, {"mask": torch.bool}):
-        with pytest.raises(RuntimeError, match="takes another path in each release of torch: use is_causal"):
-            operators_of_attention(torch.float32, **kind)
-        with sdpa_kernel(SDPBackend.MATH):
-            assert "bmm" in operators_of_attention(torch.float32, **kind)
+@pytest.mark.parametrize(
+    ("dtype", "options", "operator", "kept"),
+    [
+        (torch.bfloat16, {}, FLASH, ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),
+        (torch.bfloat16, {"kv_heads": 2}, FLASH, ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),
+        (torch.bfloat16, {"width": 20}, FLASH, 4 * ROWS * 24 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),  # padded
+        (torch.bfloat16, {"width": 256}, FLASH, None),
+        (torch.bfloat16, {"width": 264}, EFFICIENT, None),
+        (torch.bfloat16, {"width": 257}, MATH, None),
+        (torch.float32, {}, EFFICIENT, ROWS * 16 * 4 + 2 * 4 * 32 * 4 + 16),
+        (torch.float32, {"width": 18}, MATH, None),
+        (torch.float32, {"of_values": 18}, MATH, None),
+        (torch.float64, {}, MATH, None),
+    ],
+)
+def test_dtype_and_width_of_heads_decide_which_attention_takes_them(dtype, options, operator, kept):
+    operators, bytes_kept = kept_by_attention(dtype, **options)
+    assert operator in operators, f"{operators}, but should be {operator}"
+    assert kept in (None, bytes_kept), f"{bytes_kept} bytes are kept, but should be {kept}"
 
 
-def phases_of(function, instrument, device, dtype=torch.bfloat16, **trained):
+@pytest.mark.parametrize("options", [{"kv_heads": 2}, {"mask": torch.bool}], ids=str)
+def test_attention_whose_kernel_depends_on_the_release_is_refused_unless_chosen(options):
+    with pytest.raises(RuntimeError, match="takes another path in each release of torch: use is_causal"):
+        kept_by_attention(torch.float32, **options)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert MATH in kept_by_attention(torch.float32, **options)[0]
+
+
+def phases_of(function, dtype=torch.bfloat16, **trained):
     """The live bytes and the peaks of a function of rows and weights, and of its backward pass."""
-    with instrument.memory(device) as held:
-        x = torch.ones(100, 10, dtype=dtype, device=device, requires_grad=trained.get("x", True))
-        weight = torch.ones(10, device=device, requires_grad=trained.get("weight", True))
+    with predicted.memory("cuda") as held:
+        x = torch.ones(100, 10, dtype=dtype, device="cuda", requires_grad=trained.get("x", True))
+        weight = torch.ones(10, device="cuda", requires_grad=trained.get("weight", True))
         held.mark("given")
         out = function(x, weight)
         held.mark("out")
@@ -166,25 +157,8 @@ def phases_of(function, instrument, device, dtype=torch.bfloat16, **trained):
     return {name: (phase.live_bytes, phase.peak_bytes) for name, phase in held.phases.items()}
 
 
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x, weight: functional.dropout(x, 0.0),
-        lambda x, weight: functional.dropout(x, 1.0),
-        lambda x, weight: functional.dropout(x, 0.1, training=False),
-        lambda x, weight: functional.dropout(x[:0], 0.1),
-        pytest.param(lambda x, weight: functional.rms_norm(x, (10,), weight), marks=has_fused_norm),
-    ],
-    ids=["dropout of none", "of all", "outside training", "of no rows", "rms_norm of wider weights"],
-)
-def test_what_takes_no_kernel_of_its_own_on_cuda_is_measured_on_the_cpu(function):
-    phases_of(function, measured, "cpu")  # what torch allocates once
-    assert phases_of(function, predicted, "cuda") == phases_of(function, measured, "cpu")
-
-
 def test_dropout_keeps_a_mask_of_bools():
-    kept = phases_of(lambda x, _: functional.dropout(x, 0.1), predicted, "cuda")
+    kept = phases_of(lambda x, _: functional.dropout(x, 0.1))
     assert kept["out"][0] == kept["given"][0] + 2000 + 1000
 
 
@@ -194,14 +168,14 @@ def test_rms_norm_keeps_its_input_and_a_root_per_row_and_makes_the_gradients_tha
     def norm(x, weight):
         return functional.rms_norm(x, (10,), weight if x.dtype == weight.dtype else None)
 
-    kept = phases_of(norm, predicted, "cuda", torch.float32, **trained)
+    kept = phases_of(norm, torch.float32, **trained)
     given, out, roots = kept["given"][0], 100 * 10 * 4, 100 * 4
     gradients = out * trained.get("x", True) + 10 * 4 * trained.get("weight", True)
     assert kept["out"][0] == given + out + roots
     assert kept["back"] == (given + gradients, given + out + roots + gradients + 2 * 4)
     if "x" not in trained:
         for dtype, size, root in ((torch.bfloat16, 2, 4), (torch.float64, 8, 8)):
-            kept = phases_of(norm, predicted, "cuda", dtype)
+            kept = phases_of(norm, dtype)
             assert kept["out"][0] == kept["given"][0] + 100 * 10 * size + 100 * root
 
 
@@ -221,19 +195,12 @@ def test_what_is_modelled_is_named_and_peaks_are_lower_bounds(workloads):
     assert "modelled" not in repr(on_cpu)
 
 
-CELLS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": partial(nn.RNN, nonlinearity="relu")}
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_layers_of_cudnn_are_refused_packed_or_not(cell):
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+def test_layers_of_cudnn_are_refused(cell):
     with predicted.memory("cuda"):
-        layer, x = CELLS[cell](4, 4, device="cuda"), torch.empty(3, 2, 4, device="cuda")
-        with pytest.raises(RuntimeError, match=rf"{cell}.input on CUDA keeps a workspace whose size only cuDNN knows"):
+        layer, x = cell(4, 4, device="cuda"), torch.empty(3, 2, 4, device="cuda")
+        with pytest.raises(RuntimeError, match="input on CUDA keeps a workspace whose size only cuDNN knows"):
             layer(x)
-        hidden = [x[:1], x[:1]] if cell == "lstm" else x[:1]
-        packed = x[:, 0], torch.empty(3, dtype=torch.long), hidden, [*layer.parameters()], True, 1, 0.0, True, False
-        with pytest.raises(RuntimeError, match=rf"{cell}.data on CUDA keeps a workspace whose size only cuDNN knows"):
-            getattr(torch.ops.aten, cell).data(*packed)
 
 
 def test_what_cannot_be_modelled_is_refused():
@@ -241,11 +208,6 @@ def test_what_cannot_be_modelled_is_refused():
         step(partial(nn.Linear, 4, 4), torch.empty(3, 4), autocast=torch.bfloat16)
     with pytest.raises(RuntimeError, match="scratch=True measures kernels on 'cuda', and there is none"):
         step(partial(nn.Linear, 4, 4), torch.empty(3, 4), scratch=True)
-
-
-def test_a_device_that_is_present_is_faked(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert can_fake_cuda.__wrapped__()
 
 
 def test_the_choices_of_cuda_end_with_the_block():
