@@ -1,0 +1,104 @@
+"""Faults of the prediction of bytes: the comparison with measured bytes must notice each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from accounting.predicted import TrainingStep, replay, tracker
+from accounting.predicted.ledger import Ledger
+from meta_tests.faults import fault
+
+TESTS = "meta_tests/accounting/predicted/test_prediction.py"
+DRAWN = f"{TESTS}::test_linear_norm_embedding_and_pointwise_nets_are_predicted_without_scratch"
+IN_BF16 = f"{TESTS}::test_nets_in_bf16_are_predicted_with_the_scratch_of_their_products"
+OTHERS = f"{TESTS}::test_other_nets_are_predicted_with_the_scratch_of_their_kernels"
+NOTICED = r"but should be|is off by"
+
+
+def resized(name: str, size_of: Callable[[int], int]) -> Callable[..., Any]:
+    """Replays the storages of one class with another size."""
+
+    def replayed(original: Any, ledger: Ledger, classes: dict[str, str]) -> Any:
+        for number, storage_class in replay.classes_of(ledger, classes).items():
+            if storage_class == name:
+                ledger.storages[number].size = size_of(ledger.storages[number].size)
+        return original(ledger, classes)
+
+    return replayed
+
+
+for _class, _size_of in {
+    "temporaries": lambda size: 0,
+    "recomputed": lambda size: 0,
+    "optimizer state": lambda size: size // 2,
+    "gradients": lambda size: size // 2,
+}.items():
+    _name = f"{_class.replace(' ', '_')}_counted_too_small"
+    fault(DRAWN, instead_of="accounting.predicted.replay.replay", saying=NOTICED, name=_name)(resized(_class, _size_of))
+
+
+@fault(DRAWN, instead_of="accounting.predicted.prediction._random_states_seen", saying=NOTICED)
+def the_random_state_of_a_checkpoint_is_not_seen(_seen: Any, _ledger: Ledger) -> Any:
+    return nullcontext()
+
+
+@fault(DRAWN, saying=NOTICED)
+def the_number_that_a_product_saves_is_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tracker, "SAVES_ITS_NUMBER", frozenset())
+
+
+@fault(DRAWN, instead_of="accounting.predicted.training._split", saying=NOTICED)
+def the_whole_batch_goes_through_in_each_micro_batch(_split: Any, batch: Any, micro_batches: int) -> Any:
+    return [batch] * micro_batches
+
+
+@fault(DRAWN, instead_of="accounting.predicted.training.TrainingStep._run", saying=NOTICED)
+def gradients_are_freed_after_each_micro_batch(run: Any, step: TrainingStep, mark: Any, model: nn.Module) -> None:
+    def mark_and_free(name: str) -> None:
+        if "forward" in name:
+            model.zero_grad()
+        mark(name)
+
+    run(step, mark_and_free, model)
+
+
+@fault(DRAWN, instead_of="accounting.predicted.training.TrainingStep._run", saying=NOTICED)
+def gradients_of_each_micro_batch_are_kept_apart(run: Any, step: TrainingStep, mark: Any, model: nn.Module) -> None:
+    kept: list[Tensor] = []
+
+    def mark_and_keep(name: str) -> None:
+        if "backward" in name:
+            kept.extend(tensor.grad.clone() for tensor in model.parameters() if tensor.grad is not None)
+        mark(name)
+
+    run(step, mark_and_keep, model)
+
+
+@fault(f"{IN_BF16}", instead_of="accounting.predicted.training.TrainingStep._run", saying=NOTICED)
+def the_master_copy_is_taken_for_bf16(run: Any, step: TrainingStep, mark: Any, model: nn.Module) -> None:
+    with pytest.MonkeyPatch.context() as inside:
+        inside.setattr(Tensor, "float", lambda tensor: tensor.clone())
+        run(step, mark, model)
+
+
+@fault(f"{OTHERS}[tied]", instead_of="accounting.predicted.training.fake_copy", saying=NOTICED)
+def a_tied_weight_is_copied_twice(fake_copy: Any, module: nn.Module, device: str) -> nn.Module:
+    copy = fake_copy(module, device)
+    copy[1].weight = nn.Parameter(torch.empty_like(copy[1].weight))
+    return copy
+
+
+@fault(f"{OTHERS}[gathered]", instead_of="accounting.predicted.ledger.Ledger.number_of", saying=NOTICED)
+def a_sum_is_never_written_in_place(_number_of: Any, _ledger: Ledger, _tensor: Tensor) -> None:
+    return None
+
+
+@fault(f"{OTHERS}[convolution]", instead_of="accounting.predicted.ledger.Ledger.scratch_at", saying=NOTICED)
+def the_scratch_of_a_convolution_is_dropped(_scratch_at: Any, *_: Any) -> int:
+    return 0
