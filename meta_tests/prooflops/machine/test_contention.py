@@ -87,11 +87,6 @@ def test_the_work_of_this_process_is_not_that_of_others(tmp_path: Path) -> None:
 
 
 def test_a_process_that_this_one_started_is_its_own_work() -> None:
-    (before, _), start = contention._own_s(), time.process_time()
-    while time.process_time() - start < 0.15:
-        pass
-    spent = contention._own_s()[0] - before
-    assert abs(spent - 0.15) < 0.05, f"{spent:.2f} s are counted of 0.15 s of work"
     before, _ = contention._own_s()
     with child(HAS_WORKED):
         assert contention._own_s()[0] - before > 0.25, "the CPU time of a living child should count as its parent's"

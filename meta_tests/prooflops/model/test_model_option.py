@@ -54,11 +54,13 @@ def test_parameters_gradients_and_optimizer_state_have_their_bytes(examined: dic
         assert row["predicted_bytes"] == pytest.approx(row["measured_bytes"], rel=0.01), f"{what}: {row}"
 
 
-def test_buffers_tied_weights_and_kept_tensors_are_named(examined: dict[str, Examined]) -> None:
+def test_buffers_tied_weights_kept_tensors_and_choices_are_named(examined: dict[str, Examined]) -> None:
     buffers = [each for each in examined["resnet"].facts["inventory"]["groups"] if each["role"] == "buffer"]
     assert {each["dtype"]: each["elements"] for each in buffers} == {"float32": RESNET_NORMS, "int64": 7}
     assert examined["gpt"].facts["inventory"]["tied"] == ["lm_head.weight"]
     assert "the factory keeps 400 B" in examined["own"].page
+    notes = examined["gpt"].facts["about"]["notes"]
+    assert all(text in notes for text in ("put in train mode", "gave no optimizer: AdamW", "the output's own .loss"))
 
 
 @each_model
@@ -174,12 +176,6 @@ def test_terminal_and_markdown_say_the_same(examined: dict[str, Examined], name:
     # fmt: on
     output, page = examined[name].run.output, examined[name].page
     assert not [text for text in texts if text not in output or text not in page]
-
-
-def test_choices_made_for_the_user_are_named(examined: dict[str, Examined]) -> None:
-    notes = examined["gpt"].facts["about"]["notes"]
-    assert all(text in notes for text in ("put in train mode", "gave no optimizer: AdamW", "the output's own .loss"))
-    assert "optimizer" not in examined["resnet"].facts["about"]["notes"]
 
 
 def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> None:
