@@ -112,9 +112,8 @@ def saved_tensors(
     "checkpoint_every",
     "checkpoint_layers",
     "micro_batches",
+    flags=("selective", "dropout"),
     model=validated_model,
-    selective=validated_bool,
-    dropout=validated_bool,
 )
 def activation_bytes(
     model: Model,

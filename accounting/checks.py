@@ -172,10 +172,10 @@ def validated_model(name: str, value: T) -> T:
     return value
 
 
-def checked(*integers: str, **checks: Check) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def checked(*integers: str, flags: Iterable[str] = (), **checks: Check) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A decorator that replaces arguments by their checked values; None passes where it is the default.
 
-    `integers` are checked by `validated_int`, other arguments by the check given under their name.
+    `integers` and `flags` name arguments for `validated_int` and `validated_bool`; others have their check by name.
 
     >>> @checked("height", width=at_least_one)
     ... def area(width, height):
@@ -186,7 +186,9 @@ def checked(*integers: str, **checks: Check) -> Callable[[Callable[P, T]], Calla
     """
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
-        signature, by_name = inspect.signature(function), dict.fromkeys(integers, validated_int) | checks
+        signature = inspect.signature(function)
+        by_name: dict[str, Check] = dict.fromkeys(integers, validated_int)
+        by_name |= dict.fromkeys(flags, validated_bool) | checks
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:

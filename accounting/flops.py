@@ -90,7 +90,7 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     return MULTIPLY_ADD_FLOPS * m * k * n * batch
 
 
-@checked(a_gradient=validated_bool, b_gradient=validated_bool)
+@checked(flags=("a_gradient", "b_gradient"))
 def matmul_backward_flops(
     m: int, k: int, n: int, batch: int = 1, *, a_gradient: bool = True, b_gradient: bool = True
 ) -> int:

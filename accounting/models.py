@@ -294,12 +294,7 @@ def recompute_flops(
 
 
 @checked(
-    "batch",
-    "checkpoint_every",
-    "checkpoint_layers",
-    model=validated_model,
-    input_gradient=validated_bool,
-    early_stop=validated_bool,
+    "batch", "checkpoint_every", "checkpoint_layers", flags=("input_gradient", "early_stop"), model=validated_model
 )
 def step_flops(
     model: Model,

@@ -194,10 +194,8 @@ def attention_work(attention: Attention, dtype: Dtype = "bf16", *, fused: bool =
 
 # The device
 
-RATES = {"peak_flop_per_s": validated_positive, "bandwidth_bytes_per_s": validated_positive}
 
-
-@checked(**RATES)
+@checked(peak_flop_per_s=validated_positive, bandwidth_bytes_per_s=validated_positive)
 def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The least intensity in FLOPs per byte at which the peak can be attained: peak / bandwidth.
 
@@ -210,7 +208,7 @@ def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     return peak_flop_per_s / bandwidth_bytes_per_s
 
 
-@checked(**RATES)
+@checked(peak_flop_per_s=validated_positive, bandwidth_bytes_per_s=validated_positive)
 def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The most FLOP/s an operation of this intensity can reach: min(peak, intensity · bandwidth).
 
@@ -224,7 +222,7 @@ def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_by
     return min(peak_flop_per_s, rate * bandwidth_bytes_per_s)
 
 
-@checked(work=instance_of(Work), **RATES)
+@checked(work=instance_of(Work), peak_flop_per_s=validated_positive, bandwidth_bytes_per_s=validated_positive)
 def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The least seconds that `work` takes: max(FLOPs / peak, bytes / bandwidth), the two fully overlapped.
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from accounting.checks import checked, validated_bool, validated_choice, validated_instance
+from accounting.checks import checked, validated_choice, validated_instance
 from accounting.families.config_values import MODEL_TYPES, Config, widths
 from accounting.families.decoder_config import decoder, decoder_layer
 from accounting.families.encoder_config import bert, modern_bert, resnet, speech_or_text, t5, vit
@@ -32,7 +32,7 @@ BUILDERS: dict[str, Callable[..., Parts]] = {
 }
 
 
-@checked(multi_token_prediction=validated_bool, text_only=validated_bool)
+@checked(flags=("multi_token_prediction", "text_only"))
 def from_config(
     config: Mapping[str, Any] | str | Path, *, multi_token_prediction: bool = False, text_only: bool = False
 ) -> Parts:

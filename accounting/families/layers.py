@@ -39,7 +39,7 @@ def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
     return tokens | other("positions", positions * dim, looked_up=True, longest=positions)
 
 
-@checked("dim", "vocab_size", tied=validated_bool, bias=validated_bool)
+@checked("dim", "vocab_size", tied=validated_bool)
 def head(dim: int, vocab_size: int, *, tied: bool = False, bias: bool = False) -> Parts:
     """Logits from the last state; `tied` uses the embedding's own matrix and stores only a bias.
 
@@ -53,16 +53,7 @@ def head(dim: int, vocab_size: int, *, tied: bool = False, bias: bool = False) -
     return maps | other("head", vocab_size * (bias and tied))
 
 
-@checked(
-    "dim",
-    "heads",
-    "head_dim",
-    "kv_heads",
-    "extra",
-    bias=validated_bool,
-    out_bias=validated_bool,
-    key_bias=validated_bool,
-)
+@checked("dim", "heads", "head_dim", "kv_heads", "extra")
 def attention(
     dim: int,
     heads: int,
@@ -96,7 +87,7 @@ def attention(
     return (query | key | value) + other("attention", extra) + Parts(attentions=(shape,)) + out
 
 
-@checked("dim", "hidden", gated=validated_bool, ends_layer=validated_bool)
+@checked("dim", "hidden", flags=("gated", "ends_layer"))
 def mlp(
     dim: int, hidden: int, *, gated: bool = False, part: str = "mlp", ends_layer: bool | None = None, **options: Any
 ) -> Parts:
@@ -112,16 +103,7 @@ def mlp(
     return (up | gate if gated else up) + down
 
 
-@checked(
-    "dim",
-    "hidden",
-    "experts",
-    "active",
-    "shared",
-    shared_gate=validated_bool,
-    router_bias=validated_bool,
-    corrections=validated_bool,
-)
+@checked("dim", "hidden", "experts", "active", "shared", flags=("shared_gate", "corrections"))
 def mixture(
     dim: int,
     hidden: int,
@@ -149,7 +131,7 @@ def mixture(
     return (router + mlp(dim, hidden, copies=experts, uses=active, **options)) | always | gate
 
 
-@checked("dim", "heads", "q_rank", "kv_rank", "nope", "rope", "value_dim", bias=validated_bool)
+@checked("dim", "heads", "q_rank", "kv_rank", "nope", "rope", "value_dim")
 def latent_attention(
     dim: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value_dim: int, *, bias: bool = False
 ) -> Parts:
@@ -173,9 +155,7 @@ def latent_attention(
     return (queries | latents) + Parts(attentions=(shape,)) + out
 
 
-@checked(
-    "dim", "heads", "head_dim", "state", "groups", "kernel", "chunk", bias=validated_bool, conv_bias=validated_bool
-)
+@checked("dim", "heads", "head_dim", "state", "groups", "kernel", "chunk")
 def state_space(
     dim: int,
     heads: int,
@@ -203,9 +183,7 @@ def state_space(
     return convolved + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
 
 
-@checked(
-    "dim", "inner", "state", "rank", "kernel", bias=validated_bool, conv_bias=validated_bool, normed=validated_bool
-)
+@checked("dim", "inner", "state", "rank", "kernel", normed=validated_bool)
 def selective_scan(
     dim: int,
     inner: int,

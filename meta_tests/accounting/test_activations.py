@@ -17,33 +17,9 @@ from accounting import measured
 from accounting.activations import ATTENTION, RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear, Transformer
 from meta_tests.accounting.older_torch import activation_bytes_here, has_grouped_flash, narrower_norm_bytes
+from meta_tests.accounting.test_models import transformers
 from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, sizes
-
-
-@st.composite
-def transformers(draw):
-    """Small transformers of every kind the formula distinguishes."""
-    key_heads, experts = draw(sizes(1, 2)), draw(st.sampled_from([1, 1, 3]))
-    norm, flag = draw(st.sampled_from(["layernorm", "rmsnorm"])), st.booleans()
-    return Transformer(
-        vocab_size=draw(sizes(2, 20)),
-        layers=draw(sizes(1, 3)),
-        dim=draw(sizes(1, 9)),
-        heads=key_heads * draw(sizes(1, 3)),
-        kv_heads=key_heads,
-        head_dim=draw(st.sampled_from([2, 4])),
-        hidden=draw(sizes(1, 9)),
-        gated=draw(flag),
-        experts=experts,
-        active_experts=draw(sizes(1, experts)),
-        tied_embedding=draw(flag),
-        learned_positions=draw(st.sampled_from([0, 8])),
-        norm=norm,
-        norm_bias=norm == "layernorm" and draw(flag),
-        qkv_bias=draw(flag),
-        mlp_bias=draw(flag),
-    )
 
 
 def dropped(x, share=0.1):

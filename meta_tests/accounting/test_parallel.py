@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.models import Transformer
 from accounting.parallel import Parallelism, bus_factor, collectives, device_activation_bytes, device_parameters
-from accounting.planning import device_state
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 parallel = pytest.importorskip("torch.distributed.tensor.parallel")
@@ -247,29 +246,6 @@ def test_context_parallelism_moves_what_torchs_ring_attention_moves(
     counted = model.layers * (wire.bytes["send"] + round(bus_factor("all-gather", ranks) * wire.bytes["all-gather"]))
     should = sum(each.sent_bytes for each in found)
     assert counted == should, f"{counted} bytes are sent, but should be {should} [{split}]"
-
-
-@pytest.mark.parametrize(
-    ("model", "sizes"), [(LLAMA, (2, 4)), pytest.param(GPT, (4, 2), marks=pytest.mark.prove)], ids=["llama", "gpt"]
-)
-def test_a_device_holds_the_shards_that_torch_gives_it(
-    workloads: ModuleType, model: Transformer, sizes: tuple[int, int]
-) -> None:
-    from torch.distributed.fsdp import fully_shard
-
-    with world(*sizes) as mesh:
-        net = sharded(workloads.build(model), mesh["axis1"], sequence=True)
-        for part in (*net.layers, net):  # type: ignore[misc]
-            fully_shard(part, mesh=mesh["axis0"])
-        optimizer = torch.optim.AdamW(net.parameters())
-        net(workloads.inputs(model, 1, SEQUENCE)).to_local().sum().backward()
-        optimizer.step()
-        state = [each for kept in optimizer.state.values() for name, each in kept.items() if name != "step"]
-        held = [parameter.to_local() for parameter in (*net.parameters(), *state)]
-    split = Parallelism(data=sizes[0], tensor=sizes[1], zero_stage=3)
-    should = device_state(sum(device_parameters(model, split)), sizes[0], zero_stage=3)
-    got = sum(tensor.nbytes for tensor in held)
-    assert got == should.parameters + should.state, f"{got} bytes are held, but should be {should}"
 
 
 @pytest.mark.parametrize(("ranks", "chunks", "micro"), [(2, 1, 4), (4, 1, 8), (4, 1, 4), (2, 2, 4), (4, 3, 8)])
