@@ -9,44 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_pairs, attention_step
 from accounting.convolution import Convolution, convolution_backward_flops, convolution_flops
-from accounting.flops import broadcast_matmul_flops, einsum_backward_flops, einsum_flops, linear_step
+from accounting.flops import einsum_backward_flops, einsum_flops
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers
-
-
-@pytest.mark.parametrize(
-    ("a_shape", "b_shape"),
-    [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((5, 2, 3), (3,)), ((3,), (5, 3, 4)), ((6, 1, 2, 3), (5, 3, 4))],
-)
-def test_one_dimensional_operands_multiply_as_a_row_and_a_column(a_shape, b_shape):
-    tally, a, b = Operations(), integers(*a_shape), integers(*b_shape)
-    row, column = a if a.dim() > 1 else a[None], b if b.dim() > 1 else b[:, None]
-    product = scalars.matmul(tally.array(row), tally.array(column))
-    assert torch.equal(scalars.tensor(product).flatten(), (a @ b).flatten()), "the oracle's own product is wrong"
-    with counted.flops() as dispatched:
-        a @ b
-    formula = broadcast_matmul_flops(a_shape, b_shape)
-    assert formula == tally.flops == dispatched.total, (
-        f"broadcast_matmul_flops={formula}, counted {tally.flops}, dispatched {dispatched} [{a_shape} @ {b_shape}]"
-    )
-
-
-@given(batch=st.integers(1, 4), d=st.integers(1, 4), k=st.integers(1, 4), needs_input=st.booleans())
-def test_the_gradients_of_a_layer_with_a_bias_cost_what_their_loops_count(batch, d, k, needs_input):
-    x, weight, bias = integers(batch, d), integers(k, d), integers(k, requires_grad=True)
-    dy, tally = integers(batch, k), Operations()
-    (reference,) = torch.autograd.grad(torch.nn.functional.linear(x, weight, bias), bias, dy)
-    numbers = tally.array(dy)
-    assert torch.equal(scalars.tensor(scalars.total(numbers, 0)), reference), "the oracle's own gradient is wrong"
-    scalars.matmul(numbers.T, tally.array(x))
-    if needs_input:
-        scalars.matmul(numbers, tally.array(weight))
-    step = linear_step(batch, d, k, bias=True, input_gradient=needs_input)
-    assert step.backward == tally.flops, f"backward={step.backward}, but should be {tally.flops} [{batch=}, {d=}, {k=}]"
 
 
 @st.composite

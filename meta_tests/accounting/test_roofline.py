@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from accounting import roofline
 from accounting.attention import Attention
-from accounting.roofline import Work, attainable_flop_per_s, hfu, least_time_s, mfu
+from accounting.roofline import Work, hfu, mfu
 from test_claims.oracles import scalars
 from test_claims.oracles.scalars import Number, Operations
 
@@ -132,16 +132,6 @@ def test_attention_work_is_what_attention_does(fused, batch, groups, kv_heads, q
     attention = Attention(batch, heads, queries, size, key_length=keys, kv_heads=kv_heads)
     formula, counted = roofline.attention_work(attention, fused=fused), Work(tally.flops, 2 * moved)
     assert formula == counted, f"{formula=}, but should be {counted}"
-
-
-rates = st.floats(1e9, 1e16)
-
-
-@given(peak=rates, bandwidth=st.floats(1e9, 1e14), flops=st.integers(1, 10**18), moved=st.integers(1, 10**15))
-def test_attainable_rate_is_the_work_over_the_time_of_its_slower_half(peak, bandwidth, flops, moved):
-    work, seconds = Work(flops, moved), max(flops / peak, moved / bandwidth)  # arithmetic and traffic overlapped
-    assert least_time_s(work, peak, bandwidth) == pytest.approx(seconds)
-    assert attainable_flop_per_s(work.intensity, peak, bandwidth) == pytest.approx(flops / seconds)
 
 
 @given(work=st.integers(1, 10**15), extra=st.integers(0, 10**15), seconds=st.floats(1e-6, 1e6), devices=few)

@@ -118,21 +118,3 @@ def test_every_row_states_sources_that_exist_and_every_source_is_used():
     assert all(row.sources for row in ROWS)
     assert stated == known, f"unknown {sorted(stated - known)}, unused {sorted(known - stated)}"
     assert {row.source_class for row in ROWS} == {"P1", "P2", "S"}
-
-
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
-        ({"bandwith": 3350}, r"peaks.json: 'New' has \['bandwith'\], valid are label, names, .* bandwidth"),
-        (
-            {"bandwidth": {"measured": 3350}},
-            "a figure of 'New' must be a number or one of dense, .* got {'measured': 33",
-        ),
-        ({"peaks": {"bf16": "989"}}, "peaks.json: a figure of 'New' must be a number or one of dense, .* got '989'"),
-        ({"peaks": {"bf16": {"card": 2, "sparse": 4}}}, "a figure of 'New' must be a number or one of dense"),
-    ],
-)
-def test_a_cell_that_cannot_be_read_is_named(cells, message):
-    row = {"label": "New", "arch": "9.0", "die": "GH100", "unit": "card", "sources": "h100-page", "source_class": "P1"}
-    with pytest.raises(ValueError, match=message):
-        peaks._accelerator(row | {"peaks": {"bf16": 989}} | cells)

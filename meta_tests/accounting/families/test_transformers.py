@@ -170,33 +170,6 @@ def test_parameters_and_flops_are_those_of_the_model_that_transformers_builds(fa
     assert got == should, f"forward, backward={got}, but counted are {should} [{family}]"
 
 
-FLAGS = {"attention_bias", "mlp_bias", "use_bias", "use_qkv_bias", "qkv_bias", "use_parallel_residual", "parallel_attn"}
-FLAGS |= {"tie_word_embeddings"}
-REFUSED = {"deepseek_v2": "mlp_bias", "nemotron_h": "attention_bias mlp_bias", "vit": "qkv_bias"}
-REFUSED |= dict.fromkeys(ENCODERS, "tie_word_embeddings")
-REFUSED["nemotron_h"] += " tie_word_embeddings"  # whose code in transformers has a head of its own in any case
-
-
-@families
-def test_each_flag_means_what_it_means_in_transformers(family):
-    default = config_of(family).to_dict()
-    for flag in FLAGS:
-        absent = {key: value for key, value in default.items() if key != flag}
-        assert from_config(absent) == from_config(default), f"the default of {flag} is not transformers' [{family}]"
-    # transformers 5 takes T5's head for tied whatever the config says, until it loads the weights of another.
-    for flag in (FLAGS - {"tie_word_embeddings"} if family == "t5" else FLAGS) & default.keys():
-        config = transformers.CONFIG_MAPPING[family].from_dict(default | {flag: not default[flag]})
-        if flag in REFUSED.get(family, ""):
-            with pytest.raises(ValueError, match=f"config has {flag}=.*, which is not read for"):
-                from_config(config.to_dict())
-            continue
-        with torch.device("meta"):
-            net, model = built(config), from_config(config.to_dict())
-        should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))
-        assert parameter_count(model) == should, f"{parameter_count(model)=}, but should be {should} [{family}, {flag}]"
-        assert model != from_config(default), f"{flag} is not read [{family}]"
-
-
 def corrections(net: nn.Module) -> Iterator[torch.Tensor]:
     """The router's corrections, which published counts have and transformers keeps as a buffer."""
     return (buffer for name, buffer in net.named_buffers() if "correction" in name)
