@@ -27,9 +27,13 @@ CPU = torch.device("cpu")
 @contextmanager
 def simulated(card: Card) -> Iterator[Kernels]:
     """Within, torch has this card."""
+    from prooflops.machine import device
+
     getattr(torch._C, "_ensureCUDADeviceGuardSet", lambda: None)()
     kernels = Kernels(card)
+    device.name.cache_clear()
     with ExitStack() as stack:
+        stack.callback(device.name.cache_clear)
         for place, names in _patches(card, kernels):
             for name, value in names.items():
                 stack.enter_context(patch.object(place, name, value, create=True))
@@ -396,10 +400,10 @@ def _nvml(card: Card) -> Any:
         NVML_TEMPERATURE_GPU=0,
         NVML_PERF_POLICY_POWER=0,
         NVML_PERF_POLICY_THERMAL=1,
-        nvmlSystemGetDriverVersion=of("580.00 (fake)"),
+        nvmlSystemGetDriverVersion=of("580.00 (simulated)"),
         nvmlDeviceGetHandleByUUID=of(card.name),
         nvmlDeviceGetMaxClockInfo=of(round(1.08 * clock)),
-        nvmlDeviceGetClockInfo=of(lambda: round(clock * (0.6 if card.throttled else 1))),
+        nvmlDeviceGetClockInfo=of(lambda: round(clock * card.clock)),
         nvmlDeviceGetCurrentClocksEventReasons=of(lambda: 0x4 if card.throttled else 0),
         nvmlDeviceGetPowerUsage=of(300_000),
         nvmlDeviceGetEnforcedPowerLimit=of(700_000),

@@ -1,4 +1,4 @@
-"""The simulated card itself: what it is, its queues and clocks, its memory, its error, and what was asked of it."""
+"""The simulated card: its rates, queues, clocks, memory and error, and counts of what it was asked for."""
 
 from __future__ import annotations
 
@@ -6,44 +6,69 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import torch
 
 from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
+from accounting.devices.peaks import Accelerator
+from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB, CachingAllocator
 
-LAUNCH_S = 4e-6  # what the host needs to launch a kernel
+LAUNCH_S = 4e-6  # the host's time of a launch
 KERNEL_S = 2e-6  # the shortest kernel
 PINNED_BYTES_PER_S = 4e9  # at which the system pins pages
-BUS_BYTES_PER_S = {True: 50e9, False: 20e9}  # of pinned memory, of pageable
 CACHE_SPEED = 3  # how many times as fast the last level of cache is as the memory
 HOST_S = 1.5e-6  # the shortest operator of the CPU
 HOST_FLOP_PER_S, HOST_BYTES_PER_S = 1e11, 2e10  # of a thread
-SLOWNESS = 100  # this Python, which does the card's work too, against that of a host with a card
+SLOWNESS = 100  # of this Python, which does the card's work too, against that of a host with a card
 _wall_s = time.perf_counter
 
 
 @dataclass
+class Rates:
+    """What a card does per second: plain numbers, each of which a test may lower."""
+
+    flop_per_s: dict[str, float]  # by dtype
+    memory_bytes_per_s: float
+    link_bytes_per_s: float = 50e9  # of pinned memory
+    pageable_bytes_per_s: float = 20e9
+    clock: float = 1.0  # share of the nominal clock
+    throttled_clock: float = 0.6
+
+    @classmethod
+    def of(cls, row: Accelerator) -> Rates:
+        """80 % of the peaks and 90 % of the bandwidth of a row of the peak table."""
+        flops = {dtype: 0.8 * (peak_flop_per_s(row, dtype) or 10e12) for dtype in (*FORMATS, "tf32", "int8")}
+        return cls(flops, 0.9 * (bandwidth_bytes_per_s(row) or 1e12))
+
+    def lower(self, name: str, share: float) -> None:
+        """Lowers the rate of a dtype, or of "memory", "link" or "clock". Raises ValueError for another name."""
+        if name in self.flop_per_s:
+            self.flop_per_s[name] *= share
+        elif name == "memory":
+            self.memory_bytes_per_s *= share
+        elif name == "link":
+            self.link_bytes_per_s *= share
+            self.pageable_bytes_per_s *= share
+        elif name == "clock":
+            self.clock *= share
+        else:
+            raise ValueError(f"name must be memory, link, clock or a dtype, got {name!r}")
+
+
+@dataclass
 class Counts:
-    """What was asked of the card so far."""
+    """What the card was asked for so far."""
 
     launches: int = 0
     synchronisations: int = 0  # the host waited: item, cpu, equal, nonzero, synchronize, an event that is read
-    to_card: int = 0
-    to_host: int = 0
     allocations: int = 0
     events: int = 0
-    pinned_blocks: int = 0  # that the host's cache did not have
-    host_operators: int = 0  # those that ran on the CPU meanwhile
 
     @property
     def operations(self) -> int:
-        """How often the card had anything to do."""
         return self.launches + self.allocations + self.events
-
-    def since(self, before: Counts) -> Counts:
-        return Counts(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
 
 
 @dataclass(eq=False)
@@ -56,21 +81,24 @@ class Stream:
 
 @dataclass(eq=False)
 class Card:
-    """One card of the peak table, with less memory. `kind` is the device type that torch shall name."""
+    """One card of the peak table, with less memory. `kind` is torch's device type."""
 
     label: str = "H100 SXM5 80GB"
     kind: str = "cuda"
     memory_bytes: int = 2048 * MIB
     cache_bytes: int = 50 * MIB
-    throttles_after_s: float = float("inf")  # of work: then the clock falls to 60 %
+    throttles_after_s: float = float("inf")  # of work
     refused: frozenset[torch.dtype] = frozenset()
     counts: Counts = field(default_factory=Counts)
     only_timed: bool = False  # large results need no values
-    error: str = ""  # sticky: whatever is asked of the card fails with it
+    error: str = ""  # sticky: each later operation fails with it
 
     def __post_init__(self) -> None:
         self.row = ACCELERATORS[self.label]
+        self.rates = Rates.of(self.row)
         self.name = self.row.names[0] if self.row.names else self.label
+        self.is_amd = self.row.arch.startswith("gfx")
+        self.device = torch.device(self.kind, 0)
         self.memory = CachingAllocator(self.memory_bytes)
         self.default_stream = self.stream = Stream()
         self.busy_s = self._queue_s = self._python_s = 0.0
@@ -79,18 +107,14 @@ class Card:
         self._cached: dict[int, int] = {}  # bytes of storages that the last level of cache holds, the latest last
         self._arriving: list[tuple[float, Callable[[], object]]] = []
 
-    @property
-    def device(self) -> torch.device:
-        return torch.device(self.kind, 0)
-
-    # ---- the host's clock -----------------------------------------------------------------------------------------
+    # ---- the host's clock ----
 
     def now(self) -> float:
         """The host's clock: the queue's, and what a host's Python would take."""
         return self.queue_now() + self._python_s / SLOWNESS
 
     def queue_now(self) -> float:
-        """The host's time as the queue sees it: launches, waits and sleep, the same however busy this machine is."""
+        """The host's time as the queue sees it: launches, waits and sleep, however busy this machine is."""
         (wall_s, ran_s, sleeps), before = self._host(), self._looked
         self._looked = wall_s, ran_s, sleeps
         if self._within:
@@ -112,7 +136,7 @@ class Card:
 
     @contextmanager
     def in_its_place(self) -> Iterator[None]:
-        """What the CPU does within, it does in the card's place, and in no time."""
+        """The CPU does the card's work within, and that takes no time."""
         self.queue_now()
         before, self._within = self._within, True
         try:
@@ -121,21 +145,31 @@ class Card:
             self.queue_now()
             self._within = before
 
-    # ---- the queue ------------------------------------------------------------------------------------------------
+    # ---- the queue ----
+
+    @property
+    def throttled(self) -> bool:
+        return self.busy_s > self.throttles_after_s
+
+    @property
+    def clock(self) -> float:
+        """Share of the nominal clock."""
+        return self.rates.clock * (self.rates.throttled_clock if self.throttled else 1.0)
 
     def launch(self, seconds: float) -> float:
         """Puts a kernel of so many seconds at full clock into the current stream; returns when it will have run."""
         self.check()
         self.counts.launches += 1
         self.let_pass(LAUNCH_S)
-        seconds = (KERNEL_S + seconds) / (0.6 if self.throttled else 1.0)
+        seconds = (KERNEL_S + seconds) / self.clock
         self.busy_s += seconds
         self.stream.ready_s = max(self.stream.ready_s, self.queue_now()) + seconds
         return self.stream.ready_s
 
-    @property
-    def throttled(self) -> bool:
-        return self.busy_s > self.throttles_after_s
+    def copy(self, nbytes: int, pinned: bool) -> float:
+        """Puts a copy over the link into the current stream, at any clock; returns when it will have run."""
+        rate = self.rates.link_bytes_per_s if pinned else self.rates.pageable_bytes_per_s
+        return self.launch(nbytes / rate)
 
     def synchronise(self, until_s: float | None = None) -> None:
         """The host waits, by default for all streams."""
@@ -146,7 +180,7 @@ class Card:
         self.settle()
 
     def arrive_later(self, ready_s: float, copy: Callable[[], object]) -> None:
-        """A copy to pinned memory, which shows in the host's memory only when the stream has come to it."""
+        """A copy to pinned memory shows in the host's memory only when the stream has come to it."""
         self._arriving.append((ready_s, copy))
 
     def settle(self) -> None:
@@ -162,8 +196,15 @@ class Card:
         if self.error:
             raise torch.AcceleratorError(self.error)
 
+    # ---- kernels ----
+
+    @property
+    def uses_tf32(self) -> bool:
+        """Whether products of fp32 are rounded; an AMD device asks for one more variable."""
+        return torch.get_float32_matmul_precision() != "highest" and not self.is_amd and float(self.row.arch) >= 8
+
     def from_memory(self, moved: dict[int, int]) -> int:
-        """What a kernel that moves so many bytes of these storages takes of the memory's time, in bytes."""
+        """The bytes that the memory moves for these storages; the cache's count by their shorter time."""
         size = sum(nbytes // (CACHE_SPEED if key in self._cached else 1) for key, nbytes in moved.items())
         for key, nbytes in moved.items():
             self._cached.pop(key, None)
@@ -172,18 +213,6 @@ class Card:
             del self._cached[next(iter(self._cached))]
         return size
 
-    # ---- numbers and rates -----------------------------------------------------------------------------------------
-
-    @property
-    def is_amd(self) -> bool:
-        return self.row.arch.startswith("gfx")
-
-    @property
-    def uses_tf32(self) -> bool:
-        """Whether products of fp32 are rounded; an AMD device asks for one more variable."""
-        return torch.get_float32_matmul_precision() != "highest" and not self.is_amd and float(self.row.arch) >= 8
-
     def kernel_s(self, flops: float, moved_bytes: int, dtype: str) -> float:
-        """The roofline: the longer of arithmetic at 80 % of the peak of `dtype` and bytes at 90 % of the bandwidth."""
-        peak = peak_flop_per_s(self.row, dtype) or 10e12
-        return max(flops / (0.8 * peak), moved_bytes / (0.9 * (bandwidth_bytes_per_s(self.row) or 1e12)))
+        """The roofline: the longer of arithmetic and memory."""
+        return max(flops / self.rates.flop_per_s.get(dtype, 8e12), moved_bytes / self.rates.memory_bytes_per_s)

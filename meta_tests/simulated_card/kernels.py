@@ -22,7 +22,6 @@ from torch.utils.flop_counter import flop_registry
 from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB, Block
 from meta_tests.simulated_card.card import (
-    BUS_BYTES_PER_S,
     HOST_BYTES_PER_S,
     HOST_FLOP_PER_S,
     HOST_S,
@@ -100,7 +99,6 @@ class Kernels(TorchDispatchMode):
         if self.pinned_cache[size]:
             self.pinned_cache[size] -= 1
         else:
-            self.card.counts.pinned_blocks += 1
             self.card.let_pass(size / PINNED_BYTES_PER_S)
         self._note(storage, self._pinned)
         weakref.finalize(storage, self.pinned_cache.update, {size: 1}).atexit = False
@@ -172,7 +170,6 @@ class Kernels(TorchDispatchMode):
         return out
 
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]) -> Any:
-        self.card.counts.host_operators += 1
         pinned = kwargs.pop("pin_memory", None)
         out = self._only_timed(func, args, kwargs, operands)
         if out is None:
@@ -245,21 +242,19 @@ class Kernels(TorchDispatchMode):
 
     def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
         """A copy to or from the host, which waits unless it is not to block and the host's side is pinned."""
-        counts, made = self.card.counts, func.overloadpacket is aten._to_copy
+        made = func.overloadpacket is aten._to_copy
         source = args[0] if made else args[1]
         arrives = here or (not made and self.has(args[0]))
         late = bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
         # What is made on the host for a copy that is not to block is pinned.
         pinned = self.is_pinned(source) if arrives else late if made else self.is_pinned(args[0])
         late &= pinned
-        ready_s = self.card.launch(source.nbytes / BUS_BYTES_PER_S[pinned])
+        ready_s = self.card.copy(source.nbytes, pinned)
         skipped = self.card.only_timed and not made and source.nbytes > MIB
         if arrives:
-            counts.to_card += 1
             out = args[0] if skipped else func(*args, **kwargs)
             self.take(out.untyped_storage())
         else:
-            counts.to_host += 1
             out = torch.empty_like(source, dtype=kwargs.get("dtype")) if made else args[0]
             if made and late:
                 self.pin(out)
@@ -296,8 +291,6 @@ class Kernels(TorchDispatchMode):
             x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
         )
         if packet in WAITING or masked:
-            if packet is aten._local_scalar_dense:
-                self.card.counts.to_host += 1
             self.card.synchronise(self.card.stream.ready_s)
 
 

@@ -1,19 +1,15 @@
-"""The pytest plugin that puts the simulated card under a run: `-p meta_tests.simulated_card.plugin --simulated-card "H100 SXM5 80GB"`.
+"""Runs claims and benchmarks on the simulated card: `-p meta_tests.simulated_card.plugin --device cuda`.
 
-A test that has the device under test, passes, and never touched the card has measured the CPU: it fails. The counts of
-each test go to the file `--card-counts`, one JSON line a test.
+A test that has the device under test, passes, and never touched the card has measured the CPU: it fails.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -24,7 +20,7 @@ from accounting import measured
 from accounting.devices import ACCELERATORS
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.caching import MIB
-from meta_tests.simulated_card.card import Card, Counts
+from meta_tests.simulated_card.card import Card
 from meta_tests.simulated_card.kernels import Kernels
 
 ON_THE_DEVICE = {*"device cuda memory_device measure speed".split()}  # fixtures by which a test says what it measures
@@ -40,7 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--simulated-card", metavar="LABEL", default="H100 SXM5 80GB", help="its row in the table of peaks")
     group.addoption("--card-kind", choices=["cuda", "mps"], default="cuda", help="mps: without fp64 and fp8")
     group.addoption("--card-memory", metavar="MIB", type=int, default=8192, help="default: 8192")
-    group.addoption("--card-counts", metavar="FILE", type=Path, help="launches, synchronisations ... of each test")
+    group.addoption("--card-share", metavar="NAME=SHARE", action="append", default=[],
+                    help="lowers the rate of a dtype, or of memory, link or clock; may be repeated")  # fmt: skip
 
 
 def small_steps() -> dict[str, Any]:
@@ -74,9 +71,8 @@ def time_alone(card: Card) -> Iterator[None]:
         return lambda *arguments, **options: ratio(*arguments, **{**options, "pairs": 9, "block_s": 3e-5})
 
     def learns(argument: object) -> bool:
-        return (
-            type(getattr(argument, "function", argument)).__name__ == "Step"
-        )  # of bench.training: its loss is looked at after all rounds
+        """Whether it is a step of `bench.training`, whose loss is looked at after all rounds."""
+        return type(getattr(argument, "function", argument)).__name__ == "Step"
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(Speed, "ratio", briefly(Speed.ratio)))
@@ -110,6 +106,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     stack = early_config.stash[_SIMULATED] = ExitStack()
     refused = frozenset(NOT_ON_MPS) if options.card_kind == "mps" else frozenset()
     card = Card(options.simulated_card, options.card_kind, options.card_memory * MIB, refused=refused)
+    for name, share in (each.split("=") for each in options.card_share):
+        card.rates.lower(name, float(share))
     early_config.stash[KERNELS] = stack.enter_context(simulated(card))
     stack.enter_context(time_alone(card))
 
@@ -135,31 +133,18 @@ def pytest_fixture_setup(
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     card = item.config.stash[KERNELS].card
-    before = replace(card.counts)
-    result = "failed"
-    try:
-        value = yield
-        result = "passed" if touched(item, card.counts.since(before)) else "elsewhere"
-    except pytest.skip.Exception:
-        result = "skipped"
-        raise
-    finally:
-        claims = [name for marker in item.iter_markers("claim") for name in marker.args]
-        of_test = {"claims": claims, "result": result, "compares": "speed" in item.fixturenames}
-        row = {"test": item.nodeid, **of_test, **asdict(card.counts.since(before))}
-        if file := item.config.option.card_counts:
-            with open(file, "a", encoding="utf-8") as lines:
-                print(json.dumps(row), file=lines)
-    if result == "elsewhere":
+    before = card.counts.operations
+    value = yield
+    if card.counts.operations == before and not touches_the_card_otherwise(item):
         pytest.fail("the test has the device under test, but never touched it: it measured the CPU", pytrace=False)
     return value
 
 
-def touched(item: pytest.Item, counts: Counts) -> bool:
-    """Whether a test, or a fixture of its, worked on the card, or need not."""
+def touches_the_card_otherwise(item: pytest.Item) -> bool:
+    """Whether a fixture worked on the card, or the test need not."""
     fixtures = [made[-1] for made in item._fixtureinfo.name2fixturedefs.values()]
     return (
-        counts.operations > 0
+        item.config.option.card_kind == "mps"  # what needs fp64, or counted bytes, is shown on the CPU there
         or any(getattr(fixture, "touched_card", False) for fixture in fixtures)
         or not ON_THE_DEVICE & {*item._fixtureinfo.argnames}
         or NAMES_ALONE.search(item.name) is not None

@@ -9,10 +9,11 @@ import torch
 
 from accounting import measured
 from accounting.allocator import charge_bounds, segment_bytes
-from meta_tests.simulated_card.__main__ import table
+from bench import products
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.caching import MIB, CachingAllocator
-from meta_tests.simulated_card.card import Card
+from meta_tests.simulated_card.card import KERNEL_S, Card
+from prooflops.machine import device as machine
 from test_claims.oracles.scalars import Operations
 
 
@@ -156,10 +157,24 @@ def test_the_allocator_charges_what_the_formulas_say():
     assert allocator.current("reserved_bytes") == 0
 
 
-def test_the_table_has_a_line_for_each_claim():
-    counts = dict.fromkeys(("launches", "synchronisations", "to_card", "to_host", "allocations", "host_operators"), 2)
-    rows = [{"test": "t", "claims": ["a.b", "a.c"], "result": "passed", **counts}] * 2
-    assert [line.split()[:4] for line in table(rows).splitlines()[1:]] == [
-        ["a.b", "0.000", "4", "4"],
-        ["a.c", "0.000", "4", "4"],
-    ]
+def test_int8_is_multiplied_at_full_rate(card):
+    case = products.product("int8", 1024, 1024, 1024, card.device)
+    seconds = measured.time(case.multiply, "cuda", warmup=1, rounds=3).median_s
+    share = case.work.flops / (seconds - 2 * KERNEL_S) / card.rates.flop_per_s["int8"]
+    assert share > 0.5, f"int8 is multiplied at {share:.2f} of its rate: does the second operand lie by columns?"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3", "fp32"])
+def test_a_product_holds_at_most_the_bytes_asked_for(card, dtype):
+    case = products._product(dtype, 1024, 1024, 512, card.device)
+    peak = torch.cuda.max_memory_allocated()
+    assert case.a.nbytes + case.b.nbytes <= peak <= products.product_bytes(dtype, 1024, 1024, 512)
+
+
+def test_an_amd_device_has_its_own_capability_formats_and_no_tf32():
+    with simulated(Card("MI300X", memory_bytes=256 * MIB)) as kernels:
+        device = kernels.card.device
+        assert machine.unmet("sm>=8.9", device) == "needs sm>=8.9, this device has 8"
+        assert machine.accelerator(device).label == "MI300X"
+        with pytest.raises(products.Unsupported, match="HIPBLASLT_ALLOW_TF32=1"):
+            products.product("tf32", 64, 64, 64, device)
