@@ -24,9 +24,8 @@ from prooflops.gate.session import Session
 from prooflops.history.comparison import Sides, seconds
 from prooflops.history.rows import TIME, Row, interval
 from prooflops.statistics import effects
-from prooflops.statistics.decision_rule import Decision
+from prooflops.statistics.decision_rule import Decision, Plan
 from prooflops.statistics.effects import Effect
-from prooflops.statistics.plan import Plan
 
 LOOKS = (8, 16, 32)  # pairs
 LEVEL = 1 / 256  # at each look: eight pairs that agree

@@ -9,9 +9,17 @@ from dataclasses import dataclass, replace
 from prooflops.history.comparison import ComparisonRule, Sides, decisions, seconds, time_rows
 from prooflops.history.rows import SHOWN_LEVEL, TIME, Row
 from prooflops.statistics import effects
-from prooflops.statistics.decision_rule import Decision, decide, verdict
+from prooflops.statistics.decision_rule import (
+    CONFIRMING_PAIRS,
+    LOOKS,
+    Decision,
+    Plan,
+    decide,
+    pairs_needed,
+    smallest_effect,
+    verdict,
+)
 from prooflops.statistics.effects import Effect
-from prooflops.statistics.plan import CONFIRMING_PAIRS, LOOKS, Plan, pairs_needed, smallest_effect
 
 FEWEST_CONFIRMING = 5  # pairs, of which all must agree to reach the level of a confirmation: 1/32
 ADVISED = 16  # processes of a baseline

@@ -16,8 +16,8 @@ from scipy.optimize import brentq
 
 from prooflops.console.progress import minutes
 from prooflops.gate.process import Paces, Replicate
+from prooflops.statistics.decision_rule import Plan
 from prooflops.statistics.effects import Effect
-from prooflops.statistics.plan import Plan
 
 LEAST_S, USUAL_S, MOST_S = 0.005, 0.01, 0.2  # seconds of a benchmark in a process; USUAL_S where there are many
 SHARE = 0.5  # of a process's overhead that its benchmarks may take together

@@ -17,8 +17,8 @@ from prooflops.gate.session import Session
 from prooflops.history import records
 from prooflops.history.records import Timed
 from prooflops.history.rows import TIME, Row
+from prooflops.statistics.decision_rule import Plan, smallest_effect
 from prooflops.statistics.noise import noise_floor, spread
-from prooflops.statistics.plan import Plan, smallest_effect
 
 PROCESSES = 5  # of a baseline, where --gate-replicates doesn't say
 HEAD = ["benchmark", "time", "pairs", "noise", "slowdowns are found from", "between sessions"]

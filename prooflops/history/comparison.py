@@ -17,9 +17,8 @@ from typing import Any
 from prooflops.history.records import PORTABLE, Summary, Timed
 from prooflops.history.rows import RESOURCES, TIME, Row, one_sided
 from prooflops.statistics import effects
-from prooflops.statistics.decision_rule import Decision, verdict
+from prooflops.statistics.decision_rule import MIN_EFFECT, Decision, Plan, pairs_needed, verdict
 from prooflops.statistics.noise import common_shift
-from prooflops.statistics.plan import MIN_EFFECT, Plan, pairs_needed
 
 VERDICT = "verdict"
 NOT_CHECKED = "not checked"  # of a claim: its tests were skipped, or the noise hid the answer

@@ -141,7 +141,7 @@ def _record_files(folder: Path) -> list[Path]:
 class Timed:
     """One benchmark of a record, as far as comparisons use it."""
 
-    time_s: float  # its fastest round, see prooflops.statistics.noise.location
+    time_s: float  # its fastest round: interruptions only ever lengthen rounds
     exact: Mapping[str, Any]
     portable: Mapping[str, float]
     method: Any = None

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from prooflops.statistics.rank_tests import Floats
+from prooflops.statistics.effects import Floats
 
 LEVEL = 0.01
 SHUFFLES = 1999

@@ -1,12 +1,156 @@
-"""The rule of the gate for one benchmark: slower, faster, the same, or too noisy to know. Pure functions of floats."""
+"""The rule of the gate for one benchmark (slower, faster, the same, or too noisy to know), and its error rates.
+
+A gate run looks at its data several times, for many benchmarks, and repeats its suspicions. `Plan` holds the error
+rates with which at most `alarm_rate` of whole gate runs on unchanged code alarm:
+
+    chance that any of m benchmarks alarms <= sum over benchmarks of (chance to be suspected at any look)
+                                                                   x (chance to be confirmed by a fresh batch)
+                                           <= m x (screening rate / m) x confirmation level = alarm_rate
+
+A change so plain that every pair of the first look shows it has a shorter way, paid by PLAIN_SHARE of `alarm_rate`: it
+stands where each of some fresh pairs shows it, too. Otherwise the first factor is spent over the looks by the
+O'Brien-Fleming type function of Lan and DeMets; each look gets its increment as its nominal level. By Bonferroni's
+inequality that is valid whatever the dependence between the looks, and slightly conservative. The second factor is
+exact because the batch is fresh.
+
+Source: Lan and DeMets, Biometrika 70 (1983) 659 (spending; equation 5 is its O'Brien-Fleming type).
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prooflops.statistics.effects import Effect, paired, unpaired
-from prooflops.statistics.plan import MIN_EFFECT, Plan
+from scipy.special import ndtr
+
+from prooflops.statistics.effects import EFFICIENCY, Effect, paired, unpaired, upper_normal_quantile
+
+LOOKS = (8, 16, 24, 32)  # pairs seen at each look; 8 is the first number at which anything can be decided
+CONFIRMING_PAIRS = 18
+CONFIRMATION_LEVEL = 0.05
+ALARM_RATE = 0.01
+MIN_EFFECT = 0.03
+PLAIN_SHARE = 0.1  # of the alarm rate
+FEWEST_PLAIN = 5  # fresh pairs, however few benchmarks there are
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The error rates of a gate run: how many benchmarks, after how many pairs each look is taken, how often to alarm.
+
+    `alarm_rate` bounds the share of whole gate runs on unchanged code with any false SLOWER; with directions=2 the
+    share with any false SLOWER or FASTER. `miss_rate` bounds, per benchmark, the share of SAME verdicts on a change
+    that is as large as the smallest effect asked for.
+
+    With `shared_baseline` (history mode) the confirming batch meets the same stored baseline as the suspicion, so the
+    two are not independent: the confirmation is required, but does not lower the error rate.
+
+    Raises ValueError for no benchmarks, looks that don't increase, or a rate beyond (0, 0.5).
+
+    >>> plan = Plan(benchmarks=20)
+    >>> [f"{plan.level(look):.1e}" for look in range(len(plan.looks))]
+    ['1.7e-07', '2.2e-04', '2.3e-03', '6.4e-03']
+    """
+
+    benchmarks: int
+    looks: tuple[int, ...] = LOOKS
+    alarm_rate: float = ALARM_RATE
+    confirmation_level: float = CONFIRMATION_LEVEL
+    confirming_pairs: int = CONFIRMING_PAIRS
+    miss_rate: float = 0.05
+    directions: int = 1
+    shared_baseline: bool = False
+
+    def __post_init__(self) -> None:
+        if self.benchmarks < 1:
+            raise ValueError(f"benchmarks should be 1 or more, but is {self.benchmarks!r}")
+        looks = (0, *self.looks)
+        if len(looks) < 2 or any(late <= early for early, late in itertools.pairwise(looks)):
+            raise ValueError(f"looks should be increasing numbers of pairs, but are {self.looks!r}")
+        for name in ("alarm_rate", "miss_rate"):
+            if not 0 < getattr(self, name) < 0.5:
+                raise ValueError(f"{name} should lie between 0 and 0.5, but is {getattr(self, name)!r}")
+        if not self.alarm_rate <= self.confirmation_level <= 1:
+            raise ValueError(
+                f"confirmation_level should lie between alarm_rate ({self.alarm_rate:g}) and 1, "
+                f"but is {self.confirmation_level!r}"
+            )
+        if self.directions not in (1, 2):
+            raise ValueError(f"directions should be 1 or 2, but is {self.directions!r}")
+
+    @property
+    def screening_rate(self) -> float:
+        """The chance at most that one benchmark is suspected, at any look, in one direction, without a change."""
+        repeated = 1.0 if self.shared_baseline else self.confirmation_level
+        rate = self.alarm_rate * (1 - PLAIN_SHARE if self.plain_pairs else 1.0)
+        return min(0.4, rate / repeated) / self.benchmarks / self.directions
+
+    @property
+    def plain_pairs(self) -> int:
+        """The fresh pairs that confirm a change in every pair of the first look, if each shows it too; 0: none do.
+
+        Without a change the chance of n pairs that all show the same is 2^-n, for each benchmark and direction.
+
+        >>> Plan(benchmarks=1).plain_pairs, Plan(benchmarks=64).plain_pairs, Plan(benchmarks=500).plain_pairs
+        (5, 8, 11)
+        """
+        in_all = math.ceil(math.log2(self.benchmarks * self.directions / (PLAIN_SHARE * self.alarm_rate)))
+        pairs = max(in_all - self.looks[0], FEWEST_PLAIN)
+        longer_way = self.looks[min(1, len(self.looks) - 1)] + self.confirming_pairs
+        return 0 if self.shared_baseline or self.looks[0] + pairs >= longer_way else pairs
+
+    def spent(self, look: int) -> float:
+        """The part of `screening_rate` spent by the looks up to `look`, 0 the first: 2 - 2 Phi(z / sqrt(t))."""
+        share = self.looks[look] / self.looks[-1]
+        return 2 * float(ndtr(-upper_normal_quantile(self.screening_rate / 2) / math.sqrt(share)))
+
+    def level(self, look: int) -> float:
+        """The nominal level of each side at a look: the part of the rate spent there."""
+        return self.spent(look) - (self.spent(look - 1) if look else 0.0)
+
+    def miss_level(self, look: int) -> float:
+        """The nominal level of SAME at a look: `miss_rate` spent in proportion to the pairs."""
+        return self.miss_rate * (self.looks[look] - (self.looks[look - 1] if look else 0)) / self.looks[-1]
+
+
+def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> int:
+    """The number of pairs that would decide an open comparison, if estimate and noise stay the same.
+
+    An estimate beyond min_effect must be distinguished from 1, one within it from min_effect. An estimate on the limit
+    is taken to lie a tenth of min_effect beside it: nothing decides a change that is exactly the limit.
+    """
+    last, limit = len(plan.looks) - 1, math.log1p(min_effect)
+    size = abs(math.log(effect.ratio))
+    if size > limit:
+        level, distance = plan.level(last), size
+    else:
+        level, distance = plan.miss_level(last), max(limit - size, limit / 10)
+    fewest = math.ceil(-math.log2(level))  # fewer pairs of one sign don't reach the level
+    if not math.isfinite(effect.noise):
+        return max(fewest, plan.looks[-1])
+    return max(fewest, math.ceil((upper_normal_quantile(level) * effect.noise / distance) ** 2 / EFFICIENCY))
+
+
+def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95) -> float:
+    """The smallest slowdown that a whole gate run finds with probability `power`, at a pair's noise, as a fraction.
+
+    It must pass the last look, the confirmation and the limit on the estimate, each with the chance that makes the
+    three together at least `power`; normal noise. The machine's noise floor is this at its own A/A noise.
+
+    >>> round(smallest_effect(0.02, Plan(benchmarks=20)), 3), round(smallest_effect(0.07, Plan(benchmarks=20)), 3)
+    (0.041, 0.068)
+    """
+    each = upper_normal_quantile((1 - power) / 3)
+
+    def bound(level: float, pairs: int) -> float:
+        return (upper_normal_quantile(level) + each) * noise / math.sqrt(pairs * EFFICIENCY)
+
+    looked = bound(plan.level(len(plan.looks) - 1), plan.looks[-1])
+    repeated = bound(plan.confirmation_level, plan.confirming_pairs) if plan.confirmation_level < 0.5 else 0.0
+    estimated = math.log1p(min_effect) + bound(0.5, min(plan.looks[-1], plan.confirming_pairs))
+    return math.expm1(max(looked, repeated, estimated))
 
 
 def _beyond(ratio: float, min_effect: float) -> str | None:
@@ -26,15 +170,14 @@ def _same(effect: Effect, level: float, min_effect: float) -> bool:
 
 
 def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFECT) -> str | None:
-    """What a look decides: SLOWER and FASTER (suspected, to be confirmed), SAME, INCONCLUSIVE; None is "go on".
+    """The verdict of a look: SLOWER and FASTER (suspected, to be confirmed), SAME, INCONCLUSIVE; None is "go on".
 
-    SLOWER: the interval at the look's level lies above 1, and the estimate is beyond 1 + min_effect. `min_effect` is
-    held against the estimate: held against the bound, a change must be about twice as large to be found (docs/gate.md
-    has both). A change as large as min_effect itself is therefore reported in about every third case.
-    SAME: the interval at the look's miss level lies within min_effect of 1, so that a change as large is missed with a
-    chance of `plan.miss_rate` at most. It isn't the absence of evidence. In history mode it says that the two groups
-    agree so closely as they were taken; a change that a drift has hidden is not excluded. INCONCLUSIVE: neither, at the
-    last look.
+    SLOWER: the interval at the look's level lies above 1, and the estimate is beyond 1 + min_effect. If the bound had
+    to exceed `min_effect`, a change would need to be about twice as large to be found. A change of min_effect itself is
+    therefore reported in about every third case.
+    SAME: the interval at the look's miss level lies within min_effect of 1, so a change of that size is missed with a
+    chance of at most `plan.miss_rate`. In history mode it describes the two groups as taken; a change that a drift has
+    hidden is not excluded. INCONCLUSIVE: neither, at the last look.
 
     >>> plan = Plan(benchmarks=1, looks=(12,))
     >>> times = [1.00, 1.01, 0.99, 1.02, 1.0, 0.98, 1.01, 1.0, 0.99, 1.01, 1.0, 1.02]
@@ -55,8 +198,8 @@ def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFEC
 def confirmed(suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> str:
     """The final verdict on a suspicion ("SLOWER", "FASTER"), after `plan.confirming_pairs` fresh pairs.
 
-    It stands where the fresh pairs alone say it again: estimated beyond min_effect, at `plan.confirmation_level`.
-    Otherwise SAME where all pairs together are that sure, else INCONCLUSIVE: what doesn't repeat doesn't alarm.
+    It stands where the fresh pairs alone repeat it: estimated beyond min_effect, at `plan.confirmation_level`.
+    Otherwise SAME where all pairs together allow it, else INCONCLUSIVE.
     """
     if suspicion not in ("SLOWER", "FASTER"):
         raise ValueError(f"suspicion should be SLOWER or FASTER, but is {suspicion!r}")
@@ -68,12 +211,12 @@ def confirmed(suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_eff
 
 @dataclass(frozen=True)
 class Decision:
-    """What the pairs taken so far decide: a final verdict, or how many pairs to take before asking again."""
+    """The decision after the pairs taken so far: a final verdict, or how many pairs to take before the next look."""
 
     verdict: str | None  # None: go on
-    wanted: int  # pairs in all; where there is a verdict, those that it took
+    wanted: int  # pairs in all; with a verdict, those that it used
     effect: Effect  # of all those pairs
-    suspicion: str | None = None  # what is being, or was, confirmed
+    suspicion: str | None = None  # in the course of confirmation, or confirmed
 
 
 def decide(
@@ -85,13 +228,13 @@ def decide(
     floor: float | None = None,
     common: float = 1.0,
 ) -> Decision:
-    """The whole rule of a benchmark in one: looks, suspicion, confirmation by what follows, verdict.
+    """The whole rule of a benchmark: looks, suspicion, confirmation by fresh pairs, verdict.
 
-    A function of all times in the order taken, so that the gate may ask after each batch, and a study may replay it;
-    what lies beyond those that decide is ignored. A change that every pair of the first look shows, and every one of
-    `plan.plain_pairs` fresh ones, is decided by these. A suspicion that isn't confirmed goes on to the next look: the
-    sum over looks that bounds false alarms has that chance in it already. In history mode (`plan.shared_baseline`)
-    before is the whole stored group, looks count processes of after, and `floor` and `common` are those of `unpaired`.
+    A function of all times in the order taken, so the gate may ask after each batch and a study may replay it; times
+    after the deciding ones are ignored. A change in every pair of the first look and in `plan.plain_pairs` fresh ones
+    is decided by these. A suspicion that isn't confirmed goes on to the next look: the bound on false alarms, a sum
+    over looks, includes that chance. In history mode (`plan.shared_baseline`) `before` is the whole stored group, looks
+    count processes of `after`, and `floor` and `common` are those of `unpaired`.
 
     Raises ValueError for fewer pairs than the first look.
 

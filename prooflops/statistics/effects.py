@@ -1,11 +1,14 @@
 """How many times longer one side takes than the other, and how sure that is: Wilcoxon's and Mann and Whitney's tests.
 
-The replicate is a process: each contributes one figure (`noise.location`) per benchmark, because the rounds within a
+The replicate is a process: each contributes one figure per benchmark, its fastest round, because rounds within a
 process share its memory layout and its moment and overstate certainty. Two sides are compared in pairs of processes
 taken in ABBA order (`paired`), or as two groups taken at different times (`unpaired`, history). Both tests are exact
-without assuming a distribution: signed ranks need the logarithm of a pair's ratio to be symmetric about no change,
-which the exchange of the sides makes it; rank sums need the two groups to be exchangeable, which drift between them
-breaks, and which is why `unpaired` takes a floor.
+and assume no distribution. Signed ranks need the logarithm of a pair's ratio to be symmetric about no change, which the
+exchange of the sides ensures. Rank sums need the two groups to be exchangeable; drift between them breaks that, so
+`unpaired` takes a floor.
+
+scipy.stats has the p-values of both tests, but not the null distributions that intervals and floors need, and its
+import takes half a second.
 
 Sources: Wilcoxon, Biometrics Bulletin 1 (1945) 80; Mann and Whitney, Annals of Mathematical Statistics 18 (1947) 50;
 Hodges and Lehmann, ibid. 34 (1963) 598; Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3.1-3.3 and
@@ -20,11 +23,61 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
-from prooflops.statistics.rank_tests import EFFICIENCY, Floats, positive_times, rank_sum_null, signed_rank_null
+Floats = NDArray[np.float64]
 
-UNKNOWN_FLOOR = 0.02  # drift between two sessions that is assumed where too few are stored to know it
+EFFICIENCY = 3 / math.pi  # of signed ranks and rank sums relative to the mean, for normal noise
+UNKNOWN_FLOOR = 0.02  # assumed drift between two sessions where too few are stored to know it
+
+
+def upper_normal_quantile(tail: float) -> float:
+    """The value that a standard normal variable exceeds with chance `tail`."""
+    return -float(ndtri(tail))
+
+
+def positive_times(values: Sequence[float], name: str) -> Floats:
+    """The values as an array. Raises ValueError for none, or a time that isn't positive and finite."""
+    times = np.asarray(values, dtype=float)
+    if times.ndim != 1 or not times.size:
+        raise ValueError(f"{name} should be a non-empty sequence of times, but is {values!r}")
+    if not (np.isfinite(times).all() and (times > 0).all()):
+        wrong = times[~(np.isfinite(times) & (times > 0))][0]
+        raise ValueError(f"{name} should hold positive, finite times, but holds {float(wrong)!r}")
+    return times
+
+
+@lru_cache(maxsize=256)
+def signed_rank_null(n: int) -> Floats:
+    """P(T <= t) for t = 0, 1, ..., where T sums those ranks of 1..n whose fair coin shows heads."""
+    chances = np.ones(1)
+    for rank in range(1, n + 1):
+        longer = np.zeros(len(chances) + rank)
+        longer[: len(chances)] += chances / 2
+        longer[rank:] += chances / 2
+        chances = longer
+    return _cumulated(chances)
+
+
+@lru_cache(maxsize=256)
+def rank_sum_null(n: int, m: int) -> Floats:
+    """P(U <= u) for u = 0, 1, ..., nm: U counts the pairs with one of n above one of m, all exchangeable."""
+    # The largest of n + m exchangeable values is one of the n with chance n / (n + m), and then above all m.
+    row: list[Floats] = [np.ones(1) for _ in range(m + 1)]
+    for i in range(1, n + 1):
+        for j in range(1, m + 1):
+            chances = np.zeros(i * j + 1)
+            chances[j:] += row[j] * (i / (i + j))
+            chances[: i * (j - 1) + 1] += row[j - 1] * (j / (i + j))
+            row[j] = chances
+    return _cumulated(row[m])
+
+
+def _cumulated(chances: Floats) -> Floats:
+    total = np.minimum(np.cumsum(chances), 1.0)
+    total[-1] = 1.0  # the sum misses it by rounding
+    return total
 
 
 @dataclass(frozen=True)
@@ -32,34 +85,34 @@ class Effect:
     """How many times longer `after` takes than `before`, and how sure that is."""
 
     ratio: float  # the Hodges-Lehmann estimate: after / before
-    low: float  # each bound errs with a chance of at most `level`; 0 and inf where so few pairs cannot say
+    low: float  # each bound errs with a chance of at most `level`; 0 and inf where too few pairs allow none
     high: float
-    p_slower: float  # the chance of so much evidence for "slower" (beyond the floor, if any) without a change
+    p_slower: float  # the chance of at least this evidence for "slower" (beyond the floor, if any) without a change
     p_faster: float
     pairs: int  # or the smaller group's processes
     noise: float  # standard deviation of a pair's log ratio, as signed ranks see it: 0.03 is 3 %
     level: float
-    floor: float  # what drift between sessions alone may do
-    common: float  # what all benchmarks together did
+    floor: float  # possible effect of drift between sessions alone
+    common: float  # shift that all benchmarks share
     _differences: Floats = field(repr=False, compare=False)
     _null: Floats = field(repr=False, compare=False)
 
     @property
     def in_every_pair(self) -> bool:
-        """Whether every pair shows the change: no other outcome of so many pairs is as rare."""
+        """Whether every pair shows the change, the rarest outcome of this number of pairs."""
         return min(self.p_slower, self.p_faster) <= 0.5**self.pairs
 
     def interval(self, level: float, *, drift: bool = True) -> tuple[float, float]:
-        """The bounds of the ratio, each of which errs with a chance of at most `level`.
+        """The bounds of the ratio; each errs with a chance of at most `level`.
 
-        With drift=False without what drift between sessions may have done: that of the two groups as they were taken.
+        With drift=False they ignore drift between sessions: they are those of the two groups as taken.
         """
         low, high = _log_bounds(self._differences, self._null, level)
         down, up = _margins(self.floor, self.common) if drift else (0.0, 0.0)
         return math.exp(low - down), math.exp(high + up)
 
     def bounds(self, level: float) -> tuple[float, float, float]:
-        """The bounds at `level`, or at the least level that so few pairs allow, and that level.
+        """The bounds at `level`, or at the least level that the number of pairs allows, and that level.
 
         Never infinite: the extremes of three pairs, say, err with a chance of 1/8 each.
 
@@ -77,7 +130,7 @@ def _log_bounds(ordered: Floats, null: Floats, level: float) -> tuple[float, flo
 
 
 def _margins(floor: float, common: float) -> tuple[float, float]:
-    """By how much the logarithm of a ratio must lie above 0, and below, before it is a change of its own."""
+    """How far the logarithm of a ratio must lie above 0, and below, to be a change of its own."""
     return math.log1p(floor) + max(0.0, math.log(common)), math.log1p(floor) + max(0.0, -math.log(common))
 
 
@@ -87,27 +140,17 @@ def _effect(
     if not 0 < level < 0.5:
         raise ValueError(f"level should lie between 0 and 0.5, but is {level!r}")
     ordered, (down, up) = np.sort(differences), _margins(floor, common)
-    # Differences of exactly nothing count against both directions: ties can only make the test more careful.
+    # A difference of exactly 0 counts against both directions: ties only make the test more careful.
     against_slower = int(np.searchsorted(ordered, down, side="right"))
     against_faster = len(ordered) - int(np.searchsorted(ordered, -up, side="left"))
     median = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     low, high = _log_bounds(ordered, null, float(ndtr(-1.0)))  # one standard error to each side
     noise = (high - low) / 2 * math.sqrt(information * EFFICIENCY)
     low, high = _log_bounds(ordered, null, level)
-    return Effect(
-        ratio=math.exp(float(median)),
-        low=math.exp(low - down),
-        high=math.exp(high + up),
-        p_slower=float(null[against_slower]) if against_slower < len(null) else 1.0,
-        p_faster=float(null[against_faster]) if against_faster < len(null) else 1.0,
-        pairs=pairs,
-        noise=noise,
-        level=level,
-        floor=floor,
-        common=common,
-        _differences=ordered,
-        _null=null,
-    )
+    p_slower, p_faster = (float(null[k]) if k < len(null) else 1.0 for k in (against_slower, against_faster))
+    bounds = math.exp(low - down), math.exp(high + up)
+    ratio = math.exp(float(median))
+    return Effect(ratio, *bounds, p_slower, p_faster, pairs, noise, level, floor, common, ordered, null)
 
 
 _every_two = lru_cache(maxsize=64)(np.triu_indices)
@@ -117,8 +160,8 @@ def paired(before: Sequence[float], after: Sequence[float], *, level: float) -> 
     """The effect from pairs of processes, before[i] beside after[i]: Wilcoxon's signed ranks of the log ratios.
 
     Exact where exchanging the two sides of a pair changes nothing. The order within the pairs should alternate (ABBA):
-    a drift then enters successive pairs with opposite signs and leaves estimate and test where they are. Up to 29 % of
-    the pairs may be arbitrarily wrong before the estimate follows them.
+    a drift then enters successive pairs with opposite signs, and changes neither estimate nor test. Up to 29 % of the
+    pairs may be arbitrarily wrong before the estimate follows them.
 
     Raises ValueError for no pairs, sides of unequal length, a time that isn't positive, or a level beyond (0, 0.5).
 
@@ -131,7 +174,7 @@ def paired(before: Sequence[float], after: Sequence[float], *, level: float) -> 
         raise ValueError(f"before and after should be pairs, but hold {len(b)} and {len(a)} times")
     logs = np.log(a / b)
     rows, columns = _every_two(len(logs))
-    walsh = (logs[rows] + logs[columns]) / 2  # the mean of every two pairs, each with itself too
+    walsh = (logs[rows] + logs[columns]) / 2  # the mean of every two pairs, and of each with itself
     return _effect(walsh, signed_rank_null(len(logs)), len(logs), len(logs), level, 0.0, 1.0)
 
 
@@ -140,10 +183,10 @@ def unpaired(
 ) -> Effect:
     """The effect between two groups of processes taken at different times: the rank sums of Mann and Whitney.
 
-    `floor` is what drift between sessions does to unchanged code on this machine (`noise.noise_floor`), as a fraction:
-    the interval is widened by it on both sides, and "slower" means slower by more than it; None is UNKNOWN_FLOOR. The
-    result is exact as long as drift between the groups stays within the floor; floor=0 claims that there is none.
-    `common` is what all benchmarks did together (`noise.common_shift`), most likely the machine: "slower" must hold
+    `floor`: the drift of unchanged code between sessions on this machine, as a fraction (`noise.noise_floor`); None is
+    UNKNOWN_FLOOR. The interval is widened by it on both sides, and "slower" means slower by more than it. The result is
+    exact as long as drift stays within the floor; floor=0 claims that there is none.
+    `common`: the shift that all benchmarks share (`noise.common_shift`), most likely the machine's. "Slower" must hold
     with it and without it, and the interval covers both readings.
 
     Raises ValueError for an empty group, a time or `common` that isn't positive, a negative floor, or a level beyond
@@ -160,5 +203,5 @@ def unpaired(
     if not 0 < common < math.inf:
         raise ValueError(f"common should be a positive, finite ratio, but is {common!r}")
     differences = (np.log(a)[:, None] - np.log(b)[None, :]).ravel()
-    information = 2 * len(a) * len(b) / (len(a) + len(b))  # pairs of independent processes that say as much
+    information = 2 * len(a) * len(b) / (len(a) + len(b))  # the equivalent number of pairs of independent processes
     return _effect(differences, rank_sum_null(len(a), len(b)), min(len(a), len(b)), information, level, margin, common)

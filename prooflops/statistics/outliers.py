@@ -52,7 +52,7 @@ class Deviation:
 def deviations(
     times: Sequence[float], tests: int = 1, level: float = LEVEL, freedom: float = math.inf
 ) -> list[Deviation]:
-    """Each time against the median of them all. `tests`: of so many benchmarks, among which the level is divided.
+    """Each time against the median of them all. `tests`: the number of benchmarks that share the level.
 
     An outlier is beyond `threshold(N, level / tests, freedom)` by z, beyond 3 %, and apart from the next machines.
 
@@ -160,10 +160,10 @@ def student_z(chance: float, freedom: float) -> float:
 
 @cache
 def threshold(machines: int, level: float, freedom: float = math.inf) -> float:
-    """The |z| that the farthest of so many healthy machines exceeds with the chance `level`.
+    """The |z| that the farthest of `machines` healthy machines exceeds with the chance `level`.
 
     Simulated for up to 64 values of Student's t with `freedom`; above, the chances of all machines are added, and a
-    twentieth of the limit for what is not known of the scale.
+    twentieth of the limit for the uncertainty of the scale.
 
     >>> threshold(8, 0.05) < threshold(4, 0.05), threshold(64, 0.05) < threshold(64, 0.0005)
     (True, True)

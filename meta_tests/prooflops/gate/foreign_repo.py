@@ -16,7 +16,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
     from prooflops.gate import decide, process, schedule
     schedule.Schedule._may_repeat = lambda self, name: False
     process.PATIENCE = process.PATIENCE_S = 0
-    from prooflops.statistics.plan import Plan
+    from prooflops.statistics.decision_rule import Plan
     def plan(benchmarks, *, paired=True, most=None, all_pairs=False, directions=1):
         looks = (most if all_pairs else 2,)
         return Plan(benchmarks=1, looks=looks, alarm_rate=0.3, confirmation_level=0.3, confirming_pairs=2,

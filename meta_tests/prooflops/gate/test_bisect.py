@@ -13,7 +13,7 @@ from prooflops.gate.bisect import LOOKS, HalfwayRule, checked_good
 from prooflops.gate.decide import look_at
 from prooflops.gate.process import environment_of_git
 from prooflops.history.records import Timed
-from prooflops.statistics.plan import Plan
+from prooflops.statistics.decision_rule import Plan
 
 WORK = """
 WORST, OTHER = {worst}, {other}  # {commit}

@@ -11,7 +11,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.gate.foreign_repo import config_in
-from prooflops.gate.child import turns
 from prooflops.gate.process import Replicate, ReplicateFailed, Replicates, Side
 
 BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
@@ -438,23 +437,3 @@ def test_a_process_that_ends_or_waits_for_the_other_does_not_hang_the_pair(
     with children.replicates() as replicates, pytest.raises(ReplicateFailed):
         replicates.run(sides, None, paces=BRIEF, limit_s=limit_s)
     assert time.monotonic() - began < most_s
-
-
-@pytest.mark.parametrize(
-    ("maps", "driver"),
-    [(None, None), ("libm.so.6\n", ""), ("libm.so.6\nlibcuda.so.580.65\n", "libcuda.so")],
-)
-def test_a_process_knows_its_memory_and_the_driver_that_it_has_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maps: str | None, driver: str | None
-) -> None:
-    monkeypatch.setattr(turns, "MAPPED", tmp_path / "maps")
-    if maps is not None:
-        (tmp_path / "maps").write_text(maps)
-    held = bytearray(2**26)
-    found = turns.footprint()
-    assert found["driver"] == driver
-    assert found["peak_bytes"] > len(held)
-    unknown = "this system does not tell what they hold"
-    because = {None: unknown, "": "", "libcuda.so": "they share the memory of an accelerator (libcuda.so)"}
-    assert turns.why_not([found, found], 2**50) == because[driver]
-    assert turns.why_not([found, found], None) == unknown

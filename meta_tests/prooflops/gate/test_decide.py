@@ -11,13 +11,12 @@ from prooflops.gate.decide import (
     fails,
     fewest_stored,
     look_at,
-    overall,
     replicate_plan,
 )
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
+from prooflops.statistics.decision_rule import LOOKS
 from prooflops.statistics.effects import paired
-from prooflops.statistics.plan import LOOKS
 
 
 def timed(time_s: float) -> Timed:
@@ -107,18 +106,6 @@ def test_an_open_benchmark_passes_where_a_change_larger_than_allowed_is_excluded
     assert fails(Row("a", "time", 1.0, 1.0, "INCONCLUSIVE", three), direction, allowed)
 
 
-def test_the_whole_is_the_geometric_mean_of_the_pairs_that_all_have() -> None:
-    both: Any = {
-        "a": ([timed(1.0)] * 9, [timed(1.21)] * 9),
-        "b": ([timed(1.0)] * 8, [timed(1.0)] * 8),
-        "new": ([], [timed(1.0)]),
-    }
-    effect = overall(both)
-    assert effect
-    assert (effect.ratio, effect.low, effect.pairs) == (pytest.approx(1.1), pytest.approx(1.1), 8)
-    assert overall({"new": both["new"]}) is None
-
-
 @pytest.mark.parametrize(
     ("stored", "ratio", "verdict"),
     [(16, 1.0, "SAME"), (16, 1.05, "INCONCLUSIVE"), (16, 0.9, "INCONCLUSIVE"), (2, 1.0, "INCONCLUSIVE")],
@@ -140,11 +127,3 @@ def test_a_known_drift_is_held_against_a_change_between_sessions(floor: float, v
     (row,) = look_at(both, rule)[0]
     (early,) = look_at({"a": (both["a"][0], both["a"][1][:3])}, rule)[0]
     assert (row.verdict, row.effect.floor, early.effect.floor) == (verdict, floor, floor)
-
-
-def test_an_estimate_of_noise_takes_all_its_pairs_and_says_what_they_decided() -> None:
-    rule = ReplicateRule(replicate_plan(1, all_pairs=True), all_pairs=True)
-    both: Any = {"a": ([timed(1.0)] * 20, [timed(1.0 + i % 3 / 1000) for i in range(20)])}
-    ((row,), wanted) = look_at(both, rule)
-    assert (row.effect.pairs, wanted) == (20, {"a": 32})
-    assert replicate_plan(1, most=20, all_pairs=True).looks == (8, 16, 20)

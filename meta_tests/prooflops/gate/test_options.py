@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, ChildRun, run_pytest_for_each
@@ -29,6 +29,7 @@ INI = {
 # What a command line can hold: no NUL, and no half of a surrogate pair.
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
 NUMBERS = st.floats().map(str) | st.integers().map(str) | st.sampled_from(["1e400", "9" * 5000, "٣", "²", "1_0", "0x1"])
+PLACES = st.sampled_from([*TEXTS, *(set(INI) - {"gate_history", "gate_exact"})])
 ANY = WORDS | NUMBERS | NUMBERS.map("{}%".format) | WORDS.map(lambda word: word * 400)
 
 
@@ -48,7 +49,8 @@ def read(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None =
     return gate_settings(config_of(folder, given, ini))
 
 
-def any_option_is_understood_or_refused(name: str, text: str) -> None:
+@given(PLACES, ANY)
+def test_any_option_is_understood_or_refused(name: str, text: str) -> None:
     folder = Path("/nowhere")
     given, ini = ({name: text}, {}) if name in TEXTS else ({}, {name: text})
     found, refusal = outcome(pytest.UsageError, lambda: read(folder, given, ini))
@@ -65,13 +67,6 @@ def any_option_is_understood_or_refused(name: str, text: str) -> None:
     if name == "gate_baseline" and text != "latest":
         with pytest.raises(records.UnknownBaseline, match="--gate-baseline"):
             records.baseline(folder, text, "mine", ())
-
-
-PLACES = st.sampled_from([*TEXTS, *(set(INI) - {"gate_history", "gate_exact"})])
-test_any_option_is_understood_or_refused = given(PLACES, ANY)(any_option_is_understood_or_refused)
-test_many_options_are_understood_or_refused = pytest.mark.prove(
-    settings(max_examples=3000, deadline=None)(given(PLACES, ANY)(any_option_is_understood_or_refused))
-)
 
 
 @given(st.dictionaries(st.sampled_from([*FLAGS, *TEXTS]), st.just("2")))
@@ -192,25 +187,6 @@ def test_an_option_goes_before_the_ini_setting_and_that_before_the_default(
                 read(tmp_path, {}, {"gate_allow_inconclusive": word})
         else:
             assert read(tmp_path, {}, {"gate_allow_inconclusive": word}).allowed_open == share
-
-
-@pytest.mark.parametrize(
-    ("options", "orchestrated", "compares", "used"),
-    [
-        ("", False, False, False), ("record", False, False, True), ("baseline", False, True, True),
-        ("baseline portable", False, True, True), ("versus", True, True, True), ("bisect", True, True, True),
-        ("noise_floor", True, True, True), ("replicates", True, False, True), ("gate baseline", True, True, True),
-        ("record replicates", True, False, True), ("gate bisect", True, True, True),
-        ("record baseline", False, True, True),
-    ],
-)  # fmt: skip
-def test_what_the_options_ask_for(options: str, orchestrated: bool, compares: bool, used: bool) -> None:
-    texts = ("record", "baseline", "versus", "bisect", "replicates")
-    named = {name: "2" if name in texts else True for name in options.split()}
-    given: Any = {name if name == "gate" else f"gate_{name}": value for name, value in named.items()}
-    found = read(Path("/nowhere"), given)
-    assert (found.orchestrated, found.compares, found.used) == (orchestrated, compares, used)
-    assert not read(Path("/nowhere"), {"gate_replicates": "1"}).orchestrated
 
 
 def test_the_packages_that_the_statistics_need_are_named_where_they_are_not_installed(

@@ -15,7 +15,7 @@ from prooflops.gate.schedule import Pair, Schedule
 from prooflops.gate.session import Session
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
-from prooflops.statistics.plan import Plan
+from prooflops.statistics.decision_rule import Plan
 
 Made = Callable[[str, int], Pair]  # the pair of a benchmark, by its number
 

@@ -1,9 +1,7 @@
 """The other side of a comparison."""
 
-import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,67 +32,6 @@ def test_the_same_side_twice_and_an_unknown_side_are_refused(
 
 def config(root: Path, *arguments: str) -> Any:
     return SimpleNamespace(rootpath=root, args=arguments, invocation_params=SimpleNamespace(dir=root))
-
-
-def test_another_interpreter_is_known_by_its_path_or_the_folder_of_its_environment(
-    foreign: Path, tmp_path: Path
-) -> None:
-    python = tmp_path / "venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\npwd > asked; echo /elsewhere\n")
-    python.chmod(0o755)
-    side = Side(f"interpreter {python}", str(python), foreign, (str(foreign),))
-    assert sides.other_side(str(python), config(foreign), None) == side  # type: ignore[arg-type]
-    assert (foreign / "asked").read_text() == f"{foreign}\n", "a `python` may mean another in another folder"
-    venv = str(tmp_path / "venv")
-    assert sides.other_side(venv, config(foreign), None).label.startswith("checkout")  # type: ignore[arg-type]
-    (tmp_path / "venv" / "pyvenv.cfg").touch()
-    assert sides.other_side(venv, config(foreign), None) == replace(side, label=f"interpreter {venv}")  # type: ignore[arg-type]
-    for script, why in (
-        ("echo a >&2; echo No module named pytest >&2; exit 1", "pytest and pytest-benchmark: No module named pytest"),
-        ("exit 1", "pytest and pytest-benchmark: no message"),
-        (f"echo {sys.prefix}", "both sides are the same"),
-    ):
-        python.write_text(f"#!/bin/sh\n{script}\n")
-        with pytest.raises(pytest.UsageError, match=f"--gate-versus {venv}: .*{re.escape(why)}"):
-            sides.other_side(venv, config(foreign), None)  # type: ignore[arg-type]
-
-
-def test_a_checkout_and_a_revision_are_sides_of_this_interpreter_in_their_own_folders(
-    foreign: Path, tmp_path: Path
-) -> None:
-    commit = sides.commit_named(foreign, "HEAD") or ""
-    (foreign / "src").mkdir()
-    there, asked = tmp_path / "there", list[Any]()
-    (there / "src").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(there)
-    side = Side("", sys.executable, there, (str(there / "src"), str(there)))
-    label = f"checkout {tmp_path / 'link'} (under no version control)"
-    assert sides.other_side(str(tmp_path / "link"), config(foreign), None) == replace(side, label=label)  # type: ignore[arg-type]
-
-    def worktree(top: Path, wanted: str) -> Path:
-        asked.append((top, wanted))
-        return there
-
-    replicates: Any = SimpleNamespace(worktree=worktree)
-    (foreign / "work.py").write_text("STEPS = 1\n")  # so that HEAD is another side
-    assert sides.commit_of(foreign) == f"{commit[:9]} with changes"
-    revision = replace(side, label=f"revision HEAD ({commit[:9]})", fresh=True)
-    assert sides.other_side("HEAD", config(foreign), replicates) == revision
-    assert asked == [(foreign, commit)]
-    (foreign / "tests").mkdir()
-    with pytest.raises(pytest.UsageError, match=r"^revision HEAD \(.{9}\) has no folder tests$"):
-        sides.other_side("HEAD", config(foreign / "tests"), replicates)
-
-
-def test_the_other_side_collects_what_it_has_of_this_command_line(tmp_path: Path) -> None:
-    side = Side("b", "python", tmp_path / "b")
-    side.root.mkdir()
-    (side.root / "test_b.py").touch()
-    given = config(tmp_path / "a", "test_b.py::test_a", "test_b.py::test_b", "test_new.py", str(tmp_path / "test_b.py"))
-    assert sides.targets(given, side) == ["test_b.py"]
-    with pytest.raises(pytest.UsageError, match=r"^b has none of test_new\.py: there is nothing to compare with$"):
-        sides.targets(config(tmp_path / "a", "test_new.py"), side)
 
 
 def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Path) -> None:

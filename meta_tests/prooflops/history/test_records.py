@@ -134,12 +134,6 @@ def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_pat
         assert records.baseline(tmp_path, "main", own, EXACT)[0].name == expected
 
 
-
-
-
-
-
-
 # ---- whatever happens to a writer --------------------------------------------------------------------------------
 
 

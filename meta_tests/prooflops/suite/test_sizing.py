@@ -12,8 +12,8 @@ from _pytest.outcomes import Skipped
 from accounting.devices import ROWS
 from bench import cache, streams, training
 from bench.ceilings import Ceilings
-from bench.rounds import PACES
 from bench.products import DTYPES, product_bytes
+from bench.rounds import PACES
 from bench.test_matmul import SHAPES, SIDES
 from bench.test_training import LECTURE
 from prooflops.machine import device as machine
