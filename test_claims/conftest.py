@@ -1,4 +1,4 @@
-"""What several topics need: the device under test, where torch counts the bytes that tensors hold on it."""
+"""Fixtures that several topics share."""
 
 from collections.abc import Iterator
 

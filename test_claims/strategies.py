@@ -48,6 +48,7 @@ def in_fp64(x: torch.Tensor) -> torch.Tensor:
     return x.to(with_dtype(x.device)).double()
 
 
+seeds = st.integers(0, 2**31)
 # Tensors without elements matter, but as a rare case: everything after one is empty too.
 seldom = st.integers(0, 9).map(lambda drawn: drawn == 9)
 
@@ -233,7 +234,7 @@ def view_steps(draw: st.DrawFn, x: torch.Tensor, operations: tuple[str, ...] = V
 
 @st.composite
 def view_chains(draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...] = VIEW_OPERATIONS) -> ViewChain:
-    """Chains of view operations; torch itself, not a formula, says after each step what can follow."""
+    """Chains of view operations; after each step torch itself, not a formula, decides which steps can follow."""
     dims, least = draw(st.sampled_from([2, 3, 4, 1, 0])), 0 if draw(seldom) else 1
     chain = ViewChain(draw(shapes((dims, dims), (least, 5))), ())
     x = chain.base()
@@ -246,7 +247,7 @@ def view_chains(draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...
     return chain
 
 
-# Each operation on a tensor that is not contiguous, with arguments that change what can be changed.
+# Each operation on a tensor that is not contiguous, with arguments that change the layout.
 EACH_OPERATION = tuple(
     ViewChain((2, 4, 6), (ViewStep("transpose", (0, 2)), *(ViewStep(name, arguments) for name, arguments in steps)))
     for steps in (

@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 from accounting import measured
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
 from accounting.models import DeepLinear, parameter_count
-from test_claims.strategies import sizes, with_dtype
+from test_claims.oracles.tensors import relative_error
+from test_claims.strategies import seeds, sizes, with_dtype
 
 WIDTH, CLASSES = 5, 3
-seeds = st.integers(0, 2**32 - 1)
 
 
 def net_and_batch(device, batch, norm=nn.Identity, seed=0):
@@ -31,10 +31,6 @@ def accumulated(net, x, labels, parts, weights):
     for part, label, weight in zip(x.split(parts), labels.split(parts), weights, strict=True):
         (weight * cross_entropy(net(part), label)).backward()
     return torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
-
-
-def relative_error(got, should):
-    return ((got - should).norm() / should.norm()).item()
 
 
 def error_of(net, x, labels, parts, weights):
@@ -128,7 +124,7 @@ def test_the_peak_falls_with_every_doubling_of_the_micro_batches(step_bytes, rec
 
 
 def summed(micro_batches, dtype):
-    """What autograd adds up in .grad of a weight of this dtype, of micro-batches that have these gradients."""
+    """The .grad of a weight of this dtype after micro-batches with these gradients."""
     weight = nn.Parameter(torch.zeros_like(micro_batches[0], dtype=dtype))
     for gradient in micro_batches:
         (weight * gradient.to(dtype)).sum().backward()

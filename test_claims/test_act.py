@@ -1,4 +1,4 @@
-"""Activations and activation checkpointing: what autograd keeps, what recomputing saves, and what it costs."""
+"""Activations and activation checkpointing: the bytes that autograd keeps, and the savings and cost of recomputing."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -29,7 +29,7 @@ def sizes_of_segments(layers: int, segments: int) -> list[int]:
 
 
 def in_segments(layers: Sequence[nn.Module], x: Tensor, segments: int, **options: Any) -> Tensor:
-    """`x` after all `layers`, of which only the input of each segment is kept; with 0 segments everything is."""
+    """`x` after all `layers`, keeping only each segment's input; with 0 segments everything is kept."""
     if not segments:
         return nn.Sequential(*layers)(x)
     start = 0
@@ -59,7 +59,7 @@ def measured_peaks(layers: Sequence[nn.Module], x: Tensor, counts: Sequence[int]
 
 
 def peak_bytes(layers: int, segments: int, activation: int, weight: int = 0) -> int:
-    """What `measured_peaks` must find for layers that keep their input, of these bytes of activation and weight.
+    """Expected result of `measured_peaks` for layers that keep their input, with these bytes of activation and weight.
 
     Backward runs from the last segment to the first. While the last layer of segment s (from 0) of k layers is
     differentiated there are the output of the net, the inputs of segments 1 to s, k − 1 recomputed inputs within it,
@@ -216,7 +216,7 @@ def test_activations_grow_with_the_sequence_and_its_square_without_fused_attenti
 
 
 def trained_in_segments(device, segments, dropout=0.3, seed=0, **options):
-    """Gradients and weights of a net with dropout after three steps, run in so many checkpointed segments."""
+    """Gradients and weights of a net with dropout after three steps, run in `segments` checkpointed segments."""
     torch.manual_seed(seed)
     layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(dropout)).to(device) for _ in range(6)]
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
@@ -251,7 +251,7 @@ def test_dropout_is_drawn_anew_where_the_random_state_is_not_kept(device):
 
 @pytest.mark.claim("act.checkpoint-same-grads")
 def test_the_running_statistics_of_batch_norm_move_twice(device):
-    """Recomputing runs the layer again, and what it changes in passing is changed again. Gradients are the same."""
+    """Recomputing runs the layer again, which moves its statistics again. Gradients are the same."""
     ends = {}
     for segments in (0, 1):
         torch.manual_seed(0)
@@ -341,23 +341,13 @@ def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, memo
         assert got == formula == should, f"{got} bytes are kept, {formula=}, but should be {should} [{every=}]"
 
 
-class Linear(nn.Module):
-    """A matrix and nothing else: one product forward, two backward."""
-
-    def __init__(self, width, device):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(width, width, device=device) / width**0.5)
-
-    def forward(self, x):
-        return x @ self.weight
-
-
 @pytest.mark.claim("act.sqrt-L")
 @pytest.mark.parametrize("number", [16, 64])
 def test_the_peak_is_least_near_the_root_of_the_number_of_layers(memory_device, record_figure, number):
     """Matrices in any number of segments for 16 layers; for 64 functions, in numbers up to 16 and every seventh."""
     width, batch = 8, 128
-    layers = [Linear(width, memory_device) if number == 16 else nn.SiLU() for _ in range(number)]
+    layers = [nn.Linear(width, width, bias=False) if number == 16 else nn.SiLU() for _ in range(number)]
+    layers = [layer.to(memory_device) for layer in layers]
     weight = sum(4 * parameter.numel() for parameter in layers[0].parameters())
     activation, root = 4 * batch * width, isqrt(number)
     x = torch.randn(batch, width, device=memory_device, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Claims about checkpoints: what must be in one for training to go on as if nothing had happened, and its bytes."""
+"""Claims about checkpoints: the state that exact resuming needs, and its bytes."""
 
 import io
 import pickle

@@ -1,4 +1,4 @@
-"""Claims about torch.compile: what it compiles once, what that gains, and what it leaves as it is."""
+"""Claims about torch.compile: one compilation, its gains, and its limits."""
 
 import logging
 import math
@@ -16,7 +16,7 @@ from test_claims.oracles.tensors import difference, metered
 from test_claims.strategies import sizes
 
 pytestmark = [
-    # What torch.compile imports uses a part of torch that torch itself has deprecated.
+    # An import of torch.compile uses a part of torch that torch has deprecated.
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning"),  # as `compiled_anew` means it to be
 ]
@@ -255,7 +255,7 @@ def test_without_opt_einsum_a_compiled_einsum_runs_from_left_to_right_and_by_han
 
 
 def ones_and_a_bit(device, bit, size=64):
-    """1 + 2^-bit everywhere, and a permutation: products of one term, so that what is lost the precision lost."""
+    """1 + 2^-bit everywhere, and a permutation: each product has one term, so only precision can be lost."""
     return torch.full((size, size), 1 + 2.0**-bit, device=device), torch.eye(size, device=device).flip(0)
 
 

@@ -35,10 +35,9 @@ from test_claims.oracles.tokens import (
     token_file,
     window,
 )
-from test_claims.strategies import sizes
+from test_claims.strategies import seeds, sizes
 
 INTEGERS = {name: np.dtype(name) for name in ("uint8", "uint16", "int16", "int32", "int64")}
-seeds = st.integers(0, 2**31)
 
 
 @pytest.fixture(scope="module")

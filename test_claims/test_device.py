@@ -1,4 +1,4 @@
-"""Claims about devices: where tensors are made, what moves them, and what the move costs."""
+"""Claims about devices: where tensors are made, how they move, and the cost of moving."""
 
 import gc
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Claims about number formats: layout, range, rounding, underflow and overflow, and what the small formats need."""
+"""Claims about number formats: layout, range, rounding, underflow and overflow, and the needs of small formats."""
 
 import math
 
@@ -198,7 +198,7 @@ def test_fp64_is_2_to_the_29_times_finer_than_fp32_and_counts_where_fp32_stops()
     beyond = 2**24 + 1
     casts = [torch.tensor(beyond, dtype=dtype).item() for dtype in (torch.float32, torch.float64)]
     assert casts == [2**24, beyond], f"fp32 and fp64 cast 2**24 + 1 to {casts}"
-    # "Full" against the 16-bit formats, both of which fp32 contains.
+    # "Full" against the 16-bit formats, which fp32 contains.
     for dtype in (torch.float16, torch.bfloat16):
         half = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
         back, patterns = (of.view(torch.int16)[~half.isnan()] for of in (half.float().to(dtype), half))

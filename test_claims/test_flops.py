@@ -1,4 +1,4 @@
-"""Claims about forward FLOPs: formulas against numbers that count their own operations, and what torch dispatches."""
+"""Claims about forward FLOPs: formulas against numbers that count their operations, and against torch's dispatch."""
 
 import dataclasses
 import importlib
@@ -98,9 +98,6 @@ def test_growing_a_square_product_costs_the_cube_and_an_addition_the_square(devi
     assert larger_product == factor**3 * product, f"{factor}n costs {larger_product / product} times n, not {factor}³"
     assert larger_added == factor**2 * added, f"adding costs {larger_added / added} times as much, not {factor}²"
     assert elementwise_flops((factor * n, n)) == factor * elementwise_flops((n, n)), "not linear in the elements"
-    for longer in ((factor * n, n, n), (n, factor * n, n), (n, n, factor * n)):
-        got = costs(*longer)[0]
-        assert got == factor * product, f"{longer} costs {got}, but should be {factor} times {product}"
 
 
 @pytest.mark.claim("flops.add", "flops.elementwise")
@@ -256,7 +253,7 @@ def test_a_block_of_any_shape_costs_six_per_weight_and_twelve_per_pair_of_tokens
     shape = Attention(batch, heads, length, d // heads)
     formula, beyond = attention_flops(shape) + attention_backward_flops(shape), step - 6 * weights * batch * length
     assert formula == beyond, f"attention costs {formula} by formula, but {beyond} FLOPs are beyond 6 a weight"
-    # What 6 per weight leaves out exceeds what it counts from a length of weights / (2·d) on.
+    # From a length of weights / (2·d) on, 6 per weight leaves out more than it counts.
     assert (step > 12 * weights * batch * length) == (length > weights / (2 * d)), f"{step=} [{weights=}, {length=}]"
 
 
@@ -283,9 +280,6 @@ def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed):
     by_flops = matmul_flops(8, 8, 8) / matmul_flops(large, large, large)
     what = f"8 x 8 against {large} x {large} ({1 / by_flops:,.0f} times the FLOPs), in time"
     speed.assert_slower(product(8), product(large), what, at_least=10 * by_flops)
-    eight, sixteen = product(8), product(16)
-    what = "four products of 8 x 8 against one of 16 x 16, twice their FLOPs, in time"
-    speed.assert_slower(lambda: [eight() for _ in range(4)], sixteen, what)
 
 
 @pytest.mark.claim("flops.crude")

@@ -1,4 +1,4 @@
-"""Claims about the backward pass: what its products are, what they cost, and what autograd keeps for them."""
+"""Claims about the backward pass: its products, their cost, and the tensors that autograd keeps for them."""
 
 from fractions import Fraction
 from itertools import pairwise
@@ -41,7 +41,7 @@ class TwoLayers:
         return torch.autograd.grad(self.h2, tensors, self.dh2, retain_graph=True)
 
 
-# What is multiplied, and the product's m, k and n.
+# Both factors, and the product's m, k and n.
 GRADIENTS = {
     "grad.w2": (lambda net: (net.h1.T, net.dh2), lambda b, d, k: (d, b, k)),
     "grad.h1": (lambda net: (net.dh2, net.w2.T), lambda b, d, k: (b, k, d)),
@@ -137,10 +137,6 @@ def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_ordinary_data(devi
     formula = linear_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
     assert (forward, backward) == formula == (65_536, 65_536), f"dispatched {(forward, backward)}, formula {formula}"
     assert backward != 2 * forward, "backward costs twice the forward, with ordinary data"
-    x = torch.rand(16, 64, device=device, requires_grad=True)
-    forward, backward = forward_and_backward(linear_net([64, 32], device), x)
-    formula = linear_backward_flops(16, 64, 32)
-    assert backward == formula == 2 * forward, f"where x needs a gradient: {backward} is not twice {forward}"
 
 
 @pytest.mark.claim("grad.reason-param-only")

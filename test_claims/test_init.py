@@ -1,6 +1,6 @@
 """Claims about initialisation: how large the outputs of linear layers are, and whether a net can be trained from there.
 
-Bounds follow from the distribution of what is sampled, and are wrong once in a billion samples.
+Bounds follow from the distribution of the samples, and are wrong once in a billion samples.
 """
 
 import math
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 from torch import nn
 
-from test_claims.strategies import in_fp64
+from test_claims.strategies import in_fp64, seeds
 
 FALSE_ALARM = 1e-9
 SIGMAS = float(stats.norm.isf(FALSE_ALARM / 2))  # 6.1
@@ -70,7 +70,7 @@ def truncated_moment(power: int, bound: float) -> float:
 
 
 def truncated_deviation_bounds(bound: float, samples: int) -> tuple[float, float]:
-    """Where the root mean square of so many truncated standard normal values lies: a mean of independent squares."""
+    """Where the root mean square of `samples` truncated standard normal values lies: a mean of independent squares."""
     variance, fourth = truncated_moment(2, bound), truncated_moment(4, bound)
     spread = SIGMAS * math.sqrt((fourth - variance**2) / samples)
     return math.sqrt(variance - spread), math.sqrt(variance + spread)
@@ -82,7 +82,6 @@ def assert_within(got: float, bounds: tuple[float, float], what: str) -> None:
     assert low <= got <= high, f"{what} is {got:.6g}, but should be between {low:.6g} and {high:.6g}"
 
 
-seeds = st.integers(0, 2**31)
 fans = st.integers(1, 600)
 outputs = st.integers(50, 300)
 deviations = st.floats(1e-3, 1e3)
@@ -93,12 +92,6 @@ WEIGHTS = {
     "uniform": lambda w: nn.init.uniform_(w, -math.sqrt(3), math.sqrt(3)),
     "signs": lambda w: nn.init.uniform_(w, -1, 1).sign(),
 }
-
-
-def output_of_a_layer(device, seed, fan_in, fan_out, scale=1.0):
-    """The output of x @ W for an x of unit size and W = `scale` · N(0, 1), of shape (fan_in, fan_out)."""
-    x = unit_features(device, seed, fan_in)
-    return x @ (scale * normal_values(device, seed + 1, fan_in, fan_out))
 
 
 def initialised(device, shape, initialise, seed, **options):
@@ -116,7 +109,8 @@ def initialised(device, shape, initialise, seed, **options):
 )
 @given(seed=seeds, fan_in=fans, fan_out=outputs)
 def test_outputs_have_the_deviation_of_the_weights_times_the_root_of_fan_in(device, power, seed, fan_in, fan_out):
-    got = root_mean_square(output_of_a_layer(device, seed, fan_in, fan_out, fan_in**power))
+    weights = fan_in**power * normal_values(device, seed + 1, fan_in, fan_out)
+    got = root_mean_square(unit_features(device, seed, fan_in) @ weights)
     bounds = deviation_bounds(fan_in ** (power + 0.5), fan_out)
     assert_within(got, bounds, f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
 
@@ -198,7 +192,7 @@ def share_beyond_3(weights):
 def test_bounds_of_three_deviations_leave_no_weight_beyond(device, seed, deviation):
     weights = truncated(device, seed, deviation, 3 * deviation)
     assert share_beyond_3(weights) == 0, f"the largest weight is {weights.abs().max()} deviations [{deviation=}]"
-    # Nothing more is cut: a thousandth of what is left lies between 2.9 and 3 deviations.
+    # Nothing more is cut: a thousandth of the rest lies between 2.9 and 3 deviations.
     inner = (math.erfc(2.9 / math.sqrt(2)) - math.erfc(3 / math.sqrt(2))) / math.erf(3 / math.sqrt(2))
     got = in_fp64(weights.abs() > 2.9).mean().item()
     assert_within(got, share_bounds(inner, len(weights)), f"the share beyond 2.9 deviations [{deviation=}, {seed=}]")

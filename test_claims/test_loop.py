@@ -11,9 +11,8 @@ from torch import nn
 
 from test_claims.oracles.low_precision import trained_net
 from test_claims.oracles.tensors import OPTIMIZERS, difference
-from test_claims.strategies import in_fp64, sizes, with_dtype
+from test_claims.strategies import in_fp64, seeds, sizes, with_dtype
 
-seeds = st.integers(0, 2**31)
 RATE = 0.05
 
 

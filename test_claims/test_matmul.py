@@ -172,6 +172,14 @@ def test_with_opt_einsum_three_operands_are_contracted_in_the_cheapest_order(dev
     assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{sizes_=}]"
 
 
+@pytest.mark.claim("matmul.einsum-efficient")
+def test_written_out_in_the_best_order_a_chain_costs_one_million_flops_and_not_34(device):
+    a, b, c = (torch.rand(shape, device=device) for shape in ((256, 256), (256, 256), (256, 4)))
+    by_hand = product_flops(lambda: torch.einsum("ij,jl->il", a, torch.einsum("jk,kl->jl", b, c)))
+    left, best = (einsum_flops("ij,jk,kl->il", a.shape, b.shape, c.shape, order=order) for order in ("left", "best"))
+    assert (left, best) == (34_078_720, by_hand), f"from the left {left}, at best {best}, but by hand {by_hand}"
+
+
 DEFAULTS = """
 import torch
 print(torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)

@@ -1,4 +1,4 @@
-"""Training memory totals: sums of real tensors, and what the allocator holds, against the formulas."""
+"""Training memory totals: sums of real tensors, and bytes in the allocator, against the formulas."""
 
 import time
 

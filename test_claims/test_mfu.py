@@ -1,4 +1,4 @@
-"""Utilisation: simulated and published runs against the formula, what a clock must wait for, what keeps it low."""
+"""Utilisation: simulated and published runs against the formula, clocks that must wait, and causes of a low share."""
 
 import socket
 import time
@@ -27,7 +27,7 @@ H100 = ACCELERATORS["H100 SXM5 80GB"]
 SOCKET_BUFFER_BYTES = 4096  # macOS buffers 8 KiB of a socketpair: more, and its one thread waits for itself
 EXAMPLE = (16384, 32768, 8192)  # the lecture's product
 EXAMPLE_FLOPS = 2 * 16384 * 32768 * 8192
-FP32_S, BF16_S = 0.16, 0.03  # what it took on the lecture's H100
+FP32_S, BF16_S = 0.16, 0.03  # times on the lecture's H100
 
 
 def run_name(run):
@@ -357,7 +357,7 @@ class Event:
 
 @pytest.fixture
 def standin(monkeypatch):
-    """A stand-in for a CUDA device: a thread that runs in order what is submitted, and torch.cuda's events in it."""
+    """A stand-in for a CUDA device: a thread that runs kernels in order, and torch.cuda's events in it."""
     with ThreadPoolExecutor(1) as stream:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "Event", Event)

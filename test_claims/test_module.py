@@ -1,4 +1,4 @@
-"""Claims about parameters and modules: what is tracked, how many there are, and what a forward pass computes."""
+"""Claims about parameters and modules: tracking, counts, and the value of a forward pass."""
 
 from itertools import pairwise
 
@@ -11,9 +11,8 @@ from torch import nn
 from accounting.devices import has_dtype
 from accounting.models import DeepLinear, parameter_count
 from test_claims.oracles.tensors import difference
-from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes
+from test_claims.strategies import TORCH_DTYPES, dtypes_among, seeds, shapes, sizes
 
-seeds = st.integers(0, 2**31)
 widths = st.lists(sizes(most=12), min_size=2, max_size=6)
 FLOATING = sorted(name for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point)
 

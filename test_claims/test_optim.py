@@ -200,7 +200,7 @@ adagrads = {
 rmsprops = {"lr": rates, "alpha": averages, "eps": epsilons, "momentum": momenta, "centered": st.booleans()}
 loops = st.sampled_from([{"foreach": True}, {"foreach": False}])
 adam_loops = st.sampled_from([{"foreach": True}, {"foreach": False}, {"fused": True}])
-# The claims; torch's optimizer, the update of the paper, the options of both, and in what loop torch runs.
+# The claims; torch's optimizer, the update of the paper, the options of both, and torch's loops.
 UPDATES = {
     "SGD": (["optim.sgd-none"], torch.optim.SGD, papers.sgd, {"lr": rates}, loops),
     "heavy ball": (
@@ -357,7 +357,7 @@ EVEN, UNEVEN = (8, 8, 8, 8), (16, 4, 4)
 
 @pytest.fixture(scope="module")
 def shards():
-    """What each of two real processes holds, for a net that can be divided evenly, and for one that cannot."""
+    """The ranks of two real processes, for a net that divides evenly and for one that does not."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_gloo_available()):
         pytest.skip("needs a torch with torch.distributed and gloo")

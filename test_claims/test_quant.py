@@ -1,4 +1,4 @@
-"""Claims about quantising a trained model: what it loses, what it saves, and when it is faster."""
+"""Claims about quantising a trained model: its losses, its savings, and when it is faster."""
 
 import math
 from functools import lru_cache
@@ -12,18 +12,14 @@ from accounting import measured
 from accounting.memory import element_bytes
 from test_claims.oracles import low_precision
 from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
-from test_claims.strategies import in_fp64, sizes
+from test_claims.oracles.tensors import relative_error
+from test_claims.strategies import in_fp64, seeds, sizes
 
-seeds = st.integers(0, 2**31)
 granularities = st.sampled_from([PER_CHANNEL, PER_TENSOR])
 
 
 def gaussian(seed, *shape, device="cpu"):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
-
-
-def relative_error(got, exact):
-    return ((got - exact).norm() / exact.norm()).item()
 
 
 def uniform_noise(weight, bits, granularity):

@@ -1,4 +1,4 @@
-"""Roofline: intensities against counted operations and real bytes, bounds against simulations, and what binds here."""
+"""Roofline: intensities against counted operations and real bytes, bounds against simulations, limits measured here."""
 
 import math
 from fractions import Fraction
@@ -26,7 +26,7 @@ float_dtypes = st.sampled_from(["fp32", "bf16", "fp16", "fp64"])
 
 @pytest.fixture(scope="module")
 def memory(device, sizing):
-    """Operands beyond the cache of a core: 64 MiB each on a CPU; on a GPU 1 GiB, or what fits with a result each."""
+    """Operands beyond the cache of a core: 64 MiB each on a CPU; on a GPU 1 GiB, or less if that does not fit."""
     wanted = 2**24 if device.type == "cpu" else 2**28
     return Operands.of(sizing.fitting(wanted, lambda elements: 4 * 6 * elements, least=2**22), device)
 
@@ -59,7 +59,7 @@ def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m,
 
 
 def flops_while_a_byte_moves(row, column, nbytes=10**9):
-    """What a device's units do in the clock cycles until so many bytes have arrived; no printed peak is used."""
+    """FLOPs of a device's units while `nbytes` arrive, over these bytes, by clock cycles; no printed peak is used."""
     cycles = nbytes / bandwidth_bytes_per_s(row) * row.clocks_mhz[column != "fp32"] * 1e6
     return cycles * row.units * FLOP_PER_CLOCK[row.die][column] / nbytes
 
@@ -318,7 +318,7 @@ def test_on_an_h100_a_square_product_of_bf16_can_reach_the_peak_from_886_on():
 
 @pytest.mark.claim("roof.matmul")
 def test_a_product_of_twice_the_side_takes_eight_times_as_long_not_four(device, speed):
-    """Its time grows with its FLOPs, not with its bytes: the arithmetic is what it waits for."""
+    """Its time grows with its FLOPs, not with its bytes: it waits for the arithmetic."""
     side = 128 if device.type == "cpu" else 4096
     what = f"a product of side {2 * side} against one of {side}"
     speed.assert_slower(

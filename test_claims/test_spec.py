@@ -24,7 +24,7 @@ def tera(row, dtype, **options):
 
 
 def rederived(units, multiply_adds_per_clock, clock_mhz):
-    """TFLOP/s of so many units, each of which does so many multiply-adds a clock."""
+    """TFLOP/s of `units` units that each do `multiply_adds_per_clock`."""
     return units * multiply_adds_per_clock * 2 * clock_mhz * 1e6 / 1e12
 
 
@@ -98,7 +98,7 @@ WITH_SPARSITY = [
 @pytest.mark.claim("spec.halved-in-practice")
 @pytest.mark.parametrize("figure_of_table", WITH_SPARSITY)
 def test_where_both_are_printed_dense_is_exactly_half_of_sparse(figure_of_table):
-    """Within what is printed: rounded figures, and one row whose two figures are stated at clocks 1.2 % apart."""
+    """Within rounding; one row has figures at two clocks, 1.2 % apart."""
     dense, sparse = figure_of_table.value, figure_of_table.sparse
     assert dense == pytest.approx(sparse / 2, rel=0.0125), f"dense is {dense}, but should be half of {sparse}"
 

@@ -1,4 +1,4 @@
-"""Claims about tensors: their bytes, their dtypes, their shapes, and what is kept in them."""
+"""Claims about tensors: bytes, dtypes, shapes and contents."""
 
 import math
 from decimal import ROUND_HALF_UP, Decimal
@@ -21,7 +21,7 @@ broadcastable = npst.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min
 
 
 def storages(kept: list[object], device: torch.device) -> int:
-    """Bytes of the storages on `device` under what is kept, each storage once; None is nothing."""
+    """Bytes of the storages on `device` under the tensors kept, each storage once; None counts nothing."""
     others = [x for x in kept if x is not None and not isinstance(x, torch.Tensor)]
     assert not others, f"these are kept, but are no tensors: {others}"
     there = [x.untyped_storage() for x in kept if x is not None and x.device.type == device.type]
@@ -198,7 +198,7 @@ def test_initialisers_fill_the_memory_that_is_there(device):
     }  # fmt: skip
     for name, arguments in initialisers.items():
         x = torch.empty(16, 8, device=device)
-        x.fill_(float("nan"))  # what uninitialised memory may hold
+        x.fill_(float("nan"))  # as uninitialised memory may
         place = x.data_ptr()
         getattr(nn.init, name)(x, *arguments)
         assert x.data_ptr() == place, f"{name} moved the tensor"

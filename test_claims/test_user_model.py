@@ -1,4 +1,4 @@
-"""What holds for any model, tried on the one that `--model` names. Without that option these tests are not there.
+"""Claims that hold for any model, tested on the one that `--model` names; without that option no test is here.
 
 A test marked `claim_of_model` settles claims of the registry for this model: they are no verdicts on the machine.
 """
@@ -43,7 +43,7 @@ def untrained(stepped):
 
 
 def state_bytes(user_model, stepped):
-    """What the optimizer's state was measured to take on the device, without a count of steps per tensor."""
+    """Measured bytes of the optimizer's state on the device, without each tensor's step count."""
     here = user_model.user_model.device.type
     counts = [
         state["step"] for state in stepped.optimizer.state.values() if isinstance(state.get("step"), torch.Tensor)
@@ -231,7 +231,7 @@ def test_the_backward_pass_costs_twice_the_forward_not_four_times(user_model, re
     flops = user_model.flops
     if not flops.forward:
         does_not_apply("no product was counted")
-    times = (flops.model - flops.forward) / flops.forward  # what is recomputed is the forward pass once more
+    times = (flops.model - flops.forward) / flops.forward  # without the recomputed forward pass
     record_figure(f"{times:.3g} times")
     assert times <= 2 * (1 + NAPKIN), f"the backward pass costs {times} times the forward, but should cost at most 2"
     if times < 2 * (1 - NAPKIN):
@@ -264,7 +264,7 @@ def test_memory_is_predicted_to_within_a_percent(user_model, memory_device, what
 
 def test_where_it_goes_the_modules_have_the_flops_and_the_kept_tensors_of_the_step(user_model, memory_device):
     flops, breakdown, held = user_model.flops, user_model.breakdown, user_model.memory.row("held for the backward pass")
-    of_all = [row for row in breakdown.modules if not row.depth]  # the whole, and what is outside it
+    of_all = [row for row in breakdown.modules if not row.depth]  # the whole, and operators outside it
     forward, backward = sum(row.forward_flops for row in of_all), sum(row.backward_flops for row in of_all)
     got, should = (forward, backward), (flops.forward, flops.backward)
     assert got == should, f"the modules have {got} FLOPs forward and backward, but should have {should}"

@@ -1,4 +1,4 @@
-"""What torch really ran: FLOPs, dtypes and copies of dispatched operators, and compiled graphs."""
+"""Operators that torch really dispatched: their FLOPs, dtypes and copies; and compiled graphs."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
 class Graphs:
     """A backend of torch.compile that counts the graphs it is given and their runs, and runs them as they are.
 
-    It generates no code, so that what torch.compile does before (tracing, guards, reuse) is seen without a compiler.
+    It generates no code: tracing, guards and reuse can be tested without a compiler.
     """
 
     def __init__(self) -> None:

@@ -55,7 +55,7 @@ def scaled_fp8_product(device: torch.device) -> Tensor:
     return torch._scaled_mm(ones, ones.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)
 
 
-ROW = 4096  # elements of a matrix's row, of what is normalised
+ROW = 4096  # elements of a row
 
 
 @dataclass(frozen=True)

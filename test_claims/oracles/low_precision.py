@@ -88,7 +88,7 @@ class _Fp8Product(torch.autograd.Function):
 class Fp8Linear(nn.Linear):
     """A linear layer whose three products have fp8 operands, e4m3 forward and e5m2 for gradients, and an fp32 sum.
 
-    That is what fp8 units compute; rounding the operands and multiplying in fp32 gives the same on any device.
+    fp8 units compute the same; rounding the operands and multiplying in fp32 works on any device.
     """
 
     scaled = True
@@ -123,7 +123,7 @@ def scales_of(weight: Tensor, bits: int, granularity: str) -> Tensor:
 
 
 def quantised(weight: Tensor, bits: int, granularity: str = PER_CHANNEL) -> Tensor:
-    """What is left of `weight` (outputs, inputs) in this many bits; its gradient passes straight through."""
+    """`weight` (outputs, inputs) rounded to this many bits; its gradient passes straight through."""
     scales, top = scales_of(weight, bits, granularity).contiguous(), 2 ** (bits - 1) - 1
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     return torch.fake_quantize_per_channel_affine(weight, scales, zeros, 0, -top, top)

@@ -1,4 +1,4 @@
-"""What torch and the published specifications say of number formats: the other side of every check of a format.
+"""Number formats by torch and by the published specifications: the other side of every check of a format.
 
 Each `…_disagreement` returns a sentence about the first difference it finds, or None where all agrees.
 """
@@ -76,13 +76,13 @@ def torch_dtype(row: Format | IntegerFormat) -> torch.dtype | None:
 
 
 def on_the_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The values in fp64 on the CPU; fp32, which holds every smaller format, is what all devices can cast to."""
+    """The values in fp64 on the CPU; all devices can cast to fp32, which holds every smaller format."""
     wide = tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
     return wide.cpu().double()
 
 
 def values_of_patterns(dtype: torch.dtype, patterns: Sequence[int] | None, device: torch.device) -> torch.Tensor:
-    """What torch reads in bit patterns (all of them by default), in fp64."""
+    """The values that torch reads in bit patterns (all of them by default), in fp64."""
     bits = 8 * dtype.itemsize
     chosen = range(1 << bits) if patterns is None else patterns
     device = with_dtype(device, dtype)
@@ -102,7 +102,7 @@ def cast_of(value: float, dtype: torch.dtype, device: torch.device = CPU) -> flo
 
 
 def overflow_policy(dtype: torch.dtype, device: torch.device) -> str:
-    """What a cast of fp32's largest value gives in this torch on this device: inf, saturate or nan."""
+    """Result of a cast of fp32's largest value on this device: inf, saturate or nan."""
     value = cast(torch.tensor([FP32_MAX]), dtype, device).item()
     return "inf" if math.isinf(value) else "nan" if math.isnan(value) else "saturate"
 
@@ -342,6 +342,6 @@ def block_errors(kept: torch.Tensor, x: torch.Tensor) -> float:
 
 
 def kept_by(name: str, x: torch.Tensor) -> torch.Tensor:
-    """What the block format of this name keeps of the values."""
+    """The values after a round trip through the block format of this name."""
     values = block_format_of(name).quantised(x.flatten().tolist()).values
     return torch.tensor(values, dtype=torch.float64).view_as(x)

@@ -113,7 +113,7 @@ def adam(
 
 @dataclass(frozen=True)
 class Task:
-    """Tensors to be optimized, and the gradient of each at every step; reproducible from what it prints."""
+    """Tensors to be optimized, and the gradient of each at every step; its printed form reproduces it."""
 
     shapes: tuple[tuple[int, ...], ...]
     steps: int

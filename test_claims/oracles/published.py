@@ -1,4 +1,4 @@
-"""What papers, vendors' customers and laws have published: training runs, measured products, models, thresholds.
+"""Figures from papers, vendors' customers and laws: training runs, measured products, models, thresholds.
 
 Typed in from the sources, which are named by their keys in test_claims/registry. No machine can settle these figures;
 the claims hold them against one another and against the formulas.
@@ -111,7 +111,7 @@ H100_FP32_WITH_TF32_ALLOWED = 403.74  # TFLOP/s, of another contributor's H100
 
 
 class Run(NamedTuple):
-    """A run of an MPT model (mpt-benchmarks): what its utilisation is derived from, and the percentages printed."""
+    """A run of an MPT model (mpt-benchmarks): the figures behind its utilisation, and the percentages printed."""
 
     model: str
     parameters: int
@@ -128,7 +128,7 @@ class Run(NamedTuple):
 
     @property
     def flops_per_token(self) -> int:
-        """6N and attention besides: four products of width `dim` with every token, forward and twice backward."""
+        """6N plus attention: four products of width `dim` with every token, forward and twice backward."""
         return 6 * self.parameters + 3 * self.layers * 2 * 2 * self.dim * self.sequence
 
 

@@ -17,7 +17,7 @@ import torch
 
 @dataclass
 class Operations:
-    """Counts of what the numbers that share it have done so far."""
+    """Counts of the operations of all numbers that share it."""
 
     multiplications: int = 0
     additions: int = 0
@@ -37,7 +37,7 @@ class Operations:
 
 
 class Number:
-    """A float that counts what is done with it; a subtraction is an addition."""
+    """A float that counts its operations; a subtraction is an addition."""
 
     __slots__ = ("operations", "value")
 
@@ -75,7 +75,7 @@ def integers(*shape: int, device: torch.device | str = "cpu", requires_grad: boo
 
 def tensor(numbers: np.ndarray | Number) -> torch.Tensor:
     """The values alone, as float32: exact for the small integers the tests draw."""
-    return torch.tensor(np.asarray(numbers).astype(float), dtype=torch.float32)  # numpy unwraps what has no dimension
+    return torch.tensor(np.asarray(numbers).astype(float), dtype=torch.float32)  # numpy unwraps 0-dim arrays
 
 
 def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None = None) -> Number:

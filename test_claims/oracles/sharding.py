@@ -15,7 +15,7 @@ from torch.multiprocessing import start_processes
 
 from test_claims.oracles.tensors import state_bytes, tensor_sum
 
-TIMEOUT_S = 120  # several times what a busy machine needs to import torch
+TIMEOUT_S = 120  # a busy machine imports torch in a fraction of it
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The bytes, storages and values of real tensors: parameters, gradients, state, and what autograd keeps."""
+"""The bytes, storages and values of real tensors: parameters, gradients, optimizer state, saved activations."""
 
 from __future__ import annotations
 
@@ -60,6 +60,10 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
+def relative_error(got: torch.Tensor, should: torch.Tensor) -> float:
+    return ((got - should).norm() / should.norm()).item()
+
+
 def tensor_sum(tensors: Iterable[Tensor | None]) -> int:
     """Bytes of the storages under these tensors, each storage once."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None}
@@ -105,7 +109,7 @@ def saved_bytes(forward: Callable[[], Any], held: Iterable[Tensor]) -> int:
 
 
 class RecipeAdamW(torch.optim.Optimizer):
-    """AdamW whose gradients, moments and master copies have dtypes of their own: what torch.optim leaves to others.
+    """AdamW whose gradients, moments and master copies have dtypes of their own, which torch.optim does not offer.
 
     Gradients of another dtype than the parameters are summed in `main_grad` as they arrive, and `grad` is dropped.
     """

@@ -43,7 +43,7 @@ class Item(NamedTuple):
 class TokenWindows(Dataset[Item]):
     """The windows of a file of int32 tokens, one after the other.
 
-    Each process opens the file for itself, at the first window it reads: what is sent to a worker is the path alone.
+    Each process opens the file for itself, at the first window it reads; workers are sent only the path.
     """
 
     def __init__(self, path: Path, length: int):
@@ -69,7 +69,7 @@ def fresh(path: Path) -> Path:
 
 
 def sparse_file(path: Path, nbytes: int) -> Path:
-    """A file of so many zero bytes, which takes almost no space on the disk."""
+    """A file of `nbytes` zeros, which takes almost no space on the disk."""
     fresh(path).touch()
     os.truncate(path, nbytes)
     return path
@@ -98,14 +98,14 @@ def resident_bytes(array: np.ndarray) -> int:
 
 
 def token_file(folder: Path, windows: int, length: int) -> Path:
-    """A file of the tokens 0, 1, 2 and so on: so many windows, and one token more."""
+    """A file of the tokens 0, 1, 2 and so on: `windows` windows and one token more."""
     path = fresh(folder / "windows.bin")
     np.arange(windows * length + 1, dtype=np.int32).tofile(path)
     return path
 
 
 def read_ahead(batches: Iterable[Tensor], delay_s: float) -> Iterator[Tensor]:
-    """Batches that another thread reads, each in so many seconds, at most two ahead of their use."""
+    """Batches that another thread reads, each in `delay_s`, at most two ahead of their use."""
     waiting: queue.Queue[Tensor] = queue.Queue(maxsize=2)
 
     def read() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# What changes from step to step besides the model and the optimizer, and must be saved where it is in use.
+# State beyond model and optimizer that changes from step to step: a run that uses it must save it.
 KINDS = ("step", "scheduler", "scaler", "data", "torch", "numpy", "python")
 EXAMPLES, BATCH, WIDTH = 40, 8, 6
 
@@ -139,7 +139,7 @@ class Training:
 def seed_generators(seed: int) -> None:
     """Seeds the generators of torch, numpy and Python, as a script does when it starts."""
     torch.manual_seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the global generator is what data pipelines draw from
+    np.random.seed(seed)  # noqa: NPY002 - data pipelines draw from the global generator
     random.seed(seed)
 
 
