@@ -30,7 +30,6 @@ CANNOT_SHOW: dict[str, str] = {
     "test_mem.py::test_the_buckets_of_data_parallel": "C++ makes the buckets where it sees the parameters, on the CPU",
     "test_spec.py::test_a_sparse_product_is_right": "the CPU has no kernel for two values in four",
     "test_amp.py::test_autocast_chooses_each_operations_dtype": "C++ autocasts by the CPU's lists",
-    "test_amp.py::test_autocasts_default_is_fp16_on_cuda_and_bf16": "autocast of the card is that of the CPU here",
 }
 SAMPLE = {
     "test_claims/test_device.py": "8192_bytes or empty_cache or waited_for",
