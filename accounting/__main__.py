@@ -10,7 +10,7 @@ from typing import Any
 
 from accounting import models
 from accounting.activations import DTYPES, activation_bytes
-from accounting.checks import validated_choice, validated_int
+from accounting.checks import at_least_one, validated_choice
 from accounting.devices import Accelerator, device_called, memory_bytes, peak_flop_per_s
 from accounting.families import from_config, transformer_from_config
 from accounting.formats import dtype_name
@@ -61,18 +61,18 @@ def model_called(name: str) -> Model:
         raise ValueError(f"{error}; or give the path of a config.json") from None
 
 
-def at_least_one(name: str, figure: str) -> int:
-    """A figure as a person writes it, 15T, as a number."""
-    return validated_int(name, amount(figure, name), minimum=1)
+def count(name: str, figure: str) -> int:
+    """The number, at least 1, that a figure such as 15T stands for."""
+    return at_least_one(name, amount(figure, name))
 
 
 def napkin(asked: argparse.Namespace) -> Lines:
     """The lines of the answer, each with its label. Raises ValueError, naming what is valid."""
     model, device = model_called(asked.model), device_called(asked.device)
     longest = max((table.longest for table in model.other_parameters), default=0) or USUAL_SEQUENCE
-    devices, tokens = at_least_one("devices", asked.devices), at_least_one("tokens", asked.tokens)
-    batch = at_least_one("batch", asked.batch or asked.devices)
-    sequence = at_least_one("sequence", asked.sequence or str(min(USUAL_SEQUENCE, longest)))
+    devices, tokens = count("devices", asked.devices), count("tokens", asked.tokens)
+    batch = count("batch", asked.batch or asked.devices)
+    sequence = count("sequence", asked.sequence or str(min(USUAL_SEQUENCE, longest)))
     parameters, active = parameter_count(model), active_parameter_count(model)
     yield "parameters", f"{parameters:,}" + (f", of which a token meets {active:,}" if active < parameters else "")
     # An encoder is given as many tokens as the decoder.

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from accounting.checks import checked, instance_of, validated_bool, validated_choice, validated_int, validated_model
+from accounting.checks import at_least_one, checked, instance_of, validated_bool, validated_choice, validated_model
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Transformer
@@ -53,7 +53,7 @@ class SavedTensor(NamedTuple):
         return self.copies * element_bytes(self.elements, self.dtype)
 
 
-@checked("batch", "sequence", model=validated_model, dropout=validated_bool)
+@checked(batch=at_least_one, sequence=at_least_one, dropout=validated_bool, model=validated_model)
 def saved_tensors(
     model: Model,
     batch: int,
@@ -77,7 +77,6 @@ def saved_tensors(
     layers output 8 fp32 2 64
     """
     _refuse_unknown(model)
-    batch = validated_int("batch", batch, minimum=1)
     dtype = dtype_name(dtype, DTYPES)
     if isinstance(model, DeepLinear):
         if dropout:
@@ -85,7 +84,6 @@ def saved_tensors(
         return tuple(_of_deep_linear(model, batch, dtype, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
-    sequence = validated_int("sequence", sequence, minimum=1)
     tokens = batch * sequence
     validated_choice("attention", attention, ATTENTION)
     block = [*_of_attention(model, tokens, sequence, dtype, attention), *_of_mlp(model, tokens, dtype)]
@@ -107,13 +105,12 @@ def saved_tensors(
 
 
 @checked(
-    "batch",
-    "sequence",
     "checkpoint_every",
     "checkpoint_layers",
-    "micro_batches",
     flags=("selective", "dropout"),
     model=validated_model,
+    batch=at_least_one,
+    micro_batches=at_least_one,
 )
 def activation_bytes(
     model: Model,
@@ -144,11 +141,10 @@ def activation_bytes(
     >>> activation_bytes(net, 2), activation_bytes(net, 2, checkpoint_every=2)
     (128, 64)
     """
-    part = -(-validated_int("batch", batch, minimum=1) // validated_int("micro_batches", micro_batches, minimum=1))
-    every = validated_int("checkpoint_every", checkpoint_every)
+    part, every = -(-batch // micro_batches), checkpoint_every
     saved = saved_tensors(model, part, sequence, dtype, attention, autocast, dropout=dropout)
     most = model.layers if every else 0
-    inside = most if checkpoint_layers is None else validated_int("checkpoint_layers", checkpoint_layers)
+    inside = most if checkpoint_layers is None else checkpoint_layers
     if inside > most:
         raise ValueError(f"checkpoint_layers must be at most {most} with checkpoint_every={every}, got {inside}")
     if every and autocast is not None:
@@ -162,7 +158,7 @@ def activation_bytes(
     return ends + blocks + -(-inside // every) * _layer_input_bytes(model, part, sequence, dtype)
 
 
-@checked("batch", "sequence", "checkpoint_every", model=validated_model, dropout=validated_bool)
+@checked(checkpoint_every=at_least_one, model=validated_model)
 def recomputed_bytes(
     model: Model,
     batch: int,
@@ -183,13 +179,13 @@ def recomputed_bytes(
     """
     _refuse_unknown(model)
     dtype = dtype_name(dtype, DTYPES)
-    layers = min(validated_int("checkpoint_every", checkpoint_every, minimum=1), model.layers)
+    layers = min(checkpoint_every, model.layers)
     saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention, dropout=dropout)
     inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
     return inside - (0 if _norm_keeps_a_copy(model, dtype) else _layer_input_bytes(model, batch, sequence, dtype))
 
 
-@checked("batch", "model_state_bytes", model=instance_of(DeepLinear))
+@checked("model_state_bytes", model=instance_of(DeepLinear), batch=at_least_one)
 def deep_linear_peak_bytes(
     model: DeepLinear, batch: int, dtype: Dtype = "fp32", model_state_bytes: int | None = None
 ) -> int:
@@ -209,7 +205,7 @@ def deep_linear_peak_bytes(
     if model.bias:
         raise ValueError(f"model must have no bias, got {model}")
     size = element_bits(dtype_name(dtype, DTYPES)) // 8
-    n, rows = model.layers, validated_int("batch", batch, minimum=1)
+    n, rows = model.layers, batch
     activation, output, head = rows * model.dim, rows * model.outputs, model.dim * model.outputs
     weight, first = model.dim**2, model.inputs * model.dim
     moments = [n * activation + 5 * output, (n + 1) * activation + output + head]
@@ -219,7 +215,7 @@ def deep_linear_peak_bytes(
         model_state_bytes = (first + (n - 1) * weight + head) * size
     loss_and_its_gradient = 2
     step_bytes = (rows * model.inputs + max(moments) + loss_and_its_gradient) * size
-    return validated_int("model_state_bytes", model_state_bytes) + step_bytes
+    return model_state_bytes + step_bytes
 
 
 def _refuse_unknown(model: Any) -> None:

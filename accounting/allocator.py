@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from accounting.checks import validated_bool, validated_instance, validated_int, validated_ints
+from accounting.checks import checked, validated_bool, validated_instance, validated_ints
 
 BLOCK_BYTES = 512  # every block is a multiple of this (kMinBlockSize)
 SMALL_REQUEST_BYTES = 2**20  # up to here a request is served by the small pool (kSmallSize)
@@ -28,6 +28,7 @@ CUBLAS_WORKSPACE_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
 CUBLAS_WORKSPACE_BYTES_HOPPER_ON = 4096 * 1024 * 8
 
 
+@checked("request")
 def rounded_bytes(request: int) -> int:
     """Bytes of the smallest block for a request: ⌈request / 512⌉ · 512; 0 for a tensor without bytes.
 
@@ -36,7 +37,7 @@ def rounded_bytes(request: int) -> int:
     >>> rounded_bytes(4), rounded_bytes(512), rounded_bytes(513), rounded_bytes(0)
     (512, 512, 1024, 0)
     """
-    return -(-validated_int("request", request) // BLOCK_BYTES) * BLOCK_BYTES
+    return -(-request // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def segment_bytes(request: int) -> int:
@@ -58,6 +59,7 @@ def segment_bytes(request: int) -> int:
     return -(-rounded // SEGMENT_ROUNDING_BYTES) * SEGMENT_ROUNDING_BYTES
 
 
+@checked("block", expandable_segments=validated_bool)
 def charged_bytes(request: int, block: int | None = None, expandable_segments: bool = False) -> int:
     """Growth of `memory_allocated` for a request served from a free `block`, by default from a fresh segment.
 
@@ -68,19 +70,18 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
 
     >>> charged_bytes(11 * 2**20) // 2**20, charged_bytes(11 * 2**20, expandable_segments=True) // 2**20
     (12, 11)
-    >>> charged_bytes(100), charged_bytes(3 * 2**20, block=4 * 2**20) // 2**20
-    (512, 4)
     """
     rounded = rounded_bytes(request)
-    free = segment_bytes(request) if block is None else validated_int("block", block)
+    free = segment_bytes(request) if block is None else block
     if free < rounded or free % BLOCK_BYTES:
         raise ValueError(f"block must be a multiple of {BLOCK_BYTES} bytes that holds request={rounded}, got {free}")
     remainder = free - rounded
-    large = not validated_bool("expandable_segments", expandable_segments) and rounded > SMALL_REQUEST_BYTES
+    large = not expandable_segments and rounded > SMALL_REQUEST_BYTES
     is_split = remainder > SMALL_REQUEST_BYTES if large else remainder >= BLOCK_BYTES
     return rounded if is_split or rounded == 0 else free
 
 
+@checked(expandable_segments=validated_bool)
 def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int, int]:
     """Least and greatest charge for a request, whatever was allocated and freed before.
 
@@ -90,11 +91,9 @@ def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int,
 
     >>> charge_bounds(1000)
     (1024, 1024)
-    >>> [bound / 2**20 for bound in charge_bounds(3 * 2**20)]
-    [3.0, 4.0]
     """
     rounded = rounded_bytes(request)
-    whole_blocks = not validated_bool("expandable_segments", expandable_segments) and rounded > SMALL_REQUEST_BYTES
+    whole_blocks = not expandable_segments and rounded > SMALL_REQUEST_BYTES
     return rounded, rounded + SMALL_REQUEST_BYTES * whole_blocks
 
 

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import wraps
 from numbers import Real
 from operator import index
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -25,9 +25,6 @@ def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
 
     >>> validated_int("parameters", 70e9)
     70000000000
-    >>> validated_int("m", -1)
-    Traceback (most recent call last):
-    ValueError: m must be at least 0, got -1
     """
     number = None
     if not _is_bool(value):
@@ -185,20 +182,24 @@ def checked(*integers: str, flags: Iterable[str] = (), **checks: Check) -> Calla
     TypeError: height must be an integer, got '5' of type str
     """
 
+    by_name: dict[str, Check] = dict.fromkeys(integers, validated_int)
+    by_name |= dict.fromkeys(flags, validated_bool) | checks
+
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
-        signature = inspect.signature(function)
-        by_name: dict[str, Check] = dict.fromkeys(integers, validated_int)
-        by_name |= dict.fromkeys(flags, validated_bool) | checks
+        parameters = inspect.signature(function).parameters
+        positional = [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        optional = {name for name, each in parameters.items() if each.default is None}
+
+        def value_of(name: str, value: object) -> Any:
+            is_default = value is None and name in optional
+            return value if is_default or name not in by_name else by_name[name](name, value)
 
         @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            bound = signature.bind(*args, **kwargs)
-            for name, value in bound.arguments.items():
-                if name in by_name and (value is not None or signature.parameters[name].default is not None):
-                    bound.arguments[name] = by_name[name](name, value)
-            return function(*bound.args, **bound.kwargs)
+        def call(*args: Any, **options: Any) -> T:
+            first = (*map(value_of, positional, args), *args[len(positional) :])
+            return function(*first, **{name: value_of(name, value) for name, value in options.items()})
 
-        return call
+        return cast("Callable[P, T]", call)
 
     return decorated
 

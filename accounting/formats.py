@@ -133,8 +133,6 @@ class Format:
 
         >>> hex(format_of("fp16").encode(65519.0)), hex(format_of("fp16").encode(65520.0))
         ('0x7bff', '0x7c00')
-        >>> format_of("fp8_e4m3fnuz").encode(-0.0, "nan")  # of -0 the pattern is its NaN
-        0
         """
         policy = self._overflow_policy(overflow)
         value = validated_real("value", value)
@@ -155,8 +153,6 @@ class Format:
 
         >>> format_of("fp16").rounded(1e-8), format_of("bf16").rounded(1e-8)
         (0.0, 1.0011717677116394e-08)
-        >>> format_of("fp8_e4m3").rounded(1000.0, overflow="saturate")
-        448.0
         """
         return self.decode(self.encode(value, overflow))
 
@@ -276,9 +272,6 @@ def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dt
 
     >>> [dtype_name(dtype) for dtype in ("BF16", "float32", "torch.float8_e4m3fn")]
     ['bf16', 'fp32', 'fp8_e4m3']
-    >>> dtype_name("fp8", ["bf16", "fp8_e4m3", "fp8_e5m2"])
-    Traceback (most recent call last):
-    ValueError: dtype must be one of bf16, fp8_e4m3, fp8_e5m2, got 'fp8'; did you mean 'fp8_e4m3' or 'fp8_e5m2'?
     """
     called = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)  # of numpy's dtypes, and of its classes
     text = str(called or dtype).lower().removeprefix("torch.")

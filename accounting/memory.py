@@ -31,6 +31,7 @@ from accounting.optimizers import (
 Parameters = int | Sequence[Sequence[int]]  # how many, or the shapes of their tensors
 
 
+@checked("elements")
 def element_bytes(elements: int, dtype: Dtype = "fp32") -> int:
     """Bytes of `elements` packed values: ⌈elements · bits / 8⌉.
 
@@ -39,7 +40,7 @@ def element_bytes(elements: int, dtype: Dtype = "fp32") -> int:
     >>> element_bytes(1000, "bf16"), element_bytes(3, "fp4_e2m1")
     (2000, 2)
     """
-    return -(-validated_int("elements", elements) * element_bits(dtype) // 8)
+    return -(-elements * element_bits(dtype) // 8)
 
 
 def tensor_bytes(shape: Sequence[int], dtype: Dtype = "fp32") -> int:
@@ -66,6 +67,7 @@ def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "
     return element_bytes(layout.storage_numel, dtype)
 
 
+@checked("tensors", "steps")
 def optimizer_state_bytes(
     parameters: Parameters,
     optimizer: str | Optimizer = "adamw",
@@ -91,13 +93,13 @@ def optimizer_state_bytes(
     (12296, 2129920)
     """
     kept, shapes = optimizer_of(optimizer), _shapes(parameters)
-    if steps is not None and not validated_int("steps", steps) and not kept.eager:
+    if steps == 0 and not kept.eager:
         return 0
     if shapes is None and kept.factored:
         raise ValueError(f"parameters must be shapes of tensors for {kept.class_name}, got the number {parameters}")
     if kept.matrices_only and any(len(shape) != 2 for shape in shapes or ()):
         raise ValueError(f"parameters must be shapes of matrices for {kept.class_name}, got {shapes}")
-    tensors = len(shapes or ()) if tensors is None else validated_int("tensors", tensors)
+    tensors = len(shapes or ()) if tensors is None else tensors
     scalars = STEP_BYTES * len(kept.scalars) * tensors
     each = [(validated_int("parameters", parameters),)] if shapes is None else shapes
     if kept.block:
@@ -165,8 +167,6 @@ def model_state(
 
     >>> model_state(1_000_000_000).total, model_state(1_000_000_000, "adagrad").total
     (16000000000, 12000000000)
-    >>> model_state(1000, recipe="bf16-fp32-master")
-    ModelState(parameters=2000, gradients=2000, state=8000, master=4000)
     """
     dtypes, elements = recipe_of(recipe), _elements(parameters)
     return ModelState(
@@ -184,13 +184,12 @@ def bytes_per_parameter(optimizer: str | Optimizer = "adamw", recipe: str | Reci
 
     >>> [bytes_per_parameter(optimizer) for optimizer in ("sgd", "adagrad", "adamw")]
     [8.0, 12.0, 16.0]
-    >>> [bytes_per_parameter(recipe=recipe) for recipe in ("bf16", "bf16-fp32-state", "bf16-fp32-master")]
-    [8.0, 12.0, 16.0]
     """
     # So many elements fill whole bytes in every format, and whole blocks.
     return model_state(8 * 256, optimizer, recipe).total / (8 * 256)
 
 
+@checked("activations")
 def training_bytes(
     parameters: Parameters,
     activations: int,
@@ -207,7 +206,7 @@ def training_bytes(
     >>> training_bytes(36, 4 * 16, "adagrad"), training_bytes(36, 4 * 16, "adam")
     (496, 640)
     """
-    return model_state(parameters, optimizer, recipe, tensors).total + validated_int("activations", activations)
+    return model_state(parameters, optimizer, recipe, tensors).total + activations
 
 
 @checked("activations", "tensors", set_to_none=validated_bool)
@@ -234,7 +233,6 @@ def training_phases(
     built = after_step.parameters + after_step.master
     built += optimizer_state_bytes(parameters, optimizer, dtypes.state, tensors, steps=0)
     rested = after_step.total - (after_step.gradients if set_to_none else 0)
-    activations = validated_int("activations", activations)
     return {
         "built": built,
         "forward": built + activations,
@@ -262,8 +260,6 @@ def optimizer_step_peak_bytes(
 
     >>> [optimizer_step_peak_bytes([1000], implementation) for implementation in ("fused", "foreach", "for-loop")]
     [16004, 20004, 24004]
-    >>> [optimizer_step_peak_bytes([1000], optimizer=name) for name in ("momentum", "adagrad")]
-    [12000, 20004]
     """
     kept, elements, name = optimizer_of(optimizer), validated_ints("sizes", sizes), dtype_name(dtype)
     if kept.class_name not in SCRATCH:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from accounting.checks import checked, validated_bool, validated_choice, validated_int, validated_model
+from accounting.checks import at_least_one, checked, validated_bool, validated_choice, validated_model
 from accounting.families import (
     GPT2_SMALL,
     GPT2_XL,
@@ -74,9 +74,6 @@ RULES["step"] = RULES["forward"] + RULES["backward"]
 
 # Parts outside the layers, which recomputation does not repeat.
 OUTSIDE_LAYERS = ("input", "head")
-
-
-# Parameters
 
 
 @checked(model=validated_model)
@@ -160,9 +157,6 @@ def fine_tuning_state(
     return replace(state, parameters=state.parameters + element_bytes(parameter_count(model) - trained, dtype))
 
 
-# Generation
-
-
 @checked("batch", model=validated_model, latents=validated_bool)
 def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> int:
     """Bytes that generation keeps for `batch` sequences of `context` tokens, in all layers.
@@ -175,7 +169,7 @@ def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16
     2.5
     """
     elements = sum(each.cached_elements(context, latents) for each in model.attentions)
-    return element_bytes(validated_int("batch", batch) * elements, dtype)
+    return element_bytes(batch * elements, dtype)
 
 
 @checked("batch", model=validated_model, latents=validated_bool)
@@ -188,7 +182,8 @@ def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf
     >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2), round(decoding_work(LLAMA3_70B, 64, 8192).intensity, 1)
     (1.13, 33.0)
     """
-    batch, flops, read = _validated_batch(model, batch, context), 0, 0
+    _refuse_beyond_positions(model, context)
+    flops, read = 0, 0
     for maps in model.linear_maps:
         if maps.rows == "tokens":
             flops += maps.product_flops(batch, 1)
@@ -197,9 +192,6 @@ def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf
     read += sum(each.parameters for each in model.other_parameters if not each.looked_up)
     flops += sum(each.decoding_flops(batch, context, latents) for each in model.attentions)
     return Work(flops, element_bytes(read, dtype) + cache_bytes(model, batch, context, dtype, latents=latents))
-
-
-# FLOPs
 
 
 @checked("batch", model=validated_model)
@@ -214,7 +206,7 @@ def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str
     >>> forward_flops(LLAMA3_70B, 1, 8192)
     1314637949698048
     """
-    batch = _validated_batch(model, batch, sequence)
+    _refuse_beyond_positions(model, sequence)
     products = sum(maps.product_flops(batch, sequence) for maps in model.linear_maps)
     return products + sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
 
@@ -241,7 +233,7 @@ def backward_flops(
     >>> 2 * forward_flops(net, 10) - backward_flops(net, 10) == 2 * 10 * 64 * 64
     True
     """
-    batch = _validated_batch(model, batch, sequence)
+    _refuse_beyond_positions(model, sequence)
     trained, flops = _trained(model, input_gradient), 0
     for maps in model.linear_maps:
         of_a_layer = maps.product_flops(batch, sequence) // maps.layers
@@ -252,7 +244,7 @@ def backward_flops(
     return flops
 
 
-@checked("batch", "every", "layers", model=validated_model, early_stop=validated_bool)
+@checked("batch", "layers", early_stop=validated_bool, model=validated_model, every=at_least_one)
 def recompute_flops(
     model: Model,
     batch: int,
@@ -275,14 +267,13 @@ def recompute_flops(
     >>> [recompute_flops(net, 8, every=k, early_stop=True) // (2 * 8 * 64 * 64) for k in (1, 2, 4)]
     [0, 2, 3]
     """
-    batch, every = _validated_batch(model, batch, sequence), validated_int("every", every, minimum=1)
+    _refuse_beyond_positions(model, sequence)
     inside = [maps for maps in model.linear_maps if maps.part not in OUTSIDE_LAYERS]
     again: int = sum(maps.product_flops(batch, sequence) for maps in inside)
     again += sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
     last = [maps for maps in inside if maps.ends_layer for _ in range(maps.layers)]
     if layers is not None:
         of_all = sum(each.layers for each in model.attentions) or len(last)
-        layers = validated_int("layers", layers)
         if layers > of_all:
             raise ValueError(f"layers must be at most {of_all}, got {layers}")
         again, last = again * layers // (of_all or 1), last[:layers]
@@ -324,18 +315,16 @@ def step_flops(
         for each in ("math", convention)
     )
     again = ran - backward
-    if validated_int("checkpoint_every", checkpoint_every):
+    if checkpoint_every:
         every, layers = checkpoint_every, checkpoint_layers
         again += recompute_flops(model, batch, sequence, every=every, layers=layers, early_stop=early_stop, pairs=pairs)
     return StepFlops(forward, backward, again)
 
 
-def _validated_batch(model: Model, batch: int, sequence: Lengths) -> int:
-    """`batch` as an int; raises for a sequence beyond the learned positions."""
+def _refuse_beyond_positions(model: Model, sequence: Lengths) -> None:
     longest = min((table.longest for table in model.other_parameters if table.longest), default=None)
     if longest is not None and length("tokens", sequence) > longest:
         raise ValueError(f"sequence must be at most learned_positions={longest}, got {length('tokens', sequence)}")
-    return validated_int("batch", batch)
 
 
 def _stored(model: Model) -> tuple[Part, ...]:
@@ -376,9 +365,6 @@ def _attention_backward(
     return whole * (layers - bool(needed)) + first
 
 
-# Rules of thumb
-
-
 @checked("parameters", "tokens")
 def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     """FLOPs by rule of thumb: 2ND for the "forward" pass, 4ND for the "backward" pass, 6ND for a "step".
@@ -407,7 +393,7 @@ def rule_errors(
     >>> {name: round(flops / step, 4) for name, flops in rule_errors(LLAMA3_70B, "step", 1, 8192).items()}
     {'embeddings': 0.0131, 'norms': 0.0, 'attention': -0.1338}
     """
-    batch = _validated_batch(model, batch, sequence)
+    _refuse_beyond_positions(model, sequence)
     tokens = batch * length("tokens", sequence)
     per_parameter, errors = rule_flops(rule, 1, tokens), Counter(embeddings=0)
     errors["embeddings"] = per_parameter * _looked_up(model)

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from accounting.activations import SCORES, saved_tensors
 from accounting.checks import (
+    at_least_one,
     checked,
     instance_of,
     validate_fields,
     validated_bool,
     validated_choice,
     validated_instance,
-    validated_int,
     validated_model,
 )
 from accounting.formats import Dtype, dtype_name
@@ -45,6 +45,7 @@ REPLICATED = ("norms", "positions", "router")  # parts that every rank of a tens
 OF_OWN_HEADS = ("query", "key and value", "query, key and value", "output", "hidden", *SCORES)
 
 
+@checked(ranks=at_least_one)
 def bus_factor(collective: str, ranks: int) -> float:
     """Bytes that each rank of a ring sends, over the size of the whole array: (n − 1)/n, twice that for an all-reduce.
 
@@ -55,7 +56,6 @@ def bus_factor(collective: str, ranks: int) -> float:
     >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)
     (1.0, 1.75, 0.875)
     """
-    ranks = validated_int("ranks", ranks, minimum=1)
     return PASSES[validated_choice("collective", collective, PASSES)] * (ranks - 1) / ranks
 
 
@@ -148,7 +148,7 @@ class Parallelism:
     def micro_batch(self, batch: int, sequence: int) -> tuple[int, int]:
         """Sequences of a micro-batch and their length; raises ValueError if the split does not divide them."""
         parts = self.data * self.micro_batches
-        batch, sequence = validated_int("batch", batch, minimum=1), validated_int("sequence", sequence, minimum=1)
+        batch, sequence = at_least_one("batch", batch), at_least_one("sequence", sequence)
         if batch % parts:
             raise ValueError(f"batch must be a multiple of data · micro_batches = {parts}, got {batch}")
         if sequence % self.context:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
-from accounting.checks import checked, instance_of, validated_choice, validated_int, validated_positive
+from accounting.checks import at_least_one, checked, instance_of, validated_choice, validated_positive
 from accounting.memory import ModelState, model_state
 from accounting.models import Transformer, rule_flops, step_flops
 from accounting.optimizers import Optimizer, Recipe, recipe_of
@@ -25,9 +25,7 @@ SECONDS_PER_HOUR = 60 * 60
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 
 
-# Time and money
-
-
+@checked(devices=at_least_one, peak_flop_per_s=validated_positive, mfu=validated_positive)
 def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
     """Model FLOP/s of a group of devices: devices · peak · MFU.
 
@@ -38,12 +36,12 @@ def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0)
     >>> f"{sustained_flop_per_s(1024, 1979e12 / 2, mfu=0.5):.3e}"
     '5.066e+17'
     """
-    share, peak = validated_positive("mfu", mfu), validated_positive("peak_flop_per_s", peak_flop_per_s)
-    if share > 1:
+    if mfu > 1:
         raise ValueError(f"mfu must be at most 1, got {mfu!r}")
-    return validated_int("devices", devices, minimum=1) * peak * share
+    return devices * peak_flop_per_s * mfu
 
 
+@checked(days=validated_positive)
 def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
     """FLOPs that fit into some days: devices · peak · MFU · 86,400 · days.
 
@@ -52,9 +50,10 @@ def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: flo
     >>> [f"{affordable_flops(7 * weeks, 8, 1979e12 / 2):.2e}" for weeks in (1, 2)]
     ['4.79e+21', '9.58e+21']
     """
-    return sustained_flop_per_s(devices, peak_flop_per_s, mfu) * SECONDS_PER_DAY * validated_positive("days", days)
+    return sustained_flop_per_s(devices, peak_flop_per_s, mfu) * SECONDS_PER_DAY * days
 
 
+@checked("flops")
 def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
     """Seconds that FLOPs of training take: FLOPs / (devices · peak · MFU).
 
@@ -63,16 +62,16 @@ def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> 
     >>> round(training_s(10**15, 1, 1979e12 / 2, mfu=0.5), 3)
     2.021
     """
-    return validated_int("flops", flops) / sustained_flop_per_s(devices, peak_flop_per_s, mfu)
+    return flops / sustained_flop_per_s(devices, peak_flop_per_s, mfu)
 
 
 def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
     """Days of a training run: 6 · parameters · tokens / (devices · peak · MFU · 86,400).
 
-    A lower bound. Ignored: communication outside the measured MFU, checkpoints, failures, data loading, evaluation; of
-    the FLOPs all but 6ND (`accounting.models.rule_errors`): attention, +15 % for a 70B model at 8,192 tokens, and the
-    optimizer. Recomputation takes up to a third more time at the same MFU. For a mixture of experts pass the active
-    parameters.
+    A bound from below. Ignored: communication outside the measured MFU, checkpoints, failures, data loading,
+    evaluation; of the FLOPs all but 6ND (`accounting.models.rule_errors`): attention, +15 % for a 70B model at 8,192
+    tokens, and the optimizer. Recomputation takes up to a third more time at the same MFU. For a mixture of experts
+    pass the active parameters.
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12 / 2, mfu=0.5))
     144
@@ -82,6 +81,7 @@ def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: f
     return training_s(rule_flops("step", parameters, tokens), devices, peak_flop_per_s, mfu) / SECONDS_PER_DAY
 
 
+@checked(parameters=at_least_one)
 def tokens_per_s(parameters: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
     """Tokens trained on per second by all devices: devices · peak · MFU / (6 · parameters).
 
@@ -90,10 +90,10 @@ def tokens_per_s(parameters: int, devices: int, peak_flop_per_s: float, mfu: flo
     >>> round(tokens_per_s(70 * 10**9, 1024, 1979e12 / 2, mfu=0.5))
     1206248
     """
-    per_token = rule_flops("step", validated_int("parameters", parameters, minimum=1), 1)
-    return sustained_flop_per_s(devices, peak_flop_per_s, mfu) / per_token
+    return sustained_flop_per_s(devices, peak_flop_per_s, mfu) / rule_flops("step", parameters, 1)
 
 
+@checked(days=validated_positive, devices=at_least_one, price_per_device_hour=validated_positive)
 def training_cost(days: float, devices: int, price_per_device_hour: float) -> float:
     """Price of a run, in the currency of the hourly price: days · 24 · devices · price.
 
@@ -102,13 +102,10 @@ def training_cost(days: float, devices: int, price_per_device_hour: float) -> fl
     >>> f"{training_cost(144, 1024, price_per_device_hour=2.0):,.0f}"
     '7,077,888'
     """
-    device_hours = validated_positive("days", days) * 24 * validated_int("devices", devices, minimum=1)
-    return device_hours * validated_positive("price_per_device_hour", price_per_device_hour)
+    return days * 24 * devices * price_per_device_hour
 
 
-# Memory
-
-
+@checked("parameters", devices=at_least_one)
 def device_state(
     parameters: int,
     devices: int = 1,
@@ -127,13 +124,12 @@ def device_state(
     [120.0, 31.4, 16.6, 1.9]
     """
     sharded = ZERO_SHARDS[validated_choice("zero_stage", zero_stage, ZERO_SHARDS)]
-    elements = validated_int("parameters", parameters)
-    whole = model_state(elements, optimizer, recipe)
-    shard = model_state(-(-elements // validated_int("devices", devices, minimum=1)), optimizer, recipe)
+    whole, shard = (model_state(each, optimizer, recipe) for each in (parameters, -(-parameters // devices)))
     parts = ("parameters", "gradients", "state", "master")
     return ModelState(**{part: getattr(shard if part in sharded else whole, part) for part in parts})
 
 
+@checked("memory_bytes", devices=at_least_one)
 def largest_model_parameters(
     memory_bytes: int,
     devices: int = 1,
@@ -148,24 +144,18 @@ def largest_model_parameters(
 
     >>> largest_model_parameters(80 * 10**9, devices=8), largest_model_parameters(80 * 2**30, devices=8)
     (40000000000, 42949672960)
-    >>> largest_model_parameters(80 * 10**9), largest_model_parameters(80 * 10**9, devices=8, zero_stage=0)
-    (5000000000, 5000000000)
     """
-    memory = validated_int("memory_bytes", memory_bytes)
 
     def state_bytes(parameters: int) -> int:
         return device_state(parameters, devices, zero_stage, optimizer, recipe).total
 
     # Every recipe has parameters of at least 4 bits, so no more than two a byte of all devices fit.
-    most = 2 * memory * validated_int("devices", devices, minimum=1)
+    most = 2 * memory_bytes * devices
     fitting = state_bytes(0)  # none: nothing takes no bytes, unless it is refused
     while fitting < most:
         middle = (fitting + most + 1) // 2
-        fitting, most = (middle, most) if state_bytes(middle) <= memory else (fitting, middle - 1)
+        fitting, most = (middle, most) if state_bytes(middle) <= memory_bytes else (fitting, middle - 1)
     return fitting
-
-
-# Many devices
 
 
 @dataclass(frozen=True)
@@ -243,7 +233,7 @@ def step_plan(
         split,
         ModelState(*(sum(part) for part in zip(astuple(dense), astuple(experts), strict=True))),
         device_activation_bytes(model, split, batch, sequence, dtypes.parameters, recompute=recompute),
-        validated_int("memory_bytes", memory_bytes),
+        memory_bytes,
         _hardware_flops(model, batch, sequence, recompute, pairs)
         / sustained_flop_per_s(split.devices, peak_flop_per_s)
         * (1 + split.bubble),
@@ -258,7 +248,7 @@ def _hardware_flops(model: Transformer, batch: int, sequence: int, recompute: st
     return flops + (again if recompute == "selective" else 0)
 
 
-@checked("devices", "batch", "sequence", "largest_tensor", model=instance_of(Transformer))
+@checked("batch", "sequence", "largest_tensor", model=instance_of(Transformer), devices=at_least_one)
 def fitting_plans(
     model: Transformer, devices: int, batch: int, sequence: int, *, largest_tensor: int = 8, **options: Any
 ) -> list[StepPlan]:
@@ -276,7 +266,6 @@ def fitting_plans(
     (4, 2, 1, 'compute')
     """
     step_plan(model, Parallelism(), batch, sequence, **options)  # raises errors that do not depend on the split
-    validated_int("devices", devices, minimum=1)
     splits = [
         Parallelism(data, tensor, context, pipeline, zero_stage=stage, micro_batches=batch // data)
         for tensor in _divisors(gcd(devices, model.heads), largest_tensor)

@@ -84,9 +84,6 @@ def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
     return flops / moved_bytes
 
 
-# Operations
-
-
 @checked("m", "k", "n", "batch")
 def matmul_work(m: int, k: int, n: int, dtype: Dtype = "bf16", batch: int = 1, result: Dtype | None = None) -> Work:
     """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n): 2·m·k·n against m·k + k·n + m·n elements.
@@ -98,8 +95,6 @@ def matmul_work(m: int, k: int, n: int, dtype: Dtype = "bf16", batch: int = 1, r
 
     >>> matmul_work(1024, 1024, 1024).intensity
     341.3333333333333
-    >>> matmul_work(1024, 1024, 1024, "int8", result="int32").bytes / 2**20
-    6.0
     """
     moved = element_bytes(batch * (m * k + k * n), dtype) + element_bytes(batch * m * n, result or dtype)
     return Work(matmul_flops(m, k, n, batch), moved)
@@ -192,9 +187,6 @@ def attention_work(attention: Attention, dtype: Dtype = "bf16", *, fused: bool =
     return Work(flops, element_bytes(moved, dtype))
 
 
-# The device
-
-
 @checked(peak_flop_per_s=validated_positive, bandwidth_bytes_per_s=validated_positive)
 def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The least intensity in FLOPs per byte at which the peak can be attained: peak / bandwidth.
@@ -230,9 +222,6 @@ def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: floa
     1e-09
     """
     return max(work.flops / peak_flop_per_s, work.bytes / bandwidth_bytes_per_s)
-
-
-# Utilisation
 
 
 @checked("model_flops", seconds=validated_positive, devices=at_least_one)

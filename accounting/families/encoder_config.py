@@ -100,9 +100,6 @@ def speech_or_text(c: Config) -> Parts:
     return model + head(dim, c("vocab_size"), tied=tied)
 
 
-# Images
-
-
 def _classes(c: Config) -> int:
     return len(c("id2label", default=())) or int(c("num_labels", default=2))
 

@@ -108,9 +108,6 @@ def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "v
     return Parts(tuple(adapted), attentions, others)
 
 
-# Models
-
-
 class Built:
     """A model whose three lists are those of its `parts`.
 
