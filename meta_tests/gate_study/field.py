@@ -4,7 +4,7 @@ prepare [PROJECT ...]              clones, virtual environments and trial commit
 run PROJECT TRIAL [--runs N]       the gate with its defaults, HEAD against HEAD~1; a line of JSON per run
 
 TRIAL: unchanged, slight (about 5 % more work), twice (a main function does its work twice). --folder holds all of it,
-and results.jsonl. --busy keeps one core busy meanwhile. --source NAME=DIR clones a project from a folder instead of its
+and results.jsonl. --source NAME=DIR clones a project from a folder instead of its
 URL.
 """
 
@@ -21,15 +21,13 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meta_tests.gate_study.field_projects import MANY, MANY_SUITE, MANY_WORK, PROJECTS, SYNTHETIC, Project
+from meta_tests.gate_study.field_projects import PROJECTS, Project
 
 ROOT = Path(__file__).parents[2]
-ALL = {**PROJECTS, "many": SYNTHETIC}
 TRIALS = ("unchanged", "slight", "twice")
 GATE_NEEDS = ("pytest>=8.0", "pytest-benchmark>=5.0", "numpy>=1.23", "scipy>=1.11")
 LONGEST_S = 900.0  # of a run: the gate's budget is 10 min
@@ -58,7 +56,7 @@ def call(*command: object, cwd: Path | None = None, **variables: str) -> str:
 
 def prepare(folder: Path, name: str, source: str | None, python: str) -> None:
     """Makes a project's clone, environment and trial commits, as far as they are not there."""
-    project, home = ALL[name], folder / name
+    project, home = PROJECTS[name], folder / name
     home.mkdir(parents=True, exist_ok=True)
     plugin = folder / "plugin"
     plugin.mkdir(exist_ok=True)
@@ -82,19 +80,11 @@ def trials_of(project: Project) -> list[str]:
 
 
 def clone(project: Project, source: str | None, repo: Path) -> None:
-    """The project at its commit, on a branch `base`; the synthetic suite is written instead."""
+    """The project at its commit, on a branch `base`."""
     part = repo.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
-    if not project.url:
-        part.mkdir()
-        (part / "many.py").write_text(MANY_WORK)
-        (part / "test_many.py").write_text(MANY_SUITE.format(many=MANY))
-        call("git", "init", "-q", cwd=part)
-        commit(part, "500 benchmarks")
-        call("git", "branch", "base", cwd=part)
-    else:
-        call("git", "clone", "-q", source or project.url, part)
-        call("git", "checkout", "-q", "-b", "base", project.commit, cwd=part)
+    call("git", "clone", "-q", source or project.url, part)
+    call("git", "checkout", "-q", "-b", "base", project.commit, cwd=part)
     part.rename(repo)
 
 
@@ -149,38 +139,22 @@ def plant_twice(repo: Path, function: str) -> None:
 
 
 def environment(folder: Path, name: str) -> dict[str, str]:
-    project = ALL[name]
+    project = PROJECTS[name]
     paths = (folder / "plugin", folder / name / "repo" / project.path)
     return {**project.environment, "PYTHONPATH": os.pathsep.join(str(path.resolve()) for path in paths)}
 
 
-@contextmanager
-def one_core_busy(wanted: bool) -> Iterator[None]:
-    """Keeps one core busy with a loop, which ends with its parent at the latest."""
-    if not wanted:
-        yield
-        return
-    loop = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
-    process = subprocess.Popen([sys.executable, "-c", loop])
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def run(folder: Path, name: str, trial: str, busy: bool = False, quick: bool = False) -> dict[str, Any]:
-    """One run of the gate with its defaults, appended to results.jsonl; a quick one has two pairs, and is not kept."""
-    project, home = ALL[name], folder / name
+def run(folder: Path, name: str, trial: str) -> dict[str, Any]:
+    """One run of the gate with its defaults, appended to results.jsonl."""
+    project, home = PROJECTS[name], folder / name
     repo = home / "repo"
     if trial not in trials_of(project):
         raise SystemExit(f"nothing is planted into {name} for {trial}; there is {', '.join(trials_of(project))}")
     call("git", "checkout", "-q", "--force", trial, cwd=repo)
     command = [home / "venv/bin/python", "-m", "pytest", *project.suite, "-p", "prooflops.plugin"]
-    with tempfile.TemporaryDirectory() as scratch, one_core_busy(busy):
+    with tempfile.TemporaryDirectory() as scratch:
         xml = Path(scratch) / "gate.xml"
         command += ["--gate", "--gate-versus", "HEAD~1", f"--junitxml={xml}", "-o", "junit_family=xunit1"]
-        command += ["--gate-replicates", "2"] if quick else []
         before, start = os.times(), time.time()
         done = subprocess.run(
             [str(word) for word in command],
@@ -198,7 +172,6 @@ def run(folder: Path, name: str, trial: str, busy: bool = False, quick: bool = F
     result = {
         "project": name,
         "trial": trial,
-        "busy": busy,
         "started": round(start),
         "wall_s": round(wall_s, 1),
         "cpu_s": round(after[2] + after[3] - before[2] - before[3], 1),
@@ -208,9 +181,8 @@ def run(folder: Path, name: str, trial: str, busy: bool = False, quick: bool = F
         "rows": rows,
         "printed": printed[-60:],
     }
-    if not quick:
-        with open(folder / "results.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
+    with open(folder / "results.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(result) + "\n")
     return result
 
 
@@ -233,9 +205,8 @@ def show(result: Mapping[str, Any]) -> None:
     counts: dict[str, int] = {}
     for row in result["rows"].values():
         counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
-    busy = ", one core busy" if result["busy"] else ""
     print(
-        f"{result['project']} {result['trial']}{busy}: exit {result['exit']}, {result['pairs']} pairs, "
+        f"{result['project']} {result['trial']}: exit {result['exit']}, {result['pairs']} pairs, "
         f"{result['wall_s']:.0f} s: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}",
         flush=True,
     )
@@ -248,24 +219,22 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "prooflops-field")
     commands = parser.add_subparsers(dest="command", required=True)
     preparing = commands.add_parser("prepare")
-    preparing.add_argument("projects", nargs="*", choices=[*ALL, []])
+    preparing.add_argument("projects", nargs="*", choices=[*PROJECTS, []])
     preparing.add_argument("--source", action="append", default=[], metavar="NAME=DIR")
     preparing.add_argument("--python", default=sys.executable)
     running = commands.add_parser("run")
-    running.add_argument("project", choices=ALL)
+    running.add_argument("project", choices=PROJECTS)
     running.add_argument("trial", choices=TRIALS)
     running.add_argument("--runs", type=int, default=1)
-    running.add_argument("--busy", action="store_true")
-    running.add_argument("--quick", action="store_true", help="two pairs, to see that it works; the result is not kept")
     options = parser.parse_args()
     folder = options.folder.resolve()
     if options.command == "prepare":
         sources = dict(each.split("=", 1) for each in options.source)
-        for name in options.projects or ALL:
+        for name in options.projects or PROJECTS:
             prepare(folder, name, sources.get(name), options.python)
     else:
         for _ in range(options.runs):
-            show(run(folder, options.project, options.trial, options.busy, options.quick))
+            show(run(folder, options.project, options.trial))
 
 
 if __name__ == "__main__":

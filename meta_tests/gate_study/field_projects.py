@@ -100,33 +100,3 @@ PROJECTS = {
         packages=("pytest-codspeed==5.0.3", "pytest-cov==7.1.0", "pytest-asyncio>=1.0", "ifaddr>=0.1.7"),
     ),
 }  # fmt: skip
-
-# Five hundred benchmarks of 1 µs to 1 ms, written by `field`: what a large suite costs.
-MANY = 500
-MANY_WORK = '''"""Work whose length is asked for."""
-
-
-def work(loops: int) -> int:
-    """A few dozen nanoseconds a loop."""
-    total = 0
-    for number in range(loops):
-        total += number & 3
-    return total
-'''
-MANY_SUITE = """import pytest
-
-from many import work
-
-
-@pytest.mark.parametrize("number", range({many}))
-def test_work(benchmark, number):
-    benchmark(work, round(25 * 1000 ** (number / {many})))
-"""
-SYNTHETIC = Project(
-    url="",
-    commit="",
-    suite=("test_many.py",),
-    path=".",
-    slight={"many.py:work": "sum(range(loops // 4))"},
-    twice=("many.py:work",),
-)

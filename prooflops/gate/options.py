@@ -16,70 +16,61 @@ from typing import Any
 import pytest
 
 HISTORY = ".prooflops/history"
-EXACT = "flops bytes peak_bytes live_bytes parameters"
-MIN_EFFECT = "3%"
 BUDGET_MIN = 10.0
 DIRECTIONS = ("slower", "faster", "both")
-ALLOWED_OPEN = "10%"
-MIN_MEMORY_EFFECT = "5%"
 MEMORY = ("fail", "show", "off")
+INI = {  # by name: meaning and default
+    "gate_history": (
+        "folder of the run records, relative to the rootdir; the environment variable PROOFLOPS_HISTORY goes before it",
+        HISTORY,
+    ),
+    "gate_exact": (
+        "keys of a benchmark's extra_info that are compared by equality",
+        "flops bytes peak_bytes live_bytes parameters",
+    ),
+    "gate_min_effect": ("smallest change that counts", "3%"),
+    "gate_direction": (f"which changes fail: {', '.join(DIRECTIONS)}", "slower"),
+    "gate_memory": ("whether calls that hold more memory fail: fail, show, or off, which measures none", "fail"),
+    "gate_min_memory_effect": ("smallest growth of memory that counts, if it is 4 KiB or more", "5%"),
+    "gate_allow_inconclusive": (
+        "an INCONCLUSIVE benchmark passes where a change larger than this is excluded; true: always, false: never",
+        "10%",
+    ),
+    "gate_in_turn": (
+        (
+            "whether the two processes of a pair live at the same time and run their benchmarks in turn; false where they "
+            "use something that serves one process only, such as a port"
+        ),
+        "true",
+    ),
+}
+FLAGS = {
+    "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
+    "--gate-allow-inconclusive": "no INCONCLUSIVE benchmark fails, however little is known",
+    "--gate-portable": "compare with another machine, by portable ratios only",
+    "--gate-noise-floor": "compare this code with itself: what can be detected here",
+    "--gate-history": "list records and baselines, oldest first, and exit",
+}
+VALUES = {  # by option: metavar and meaning
+    "--gate-baseline": ("NAME|latest|FILE", "compare with this baseline of the history"),
+    "--gate-versus": ("PYTHON|DIR|REVISION", "compare with this other side, run side by side"),
+    "--gate-bisect": ("GOOD", "name the first slow commit since this revision, for what got slower"),
+    "--gate-record": ("NAME", "store this run as the baseline NAME"),
+    "--gate-replicates": ("N", "fresh processes a side, at most, confirming ones too"),
+    "--gate-min-effect": ("X%", "smallest change that counts, such as 5%% or 0.05"),
+    "--gate-budget": ("MINUTES", f"time for all replicates (default: {BUDGET_MIN:g})"),
+}
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Declares the options and ini settings of the gate."""
-    parser.addini(
-        "gate_history",
-        f"folder of the run records, relative to the rootdir (default: {HISTORY}); the environment variable "
-        "PROOFLOPS_HISTORY goes before it",
-        default=HISTORY,
-    )
-    parser.addini(
-        "gate_exact",
-        f"keys of a benchmark's extra_info that are compared by equality (default: {EXACT})",
-        default=EXACT,
-    )
-    parser.addini("gate_min_effect", f"smallest change that counts (default: {MIN_EFFECT})", default=MIN_EFFECT)
-    parser.addini("gate_direction", f"which changes fail: {', '.join(DIRECTIONS)} (default: slower)", default="slower")
-    parser.addini(
-        "gate_memory",
-        "whether calls that hold more memory fail: fail, show, or off, which measures none (default: fail)",
-        default="fail",
-    )
-    parser.addini(
-        "gate_min_memory_effect",
-        f"smallest growth of memory that counts, if it is 4 KiB or more (default: {MIN_MEMORY_EFFECT})",
-        default=MIN_MEMORY_EFFECT,
-    )
-    parser.addini(
-        "gate_allow_inconclusive",
-        "an INCONCLUSIVE benchmark passes where a change larger than this is excluded; true: always, false: never "
-        f"(default: {ALLOWED_OPEN})",
-        default=ALLOWED_OPEN,
-    )
-    parser.addini(
-        "gate_in_turn",
-        "whether the two processes of a pair live at the same time and run their benchmarks in turn; false where they "
-        "use something that serves one process only, such as a port (default: true)",
-        default="true",
-    )
+    for name, (meaning, default) in INI.items():
+        parser.addini(name, f"{meaning} (default: {default})", default=default)
     group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
-    option = group.addoption
-    option("--gate", action="store_true", help="fail on a confirmed regression, or on a change of an exact quantity")
-    option("--gate-baseline", metavar="NAME|latest|FILE", help="compare with this baseline of the history")
-    option("--gate-versus", metavar="PYTHON|DIR|REVISION", help="compare with this other side, run side by side")
-    option("--gate-bisect", metavar="GOOD", help="name the first slow commit since this revision, for what got slower")
-    option("--gate-record", metavar="NAME", help="store this run as the baseline NAME")
-    option("--gate-replicates", metavar="N", help="fresh processes a side, at most, confirming ones too")
-    option("--gate-min-effect", metavar="X%", help="smallest change that counts, such as 5%% or 0.05")
-    option("--gate-budget", metavar="MINUTES", help=f"time for all replicates (default: {BUDGET_MIN:g})")
-    option(
-        "--gate-allow-inconclusive",
-        action="store_true",
-        help="no INCONCLUSIVE benchmark fails, however little is known",
-    )
-    option("--gate-portable", action="store_true", help="compare with another machine, by portable ratios only")
-    option("--gate-noise-floor", action="store_true", help="compare this code with itself: what can be detected here")
-    option("--gate-history", action="store_true", help="list records and baselines, oldest first, and exit")
+    for name, meaning in FLAGS.items():
+        group.addoption(name, action="store_true", help=meaning)
+    for name, (metavar, meaning) in VALUES.items():
+        group.addoption(name, metavar=metavar, help=meaning)
 
 
 @dataclass(frozen=True)

@@ -36,28 +36,17 @@ OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-ro
 class Replicate:
     """Selects tests, paces the benchmarks among them, and collects the gate's data on them.
 
-    `paces`: pytest-benchmark's options by node id, and under "" those of every other benchmark; the command line and
-    the benchmark's own marker take precedence. `examined`: benchmarks that an earlier process of this side checked.
-    `fastest_s`: duration of `CoreSpeed`'s loop at full speed, where earlier processes know it, and `patience_s` how
-    long to wait for that. `turn`: where another process runs at the same time, see `turns.Turn`.
+    `given`: the options of OPTIONS on the command line, which take precedence over the `paces` of the task, as does
+    the benchmark's own marker. The task is written by `process.Replicates`.
     """
 
-    def __init__(
-        self,
-        ids: list[str] | None,
-        benchmarks_only: bool,
-        paces: dict[str, dict[str, Any]],
-        examined: list[str],
-        given: set[str],
-        fastest_s: float | None,
-        patience_s: float,
-        turn: int | None,
-    ) -> None:
-        self.ids = None if ids is None else set(ids)
-        self.benchmarks_only = benchmarks_only
-        self.paces, self.given, self.examined = paces, given, set(examined)
-        self.speed = CoreSpeed(math.inf if fastest_s is None else fastest_s, patience_s)
-        self.turn = Turn(turn)
+    def __init__(self, task: dict[str, Any], given: set[str]) -> None:
+        self.ids: set[str] | None = None if task["ids"] is None else set(task["ids"])
+        self.benchmarks_only: bool = task["benchmarks_only"]
+        self.paces: dict[str, dict[str, Any]] = task["paces"]
+        self.given, self.examined = given, set(task["examined"])
+        fastest_s = math.inf if task["fastest_s"] is None else task["fastest_s"]
+        self.speed, self.turn = CoreSpeed(fastest_s, task["patience_s"]), Turn(task["turn"])
         self.fixed: set[str] = set()
         self.obeying: set[str] = set()  # that choose their own rounds, as this asks
         self.once_s: dict[str, float] = {}
@@ -265,7 +254,7 @@ def pytest_configure(config: pytest.Config) -> None:
     measure_untimed_calls(task.pop("measured"))
     words = {str(word).partition("=")[0] for word in config.invocation_params.args}
     given = {key for key, option in OPTIONS.items() if option in words}
-    replicate = Replicate(**task, given=given)
+    replicate = Replicate(task, given)
     look_between_rounds(replicate.speed)
     atexit.register(replicate.leave)  # functions that the tests register run before it
     config.pluginmanager.register(replicate, "prooflops.gate.replicate")
