@@ -15,9 +15,7 @@ import pytest
 import torch
 
 from accounting.measured import one_thread
-from bench.cache import Caches
-from bench.measuring import Measure
-from bench.streams import MEMORY, Arrays, Size, assert_bytes, assert_level, size_of, wanted_multiple
+from bench.streams import MEMORY, Arrays, assert_bytes, assert_level, size_of, wanted_multiple
 from bench.work import STREAMS
 
 ROWS = [(MEMORY, kernel) for kernel in STREAMS]
@@ -31,16 +29,7 @@ def arrays(device: torch.device) -> dict[int, Arrays]:
 
 
 @pytest.mark.parametrize(("level", "kernel"), ROWS, ids=lambda part: part)
-def test_stream(
-    level: str,
-    kernel: str,
-    device: torch.device,
-    memory_arrays: Size,
-    caches: Caches,
-    arrays: dict[int, Arrays],
-    bound_bytes_per_s: float | None,
-    measure: Measure,
-) -> None:
+def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_bytes_per_s, measure):
     size = size_of(level, kernel, memory_arrays, caches)
     if size is None:
         pytest.skip(f"{device} names no {level} that could be distinguished from the caches within it")

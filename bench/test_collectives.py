@@ -180,9 +180,7 @@ def text_of(size: int) -> str:
 
 @pytest.mark.parametrize("size", SIZES, ids=text_of)
 @pytest.mark.parametrize("name", ["all-reduce", "all-gather", "reduce-scatter"])
-def test_collective(
-    name: str, size: int, ranks: Ranks, timed: Callable[..., float], benchmark: Any, device: torch.device, pace: str
-) -> None:
+def test_collective(name, size, ranks, timed, benchmark, device, pace):
     most = MOST_BYTES.get(device.type, {}).get(pace, SIZES[-1])
     if size > most or (pace == "quick" and size not in QUICK_SIZES):
         pytest.skip(f"not in the {pace} pace on {device.type}")
@@ -317,9 +315,7 @@ def check_gradients(training: Training, shape: Shape, ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("mode", WRAPPERS)
-def test_step(
-    mode: str, ranks: Ranks, timed: Callable[..., float], benchmark: Any, device: torch.device, pace: str
-) -> None:
+def test_step(mode, ranks, timed, benchmark, device, pace):
     if mode == "fsdp" and any(reasons := ranks.gather(why_not(ranks))):
         pytest.skip(next(filter(None, reasons)))
     shape = SHAPES.get(device.type, SHAPES["accelerator"])[pace]

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from accounting import measured
-from bench.measuring import Measure
 from bench.rounds import PACES
 from bench.search import calls_s
 from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, bottleneck, loader, write_tokens
@@ -84,17 +83,7 @@ def stream() -> Iterator[Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_batches(
-    dtype: str,
-    order: str,
-    workers: int,
-    device: torch.device,
-    pace: str,
-    token_file: Callable[[str], Path],
-    appetite: Callable[[], float],
-    stream: Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]],
-    measure: Measure,
-) -> None:
+def test_batches(dtype, order, workers, device, pace, token_file, appetite, stream, measure):
     batches = Batches(token_file(dtype), dtype, order, BATCH, SEQUENCE)
     began = perf_counter()
     arriving = stream(batches, workers, device.type == "cuda")
@@ -141,15 +130,7 @@ def assert_first_batches(
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_training_loop(
-    workers: int,
-    device: torch.device,
-    sizing: Any,
-    pace: str,
-    token_file: Callable[[str], Path],
-    stream: Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]],
-    measure: Measure,
-) -> None:
+def test_training_loop(workers, device, sizing, pace, token_file, stream, measure):
     """A step that takes its batch from the loader, beside the same step on a batch that is there already."""
     work = workload("transformer", device, sizing.fitting)
     step, timer = Step(work, "bf16", device), measured.clock(device)

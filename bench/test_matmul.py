@@ -2,14 +2,12 @@
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
 from accounting.models import GPT2_SMALL, LLAMA3_8B, Transformer
-from bench.ceilings import REST_S, Ceilings
-from bench.measuring import Measure
+from bench.ceilings import REST_S
 from bench.products import DTYPES, SCALES_BYTES, Unsupported, multiplication, product, product_bytes
 from bench.streams import assert_bytes
 
@@ -44,9 +42,7 @@ def labelled(dtype: str, device: torch.device) -> dict[str, str]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_matmul(
-    dtype: str, shape: str, device: torch.device, sizing: Any, ceilings: Ceilings, measure: Measure
-) -> None:
+def test_matmul(dtype, shape, device, sizing, ceilings, measure):
     m, k, n = SHAPES[shape]
     sizing.require(product_bytes(dtype, m, k, n))
     try:
@@ -67,7 +63,7 @@ def test_matmul(
 
 @pytest.mark.needs("sm>=8.9")
 @pytest.mark.parametrize("side", [1024, 4096, 8192])
-def test_fast_accumulation(side: int, device: torch.device, sizing: Any, ceilings: Ceilings, measure: Measure) -> None:
+def test_fast_accumulation(side, device, sizing, ceilings, measure):
     """fp8 as the squares above, but with use_fast_accum: a Hopper is faster with it, at 14 bits of accumulator."""
     sizing.require(product_bytes("fp8_e4m3", side, side, side))
     try:
@@ -82,9 +78,7 @@ def test_fast_accumulation(side: int, device: torch.device, sizing: Any, ceiling
 @pytest.mark.gate(ignore=True)  # each run searches anew, and finds another shape; the products above are compared
 @pytest.mark.parametrize("regime", ["sustainable", "achievable"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_ceiling(
-    dtype: str, regime: str, device: torch.device, pace: str, ceilings: Ceilings, measure: Measure
-) -> None:
+def test_ceiling(dtype, regime, device, pace, ceilings, measure):
     bursts = regime == "achievable"
     if measure.brief:
         pytest.skip("no process of the gate searches: another shape each time, which is not compared")

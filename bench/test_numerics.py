@@ -9,7 +9,6 @@ from accounting.formats import Format, format_of
 from accounting.memory import element_bytes
 from accounting.roofline import Work
 from bench.checks import assert_random
-from bench.measuring import Measure
 from bench.streams import assert_bytes
 
 FORMATS = ("fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
@@ -31,7 +30,7 @@ def gradients(device: torch.device, pace: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_cast(dtype: str, gradients: torch.Tensor, measure: Measure) -> None:
+def test_cast(dtype, gradients, measure):
     form = format_of(dtype)
     assert isinstance(form, Format)
     target = getattr(torch, form.torch_name)

@@ -150,21 +150,13 @@ def assert_counted(kernel: Kernel, flops: int) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernel(name: str, rows: tuple[Tensor, Tensor], place: Callable[[Kernel], None]) -> None:
+def test_kernel(name, rows, place):
     place(kernel(name, *rows))
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: f"batch-{batch}")
 @pytest.mark.parametrize("dtype", PRODUCT_DTYPES)
-def test_layer(
-    dtype: str,
-    batch: int,
-    device: torch.device,
-    measure: Measure,
-    ceilings: Ceilings,
-    weights: dict[str, products.Product],
-    place: Callable[[Kernel], None],
-) -> None:
+def test_layer(dtype, batch, device, measure, ceilings, weights, place):
     """(batch, 4096) by (4096, 4096), a layer of Llama 3 8B, from one token to many."""
     try:
         measure.skip_if_longer(2 * batch * math.prod(kernels.LAYER), dtype, ceilings)

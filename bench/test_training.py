@@ -93,18 +93,7 @@ def record_rates(
 @pytest.mark.parametrize("mode", ["eager", pytest.param("compiled", marks=pytest.mark.needs("c++"))])
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("model", MODELS)
-def test_step(
-    model: str,
-    recipe: str,
-    mode: str,
-    device: torch.device,
-    sizing: Any,
-    pace: str,
-    ceilings: Ceilings,
-    peak_flop_per_s: Callable[[str], float | None],
-    skip_if_slow: Callable[[Workload, str], None],
-    measure: Measure,
-) -> None:
+def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, skip_if_slow, measure):
     if mode == "compiled" and pace != "thorough" and (device.type == "cpu" or recipe != COMPILED_ALWAYS):
         pytest.skip(f"compiling takes longer than all other benchmarks: --thorough, or {COMPILED_ALWAYS} on a GPU")
     work = workload(model, device, sizing.fitting)
@@ -172,7 +161,7 @@ def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_accumulation(model: str, device: torch.device, sizing: Any, pace: str, measure: Measure) -> None:
+def test_accumulation(model, device, sizing, pace, measure):
     work = workload(model, device, sizing.fitting)
     step = Step(work, "fp32", device, micro_batches=MICRO_BATCHES)
     measure.skip_if_held_up(step.gradients)
@@ -193,15 +182,7 @@ def test_accumulation(model: str, device: torch.device, sizing: Any, pace: str, 
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_checkpointing(
-    model: str,
-    device: torch.device,
-    sizing: Any,
-    pace: str,
-    ceilings: Ceilings,
-    peak_flop_per_s: Callable[[str], float | None],
-    measure: Measure,
-) -> None:
+def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, measure):
     every = 2 if model == "deep-linear" else 1
     work = workload(model, device, sizing.fitting)
     plain, spared = (work.flops(every) for every in (0, every))
@@ -318,7 +299,7 @@ def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, measure
 
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_lecture_product(dtype: str, device: torch.device, sizing: Any, ceilings: Ceilings, measure: Measure) -> None:
+def test_lecture_product(dtype, device, sizing, ceilings, measure):
     m, k, n = LECTURE
     sizing.require(product_bytes(dtype, m, k, n))
     case = product(dtype, m, k, n, device)

@@ -36,13 +36,13 @@ def measured_copy(case: Transfer, device: torch.device, measure: Measure, **decl
 @pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "non-blocking"])
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_copy(direction: str, pinned: bool, blocking: bool, device: torch.device, pace: str, measure: Measure) -> None:
+def test_copy(direction, pinned, blocking, device, pace, measure):
     case = transfer(direction, ELEMENTS[pace], device, pinned=pinned, blocking=blocking)
     measured_copy(case, device, measure, direction=direction, pinned=pinned, blocking=blocking)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_many_small(direction: str, device: torch.device, pace: str, measure: Measure) -> None:
+def test_many_small(direction, device, pace, measure):
     """As many bytes as in the copy at once, in 1024 parts: what each copy costs beside its bytes."""
     whole = transfer(direction, ELEMENTS[pace], device, pinned=True, blocking=False)
     one_s = measured.time(whole.run, device, warmup=3, rounds=11).median_s
@@ -51,7 +51,7 @@ def test_many_small(direction: str, device: torch.device, pace: str, measure: Me
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_overlap(direction: str, device: torch.device, pace: str, measure: Measure) -> None:
+def test_overlap(direction, device, pace, measure):
     """A copy in a stream of its own beside products that take about as long: how much of the shorter is hidden."""
     case = transfer(direction, ELEMENTS[pace], device, pinned=True, blocking=False)
     a, b = (torch.randn(SIDE, SIDE, device=device) for _ in range(2))

@@ -1,14 +1,10 @@
 """The time of one training step of the model that `--model` names. Without that option this test is not there."""
 
-from collections.abc import Callable
-from typing import NoReturn
-
 import pytest
 import torch
 
 from accounting import counted, measured
 from bench.ceilings import Ceilings
-from bench.measuring import Measure
 from bench.products import DTYPES, Unsupported
 from bench.rates import assert_within_bound
 
@@ -45,15 +41,7 @@ def ceiling_of(ceilings: Ceilings, dtype: str) -> float | None:
         return None
 
 
-def test_training_step(
-    user_model,
-    benchmark,
-    measure: Measure,
-    ceilings: Ceilings,
-    device: torch.device,
-    peak_flop_per_s: Callable[[str], float | None],
-    bound_flop_per_s: Callable[[str], float | None],
-) -> None:
+def test_training_step(user_model, benchmark, measure, ceilings, device, peak_flop_per_s, bound_flop_per_s):
     flops, instance = user_model.flops, user_model.fresh()
     formats = [dtype for dtype in flops.by_dtype if dtype in DTYPES]
     instance.step()  # the first one may set the optimizer up
@@ -78,9 +66,7 @@ def test_training_step(
 
 
 @pytest.mark.claim_of_model("mfu.hfu")
-def test_what_is_recomputed_counts_for_hfu_alone(
-    user_model, record_figure: Callable[[str], None], does_not_apply: Callable[[str], NoReturn]
-) -> None:
+def test_what_is_recomputed_counts_for_hfu_alone(user_model, record_figure, does_not_apply):
     step = user_model.step
     if step is None or step.mfu_of_ceiling is None:
         pytest.skip("the step has no rate on this machine")
@@ -94,7 +80,7 @@ def test_what_is_recomputed_counts_for_hfu_alone(
 
 
 @pytest.mark.claim_of_model("mfu.never-near-one")
-def test_a_training_step_stays_below_an_mfu_of_nine_tenths(user_model, record_figure: Callable[[str], None]) -> None:
+def test_a_training_step_stays_below_an_mfu_of_nine_tenths(user_model, record_figure):
     step = user_model.step
     if step is None or step.mfu is None:
         pytest.skip("the vendor's peak for its products is not on record")

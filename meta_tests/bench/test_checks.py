@@ -6,7 +6,6 @@ import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,14 @@ from hypothesis import strategies as st
 
 from accounting import counted, measured
 from accounting.formats import format_of
-from bench import checks, kernels, test_bandwidth, test_matmul, test_roofline, transfers
+from bench import checks, kernels, test_matmul, test_roofline, transfers
 from bench.ceilings import Ceilings
 from bench.checks import assert_random, examine
-from bench.products import DTYPES, Operands, Product, Unsupported, multiplication, probe_tf32
+from bench.products import DTYPES, Operands, Product, Unsupported, probe_tf32
 from bench.rounds import PACES
-from bench.streams import MEMORY, WINDOW, Arrays, Bandwidths, Size, Stream, cache_size, memory_size
+from bench.streams import MEMORY, WINDOW, Arrays, Bandwidths, Size, cache_size, memory_size
 from bench.test_numerics import overflow_threshold
-from bench.work import STREAMS, bandwidth_of_mix, bound_of, stream_work
+from bench.work import STREAMS, bandwidth_of_mix, bound_of
 from meta_tests.bench.stand_ins import CPU, steady, supported
 from meta_tests.conftest import ROOT
 from prooflops.machine.caches import Caches
@@ -53,16 +52,6 @@ def test_what_a_function_writes_is_no_input_of_it_and_views_are_no_operators() -
         seen = examine(function)
         assert [t.data_ptr() for t in seen.inputs] == [x.data_ptr()]
         assert seen.operators == operators
-
-
-@pytest.mark.parametrize("share", [0.2, 0.4])
-def test_many_zeros_among_random_numbers_are_noticed(share: float) -> None:
-    data = torch.randn(100_000).where(torch.rand(100_000) > share, torch.zeros(()))
-    if share < 0.25:
-        assert_random([data])
-    else:
-        with pytest.raises(AssertionError, match=r"\d\d% of an input .* are 0, but inputs should be random"):
-            assert_random([data])
 
 
 def test_looking_at_a_call_keeps_nothing_that_the_call_frees() -> None:
@@ -148,15 +137,6 @@ def test_a_part_of_the_operands_is_multiplied_right(dtype: str) -> None:
     assert not operands.zeroed().multiply(16, 32, 48)[0]().any()
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_fp8_is_accumulated_as_asked(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(torch, "_scaled_mm", lambda *_, **options: asked.append(options["use_fast_accum"]))
-    a = torch.ones(16, 16)
-    multiplication("fp8_e4m3", a, a, None, fast=fast)()
-    assert asked == [fast]
-
-
 def test_the_layers_of_llama3_8b_are_those_of_its_published_checkpoint() -> None:
     layers = {name.removeprefix("llama3-8b-"): shape[1:] for name, shape in test_matmul.SHAPES.items()}
     assert (layers["qkv"], layers["attention-out"]) == ((4096, 4096 + 2 * 1024), (4096, 4096))
@@ -178,23 +158,6 @@ def arrays() -> Arrays:
     return Arrays(3 * WINDOW, CPU)
 
 
-@pytest.fixture
-def row(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """One whole benchmark of a stream on short arrays, as if the cache were even smaller."""
-
-    def run(kernel: str, seconds: float = 1e-3, bound: float | None = None, label: str = "") -> dict[str, Any]:
-        multiple = 0.5 if label else 4.0
-        monkeypatch.setattr(test_bandwidth, "size_of", lambda *_: Size(arrays.a.numel(), MEMORY, multiple, label))
-        run = steady(seconds)
-        known = Caches({"L3": 3 * WINDOW})
-        test_bandwidth.test_stream(
-            MEMORY, kernel, CPU, Size(2, MEMORY, None), known, {arrays.a.numel(): arrays}, bound, run
-        )
-        return run.info
-
-    return run
-
-
 WRONG_STREAM: dict[str, Callable[[torch.Tensor], object]] = {
     "zeros": lambda out: out.zero_(),
     "a part is not written": lambda out: out[out.numel() // 3 :][:256].fill_(7.0) if out.dim() else out.mul_(0.99),
@@ -211,26 +174,6 @@ def test_a_wrong_result_of_a_stream_is_caught(kernel: str, wrong: str, arrays: A
     WRONG_STREAM[wrong](out := stream.run())
     with pytest.raises(AssertionError, match=f"{kernel} differs from fp64 by"):
         stream.check(out)
-
-
-@pytest.mark.parametrize("kernel", STREAMS)
-def test_a_stream_has_the_rate_of_its_bytes_and_doubled_bytes_are_caught(
-    kernel: str, row: Any, arrays: Arrays, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, written, _ = STREAMS[kernel]
-    assert row(kernel, seconds=1.0)["bytes_per_s"] == 4 * (read + written) * arrays.a.numel()
-    work = stream_work(kernel, arrays.a.numel())
-    monkeypatch.setattr(Stream, "work", replace(work, bytes=2 * work.bytes))
-    with pytest.raises(AssertionError, match="bytes are declared"):
-        row(kernel)
-
-
-def test_a_stream_faster_than_the_memory_is_caught_unless_its_arrays_fit_a_cache(row: Any, arrays: Arrays) -> None:
-    moved = stream_work("copy", arrays.a.numel()).bytes
-    assert row("copy", seconds=1.0, bound=float(moved))["mbu"] == 1
-    with pytest.raises(AssertionError, match="B/s, but its units do at most"):
-        row("copy", seconds=0.9, bound=float(moved))
-    assert "mbu" not in row("copy", seconds=1e-9, bound=1e9, label="fits the cache")
 
 
 @pytest.mark.parametrize(

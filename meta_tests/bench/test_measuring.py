@@ -20,6 +20,8 @@ from bench.measuring import METHOD, Measure
 from bench.rounds import FEWEST_ROUNDS, PACES, Pace, is_flat, rounds_for
 from bench.timing import Schedule
 from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, measure, steady, supported
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import KERNEL_S, Card
 from prooflops.machine.caches import Caches, caches_of
 
 
@@ -143,19 +145,6 @@ def test_a_slow_moment_skips_nothing(scripted: Any, times: list[float], made: in
     assert calls[0] == made
 
 
-def test_a_benchmark_that_is_held_up_later_is_skipped_then(scripted: Any) -> None:
-    clock, call, calls = scripted([0.1, 0.1, 0.1, 0.5])
-    run = measure(clock, PACES["quick"])
-    run.skip_if_late()
-    run.skip_if_held_up(call)
-    said = ""
-    while not said:
-        call()
-        said = skipped(run.skip_if_late)
-    assert said == "it took 4.8 s so far, 4.5 s are allowed: does other work hold it up?"
-    assert calls[0] == 3 + 9
-
-
 # ---- checks ------------------------------------------------------------------------------------------------------
 
 WORK = matmul_work(48, 96, 64, "fp32")
@@ -190,18 +179,6 @@ def test_a_wrong_declaration_a_constant_input_and_an_impossible_rate_are_noticed
     a, b = operands()
     with pytest.raises(AssertionError, match=message):
         measure().work(lambda: a @ b, **{"work": WORK, "dtype": "fp32", **wrong})
-
-
-def test_a_function_that_stops_working_after_its_first_call_is_noticed() -> None:
-    a, b, out, calls = torch.randn(64, 64), torch.randn(64, 64), torch.empty(64, 64), [0]
-    exact = a @ b
-
-    def once() -> torch.Tensor:
-        calls[0] += 1
-        return torch.mm(a, b, out=out) if calls[0] == 1 else out
-
-    with pytest.raises(AssertionError, match="Tensor-likes are not close"):
-        measure().work(once, matmul_work(64, 64, 64, "fp32"), check=lambda got: torch.testing.assert_close(got, exact))
 
 
 def test_a_product_above_its_ceiling_has_that_measured_again_and_a_burst_leaves_the_steady_one() -> None:
@@ -247,48 +224,14 @@ def test_a_flush_is_twice_the_last_level_or_says_that_it_is_not() -> None:
         assert cache.flush_bytes(torch.device("cuda"), Caches({"L2": level})) == (size, False)
 
 
-class Moment:
-    """A reading of a clock that logs when it is taken, and when somebody waits for it."""
-
-    def __init__(self, log: list[str], now: float) -> None:
-        self._log, self._at = log, now
-        log.append("event")
-
-    def __sub__(self, earlier: Moment) -> float:
-        self._log.append("wait")
-        return self._at - earlier._at
-
-
 @pytest.mark.parametrize("mode", ["cold", "hot"])
-def test_on_cuda_nothing_waits_between_what_keeps_the_device_busy_and_the_timed_call(
-    monkeypatch: pytest.MonkeyPatch, scripted: Any, mode: str
-) -> None:
-    log: list[str] = []
-    now, pass_time, _ = scripted([2e-3])
-
-    class Flush(cache.Flush):
-        check = None
-
-        def __call__(self) -> None:
-            log.append("flush")
-            self.calls += 1
-
-    monkeypatch.setattr(measured, "synchronise", lambda device: log.append("wait"))
-    flush = Flush(torch.zeros(1), False, Caches())
-
-    def kernel() -> None:
-        log.append("kernel")
-        pass_time()
-
-    def clock() -> Moment:
-        return Moment(log, now())
-
-    run = Measure(Rounds(clock), torch.device("cuda"), Schedule(SHORT), clock=clock, flush=lambda: flush)
-    pedantic = run._benchmark.pedantic
-    run._benchmark.pedantic = lambda *arguments, **options: (log.clear(), pedantic(*arguments, **options))
-    run.median_s(kernel, cache=mode)
-    before = ["flush"] if mode == "cold" else ["kernel"]
-    assert log == [*before, "event", "kernel", "event", "wait"] * run.info["rounds"], f"{log[:10]}"
+def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode: str) -> None:
+    with simulated(Card(memory_bytes=2**30)) as kernels:
+        device = kernels.card.device
+        flush = cache.flush_of(device, caches_of(device))
+        run = Measure(Rounds(measured.clock(device)), device, Schedule(SHORT), flush=lambda: flush)
+        seconds = run.median_s(lambda: torch.cuda._sleep(3_400_000), cache=mode)
+    assert seconds == pytest.approx(2e-3 + KERNEL_S, abs=1e-6)
 
 
 def test_an_operator_on_one_element_is_launch_bound_and_a_large_product_is_not() -> None:
