@@ -1,7 +1,7 @@
 """The schedule of one of the gate's many processes, which compares the fastest round of each.
 
 There is no warm-up, because its rounds would not be the fastest; no search for a ceiling; no launch cost; no share of a
-peak. What an earlier process has examined is not examined again.
+peak. Later processes skip the examination that the first one made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROBED_SHARE = 0.3  # the least share of the ceiling that a probed product reach
 
 @dataclass(frozen=True)
 class Asked:
-    """What the gate asks of one benchmark, see the fixture `gate_replicate`."""
+    """The gate's request for one benchmark, see the fixture `gate_replicate`."""
 
     seconds: float  # of rounds
     least_rounds: int

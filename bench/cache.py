@@ -16,7 +16,7 @@ from accounting import measured
 from accounting.measured import alternating, median_interval
 
 LEAST_FLUSH_BYTES = 256 * 2**20  # of an accelerator
-LEAST_HIP_FLUSH_BYTES = 512 * 2**20  # AMD's largest have a last level of 256 MiB that torch does not tell of
+LEAST_HIP_FLUSH_BYTES = 512 * 2**20  # AMD's largest have a last level of 256 MiB that torch does not report
 UNKNOWN_CACHE_BYTES = 64 * 2**20  # assumed of a CPU whose caches nobody names
 # In a container the size the system names may be that of the whole host: a flush may cost no more than this.
 LARGEST_CPU_FLUSH_BYTES = 2**30
@@ -24,7 +24,7 @@ LARGEST_SHARE_OF_MEMORY = 1 / 16
 
 
 class Caches(Protocol):
-    """What the fixture `caches` has of the device, see `prooflops.machine.caches`."""
+    """The device's caches as the fixture `caches` has them, see `prooflops.machine.caches`."""
 
     levels: Mapping[str, int]  # bytes by level, that all of the device's work can use
     core_levels: Mapping[str, int]  # that one core can
@@ -50,7 +50,7 @@ def flush_bytes(device: torch.device, caches: Caches, room_bytes: float = math.i
 
 
 def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf) -> Flush:
-    """What empties these caches of `device`."""
+    """The flush of these caches of `device`."""
     size, capped = flush_bytes(device, caches, room_bytes)
     return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), capped, caches)
 
@@ -93,7 +93,7 @@ class Flush:
 
     @cached_property
     def check(self) -> FlushCheck | None:
-        """What it does to a read, tried out once; None where the device names no cache."""
+        """Its effect on a read, tried once; None where the device names no cache."""
         return check_flush_worked(self, self.buffer.device, self.caches)
 
 
@@ -115,7 +115,7 @@ class FlushCheck:
     low: float
     high: float
     read_bytes: int
-    least: float  # what a flush should make of it at least
+    least: float  # the smallest ratio that a flush should reach
 
     @property
     def still_hot(self) -> bool:
@@ -127,7 +127,7 @@ class FlushCheck:
 
 
 def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> FlushCheck | None:
-    """Reads what half fills a cache, warm and after the flush, in pairs; None where the device names no cache.
+    """Reads half a cache, warm and after the flush, in pairs; None where the device names no cache.
 
     A CPU: half of one core's second level, on one thread. A GPU: half of its last level; of AMD's, torch names another.
     """
@@ -149,7 +149,7 @@ def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> Fl
             data.sum()
             return float(timer() - start)
 
-    read_s(reads_before=2)  # what is lazy happens here
+    read_s(reads_before=2)  # untimed: imports and allocates
     pairs = islice(alternating(lambda: read_s(reads_before=2), lambda: read_s(reads_before=0)), CHECKED_PAIRS)
     ratios = [cold / max(hot, 1e-9) for hot, cold in pairs]
     interval = median_interval(ratios, 0.99)

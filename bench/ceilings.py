@@ -2,7 +2,7 @@
 
 Two regimes, which are never mixed. *Sustainable*: the median call of steady work, the clock settled under it first.
 *Achievable*: the median of the five fastest calls after a rest, while an idle device still boosts. A GPU that is held
-at its power limit differs between them by a tenth and more, and in the best k besides, so each is searched apart. On a
+at its power limit differs between them by a tenth and more, and so does the best k: each has its own search. On a
 CPU the sustainable one is all there is, unless `burst_ratio` shows a difference.
 """
 
@@ -26,7 +26,7 @@ from bench.products import Operands, product
 from bench.rounds import Pace, is_flat
 
 REGIMES = ("sustainable", "achievable")
-SEARCH = 10  # a search may take so many times what a benchmark's rounds may
+SEARCH = 10  # times the seconds of a benchmark's rounds
 RESTS = search.SCREENED  # windows of a search for bursts: the rests before them are not of its budget
 PROBE = {"cpu": 256, "other": 4096}  # side of the product that tells how large the others may be
 REST_S = 0.02  # the clock of an idle device is up again within some milliseconds
@@ -51,7 +51,7 @@ class Ceilings:
         device: torch.device,
         pace: Pace,
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
-        room_bytes: Callable[[], float] = lambda: math.inf,  # what the operands may take together
+        room_bytes: Callable[[], float] = lambda: math.inf,  # for all operands together
     ) -> None:
         self._progress = progress
         self._room_bytes = room_bytes
@@ -69,7 +69,7 @@ class Ceilings:
         return self._flop_per_s[dtype, regime]
 
     def found(self, dtype: str, regime: str = "sustainable") -> Ceiling:
-        """What the search found. Raises Unsupported, and ValueError for a regime of no such name."""
+        """The fastest shape. Raises Unsupported, and ValueError for an unknown regime."""
         if regime not in REGIMES:
             raise ValueError(f"regime must be one of {', '.join(REGIMES)}, got {regime!r}")
         if (dtype, regime) not in self._found:
@@ -102,7 +102,7 @@ class Ceilings:
         return search.ratio_interval([steady / burst for burst, steady in times])
 
     def zeros_ratio(self, dtype: str, pairs: int) -> float:
-        """How many times as fast zeros are multiplied as random numbers: above 1, power is what limits the device."""
+        """Rate of zeros over the rate of random numbers: above 1, power limits the device."""
         shape = self.found(dtype).shape
         random = Operands(dtype, *shape, self._device)
         zeros = random.zeroed()

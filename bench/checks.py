@@ -1,4 +1,4 @@
-"""What a benchmark really does, seen outside of the timed region: the FLOPs it dispatches, and what it reads."""
+"""Examines one call outside of the timed region: the FLOPs it dispatches, and the tensors it reads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def examine(function: Callable[[], object]) -> Examined:
-    """Calls `function` once and says what it dispatched."""
+    """Calls `function` once and returns its operators, FLOPs and inputs."""
     reads = _Reads()
     with counted.flops() as count, reads:
         result = function()
@@ -80,7 +80,7 @@ def examine(function: Callable[[], object]) -> Examined:
 
 
 def assert_random(tensors: Iterable[torch.Tensor]) -> None:
-    """Raises AssertionError for an input of which one value makes up more than a quarter.
+    """Raises AssertionError if one value makes up more than a quarter of an input.
 
     Zeros and constants switch hardly a transistor: a processor that is limited by its power multiplies them faster than
     any data (on GPUs by a tenth and more), and sparse or repeated values may take shortcuts.
@@ -107,7 +107,7 @@ def most_frequent(tensor: torch.Tensor) -> tuple[float, float]:
 
 
 def overwrite(examined: Examined) -> None:
-    """Fills the tensors that a call returned, and did not read, with what no result is: NaN, or the least integer."""
+    """Fills the tensors that a call returned, and did not read, with NaN or the least integer: no right result."""
     read = {_storage(tensor) for tensor in examined.inputs}
     for tensor in _tensors(examined.result):
         if _storage(tensor) in read or 0 in tensor.stride() or tensor.dtype == torch.bool:

@@ -26,7 +26,7 @@ REPLICATE = "prooflops.gate.replicate"  # the plugin of a process of the gate
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Imports in a process of the gate what the first step of an optimizer would: 1 s, in which the other one waits."""
+    """Imports torch._dynamo in a process of the gate: the first optimizer step would take 1 s for it."""
     steps = any(item.path.name == "test_training.py" for item in session.items)
     if steps and session.config.pluginmanager.hasplugin(REPLICATE):
         importlib.import_module("torch._dynamo")
@@ -36,7 +36,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def peak_flop_per_s(
     peak_flop_per_s: Callable[[str], float | None], bound_flop_per_s: Callable[[str], float | None]
 ) -> Callable[[str], float | None]:
-    """The vendor's dense peak for a dtype, see `prooflops.suite.hooks`, held against what the units can do at most."""
+    """The vendor's dense peak for a dtype, see `prooflops.suite.hooks`, checked against the bound of the units."""
 
     def dense(dtype: str) -> float | None:
         __tracebackhide__ = True

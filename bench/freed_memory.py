@@ -1,9 +1,9 @@
-"""What becomes of memory that a call frees: the next call gets it again, as from an accelerator's allocator.
+"""Keeps the memory that a call frees for the next call, as an accelerator's allocator does.
 
 glibc gives a freed block of 32 MiB or more back to the operating system at once, and so it does with the top of its
 heap. The next call pays for new pages, each zeroed at its first touch: 15 % of a small transformer's step, more than
 half of a softmax that makes its result, and most of the noise of both. That is a figure of the allocator, not of the
-operator. What is measured here leaves it out, as it does on an accelerator, whose freed memory torch keeps.
+operator, so benchmarks leave it out; on an accelerator torch keeps freed memory anyway.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ except ImportError:  # Windows
 # mallopt(3): how many blocks may be mapped each for itself, and how much free memory the top of the heap may keep.
 MMAP_MAX, TRIM_THRESHOLD = -4, -1
 BY_DEFAULT = {MMAP_MAX: 65536, TRIM_THRESHOLD: 128 * 2**10}
-KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}  # all from the heap, of which nothing goes back
+KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}  # all from the heap, which gives nothing back
 
 
 @contextmanager
 def keep_freed_memory() -> Iterator[bool]:
-    """Within it, this process keeps what it frees; yields whether its C library, glibc, could be told so.
+    """Within, this process keeps the memory it frees; yields whether the C library is glibc and accepted that.
 
-    At the end all of it goes back, and the limits are glibc's own again, but for those that it adapts by itself.
+    At the end the memory goes back, and glibc has its default limits again.
     """
     libc = None if sys.platform == "win32" else ctypes.CDLL(None)
     if not (hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim")):

@@ -38,7 +38,7 @@ class Kernel:
     more_flops: int = 0  # counted, than the formula says
     more_bytes: int = 0
     why: str = ""
-    label: str = ""  # what the time has in it besides the kernel
+    label: str = ""  # a cost in its time that is not the kernel's
     dtype: str = "fp32"
 
 
@@ -73,7 +73,7 @@ def gelu_fused(x: Tensor, out: Tensor) -> Kernel:
 
 
 def gelu_composed(x: Tensor, out: Tensor) -> Kernel:
-    """x/√2, erf, +1, ·x, ·½, each of which reads and writes memory."""
+    """x/√2, erf, +1, ·x, ·½: each reads and writes memory."""
 
     def run() -> Tensor:
         torch.mul(x, math.sqrt(0.5), out=out)
@@ -91,7 +91,7 @@ def softmax(x: Tensor, out: Tensor) -> Kernel:
 
 
 def half_a_page_apart(features: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Two random vectors in fp32, of which one begins with a page and the other amid one.
+    """Two random vectors in fp32: one begins with a page, the other in the middle of one.
 
     A core predicts by the lower 12 bits of an address where in its cache it lies. On a Zen 4, layer norms whose weight
     and bias began 64 or 128 bytes apart in these took 15.8 ms, others 10.3 ms: which, each process drew by lot.

@@ -1,4 +1,4 @@
-"""What launching costs: whether a function's time is that of its kernels or that of handing them to the device."""
+"""The cost of launching: whether a function's time is that of its kernels or of handing them to the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPLAYED = 20
 def figures(
     function: Callable[[], object], seconds: float, operators: int | None, device: torch.device
 ) -> dict[str, Any]:
-    """What launching costs a function that takes `seconds`: `launch_share`, and on CUDA `enqueue_s` and `graph_s`.
+    """The launch cost of a function that takes `seconds`: `launch_share`, and on CUDA `enqueue_s` and `graph_s`.
 
     A CPU: the time of as many empty operators as the function dispatches, over its own; nothing where their number is
     not known. CUDA: the host's time for handing over one call; where that is most of the time, the device waits for the
@@ -72,7 +72,7 @@ def replay(function: Callable[[], object], device: torch.device) -> dict[str, An
     try:
         aside = torch.cuda.Stream(device)
         aside.wait_stream(current)
-        with torch.cuda.stream(aside):  # what is lazy must have happened before a capture, and not on the main stream
+        with torch.cuda.stream(aside):  # lazy initialisation must precede the capture, in another stream
             for _ in range(3):
                 function()
         current.wait_stream(aside)

@@ -1,6 +1,6 @@
 """The fixture `measure`: times one benchmark by pytest-benchmark, checks it, and records its rates.
 
-`bench.timing` says how many rounds are run, `bench.checks` what is checked, and `bench.rates` which rates follow.
+`bench.timing` chooses the rounds, `bench.checks` examines a call, and `bench.rates` has the rates and their bounds.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Measure:
         """Puts further figures into the benchmark's record."""
         self.info.update(figures)
 
-    # ---- skipping what takes too long ----
+    # ---- skipping long benchmarks ----
 
     def skip_if_slow(self, function: Callable[[], object]) -> None:
         """Skips if a call takes too long, three times: the machine may have been slow during one."""
@@ -85,8 +85,8 @@ class Measure:
         """Skips if a call takes `HELD_UP` times as long as allowed: the benchmark calls it 30 times and more.
 
         Threads that wait for one another after each operator take 20 to 40 times as long beside busy processes. The
-        ceiling does not show it: beside them it was found a hundred times too low. The gate's plan leaves out what is
-        too long, so in its processes this does nothing.
+        ceiling does not show it: beside them it was found a hundred times too low. In a process of the gate this does
+        nothing: its plan leaves out long benchmarks.
         """
         if self.brief:
             return

@@ -1,7 +1,7 @@
 """The workloads: the deep linear net and the decoder-only transformer of `accounting.models`, runnable.
 
-Every shape that `accounting.models` can describe is built here as plain torch, so that what a formula says can be
-counted on the meta device at full size and measured on a real one at a reduced size.
+Every shape that `accounting.models` can describe is built here as plain torch, so that a formula can be
+checked by counting on the meta device at full size and by measuring on a real one at a reduced size.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class Product:
     def check(self, result: Tensor) -> None:
         """Raises AssertionError where a sample of `result` differs from fp64 by more than rounding can explain.
 
-        The operands are random and of both signs, so sums of their products are about R = √Σ(ab)² large, and so is what
-        a rounding of a partial sum is relative to: √k times less than Σ|a||b|, which would let half of a result pass
+        The operands are random and of both signs, so sums of their products are about R = √Σ(ab)² large. The
+        rounding of a partial sum is relative to R: √k times less than Σ|a||b|, which would let half of a result pass
         from k = 16384 on. Allowed are two roundings of the accumulator for each of the k products (units that truncate
         err to one side, so they add up), eight of partial sums kept in the result's format (split-k kernels do that),
         and the rounding of the result. int8 is exact.

@@ -1,7 +1,7 @@
 """Measuring on several ranks at once: the job's process groups, rounds that all ranks agree on, formulas, stragglers.
 
-Two groups: the default one does what is measured (NCCL on CUDA, gloo on a CPU), and one of gloo has the barriers, the
-decisions of rank 0 and the figures, so that waiting ranks neither keep a card busy nor disturb what is measured.
+The default group runs the measured work (NCCL on CUDA, gloo on a CPU). A second one, of gloo, has the barriers, the
+decisions of rank 0 and the figures: waiting ranks neither keep a card busy nor disturb the measured work.
 """
 
 from __future__ import annotations
@@ -112,19 +112,19 @@ class Ranks:
         )
         self._control = dist.new_group(backend="gloo", timeout=timeout)
 
-    # ---- what all ranks do together ----
+    # ---- common actions ----
 
     def barrier(self) -> None:
         dist.barrier(group=self._control)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank has, in order; on every rank."""
+        """The values of all ranks in order, on every rank."""
         found = [None] * self.size
         dist.all_gather_object(found, value, group=self._control)
         return found
 
     def decide(self, value: Any) -> Any:
-        """What rank 0 says."""
+        """Rank 0's value, on every rank."""
         decided = [value]
         dist.broadcast_object_list(decided, src=0, group=self._control)
         return decided[0]

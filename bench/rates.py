@@ -20,7 +20,7 @@ def rates_of(work: Work, seconds: float, dtype: str | None) -> dict[str, float]:
 
 
 def assert_within_bound(rate: float, bound: float | None, what: str, unit: str = "FLOP/s") -> None:
-    """Raises AssertionError for a rate above what the units can do at their highest clock: a measurement error."""
+    """Raises AssertionError for a rate that the units cannot reach at their highest clock: a measurement error."""
     __tracebackhide__ = True
     wrong = "FLOPs" if unit == "FLOP/s" else "bytes"
     assert bound is None or rate <= bound, (

@@ -4,7 +4,7 @@ Not a grid: the sizes of the output are ranked by how well their tiles fill whol
 cores), in both orientations, because the transposed shape is another kernel; k is then searched apart, and so are the
 neighbours of the best. Short windows choose, and only the finalists are timed again, in turn and with windows that grow
 as they get fewer, so that the best of many noisy figures does not flatter itself. A window's figure is the lower
-quartile of its calls: what interrupts a call only ever lengthens it.
+quartile of its calls: interruptions only lengthen calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from accounting.measured import median_interval
 from bench.products import Operands
 
 Shape = tuple[int, int, int]
-Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for so many seconds
+Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for some seconds
 
 SHARES = {"outputs": 0.3, "k": 0.45, "neighbours": 0.6}  # of the budget, at the end of each stage of the screening
 SCREENED = 100  # windows that the screening is cut into
@@ -133,7 +133,7 @@ def final(
     """The best of a few shapes and its rate, timed in turn, there and back; the worse half goes after every turn.
 
     Each turn takes the same time, so windows grow as the shapes get fewer. A shape's figure is the median of its own.
-    A turn that does not fit into the time left is not begun: what was `seen` decides then.
+    A turn that does not fit into the time left is not begun: then the rates in `seen` decide.
     """
     left = list(shapes)
     again: dict[Shape, list[float]] = {shape: [] for shape in left}
@@ -151,12 +151,12 @@ def final(
 
 # ---- on a device -------------------------------------------------------------------------------------------------
 
-CPU_TILES = ((64, 64), (48, 32))  # of outputs that a core takes at once, roughly: what BLAS libraries block by
+CPU_TILES = ((64, 64), (48, 32))  # of outputs: about the blocks of BLAS libraries
 GPU_TILES = ((128, 256), (128, 128))
 
 
 def units_of(device: torch.device) -> int:
-    """What works on tiles side by side: the SMs of a GPU, the threads of a CPU."""
+    """The units that work on tiles side by side: SMs of a GPU, threads of a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).multi_processor_count)
     if device.type == "xpu":
@@ -170,8 +170,8 @@ def tiles_of(device: torch.device) -> tuple[tuple[int, int], ...]:
 
 
 def space_of(device: torch.device, most_flops: float = math.inf, most_elements: float = math.inf) -> Space:
-    """Sizes that show what a device can do, and whose largest product costs at most `most_flops` and has no matrix of
-    more than `most_elements`."""
+    """Sizes at which a device is fast: the largest product costs at most `most_flops`, its matrices at most
+    `most_elements` each."""
     if device.type == "cpu":
         sizes: tuple[int, ...] = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
         deepest = sizes

@@ -22,7 +22,7 @@ from bench.work import STREAMS, bandwidth_of_mix, stream_work
 
 SCALAR = 3.0
 WANTED_MULTIPLE = 4  # of the last-level cache, by each array: STREAM's rule
-# Of an accelerator's, whose bandwidth has a bound: what is left in the cache of an array read before adds a part in 16.
+# Of an accelerator's, whose bandwidth has a bound: the part of an earlier array left in the cache adds 1/16.
 WANTED_DEVICE_MULTIPLE = 16
 LARGEST_SHARE_OF_ROOM = 1 / 6  # by each array: four of them and temporary ones, beside the flush's buffer
 LARGEST_ARRAY_BYTES = {"quick": 2**27, "default": 2**28, "thorough": 2**31}  # on a CPU
@@ -44,7 +44,7 @@ WINDOWS, WINDOW = 64, 2**14  # of an array that are checked
 
 @dataclass(frozen=True)
 class Size:
-    """How long the arrays of a row are, which level of memory they are meant for, and what makes that doubtful."""
+    """The length of a row's arrays, their level of memory, and a label if that level is doubtful."""
 
     elements: int
     level: str
@@ -58,7 +58,7 @@ class Size:
 
 
 def wanted_multiple(device: torch.device) -> int:
-    """How many last-level caches an array of a row of memory is to be long."""
+    """The length of an array of a row of memory, in last-level caches."""
     return WANTED_MULTIPLE if device.type == "cpu" else WANTED_DEVICE_MULTIPLE
 
 
@@ -66,8 +66,8 @@ def memory_size(device: torch.device, pace: str, caches: Caches, room_bytes: flo
     """Arrays of 4 (an accelerator: 16) times the last-level cache each, of fp32; shorter, and labelled, where that is
     not to be had: together they fit `room_bytes`.
 
-    On a CPU each is at most what LARGEST_ARRAY_BYTES allows at this pace and a 32nd of the memory: the last level that
-    a container names may be that of the whole host, of which it can use only a part.
+    On a CPU each is at most LARGEST_ARRAY_BYTES at this pace and a 32nd of the memory: a container may name the last
+    level of its whole host, and can use only a part.
     """
     known = caches.last_level_bytes
     wanted = wanted_multiple(device) * (known or UNKNOWN_CACHE_BYTES)
@@ -138,7 +138,7 @@ def assert_level(size: Size, arrays: int, known: int | None, wanted: int = WANTE
 
 @dataclass(frozen=True)
 class Stream:
-    """One kernel on its arrays: the call, and what it reads. The result goes into a given array."""
+    """One kernel on its arrays: the call, and its operands. The result goes into a given array."""
 
     kernel: str
     run: Callable[[], Tensor]
@@ -188,7 +188,7 @@ class Stream:
 
 
 def dot_tolerance(elements: int) -> float:
-    """The relative error that rounding explains of a dot product of so many positive numbers.
+    """The relative error of a dot product of positive numbers that rounding explains.
 
     >>> dot_tolerance(2**10) == SUM_TOLERANCE, dot_tolerance(2**25)
     (True, 0.00390625)

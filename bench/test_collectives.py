@@ -1,4 +1,4 @@
-"""Several ranks: collectives, how far steps scale, what each rank keeps of a sharded optimizer, and who is slow.
+"""Several ranks: collectives, the scaling of steps, each rank's share of a sharded optimizer, and slow ranks.
 
 torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py
 """
@@ -99,7 +99,7 @@ def timed(
 def assert_waited(
     function: Callable[[], object], before: Callable[[], object], calls: int, seconds: float, ranks: Ranks
 ) -> None:
-    """Raises AssertionError, on all ranks, for less time than half of what the host sees until the device is idle."""
+    """Raises AssertionError on all ranks if a call takes less than half of the host's time until the device is idle."""
 
     def several() -> None:
         before()
@@ -161,11 +161,11 @@ class Collective:
             reduce_scatter(self.target, self.source, op=op)
 
     def check(self) -> None:
-        """Compares one call, on all ranks, with what each computes by itself from the seeds of all."""
+        """Compares one call on all ranks with the result that each computes from the seeds of all."""
         self.refill()
-        self.target.fill_(float("nan"))  # what an earlier call left there is right as well
+        self.target.fill_(float("nan"))  # an earlier call's right result may be left there
         self.run(dist.ReduceOp.SUM)
-        got = (self.source if self.name == "all-reduce" else self.target).clone()  # now: what is late is wrong
+        got = (self.source if self.name == "all-reduce" else self.target).clone()  # now: a late result is wrong
         with self.ranks.together(f"{self.name} of {self.size} bytes"):
             every = (integers(self.own.numel(), got.device, rank) for rank in range(self.ranks.size))
             expected = torch.cat(list(every)) if self.name == "all-gather" else reduce(torch.Tensor.add_, every)
@@ -288,7 +288,7 @@ def local(tensor: Any) -> torch.Tensor:
 
 
 def expected_bytes(mode: str, shapes: list[torch.Size], ranks: int) -> list[int]:
-    """What AdamW keeps on each rank, by formula."""
+    """Bytes of AdamW's state on each rank, by formula."""
     whole = [shape.numel() for shape in shapes]
     if mode == "ddp":
         shares = [(sum(whole), len(whole))] * ranks

@@ -1,4 +1,4 @@
-"""Loading batches of tokens from a memory-mapped file, against what a training step consumes meanwhile."""
+"""Loading batches of tokens from a memory-mapped file, against the consumption of a training step."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ for _name, _model in (("gpt2-small", GPT2_SMALL), ("llama3-8b", LLAMA3_8B)):
 
 
 def labelled(dtype: str, device: torch.device) -> dict[str, str]:
-    """What the row of a dtype says besides its figures."""
+    """The label of a dtype's row."""
     return {"label": LABELS[dtype]} if dtype in LABELS and device.type == "cuda" else {}
 
 

@@ -1,4 +1,4 @@
-"""Underflow and overflow of each dtype on the device: what a cast loses, and how fast it is."""
+"""Underflow and overflow of each dtype on the device: the losses of a cast, and its speed."""
 
 import math
 
@@ -16,7 +16,7 @@ ELEMENTS = {"quick": 2**20, "default": 2**24, "thorough": 2**26}
 
 
 def overflow_threshold(form: Format) -> float:
-    """Half a step beyond the largest finite number: what lies above it does not round to a finite one."""
+    """Half a step beyond the largest finite number: larger numbers do not round to a finite one."""
     largest_power_of_two = 2.0 ** (math.frexp(form.max)[1] - 1)
     return form.max + largest_power_of_two * form.eps / 2
 

@@ -1,6 +1,6 @@
 """The roofline, measured: kernels from ReLU to saturated products, held against this machine's own roofs.
 
-Each kernel's intensity follows from `accounting.roofline` and is counted as well. What it can attain is the lower of
+Each kernel's intensity follows from `accounting.roofline` and is counted as well. Its attainable rate is the lower of
 two roofs measured in the same run: the products' ceiling (`ceilings`), and its intensity times the bandwidth measured
 for the same mix of reads and writes (`bandwidths`). Operands below four last-level caches (an accelerator: 16) are
 measured cold.
@@ -34,7 +34,7 @@ PRODUCT_DTYPES = ("fp32", "bf16")
 
 
 def with_rows(case: products.Product, rows: int) -> products.Product:
-    """The same layer on so many random rows."""
+    """The same layer on `rows` random rows."""
     a = torch.randn(rows, case.a.shape[1], device=case.a.device).to(case.a.dtype)
     out = torch.empty(rows, case.b.shape[1], device=a.device, dtype=a.dtype)
     return replace(case, a=a, multiply=products.multiplication(case.dtype, a, case.b, out))

@@ -25,7 +25,7 @@ STEPS_UNTIL_IT_LEARNS = 5
 PARTS_TIMED = {"quick": 5, "default": 10, "thorough": 30}
 PAIRS = {"quick": 3, "default": 11, "thorough": 31}
 MICRO_BATCHES = 4
-# What the sum of a micro-batched gradient may differ by from that of the whole batch: fp32, a thousand terms.
+# Difference of a micro-batched gradient from that of the whole batch: fp32, a thousand terms.
 ACCUMULATED_TOLERANCE = 1e-4
 COMPILED_ALWAYS = "bf16"  # the recipe that most train in; each takes some 20 s to compile on a GPU
 COMPILED_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
@@ -49,7 +49,7 @@ def skip_if_slow(ceilings: Ceilings, measure: Measure) -> Callable[[Workload, st
 
 
 def assert_it_learns(step: Step) -> float:
-    """The first loss of some steps on one batch, the last of which is below it; gradients must be finite."""
+    """The first loss of some steps on one batch. The last must be below it, and gradients finite."""
     for gradient in step.gradients():
         assert bool(gradient.isfinite().all()), f"a gradient of {tuple(gradient.shape)} should be finite, but is not"
     losses = [float(step()) for _ in range(STEPS_UNTIL_IT_LEARNS)]
@@ -115,7 +115,7 @@ def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per
         return  # the gate compares times
     record_rates(measure, work, step, flops, seconds, ceilings, peak_flop_per_s(recipe))
     parts = step.part_times_s(measured.clock(device), PARTS_TIMED[pace])
-    # Near 1: what is not in the parts is not in the step either, as long as the machine is quiet.
+    # Near 1 on a quiet machine: the parts are the whole step.
     measure.declare(**{f"{part}_s": parts[part] for part in PARTS}, parts_over_step=sum(parts.values()) / seconds)
     if mode == "eager":
         measure.declare(step_memory=step_memory(step))
@@ -124,7 +124,7 @@ def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per
 def compiled_step(
     work: Workload, recipe: str, device: torch.device, eager_loss: float, eager_gradients: list[torch.Tensor]
 ) -> tuple[Step, float]:
-    """A compiled step, of which loss and gradients agree with the eager one's, and how long compiling took."""
+    """A compiled step whose loss and gradients agree with the eager one's, and the seconds of compiling."""
     torch.compiler.reset()
     step = Step(work, recipe, device, compiled=True)
     began = perf_counter()
@@ -219,7 +219,7 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
 
 
 def step_memory(step: Step) -> dict[str, dict[str, Any]]:
-    """Bytes held at the end of each part of a step after the first, by what they are for, and the peak within it.
+    """Bytes held at the end of each part of a later step, by their use, and the peak within the part.
 
     Activations are whatever is neither weight, gradient nor state: buffers of the loss and of the library included.
     """
@@ -252,7 +252,7 @@ def bytes_of(tensors: list[torch.Tensor]) -> int:
 
 
 def held_bytes(step: Step) -> int:
-    """What a forward pass leaves for the backward pass, as the allocator counts it."""
+    """Bytes that a forward pass leaves for the backward pass, as the allocator counts them."""
     with measured.memory(step.device) as memory:
         loss = step.forward(step.data, step.targets)
         memory.mark("forward")

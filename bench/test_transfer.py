@@ -23,7 +23,7 @@ def link(device: torch.device) -> None:
 
 
 def measured_copy(case: Transfer, device: torch.device, measure: Measure, **declared: object) -> float:
-    """Times a copy, and checks what arrived after the device was waited for."""
+    """Times a copy, waits for the device, and checks the target."""
 
     def check(got: torch.Tensor) -> None:
         measured.synchronise(device)
@@ -43,7 +43,7 @@ def test_copy(direction, pinned, blocking, device, pace, measure):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_many_small(direction, device, pace, measure):
-    """As many bytes as in the copy at once, in 1024 parts: what each copy costs beside its bytes."""
+    """The bytes of one copy in 1024 parts: the cost of each copy beyond its bytes."""
     whole = transfer(direction, ELEMENTS[pace], device, pinned=True, blocking=False)
     one_s = measured.time(whole.run, device, warmup=3, rounds=11).median_s
     many_s = measured_copy(in_parts(whole, PARTS), device, measure, direction=direction, copies=PARTS)

@@ -21,7 +21,7 @@ def copied_bytes_per_s(device: torch.device) -> float:
 
 
 def overhead_s(device: torch.device) -> float:
-    """Time of one operator on a handful of elements, forward or backward: what launching it costs."""
+    """Time of one operator on a few elements, forward or backward: the cost of launching it."""
     x = torch.randn(8, device=device, requires_grad=True)
 
     def chain() -> None:
@@ -34,7 +34,7 @@ def overhead_s(device: torch.device) -> float:
 
 
 def ceiling_of(ceilings: Ceilings, dtype: str) -> float | None:
-    """The machine's own best measured rate; None for what it does not multiply."""
+    """The machine's best measured rate; None for a dtype that it does not multiply."""
     try:
         return ceilings.flop_per_s(dtype)
     except Unsupported:

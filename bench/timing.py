@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class TimedCall:
-    """A function, and what runs before each of its rounds outside of the timed region."""
+    """A function, and the preparation of each of its rounds outside of the timed region."""
 
     function: Callable[[], object]
     setup: Callable[[], object] | None = None
@@ -119,7 +119,7 @@ class CallTimer:
         return tuple(rounds[len(rounds) // 3 :]), {"warmup_s": elapsed, "flat": flat}
 
     def preparation_s(self, call: TimedCall) -> float:
-        """Seconds of what runs before a round."""
+        """Seconds of the preparation of a round."""
         if not call.is_prepared:
             return 0.0
         began = perf_counter()
@@ -138,14 +138,14 @@ class CallTimer:
         if self.device.type != "cuda" or calls > 1 or call_s > LONGEST_LEAD_S:
             return None
 
-        def lead() -> None:  # pytest-benchmark takes what a set-up returns for arguments
+        def lead() -> None:  # pytest-benchmark takes a set-up's result for arguments
             call.function()
 
         return lead
 
 
 class Schedule:
-    """What a benchmark runs before its rounds, and how many rounds: here with warm-up, checks and ceilings."""
+    """Chooses what precedes the rounds of a benchmark, and their number: here warm-up, checks and ceilings."""
 
     brief = False  # True in a process of the gate, see `bench.brief`
 

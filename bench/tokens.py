@@ -18,7 +18,7 @@ NOTICED = 0.1  # of a step; a worker's batch takes a moment to be handed over, h
 
 
 def text(positions: np.ndarray) -> np.ndarray:
-    """The token at each position of the file: known by formula, so that what was loaded can be checked."""
+    """The token at each position of the file, by a formula: so loaded batches can be checked."""
     positions = positions.astype(np.int64)
     return (positions * MULTIPLIER + positions // 97 * INCREMENT) % VOCABULARY
 
@@ -49,7 +49,7 @@ class Batches(IterableDataset[tuple[Tensor, Tensor]]):
             yield self.load(starts)
 
     def starts(self, number: int = 0, workers: int = 1) -> Iterator[np.ndarray]:
-        """Where the windows of each batch begin that worker `number` of so many makes."""
+        """Window starts of worker `number`'s batches."""
         tokens = self.path.stat().st_size // np.dtype(DTYPES[self.dtype]).itemsize
         random = np.random.default_rng((self.seed, number))
         windows = (tokens - 1) // self.sequence
@@ -71,7 +71,7 @@ class Batches(IterableDataset[tuple[Tensor, Tensor]]):
 
 
 def assert_from_file(inputs: Tensor, targets: Tensor, starts: np.ndarray) -> None:
-    """Raises AssertionError where a batch is not what the file has at `starts`."""
+    """Raises AssertionError if a batch differs from the file at `starts`."""
     __tracebackhide__ = True
     positions = starts[:, None] + np.arange(inputs.shape[1] + 1)
     expected = torch.from_numpy(text(positions))
@@ -90,10 +90,10 @@ def loader(batches: Batches, workers: int, *, pin_memory: bool = False) -> Itera
 
 
 def bottleneck(wait_s: float, step_s: float, *, overlapped: bool) -> str:
-    """What a training loop goes at the pace of: "loader" or "step".
+    """The slower part of a training loop: "loader" or "step".
 
     Loading and stepping in turn, it is the loader where that takes the longer of both. Where workers load meanwhile
-    (`overlapped`), waiting is only what the step does not hide: it is the loader where a step waits at all, by more
-    than a tenth of its own time.
+    (`overlapped`), the step hides part of the loading: then it is the loader if a step waits by more than a tenth of
+    its own time.
     """
     return "loader" if wait_s > (NOTICED if overlapped else 1.0) * step_s else "step"

@@ -73,7 +73,7 @@ def workload(name: str, device: torch.device, fitting: Fitting = lambda wanted, 
 
 
 def step_bytes(work: Workload) -> int:
-    """About what a step in fp32 holds at most, beside another: activations, three times the logits, two states."""
+    """About the most bytes of two steps in fp32 at once: activations, three times the logits, two states."""
     saved = activation_bytes(work.model, work.batch, work.sequence)
     if isinstance(work.model, Transformer):
         saved += 3 * element_bytes(work.tokens * work.model.vocab_size)
@@ -174,5 +174,5 @@ class Step:
 
 
 def smaller(work: Workload) -> Workload:
-    """The same model with an eighth of the batch, for what is checked and not timed."""
+    """The same model with an eighth of the batch, for untimed checks."""
     return replace(work, batch=max(work.batch // 8, 2))

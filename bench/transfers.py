@@ -1,6 +1,6 @@
-"""Copies between the host and an accelerator: their bytes, what their number costs, and how much of them is hidden.
+"""Copies between the host and an accelerator: their bytes, the cost of each, and the share that is hidden.
 
-Bytes are those of the payload, once: what crosses the link. The reads and writes of the memories at its two ends, and
+Bytes are those of the payload, once, as they cross the link. The reads and writes of the memories at its two ends, and
 the staging buffer through which a pageable copy goes, are not counted.
 """
 
@@ -21,7 +21,7 @@ DIRECTIONS = ("to-device", "to-host")
 
 
 def transfer_work(elements: int, dtype: str = "fp32", copies: int = 1) -> Work:
-    """No FLOPs, and the bytes of the payload of so many copies.
+    """No FLOPs, and the bytes of the payload of `copies` copies.
 
     >>> transfer_work(1024), transfer_work(1024, "bf16", copies=3)
     (Work(flops=0, bytes=4096), Work(flops=0, bytes=6144))
@@ -42,7 +42,7 @@ def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
 
 
 def cost_of_a_copy(one_s: float, many_s: float, copies: int) -> float:
-    """What each copy costs beside its bytes, from as many bytes copied at once and in `copies` parts.
+    """The cost of each copy beyond its bytes: the same bytes copied at once and in `copies` parts.
 
     >>> cost_of_a_copy(1.0, 2.0, 101)
     0.01
@@ -63,7 +63,7 @@ class Transfer:
         return transfer_work(self.source.numel())
 
     def check(self, got: Tensor) -> None:
-        """Raises AssertionError where what arrived is not what was sent, bit by bit. The copy must be over."""
+        """Raises AssertionError if the target differs from the source in any bit. The copy must be over."""
         __tracebackhide__ = True
         wrong = int((got.cpu() != self.source.cpu()).sum())
         assert wrong == 0, f"{wrong} of {got.numel()} elements arrived changed"

@@ -1,4 +1,4 @@
-"""Roofline arithmetic that only benchmarks need: their kernels' work, the bandwidth of a mix, what limits a kernel."""
+"""Roofline arithmetic that only benchmarks need: the work of kernels, the bandwidth of a mix, the limit of a kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAUNCH_SHARE = 0.5  # of the time: from here on an operation is bound by its lau
 
 
 def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
-    """FLOPs and bytes of a kernel of STREAM on arrays of so many elements, as STREAM counts them; see STREAMS.
+    """FLOPs and bytes of a kernel of STREAM on arrays of `elements`, as STREAM counts them; see STREAMS.
 
     Each array is counted once for being read or written. Not counted: the line that most processors read before they
     write into it (write-allocate), which without streaming stores makes the real traffic of copy and scale 3/2, of add
@@ -39,7 +39,7 @@ def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
 
 
 def composed_gelu_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
-    """FLOPs and ideal bytes of a GELU written as five operations, each of which reads and writes memory.
+    """FLOPs and ideal bytes of a GELU written as five operations: each reads and writes memory.
 
     x/√2, erf, +1, ·x, ·½: six arrays read, for the product with x reads two, and five written: 11 elements moved for
     the 2 of one fused kernel, at the same FLOPs.
@@ -53,7 +53,7 @@ def composed_gelu_work(shape: Sequence[int], dtype: str = "bf16") -> Work:
 
 
 def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> float:
-    """The bandwidth of traffic of which `read_share` is reads, from those `measured` at some shares: {share: bytes/s}.
+    """The bandwidth of traffic with this share of reads, from those `measured` at some shares: {share: bytes/s}.
 
     Between two measured shares the time per byte is interpolated, as if the traffic were made of both; beyond the
     outermost it is that of the outermost. Reads and writes do not cost alike, so a kernel that mostly reads must be
@@ -81,10 +81,10 @@ def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> floa
 
 
 def bound_of(intensity: float, ridge: float, launch_share: float = 0.0) -> str:
-    """What limits an operation: "launch" where that takes half of its time, else "memory" below the ridge or "compute".
+    """The limit of an operation: "launch" if that takes half of its time, else "memory" below the ridge or "compute".
 
-    By its place under the roofs, not by how near it comes to them: where its share of the attainable rate is low, the
-    kernel, and neither of the two, is what limits it.
+    By its place under the roofs, not by its distance from them: if its share of the attainable rate is low, the kernel
+    itself is the limit.
 
     Raises ValueError for a negative intensity or share, a ridge that is not above 0, or NaN.
 
