@@ -12,7 +12,10 @@ import pytest
 import torch
 
 import bench.search
+from bench import ceilings as module
+from bench.ceilings import Ceilings
 from bench.search import Found, Shape, Space, guided, space_of
+from meta_tests.bench.stand_ins import CPU, SHORT
 
 CPU_SIZES = (128, 192, 256, 384, 512, 768, 1024)
 GPU_SIZES = tuple(1024 * each for each in (1, 2, 3, 4, 5, 6, 8, 9, 10, 12))
@@ -96,11 +99,11 @@ KINDS = {
 SEEDS = 20
 
 
-def searched(kind: Kind, seed: int, **options: object) -> tuple[Machine, Found]:
+def searched(kind: Kind, seed: int) -> tuple[Machine, Found]:
     machine = Machine(kind, seed)
     budget_s = 0.85 * LARGEST_TIME_SHARE * len(kind.space.shapes) * WINDOW_S
     found = guided(
-        options.pop("space", kind.space),  # type: ignore[arg-type]
+        kind.space,
         machine.rate,
         units=kind.units,
         tiles=kind.tiles,
@@ -110,11 +113,11 @@ def searched(kind: Kind, seed: int, **options: object) -> tuple[Machine, Found]:
     return machine, found
 
 
-def shares(name: str, **options: object) -> list[float]:
+def shares(name: str) -> list[float]:
     """The exact rate of what was found, as a share of the best of the space, for several seeds; the worst first."""
     kind = KINDS[name]
     best = max(map(Machine(kind, 0).exact, kind.space.shapes))
-    found = (searched(kind, seed, **dict(options)) for seed in range(SEEDS))
+    found = (searched(kind, seed) for seed in range(SEEDS))
     return sorted(machine.exact(each.shape) / best for machine, each in found)
 
 
@@ -128,38 +131,6 @@ def test_the_guided_search_finds_the_best_shape_in_a_twentieth_of_the_time_of_a_
     worst, middle = (shares(name)[place] for place in (0, SEEDS // 2))
     assert worst >= 0.97, f"on {name} the worst of {SEEDS} searches found {worst:.3f} of the best rate"
     assert middle >= LEAST_SHARE, f"on {name} the median search found {middle:.3f} of the best rate"
-
-
-def test_a_search_that_never_turns_its_outputs_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranked = bench.search.outputs
-    monkeypatch.setattr(
-        bench.search, "outputs", lambda space, units, tiles: [(m, n) for m, n in ranked(space, units, tiles) if m > n]
-    )
-    monkeypatch.setattr(bench.search.Space, "neighbours", lambda self, shape: iter(()))
-    assert max(shares("wide-only")) < LEAST_SHARE
-
-
-def test_a_search_with_a_fixed_k_is_found_out() -> None:
-    kind = KINDS["h200-bursts"]
-    fixed = Space(kind.sizes, kind.sizes[:1], kind.sizes)
-    assert max(shares("h200-bursts", space=fixed)) < LEAST_SHARE
-
-
-def test_a_search_that_believes_its_first_figures_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without timing the finalists again, a spike of luck decides: here a tenth of the windows reads too high."""
-
-    def flattering(self: Machine, shape: Shape, window_s: float) -> float:
-        plain = truth(self, shape, window_s)
-        return plain * (1.5 if self._draw.random() < 0.1 else 1.0)
-
-    truth = Machine.rate
-    monkeypatch.setattr(Machine, "rate", flattering)
-    again = shares("cpu-64")[SEEDS // 2]
-    monkeypatch.setattr(
-        bench.search, "final", lambda shapes, seen, rate, left_s: (max(shapes, key=seen.__getitem__), 0.0)
-    )
-    believed = shares("cpu-64")[SEEDS // 2]
-    assert believed < 0.95 < again
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
@@ -184,3 +155,15 @@ def test_calls_are_timed_for_the_window_and_once_at_least() -> None:
     timer: Callable[[], float] = lambda: now[0]  # noqa: E731
     assert bench.search.calls_s(work, timer, 0.1) == [1.0]
     assert bench.search.calls_s(work, timer, 3.0) == [1.0] * 3
+
+
+def test_a_real_search_finds_a_shape_of_its_space_and_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEARCH", 1)
+    said: list[str] = []
+    ceilings = Ceilings(CPU, SHORT, lambda text, ahead_s=0.0: said.append(text))
+    found = ceilings.found("fp32")
+    assert found.flop_per_s > 0
+    assert found.shape in ceilings.space("fp32").shapes
+    assert said == ["searching for the sustainable one of fp32"]
+    with pytest.raises(ValueError, match="regime must be one of sustainable, achievable, got 'peak'"):
+        ceilings.found("fp32", "peak")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from bench.test_training import (
     counted_work,
     held_bytes,
     predicted_held_bytes,
-    record_rates,
     step_memory,
 )
 from bench.tokens import Batches, assert_from_file, bottleneck, loader, text, write_tokens
@@ -117,16 +115,6 @@ def test_checkpointing_saves_what_is_predicted(model: str) -> None:
     assert held_bytes(spared) < held_bytes(plain)
     for step in (plain, spared):
         assert predicted_held_bytes(step) == held_bytes(step)
-
-
-def test_a_step_faster_than_the_ceiling_has_it_measured_again() -> None:
-    work, found = WORK["deep-linear"], {}
-    measure = SimpleNamespace(declare=lambda **figures: found.update(figures))
-    ceilings = SimpleNamespace(flop_per_s=lambda dtype: 1.0, remeasure=lambda dtype, function, flops: 2.0 * flops)
-    flops = work.flops(checkpoint_every=2)
-    record_rates(measure, work, Step(work, "fp32", CPU), flops, 1.0, ceilings, 4.0 * flops.model)  # type: ignore[arg-type]
-    assert (found["ceiling_remeasured"], found["share_of_ceiling"]) == (True, 0.5)
-    assert found["mfu"] == 0.25 < found["hfu"] == flops.hardware / flops.model / 4
 
 
 # ---- tokens ------------------------------------------------------------------------------------------------------
