@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 from time import perf_counter
@@ -34,15 +33,6 @@ FASTEST = 5
 SETTLED_S = (1.0, 3.0)  # on an accelerator at least and at most, until steady work has a steady rate
 
 
-@dataclass(frozen=True)
-class Ceiling:
-    """The fastest shape of a dtype in one regime, its rate, and how long the search for it took."""
-
-    shape: search.Shape
-    flop_per_s: float
-    search_s: float
-
-
 class Ceilings:
     """The best rates of this machine in this run, per dtype and regime, searched for when first asked for."""
 
@@ -58,7 +48,7 @@ class Ceilings:
         self._device = device
         self._pace = pace
         self._timer = measured.clock(device)
-        self._found: dict[tuple[str, str], Ceiling] = {}
+        self._found: dict[tuple[str, str], search.Found] = {}
         self._flop_per_s: dict[tuple[str, str], float] = {}  # which a benchmark may have raised since
         self._probed: dict[str, float] = {}
 
@@ -68,7 +58,7 @@ class Ceilings:
             self._flop_per_s[dtype, regime] = self.found(dtype, regime).flop_per_s
         return self._flop_per_s[dtype, regime]
 
-    def found(self, dtype: str, regime: str = "sustainable") -> Ceiling:
+    def found(self, dtype: str, regime: str = "sustainable") -> search.Found:
         """The fastest shape. Raises Unsupported, and ValueError for an unknown regime."""
         if regime not in REGIMES:
             raise ValueError(f"regime must be one of {', '.join(REGIMES)}, got {regime!r}")
@@ -120,7 +110,7 @@ class Ceilings:
         most_elements = self._room_bytes() / (5 * max(4, element_bytes(1, dtype)))
         return search.space_of(self._device, most_flops, most_elements)
 
-    def _search(self, dtype: str, regime: str) -> Ceiling:
+    def _search(self, dtype: str, regime: str) -> search.Found:
         began = perf_counter()
         space = self.space(dtype)
         operands = Operands(dtype, max(space.m), max(space.k), max(space.n), self._device)
@@ -138,7 +128,7 @@ class Ceilings:
         )
         multiply, flops = operands.multiply(*found.shape)
         seconds = self._burst_s(multiply) if bursts else self._steady_s(multiply)
-        return Ceiling(found.shape, flops / seconds, perf_counter() - began)
+        return search.Found(found.shape, flops / seconds, perf_counter() - began)
 
     def _settle(self, function: Callable[[], object]) -> None:
         """Steady work, without a rest between calls, until its rate is steady too.

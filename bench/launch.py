@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from accounting import measured
-from bench.work import LAUNCH_SHARE
 
+LAUNCH_SHARE = 0.5  # of the time: from here on an operation is bound by its launch
 ENQUEUED = 50  # calls at most: well below the thousand launches that a CUDA stream queues before it makes the host wait
 ENQUEUED_S = 0.05  # of work for the device
 REPLAYED = 20

@@ -25,7 +25,6 @@ from bench.ceilings import Ceilings
 from bench.checks import Examined, assert_declared, assert_random, examine, overwrite
 from bench.rates import assert_within_bound, rates_of, shares_of
 from bench.timing import CallTimer, Rounds, Schedule, TimedCall
-from bench.work import LAUNCH_SHARE
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
 METHOD = 3
@@ -253,7 +252,7 @@ class Measure:
     def _record_launch(self, function: Callable[[], object], seconds: float, operators: int) -> None:
         figures = launch.figures(function, seconds, operators, self._device)
         self.info.update(figures)
-        if figures.get("launch_share", 0) >= LAUNCH_SHARE:
+        if figures.get("launch_share", 0) >= launch.LAUNCH_SHARE:
             self.info["bound"] = "launch"
 
 

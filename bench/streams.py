@@ -1,6 +1,6 @@
 """The kernels of STREAM and BabelStream, how large their arrays are, and the bandwidths they measure.
 
-Bytes are those of STREAM (`bench.work.stream_work`): each array once, without the lines that a processor reads
+Bytes are those of STREAM (`stream_work`): each array once, without the lines that a processor reads
 only to write into them.
 """
 
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from accounting import counted, measured
+from accounting.checks import validated_choice, validated_int, validated_positive
+from accounting.memory import element_bytes
 from accounting.roofline import Work
 from bench.cache import UNKNOWN_CACHE_BYTES, Caches
 from bench.checks import in_fp64
 from bench.rounds import Pace
-from bench.work import STREAMS, bandwidth_of_mix, stream_work
 
 SCALAR = 3.0
 WANTED_MULTIPLE = 4  # of the last-level cache, by each array: STREAM's rule
@@ -37,6 +38,64 @@ SUM_TOLERANCE = 256 * 2.0**-24
 # Of a library's dot product, which adds in some dozens of partial sums: 2.3e-4 was seen of 2^25 numbers by MKL.
 DOT_TOLERANCE_PER_ELEMENT = 2.0**-24 / 512
 WINDOWS, WINDOW = 64, 2**14  # of an array that are checked
+
+# Arrays read, arrays written, and FLOPs per element of the kernels of STREAM and BabelStream.
+STREAMS = {
+    "copy": (1, 1, 0),  # c = a
+    "scale": (1, 1, 1),  # b = s·c
+    "add": (2, 1, 1),  # c = a + b
+    "triad": (2, 1, 2),  # a = b + s·c
+    "sum": (1, 0, 1),  # Σ a; its one result is not counted
+    "dot": (2, 0, 2),  # Σ a·b; its one result is not counted
+}
+
+
+# ---- work ----------------------------------------------------------------------------------------------------------
+
+
+def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
+    """FLOPs and bytes of a kernel of STREAM on arrays of `elements`, as STREAM counts them; see STREAMS.
+
+    Each array is counted once for being read or written. Not counted: the line that most processors read before they
+    write into it (write-allocate), which without streaming stores makes the real traffic of copy and scale 3/2, of add
+    and triad 4/3 of these bytes; so a true bandwidth is never below the one that follows.
+
+    Raises ValueError for an unknown kernel or dtype, or a negative number of elements.
+    Source: McCalpin, "Memory bandwidth and machine balance in current high performance computers", 1995.
+
+    >>> stream_work("triad", 10**6), stream_work("copy", 10**6, "bf16")
+    (Work(flops=2000000, bytes=12000000), Work(flops=0, bytes=4000000))
+    """
+    read, written, flops = STREAMS[validated_choice("kernel", kernel, STREAMS)]
+    return Work(flops * validated_int("elements", elements), element_bytes((read + written) * elements, dtype))
+
+
+def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> float:
+    """The bandwidth of traffic with this share of reads, from those `measured` at some shares: {share: bytes/s}.
+
+    Between two measured shares the time per byte is interpolated, as if the traffic were made of both; beyond the
+    outermost it is that of the outermost. Reads and writes do not cost alike, so a kernel that mostly reads must be
+    held against a roof measured by reading.
+
+    Raises ValueError where nothing was measured, for a share outside of 0 to 1, or a bandwidth that is not above 0.
+
+    >>> measured = {1.0: 80e9, 0.5: 40e9}
+    >>> [bandwidth_of_mix(share, measured) / 1e9 for share in (1.0, 0.75, 0.5, 0.2)]
+    [80.0, 53.333333333333336, 40.0, 40.0]
+    """
+    if not 0 <= read_share <= 1:
+        raise ValueError(f"read_share must be from 0 to 1, got {read_share}")
+    if not measured:
+        raise ValueError("measured must have at least one bandwidth, got none")
+    shares = sorted(measured)
+    for share in shares:
+        validated_positive(f"the bandwidth at {share}", measured[share])
+    below = max((share for share in shares if share <= read_share), default=shares[0])
+    above = min((share for share in shares if share >= read_share), default=shares[-1])
+    if above <= below:
+        return measured[below]
+    part = (read_share - below) / (above - below)
+    return 1 / ((1 - part) / measured[below] + part / measured[above])
 
 
 # ---- sizes -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Bandwidth of the memory and of each level of cache, by the kernels of STREAM and BabelStream.
 
-Bytes as STREAM counts them, see `bench.work.stream_work`; the warm-up drops the first calls; every result is
+Bytes as STREAM counts them, see `bench.streams.stream_work`; the warm-up drops the first calls; every result is
 checked. Rows of memory have arrays of four times the last-level cache each (an accelerator:
 of 16 times), or a label that says why not. Rows of a
 cache are those of one core, on one thread: threads that wait for one another would be most of so short a time.
@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from accounting.measured import one_thread
-from bench.streams import MEMORY, Arrays, assert_bytes, assert_level, size_of, wanted_multiple
-from bench.work import STREAMS
+from bench.streams import MEMORY, STREAMS, Arrays, assert_bytes, assert_level, size_of, wanted_multiple
 
 ROWS = [(MEMORY, kernel) for kernel in STREAMS]
 ROWS += [(level, kernel) for level in ("L1", "L2", "L3") for kernel in ("copy", "triad", "dot")]

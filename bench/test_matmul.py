@@ -106,6 +106,6 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure):
         setup=rest,
         **labelled(dtype, device),
     )
-    measure.declare(regime=regime, shape=list(found.shape), found_flop_per_s=found.flop_per_s, search_s=found.search_s)
+    measure.declare(regime=regime, shape=list(found.shape), found_flop_per_s=found.flop_per_s, search_s=found.seconds)
     if device.type == "cuda" and not bursts and dtype != "int8":
         measure.declare(zeros_ratio=ceilings.zeros_ratio(dtype, PAIRS[pace]))

@@ -23,10 +23,9 @@ from accounting.roofline import attainable_flop_per_s, ridge_point
 from bench import kernels, products
 from bench.cache import Caches
 from bench.ceilings import Ceilings
-from bench.kernels import KERNELS, Kernel, kernel
+from bench.kernels import KERNELS, Kernel, bound_of, kernel
 from bench.measuring import Measure
 from bench.streams import Bandwidths, assert_bytes, wanted_multiple
-from bench.work import bound_of
 
 ROW = 1024  # elements that softmax and layer norm work on
 BATCHES = (1, 4, 16, 64, 256, 1024)

@@ -19,11 +19,11 @@ from accounting.formats import format_of
 from bench import checks, kernels, test_matmul, test_roofline, transfers
 from bench.ceilings import Ceilings
 from bench.checks import assert_random, examine
+from bench.kernels import bound_of
 from bench.products import DTYPES, Operands, Product, Unsupported, probe_tf32
 from bench.rounds import PACES
-from bench.streams import MEMORY, WINDOW, Arrays, Bandwidths, Size, cache_size, memory_size
+from bench.streams import MEMORY, STREAMS, WINDOW, Arrays, Bandwidths, Size, bandwidth_of_mix, cache_size, memory_size
 from bench.test_numerics import overflow_threshold
-from bench.work import STREAMS, bandwidth_of_mix, bound_of
 from meta_tests.bench.stand_ins import CPU, steady, supported
 from meta_tests.conftest import ROOT
 from prooflops.machine.caches import Caches

@@ -103,7 +103,7 @@ def halved(field: str) -> Callable[..., Any]:
 
 for tests, formula in (
     ((MATMUL, CEILING, LAYER), "accounting.roofline.matmul_work"),
-    ((STREAM,), "bench.work.stream_work"),
+    ((STREAM,), "bench.streams.stream_work"),
     ((KERNEL,), "accounting.roofline.elementwise_work"),
 ):
     for field, saying in (("flops", "FLOPs are (declared|counted)"), ("bytes", "bytes are declared")):
