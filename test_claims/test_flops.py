@@ -88,13 +88,13 @@ def test_the_worked_products_cost_what_torch_dispatches(device, a_shape, b_shape
 @pytest.mark.claim("flops.cubic")
 @given(n=sizes(2, 8), factor=sizes(2, 4))
 def test_growing_a_square_product_costs_the_cube_and_an_addition_the_square(device, n, factor):
-    def costs(m, k, columns):
-        a, b = torch.rand(m, k, device=device), torch.rand(k, columns, device=device)
+    def costs(side):
+        a, b = (torch.rand(side, side, device=device) for _ in range(2))
         with counted.flops() as elementwise:
             a + a
         return product_flops(lambda: a @ b), elementwise.elementwise
 
-    (product, added), (larger_product, larger_added) = costs(n, n, n), costs(factor * n, factor * n, factor * n)
+    (product, added), (larger_product, larger_added) = costs(n), costs(factor * n)
     assert larger_product == factor**3 * product, f"{factor}n costs {larger_product / product} times n, not {factor}³"
     assert larger_added == factor**2 * added, f"adding costs {larger_added / added} times as much, not {factor}²"
     assert elementwise_flops((factor * n, n)) == factor * elementwise_flops((n, n)), "not linear in the elements"
