@@ -4,8 +4,7 @@ prepare [PROJECT ...]              clones, virtual environments and trial commit
 run PROJECT TRIAL [--runs N]       the gate with its defaults, HEAD against HEAD~1; a line of JSON per run
 
 TRIAL: unchanged, slight (about 5 % more work), twice (a main function does its work twice). --folder holds all of it,
-and results.jsonl. --source NAME=DIR clones a project from a folder instead of its
-URL.
+and results.jsonl. --source NAME=DIR clones a project from a folder instead of its URL.
 """
 
 from __future__ import annotations

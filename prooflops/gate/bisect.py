@@ -2,7 +2,7 @@
 
 git's own bisection chooses the commits, in a worktree of its own, where the user's checkout and a bisection in progress
 there are out of reach. Each commit is measured beside GOOD by pairs of processes, for all benchmarks whose first slow
-commit is not known yet, and is bad where it lost more than half of what was lost in all.
+commit is not known yet, and is bad above half of the whole slowdown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIRST_BAD, POSSIBLE = "# first bad commit: [", "# possible first bad commit: ["
 
 @dataclass(frozen=True)
 class HalfwayRule(decide.ReplicateRule):
-    """Whether a commit is slower than GOOD by more than half of what is lost in all (SLOWER), or by less (SAME)."""
+    """Whether a commit has more than half of the whole slowdown since GOOD (SLOWER), or less (SAME)."""
 
     halves: Mapping[str, float] = field(default_factory=dict)  # ratios by benchmark
 

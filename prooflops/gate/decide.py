@@ -21,11 +21,11 @@ from prooflops.statistics.decision_rule import (
 )
 from prooflops.statistics.effects import Effect
 
-FEWEST_CONFIRMING = 5  # pairs, of which all must agree to reach the level of a confirmation: 1/32
+FEWEST_CONFIRMING = 5  # pairs: where all agree, they reach the level of a confirmation, 1/32
 ADVISED = 16  # processes of a baseline
 MOST_ADVISED = 200  # pairs: beyond, the benchmark is too noisy for the question
 
-# What ended the run of an open benchmark.
+# The limit that ended the run of an open benchmark.
 NOISE = "its noise exceeds the question"
 PAIRS = "--gate-replicates ended it"
 BUDGET = "the budget ended it (--gate-budget)"

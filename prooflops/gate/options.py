@@ -37,10 +37,7 @@ INI = {  # by name: meaning and default
         "10%",
     ),
     "gate_in_turn": (
-        (
-            "whether the two processes of a pair live at the same time and run their benchmarks in turn; false where they "
-            "use something that serves one process only, such as a port"
-        ),
+        "whether both processes of a pair live at once and run in turn; false where only one can, as with a port",
         "true",
     ),
 }

@@ -171,7 +171,7 @@ class Replicates:
         paces: Paces | None = None,
         limit_s: float = math.inf,
     ) -> list[Replicate]:
-        """A process for each side over its files, of which it runs the tests `ids` (None: all), paced by `paces`.
+        """A process for each side over its files, which runs the tests `ids` (None: all), paced by `paces`.
 
         Several live at the same time and run their tests in turn, the first side beginning. Raises ReplicateFailed for
         one that crashed, took too long, or could not collect.
@@ -197,7 +197,7 @@ class Replicates:
         self, side: Side, targets: Sequence[str], task: Mapping[str, Any], turn: socket.socket | None
     ) -> _Started:
         number = next(self._numbers)
-        record, output, told = (self.folder / f"{number:04d}.{kind}" for kind in ("json", "txt", "task"))
+        record, output, written = (self.folder / f"{number:04d}.{kind}" for kind in ("json", "txt", "task"))
         variables = self._of_python()
         own = {
             "examined": list(self.examined),
@@ -208,13 +208,13 @@ class Replicates:
             # Python's variables are neither settings of the machine, nor for processes that the tests start.
             "restore": {name: os.environ.get(name) for name in variables},
         }
-        told.write_text(json.dumps({**task, **own}), encoding="utf-8")  # 2,000 node ids exceed a variable's length
+        written.write_text(json.dumps({**task, **own}), encoding="utf-8")  # 2,000 node ids exceed a variable's length
         began = time.monotonic()
         with open(output, "wb") as printed:
             process = subprocess.Popen(
                 [*self._command(side), *targets],
                 cwd=side.root,
-                env=self._environment(side) | variables | {TASK: str(told), RECORD: str(record)},
+                env=self._environment(side) | variables | {TASK: str(written), RECORD: str(record)},
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,

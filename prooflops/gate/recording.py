@@ -1,4 +1,4 @@
-"""Stores what fresh processes of this side measured: a baseline, or the noise floor of `--gate-noise-floor`."""
+"""Stores figures of fresh processes of this side: a baseline, or the noise floor of `--gate-noise-floor`."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Replicate:
         fastest_s = math.inf if task["fastest_s"] is None else task["fastest_s"]
         self.speed, self.turn = CoreSpeed(fastest_s, task["patience_s"]), Turn(task["turn"])
         self.fixed: set[str] = set()
-        self.obeying: set[str] = set()  # that choose their own rounds, as this asks
+        self.obeying: set[str] = set()  # benchmarks that choose their own rounds and asked for the pace
         self.once_s: dict[str, float] = {}
         self.calls: dict[str, dict[str, Any]] = {}
         self.reports: list[Any] = []
@@ -114,7 +114,7 @@ class Replicate:
         if not is_benchmark(item):
             yield
             return
-        # The plugin watches for itself, where there is one, and its record says what it saw.
+        # Where the plugin is active it watches, too, and its record has the result.
         watch = None if item.config.pluginmanager.hasplugin("prooflops.plugin") else Watch()
         began, own_switches = time.monotonic(), self.speed.own_switches
         self.speed.begin()
@@ -208,7 +208,7 @@ def look_between_rounds(speed: CoreSpeed) -> None:
     if make_runner is None:
         return
 
-    timing: Any = None  # of which benchmark; `pedantic` makes a runner for each round
+    timing: Any = None  # the benchmark that is timed; `pedantic` makes a runner for each round
 
     def runner(self: Any, *args: Any) -> Any:
         run = make_runner(self, *args)
