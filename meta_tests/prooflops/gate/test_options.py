@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, ChildRun, run_pytest_for_each
 from meta_tests.prooflops.outcomes import outcome
-from prooflops.gate import options as gate_options
 from prooflops.gate.options import Settings, is_asked_for, marker_settings
 from prooflops.gate.options import settings as gate_settings
 from prooflops.history import records
@@ -141,23 +140,6 @@ def test_an_impossible_option_is_refused_before_anything_runs(refusals: dict[str
     assert IMPOSSIBLE[options] in refusals[options].output
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ("0.1", "takes min_effect, direction, ignore by name, got 0.1"),
-        ("effect=0.1", "got effect=0.1"),
-        ("min_effect=3", "min_effect should be a share between"),
-        ("direction='up'", "direction should be one of slower, faster, both, got 'up'"),
-        ("ignore='no'", "ignore should be True or False, got 'no'"),
-    ],
-)
-def test_a_marker_that_says_nothing_valid_is_refused_by_the_name_of_its_test(given: str, why: str) -> None:
-    marker = eval(f"pytest.mark.gate({given})", {"pytest": pytest}).mark
-    with pytest.raises(ValueError) as refused:
-        marker_settings(marker)
-    assert why in str(refused.value)
-
-
 def test_an_option_goes_before_the_ini_setting_and_that_before_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,19 +169,6 @@ def test_an_option_goes_before_the_ini_setting_and_that_before_the_default(
                 read(tmp_path, {}, {"gate_allow_inconclusive": word})
         else:
             assert read(tmp_path, {}, {"gate_allow_inconclusive": word}).allowed_open == share
-
-
-def test_the_packages_that_the_statistics_need_are_named_where_they_are_not_installed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gate_options, "find_spec", lambda name: None)
-    assert not read(Path("/nowhere"), {}).used, "a run without the gate needs none"
-    for option in ("gate_versus", "gate_history"):
-        with pytest.raises(pytest.UsageError, match=r"need numpy and scipy, which .* -m pip install numpy scipy$"):
-            read(Path("/nowhere"), {option: "b"})
-    monkeypatch.setattr(gate_options, "find_spec", lambda name: None if name == "scipy" else name)
-    with pytest.raises(pytest.UsageError, match="need scipy, which"):
-        read(Path("/nowhere"), {"gate_versus": "b"})
 
 
 @pytest.mark.parametrize(

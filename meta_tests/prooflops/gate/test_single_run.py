@@ -1,14 +1,8 @@
 """One run compared with the history, or stored as a baseline."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
 from meta_tests.prooflops.foreign import Foreign
-from meta_tests.prooflops.gate.foreign_repo import config_in
-from prooflops.gate import single_run
-from prooflops.gate.options import settings
 from prooflops.history import records
 
 
@@ -83,25 +77,3 @@ def test_the_version_of_torch_counts_only_where_the_tests_import_it(plain_repo: 
         record = records.read(plain_repo.records()[-1])
         assert ("torch" in record["prooflops"]["fingerprint"]["packages"]) == uses, name
         assert plain_repo.run("--gate-baseline", name).code == 0, "its own next run is another machine's"
-
-
-def test_a_known_drift_and_the_ratios_of_another_machine_count(tmp_path: Path) -> None:
-    config = config_in(tmp_path, "-p", "prooflops.plugin", "--gate-baseline=main")
-    chosen = replace(settings(config), folder=tmp_path)
-    a, fingerprint = "test_b.py::test_a", {"name": "abacus"}
-
-    def summary(time_s: float, mfu: float = 0.5) -> records.Summary:
-        row = {"fullname": a, "stats": {"min": time_s}, "extra_info": {"flops": 7, "mfu": mfu}}
-        record = {"benchmarks": [row], "prooflops": {"fingerprint": fingerprint}}
-        return records.read_summary(records.append(tmp_path, record, fingerprint), ("flops",))
-
-    then, mine = [summary(1.0 + i / 1e4) for i in range(8)], summary(1.1)
-    for floor in (0.5, None):
-        records.store_noise_floors(tmp_path, records.fingerprint_id(fingerprint), {a: {"floor": floor}})
-        (line, *_) = [line for line in single_run.compared(then, mine, chosen, {}) if line.startswith(a)]
-        assert ("within the 50.0% that drift" in line) == (floor == 0.5), line
-    portable = replace(chosen, portable=True)
-    assert single_run.compared(then, mine, portable, {})[-1] == "against main (8 records): 1 INCONCLUSIVE, 1 SAME"
-    none = [summary(1.0, mfu=0.0) for _ in range(2)]
-    (line,) = single_run.compared([replace(each, benchmarks={}) for each in none], none[0], portable, {})
-    assert line.endswith("no ratio that both sides have")
