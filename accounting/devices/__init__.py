@@ -16,23 +16,8 @@ from accounting.devices.rates import (
 )
 
 __all__ = [
-    "ACCELERATORS",
-    "CPU_PATHS",
-    "FLOP_PER_CLOCK",
-    "MATRIX_DTYPES",
-    "ROWS",
-    "Accelerator",
-    "Figure",
-    "bandwidth_bytes_per_s",
-    "clock_scaled_peak_flop_per_s",
-    "cpu_flops_per_cycle",
-    "cpu_peak_flop_per_s",
-    "device_called",
-    "device_named",
-    "device_of",
-    "flop_per_s",
-    "has_dtype",
-    "memory_bytes",
-    "nominal_clock_mhz",
+    "ACCELERATORS", "CPU_PATHS", "FLOP_PER_CLOCK", "MATRIX_DTYPES", "ROWS", "Accelerator", "Figure",
+    "bandwidth_bytes_per_s", "clock_scaled_peak_flop_per_s", "cpu_flops_per_cycle", "cpu_peak_flop_per_s",
+    "device_called", "device_named", "device_of", "flop_per_s", "has_dtype", "memory_bytes", "nominal_clock_mhz",
     "peak_flop_per_s",
-]
+]  # fmt: skip

@@ -78,4 +78,5 @@ def test_the_plans_that_fit_are_all_that_do_the_fastest_first():
     assert len(splits) == 20, "8 = 2·2·2 among four, each of them alone, two of them 4 and 2"
     alone = [plan.split.zero_stage for plan in plans if plan.split.replicas == 1]
     assert set(alone) == {1}, "a stage that shards nothing is listed beside the one before"
+    assert {plan.split.zero_stage for plan in plans} == {1, 3}
     assert len(plans) == 2 * len(splits) - len(alone)
