@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from meta_tests.prooflops.history.test_any_record import changed, unhurried
+from meta_tests.prooflops.history.test_records import changed, unhurried
 from prooflops.history.records import as_text
 from prooflops.suite.fleet.bad_nodes import fleets
 from prooflops.suite.fleet.command import headline, tables_of
