@@ -33,9 +33,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def peak_flop_per_s(
-    peak_flop_per_s: Callable[[str], float | None], bound_flop_per_s: Callable[[str], float | None]
-) -> Callable[[str], float | None]:
+def peak_flop_per_s(peak_flop_per_s, bound_flop_per_s) -> Callable[[str], float | None]:
     """The vendor's dense peak for a dtype, see `prooflops.suite.hooks`, checked against the bound of the units."""
 
     def dense(dtype: str) -> float | None:
@@ -50,45 +48,32 @@ def peak_flop_per_s(
 
 
 @pytest.fixture(scope="session")
-def ceilings(
-    device: torch.device, pace: str, sizing: Any, progress_of: Callable[[str], Callable[..., None]]
-) -> Ceilings:
+def ceilings(device, pace, sizing, progress_of) -> Ceilings:
     """The best rates of this machine per dtype, measured when first asked for."""
     return Ceilings(device, PACES[pace], progress_of("ceilings"), sizing.room_bytes)
 
 
 @pytest.fixture(scope="session")
-def flush(device: torch.device, caches: Caches, sizing: Any) -> Callable[[], Flush]:
+def flush(device, caches, sizing) -> Callable[[], Flush]:
     """Makes the flush of the device's caches when first asked for: one buffer serves the whole run."""
     return functools.cache(lambda: flush_of(device, caches, sizing.room_bytes()))
 
 
 @pytest.fixture(scope="session")
-def memory_arrays(device: torch.device, pace: str, caches: Caches, sizing: Any) -> Size:
+def memory_arrays(device, pace, caches, sizing) -> Size:
     """How long arrays are whose bandwidth is that of the memory, as far as its free part allows."""
     return memory_size(device, pace, caches, sizing.room_bytes())
 
 
 @pytest.fixture(scope="session")
-def bandwidths(
-    device: torch.device, pace: str, memory_arrays: Size, progress_of: Callable[[str], Callable[..., None]]
-) -> Bandwidths:
+def bandwidths(device, pace, memory_arrays, progress_of) -> Bandwidths:
     """The best bandwidths of this machine's memory by the share of reads, measured when first asked for."""
     return Bandwidths(device, PACES[pace], memory_arrays, progress_of("bandwidths"))
 
 
 @pytest.fixture
 def measure(
-    request: pytest.FixtureRequest,
-    gate_replicate: Any,
-    benchmark: Any,
-    device: torch.device,
-    pace: str,
-    peak_flop_per_s: Callable[[str], float | None],
-    bound_flop_per_s: Callable[[str], float | None],
-    conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
-    progress: Callable[..., None],
-    flush: Callable[[], Flush],
+    request, gate_replicate, benchmark, device, pace, peak_flop_per_s, bound_flop_per_s, conditions, progress, flush
 ) -> Iterator[Measure]:
     """Runs one benchmark, see `bench.measuring`."""
     schedule: Schedule | BriefSchedule = Schedule(PACES[pace], progress)

@@ -197,10 +197,3 @@ KERNELS: dict[str, Callable[[Tensor, Tensor], Kernel]] = {
     "dot": dot,
     "matvec": matvec,
 }
-
-
-def kernel(name: str, x: Tensor, out: Tensor) -> Kernel:
-    """One of KERNELS, on rows `x`, most of them writing into `out`. Raises ValueError for another name."""
-    if name not in KERNELS:
-        raise ValueError(f"name must be one of {', '.join(KERNELS)}, got {name!r}")
-    return KERNELS[name](x, out)

@@ -12,7 +12,6 @@ import gc
 from contextlib import nullcontext
 
 import pytest
-import torch
 
 from accounting.measured import one_thread
 from bench.streams import MEMORY, STREAMS, Arrays, assert_bytes, assert_level, size_of, wanted_multiple
@@ -22,7 +21,7 @@ ROWS += [(level, kernel) for level in ("L1", "L2", "L3") for kernel in ("copy", 
 
 
 @pytest.fixture(scope="module")
-def arrays(device: torch.device) -> dict[int, Arrays]:
+def arrays(device) -> dict[int, Arrays]:
     """The arrays by their length: the kernels of one size share them."""
     return {}
 

@@ -66,7 +66,7 @@ SHAPES = {
 
 
 @pytest.fixture(scope="session")
-def ranks(job: Any, device: torch.device) -> Iterator[Ranks]:
+def ranks(job, device) -> Iterator[Ranks]:
     """The job this process is a rank of; without one, its tests are skipped."""
     if job is None:
         pytest.skip(f"needs several ranks: {COMMAND}")
@@ -82,9 +82,7 @@ def ranks(job: Any, device: torch.device) -> Iterator[Ranks]:
 
 
 @pytest.fixture
-def timed(
-    ranks: Ranks, benchmark: Any, device: torch.device, pace: str, conditions: Callable[[], Any]
-) -> Callable[..., float]:
+def timed(ranks, benchmark, device, pace, conditions) -> Callable[..., float]:
     """Measures a function on all ranks, see `Ranks.timed`, by a clock that must wait for the device."""
     run = partial(ranks.timed, benchmark, pace=PACES[pace], timer=clock(device), conditions=conditions)
 

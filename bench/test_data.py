@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ WORKERS = (0, 1, 2)
 
 
 @pytest.fixture(scope="session")
-def token_file(tmp_path_factory: pytest.TempPathFactory, pace: str) -> Callable[[str], Path]:
+def token_file(tmp_path_factory, pace) -> Callable[[str], Path]:
     """The file of a dtype, written when first asked for. Just written, so the system has it in memory."""
     folder = tmp_path_factory.mktemp("tokens")
 
@@ -46,9 +45,7 @@ def token_file(tmp_path_factory: pytest.TempPathFactory, pace: str) -> Callable[
 
 
 @pytest.fixture(scope="session")
-def appetite(
-    device: torch.device, sizing: Any, pace: str, progress_of: Callable[[str], Callable[..., None]]
-) -> Callable[[], float]:
+def appetite(device, sizing, pace, progress_of) -> Callable[[], float]:
     """Tokens per second that the transformer of the training benchmarks consumes when it never waits for data, measured
     when first asked for."""
 

@@ -22,7 +22,7 @@ def overflow_threshold(form: Format) -> float:
 
 
 @pytest.fixture
-def gradients(device: torch.device, pace: str) -> torch.Tensor:
+def gradients(device, pace) -> torch.Tensor:
     """Magnitudes spread evenly over every power of two from 2^-40 to 2^20, both signs."""
     exponent = torch.empty(ELEMENTS[pace], device=device).uniform_(-40, 20)
     sign = torch.randint(0, 2, exponent.shape, device=device) * 2 - 1

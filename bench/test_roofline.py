@@ -12,7 +12,6 @@ import gc
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -21,10 +20,8 @@ from torch import Tensor
 from accounting import counted
 from accounting.roofline import attainable_flop_per_s, ridge_point
 from bench import kernels, products
-from bench.cache import Caches
 from bench.ceilings import Ceilings
-from bench.kernels import KERNELS, Kernel, bound_of, kernel
-from bench.measuring import Measure
+from bench.kernels import KERNELS, Kernel, bound_of
 from bench.streams import Bandwidths, assert_bytes, wanted_multiple
 
 ROW = 1024  # elements that softmax and layer norm work on
@@ -40,7 +37,7 @@ def with_rows(case: products.Product, rows: int) -> products.Product:
 
 
 @pytest.fixture(scope="module")
-def weights(device: torch.device) -> Iterator[dict[str, products.Product]]:
+def weights(device) -> Iterator[dict[str, products.Product]]:
     """The layer's products by dtype, so that its weights are drawn once."""
     made: dict[str, products.Product] = {}
     yield made
@@ -49,7 +46,7 @@ def weights(device: torch.device) -> Iterator[dict[str, products.Product]]:
 
 
 @pytest.fixture(scope="module")
-def rows(device: torch.device, bandwidths: Bandwidths, gate_replicate: Any) -> Iterator[tuple[Tensor, Tensor]]:
+def rows(device, bandwidths, gate_replicate) -> Iterator[tuple[Tensor, Tensor]]:
     """Random rows, each array as long as those of the bandwidths, and as many to write into."""
     assert gate_replicate or bandwidths.measured  # before, while their arrays have the room; the gate needs them not
     shape = (bandwidths.size.elements // ROW, ROW)
@@ -61,13 +58,7 @@ def rows(device: torch.device, bandwidths: Bandwidths, gate_replicate: Any) -> I
 
 @pytest.fixture
 def place(
-    device: torch.device,
-    caches: Caches,
-    ceilings: Ceilings,
-    bandwidths: Bandwidths,
-    measure: Measure,
-    peak_flop_per_s: Callable[[str], float | None],
-    bound_bytes_per_s: float | None,
+    device, caches, ceilings, bandwidths, measure, peak_flop_per_s, bound_bytes_per_s
 ) -> Callable[[Kernel], None]:
     """Measures a kernel and says where it is under the roofs."""
 
@@ -150,7 +141,7 @@ def assert_counted(kernel: Kernel, flops: int) -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel(name, rows, place):
-    place(kernel(name, *rows))
+    place(KERNELS[name](*rows))
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: f"batch-{batch}")

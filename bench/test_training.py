@@ -36,7 +36,7 @@ Examined = tuple[float, Work]  # the loss of a first step, and the work of one
 
 
 @pytest.fixture
-def skip_if_slow(ceilings: Ceilings, measure: Measure) -> Callable[[Workload, str], None]:
+def skip_if_slow(ceilings, measure) -> Callable[[Workload, str], None]:
     """Skips where the device does not multiply the dtype, or would take too long at the best rate it reached."""
 
     def check(work: Workload, recipe: str) -> None:

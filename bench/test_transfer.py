@@ -17,7 +17,7 @@ SIDE = 4096  # of the products that run beside a copy
 
 
 @pytest.fixture(autouse=True)
-def link(device: torch.device) -> None:
+def link(device) -> None:
     if device.type not in ("cuda", "xpu"):
         pytest.skip(f"{device} shares the host's memory, or is the host: there is no link to measure")
 

@@ -102,14 +102,7 @@ SEEDS = 20
 def searched(kind: Kind, seed: int) -> tuple[Machine, Found]:
     machine = Machine(kind, seed)
     budget_s = 0.85 * LARGEST_TIME_SHARE * len(kind.space.shapes) * WINDOW_S
-    found = guided(
-        kind.space,
-        machine.rate,
-        units=kind.units,
-        tiles=kind.tiles,
-        budget_s=budget_s,
-        clock=machine.clock,
-    )
+    found = guided(kind.space, machine.rate, units=kind.units, tiles=kind.tiles, budget_s=budget_s, clock=machine.clock)
     return machine, found
 
 

@@ -169,7 +169,7 @@ class Card:
     def copy(self, nbytes: int, pinned: bool) -> float:
         """Puts a copy over the link into the current stream, at any clock; returns when it will have run."""
         rate = self.rates.link_bytes_per_s if pinned else self.rates.pageable_bytes_per_s
-        return self.launch(nbytes / rate)
+        return self.launch(nbytes / rate * self.clock)
 
     def synchronise(self, until_s: float | None = None) -> None:
         """The host waits, by default for all streams."""

@@ -21,13 +21,7 @@ from torch.utils.flop_counter import flop_registry
 
 from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB, Block
-from meta_tests.simulated_card.card import (
-    HOST_BYTES_PER_S,
-    HOST_FLOP_PER_S,
-    HOST_S,
-    PINNED_BYTES_PER_S,
-    Card,
-)
+from meta_tests.simulated_card.card import HOST_BYTES_PER_S, HOST_FLOP_PER_S, HOST_S, PINNED_BYTES_PER_S, Card
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
