@@ -97,7 +97,6 @@ def test_growing_a_square_product_costs_the_cube_and_an_addition_the_square(devi
     (product, added), (larger_product, larger_added) = costs(n), costs(factor * n)
     assert larger_product == factor**3 * product, f"{factor}n costs {larger_product / product} times n, not {factor}³"
     assert larger_added == factor**2 * added, f"adding costs {larger_added / added} times as much, not {factor}²"
-    assert elementwise_flops((factor * n, n)) == factor * elementwise_flops((n, n)), "not linear in the elements"
 
 
 @pytest.mark.claim("flops.add", "flops.elementwise")

@@ -133,10 +133,13 @@ def test_the_two_layer_net_of_128_and_64_costs_2_67_or_4_per_parameter(device, n
 
 @pytest.mark.claim("grad.single-layer-exercise", "grad.same-as-forward-misconception")
 def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_ordinary_data(device):
-    forward, backward = forward_and_backward(linear_net([64, 32], device), torch.rand(16, 64, device=device))
+    net, x = linear_net([64, 32], device), torch.rand(16, 64, device=device)
+    forward, backward = forward_and_backward(net, x)
     formula = linear_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
     assert (forward, backward) == formula == (65_536, 65_536), f"dispatched {(forward, backward)}, formula {formula}"
-    assert backward != 2 * forward, "backward costs twice the forward, with ordinary data"
+    forward, backward = forward_and_backward(net, x.requires_grad_())
+    formula = linear_backward_flops(16, 64, 32)
+    assert backward == formula == 2 * forward, f"where x needs a gradient {backward} is not {formula}, twice {forward}"
 
 
 @pytest.mark.claim("grad.reason-param-only")
