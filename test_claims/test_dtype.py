@@ -90,7 +90,6 @@ def test_bf16_takes_3_bits_from_the_fraction_of_fp16_and_gives_them_to_the_expon
     fp16, bf16 = (fields_counted(values_of_patterns(d, None, device), 16) for d in (torch.float16, torch.bfloat16))
     moved = (bf16[0] - fp16[0], bf16[1] - fp16[1])
     assert moved == (+3, -3), f"exponent and fraction bits change by {moved}, but should by (3, -3) [{fp16=}, {bf16=}]"
-    # The other direction, exponent bits given away, would have cost range.
     assert format_of("bf16").max > format_of("fp16").max
 
 
