@@ -18,6 +18,7 @@ from accounting.roofline import Work, hfu, mfu
 from bench.ceilings import Ceilings
 from bench.measuring import Measure
 from bench.products import Unsupported, product, product_bytes
+from bench.rates import shares_of
 from bench.training import ON_CPU, PARTS, RECIPES, Step, Workload, smaller, workload
 
 MODELS = tuple(ON_CPU)
@@ -73,20 +74,14 @@ def record_rates(
 ) -> None:  # fmt: skip
     """Tokens per second, MFU and HFU against the vendor's peak, and the same shares of this machine's own ceiling."""
     model, hardware = flops.model, flops.hardware
-    ceiling = ceilings.flop_per_s(step.recipe)
-    remeasured = hardware / seconds > ceiling
-    if remeasured:  # it was measured on a busier machine
-        ceiling = ceilings.remeasure(step.recipe, step, hardware)
+    shares = shares_of(step, Work(hardware, 0), seconds, step.recipe, "sustainable", ceilings, peak)
+    measure.declare(**shares)
     measure.declare(
         tokens_per_s=work.tokens / seconds,
         model_flops=model,
-        peak_flop_per_s=peak,
         mfu=mfu(model, seconds, peak),
         hfu=hfu(model, hardware - model, seconds, peak),
-        ceiling_flop_per_s=ceiling,
-        ceiling_remeasured=remeasured,
-        share_of_ceiling=hardware / seconds / ceiling,
-        model_share_of_ceiling=model / seconds / ceiling,
+        model_share_of_ceiling=model / seconds / shares["ceiling_flop_per_s"],
     )
 
 

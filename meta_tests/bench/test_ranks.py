@@ -56,6 +56,25 @@ if os.environ["RANK"] == "1":
     dist.all_gather_into_tensor = dist.all_gather_single = all_gather
 """
 
+# AdamW keeps a third buffer, and the second net (that of ZeRO) does not average its gradients.
+BROKEN_STEPS = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+usual, made = DistributedDataParallel.__init__, []
+
+def init(self, *arguments, **options):
+    usual(self, *arguments, **options)
+    made.append(self)
+    self.require_backward_grad_sync = len(made) == 1
+
+class AMSGrad(torch.optim.AdamW):
+    def __init__(self, parameters, **options):
+        super().__init__(parameters, amsgrad=True, **options)
+
+DistributedDataParallel.__init__, torch.optim.AdamW = init, AMSGrad
+"""
+
 # pytest-benchmark's look at the CPU takes a second.
 NO_MACHINE_INFO = """
 def pytest_benchmark_generate_machine_info():
@@ -188,6 +207,14 @@ def test_a_rank_that_fails_alone_ends_the_job_and_is_named(wrong: Job) -> None:
     assert "rank 1 of 2 failed alone in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[1]
     assert "rank 1 failed first, in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[0]
     assert "[reduce-scatter-4KiB]" not in wrong.everything, "the job went on after a rank had failed alone"
+
+
+@needs_gloo
+@pytest.mark.prove
+def test_a_step_with_more_state_or_gradients_of_one_rank_is_noticed(tmp_path: Path) -> None:
+    said = job(tmp_path, BROKEN_STEPS, "test_step and (ddp or zero)").everything
+    assert "the optimizer keeps" in said, said
+    assert "gradients: wrong on 2 of 2 ranks" in said, said
 
 
 # ---- formulas ----------------------------------------------------------------------------------------------------
