@@ -1,8 +1,8 @@
 """Planted faults: each breaks something, and names the checks that must then fail.
 
-A check is the id of a claim or the node id of a test (`bench/...`, `meta_tests/...`; without `[...]` any of its cases
-will do). A fault is a function that takes a `pytest.MonkeyPatch` and breaks something with it. With `instead_of`, it
-stands in for another function and gets the original before the arguments:
+A check is the id of a claim (one string may hold several, separated by spaces) or the node id of a test (`bench/...`,
+`meta_tests/...`; without `[...]` any of its cases will do). A fault is a function that takes a `pytest.MonkeyPatch` and
+breaks something with it. With `instead_of`, it stands in for another function, which it gets before the arguments:
 
     @fault("flops.matmul-2mnk")
     def the_addition_of_each_multiply_add_is_forgotten(patch):
@@ -69,10 +69,11 @@ def fault(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as a fault that these checks must notice."""
     topic = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
+    checks = tuple(check for text in noticed_by for check in ([text] if "::" in text else text.split()))
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         plant = functools.partial(put_instead_of, instead_of, function) if instead_of else function
-        FAULTS.append(Fault(topic, name or function.__name__, noticed_by, plant, options, saying))
+        FAULTS.append(Fault(topic, name or function.__name__, checks, plant, options, saying))
         return function
 
     return register

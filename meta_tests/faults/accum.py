@@ -5,7 +5,7 @@ import torch
 from meta_tests.faults import fault, leaves_of
 
 
-@fault("accum.equivalent", "accum.fp32-needed", instead_of="torch.Tensor.backward")
+@fault("accum.equivalent accum.fp32-needed loop.zero-grad-position", instead_of="torch.Tensor.backward")
 def backward_forgets_the_gradients_of_before(backward, self, *args, **kwargs):
     for leaf in leaves_of(self):
         leaf.grad = None

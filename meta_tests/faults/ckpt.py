@@ -7,33 +7,28 @@ from typing import Any
 
 import torch
 
-from accounting.optimizers import OPTIMIZERS, Optimizer
 from meta_tests.faults import fault
 
 
-@fault("ckpt.full", "ckpt.periodic", "ckpt.model-plus-optimizer")
+@fault("ckpt.full ckpt.periodic ckpt.model-plus-optimizer")
 def setting_torchs_generator_does_nothing(patch):
     for module in (torch, torch.cuda):
         patch.setattr(module, "set_rng_state", lambda *_, **__: None)
 
 
-@fault("ckpt.full", "ckpt.periodic", instead_of="numpy.random.set_state")
+@fault("ckpt.full ckpt.periodic", instead_of="numpy.random.set_state")
 def setting_numpys_generator_does_nothing(_original, state):
     return None
 
 
-@fault("ckpt.full", "ckpt.periodic", instead_of="random.setstate")
+@fault("ckpt.full ckpt.periodic", instead_of="random.setstate")
 def pythons_generator_comes_back_one_draw_late(set_state, state):
     set_state(state)
     random.random()
 
 
 @fault(
-    "ckpt.full",
-    "ckpt.optimizer-matters",
-    "ckpt.load",
-    "ckpt.periodic",
-    "ckpt.model-plus-optimizer",
+    "ckpt.full ckpt.optimizer-matters ckpt.load ckpt.periodic ckpt.model-plus-optimizer",
     instead_of="torch.optim.Optimizer.load_state_dict",
 )
 def a_loaded_optimizer_forgets_its_second_buffer(load, self, state_dict):
@@ -56,14 +51,14 @@ def an_optimizers_state_has_no_influence(patch):
         patch.setattr(getattr(torch.optim, name), "step", plain)
 
 
-@fault("ckpt.full", "ckpt.model-plus-optimizer")
+@fault("ckpt.full ckpt.model-plus-optimizer loop.mixed-two-layer")
 def a_lost_loss_scale_is_never_missed(patch):
     patch.setattr(torch.amp.GradScaler, "scale", lambda self, outputs: outputs)
     patch.setattr(torch.amp.GradScaler, "step", lambda self, optimizer: optimizer.step())
     patch.setattr(torch.amp.GradScaler, "update", lambda self: None)
 
 
-@fault("ckpt.load", "ckpt.full", instead_of="torch.load")
+@fault("ckpt.load ckpt.full", instead_of="torch.load")
 def torch_load_loses_the_last_bit(load, *arguments, **options):
     found = load(*arguments, **options)
     for tensor in [found] if isinstance(found, torch.Tensor) else found.get("model", {}).values():
@@ -87,11 +82,6 @@ def torch_save_writes_twice_as_wide(patch):
         return thing.double() if isinstance(thing, torch.Tensor) else thing
 
     patch.setattr(torch, "save", lambda thing, file: save(widened(thing), file))
-
-
-@fault("ckpt.size")
-def adamw_is_said_to_keep_one_moment(patch):
-    patch.setitem(OPTIMIZERS, "adamw", Optimizer("AdamW", ("exp_avg",)))
 
 
 @fault("ckpt.periodic", instead_of="torch.optim.lr_scheduler.LRScheduler.load_state_dict")

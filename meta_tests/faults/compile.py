@@ -7,12 +7,8 @@ from test_claims.oracles.dispatched import fresh
 
 
 @fault(
-    "compile.once-then-reuse",
-    "compile.fuses",
-    "compile.better-than-hand",
-    "compile.best-order",
-    "compile.mixed-precision",
-    "compile.same-values",
+    "compile.once-then-reuse compile.fuses",
+    "compile.better-than-hand compile.best-order compile.mixed-precision compile.same-values",
     instead_of="torch.compile",
 )
 def torch_compile_gives_its_argument_back(_original, function, **_):
@@ -38,12 +34,12 @@ def the_first_shape_is_compiled_for_any_size_already(original, function, **optio
     return original(function, **{**options, "dynamic": True})
 
 
-@fault("compile.fuses", "compile.same-values", instead_of="torch.compile")
+@fault("compile.fuses compile.same-values", instead_of="torch.compile")
 def graphs_are_captured_but_no_code_is_generated(original, function, backend="aot_eager", **_):
     return original(function, backend=backend)
 
 
-@fault("compile.best-order", "compile.better-than-hand", instead_of="torch.compile")
+@fault("compile.best-order compile.better-than-hand", instead_of="torch.compile")
 def the_cheapest_order_is_found(original, function, **options):
     def from_the_right(a, b, c):
         return a @ (b @ c)

@@ -24,7 +24,7 @@ def a_map_reads_its_file_when_it_is_opened(memmap, path, dtype=np.uint8, mode="r
     return mapped
 
 
-@fault("data.memmap-lazy", "data.dataloader")
+@fault("data.memmap-lazy data.dataloader")
 def a_map_is_a_copy_and_a_slice_of_it_another(patch):
     """Of small files."""
 
@@ -49,12 +49,12 @@ def a_map_skips_the_header_of_a_npy_file(memmap, path, dtype=np.uint8, mode="r+"
     return memmap(path, dtype=dtype, mode=mode, offset=offset, **rest)
 
 
-@fault("data.int-sequences", "data.batch-shift", "data.memmap-lazy", "data.uint16", instead_of="numpy.memmap")
+@fault("data.int-sequences data.batch-shift data.memmap-lazy data.uint16", instead_of="numpy.memmap")
 def a_map_takes_the_other_byte_order(memmap, path, dtype=np.uint8, mode="r+", **rest):
     return memmap(path, dtype=np.dtype(dtype).newbyteorder(), mode=mode, **rest)
 
 
-@fault("data.uint16", "data.llama-2.8tb", "data.int-sequences", instead_of="accounting.formats.element_bits")
+@fault("data.uint16 data.llama-2.8tb data.int-sequences", instead_of="accounting.formats.element_bits")
 def an_element_of_uint16_has_32_bits(bits, name):
     return 32 if name == "uint16" else bits(name)
 

@@ -19,7 +19,7 @@ def zeros_are_made_on_another_device(zeros, *shape, device="meta", **options):
     return zeros(*shape, device=device, **options)
 
 
-@fault("device.create-direct", "device.zeros-to-is-direct", instead_of="torch.zeros")
+@fault("device.create-direct device.zeros-to-is-direct", instead_of="torch.zeros")
 def creating_on_a_device_goes_through_the_host(zeros, *shape, device="cpu", **options):
     return zeros(*shape, **options).to(device)
 

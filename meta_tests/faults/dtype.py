@@ -27,24 +27,22 @@ def _spoil_casts(patch, dtype, spoiled):
 # ---- cells of the format table -------------------------------------------------------------------------------------
 
 
-@fault("dtype.fp16-layout", "dtype.finfo", "dtype.fp16-underflow-threshold")
+@fault("dtype.fp16-layout dtype.finfo dtype.fp16-underflow-threshold")
 def the_bias_of_fp16_is_off_by_one(patch):
     _set_cell(patch, "fp16", bias=14)
 
 
-@fault(
-    "dtype.bf16-layout", "dtype.finfo", "dtype.bf16-same-bytes", "dtype.bf16-resolution", "dtype.bf16-33bit-exponent"
-)
+@fault("dtype.bf16-layout dtype.finfo dtype.bf16-same-bytes dtype.bf16-resolution dtype.bf16-33bit-exponent")
 def bf16_has_9_exponent_and_8_fraction_bits(patch):
     _set_cell(patch, "bf16", exponent_bits=9, fraction_bits=8)
 
 
-@fault("dtype.e4m3-layout", "dtype.fp8-overflow", "dtype.finfo")
+@fault("dtype.e4m3-layout dtype.fp8-overflow dtype.finfo")
 def e4m3_reserves_its_top_exponent_as_ieee_754_does(patch):
     _set_cell(patch, "fp8_e4m3", specials=formats.IEEE)
 
 
-@fault("dtype.e5m2-layout", "dtype.fp8-tradeoff", "dtype.fp8-bytes")
+@fault("dtype.e5m2-layout dtype.fp8-tradeoff dtype.fp8-bytes")
 def e5m2_has_3_fraction_bits(patch):
     _set_cell(patch, "fp8_e5m2", fraction_bits=3)
 
@@ -59,17 +57,17 @@ def fp64_has_51_fraction_bits(patch):
     _set_cell(patch, "fp64", fraction_bits=51)
 
 
-@fault("dtype.fp4-in-torch", "dtype.fp4-block-scale")
+@fault("dtype.fp4-in-torch dtype.fp4-block-scale")
 def fp4_has_two_fraction_bits(patch):
     _set_cell(patch, "fp4_e2m1", fraction_bits=2)
 
 
-@fault("dtype.fp4-block-scale", "dtype.fp4-block-scale-range")
+@fault("dtype.fp4-block-scale dtype.fp4-block-scale-range")
 def the_blocks_of_mxfp4_are_as_large_as_the_tensor(patch):
     patch.setitem(formats.BLOCK_FORMATS, "mxfp4", with_field(formats.BLOCK_FORMATS["mxfp4"], block_size=2048))
 
 
-@fault("dtype.fp4-block-scale", "dtype.fp4-block-scale-range")
+@fault("dtype.fp4-block-scale dtype.fp4-block-scale-range")
 def the_scale_of_nvfp4_is_a_power_of_two(patch):
     nvfp4 = with_field(formats.BLOCK_FORMATS["nvfp4"], scale=formats.FORMATS["e8m0"])
     patch.setitem(formats.BLOCK_FORMATS, "nvfp4", nvfp4)
@@ -78,27 +76,27 @@ def the_scale_of_nvfp4_is_a_power_of_two(patch):
 # ---- rounding, ours and torch's ------------------------------------------------------------------------------------
 
 
-@fault("dtype.fp32-layout", "dtype.fp16-layout", "dtype.fp8-rounding", "dtype.fp4-block-scale")
+@fault("dtype.fp32-layout dtype.fp16-layout dtype.fp8-rounding dtype.fp4-block-scale")
 def ties_are_rounded_away_from_zero(patch):
     patch.setattr(formats, "round", lambda x: int(x + 0.5), raising=False)
 
 
-@fault("dtype.bf16-layout", "dtype.bf16-sweet-spot", "dtype.bf16-keeps-1e-8", "dtype.bf16-range")
+@fault("dtype.bf16-layout dtype.bf16-sweet-spot dtype.bf16-keeps-1e-8 dtype.bf16-range")
 def torch_flushes_small_values_to_zero_in_bf16(patch):
     _spoil_casts(patch, torch.bfloat16, lambda x: x.where(x.abs() > 2**-24, 0.0))
 
 
-@fault("dtype.bf16-layout", "dtype.lower-is-less-accurate")
+@fault("dtype.bf16-layout dtype.lower-is-less-accurate")
 def torch_truncates_to_bf16_instead_of_rounding(patch):
     _spoil_casts(patch, torch.bfloat16, lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32))
 
 
-@fault("dtype.bf16-layout", "dtype.bf16-reallocates", "dtype.bf16-33bit-exponent", instead_of="torch.Tensor.view")
+@fault("dtype.bf16-layout dtype.bf16-reallocates dtype.bf16-33bit-exponent", instead_of="torch.Tensor.view")
 def torch_reads_bf16_patterns_as_fp16(view, x, *a):
     return view(x, *(torch.float16 if d == torch.bfloat16 else d for d in a))
 
 
-@fault("dtype.fp16-overflow", "dtype.fp16-layout")
+@fault("dtype.fp16-overflow dtype.fp16-layout")
 def torch_saturates_fp16(patch):
     _spoil_casts(patch, torch.float16, lambda x: x.clamp(-65504, 65504))
 
@@ -108,7 +106,7 @@ def torch_wraps_fp8_values_beyond_the_maximum(patch):
     _spoil_casts(patch, torch.float8_e4m3fn, lambda x: x.where(x.abs() <= 464, x.remainder(448)))
 
 
-@fault("dtype.fp16-underflow-1e-8", "dtype.fp16-underflow-threshold", "dtype.fp16-rounds-down", "dtype.bf16-sweet-spot")
+@fault("dtype.fp16-underflow-1e-8 dtype.fp16-underflow-threshold dtype.fp16-rounds-down dtype.bf16-sweet-spot")
 def torch_rounds_every_nonzero_value_up_to_the_least_subnormal_of_fp16(patch):
     _spoil_casts(patch, torch.float16, lambda x: x.sign() * x.abs().clamp(min=2**-24))
 
@@ -121,12 +119,12 @@ def squares_of_fp16_do_not_overflow(square, x):
     return square(x / 2) if x.dtype == torch.float16 else square(x)
 
 
-@fault("dtype.fp16-small-models", "dtype.fp16-not-for-big-models", instead_of="torch.autocast")
+@fault("dtype.fp16-small-models dtype.fp16-not-for-big-models loop.mixed-two-layer", instead_of="torch.autocast")
 def autocast_stays_in_fp32(autocast, device, dtype=None, **options):
     return autocast(device, dtype, enabled=False)
 
 
-@fault("dtype.fp16-small-models", "dtype.bf16-suffices", instead_of="torch.nn.functional.linear")
+@fault("dtype.fp16-small-models dtype.bf16-suffices", instead_of="torch.nn.functional.linear")
 def products_under_autocast_have_the_resolution_of_e5m2(linear, x, weight, bias=None):
     y = linear(x, weight, bias)
     return y + (y.to(torch.float8_e5m2).to(y.dtype) - y).detach() if y.itemsize == 2 else y

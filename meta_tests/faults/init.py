@@ -7,12 +7,12 @@ from torch import nn
 from meta_tests.faults import fault
 
 
-@fault("init.sqrt-growth", "init.rescale", "init.explodes-with-depth", instead_of="torch.randn")
+@fault("init.sqrt-growth init.rescale init.explodes-with-depth", instead_of="torch.randn")
 def randn_has_a_variance_of_a_half(randn, *shape, **options):
     return randn(*shape, **options) * math.sqrt(0.5)
 
 
-@fault("init.sqrt-growth", "init.variance-scales", "init.rescale", instead_of="torch.Tensor.__matmul__")
+@fault("init.sqrt-growth init.variance-scales init.rescale", instead_of="torch.Tensor.__matmul__")
 def a_product_is_scaled_by_the_root_of_its_width(product, self, other):
     return product(self, other) / math.sqrt(self.shape[-1])
 
@@ -39,7 +39,7 @@ def products_saturate(product, self, other):
     return product(self, other).clamp(-1e6, 1e6)
 
 
-@fault("init.trunc-3", "init.trunc-shrinks-std", instead_of="torch.nn.init.trunc_normal_")
+@fault("init.trunc-3 init.trunc-shrinks-std", instead_of="torch.nn.init.trunc_normal_")
 def truncation_forgets_its_bounds(_original, tensor, mean=0.0, std=1.0, generator=None, **_):
     return tensor.normal_(mean, std, generator=generator)
 

@@ -1,23 +1,14 @@
 """Faults of the training loop: gradients that stay or vanish, modes that are ignored, a start that is changed."""
 
-import torch
-
-from meta_tests.faults import fault, leaves_of
+from meta_tests.faults import fault
 
 
-@fault("loop.zero-grad-position", "loop.order", instead_of="torch.optim.Optimizer.zero_grad")
+@fault("loop.zero-grad-position loop.order", instead_of="torch.optim.Optimizer.zero_grad")
 def zero_grad_does_nothing(_original, self, set_to_none=True):
     return None
 
 
-@fault("loop.zero-grad-position", instead_of="torch.Tensor.backward")
-def backward_overwrites_gradients_instead_of_adding(backward, self, *arguments, **options):
-    for leaf in leaves_of(self):
-        leaf.grad = None
-    backward(self, *arguments, **options)
-
-
-@fault("loop.order", "loop.zero-grad-position", instead_of="torch.optim.SGD.step")
+@fault("loop.order loop.zero-grad-position", instead_of="torch.optim.SGD.step")
 def sgd_steps_half_as_far(step, self, closure=None):
     for group in self.param_groups:
         group["lr"] *= 0.5
@@ -34,19 +25,6 @@ def eval_is_forgotten_by_inner_layers(_original, self):
 @fault("loop.train-mode", instead_of="torch.nn.functional.dropout")
 def dropout_forgets_to_scale_what_it_keeps(dropout, x, p=0.5, training=True, inplace=False):
     return dropout(x, p, training) * (1 - p if training else 1)
-
-
-@fault("loop.mixed-two-layer")
-def the_scaler_scales_by_one(patch):
-    patch.setattr(torch.amp.GradScaler, "scale", lambda self, loss: loss)
-    patch.setattr(torch.amp.GradScaler, "step", lambda self, optimizer: optimizer.step())
-    patch.setattr(torch.amp.GradScaler, "update", lambda self: None)
-
-
-@fault("loop.mixed-two-layer", instead_of="torch.autocast")
-def autocast_stays_in_fp32(autocast, device, dtype=None, **options):
-    """Then gradients do not underflow, and the scaler is not needed."""
-    return autocast(device, dtype, enabled=False)
 
 
 @fault("loop.naive-init-fails", instead_of="torch.nn.init.normal_")

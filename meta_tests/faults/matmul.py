@@ -15,12 +15,7 @@ def einsum_takes_only_the_first_element_of_an_ellipsis(einsum, equation, *operan
     return result[:1].expand(result.shape) if "..." in equation and result.dim() > 2 else result
 
 
-@fault(
-    "matmul.einsum-unnamed-summed",
-    "matmul.einsum-equals-transpose",
-    "matmul.einsum-ellipsis",
-    instead_of="torch.einsum",
-)
+@fault("matmul.einsum-unnamed-summed matmul.einsum-equals-transpose matmul.einsum-ellipsis", instead_of="torch.einsum")
 def einsum_averages_over_the_dimensions_that_the_output_lacks(einsum, equation, *operands):
     result = einsum(equation, *operands)
     return result / max(sum(x.numel() for x in operands) // max(result.numel(), 1), 1)
@@ -34,18 +29,21 @@ def einsum_contracts_from_right_to_left(einsum, equation, *operands):
     return torch._VF.einsum(equation, operands, path=path)
 
 
-@fault("matmul.einsum-efficient", instead_of="accounting.flops.einsum_flops")
+@fault(
+    "meta_tests/accounting/test_flops.py::test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication",
+    instead_of="accounting.flops.einsum_flops",
+)
 def the_best_order_is_said_to_be_that_from_left_to_right(einsum_flops, equation, *shapes, order=""):
     return einsum_flops(equation, *shapes, order="left")
 
 
-@fault("matmul.4d-by-4d", "matmul.broadcast", instead_of="torch.Tensor.__matmul__")
+@fault("matmul.4d-by-4d matmul.broadcast", instead_of="torch.Tensor.__matmul__")
 def every_element_of_a_batch_is_multiplied_by_the_first_matrix(matmul, a, b):
     product = matmul(a, b)
     return matmul(a, b[(0,) * (b.dim() - 2)]).expand(product.shape) if b.dim() > 2 else product
 
 
-@fault("matmul.2d", "matmul.4d-by-2d", "matmul.bsm-mk", instead_of="torch.Tensor.__matmul__")
+@fault("matmul.2d matmul.4d-by-2d matmul.bsm-mk", instead_of="torch.Tensor.__matmul__")
 def the_last_term_of_each_inner_product_is_dropped(matmul, a, b):
     return matmul(a[..., :-1], b[..., :-1, :])
 
@@ -64,7 +62,7 @@ def a_batch_is_a_loop_in_python(matmul, a, b, out=None):
     return out
 
 
-@fault("matmul.rearrange-heads", "matmul.rearrange-inverse", instead_of="einops.rearrange")
+@fault("matmul.rearrange-heads matmul.rearrange-inverse", instead_of="einops.rearrange")
 def axes_in_parentheses_count_with_the_first_one_fastest(rearrange, x, pattern, **sizes):
     turned = re.sub(r"\(([^)]*)\)", lambda found: f"({' '.join(reversed(found[1].split()))})", pattern)
     return rearrange(x, turned, **sizes)

@@ -9,9 +9,7 @@ import bench.models
 from meta_tests.faults import fault
 
 
-@fault(
-    "module.parameter", "module.cruncher-params", "module.param-formula-notes", instead_of="torch.nn.Module.parameters"
-)
+@fault("module.parameter module.cruncher-params module.param-formula-notes", instead_of="torch.nn.Module.parameters")
 def a_module_forgets_its_last_parameter(parameters, self, recurse=True):
     return iter(list(parameters(self, recurse))[:-1])
 
@@ -28,12 +26,12 @@ def plain_tensors_are_taken_for_parameters(assign, self, name, value):
     assign(self, name, value)
 
 
-@fault("module.cruncher-params", "module.param-formula-notes", instead_of="accounting.models.parameter_count")
+@fault("module.cruncher-params module.param-formula-notes", instead_of="accounting.models.parameter_count")
 def the_count_forgets_the_head(_original, model):
     return sum(maps.parameters for maps in model.linear_maps if maps.part != "head")
 
 
-@fault("module.cruncher-params", "module.param-formula-notes", instead_of="torch.nn.Linear.__init__")
+@fault("module.cruncher-params module.param-formula-notes", instead_of="torch.nn.Linear.__init__")
 def torchs_linear_layer_has_a_bias_in_any_case(make, self, in_features, out_features, bias=True, **options):
     make(self, in_features, out_features, True, **options)
 

@@ -7,7 +7,7 @@ from accounting import planning
 from meta_tests.faults import fault
 
 
-@fault("napkin.144-days", "napkin.time-formula", "napkin.ignores", "napkin.8h100-2weeks", "napkin.4.7e21")
+@fault("napkin.144-days napkin.time-formula napkin.ignores napkin.8h100-2weeks napkin.4.7e21")
 def a_day_has_twenty_hours(patch):
     patch.setattr(planning, "SECONDS_PER_DAY", 20 * 60 * 60)
 
@@ -17,12 +17,12 @@ def the_peak_table_holds_the_sparse_peak(dense, device, dtype, **kwargs):
     return 2 * dense(device, dtype, **kwargs)
 
 
-@fault("napkin.144-days", "napkin.time-formula", "napkin.six-across-run")
+@fault("napkin.144-days napkin.time-formula napkin.six-across-run")
 def the_gradient_of_the_input_is_forgotten(patch):
     patch.setitem(accounting.models.RULES, "step", 4)
 
 
-@fault("napkin.40b", "napkin.per-device", instead_of="accounting.planning.model_state")
+@fault("napkin.40b napkin.per-device", instead_of="accounting.planning.model_state")
 def the_optimizer_keeps_one_moment(kept, *args, **kwargs):
     state = kept(*args, **kwargs)
     halved = {"state": state.state // 2}
@@ -42,7 +42,7 @@ def torch_checkpoints_without_recomputing(patch):
     patch.setattr(bench.models, "checkpoint", lambda run, *args, use_reentrant: run(*args))
 
 
-@fault("napkin.40b", "napkin.per-device", instead_of="torch.optim.AdamW.step")
+@fault("napkin.40b napkin.per-device", instead_of="torch.optim.AdamW.step")
 def torch_frees_the_gradients_after_a_step(step, self, *args, **kwargs):
     loss = step(self, *args, **kwargs)
     self.zero_grad()

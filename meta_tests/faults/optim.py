@@ -50,18 +50,18 @@ def adam_does_not_correct_the_bias(
     update(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options)
 
 
-@fault("optim.adam-description", "optim.adam-combo", instead_of="torch.optim.adam.adam")
+@fault("optim.adam-description optim.adam-combo", instead_of="torch.optim.adam.adam")
 def adam_keeps_the_gradient_in_place_of_its_average(update, *args, **options):
     return update(*args, **{**options, "beta1": 0.0})
 
 
-@fault("optim.adam-2", "optim.adam-doubles", "optim.linear-1024", "optim.state-ON")
+@fault("optim.adam-2 optim.adam-doubles optim.linear-1024 optim.state-ON")
 def adam_uses_amsgrad_unasked(patch):
     for optimizer in (torch.optim.Adam, torch.optim.AdamW):
         defaulting(patch, optimizer, amsgrad=True)
 
 
-@fault("optim.state-same-dtype", "optim.state-fp32-auto")
+@fault("optim.state-same-dtype optim.state-fp32-auto")
 def adam_keeps_its_state_in_fp32(patch):
     def cast(state, dtype):
         for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
@@ -80,7 +80,7 @@ def adam_allocates_its_state_anew_at_every_step(patch):
     stepping(patch, torch.optim.Adam, nothing, renew)
 
 
-@fault("optim.momentum-average", "optim.momentum-1", "optim.history")
+@fault("optim.momentum-average optim.momentum-1 optim.history")
 def momentum_is_dampened_unasked(patch):
     defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))
 
@@ -107,7 +107,7 @@ def sgd_updates_a_hidden_copy_in_fp32(patch):
     patch.setattr(torch.optim.SGD, "step", steps)
 
 
-@fault("optim.adagrad-update", "optim.adam-for-adagrad", "optim.subclass", instead_of="torch.optim.adagrad.adagrad")
+@fault("optim.adagrad-update optim.adam-for-adagrad optim.subclass", instead_of="torch.optim.adagrad.adagrad")
 def adagrad_forgets_half_of_its_sum_at_every_step(update, params, grads, state_sums, state_steps, **options):
     for kept in state_sums:
         kept.mul_(0.5)
@@ -119,7 +119,7 @@ def adagrad_is_said_to_allocate_at_the_first_step(patch):
     patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum",)))
 
 
-@fault("optim.rmsprop-ema", "optim.rmsprop-1", instead_of="torch.optim.rmsprop.rmsprop")
+@fault("optim.rmsprop-ema optim.rmsprop-1", instead_of="torch.optim.rmsprop.rmsprop")
 def rmsprop_sums_the_squares(update, params, grads, square_avgs, *rest, alpha, **options):
     for kept in square_avgs:
         kept.div_(alpha)
@@ -146,7 +146,7 @@ def zero_1_is_said_to_shard_nothing(device_state, n, devices=1, zero_stage=0, **
     return device_state(n, 1, zero_stage, **rest)
 
 
-@fault("optim.linear-1024", "optim.adam-2")
+@fault("optim.linear-1024 optim.adam-2")
 def adam_is_said_to_keep_one_buffer(patch):
     for name in ("adam", "adamw"):
         patch.setitem(OPTIMIZERS, name, Optimizer("AdamW", ("exp_avg",)))

@@ -5,12 +5,12 @@ import torch
 from meta_tests.faults import fault
 
 
-@fault("quant.minimal-loss", "quant.smaller", instead_of="torch.fake_quantize_per_channel_affine")
+@fault("quant.minimal-loss quant.smaller", instead_of="torch.fake_quantize_per_channel_affine")
 def quantising_rounds_half_a_step_off(quantise, x, scales, *rest):
     return quantise(x, scales, *rest) + scales[:, None] / 2
 
 
-@fault("quant.minimal-loss", "quant.easier-than-training", instead_of="torch.fake_quantize_per_channel_affine")
+@fault("quant.minimal-loss quant.easier-than-training", instead_of="torch.fake_quantize_per_channel_affine")
 def quantising_changes_nothing(_original, x, *_):
     return x.clone()
 

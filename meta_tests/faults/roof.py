@@ -9,11 +9,7 @@ from meta_tests.faults import fault
 
 
 @fault(
-    "roof.accelerator-300",
-    "roof.matmul",
-    "roof.most-others",
-    "roof.below-is-memory-bound",
-    "roof.rough",
+    "roof.accelerator-300 roof.matmul roof.most-others roof.below-is-memory-bound roof.rough",
     instead_of="accounting.roofline.ridge_point",
 )
 def the_ridge_is_inverted(_original, peak, bandwidth):
@@ -21,34 +17,27 @@ def the_ridge_is_inverted(_original, peak, bandwidth):
 
 
 @fault(
-    "roof.accelerator-300",
-    "roof.matmul",
-    "roof.relu",
-    "roof.bigger-batch",
+    "roof.accelerator-300 roof.matmul roof.relu roof.bigger-batch",
+    "mfu.definition mfu.fp32-example mfu.bf16-example mfu.hfu",
     instead_of="accounting.devices.peak_flop_per_s",
 )
 def the_peak_is_the_one_with_sparsity(dense, *args, **rest):
     return (peak := dense(*args, **rest)) and 2 * peak
 
 
-@fault("roof.model", "roof.relu", "roof.matmul", instead_of="accounting.roofline.attainable_flop_per_s")
+@fault("roof.model roof.relu roof.matmul", instead_of="accounting.roofline.attainable_flop_per_s")
 def the_higher_roof_counts_instead_of_the_lower(attainable, intensity, peak, bandwidth):
     return max(peak, intensity * bandwidth)
 
 
 @fault(
-    "roof.definition",
-    "roof.dot",
-    "roof.matvec",
-    "roof.matmul",
-    "roof.bigger-batch",
-    instead_of="accounting.roofline.matmul_work",
+    "roof.definition roof.dot roof.matvec roof.matmul roof.bigger-batch", instead_of="accounting.roofline.matmul_work"
 )
 def the_second_operand_of_a_product_moves_for_nothing(_original, m, k, n, dtype="bf16", batch=1):
     return Work(2 * batch * m * k * n, element_bytes(batch * (m * k + m * n), dtype))
 
 
-@fault("roof.relu", "roof.gelu", instead_of="accounting.roofline.elementwise_work")
+@fault("roof.relu roof.gelu", instead_of="accounting.roofline.elementwise_work")
 def the_result_of_an_elementwise_function_is_not_written(work, shape, function="relu", dtype="bf16", operands=1):
     whole = work(shape, function, dtype, operands)
     return Work(whole.flops, max(1, whole.bytes * operands // (operands + 1)))
@@ -61,7 +50,7 @@ def gelu_is_composed_of_many_passes(patch):
     patch.setitem(kernels.OPERATIONS, "gelu", kernels.gelu_by_hand)
 
 
-@fault("roof.below-is-memory-bound", "roof.most-others", "roof.model")
+@fault("roof.below-is-memory-bound roof.most-others roof.model")
 def elementwise_operations_take_ten_nanoseconds_an_element(patch):
     """Wherever their operands lie: they wait for their arithmetic."""
     for name in ("clamp_min", "add", "mul", "neg"):

@@ -19,19 +19,19 @@ def published():
     return published
 
 
-@fault("spec.h100-1979", "spec.h100-989", "spec.mixed-comparison", "spec.fp32-orders-worse", "spec.sparsity-unused")
+@fault("spec.h100-1979 spec.h100-989 spec.mixed-comparison spec.fp32-orders-worse spec.sparsity-unused")
 def the_h100s_row_holds_the_sparse_peak(patch):
     for dtype in ("bf16", "fp16"):
         patch.setitem(H100.peaks, dtype, Figure(1978.9, sparse=1978.9))
 
 
-@fault("spec.a100-312", "spec.gpt4", "spec.halved-in-practice")
+@fault("spec.a100-312 spec.gpt4 spec.halved-in-practice")
 def the_a100s_row_holds_the_sparse_peak(patch):
     for dtype in ("bf16", "fp16"):
         patch.setitem(A100.peaks, dtype, Figure(624, sparse=624))
 
 
-@fault("spec.h100-fp32-67", "spec.fp32-slower", "spec.dtype-dependent", "spec.peak-is-bound", "spec.tensor-core")
+@fault("spec.h100-fp32-67 spec.fp32-slower spec.dtype-dependent spec.peak-is-bound spec.tensor-core")
 def fp32_and_tf32_change_places_in_the_table(patch):
     columns = rates._MATRIX_COLUMNS
     patch.setitem(columns, "fp32", ("tf32",))
@@ -39,7 +39,7 @@ def fp32_and_tf32_change_places_in_the_table(patch):
     patch.setitem(columns, "tf32", ("fp32",))
 
 
-@fault("spec.fp8-faster", "spec.dtype-dependent")
+@fault("spec.fp8-faster spec.dtype-dependent")
 def fp8_has_the_peak_of_fp16(patch):
     patch.setitem(rates._MATRIX_COLUMNS, "fp8_e4m3", ("fp16",))
 
@@ -52,14 +52,14 @@ def the_nvl_is_given_80_gb(patch):
     patch.setattr(test_spec, "ROWS", rows)
 
 
-@fault("spec.gpt3", "spec.gpt3-323", "spec.thresholds-v-models")
+@fault("spec.gpt3 spec.gpt3-323 spec.thresholds-v-models")
 def the_gradient_of_the_weights_is_forgotten(patch):
     patch.setitem(accounting.models.RULES, "step", 4)
     forward_flops = accounting.models.forward_flops
     replace(patch, forward_flops, lambda model, batch, sequence=1, **rest: forward_flops(model, batch) * 2 // 3)
 
 
-@fault("spec.us-eo", "spec.eu-ai-act", "spec.thresholds-v-models")
+@fault("spec.us-eo spec.eu-ai-act spec.thresholds-v-models")
 def the_two_laws_exchange_their_thresholds(patch):
     laws = published().THRESHOLDS
     order, act = laws["US order"], laws["EU AI Act"]
@@ -67,7 +67,7 @@ def the_two_laws_exchange_their_thresholds(patch):
     patch.setitem(laws, "EU AI Act", act._replace(operations=order.operations))
 
 
-@fault("spec.gpt4", "spec.thresholds-v-models")
+@fault("spec.gpt4 spec.thresholds-v-models")
 def the_estimate_for_gpt_4_slips_by_a_digit(patch):
     training = published().TRAINING
     patch.setitem(training, "GPT-4", training["GPT-4"]._replace(flops=2.1e26))

@@ -11,7 +11,7 @@ from meta_tests.faults import fault
 from prooflops.suite.speed import Ratio
 
 
-@fault("storage.stride-4x4", "storage.arange-3x4", instead_of="accounting.layout.contiguous_strides")
+@fault("storage.stride-4x4 storage.arange-3x4", instead_of="accounting.layout.contiguous_strides")
 def fresh_tensors_are_laid_out_by_columns(_original, shape):
     return tuple(math.prod(shape[:dim]) for dim in range(len(shape)))
 
@@ -27,7 +27,7 @@ def a_slice_with_steps_keeps_the_stride(original, layout, dim=0, start=None, end
     return Layout(right.shape, tuple(strides), right.offset)
 
 
-@fault("storage.view-raises", "storage.reshape-noncontig-always-copies", instead_of="accounting.layout._runs")
+@fault("storage.view-raises storage.reshape-noncontig-always-copies", instead_of="accounting.layout._runs")
 def a_stretch_ends_at_dimensions_of_size_1(_original, shape, strides):
     elements, stride = 1, strides[-1]
     for size, width in zip(reversed(shape), reversed(strides), strict=True):
@@ -38,19 +38,17 @@ def a_stretch_ends_at_dimensions_of_size_1(_original, shape, strides):
     yield elements, stride
 
 
-@fault("storage.contiguous-def", "storage.transpose-noncontig", instead_of="accounting.layout.is_contiguous")
+@fault("storage.contiguous-def storage.transpose-noncontig", instead_of="accounting.layout.is_contiguous")
 def unused_strides_decide_contiguity(_original, shape, strides):
     return tuple(strides) == accounting.layout.contiguous_strides(shape)
 
 
-@fault("storage.reshape-view-if-possible", "storage.reshape-noncontig-always-copies", instead_of="torch.Tensor.reshape")
+@fault("storage.reshape-view-if-possible storage.reshape-noncontig-always-copies", instead_of="torch.Tensor.reshape")
 def reshape_always_copies(original, x, *shape):
     return original(x, *shape).clone()
 
 
-@fault(
-    "storage.transpose-view", "storage.mutation-propagates", "storage.views-free", instead_of="torch.Tensor.transpose"
-)
+@fault("storage.transpose-view storage.mutation-propagates storage.views-free", instead_of="torch.Tensor.transpose")
 def transposing_copies(original, x, *dims):
     return original(x, *dims).contiguous()
 
@@ -60,12 +58,12 @@ def view_copies(original, x, *shape):
     return original(x, *shape).clone()
 
 
-@fault("storage.slices-are-views", "storage.metadata", instead_of="torch.Tensor.__getitem__")
+@fault("storage.slices-are-views storage.metadata", instead_of="torch.Tensor.__getitem__")
 def slices_copy(original, x, index):
     return original(x, index).clone()
 
 
-@fault("storage.contiguous-copies", "storage.mutation-propagates", instead_of="torch.Tensor.contiguous")
+@fault("storage.contiguous-copies storage.mutation-propagates", instead_of="torch.Tensor.contiguous")
 def contiguous_returns_what_it_was_given(_original, x, **options):
     return x
 

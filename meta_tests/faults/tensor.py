@@ -11,10 +11,7 @@ from meta_tests.faults import fault
 
 
 @fault(
-    "tensor.nbytes-formula",
-    "tensor.half-and-quarter",
-    "tensor.ex-5x10-fp16",
-    instead_of="accounting.formats.element_bits",
+    "tensor.nbytes-formula tensor.half-and-quarter tensor.ex-5x10-fp16", instead_of="accounting.formats.element_bits"
 )
 def every_dtype_has_32_bits(_original, name):
     return 32
@@ -25,7 +22,7 @@ def bytes_are_counted_in_32_bits(original, shape, dtype="fp32"):
     return (original(shape, dtype) + 2**31) % 2**32 - 2**31
 
 
-@fault("tensor.example-4x8", "tensor.default-float32", instead_of="torch.zeros")
+@fault("tensor.example-4x8 tensor.default-float32", instead_of="torch.zeros")
 def zeros_makes_float64(original, *shape, **options):
     return original(*shape, **{"dtype": torch.float64, **options})
 

@@ -1,0 +1,149 @@
+"""Each instrument, by the function that takes a reading, with one thing wrong; and faults of the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from accounting.counted.counter import _Counter
+from accounting.measured import allocations, timing
+from meta_tests.faults import fault, put_instead_of, replace
+from prooflops.machine import cpu, nvml
+
+MEASURED, MACHINE, COUNTED = (
+    "meta_tests/accounting/measured/",
+    "meta_tests/prooflops/machine/",
+    "meta_tests/accounting/",
+)
+CLOCK = MEASURED + "test_timing.py::test_the_clock_of_the_cpu_is_the_hosts"
+EVENTS = MEASURED + "test_timing.py::test_cuda_time_is_between_events_that_only_a_subtraction_waits_for"
+HELD = MEASURED + "test_allocations.py::test_a_training_step_holds_exactly_its_activations_gradients_and_state"
+PHASES = MEASURED + "test_allocations.py::test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at"
+ON_CUDA = MEASURED + "test_allocations.py::test_on_cuda_requests_and_charges_are_read_between_phases"
+NVML = MACHINE + "test_conditions.py::test_the_state_of_a_gpu_is_its_drivers_and_nvml_is_started_once"
+OTHERS = MACHINE + "test_contention.py::test_what_others_do_meanwhile_is_reported"
+OWN = MACHINE + "test_contention.py::test_a_process_that_this_one_started_is_its_own_work"
+RETIRED = MACHINE + "test_contention.py::test_a_call_retires_the_counted_instructions_less_an_empty_calls"
+HOST = MACHINE + "test_conditions.py::test_a_host_is_read_from_its_files"
+STEP = COUNTED + "counted/test_counter.py::test_a_whole_step_of_a_net_costs_what_its_numbers_do"
+NESTED = COUNTED + "counted/test_counter.py::test_nested_counts_each_count_all_that_happens_within"
+# The function whose results are readings, and the tests that notice a doubled, a stuck and a late one.
+INSTRUMENTS = {
+    "host-clock": ("accounting.measured.timing.perf_counter", CLOCK, CLOCK, CLOCK),
+    "device-clock": ("accounting.measured.timing._DeviceMoment.__sub__", EVENTS, EVENTS, EVENTS),
+    "cpu-allocator": ("accounting.measured.allocations._split_at_marks", HELD, PHASES, PHASES),
+    "cuda-allocator": ("accounting.measured.allocations._CachingAllocatorMeter.stop", ON_CUDA, ON_CUDA, ON_CUDA),
+    "nvml": ("prooflops.machine.nvml.ask", NVML, NVML, NVML),
+    "cpu-ticks": ("prooflops.machine.contention._ticks", OTHERS, OTHERS, OTHERS),
+    "cpu-seconds": ("prooflops.machine.contention._own_s", OWN, OWN, OWN),
+    "instructions": ("prooflops.machine.instructions._read", RETIRED, RETIRED, RETIRED),
+    "phase": ("accounting.counted.counter._phase", "", STEP, STEP),
+}
+Call = Callable[..., Any]
+
+
+def doubled(reading: Any) -> Any:
+    """Every number of a reading twice as large."""
+    if isinstance(reading, bool) or reading is None:
+        return reading
+    if isinstance(reading, (int, float)):
+        return 2 * reading
+    if isinstance(reading, dict):
+        return {key: doubled(value) for key, value in reading.items()}
+    if dataclasses.is_dataclass(reading) and not isinstance(reading, type):
+        return dataclasses.replace(reading, **{key: doubled(value) for key, value in vars(reading).items()})
+    if isinstance(reading, allocations._Event):
+        return reading._replace(size=2 * reading.size)
+    return type(reading)(map(doubled, reading)) if isinstance(reading, (list, tuple)) else reading
+
+
+def plant(target: str, wrong: str, patch: Any) -> None:
+    """Each reading is doubled, the first one again (stuck), or the one before (late)."""
+    kept: list[Any] = []
+
+    def read(original: Call, *args: Any, **kwargs: Any) -> Any:
+        kept.append(original(*args, **kwargs))
+        if wrong == "doubled":
+            return doubled(kept[-1])
+        return kept[0] if wrong == "stuck" else kept[max(0, len(kept) - 2)]
+
+    put_instead_of(target, read, patch)
+
+
+for name, (target, *tests) in INSTRUMENTS.items():
+    for wrong, test in zip(("doubled", "stuck", "late"), tests, strict=True):
+        if test:
+            fault(test, name=f"{name}-{wrong}")(functools.partial(plant, target, wrong))
+
+
+@fault(EVENTS)
+def the_hosts_clock_times_the_device(patch):
+    replace(patch, timing.clock, lambda device="cpu": timing.perf_counter)
+
+
+@fault(HELD, instead_of="accounting.measured.allocations._split_at_marks")
+def allocations_of_another_device_are_read(split, trace):
+    for entry in trace:
+        if entry.get("name") == "[memory]":
+            entry["args"]["Device Type"] = 1 - entry["args"]["Device Type"]
+    return split(trace)
+
+
+@fault(ON_CUDA, instead_of="accounting.measured.allocations._CachingAllocatorMeter.start")
+def the_allocator_of_another_gpu_is_read(start, self):
+    self._device = type(self._device)(self._device.type, 7)
+    start(self)
+
+
+@fault(NVML)
+def the_handle_of_another_gpu_is_taken(patch):
+    patch.setattr(nvml, "handle", lambda uuid: nvml.ask(lambda driver: driver.nvmlDeviceGetHandleByUUID("GPU-another")))
+
+
+@fault(STEP, instead_of="accounting.counted.counter._Counter._count")
+def each_operation_is_counted_twice(count_operation, self, *args):
+    count_operation(self, *args)
+    count_operation(self, *args)
+
+
+def counting(spoil: Callable[[Call, list[Any], Any], None]) -> Callable[[Any], None]:
+    def plant(patch: Any) -> None:
+        original, kept = _Counter._count, []
+        patch.setattr(_Counter, "_count", lambda *args: spoil(original, kept, args))
+
+    return plant
+
+
+def only_the_first(original: Call, kept: list[Any], args: Any) -> None:
+    if not kept:
+        original(*args)
+    kept.append(args)
+
+
+def the_one_before(original: Call, kept: list[Any], args: Any) -> None:
+    if kept:
+        original(args[0], *kept[-1][1:])
+    kept.append(args)
+
+
+fault(STEP, name="only_the_first_operation_is_counted")(counting(only_the_first))
+fault(NESTED, name="each_operation_is_counted_late")(counting(the_one_before))
+
+
+@fault(OWN, instead_of="prooflops.machine.cpu.text")
+def there_is_no_proc(text, file):
+    return "" if str(file).startswith("/proc") else text(file)
+
+
+@fault(MACHINE + "test_contention.py::test_without_proc_nothing_is_guessed")
+def one_core_is_allowed(patch):
+    replace(patch, cpu.allowed_cores, lambda: [0])
+
+
+@fault(HOST)
+def cores_are_always_throttled(patch):
+    grown = count(1)
+    patch.setattr(cpu, "throttle_totals", lambda *_: {"temperature": next(grown)})
