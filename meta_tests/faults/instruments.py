@@ -28,10 +28,8 @@ OTHERS = MACHINE + "test_contention.py::test_what_others_do_meanwhile_is_reporte
 OWN = MACHINE + "test_contention.py::test_a_process_that_this_one_started_is_its_own_work"
 RETIRED = MACHINE + "test_contention.py::test_a_call_retires_the_counted_instructions_less_an_empty_calls"
 HOST = MACHINE + "test_conditions.py::test_a_host_is_read_from_its_files"
-STEP = COUNTED + "counted/test_counter.py::test_a_whole_step_of_a_net_costs_what_its_numbers_do"
-NESTED = (
-    COUNTED + "counted/test_counter.py::test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile"
-)
+STEP = COUNTER + "test_a_whole_step_of_a_net_costs_what_its_numbers_do"
+NESTED = COUNTER + "test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile"
 # The function whose results are readings, and the tests that notice a doubled, a stuck and a late one.
 INSTRUMENTS = {
     "host-clock": ("accounting.measured.timing.perf_counter", CLOCK, CLOCK, CLOCK),
