@@ -13,11 +13,8 @@ from accounting.measured import allocations, timing
 from meta_tests.faults import fault, put_instead_of, replace
 from prooflops.machine import cpu, nvml
 
-MEASURED, MACHINE, COUNTED = (
-    "meta_tests/accounting/measured/",
-    "meta_tests/prooflops/machine/",
-    "meta_tests/accounting/",
-)
+MEASURED, MACHINE = "meta_tests/accounting/measured/", "meta_tests/prooflops/machine/"
+COUNTER = "meta_tests/accounting/counted/test_counter.py::"
 CLOCK = MEASURED + "test_timing.py::test_the_clock_of_the_cpu_is_the_hosts"
 EVENTS = MEASURED + "test_timing.py::test_cuda_time_is_between_events_that_only_a_subtraction_waits_for"
 HELD = MEASURED + "test_allocations.py::test_a_training_step_holds_exactly_its_activations_gradients_and_state"
