@@ -27,15 +27,15 @@ RETIRED = MACHINE + "test_contention.py::test_a_call_retires_the_counted_instruc
 HOST = MACHINE + "test_conditions.py::test_a_host_is_read_from_its_files"
 STEP = COUNTER + "test_a_whole_step_of_a_net_costs_what_its_numbers_do"
 NESTED = COUNTER + "test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile"
-# The function whose results are readings, and the tests that notice a doubled, a stuck and a late one.
+# The function whose results are readings, and the tests that notice a doubled, a stuck and a late one; "" where none does.
 INSTRUMENTS = {
     "host-clock": ("accounting.measured.timing.perf_counter", CLOCK, CLOCK, CLOCK),
     "device-clock": ("accounting.measured.timing._DeviceMoment.__sub__", EVENTS, EVENTS, EVENTS),
     "cpu-allocator": ("accounting.measured.allocations._split_at_marks", HELD, PHASES, PHASES),
-    "cuda-allocator": ("accounting.measured.allocations._CachingAllocatorMeter.stop", ON_CUDA, ON_CUDA, ON_CUDA),
+    "cuda-allocator": ("accounting.measured.allocations._CachingAllocatorMeter.stop", ON_CUDA, "", ""),
     "nvml": ("prooflops.machine.nvml.ask", NVML, NVML, NVML),
     "cpu-ticks": ("prooflops.machine.contention._ticks", OTHERS, OTHERS, OTHERS),
-    "cpu-seconds": ("prooflops.machine.contention._own_s", OWN, OWN, OWN),
+    "cpu-seconds": ("prooflops.machine.contention._own_s", "", OWN, OWN),
     "instructions": ("prooflops.machine.instructions._read", RETIRED, RETIRED, RETIRED),
     "phase": ("accounting.counted.counter._phase", "", STEP, STEP),
 }
