@@ -27,7 +27,7 @@ RETIRED = MACHINE + "test_contention.py::test_a_call_retires_the_counted_instruc
 HOST = MACHINE + "test_conditions.py::test_a_host_is_read_from_its_files"
 STEP = COUNTER + "test_a_whole_step_of_a_net_costs_what_its_numbers_do"
 NESTED = COUNTER + "test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile"
-# The function whose results are readings, and the tests that notice a doubled, a stuck and a late one; "" where none does.
+# The function whose results are readings, and the tests that notice a doubled, a stuck and a late one; "" if none does.
 INSTRUMENTS = {
     "host-clock": ("accounting.measured.timing.perf_counter", CLOCK, CLOCK, CLOCK),
     "device-clock": ("accounting.measured.timing._DeviceMoment.__sub__", EVENTS, EVENTS, EVENTS),
