@@ -191,29 +191,28 @@ def _log_softmax(_out: Any, x: Any, dim: int, *_: Any) -> int:
     return 5 * elements(x) + rows  # maximum, subtract, exp, sum, log of the sum, subtract
 
 
-def _normalisation(x: Any, statistics: Any, weight: Any, bias: Any) -> int:
+def _normalisation(statistics: int, weight: int, out: Any, *args: Any) -> int:
     """Mean, subtract, square, mean, times 1/sqrt(variance + eps); then times weight, plus bias.
 
-    `statistics` has one element for each group that is normalised together: one sum and one square root.
+    `statistics` is the place in the result of one number for each group that is normalised together: one sum and one
+    square root. `weight` is the place of the weight; the bias follows it.
     """
-    steps = 5 + (weight is not None) + (bias is not None)
-    return steps * elements(x) + 2 * elements(statistics)
+    steps = 5 + sum(args[place] is not None for place in (weight, weight + 1))
+    return steps * elements(args[0]) + 2 * elements(out[statistics])
 
 
-def _normalisation_backward(x: Any, weight: Any, mask: Sequence[bool]) -> int:
+def _normalisation_backward(weight: int, mask: int, _out: Any, *args: Any) -> int:
     """The normalised input again (2); the gradient of input (7, or 8 with a weight), weight (2) and bias (1)."""
-    steps = 2 * (bool(mask[0]) or bool(mask[1])) + (7 + (weight is not None)) * bool(mask[0])
-    return (steps + 2 * bool(mask[1]) + bool(mask[2])) * elements(x)
+    of_input, of_weight, of_bias = map(bool, args[mask])
+    steps = 2 * (of_input or of_weight) + (7 + (args[weight] is not None)) * of_input + 2 * of_weight + of_bias
+    return steps * elements(args[1])
 
 
-@elementwise("aten.native_layer_norm")
-def _layer_norm(out: Any, x: Any, _shape: Any, weight: Any, bias: Any, _eps: float) -> int:
-    return _normalisation(x, out[2], weight, bias)
-
-
-@elementwise("aten.native_group_norm")
-def _group_norm(out: Any, x: Any, weight: Any, bias: Any, *_: Any) -> int:
-    return _normalisation(x, out[2], weight, bias)
+elementwise("aten.native_layer_norm")(partial(_normalisation, 2, 2))
+elementwise("aten.native_group_norm")(partial(_normalisation, 2, 1))
+elementwise("aten.native_layer_norm_backward")(partial(_normalisation_backward, 5, 7))
+elementwise("aten.native_group_norm_backward")(partial(_normalisation_backward, 4, 9))
+elementwise("aten.batch_norm_backward", "aten.native_batch_norm_backward")(partial(_normalisation_backward, 2, 9))
 
 
 @elementwise(
@@ -223,24 +222,13 @@ def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) 
     """The running statistics, a few FLOPs per channel, are ignored."""
     training = next((flag for flag in rest if isinstance(flag, bool)), True)
     if training:
-        return _normalisation(x, out[1], weight, bias)
+        return _normalisation(1, 1, out, x, weight, bias)
     return (2 + (weight is not None) + (bias is not None)) * elements(x)
 
 
 @elementwise("aten._native_batch_norm_legit_no_training")
 def _batch_norm_of_inference(out: Any, x: Any, weight: Any, bias: Any, *_: Any) -> int:
     return _batch_norm(out, x, weight, bias, False)
-
-
-@elementwise("aten.native_layer_norm_backward", "aten.native_group_norm_backward")
-def _layer_norm_backward(_out: Any, _grad: Any, x: Any, *rest: Any) -> int:
-    """A layer norm has its shape before mean and deviation; both have the weight behind those."""
-    return _normalisation_backward(x, rest[3 if isinstance(rest[0], (list, tuple)) else 2], mask=rest[-1])
-
-
-@elementwise("aten.batch_norm_backward", "aten.native_batch_norm_backward")
-def _batch_norm_backward(_out: Any, _grad: Any, x: Any, weight: Any, *rest: Any) -> int:
-    return _normalisation_backward(x, weight, mask=rest[6])
 
 
 @elementwise("aten._fused_rms_norm")
@@ -264,14 +252,9 @@ for _name in ("gelu", "silu"):
         elementwise(f"aten.{_name}{_suffix}")(partial(_activation, _table[_name], _of_tanh))
 
 
-@elementwise("aten.native_dropout")
-def _dropout(_out: Any, x: Any, _p: float, train: bool | None = True) -> int:
-    return 0 if train is False else 2 * elements(x)  # times the mask, times 1/(1 - p)
-
-
-@elementwise("aten.mse_loss")
-def _mse_loss(_out: Any, x: Any, _target: Any, reduction: int = 1) -> int:
-    return (2 + (reduction != 0)) * elements(x)
+# Times the mask, times 1/(1 - p).
+elementwise("aten.native_dropout")(lambda _out, x, _p, train=True: 0 if train is False else 2 * elements(x))
+elementwise("aten.mse_loss")(lambda _out, x, _target, reduction=1: (2 + (reduction != 0)) * elements(x))
 
 
 # Pooling reads every element of a window once: a comparison or an addition; in the backward pass, one addition each.
@@ -304,18 +287,14 @@ def _index_put(_out: Any, _x: Any, _indices: Any, values: Any, accumulate: bool 
     return elements(values) if accumulate else 0
 
 
-@elementwise("aten._fused_adam", "aten._fused_adamw")
-def _adam(_out: Any, params: Any, *_: Any, weight_decay: float, amsgrad: bool, maximize: bool, **__: Any) -> int:
-    """lerp, mul, addcmul, sqrt, div, add, addcdiv, as torch's loop over tensors does it."""
-    return (7 + (weight_decay != 0) + bool(amsgrad) + bool(maximize)) * elements(params)
+def _optimizer(flops: int, _out: Any, params: Any, *_: Any, **options: Any) -> int:
+    """One FLOP more for each option, and two for momentum after the first step, as torch's loop over tensors does."""
+    extra = sum(bool(options.get(name)) for name in ("weight_decay", "amsgrad", "maximize", "nesterov"))
+    momentum = bool(options.get("momentum")) and not options["is_first_step"]
+    return (flops + extra + 2 * momentum) * elements(params)
 
 
-@elementwise("aten._fused_sgd")
-def _sgd(_out: Any, params: Any, *_: Any, weight_decay: float, momentum: float, **flags: Any) -> int:
-    steps = 1 + (weight_decay != 0) + bool(flags["maximize"]) + bool(flags["nesterov"])
-    return (steps + 2 * (momentum != 0 and not flags["is_first_step"])) * elements(params)
-
-
-@elementwise("aten._fused_adagrad")
-def _adagrad(_out: Any, params: Any, *_: Any, weight_decay: float, maximize: bool, **__: Any) -> int:
-    return (4 + (weight_decay != 0) + bool(maximize)) * elements(params)
+# lerp, mul, addcmul, sqrt, div, add, addcdiv
+elementwise("aten._fused_adam", "aten._fused_adamw")(partial(_optimizer, 7))
+elementwise("aten._fused_sgd")(partial(_optimizer, 1))
+elementwise("aten._fused_adagrad")(partial(_optimizer, 4))

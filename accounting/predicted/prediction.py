@@ -154,15 +154,11 @@ def memory(
                 modes.enter_context(foreach_takes_fake_tensors())
             if not has_device:
                 modes.enter_context(choices_of_cuda())
-                modes.enter_context(_autocast_refused())
-            modes.enter_context(warnings.catch_warnings())
-            # copy.deepcopy asks a fake tensor for its address
-            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+            modes.enter_context(_clear_errors())
             modes.enter_context(FakeMode() if has_device else FakeCudaMode())
             if device.type == "cpu":
                 modes.enter_context(_random_states_seen(ledger))
             modes.enter_context(tracker)
-            modes.enter_context(_clear_errors())
             yield predicted
             tracker.enter_boxed_number()
             ledger.mark(None)
@@ -193,31 +189,30 @@ def _workspace_bytes(device: torch.device, capability: tuple[int, int] | None) -
 
 
 @contextmanager
-def _autocast_refused() -> Iterator[None]:
-    """Raises torch's warning that autocast does nothing without a CUDA device: its bytes would be wrong."""
+def _clear_errors() -> Iterator[None]:
+    """Says in our words why torch cannot go on; without a CUDA device it warns that autocast does nothing."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*CUDA is not available")
+        # copy.deepcopy asks a fake tensor for its address
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         try:
             yield
         except UserWarning as error:
+            if "CUDA is not available" not in str(error):
+                raise
             raise RuntimeError(f"autocast on CUDA is predicted only where there is a GPU: {error}") from error
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    try:
-        yield
-    except (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException) as error:
-        raise RuntimeError(
-            f"the block reads values, and fake tensors have none: {error}. Its bytes may depend on data: predict it "
-            "with that choice fixed, or measure it"
-        ) from error
-    except AssertionError as error:
-        if "FakeTensor" not in str(error):
-            raise
-        raise RuntimeError(
-            f"the block mixes a real tensor with fake ones: create it in the block, or use fake_copy(module). {error}"
-        ) from error
+        except (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException) as error:
+            raise RuntimeError(
+                f"the block reads values, and fake tensors have none: {error}. Its bytes may depend on data: predict "
+                "it with that choice fixed, or measure it"
+            ) from error
+        except AssertionError as error:
+            if "FakeTensor" not in str(error):
+                raise
+            raise RuntimeError(
+                f"the block mixes a real tensor with fake ones: create it in the block, or use fake_copy(module). "
+                f"{error}"
+            ) from error
 
 
 @contextmanager

@@ -39,15 +39,6 @@ def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend: SDPBac
         assert got == should, f"forward, backward, recomputed are {got}, but should be {should} [{pairs}, {backend}]"
 
 
-@pytest.mark.parametrize(("queries", "keys", "at_end"), [(3, 5, False), (3, 5, True), (5, 3, False), (4, 4, True)])
-def test_the_pairs_of_a_causal_mask_are_those_of_the_mask(queries: int, keys: int, at_end: bool) -> None:
-    mask = torch.ones(queries, keys).tril(keys - queries if at_end else 0)
-    got = sum(part.scores for part in attention.unmasked(Attention(1, 1, queries, 1, key_length=keys), at_end))
-    assert got == int(mask.sum()), (
-        f"{got} pairs are counted, but the mask leaves {int(mask.sum())} [{queries=}, {keys=}]"
-    )
-
-
 def test_causal_attention_within_a_module_and_its_recomputation_are_recognised() -> None:
     layer = nn.MultiheadAttention(8, 2, batch_first=True, bias=False)
     mask, data = nn.Transformer.generate_square_subsequent_mask(5), torch.randn(1, 5, 8, requires_grad=True)
@@ -142,13 +133,6 @@ def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(backend: SDP
         assert count.step == should, f"{count.step}, but the formula says {should} [{pairs}, {backend}, {kind}]"
 
 
-def test_a_mask_that_cannot_be_read_saves_nothing() -> None:
-    operands, mask = [torch.empty(1, 1, 9, 4, device="meta")] * 3, window_mask(9, 4).to("meta")
-    with counted.flops(pairs="causal") as count:
-        F.scaled_dot_product_attention(*operands, attn_mask=mask)
-    assert count.total == attention_flops(Attention(1, 1, 9, 4)), f"{count}, but all pairs should count"
-
-
 def flex() -> Any:
     return pytest.importorskip("torch.nn.attention.flex_attention")
 
@@ -185,14 +169,3 @@ def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(name: str, monk
         module.flex_attention(*leaves, block_mask=blocks, enable_gqa=per_head is None)
     full = attention_flops(Attention(2, leaves[0].shape[1], length, 16))
     assert count.total == full, f"{count.total}, but all pairs cost {full} [{name}]"
-
-
-@sees_flex
-def test_flex_attention_without_a_mask_is_counted_in_full() -> None:
-    module, operands = flex(), [torch.randn(1, 2, 40, 16)] * 3
-    with warnings.catch_warnings(), counted.flops(pairs="causal") as count:
-        warnings.simplefilter("ignore")
-        module.flex_attention(*operands)
-        all_pairs = module.create_block_mask(MASKS["all"], None, None, 40, 40, device="cpu", BLOCK_SIZE=64)
-        module.flex_attention(*operands, block_mask=all_pairs)
-    assert count.total == 2 * attention_flops(Attention(1, 2, 40, 16)), f"{count}, though keys end within a block"

@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from accounting import counted
-from accounting.activations import activation_bytes
 from accounting.models import (
     GPT2_SMALL,
     LLAMA3_8B,
@@ -27,7 +25,6 @@ from accounting.models import (
     DeepLinear,
     Model,
     Transformer,
-    parameter_count,
     step_flops,
 )
 from bench import models as models_of_bench
@@ -77,12 +74,6 @@ def count_of(
         output = net(data)
         output.backward(torch.ones_like(output))
     return count
-
-
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_parameters_are_those_of_the_built_net(model: Model) -> None:
-    built = sum(parameter.numel() for parameter in build(model, device="meta").parameters())
-    assert parameter_count(model) == built, f"parameter_count={parameter_count(model)}, but {built} were built"
 
 
 @models
@@ -150,36 +141,3 @@ def test_reduced_models_are_counted_on_the_cpu_with_its_fused_attention(model: T
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
-
-
-def saved_storages(model: Model, batch: int, sequence: int, dtype: torch.dtype) -> Iterator[int]:
-    """Bytes of each storage that autograd keeps in a forward pass, the batch and the parameters excepted."""
-    net, data = build(model, device="meta", dtype=dtype), inputs(model, batch, sequence, device="meta")
-    data = data.to(dtype) if data.is_floating_point() else data
-    held = {tensor.untyped_storage()._cdata for tensor in (data, *net.parameters())}
-    kept: dict[int, Tensor] = {}  # with the tensor, lest its storage's address be given to another
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept.setdefault(tensor.untyped_storage()._cdata, tensor)
-        return tensor
-
-    with saved_tensors_hooks(keep, lambda tensor: tensor), sdpa_kernel(SDPBackend.MATH):
-        net(data)
-    return (tensor.untyped_storage().nbytes() for address, tensor in kept.items() if address not in held)
-
-
-@models
-@batches
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_saved_activations_are_those_that_autograd_keeps(model: Model, batch: int, sequence: int, dtype: str) -> None:
-    older = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
-    if older and dtype == "bf16" and isinstance(model, Transformer) and model.norm == "rmsnorm":
-        pytest.skip("accounting.activations describes the 16-bit RMSNorm of torch 2.13, which older ones run otherwise")
-    sizes = sizes_of(model, batch, sequence)
-    torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
-    got = sum(saved_storages(model, *sizes, torch_dtype))
-    formula = activation_bytes(model, *sizes, dtype, attention="math")
-    if dtype == "bf16" and isinstance(model, Transformer) and model.norm == "layernorm":
-        # As on CUDA, and other than on the CPU, a LayerNorm's mean and deviation are kept in fp32.
-        formula += 2 * (4 - 2) * batch * sequence * (2 * model.layers + 1)
-    assert got == formula, f"{got} bytes are kept, but the formula says {formula} [{sizes=}]"

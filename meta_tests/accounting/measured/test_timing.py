@@ -6,7 +6,6 @@ from time import perf_counter
 
 import pytest
 import torch
-from pytest_benchmark.timers import compute_timer_precision
 
 from accounting import measured
 from accounting.measured import timing
@@ -56,35 +55,11 @@ def test_cuda_time_is_between_events_that_only_a_subtraction_waits_for(events: l
     assert spans == pytest.approx((0.006, 0.003)), f"{spans} s, but should be 6 and 3 ms"
 
 
-@pytest.mark.parametrize("kind", ["cuda", "xpu"])
-def test_the_very_device_is_waited_for(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    waited: list[torch.device] = []
-    monkeypatch.setattr(getattr(torch, kind), "is_available", lambda: True)
-    monkeypatch.setattr(getattr(torch, kind), "synchronize", waited.append)
-    measured.synchronise(f"{kind}:1")
-    measured.synchronise("cpu")
-    assert waited == [torch.device(kind, 1)], f"{waited}"
-
-
-def test_cuda_time_fits_the_timer_option_of_pytest_benchmark(events: list[Event]) -> None:
-    precision = compute_timer_precision(measured.clock("cuda"))
-    assert precision == pytest.approx(0.003), f"{precision}, but the stand-in has 3 ms between two readings"
-
-
 def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for(events: list[Event]) -> None:
     waited = []
     timing = measured.time(lambda: waited.append(any(event.reached for event in events)), "cuda", warmup=1, rounds=4)
     assert waited == [False] * 5, f"{waited}, but no call should follow a wait"
     assert timing.times_s == pytest.approx([0.003] * 4), f"{timing}"
-
-
-def test_other_accelerators_are_waited_for_before_the_hosts_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = []
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(torch.mps, "synchronize", lambda: done.append("waited"))
-    timer = measured.clock("mps")
-    assert timer() <= timer()
-    assert done == ["waited", "waited"], f"{done}"
 
 
 def test_a_device_without_a_clock_is_refused() -> None:
