@@ -1,6 +1,7 @@
-"""Prints each room's lines beside its budget: `python -m meta_tests.line_budgets`; exit status 1 above a budget.
+"""Prints each room's lines beside its limit and its budget: `python -m meta_tests.line_budgets`; exit 1 above a limit.
 
-A room that needs more takes it from another, or raises its budget here and says why in CHANGELOG.md.
+The budget is where a room shall be. Where a room is still above it, its limit is lower than it was and may only fall:
+whoever adds lines takes them from elsewhere, whoever saves lines lowers the limit in the same commit.
 """
 
 from __future__ import annotations
@@ -9,8 +10,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHON_LINES = {"accounting": 7_000, "test_claims": 11_000, "bench": 4_000, "prooflops": 11_000, "meta_tests": 13_000}
-DOCS_LINES, README_WORDS = 1_800, 900
+# Lines of Python: the limit that fails, and the budget.
+PYTHON_LINES = {
+    "accounting": (8_950, 7_000),
+    "test_claims": (11_000, 11_000),
+    "bench": (4_600, 4_000),
+    "prooflops": (14_250, 11_000),
+    "meta_tests": (21_650, 13_000),
+}
+DOCS_LINES, README_WORDS = (1_960, 1_800), (900, 900)
 TEXTS = {".md", ".yml", ".yaml", ".sh"}
 
 
@@ -21,12 +29,13 @@ def lines_of(folder: str, suffixes: set[str]) -> int:
 
 
 def main() -> int:
-    rows = [(room, lines_of(room, {".py"}), budget, "lines of Python") for room, budget in PYTHON_LINES.items()]
-    rows.append(("docs", lines_of("docs", TEXTS), DOCS_LINES, "lines"))
-    rows.append(("README.md", len((ROOT / "README.md").read_text(encoding="utf-8").split()), README_WORDS, "words"))
-    for room, found, budget, unit in rows:
-        print(f"{room:<12} {found:>7,} of {budget:>6,} {unit}{'' if found <= budget else ': over its budget'}")
-    return int(any(found > budget for _, found, budget, _ in rows))
+    rows = [(room, lines_of(room, {".py"}), *most, "lines of Python") for room, most in PYTHON_LINES.items()]
+    rows.append(("docs", lines_of("docs", TEXTS), *DOCS_LINES, "lines"))
+    rows.append(("README.md", len((ROOT / "README.md").read_text(encoding="utf-8").split()), *README_WORDS, "words"))
+    for room, found, limit, budget, unit in rows:
+        state = "over its limit" if found > limit else "over its budget" if found > budget else "within its budget"
+        print(f"{room:<12} {found:>7,} {unit}, limit {limit:,}, budget {budget:,}: {state}")
+    return int(any(found > limit for _, found, limit, _, _ in rows))
 
 
 if __name__ == "__main__":
