@@ -3,11 +3,10 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, SUITE, fork_pytest
+from meta_tests.conftest import ROOT
 from prooflops.suite import all_devices
 from prooflops.suite.card_comparison import ALONE, AT_ONCE, Card, CardRun, compare_times, times_of
 
@@ -67,43 +66,3 @@ def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path: Path) -> Non
     assert {each["prooflops"]["fingerprint"]["card"] for each in stored} == {
         f"{name} {phase}" for name in ("gpu:0", "gpu:1", "gpu:2", "slow") for phase in (ALONE, AT_ONCE)
     }
-
-
-def test_each_card_runs_alone_first_and_then_with_the_others(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    code = (
-        f"import time; f = open({str(log)!r}, 'a'); f.write('+'); f.flush(); time.sleep(0.4); f.write('-'); f.close()"
-    )
-    found = all_devices.validate(
-        [card("a"), card("b")], [sys.executable, "-c", code], tmp_path, tmp_path, lambda text: None
-    )
-    assert log.read_text() == "+-+-++--"
-    assert [(each.card.name, each.phase) for each in found] == [
-        ("a", ALONE), ("b", ALONE), ("a", AT_ONCE), ("b", AT_ONCE),
-    ]  # fmt: skip
-    assert all_devices.conclude(found, tmp_path, lambda text: None) == 1, "runs without a record should not be green"
-
-
-class Config:
-    """As much of pytest's as `all_devices.run` reads."""
-
-    def __init__(self) -> None:
-        self.option = type("Option", (), {"device": "all", "report": "reports"})()
-
-
-def test_one_card_is_said_to_be_one_and_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    import prooflops.machine.device
-
-    monkeypatch.setattr(prooflops.machine.device, "counts", lambda: {"cuda": 1})
-    monkeypatch.setattr(all_devices, "settings", lambda config: type("Settings", (), {"used": False})())
-    config: Any = Config()
-    said: list[str] = []
-    assert all_devices.run(config, said.append) is None
-    assert config.option.device == "cuda:0"
-    assert said == ["--device all: this machine has one card, cuda:0, which is validated alone"]
-
-
-def test_without_a_card_the_run_ends_with_4_and_names_the_valid_devices() -> None:
-    run = fork_pytest(ROOT, "--device=all", "--collect-only", "-q", "test_claims/test_device.py", imported=SUITE)
-    assert run.code == 4, run.output
-    assert "--device all: this machine has no accelerator; valid here: cpu" in run.output

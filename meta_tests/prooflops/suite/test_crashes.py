@@ -1,14 +1,9 @@
 """A failed assertion contradicts a claim; anything else that ends a test is a crash."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given, settings, strategies
-from hypothesis.errors import HypothesisException
 
-from meta_tests.conftest import ROOT
 from prooflops.suite.crashes import crash_of
 
 INTEGERS = strategies.integers(min_value=0, max_value=100)
@@ -74,29 +69,3 @@ def test_a_failed_assertion_of_any_form_is_no_crash(function) -> None:
 )
 def test_another_exception_is_a_crash_and_is_named(function, said: str) -> None:
     assert said in crash_of(raised_by(function))
-
-
-def test_an_assertion_inside_torch_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = compile("def broken():\n    assert False, 'Torch not compiled with CUDA enabled'", "torch/cuda.py", "exec")
-    names: dict = {"__name__": "torch.cuda"}
-    exec(code, names)
-    assert crash_of(raised_by(names["broken"])) == "AssertionError: Torch not compiled with CUDA enabled"
-
-
-def test_what_fails_once_and_passes_with_the_same_input_is_no_contradiction() -> None:
-    calls = []
-
-    @given(x=INTEGERS)
-    @quick
-    def unsteady(x: int) -> None:
-        calls.append(x)
-        assert len(calls) != 3, "the third"
-
-    error = raised_by(unsteady)
-    assert isinstance(error, HypothesisException)
-    assert crash_of(error).startswith("failed once, and not again with the same input: AssertionError: the third")
-
-
-def test_a_process_that_only_measures_does_not_import_hypothesis() -> None:
-    code = "import sys, prooflops.suite.hooks, bench.conftest; sys.exit('hypothesis' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

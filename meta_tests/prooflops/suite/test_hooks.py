@@ -1,19 +1,15 @@
 """Child runs of the suite over demonstration claims: verdicts, exit codes, refusals, what is written."""
 
 import json
-import re
-import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, ChildRun, House, new_house, run_pytest_for_each
+from meta_tests.conftest import ChildRun, House, new_house, run_pytest_for_each
 from prooflops.history import records as history
-from prooflops.suite.hooks import pytest_report_header
 
 HOLDING = """
 @pytest.mark.claim("demo.holds")
@@ -89,10 +85,6 @@ def whole_record(whole_house: House, whole_run: ChildRun) -> tuple[Path, dict[st
     return path, record
 
 
-def test_it_is_red_because_of_the_claim_that_fails(whole_run: ChildRun) -> None:
-    assert whole_run.code == 1, whole_run.output
-
-
 def test_each_kind_of_claim_gets_its_verdict(whole_run: ChildRun) -> None:
     assert {claim: row["verdict"] for claim, row in whole_run.verdicts.items()} == {
         "demo.holds": "holds",
@@ -112,34 +104,6 @@ def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run: ChildRun)
     assert whole_run.verdicts["demo.gpu"]["reason"] == "needs a CUDA device"
     assert "1 of 2 tests not run here" in whole_run.verdicts["demo.wrong"]["reason"]
     assert whole_run.verdicts["demo.wrong"]["figures"] == ["7.0x"]
-
-
-def test_junit_has_the_claims_cases_and_figures_of_a_test(whole_house: House, whole_run: ChildRun) -> None:
-    assert whole_run.code == 1, whole_run.output
-    properties = {
-        case.get("name"): {(each.get("name"), each.get("value")) for each in case.iter("property")}
-        for case in ET.parse(whole_house.root / "junit.xml").iter("testcase")
-    }
-    assert properties["test_wrong"] == {("claim", "demo.wrong"), ("figure", "7.0x"), ("cases", "1")}
-    assert properties["test_property"] == {("claim", "demo.if"), ("cases", "100")}
-    assert ("unmet", "needs a CUDA device") in properties["test_gpu"]
-
-
-@pytest.mark.parametrize("text", ["demo.fails: One is two.", "source: A lecture, minute 3", "holds if the moon is"])
-def test_a_failure_names_the_claim_and_its_source(whole_run: ChildRun, text: str) -> None:
-    assert text in whole_run.output, f"{text!r} is missing from the output"
-
-
-def test_a_peak_of_the_user_is_marked_in_the_header_and_the_report(whole_house: House, whole_run: ChildRun) -> None:
-    line = "peak as the user states it (--peak): bf16 989 TFLOP/s"
-    assert f"\n{line}\n" in whole_run.output
-    assert f"\n- {line}\n" in (whole_house.root / "reports" / "report.md").read_text()
-
-
-def test_the_report_has_every_claim(whole_house: House, whole_run: ChildRun) -> None:
-    report = (whole_house.root / "reports" / "report.md").read_text()
-    assert "| `demo.fails` | One is two. | FAILS: " in report
-    assert all(f"| `{claim}` |" in report for claim in whole_run.verdicts)
 
 
 def test_the_record_has_benchmarks_verdicts_and_fingerprint(whole_record: tuple[Path, dict[str, Any]]) -> None:
@@ -174,54 +138,6 @@ def test_a_known_failure_does_not_redden_the_run_and_one_that_now_holds_is_repor
     assert "demo.holds is listed in --known-failures but now holds" in run.output
 
 
-WRONG_USAGE: dict[str, tuple[str, ...]] = {
-    "--device abacus": ("--device abacus", "valid here: cpu"),
-    "--device cuda:99": ("--device cuda:99: this machine has no such device", "valid here: cpu"),
-    "--claim demo.hold": ("--claim must be one of demo.holds, got 'demo.hold'; did you mean 'demo.holds'?",),
-    "--claim dem": ("the topic of --claim must be one of demo, got 'dem'; did you mean 'demo'?",),
-    "--quick --thorough": ("exclude each other",),
-    "--peak bf16": ("--peak bf16: should be DTYPE=FLOP_PER_S, such as bf16=989e12",),
-    "--peak bf61=1e12": ("--peak must be one of fp64, fp32, tf32, bf16", "got 'bf61'"),
-    "--peak bf16=fast": ("--peak bf16=fast: should be DTYPE=FLOP_PER_S",),
-    "--peak bf16=-1e12": ("--peak bf16=-1e12: should be DTYPE=FLOP_PER_S", "above 0"),
-    "--peak bf16=nan": ("--peak bf16=nan: should be DTYPE=FLOP_PER_S", "finite"),
-    "--peak bf16=989": ("--peak bf16=989: 989 FLOP/s is no peak; for TFLOP/s write 989e12",),
-    "--peak bf16=1e12 --peak bf16=2e12": ("bf16 is stated twice, once as 1.00 TFLOP/s",),
-    "--known-failures absent.txt": ("absent.txt", "No such file"),
-    "--known-failures known.txt": ("no claim is named demo.typo", "demo.holds"),
-}
-
-
-@pytest.fixture(scope="module")
-def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
-    """The run of each wrong usage; all in one process, which must not import a test module."""
-    house = new_house(tmp_path_factory.mktemp("house"))
-    house.claim("demo.holds")
-    house.test('raise SystemExit("a test module was imported before the refusal")')
-    (house.root / "known.txt").write_text("demo.typo\n")
-    runs = run_pytest_for_each(house.root, WRONG_USAGE)
-    assert not (house.root / "reports").exists()
-    return runs
-
-
-@pytest.mark.parametrize("usage", WRONG_USAGE)
-def test_wrong_usage_is_refused_before_anything_runs(refusals: dict[str, ChildRun], usage: str) -> None:
-    run = refusals[usage]
-    assert run.code == 4, run.output
-    assert all(text in run.output for text in WRONG_USAGE[usage]), run.output
-
-
-def test_a_marker_without_a_claim_stops_the_run(house: House) -> None:
-    house.claim("demo.holds")
-    house.test(HOLDING.replace("demo.holds", "demo.typo"))
-    run = house.run()
-    assert run.code == 4
-    assert "add a row, or correct the id" in run.output
-    expected = "'demo.typo' in test_claims/test_demo.py::test_it_is_so, expected in test_claims/registry/demo.toml"
-    assert expected in run.output
-    assert "passed" not in run.output
-
-
 def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house: House) -> None:
     house.claim("demo.holds")
     house.claim("demo.forgotten")
@@ -233,27 +149,6 @@ def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house: Hous
     partial = house.run("-k", "demo.holds")
     assert partial.code == 0, partial.output
     assert set(partial.verdicts) == {"demo.holds"}
-
-
-def test_only_the_selected_claims_run(house: House) -> None:
-    house.claim("demo.holds")
-    house.claim("demo.other")
-    house.test(HOLDING)
-    house.test('@pytest.mark.claim("demo.other")\ndef test_other():\n    assert False')
-    house.test('raise SystemExit("imported, though it names no claim that runs")', "test_claims/test_others.py")
-    run = house.run("--claim", "demo.holds")
-    assert run.code == 0, run.output
-    assert set(run.verdicts) == {"demo.holds"}
-
-
-def test_a_clone_with_another_copy_installed_is_refused(house: House, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = tmp_path_factory.mktemp("installed")
-    for package in ("accounting", "prooflops"):
-        shutil.copytree(ROOT / package, elsewhere / package)
-    # An installed copy is imported by its entry point, before the clone's conftest; `-p` does the same here.
-    run = house.run("-p", "prooflops.plugin", path=elsewhere)
-    assert run.code == 4, run.output
-    assert f"was imported from {elsewhere}" in run.output, run.output
 
 
 PARTS = """
@@ -288,7 +183,6 @@ PART_LINES = {
     "deselected": "--report deselected -k test_first test_claims/test_demo.py test_claims/test_other.py",
     "named": "--report named test_claims/test_demo.py::test_first",
     "one file": "--report one_file test_claims/test_demo.py",
-    "unwritable": f"--report /dev/null/reports {WHOLE}",
     **{why: f"--report reports test_claims/test_{why}.py" for why in STOPPING},
 }
 
@@ -362,32 +256,3 @@ def test_a_run_that_is_stopped_says_so_and_leaves_the_last_whole_report(
         assert found["demo.before-lost"] == ("not checked", f"1 of 2 tests ran: {said}")
         assert found["demo.after-lost"] == ("not checked", f"0 of 1 tests ran: {said}")
         assert f"- part of a run: {said}" in (house.root / "reports" / "partial" / "report.md").read_text()
-
-
-def test_the_record_of_a_run_that_was_stopped_is_no_latest_baseline(
-    part_house: tuple[House, dict[str, ChildRun]],
-) -> None:
-    history_of = part_house[0].root / ".prooflops" / "history"
-    summaries = [each for each in history.summaries(history_of, ()) if isinstance(each, history.Summary)]
-    assert [bool(each.partial) for each in summaries] == [False] * 5 + [True] * 3
-    (latest,) = history.baseline(history_of, "latest", summaries[0].fingerprint_id, ())
-    assert latest.path == summaries[4].path
-
-
-def test_what_was_found_is_printed_where_the_report_cannot_be_written(
-    part_house: tuple[House, dict[str, ChildRun]],
-) -> None:
-    run = part_house[1]["unwritable"]
-    assert run.code == 1, run.output
-    assert "the report could not be written to /dev/null/reports: " in run.output
-    assert re.search(r"^all +2 +2 ", run.output, re.MULTILINE), "the table of verdicts"
-    assert "INTERNALERROR" not in run.output
-
-
-def test_what_a_run_says_of_its_machine_fits_80_columns(
-    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = pytest_report_header(pytestconfig)
-    assert max(map(len, lines)) <= 80, max(lines, key=len)
-    assert any(line.startswith("flags: ") for line in lines)

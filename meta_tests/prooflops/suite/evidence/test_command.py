@@ -3,17 +3,14 @@
 import random
 import subprocess
 import sys
-import tarfile
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from meta_tests.conftest import child_environment, new_house
-from prooflops.suite.evidence import command
 from prooflops.suite.evidence.folder import Folder
 
 TESTS = """
@@ -111,47 +108,3 @@ def test_what_was_lost_with_its_process_has_its_stacks(story: Story) -> None:
     assert "in test_dies" in rows["test_dies"]["log"]
     assert "AssertionError: one is not two" in rows["test_fails"]["log"]
     assert str(story.folder.path.parents[1]) not in rows["test_fails"]["log"], "a path of this machine"
-
-
-def test_the_page_says_what_ran_what_failed_and_how_long_each_slice_took(story: Story) -> None:
-    page = (story.folder.path / "README.md").read_text()
-    assert "- 17 of 17 tests ran: 13 passed, 1 failed, 1 error, 1 timed out, 1 crashed" in page
-    assert "| `test_claims/test_demo.py::test_fails` | failed | AssertionError: one is not two |" in page
-    assert page.count("| killed |") == story.kills
-    assert "| 5 claims | 1 | · | · | 1 | 3 | · | · |" in page
-    assert "| sum |" in page.partition("## Benchmarks")[2]
-    assert page.endswith("## Never reached\n\nNothing.\n")
-    with tarfile.open(f"{story.folder.path}.tar.gz") as archive:
-        assert {"here/README.md", "here/tests.jsonl", "here/plan.json"} <= set(archive.getnames())
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        "raise ValueError(f'--device {sys.argv[1]}: no such kind of device')",
-        pytest.param(command.ASK, marks=pytest.mark.prove, id="imports torch"),
-    ],
-)
-def test_a_device_that_is_not_there_is_refused(
-    ask: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(command, "ASK", f"import sys\n{ask}")
-    assert command.main(["--results", str(tmp_path), "--device", "abacus"]) == 4
-    assert "--device abacus: no such kind of device" in capsys.readouterr().err
-
-
-def test_a_second_run_into_one_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "LOCK_S", 0.1)
-    with (
-        command.locked(Folder(tmp_path)),
-        pytest.raises(command.Refused, match="another run is writing"),
-        command.locked(Folder(tmp_path)),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("limit", ["0", "-1", "ten"])
-def test_a_limit_that_is_no_time_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.parser().parse_args([f"--limit={limit}"])
-    assert f"--limit: {'invalid' if limit == 'ten' else 'must be above 0'}" in capsys.readouterr().err

@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from meta_tests.conftest import ROOT
-from meta_tests.prooflops.history.test_trend import summary
-from meta_tests.prooflops.statistics.simulated import times
 from meta_tests.prooflops.suite.report.evidence_record import evidence_record
-from prooflops.history import trend
 from prooflops.suite.registry import Registry, load_registry
 from prooflops.suite.report.html import html
 from prooflops.suite.report.run_report import RunReport, run_report
@@ -28,10 +25,8 @@ def record(registry: Registry) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def report(record: dict[str, Any], registry: Registry) -> RunReport:
-    """A whole run on a CPU without a GPU: all claims, of which one fails and one crashes, benchmarks, a history."""
-    level = enumerate(times((1.0, 12), (1.3, 12)))
-    trends = trend.trends([summary(index, time_s) for index, time_s in level])
-    made = run_report(record, registry, ["device: cpu", "torch 2.13.0"], trends=trends)
+    """A whole run on a CPU without a GPU: all claims, of which one fails and one crashes, and benchmarks."""
+    made = run_report(record, registry, ["device: cpu", "torch 2.13.0"])
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
     return replace(made, claims=(*red, *made.claims[len(red) :]))
 

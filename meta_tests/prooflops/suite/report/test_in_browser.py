@@ -59,35 +59,3 @@ def test_claims_are_found_as_one_types_and_by_their_verdict(opened: Opened, repo
     assert page.evaluate("document.activeElement.value") == "FAILS"
     assert shown(page) == 1
     page.locator("input[name=verdict]").first.check()
-
-
-def test_a_claim_opens_by_mouse_and_by_keyboard(opened: Opened) -> None:
-    page = opened.page
-    claim = page.locator("details.claim").nth(5)
-    claim.locator("summary").click()
-    assert claim.evaluate("each => each.open")
-    claim.locator("summary").focus()
-    page.keyboard.press("Enter")
-    assert not claim.evaluate("each => each.open")
-    page.get_by_label("Search claims").fill("checkpoint")
-    page.get_by_role("button", name="Open all shown").click()
-    assert page.locator("details.claim:visible:not([open])").count() == 0
-    page.get_by_role("button", name="Close all shown").press("Enter")
-    assert page.locator("details.claim[open]").count() == 0
-
-
-def test_a_link_to_a_claim_opens_it_though_it_was_filtered_out(opened: Opened) -> None:
-    page = opened.page
-    page.get_by_label("Search claims").fill("xyzzy")
-    page.evaluate("location.hash = '#claim-flops.matmul-2mnk'")
-    page.wait_for_function("document.getElementById('claim-flops.matmul-2mnk').open")
-    assert page.locator("[id='claim-flops.matmul-2mnk']").is_visible()
-
-
-def test_everything_is_there_without_javascript(browser: Browser, file: Path, report: RunReport) -> None:
-    with browser.open(file, java_script_enabled=False) as opened:
-        assert opened.page.locator("details.claim").count() == len(report.claims)
-        assert not opened.page.locator("#filter").is_visible()
-        opened.page.locator("details.claim summary").first.click()
-        assert opened.page.locator("details.claim dl").first.is_visible()
-        assert opened.complaints == []
