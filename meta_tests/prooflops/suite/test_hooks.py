@@ -106,15 +106,6 @@ def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run: ChildRun)
     assert whole_run.verdicts["demo.wrong"]["figures"] == ["7.0x"]
 
 
-def test_the_record_has_benchmarks_verdicts_and_fingerprint(whole_record: tuple[Path, dict[str, Any]]) -> None:
-    _, content = whole_record
-    assert [bench["name"] for bench in content["benchmarks"]] == ["test_sum"]
-    assert len(content["prooflops"]["verdicts"]) == 7
-    assert content["prooflops"]["fingerprint"]["device"] == "cpu"
-    assert content["prooflops"]["peaks"]["by --peak"] == {"bf16": 989e12}
-    assert "hz_actual" not in content["machine_info"]["cpu"], "the clock at one moment is no property of a machine"
-
-
 def test_pytest_benchmark_reads_the_record(whole_record: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     file, _ = whole_record
     command = [sys.executable, "-m", "pytest_benchmark", "compare", file]
@@ -174,9 +165,8 @@ def test_stops(monkeypatch):
 @pytest.mark.claim("demo.before-{why}", "demo.after-{why}")
 def test_after(): ...
 """
-SWALLOWED = "try:\n        os.kill(os.getpid(), signal.SIGINT)\n    except KeyboardInterrupt: ..."
 LOST = "monkeypatch.setattr(machine, 'why_lost', lambda device: 'CUDA error: an illegal address')\n    assert False"
-STOPPING = {"interrupted": "raise KeyboardInterrupt", "swallowed": SWALLOWED, "lost": LOST}
+STOPPING = {"interrupted": "raise KeyboardInterrupt", "lost": LOST}
 WHOLE = "-o testpaths='test_claims/test_demo.py test_claims/test_other.py'"
 PART_LINES = {
     "whole": f"--report reports {WHOLE}",
@@ -219,7 +209,6 @@ def verdicts_in(folder: Path) -> dict[str, tuple[str, str]]:
         ("reports", "demo.two-files", "holds", ""),
         ("deselected/partial", "demo.two-tests", "not checked", "1 of 2 tests ran: deselected"),
         ("named/partial", "demo.two-tests", "not checked", "1 of 2 tests ran: not named on the command line"),
-        ("one_file/partial", "demo.two-tests", "holds", ""),
         ("one_file/partial", "demo.two-files", "not checked", "1 of 2 tests ran: test_other.py was not collected"),
     ],
 )
@@ -234,7 +223,6 @@ def test_a_claim_is_not_checked_by_a_part_of_its_tests(
     ("why", "code", "said", "after"),
     [
         ("interrupted", 2, "interrupted", 1),
-        ("swallowed", 2, "interrupted", 2),
         (
             "lost",
             1,

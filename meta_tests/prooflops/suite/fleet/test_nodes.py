@@ -1,4 +1,4 @@
-"""Records are read from folders, files and pytest-benchmark's storages, and what cannot be read is named."""
+"""Any record is compared, or named as one that cannot be read."""
 
 from dataclasses import replace
 from pathlib import Path
