@@ -16,27 +16,6 @@ from accounting import allocator
 MIB = 2**20
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "charge", "segment"),
-    [
-        (0, 0, 0),
-        (1, 512, 2 * MIB),
-        (512, 512, 2 * MIB),
-        (513, 1024, 2 * MIB),
-        (MIB, MIB, 2 * MIB),
-        (MIB + 1, MIB + 512, 20 * MIB),  # a small block's worth too much for the small pool
-        (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
-        (10 * MIB, 10 * MIB, 10 * MIB),
-        (21 * MIB // 2, 21 * MIB // 2, 12 * MIB),  # 1.5 MiB remain: split
-        (11 * MIB, 12 * MIB, 12 * MIB),  # 1 MiB remains: not more than 1 MiB, so the whole segment
-        (11 * MIB - 512, 11 * MIB - 512, 12 * MIB),
-    ],
-)
-def test_a_request_from_a_fresh_segment_is_charged_as_the_rules_say(request_bytes, charge, segment):
-    got = allocator.charged_bytes(request_bytes), allocator.segment_bytes(request_bytes)
-    assert got == (charge, segment), f"charge and segment are {got}, but should be {(charge, segment)}"
-
-
 @given(request_bytes=st.integers(0, 64 * MIB), spare=st.integers(0, 100_000))
 def test_every_charge_lies_between_its_bounds(request_bytes, spare):
     least, greatest = allocator.charge_bounds(request_bytes)

@@ -4,14 +4,13 @@ import itertools
 import math
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_pairs, attention_step
+from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_step
 from accounting.convolution import Convolution, convolution_backward_flops, convolution_flops
-from accounting.flops import einsum_backward_flops, einsum_flops
+from accounting.flops import einsum_flops
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers
@@ -82,18 +81,6 @@ def test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication(sizes)
         assert got == cost[0, len(sizes) - 1], f"best={got}, but should be {cost[0, len(sizes) - 1]} [{sizes=}]"
 
 
-@given(sizes=st.tuples(*[st.integers(2, 6)] * 4), wanted=st.sets(st.integers(0, 2), min_size=1))
-def test_the_gradients_of_a_chain_cost_what_autograd_dispatches(sizes, wanted):
-    i, j, k, m = sizes
-    operands = [torch.rand(shape, requires_grad=n in wanted) for n, shape in enumerate(((i, j), (j, k), (k, m)))]
-    a, b, c = operands
-    y = (a @ b) @ c
-    dispatched = product_flops(lambda: y.backward(torch.ones_like(y)))
-    shapes = [tuple(operand.shape) for operand in operands]
-    formula = einsum_backward_flops("ij,jk,km->im", *shapes, order="left", gradients=wanted)
-    assert formula == dispatched, f"einsum_backward_flops={formula}, but should be {dispatched} [{sizes=}, {wanted=}]"
-
-
 def per_dimension(low, high):
     """One number, or one for each of two dimensions."""
     return st.integers(low, high) | st.tuples(st.integers(low, high), st.integers(low, high))
@@ -159,16 +146,3 @@ def test_attention_costs_what_its_loops_count(data, causal, convention):
     assert formula == (forward.flops, backward.flops) == (step.forward, step.backward + step.recomputation), (
         f"forward and backward {formula}, step {step}, but should be {forward.flops} and {backward.flops} [{attention}]"
     )
-
-
-@pytest.mark.parametrize("window", [1, 3, 7, 20])
-@pytest.mark.parametrize("length", [1, 7, 9])
-def test_pairs_within_a_window_are_those_of_its_mask(length, window):
-    query, key = torch.arange(length)[:, None], torch.arange(length)
-    masks = {
-        "sliding": (key <= query) & (query - key < window),
-        "chunked": (key <= query) & (query // window == key // window),
-        "both sides": (query - key).abs() < window,
-    }
-    got = {local: attention_pairs(length, pairs="causal", window=window, local=local) for local in masks}
-    assert got == {local: int(mask.sum()) for local, mask in masks.items()}

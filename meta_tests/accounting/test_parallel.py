@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.models import Transformer
-from accounting.parallel import Parallelism, bus_factor, collectives, device_activation_bytes, device_parameters
+from accounting.parallel import Parallelism, collectives, device_activation_bytes, device_parameters
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 parallel = pytest.importorskip("torch.distributed.tensor.parallel")
@@ -215,62 +215,3 @@ def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch: pytest.MonkeyP
         sent.append(wire.bytes["send"])
     should = arrays(model, split)
     assert {"send": max(sent)} == should, f"the ranks send {sent}, but the busiest should {should} [{split}]"
-
-
-@pytest.mark.parametrize("method", ["allgather", "alltoall"])
-@pytest.mark.parametrize(("model", "ranks"), [(LLAMA, 4), (GPT, 2)], ids=["4", "2"])
-def test_context_parallelism_moves_what_torchs_ring_attention_moves(
-    model: Transformer, ranks: int, method: str
-) -> None:
-    ring = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._attention")
-    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-
-    def forward(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Any:
-        return attend(query, key, value, 0.0, is_causal)
-
-    def backward(*, is_causal: bool, grad_out: Tensor, **given: Tensor) -> Any:
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_out, *(given[name] for name in ("query", "key", "value", "out", "logsumexp")), 0.0, is_causal
-        )
-
-    shape = (BATCH, model.kv_heads, SEQUENCE // ranks, model.head_dim)  # torch's ring has no grouped queries
-    query, key = torch.ones(shape, dtype=torch.bfloat16), torch.ones(shape, dtype=torch.bfloat16)
-    ring.set_rotate_method(method)
-    with world(ranks) as mesh, Wire() as wire:
-        group = mesh.get_group()
-        out, logsumexp, *_ = ring._templated_ring_attention(group, 2, forward, query, key, key, is_causal=True)
-        given = (torch.ones_like(out), "grad_out", query, key, key, out, logsumexp)
-        ring._templated_ring_attention_backward(group, 2, backward, *given, is_causal=True)
-    split = Parallelism(context=ranks)
-    found = [each for each in collectives(model, split, BATCH, SEQUENCE) if each.kind == "context"]
-    counted = model.layers * (wire.bytes["send"] + round(bus_factor("all-gather", ranks) * wire.bytes["all-gather"]))
-    should = sum(each.sent_bytes for each in found)
-    assert counted == should, f"{counted} bytes are sent, but should be {should} [{split}]"
-
-
-@pytest.mark.parametrize(("ranks", "chunks", "micro"), [(2, 1, 4), (4, 1, 8), (4, 1, 4), (2, 2, 4), (4, 3, 8)])
-def test_idle_time_and_chunks_in_flight_are_those_of_torchs_schedule(ranks: int, chunks: int, micro: int) -> None:
-    pytest.importorskip("torch.distributed.pipelining")
-    with world(ranks):
-        order = pipeline(ranks, chunks, micro, 0, (1, 2)).pipeline_order
-    queues = {
-        rank: [(each.computation_type.name, each.stage_index) for each in order[rank] if each] for rank in range(ranks)
-    }
-    lasts = {"FORWARD": 1, "FULL_BACKWARD": 2}
-    clocks, ends, flying = [0] * ranks, {}, [0]
-    while any(queues.values()):
-        for rank, queue in queues.items():
-            while queue:
-                kind, stage = queue[0]
-                if kind in lasts:
-                    part = sum(each[:2] == (kind, stage) for each in ends)  # the micro-batch
-                    before = (kind, stage - 1 if kind == "FORWARD" else stage + 1, part)
-                    if 0 <= before[1] < ranks * chunks and before not in ends:
-                        break
-                    clocks[rank] = ends[kind, stage, part] = max(clocks[rank], ends.get(before, 0)) + lasts[kind]
-                    flying += [flying[-1] + (1 if kind == "FORWARD" else -1)] * (rank == 0)
-                queue.pop(0)
-    split = Parallelism(pipeline=ranks, interleaved=chunks, micro_batches=micro)
-    idle = max(clocks) / (3 * micro * chunks) - 1
-    assert idle == pytest.approx(split.bubble), f"{idle=}, but should be {split.bubble} [{split}]"
-    assert max(flying) == split.chunks_in_flight, f"{max(flying)} in flight, not {split.chunks_in_flight} [{split}]"

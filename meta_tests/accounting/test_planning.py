@@ -64,19 +64,3 @@ def test_the_plan_of_a_step_adds_up_what_the_parts_say():
     too_little = {"memory_bytes": plan.held_bytes - 1, "recompute": "full"}
     small = planning.step_plan(MODEL, split, 16, 512, **DEVICE | too_little)
     assert small.bound == "memory"
-
-
-def test_the_plans_that_fit_are_all_that_do_the_fastest_first():
-    plans = planning.fitting_plans(MODEL, 8, 16, 512, **DEVICE)
-    assert all(plan.held_bytes <= 10**9 and plan.split.devices == 8 for plan in plans)
-    times = [plan.seconds for plan in plans]
-    assert times == sorted(times)
-    most = max(plan.held_bytes for plan in plans)
-    fewer = planning.fitting_plans(MODEL, 8, 16, 512, **DEVICE | {"memory_bytes": most - 1})
-    assert {plan.split for plan in plans if plan.held_bytes < most} == {plan.split for plan in fewer}
-    splits = {(each.split.data, each.split.tensor, each.split.context, each.split.pipeline) for each in plans}
-    assert len(splits) == 20, "8 = 2·2·2 among four, each of them alone, two of them 4 and 2"
-    alone = [plan.split.zero_stage for plan in plans if plan.split.replicas == 1]
-    assert set(alone) == {1}, "a stage that shards nothing is listed beside the one before"
-    assert {plan.split.zero_stage for plan in plans} == {1, 3}
-    assert len(plans) == 2 * len(splits) - len(alone)

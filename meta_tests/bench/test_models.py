@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from accounting.models import GPT2_SMALL, MIXTRAL_8X7B, DeepLinear, matmul_parameter_count, parameter_count
+from accounting.models import MIXTRAL_8X7B
 from bench.models import MixtureOfExperts, RotaryEmbedding, build, inputs, reduced
-from meta_tests.accounting.test_models import one_thread, presets, reduced_presets  # noqa: F401  # a fixture
+from meta_tests.accounting.test_models import PRESETS, one_thread  # noqa: F401  # a fixture
 
-
-def test_a_negative_checkpoint_interval_is_refused_before_a_net_without_layers_runs():
-    with pytest.raises(ValueError, match="checkpoint_every must be at least 0, got -1"):
-        build(DeepLinear(dim=2, layers=2), checkpoint_every=-1)
+REDUCED = {  # learned positions shrink with the width: at least 16 stay
+    name: reduced(preset, layers=3, head_dim=16 if preset.learned_positions else 4)
+    for name, (preset, _) in PRESETS.items()
+}
+reduced_presets = pytest.mark.parametrize("model", REDUCED.values(), ids=REDUCED)
 
 
 def test_experts_are_mixed_as_if_every_expert_saw_every_token():
@@ -45,12 +44,6 @@ def test_a_later_token_does_not_change_an_earlier_logit(model):
     assert not torch.allclose(before[:, 5:], after[:, 5:]), "a changed token must change its own logits"
 
 
-def test_learned_positions_tell_equal_tokens_apart():
-    model = reduced(GPT2_SMALL)
-    first, second = build(model, dtype=torch.float64)(torch.zeros(1, 2, dtype=torch.long))[0]
-    assert not torch.allclose(first, second), "the same token at two positions should have two logits"
-
-
 @reduced_presets
 def test_checkpointing_leaves_the_gradients_as_they_are(model):
     net, tokens = build(model, dtype=torch.float64), inputs(model, 2, 6)
@@ -60,23 +53,3 @@ def test_checkpointing_leaves_the_gradients_as_they_are(model):
         net(tokens).square().sum().backward()
         gradients.append([parameter.grad.clone() for parameter in net.parameters()])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
-
-
-@presets
-def test_a_reduced_preset_keeps_its_proportions(model, published):
-    small = reduced(model)
-    assert parameter_count(small) < published / 100
-    assert small.heads * model.kv_heads == model.heads * small.kv_heads
-    assert small.hidden * model.dim == model.hidden * small.dim
-    kept = ("experts", "active_experts", "gated", "norm", "tied_embedding", "qkv_bias", "out_bias", "mlp_bias")
-    assert [getattr(small, name) for name in kept] == [getattr(model, name) for name in kept]
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_tied_head_is_multiplied_by_as_much_as_an_untied_one_and_stored_once(tied):
-    model = replace(reduced(GPT2_SMALL), tied_embedding=tied)
-    net = build(model)
-    assert (net.head.weight is net.embedding.weight) == tied
-    stored = parameter_count(model) - parameter_count(replace(model, tied_embedding=True))
-    assert stored == (0 if tied else model.vocab_size * model.dim)
-    assert matmul_parameter_count(model) == matmul_parameter_count(replace(model, tied_embedding=True))

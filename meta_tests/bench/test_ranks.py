@@ -1,4 +1,4 @@
-"""Jobs of two ranks: what their record has, who is named, how they end; and the formulas against hand counts."""
+"""Jobs of two ranks: what their record has, who is named, how they end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from accounting.memory import optimizer_state_bytes
-from accounting.parallel import bus_factor
-from bench.ranks import sharded_rows, stragglers, whole_shares
 from meta_tests.conftest import ROOT, child_environment, fork_side_by_side
 
 needs_gloo = pytest.mark.skipif(
@@ -56,24 +53,6 @@ if os.environ["RANK"] == "1":
     dist.all_gather_into_tensor = dist.all_gather_single = all_gather
 """
 
-# AdamW keeps a third buffer, and the second net (that of ZeRO) does not average its gradients.
-BROKEN_STEPS = """
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-usual, made = DistributedDataParallel.__init__, []
-
-def init(self, *arguments, **options):
-    usual(self, *arguments, **options)
-    made.append(self)
-    self.require_backward_grad_sync = len(made) == 1
-
-class AMSGrad(torch.optim.AdamW):
-    def __init__(self, parameters, **options):
-        super().__init__(parameters, amsgrad=True, **options)
-
-DistributedDataParallel.__init__, torch.optim.AdamW = init, AMSGrad
-"""
 
 # pytest-benchmark's look at the CPU takes a second.
 NO_MACHINE_INFO = """
@@ -207,85 +186,3 @@ def test_a_rank_that_fails_alone_ends_the_job_and_is_named(wrong: Job) -> None:
     assert "rank 1 of 2 failed alone in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[1]
     assert "rank 1 failed first, in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[0]
     assert "[reduce-scatter-4KiB]" not in wrong.everything, "the job went on after a rank had failed alone"
-
-
-@needs_gloo
-@pytest.mark.prove
-def test_a_step_with_more_state_or_gradients_of_one_rank_is_noticed(tmp_path: Path) -> None:
-    said = job(tmp_path, BROKEN_STEPS, "test_step and (ddp or zero)").everything
-    assert "the optimizer keeps" in said, said
-    assert "gradients: wrong on 2 of 2 ranks" in said, said
-
-
-# ---- formulas ----------------------------------------------------------------------------------------------------
-
-
-class Ring:
-    """A ring of ranks that pass chunks on; counts what each one sends."""
-
-    def __init__(self, arrays: torch.Tensor) -> None:
-        self.n = len(arrays)
-        self.chunks = arrays.reshape(self.n, self.n, -1).clone()  # [rank, chunk, element]
-        self.sent = [0] * self.n
-
-    def pass_on(self, step: int, shift: int, *, add: bool) -> None:
-        moving = [(rank, (rank + shift - step) % self.n) for rank in range(self.n)]
-        values = [self.chunks[rank, chunk].clone() for rank, chunk in moving]
-        for (rank, chunk), value in zip(moving, values, strict=True):
-            to = (rank + 1) % self.n
-            self.sent[rank] += value.nbytes
-            self.chunks[to, chunk] = self.chunks[to, chunk] + value if add else value
-
-    def reduce_scatter(self) -> None:
-        for step in range(self.n - 1):
-            self.pass_on(step, 0, add=True)
-
-    def all_gather(self) -> None:
-        for step in range(self.n - 1):
-            self.pass_on(step, 1, add=False)
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 7])
-def test_the_bus_factors_are_the_bytes_that_each_rank_of_a_ring_sends_over_the_size(n: int) -> None:
-    arrays = torch.randint(-9, 10, (n, 4 * n)).float()
-    size, total = arrays[0].nbytes, arrays.sum(0)
-    ring = Ring(arrays)
-    ring.reduce_scatter()
-    for rank in range(n):
-        own = (rank + 1) % n
-        assert torch.equal(ring.chunks[rank, own], total.reshape(n, -1)[own])
-    assert ring.sent == [pytest.approx(size * bus_factor("reduce-scatter", n))] * n
-    half = list(ring.sent)
-    ring.all_gather()
-    assert torch.equal(ring.chunks.reshape(n, -1), total.expand(n, -1))
-    gathered = [both - first for both, first in zip(ring.sent, half, strict=True)]
-    assert gathered == [pytest.approx(size * bus_factor("all-gather", n))] * n
-    assert ring.sent == [pytest.approx(size * bus_factor("all-reduce", n))] * n
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
-def test_shards_are_those_of_torch_chunk_and_add_up(ranks: int) -> None:
-    shapes = [(10, 3), (1, 4), (7,), (16, 2)]
-    for shape in shapes:
-        chunks = [chunk.numel() for chunk in torch.zeros(shape).chunk(ranks)]
-        chunks += [0] * (ranks - len(chunks))
-        assert [sharded_rows(shape, ranks, rank) for rank in range(ranks)] == chunks
-    elements = [torch.zeros(shape).numel() for shape in shapes]
-    shares = whole_shares(elements, ranks)
-    held = sum(optimizer_state_bytes(share, "adamw", tensors=tensors) for share, tensors in shares)
-    assert held == optimizer_state_bytes(sum(elements), "adamw", tensors=len(elements))
-
-
-@pytest.mark.parametrize(
-    ("own_s", "expected"),
-    [
-        ([[1.0] * 8, [1.2] * 8], []),  # not slow enough
-        ([[1.0] * 8, [1.3] * 8], [1]),
-        ([[1.0, 1.0, 1.0, 1.0], [9.0, 9.0, 1.0, 1.0]], []),  # half of the rounds
-        ([[1.0] * 8, [1.0] * 8, [1.0] * 8, [2.0] * 8], [3]),
-        ([[1.0] * 8, [1.1] * 8, [2.0] * 8, [2.0] * 8], [2, 3]),
-        ([[1.0] * 8], []),
-    ],
-)
-def test_a_straggler_is_slow_in_most_rounds(own_s: list[list[float]], expected: list[int]) -> None:
-    assert stragglers(own_s) == expected

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-import torch
 
 import bench.search
 from bench import ceilings as module
 from bench.ceilings import Ceilings
-from bench.search import Found, Shape, Space, guided, space_of
+from bench.search import Found, Shape, Space, guided
 from meta_tests.bench.stand_ins import CPU, SHORT
 
 CPU_SIZES = (128, 192, 256, 384, 512, 768, 1024)
@@ -124,30 +122,6 @@ def test_the_guided_search_finds_the_best_shape_in_a_twentieth_of_the_time_of_a_
     worst, middle = (shares(name)[place] for place in (0, SEEDS // 2))
     assert worst >= 0.97, f"on {name} the worst of {SEEDS} searches found {worst:.3f} of the best rate"
     assert middle >= LEAST_SHARE, f"on {name} the median search found {middle:.3f} of the best rate"
-
-
-@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
-def test_a_budget_that_is_none_is_refused(budget: float) -> None:
-    with pytest.raises(ValueError, match="budget_s must be above 0"):
-        guided(Space((1,), (1,), (1,)), lambda shape, window_s: 1.0, units=1, tiles=((1, 1),), budget_s=budget)
-
-
-def test_the_largest_product_of_a_space_costs_what_was_allowed() -> None:
-    cpu = torch.device("cpu")
-    assert max(space_of(cpu, 2 * 512.0**3).m) == 512
-    assert max(space_of(cpu).m) == 2048
-    assert len(space_of(cpu, 1.0).m) == 2, "a device so slow is searched among the two smallest"
-
-
-def test_calls_are_timed_for_the_window_and_once_at_least() -> None:
-    now = [0.0]
-
-    def work() -> None:
-        now[0] += 1.0
-
-    timer: Callable[[], float] = lambda: now[0]  # noqa: E731
-    assert bench.search.calls_s(work, timer, 0.1) == [1.0]
-    assert bench.search.calls_s(work, timer, 3.0) == [1.0] * 3
 
 
 def test_a_real_search_finds_a_shape_of_its_space_and_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:

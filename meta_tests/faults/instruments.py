@@ -1,17 +1,15 @@
-"""Each instrument, by the function that takes a reading, with one thing wrong; and faults of the machine."""
+"""Each instrument, by the function that takes a reading, with one thing wrong."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 from accounting.counted.counter import _Counter
 from accounting.measured import allocations, timing
 from meta_tests.faults import fault, put_instead_of, replace
-from prooflops.machine import cpu, nvml
 
 MEASURED, MACHINE = "meta_tests/accounting/measured/", "meta_tests/prooflops/machine/"
 COUNTER = "meta_tests/accounting/counted/test_counter.py::"
@@ -24,7 +22,6 @@ NVML = MACHINE + "test_conditions.py::test_the_state_of_a_gpu_is_its_drivers_and
 OTHERS = MACHINE + "test_contention.py::test_what_others_do_meanwhile_is_reported"
 OWN = MACHINE + "test_contention.py::test_a_process_that_this_one_started_is_its_own_work"
 RETIRED = MACHINE + "test_contention.py::test_a_call_retires_the_counted_instructions_less_an_empty_calls"
-HOST = MACHINE + "test_conditions.py::test_a_host_is_read_from_its_files"
 STEP = COUNTER + "test_a_whole_step_of_a_net_costs_what_its_numbers_do"
 NESTED = COUNTER + "test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile"
 # The function whose results are readings, and the tests that notice a doubled, a stuck and a late one; "" if none does.
@@ -95,11 +92,6 @@ def the_allocator_of_another_gpu_is_read(start, self):
     start(self)
 
 
-@fault(NVML)
-def the_handle_of_another_gpu_is_taken(patch):
-    patch.setattr(nvml, "handle", lambda uuid: nvml.ask(lambda driver: driver.nvmlDeviceGetHandleByUUID("GPU-another")))
-
-
 @fault(STEP, instead_of="accounting.counted.counter._Counter._count")
 def each_operation_is_counted_twice(count_operation, self, *args):
     count_operation(self, *args)
@@ -128,19 +120,3 @@ def the_one_before(original: Call, kept: list[Any], args: Any) -> None:
 
 fault(STEP, name="only_the_first_operation_is_counted")(counting(only_the_first))
 fault(NESTED, name="each_operation_is_counted_late")(counting(the_one_before))
-
-
-@fault(OWN, instead_of="prooflops.machine.cpu.text")
-def there_is_no_proc(text, file):
-    return "" if str(file).startswith("/proc") else text(file)
-
-
-@fault(MACHINE + "test_contention.py::test_without_proc_nothing_is_guessed")
-def one_core_is_allowed(patch):
-    replace(patch, cpu.allowed_cores, lambda: [0])
-
-
-@fault(HOST)
-def cores_are_always_throttled(patch):
-    grown = count(1)
-    patch.setattr(cpu, "throttle_totals", lambda *_: {"temperature": next(grown)})

@@ -2,8 +2,7 @@
 
 import pytest
 
-from accounting import devices
-from accounting.devices import CPU_PATHS, ROWS, device_named, peak_flop_per_s
+from accounting.devices import ROWS, device_named, peak_flop_per_s
 
 
 def test_every_name_finds_its_own_row_and_no_part_of_a_name_finds_any():
@@ -42,42 +41,6 @@ def test_architecture_units_and_memory_confirm_or_refuse_a_name(name, arch, unit
 
 
 @pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        *((row.label, row.label) for row in ROWS),
-        ("A100-SXM4-80GB", "A100 SXM4 80GB"),
-        ("H100 SXM", "H100 SXM5 80GB"),
-        ("H200", "H200 SXM 141GB"),
-        ("4090", "RTX 4090"),
-        ("GeForce RTX 3080 12GB", None),
-        ("AMD Instinct MI300X OAM", "MI300X"),
-        ("AMD Instinct MI250X / MI250", ["MI250X", "MI250"]),
-        ("gfx942:sramecc+:xnack-", ["MI300A", "MI300X", "MI325X"]),
-        ("Google TPU v5e", "TPU v5e"),
-        ("M1 Max", "Apple M1 Max"),
-        ("H100", ["H100 SXM5 80GB", "H100 PCIe 80GB", "H100 NVL 94GB"]),
-        ("RTX 6000", ["RTX 6000 Ada", "RTX PRO 6000 Blackwell Workstation"]),
-        ("GB", None),  # too short to stand for GB200
-        ("", None),
-    ],
-)
-def test_a_person_gets_the_row_that_alone_has_all_words_or_the_names_to_choose_from(name, label):
-    if isinstance(label, str):
-        assert devices.device_called(name).label == label
-        return
-    with pytest.raises(ValueError, match="device must be") as raised:
-        devices.device_called(name)
-    missing = [each for each in [*(label or ()), repr(name)] if each not in str(raised.value)]
-    assert not missing, f"the error is {str(raised.value)!r}, without {missing}"
-    if label:
-        assert device_named(name) is None
-        with pytest.raises(ValueError, match="device must be one of"):
-            peak_flop_per_s(name, "bf16")
-    else:
-        assert peak_flop_per_s(name, "bf16") is None
-
-
-@pytest.mark.parametrize(
     ("name", "dtype", "options", "tflop_per_s"),
     [
         ("NVIDIA A100-SXM4-80GB", "fp64", {}, 19.5),
@@ -100,21 +63,3 @@ def test_a_person_gets_the_row_that_alone_has_all_words_or_the_names_to_choose_f
 def test_a_peak_is_the_dense_one_of_that_device_and_format(name, dtype, options, tflop_per_s):
     peak = peak_flop_per_s(name, dtype, **options)
     assert peak == (None if tflop_per_s is None else tflop_per_s * 1e12), f"{peak=} [{name=}, {dtype=}, {options=}]"
-
-
-@pytest.mark.parametrize(
-    ("features", "units", "expected"),
-    [
-        (["avx2"], 2, {}),  # without FMA
-        (["avx2", "fma3", "avx512_f"], 2, {"fp32": 64, "fp64": 32}),
-        (["avx2", "fma3", "avx512_f"], 1, {"fp32": 32, "fp64": 16}),
-        (["avx512_f", "avx512_bf16", "amx_bf16"], 2, {"fp32": 64, "fp64": 32, "bf16": 1024}),
-        (["avx512_fp16", "amx_fp16"], 2, {}),  # AMX-FP16 is faster by an unknown factor
-        (["neon", "sve", "sve2"], 2, {}),  # does not tell the core
-    ],
-)
-def test_features_of_a_cpu_give_the_fastest_settled_rate(features, units, expected):
-    assert devices.cpu_flops_per_cycle(features, units) == expected
-    absent = {feature: False for path in CPU_PATHS for feature in path.requires}
-    as_torch_says_it = absent | dict.fromkeys(features, True) | {"l1d_cache_size": 49152}
-    assert devices.cpu_flops_per_cycle(as_torch_says_it, units) == expected

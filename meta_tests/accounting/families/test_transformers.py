@@ -14,7 +14,7 @@ from torch import nn
 from accounting import counted
 from accounting.families import from_config
 from accounting.families.config_values import MODEL_TYPES
-from accounting.models import cache_bytes, parameter_count, step_flops, with_adapters
+from accounting.models import cache_bytes, parameter_count, step_flops
 from accounting.parts import Parts, RecurrentLayers
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[dev]")
@@ -202,43 +202,3 @@ def tensors_in(cache: Any) -> Iterator[torch.Tensor]:
             for tensor in held.values() if isinstance(held, dict) else [held]:
                 if isinstance(tensor, torch.Tensor):
                     yield tensor
-
-
-class Adapted(nn.Module):
-    """A frozen linear map with a trained one of low rank beside it."""
-
-    def __init__(self, frozen: nn.Linear, rank: int) -> None:
-        super().__init__()
-        self.frozen = frozen
-        self.down = nn.Linear(frozen.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, frozen.out_features, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.frozen(x) + self.up(self.down(x))
-
-
-ALL_MAPS = ("query", "key", "value", "out", "gate", "up", "down")
-
-
-@pytest.mark.parametrize(
-    "targets",
-    [
-        ("query", "value"),
-        ("down",),
-        *(pytest.param(each, marks=pytest.mark.prove) for each in (("out",), ("value", "up"), ALL_MAPS)),
-    ],
-    ids="-".join,
-)
-def test_fine_tuning_by_adapters_costs_what_is_counted(targets):
-    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
-    config = config_of("llama")
-    net = built(config).requires_grad_(False)
-    for module in [*net.modules()]:
-        for target in targets:
-            name = names.get(target, f"{target}_proj")
-            if hasattr(module, name):
-                setattr(module, name, Adapted(getattr(module, name), rank=3))
-    model = with_adapters(from_config(config.to_dict()), rank=3, targets=targets)
-    assert parameter_count(model) == sum(each.numel() for each in net.parameters())
-    formula = step_flops(model, BATCH, TOKENS)
-    assert (formula.forward, formula.backward) == counted_step("llama", net), f"{formula} [{targets}]"
