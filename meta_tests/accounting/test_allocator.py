@@ -1,7 +1,6 @@
-"""What the CUDA caching allocator charges, against worked cases, torch's own header and, on CUDA, the allocator.
+"""What the CUDA caching allocator charges, against the bounds of its rules and, on CUDA, the allocator.
 
-Without a device the rules can only be held against worked cases and torch's own header; a simulation written from
-the same rules would prove nothing. The tests that need CUDA hold them against the allocator itself; not yet run.
+On the simulated card they are held against an allocator written after torch's own; on CUDA not yet run.
 """
 
 import os

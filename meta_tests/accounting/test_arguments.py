@@ -1,4 +1,4 @@
-"""A wrong argument of any formula gets an error that names it; a number of any type gives the plain result."""
+"""A wrong argument of any formula gets an error that names it."""
 
 from functools import partial
 from typing import Any

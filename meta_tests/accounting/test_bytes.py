@@ -1,4 +1,4 @@
-"""Formats, layouts and bytes beyond the claims: every small pattern, any strides, any object that is a model."""
+"""Formats, layouts and bytes beyond the claims: every small pattern, any strides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m accounting` prints the figures of the formulas, with units that read back, and names a wrong request."""
+"""`python -m accounting` prints the figures of the formulas, and names a wrong request."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Planning formulas: their inverses, ZeRO shards dealt out element by element, and what they refuse."""
+"""Planning formulas: their inverses, ZeRO shards dealt out element by element, and a plan by its parts."""
 
 from __future__ import annotations
 

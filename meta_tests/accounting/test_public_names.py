@@ -1,4 +1,4 @@
-"""The names of `accounting`: what a reader completes, what a type checker knows, what is loaded when."""
+"""The names of `accounting`: what a type checker knows, what is loaded when."""
 
 import subprocess
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The peak table is right: each figure follows from units, rate and clock, is half the sparse one, and has a source."""
+"""The peak table is right: each figure follows from units, rate and clock, and is half the sparse one."""
 
 import pytest
 

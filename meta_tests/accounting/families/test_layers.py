@@ -1,4 +1,4 @@
-"""The builders of layers, part by part."""
+"""What a layer of latents keeps and attends to."""
 
 from accounting.families import latent_attention
 from accounting.models import cache_bytes, decoding_work
