@@ -38,21 +38,6 @@ class Factories:
         return model, (torch.randn(8, 16),), torch.optim.Adam(model.parameters())
 
 
-class Deep(nn.Sequential):
-    """Rates of stochastic depth read off a ramp and truncated normal weights, as vision models have them."""
-
-    def __init__(self, depths: tuple[int, ...] = (2, 1)):
-        rates = [rate for stage in torch.linspace(0, 0.1, sum(depths)).split(depths) for rate in stage.tolist()]
-        rates += [rate.item() for rate in torch.linspace(0, 0.1, 2)]
-        super().__init__(*(nn.Sequential(nn.Linear(16, 16), nn.Dropout(rate)) for rate in rates))
-        for block in self:
-            nn.init.trunc_normal_(block[0].weight, std=0.02)
-
-
-def deep():
-    return Deep(), torch.randn(8, 16)
-
-
 class Looking(nn.Linear):
     """What it does depends on values, which a prediction lacks; and a buffer of it is a part of a larger tensor."""
 
@@ -89,10 +74,6 @@ def bag():
     return nn.Sequential(nn.EmbeddingBag(50, 16), nn.Linear(16, 4)), torch.randint(50, (8, 5))
 
 
-def compiled(backend: str = "aot_eager"):
-    return torch.compile(nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh()), backend=backend), torch.randn(8, 16)
-
-
 def converted():
     """As many scripts do: the optimizer has the parameters before they are converted."""
     model = nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4))
@@ -100,23 +81,8 @@ def converted():
     return model.to(torch.float64), torch.randn(8, 16, dtype=torch.float64), optimizer
 
 
-class OnlyTraining(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            raise RuntimeError("this net only trains")
-        return super().forward(x)
-
-
-def training_only():
-    return OnlyTraining(16, 4), torch.randn(8, 16)
-
-
 def sized(batch: int = 8):
     return nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4)), torch.randn(batch, 16)
-
-
-def positions(length: int = 2):
-    return nn.Embedding(4, 16), torch.arange(length)
 
 
 def hostile():
@@ -124,21 +90,6 @@ def hostile():
     for name in ("<script>alert(1)</script>", "\u202eb\"'><img src=x onerror=alert(1)>"):
         model.add_module(name, nn.Linear(16, 16))
     return model, torch.randn(8, 16)
-
-
-class Towers(nn.Module):
-    """Two towers, whose results are all compared with one another."""
-
-    def __init__(self):
-        super().__init__()
-        self.left, self.right = nn.Linear(16, WIDTH), nn.Linear(12, WIDTH)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.left(x) @ self.right(y).T
-
-
-def towers():
-    return Towers(), (torch.randn(8, 16), torch.randn(8, 12))
 
 
 class WithClassToken(nn.Module):

@@ -9,11 +9,8 @@ import pytest
 
 from meta_tests.prooflops.gate.foreign_repo import INI, QUICK, run, worktrees
 from prooflops.gate import cleanup_process
-from prooflops.gate.bisect import LOOKS, HalfwayRule, checked_good
-from prooflops.gate.decide import look_at
+from prooflops.gate.bisect import checked_good
 from prooflops.gate.process import environment_of_git
-from prooflops.history.records import Timed
-from prooflops.statistics.decision_rule import Plan
 
 WORK = """
 WORST, OTHER = {worst}, {other}  # {commit}
@@ -111,20 +108,6 @@ def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused_before_anyt
     assert "--gate-bisect HEAD~1: files differ from the commit that is checked out" in done.output, done.output
     with pytest.raises(pytest.UsageError, match="is no git repository"):
         checked_good("HEAD~1", six_commits.parent)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "verdict", "pairs"), [(1.09, "SLOWER", 8), (1.01, "SAME", 8), (1.05, "INCONCLUSIVE", 32)]
-)
-def test_a_commit_is_bad_from_half_of_the_whole_slowdown_on(ratio: float, verdict: str, pairs: int) -> None:
-    rule = HalfwayRule(Plan(benchmarks=1, looks=LOOKS), halves={"a": 1.1**0.5})
-    both: dict[str, tuple[list[Timed], list[Timed]]] = {"a": ([], [])}
-    while look_at(both, rule)[1]:
-        both["a"][0].append(Timed(1.0, {}, {}))
-        both["a"][1].append(Timed(ratio * (1 + 0.02 * (-1) ** len(both["a"][1])), {}, {}))
-    ((row,), _) = look_at(both, rule)
-    assert (row.verdict, len(both["a"][1])) == (verdict, pairs), row
-    assert rule.decision("a", both["a"]).wanted == pairs
 
 
 def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits: Path, tmp_path: Path) -> None:

@@ -157,31 +157,6 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
     assert 0 < sum(call["seconds"] for call in done.calls.values()) < done.wall_s
 
 
-OBEYING = """
-def test_obeys(benchmark, request, gate_replicate):
-    seconds, least_rounds, examined = gate_replicate.pace(request.node)
-    if not examined:
-        gate_replicate.leave_out(request.node, 1000.0)
-    benchmark.extra_info["asked"] = [seconds, least_rounds, examined]
-    benchmark.pedantic(sum, args=([1, 2],), rounds=least_rounds)
-"""
-
-
-def test_a_benchmark_that_chooses_its_own_rounds_may_ask_for_the_pace(children: Children) -> None:
-    children.write(OBEYING)
-    children.options += WITH_PLUGIN
-    with children.replicates() as replicates:
-        for examined in (False, True):
-            done = children.run(replicates)
-            assert extra(done)["test_obeys"]["asked"] == [0.01, 2, examined]
-            call = done.calls["test_it.py::test_obeys"]
-            assert (call["fixed"], call["once_s"]) == (False, 0.0 if examined else 1000.0)
-            assert (call["seconds"] > 0) is examined, "a thousand seconds are more than the call took"
-            replicates.examined = ["test_it.py::test_obeys"]
-        unpaced = children.run(replicates, paces=None)
-    assert "'NoneType' object has no attribute 'pace'" in str(unpaced.reports), "a process without a pace asks for one"
-
-
 ENVIRONMENT = """
 import os
 
@@ -219,15 +194,6 @@ def test_processes_of_a_pair_share_a_hash_seed_and_compiled_modules_and_their_te
         assert extra(children.run(replicates))["test_timed"]["seen"][0] == "7", "the user's own is kept"
 
 
-def test_a_suite_of_thousands_is_asked_for_by_its_ids(children: Children) -> None:
-    children.write("import pytest\n@pytest.mark.parametrize('n', range(2000))\ndef test_n(n): ...\n")
-    ids = [f"test_it.py::test_n[{number}]" for number in range(2000)]
-    absent = [f"{name}_with_a_long_name_{'x' * 90}" for name in ids]  # Linux allows a variable 128 KiB
-    with children.replicates() as replicates:
-        done = children.run(replicates, [*absent, *ids[:3]], benchmarks_only=False)
-    assert {report["nodeid"] for report in done.reports} == set(ids[:3])
-
-
 @pytest.mark.parametrize(
     ("test", "why"),
     [
@@ -245,46 +211,6 @@ def test_a_process_without_a_record_is_named_with_how_it_ended_and_what_it_print
         replicates._limit_s = 1.0 if "sleep" in test else 60.0
         with pytest.raises(ReplicateFailed, match=rf"(?s)^replicate 1 \(here: .* in {children.root}\) {why}"):
             children.run(replicates)
-
-
-LEAVING = """
-import atexit
-import os
-from pathlib import Path
-
-class Slow:
-    def __del__(self, mkdir=os.mkdir):
-        mkdir("cleared")
-
-slow = Slow()
-
-def test_timed(benchmark):
-    atexit.register(Path("registered").touch)
-    benchmark(sum, [1, 2])
-    assert 1 + 1 == 3
-"""
-
-
-def test_a_process_ends_after_the_tests_own_exit_functions_and_clears_no_modules(children: Children) -> None:
-    children.write(LEAVING)
-    with children.replicates() as replicates:
-        done = children.run(replicates)
-        assert "1 failed" in (replicates.folder / "0001.txt").read_text()
-    assert outcomes(done) == ["failed"]
-    assert (children.root / "registered").exists()
-    assert not (children.root / "cleared").exists()
-
-
-def test_a_benchmark_beside_which_the_core_never_ran_as_fast_as_before_is_labelled(children: Children) -> None:
-    children.write("def test_timed(benchmark):\n    benchmark(sum, [1, 2])\n")
-    with children.replicates() as replicates:
-        first = children.run(replicates)
-        replicates._fastest_s["here"] /= 100  # as if an earlier process had seen such a core
-        then = children.run(replicates)
-    assert first.calls["test_it.py::test_timed"]["stretch_s"] < 1.0
-    contention = extra(then)["test_timed"]["contention"]
-    assert contention["contended"]
-    assert "of its speed" in contention["why"]
 
 
 UNTIMED = """

@@ -68,16 +68,6 @@ def test_any_option_is_understood_or_refused(name: str, text: str) -> None:
             records.baseline(folder, text, "mine", ())
 
 
-@given(st.dictionaries(st.sampled_from([*FLAGS, *TEXTS]), st.just("2")))
-def test_any_options_together_are_understood_or_refused_by_name(given: dict[str, str]) -> None:
-    found, refusal = outcome(pytest.UsageError, lambda: read(Path("/nowhere"), given))
-    if not found:
-        assert "--gate" in refusal
-        return
-    assert found.compares or not found.gate, "a gate that compares with nothing is always green"
-    assert not (found.record and found.compares and found.orchestrated), "it records and compares with nothing"
-
-
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | WORDS
 
 
@@ -138,37 +128,6 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
 def test_an_impossible_option_is_refused_before_anything_runs(refusals: dict[str, ChildRun], options: str) -> None:
     assert refusals[options].code == pytest.ExitCode.USAGE_ERROR, refusals[options].output
     assert IMPOSSIBLE[options] in refusals[options].output
-
-
-def test_an_option_goes_before_the_ini_setting_and_that_before_the_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PROOFLOPS_HISTORY", raising=False)
-    found = gate_settings(config := config_of(tmp_path, {}))
-    assert gate_settings(config) is found, "read and checked once"
-    assert (found.min_effect, found.budget_s, found.allowed_open, found.replicates) == (0.03, 600.0, 0.1, None)
-    assert (found.direction, found.memory, found.min_memory_effect, found.exact) == ("slower", "fail", 0.05, ("flops",))
-    assert (found.folder, found.in_turn) == (tmp_path / ".prooflops", True)
-    assert {found.gate, found.baseline, found.versus, found.bisect, found.record, found.portable} == {False, None}
-    ini = {
-        "gate_min_effect": "4%", "gate_allow_inconclusive": "true", "gate_direction": "both", "gate_memory": "off",
-        "gate_min_memory_effect": "6%", "gate_exact": "a b", "gate_history": "kept", "gate_in_turn": "false",
-    }  # fmt: skip
-    found = read(tmp_path, {}, ini)
-    assert (found.min_effect, found.allowed_open, found.direction, found.memory) == (0.04, math.inf, "both", "off")
-    assert (found.min_memory_effect, found.exact, found.folder) == (0.06, ("a", "b"), tmp_path / "kept")
-    assert not found.in_turn
-    monkeypatch.setenv("PROOFLOPS_HISTORY", "/elsewhere")
-    given = {"gate": True, "gate_versus": "b", "gate_min_effect": "0.5%", "gate_allow_inconclusive": True}
-    found = read(tmp_path, {**given, "gate_budget": "2", "gate_replicates": "999999"}, ini)
-    assert (found.min_effect, found.budget_s, found.replicates, found.versus) == (0.005, 120.0, 999999, "b")
-    assert (found.gate, found.allowed_open, found.folder) == (True, math.inf, Path("/elsewhere"))
-    for word, share in (("never", None), ("false", 0.0), ("FALSE", 0.0), ("25%", 0.25), ("True", math.inf)):
-        if share is None:
-            with pytest.raises(pytest.UsageError, match=r"0\.05, got 'never'; or true or false"):
-                read(tmp_path, {}, {"gate_allow_inconclusive": word})
-        else:
-            assert read(tmp_path, {}, {"gate_allow_inconclusive": word}).allowed_open == share
 
 
 @pytest.mark.parametrize(

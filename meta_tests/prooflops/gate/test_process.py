@@ -12,7 +12,6 @@ import pytest
 
 from meta_tests.conftest import child_environment
 from meta_tests.prooflops.gate.foreign_repo import ALONE, PLUGINS, config_in, import_path, worktrees
-from prooflops.gate import cleanup_process
 from prooflops.gate.process import Replicates, passed_on, remove_leftovers
 
 OPTIONS = """
@@ -77,24 +76,6 @@ def test_a_run_in_a_hook_of_git_leaves_the_staged_files(foreign: Path, monkeypat
     staged = subprocess.run(["git", "diff", "--cached", "--name-only"], cwd=foreign, capture_output=True, text=True)
     assert staged.stdout == "work.py\n"
     assert worktrees(foreign) == 1
-
-
-def test_registered_folders_and_processes_are_gone_at_the_end_and_ended_ones_are_left_alone(tmp_path: Path) -> None:
-    for name in ("folder", "tree"):
-        (tmp_path / name / "deep").mkdir(parents=True)
-    alive, ended = (subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2))
-    with cleanup_process.running() as register:
-        register("folder", str(tmp_path / "folder"))
-        register("worktree", str(tmp_path), str(tmp_path / "tree"))
-        for process in (alive, ended):
-            register("group", str(process.pid))
-        register("ended", str(ended.pid))
-        assert len(list(tmp_path.iterdir())) == 2, "nothing is removed before the end"
-    assert list(tmp_path.iterdir()) == []
-    assert alive.wait(30) == -signal.SIGKILL
-    assert ended.poll() is None, "another process may have its number by now"
-    ended.kill()
-    ended.wait()
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])

@@ -9,13 +9,11 @@ import pytest
 from meta_tests.prooflops.gate.foreign_repo import config_in
 from prooflops.gate.decide import ReplicateRule, replicate_plan
 from prooflops.gate.options import settings
-from prooflops.gate.pace import FIRST, LEAST_S, MOST_S, plan_of
-from prooflops.gate.process import Paces, Replicate, Replicates, Side
+from prooflops.gate.process import Paces, Replicates
 from prooflops.gate.schedule import Pair, Schedule
 from prooflops.gate.session import Session
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
-from prooflops.statistics.decision_rule import Plan
 
 Made = Callable[[str, int], Pair]  # the pair of a benchmark, by its number
 
@@ -77,18 +75,6 @@ def test_a_pair_beside_other_work_is_taken_again_and_at_most_twice_where_it_is_n
     assert ("contended: beside others" in rows["a"].note) == (contended > 0)
 
 
-def test_of_contended_pairs_the_one_whose_cores_ran_most_alike_is_kept(tmp_path: Path) -> None:
-    slow = [(1.1, 2.0), (1.5, 1.5), (3.0, 1.2)]
-
-    def made(name: str, number: int) -> Pair:
-        one, other = slow[number % 3]
-        return timed(1.0, one), timed(1.0 + one / 1000, other)
-
-    schedule, _ = Comparison(tmp_path, made).run()
-    first = schedule.sides["a"][0][0], schedule.sides["a"][1][0]
-    assert [each.slowness for each in first] == [1.5, 1.5]
-
-
 def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget(tmp_path: Path) -> None:
     comparison = Comparison(tmp_path, lambda name, number: (timed(1.0), timed(1.0)), budget="1")
     comparison.session.begun = time.monotonic() - 50.0
@@ -96,47 +82,3 @@ def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget(tmp_path:
     assert (schedule.taken, rows["a"].verdict) == (1, "INCONCLUSIVE")
     assert "the budget ended it (--gate-budget)" in rows["a"].note
     assert "the budget of 1 min (--gate-budget) is spent: 1 benchmarks are open" in comparison.session.lines
-
-
-def test_a_benchmark_that_yields_nothing_any_more_is_given_up(tmp_path: Path) -> None:
-    comparison = Comparison(tmp_path, lambda name, number: (timed(1.0), timed(1.0)))
-    take = comparison.take
-    comparison.take = lambda names, paces: take(names, paces) and {}  # type: ignore[method-assign]
-    comparison.run()
-    assert len(comparison.asked) == 31
-
-
-def replicate(calls_s: Mapping[str, float], wall_s: float) -> Replicate:
-    calls = {name: {"seconds": seconds, "once_s": 0.0, "fixed": False} for name, seconds in calls_s.items()}
-    return Replicate(Side("", "", Path()), {}, "", {}, [], calls, wall_s)
-
-
-def test_noisy_benchmarks_get_more_time_plain_changes_less_and_too_long_ones_none(tmp_path: Path) -> None:
-    names = ["noisy", "plain", "calm", "long"]
-    done = replicate({"noisy": 0.01, "plain": 0.01, "calm": 0.01, "long": 90.0}, 92.03)
-    rounds_s = {"noisy": 1e-4, "plain": 1e-4, "calm": 1e-4, "long": 40.0}
-    plan = plan_of(done, done, rounds_s, Plan(benchmarks=4), 600.0, 550.0)
-    assert plan.overhead_s == pytest.approx(2.0)
-    assert plan.given_up()["long"].startswith("a process takes 90.0 s for it, and 8 pairs do not fit into the budget")
-    assert str(plan).startswith("3 benchmarks (0.2 s a benchmark and process; 2.0 s a process besides)")
-
-    def made(name: str, number: int) -> Pair:
-        noise = 1.5 ** (number * 7 % 32 / 16 - 1) if name == "noisy" else 1 + number % 3 / 1000
-        return timed(1.0), timed(3 * noise if name == "plain" else noise)
-
-    comparison = Comparison(tmp_path, made, names)
-    _, rows = comparison.run(plan=plan)
-    assert rows["long"].note == plan.given_up()["long"]
-    assert not [asked for asked, _ in comparison.asked if "long" in asked]
-    last_of_plain = [paces for asked, paces in comparison.asked if "plain" in asked][-1]
-    assert last_of_plain["plain"]["max_time"] == LEAST_S
-    assert comparison.asked[-1][1]["noisy"]["max_time"] == MOST_S
-    assert FIRST[""]["max_time"] < last_of_plain[""]["max_time"] == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize(("left_s", "each_s"), [(2 * 33 * (2 + 50 * 0.0075), 0.0075), (1.0, LEAST_S), (1e6, 0.02)])
-def test_the_pairs_after_the_first_fit_into_the_rest_of_the_budget(left_s: float, each_s: float) -> None:
-    names = [f"test_{number}" for number in range(50)]
-    done = replicate(dict.fromkeys(names, 0.01), 2.5)
-    plan = plan_of(done, done, dict.fromkeys(names, 1e-5), Plan(benchmarks=50), 600.0, left_s)
-    assert plan.each_s == pytest.approx(each_s, rel=0.01)

@@ -52,28 +52,3 @@ def test_another_machines_baseline_is_refused_with_the_difference_named(
     assert run.code == pytest.ExitCode.USAGE_ERROR
     assert "OMP_NUM_THREADS: None -> 7" in run.output
     assert len(plain_repo.records()) == 1, "the refused run left a record"
-
-
-def test_the_latest_is_the_last_run_that_had_these_benchmarks(plain_repo: Foreign) -> None:
-    (plain_repo.root / "test_other.py").write_text(
-        "def test_other(benchmark):\n    benchmark.pedantic(sum, args=([1],))\n"
-    )
-    for file in ("test_it.py", "test_other.py"):
-        assert plain_repo.run(file, "--gate-record", file.removesuffix(".py")).code == 0
-    run = plain_repo.run("test_it.py", "--gate-baseline", "latest")
-    assert "MISSING" not in run.output, run.output
-    assert "NEW" not in run.output, run.output
-    assert "test_it.py::test_sum" in run.output, run.output
-
-
-def test_the_version_of_torch_counts_only_where_the_tests_import_it(plain_repo: Foreign) -> None:
-    (plain_repo.root / "torch.py").write_text("class Tensor: pass\n")  # seconds sooner than the real one
-    for uses, name in ((False, "without"), (True, "with")):
-        imports = "import torch\n" if uses else ""
-        (plain_repo.root / "test_it.py").write_text(
-            imports + "def test_sum(benchmark):\n    benchmark.pedantic(sum, args=([1],))\n    import torch\n"
-        )
-        assert plain_repo.run("--gate-record", name).code == 0
-        record = records.read(plain_repo.records()[-1])
-        assert ("torch" in record["prooflops"]["fingerprint"]["packages"]) == uses, name
-        assert plain_repo.run("--gate-baseline", name).code == 0, "its own next run is another machine's"

@@ -73,28 +73,6 @@ def test_a_host_is_read_from_its_files(host: Path, monkeypatch: pytest.MonkeyPat
     assert state(CPU)["clock_mhz"] == 2000.1, "the nominal clock of the allowed core"
 
 
-def test_a_shared_cache_counts_once_and_one_per_group_of_cores_is_summed(
-    host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = caches_of(CPU)
-    assert found.levels == {"L1": 4 * 48 * 2**10, "L2": 4 * 2**20, "L3": 2 * 2**25}
-    assert found.core_levels == {"L1": 48 * 2**10, "L2": 2**20, "L3": 2**25}
-    assert (found.cores, found.last_level_bytes) == (4, 2**26)
-    monkeypatch.setattr(cpu, "allowed_cores", lambda: [1])
-    assert caches_of(CPU).levels == found.core_levels
-    (host / "cpu/cpu1/cache/index3/size").write_text("much")
-    assert caches_of(CPU).levels == {"L1": 48 * 2**10, "L2": 2**20}
-
-
-@pytest.mark.parametrize(("size", "levels"), [(50 * 2**20, {"L2": 50 * 2**20}), (0, {})])
-def test_a_gpu_has_the_cache_that_torch_names(
-    monkeypatch: pytest.MonkeyPatch, size: int, levels: dict[str, int]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=size))
-    assert caches_of(GPU).levels == caches_of(GPU).core_levels == levels
-    assert caches_of(torch.device("mps")).levels == {}
-
-
 def test_nothing_is_guessed_if_nothing_is_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "text", lambda file: "")
     found = state(CPU)
@@ -195,34 +173,6 @@ def test_the_state_of_a_gpu_is_its_drivers_and_nvml_is_started_once(driver: Any)
     assert driver.starts == 1
 
 
-def test_a_slice_has_its_own_processes_and_the_clocks_of_its_card(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="51"))
-    found = state(GPU)
-    assert (found["clock_mhz"], found["processes"]) == (1410, 0)
-    assert devices.highest_clock_hz(GPU) == 1980e6
-
-
-def test_an_older_driver_gives_its_reasons_by_their_older_name(driver: Any) -> None:
-    driver.nvmlDeviceGetCurrentClocksThrottleReasons = answer({("card",): 0x4})
-    driver.nvmlDeviceGetCurrentClocksEventReasons = refused  # nvidia-ml-py has it all the same
-    assert state(GPU)["reasons"] == ["power cap"]
-
-
-@pytest.mark.usefixtures("driver")
-def test_a_gpu_that_its_power_cap_slows_is_labelled() -> None:
-    with conditions(GPU) as record:
-        assert "after" not in record
-    assert (record["throttled"], record["labels"][0]) == (True, "throttled: power cap")
-
-
-@pytest.mark.usefixtures("driver")
-def test_a_gpu_that_the_driver_does_not_know_is_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace())
-    assert "knows no device" in state(GPU)["unread"]
-    assert devices.highest_clock_hz(GPU) is None
-    assert nvml.ask(lambda library: library.nvmlOfANewerVersion()) is None
-
-
 @pytest.mark.parametrize("broken", ["absent", "another package", "no driver"])
 def test_a_gpu_without_a_driver_is_no_error(driver: Any, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     driver.nvmlInit = refused
@@ -234,23 +184,3 @@ def test_a_gpu_without_a_driver_is_no_error(driver: Any, monkeypatch: pytest.Mon
     assert (nvml.driver_version(), nvml.gpu_names(), nvml.handle("7f")) == (None, [], None)
     assert devices.driver(GPU) is None
     assert devices.highest_clock_hz(GPU) is None
-
-
-def test_an_amd_gpu_gives_watts_and_leaves_out_refused_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below torch's own calls, so that a torch that scales amdsmi's figures is noticed."""
-    driver = SimpleNamespace(
-        AmdSmiClkType=SimpleNamespace(GFX=0),
-        AmdSmiTemperatureType=SimpleNamespace(JUNCTION=1),
-        AmdSmiTemperatureMetric=SimpleNamespace(CURRENT=0),
-        amdsmi_get_power_info=lambda handle: {"average_socket_power": 742},
-        amdsmi_get_clock_info=refused,
-        amdsmi_get_temp_metric=lambda handle, sensor, metric: 61,
-    )
-    monkeypatch.setattr(torch.version, "hip", "6.2")
-    monkeypatch.setattr(torch.cuda, "_get_amdsmi_handler", lambda device: "0000:05:00.0")
-    monkeypatch.setattr(torch.cuda, "amdsmi", driver, raising=False)
-    found = state(GPU)
-    assert (found["power_w"], found["temperature_c"]) == (742, 61)
-    assert found["clock_mhz"] is None, "the clock of the host is none of the GPU's"
-    assert "reasons" not in found, "an empty list would mean that nothing throttles"
-    assert found["unread"] == "reasons: torch does not ask amdsmi for them"

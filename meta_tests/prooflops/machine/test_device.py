@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from prooflops.machine import cpu, nvml
 from prooflops.machine import device as devices
 
 CPU = torch.device("cpu")
@@ -41,65 +40,6 @@ def test_a_device_that_is_not_here_is_refused_with_the_valid_ones(request_: str)
         devices.chosen(request_)
 
 
-def test_a_gpu_that_torch_cannot_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # as with a driver that is too old
-    monkeypatch.setattr(nvml, "gpu_names", lambda: ["NVIDIA H100 80GB HBM3"])
-    monkeypatch.setattr(nvml, "driver_version", lambda: "470.82.01")
-    (line,) = devices.unseen_gpus()
-    assert "the driver 470.82.01 has NVIDIA H100 80GB HBM3, which torch cannot use" in line
-    assert "for CUDA 13.0" in line
-    with pytest.raises(
-        ValueError, match=r"--device cuda: this machine has no such device; the driver 470.* valid here"
-    ):
-        devices.chosen("cuda")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert devices.unseen_gpus() == []
-
-
-@pytest.mark.usefixtures("h200")
-@pytest.mark.parametrize(
-    ("need", "device", "why"),
-    [
-        ("cuda", GPU, None),
-        ("cpu", GPU, "needs a CPU as the device under test"),
-        ("sm>=8.9", GPU, None),
-        ("sm>=10.0", GPU, "needs sm>=10.0, this device has 9"),
-        ("gpus>=2", GPU, "needs gpus>=2, this device has 1"),
-        ("sm>=8.9", CPU, "needs a CUDA device of compute capability >= 8.9"),
-        ("torch", CPU, None),
-        ("no_such_package", CPU, "needs the package no_such_package"),
-    ],
-)
-def test_needs_are_met_by_what_the_device_has(need: str, device: torch.device, why: str | None) -> None:
-    assert devices.unmet(need, device) == why
-    with pytest.raises(ValueError, match=r"unknown need .*valid: cpu, cuda, sm>=X\.Y"):
-        devices.unmet(f"{need}>two", device)
-
-
-@pytest.mark.usefixtures("h200")
-def test_compiling_for_a_gpu_needs_triton_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_lacks_compiler", lambda: None)
-    for has, why in ((True, None), (False, "needs the package triton, for a GPU that it supports")):
-        monkeypatch.setattr(devices, "has_triton", lambda has=has: has)
-        assert devices.unmet("c++", GPU) == why
-        assert devices.unmet("c++", CPU) is None
-
-
-@pytest.mark.parametrize(
-    ("arch", "meets"),
-    [("gfx942:sramecc+:xnack-", ["sm>=8.0"]), ("gfx950", ["sm>=8.0", "sm>=8.9"]), ("gfx1201", ["sm>=8.0", "sm>=8.9"]),
-     ("gfx90a", ["sm>=8.0"]), ("gfx1030", [])],
-)  # fmt: skip
-@pytest.mark.usefixtures("h200")
-def test_an_amd_device_meets_the_needs_whose_formats_it_multiplies(
-    monkeypatch: pytest.MonkeyPatch, arch: str, meets: list[str]
-) -> None:
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: SimpleNamespace(gcnArchName=arch))
-    assert [need for need in ("sm>=8.0", "sm>=8.9", "sm>=10.0") if devices.unmet(need, GPU) is None] == meets
-
-
 def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_float32_matmul_precision()
     monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
@@ -127,16 +67,6 @@ def test_the_peak_is_that_of_exactly_this_device_and_the_bound_that_of_its_highe
     devices.name.cache_clear()
 
 
-def test_the_features_of_an_older_torch_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    lines = {"flags": "fpu fma avx2 avx512f amx_bf16", "Features": ""}
-    monkeypatch.setattr(cpu, "info", lambda key: lines.get(key, ""))
-    assert devices.isa(CPU) == ["avx2", "amx_bf16", "fma3", "avx512_f"]
-    monkeypatch.setattr(cpu, "info", lambda key: "")
-    assert devices.isa(CPU) == [torch.backends.cpu.get_cpu_capability()]
-    assert devices.bound_flop_per_s(CPU, "fp32") is None
-
-
 def test_equal_machines_have_equal_fingerprints_and_another_thread_count_another_one() -> None:
     before = devices.fingerprint(CPU)
     assert before == devices.fingerprint(CPU)
@@ -146,24 +76,3 @@ def test_equal_machines_have_equal_fingerprints_and_another_thread_count_another
         assert devices.fingerprint(CPU) != before
     finally:
         torch.set_num_threads(threads)
-
-
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (None, ""),
-        (torch.OutOfMemoryError("CUDA out of memory"), ""),
-        (RuntimeError("CUDA error: an illegal\nmemory access"), "RuntimeError: CUDA error: an illegal memory access"),
-    ],
-)
-def test_a_device_is_lost_where_it_cannot_add_for_another_reason_than_memory(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None, why: str
-) -> None:
-    def ones(size: int, device: torch.device) -> torch.Tensor:
-        if error:
-            raise error
-        return torch.zeros(size)
-
-    monkeypatch.setattr(torch, "ones", ones)
-    assert devices.why_lost(GPU) == why
-    assert devices.why_lost(CPU) == "", "a CPU is not asked"

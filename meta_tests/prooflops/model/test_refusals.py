@@ -1,15 +1,14 @@
 """Anything but a model is refused with exit code 4, before anything runs, by a message that lists the valid forms."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from meta_tests.conftest import ROOT, ChildRun, House, run_pytest_for_each
 from meta_tests.prooflops.model.conftest import model_house
-from meta_tests.user_models import broken, resnet
-from prooflops.model.user_model import load_user_model, validated_instance
+from meta_tests.user_models import broken
+from prooflops.model.user_model import load_user_model
 
 CPU = torch.device("cpu")
 
@@ -27,7 +26,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "zoo.unfinished:factory": ("importing zoo.unfinished raised SyntaxError",),
     "zoo.gpt:factory --model zoo.broken:alone": ("--model zoo.broken:alone: the factory returned a Linear alone",),
     "zoo.gpt:factory --model-sweep batch": ("--model-sweep batch: must be an argument of zoo.gpt:factory",),
-    "zoo.own:deep --model-sweep batch": ("none: give it one, such as def factory(batch=8)",),
+    "zoo.own:bag --model-sweep batch": ("none: give it one, such as def factory(batch=8)",),
     "zoo.gpt:factory --model-memory 1GB": ("--model-memory limits --model-sweep",),
     "zoo.own:sized --model-sweep batch --model-memory much": ("--model-memory must be a number such as 15T", "'much'"),
     "zoo.gpt:factory --claim demo.holds": ("--model and --claim exclude each other",),
@@ -78,34 +77,3 @@ def test_no_check_sees_what_another_one_did() -> None:
     again = user_model.fresh().module.state_dict()
     assert not torch.equal(first.module.state_dict()["h.0.c_fc.weight"], before["h.0.c_fc.weight"])
     assert all(torch.equal(again[name], tensor) for name, tensor in before.items())
-
-
-def test_a_frozen_part_stays_in_eval_mode_when_the_whole_is_in_train_mode() -> None:
-    net = resnet.ResNet()
-    net.bn1.eval()
-    assert not validated_instance((net, torch.ones(1, 3, 8, 8))).module.bn1.training
-    assert validated_instance((resnet.ResNet().eval(), torch.ones(1, 3, 8, 8))).module.bn1.training
-
-
-@pytest.mark.parametrize(
-    ("inputs", "tokens"),
-    [
-        (torch.ones(6), (6, "examples")),
-        (torch.ones(6, 5), (6, "examples")),
-        (torch.ones(6, 5, 4), (30, "tokens")),
-        (torch.ones(6, 3, 4, 4), (6, "examples")),
-        (torch.ones(6, 5, dtype=torch.int64), (30, "tokens")),
-        ({"attention_mask": torch.ones(9, 9), "input_ids": torch.ones(6, 5, dtype=torch.int64)}, (30, "tokens")),
-        ((None, {"x": torch.ones(6, 5)}), (6, "examples")),
-        (torch.tensor(1.0), (1, "examples")),
-    ],
-)
-def test_tokens_or_examples_follow_from_the_first_input(inputs: Any, tokens: tuple[int, str]) -> None:
-    assert validated_instance((torch.nn.Linear(2, 2), inputs)).tokens == tokens
-
-
-def test_the_factory_may_say_what_d_is() -> None:
-    model, images = torch.nn.Conv2d(3, 8, 4, 4), torch.ones(2, 3, 8, 8)
-    assert validated_instance((model, images)).tokens == (2, "examples")
-    assert validated_instance((model, images, None, None, (8, "patches"))).tokens == (8, "patches")
-    assert validated_instance((model, images, None, None, 8)).tokens == (8, "tokens")

@@ -7,11 +7,8 @@ import pytest
 
 from prooflops.statistics.outliers import (
     LEVEL,
-    Deviation,
     deviations,
-    distances_and_scale,
     least_distance,
-    least_share,
     tail_freedom,
     threshold,
 )
@@ -52,31 +49,6 @@ def test_the_tail_is_read_off_the_fast_side_which_bad_machines_do_not_reach() ->
     assert tail_freedom(slow) >= 20
     assert tail_freedom(heavy / (1.4826 * np.median(np.abs(heavy)))) in (2.0, 3.0, 4.0)
     assert tail_freedom(normal[:500]) == 5.0, "of few values nothing is known"
-
-
-def test_a_machine_says_from_which_share_on_it_would_be_named() -> None:
-    times = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.005]
-    least = deviations(times)[0].least
-    slower = [*times[:-1], 1.0 + 2 * least]  # it widens the scale itself
-    assert 0.03 < least < 0.2
-    assert deviations(slower)[-1].outlier
-    assert not deviations([*times[:-1], 1.0 + 0.9 * least])[-1].outlier
-    assert deviations(times[:3])[0].least == math.inf
-
-
-def test_a_deviation_is_the_share_and_the_robust_deviations_from_the_median() -> None:
-    times = [8.0, 16.0, 16.0, 32.0, 64.0, 4.0, 16.0]
-    distances, scale = distances_and_scale(times)
-    assert distances == pytest.approx([math.log(time_s / 16) for time_s in times])
-    assert scale == pytest.approx(1.4826 * math.log(2))
-    found = deviations(times)
-    assert [each.share for each in found] == pytest.approx([-1, 0, 0, 1, 3, -3, 0])
-    assert [each.z for each in found] == pytest.approx([z / 1.4826 for z in (-1, 0, 0, 1, 2, -2, 0)])
-    assert found[0].least == pytest.approx(math.expm1(threshold(7, LEVEL) * scale))
-    assert [each.z for each in deviations([2, 2, 2, 2, 3, 1])] == [0, 0, 0, 0, math.inf, -math.inf]
-    assert deviations(times, tests=4)[0].least == pytest.approx(math.expm1(threshold(7, LEVEL / 4) * scale))
-    assert least_share(1e9, distances, LEVEL) == math.expm1(700), "no overflow, and beyond all shares"
-    assert [Deviation(share, 1.0, 0.5).outlier for share in (0.5, -0.5, 0.49)] == [True, True, False]
 
 
 @pytest.mark.parametrize(
