@@ -20,15 +20,3 @@ def test_the_interval_is_that_of_scipys_quantile_test(confidence: float) -> None
         expected = stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
         found = median_interval(values, confidence)
         assert found == (None if math.isnan(expected.low) else (expected.low, expected.high)), f"{size=}"
-
-
-@pytest.mark.parametrize("confidence", FEWEST)
-def test_too_few_values_have_no_interval(confidence: float) -> None:
-    assert median_interval([1.0] * (FEWEST[confidence] - 1), confidence) is None
-    assert median_interval([1.0] * FEWEST[confidence], confidence) == (1.0, 1.0)
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0, -1.0, 95.0, math.nan])
-def test_a_confidence_that_is_none_is_refused(confidence: float) -> None:
-    with pytest.raises(ValueError, match="confidence must be between 0 and 1, got"):
-        median_interval([1.0] * 9, confidence)

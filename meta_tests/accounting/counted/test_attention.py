@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from accounting import counted
-from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_step
-from accounting.counted import attention
+from accounting.attention import Attention, attention_flops, attention_step
 from meta_tests.accounting.counted import operator_definitions as define
 
 
@@ -56,56 +54,6 @@ def test_causal_attention_within_a_module_and_its_recomputation_are_recognised()
     assert spared == [2 * one * 10, 4 * one * 10], f"{spared} FLOPs are spared, but 10 of 25 pairs are masked"
     again = figures["full"].recomputation - figures["causal"].recomputation
     assert again == 2 * one * 10, f"{again} FLOPs are spared when recomputed"
-
-
-flash_backward_flops = partial(attention_backward_flops, convention="flash")
-KERNELS = """
-    _efficient_attention_forward _flash_attention_forward _scaled_dot_product_cudnn_attention
-    _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
-    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_fused_attention_overrideable
-    """.split()
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernels_of_attention_for_accelerators_are_described_by_their_schema(name: str) -> None:
-    """Without such a device only shapes: the arguments as their schema names them."""
-    shape = (2, 4, 6, 8) if name.startswith("_scaled") else (2, 6, 4, 8)
-    one = 2 * 2 * 4 * 6 * 6 * 8
-    formulas = {name: (attention_flops, 2), f"{name.removesuffix('_forward')}_backward": (flash_backward_flops, 5)}
-    for kernel, (formula, products) in formulas.items():
-        operator = getattr(torch.ops.aten, kernel, None)
-        if operator is None:
-            pytest.skip(f"torch {torch.__version__} has no {kernel}")
-        has = {each.name for each in operator.default._schema.arguments}
-        assert {"query", "key", "value"} <= has, f"{operator} should name its operands, but has {has}"
-        assert has & {"is_causal", "custom_mask_type"}, f"{operator} should say whether it is causal: {has}"
-        given = {each: torch.empty(shape, device="meta") for each in ("query", "key", "value")}
-        got = sum(map(formula, attention.attentions(kernel, given)))
-        assert got == products * one, f"{got}, but {products} products cost {products * one} [{operator}]"
-
-
-def test_sequences_one_after_the_other_cost_what_each_costs_alone() -> None:
-    query = torch.empty(9, 2, 4)
-    bounds = torch.tensor([0, 2, 9], dtype=torch.int32)
-    arguments = {"query": query, "key": query, "value": query, "is_causal": True}
-    arguments |= {"cum_seq_q": bounds, "cum_seq_k": bounds, "max_q": 7, "max_k": 7}
-    alone = [define.attention(*[torch.ones(2, n, 4)] * 3, causal=causal)[0] for causal in (False, True) for n in (2, 7)]
-    got = tuple(
-        sum(map(attention_flops, attention.attentions("_flash_attention_forward", arguments, pairs)))
-        for pairs in ("full", "causal")
-    )
-    should = alone[0] + alone[1], alone[2] + alone[3]
-    assert got == should, f"full, causal cost {got}, but should be {should}"
-    unreadable = arguments | {"cum_seq_q": bounds.to("meta"), "cum_seq_k": bounds.to("meta")}
-    shapes = attention.attentions("_flash_attention_forward", unreadable)
-    assert sum(map(attention_flops, shapes)) == 2 * alone[1], (
-        "where bounds cannot be read, each sequence should count as the longest"
-    )
-
-
-def test_an_unknown_convention_of_pairs_is_refused() -> None:
-    with pytest.raises(ValueError, match="pairs must be one of full, causal, got 'half'"), counted.flops(pairs="half"):
-        pass
 
 
 # ---- masks: windows and blocks ---------------------------------------------------------------------------------------

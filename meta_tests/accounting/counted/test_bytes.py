@@ -5,10 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from accounting import counted, roofline
+from accounting import roofline
 from meta_tests.accounting.counted.counting import a, b, flops_of
 
 
@@ -57,33 +55,6 @@ def test_bytes_are_those_of_every_tensor_read_and_written_once(name: str) -> Non
     got = [count.read_bytes, count.written_bytes]
     assert got == right, f"read, written are {got}, but should be {right} [{count.by_operator()}]"
     assert count.moved_bytes == sum(right), f"{count.moved_bytes=}, but should be {sum(right)}"
-
-
-def test_bytes_are_separated_by_module_and_pass() -> None:
-    layers = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 5, bias=False))
-    count = flops_of(lambda: layers(torch.randn(2, 3)).backward(torch.ones(2, 5)))
-    forward = {name: (each.read_bytes, each.written_bytes) for name, each in count.by_module("forward").items()}
-    assert forward["Sequential.1"] == (4 * (8 + 20), 4 * 10), f"{forward}"
-    products = count.by_operator("backward")["aten.mm"]
-    read = 4 * ((10 + 8) + (10 + 20) + (8 + 6))  # dw and dx of the second layer, dw of the first
-    assert (products.read_bytes, products.written_bytes) == (read, 4 * (20 + 8 + 12)), f"{products}"
-
-
-def test_the_meta_device_moves_the_bytes_that_real_tensors_would() -> None:
-    def step(device: str) -> dict[str, counted.Totals]:
-        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0).to(device).train()
-        data = torch.ones(2, 5, 16, device=device)
-        with sdpa_kernel(SDPBackend.MATH):
-            return flops_of(lambda: layer(data).sum().backward()).by_operator()
-
-    on_cpu, on_meta = step("cpu"), step("meta")
-    assert on_cpu == on_meta, f"on the CPU {on_cpu}, on the meta device {on_meta}"
-
-
-def test_nothing_is_known_of_caches_and_fusion() -> None:
-    """A result that is written and read again at once moves twice the bytes of a fused kernel."""
-    unfused, fused = flops_of(lambda: (wide * 2).exp()), 2 * wide.nbytes
-    assert unfused.moved_bytes == 2 * fused, f"{unfused.moved_bytes} bytes, but should be {2 * fused}"
 
 
 def test_the_intensity_of_one_product_is_that_of_the_formula() -> None:

@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 
 from accounting import measured
 from accounting.measured import MeasuredMemory, one_thread
-from accounting.models import Transformer
 from accounting.predicted import PredictedMemory, TrainingStep
 
 # Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
@@ -260,25 +259,3 @@ def next_token_loss(logits: Tensor) -> Tensor:
 def built(workloads: ModuleType, model: Any, checkpoint_every: int = 0, dtype: torch.dtype = torch.float32) -> Any:
     """The workload on the device that is the default at the moment: meta where it is predicted."""
     return workloads.build(model, device=torch.empty(0).device, dtype=dtype, checkpoint_every=checkpoint_every)
-
-
-class Dealer(nn.Module):
-    """A router that deals the tokens out evenly, by scores that are values all the same."""
-
-    def __init__(self, router: nn.Linear, active: int, tokens: int):
-        super().__init__()
-        self.router = router
-        experts = torch.arange(router.out_features)
-        turns = (torch.arange(tokens)[:, None] * active - experts) % router.out_features
-        self.register_buffer("bonus", (turns == 0) * 1e6 + (turns == router.out_features - 1) * 1e6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.router(x) + self.bonus
-
-
-def dealt(workloads: ModuleType, model: Transformer, tokens: int, checkpoint_every: int = 0) -> Any:
-    """A mixture of experts whose tokens are dealt out evenly."""
-    net = built(workloads, model, checkpoint_every)
-    for block in net.layers:
-        block.mlp.router = Dealer(block.mlp.router, model.active_experts, tokens)
-    return net

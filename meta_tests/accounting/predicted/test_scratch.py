@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from accounting import predicted
 from accounting.measured import one_thread
 from accounting.predicted import scratch, tracker
 from meta_tests.accounting.predicted.predicting import NETS, OPTIMIZERS, POINTWISE, Net, both
@@ -25,22 +24,6 @@ def test_the_scratch_line_names_what_convolution_lstm_and_lone_attention_take(ne
     assert any(operator in name for name in guess.scratch), f"{guess.scratch} names no {operator}"
     assert guess.peak_bytes < held.peak_bytes, "this operator should need scratch"
     assert guess.peak_bytes_with_scratch == max(phase.peak_bytes_with_scratch for phase in guess.phases.values())
-
-
-def test_without_measuring_an_operator_of_unknown_scratch_is_named_and_its_peak_left_open():
-    build, shape = NETS["convolution"]
-    guess, _ = both(build, torch.randn(shape), scratch=False)
-    assert guess.unknown == {"aten.convolution.default": 4, "aten.convolution_backward.default": 4}, f"{guess.unknown}"
-    assert guess.peak_bytes_with_scratch is None
-    assert "≥" in repr(guess)
-    build, shape = NETS["gathered"]
-    assert both(build, torch.randn(shape), scratch=False)[0].unknown == {}, "all of its operators are listed"
-
-
-def test_an_lstm_is_refused_unless_its_kernel_may_run():
-    build, shape = NETS["LSTM"]
-    with pytest.raises(RuntimeError, match=r"mkldnn_rnn_layer.* returns sizes that only the kernel knows: use scratch"):
-        predicted.TrainingStep(build, torch.empty(shape), loss=torch.mean).predict()
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
