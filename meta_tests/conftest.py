@@ -236,39 +236,8 @@ def house(tmp_path: Path) -> House:
     return new_house(tmp_path)
 
 
-# ---- planted faults ----------------------------------------------------------------------------------------------
+# ---- long cases --------------------------------------------------------------------------------------------------
 
-
-class FaultRun:
-    """The process that runs the planted faults while other tests go on, and what it has found so far."""
-
-    def __init__(self, faults: list[Fault]) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._file = Path(self._folder.name) / "results.jsonl"
-        self._log = Path(self._folder.name) / "log"
-        command = [sys.executable, "-m", "meta_tests.faults", *sorted({planted.topic for planted in faults})]
-        command += [f"--fault={planted.name}" for planted in faults] + ["--json", str(self._file)]
-        with open(self._log, "w", encoding="utf-8") as log:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-
-    def result(self, planted: Fault) -> dict[str, Any]:
-        """The result of one planted fault; waits until it is known."""
-        while True:
-            ended = self._process.poll() is not None
-            *lines, _unfinished = self._file.read_text(encoding="utf-8").split("\n") if self._file.exists() else [""]
-            for row in map(json.loads, lines):
-                if (row["topic"], row["fault"]) == (planted.topic, planted.name):
-                    return dict(row)
-            assert not ended, f"the run of the faults ended before {planted.name}:\n{self._log.read_text()[-3000:]}"
-            time.sleep(0.2)
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._folder.cleanup()
-
-
-_fault_run = pytest.StashKey[FaultRun]()
 _drawn = pytest.StashKey[str]()
 
 
@@ -310,27 +279,6 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
     if _drawn not in config.stash:
         return ""
     return f"{config.stash[_drawn]}; check it out to draw them again, or run one by its node id without --quick"
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    faults = [item.callspec.params["planted"] for item in session.items if "result_of_fault" in _fixtures(item)]
-    if faults and not session.config.option.collectonly:
-        session.config.stash[_fault_run] = FaultRun(faults)
-
-
-def _fixtures(item: pytest.Item) -> tuple[str, ...]:
-    return tuple(getattr(item, "fixturenames", ()))
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if _fault_run in config.stash:
-        config.stash[_fault_run].stop()
-
-
-@pytest.fixture(scope="session")
-def result_of_fault(pytestconfig: pytest.Config) -> Callable[[Fault], dict[str, Any]]:
-    """Returns the result of a planted fault, see `meta_tests.faults.__main__.result_of`."""
-    return pytestconfig.stash[_fault_run].result
 
 
 # ---- child processes ---------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""Every planted fault is noticed by the checks it names. They run in a process of their own while other tests go on."""
+"""Every planted fault is noticed by the checks it names. All of a run share one process, which imports torch once."""
 
 import importlib
+import json
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,10 +19,27 @@ for topic in TOPICS:
     importlib.import_module(f"meta_tests.faults.{topic}")
 
 
+Results = dict[tuple[str, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The result of each fault that this run has chosen, by topic and name."""
+    items = [item for item in request.session.items if "results" in getattr(item, "fixturenames", ())]
+    faults = [item.callspec.params["planted"] for item in items]  # type: ignore[attr-defined]
+    file = tmp_path_factory.mktemp("faults") / "results.jsonl"
+    command = [sys.executable, "-m", "meta_tests.faults", *sorted({planted.topic for planted in faults})]
+    command += [f"--fault={planted.name}" for planted in faults] + ["--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert file.exists(), done.stdout
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return {(row["topic"], row["fault"]): row for row in rows}
+
+
 @pytest.mark.prove(sample=40)
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: f"{planted.topic}-{planted.name}")
-def test_a_planted_fault_is_noticed(planted: Fault, result_of_fault: Callable[[Fault], dict[str, Any]]) -> None:
-    result = result_of_fault(planted)
+def test_a_planted_fault_is_noticed(planted: Fault, results: Results) -> None:
+    result = results[planted.topic, planted.name]
     if result["hidden"]:
         pytest.skip(f"{', '.join(result['unnoticed'])} cannot notice {planted.name} here: {result['hidden']}")
     repeat = f"python -m meta_tests.faults {planted.topic} --fault {planted.name} -v"
