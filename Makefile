@@ -5,6 +5,7 @@
 # make prove      plants every fault, where make test plants a sample of 40 that the commit draws; and runs what else takes long
 # make lint       lint, types, import rules, and the lines of each room beside its budget
 # make docs       writes the reference of the API, from the docstrings, to docs/api
+# make gate-field tries the gate on public projects' own benchmarks: ARGS=prepare, then ARGS="run pluggy twice"
 #
 # Each sets up all that it needs (setup_env.py says how). PYTHON=... is the Python to validate, by default the active one;
 # ARGS=... is handed to pytest: make validate ARGS="--device cpu --claim flops"
@@ -42,7 +43,7 @@ $(CHECKS): export OMP_WAIT_POLICY ?= passive
 # The tests start hundreds of processes; without compiled files each of them would compile the suite for itself.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: validate evidence test prove setup docs $(CHECKS)
+.PHONY: validate evidence test prove setup docs gate-field $(CHECKS)
 
 validate:
 	@$(call ready) && exec "$$python" -m pytest $(ARGS)
@@ -90,3 +91,6 @@ lint:
 
 docs:
 	@$(call ready,--dev) && exec "$$python" -m pdoc --output-directory docs/api accounting prooflops
+
+gate-field:
+	@$(call ready) && exec "$$python" -m meta_tests.gate_study.field $(or $(ARGS),--help)

@@ -1,0 +1,1 @@
+"""The gate on public projects' own benchmarks: `make gate-field`."""
