@@ -3,7 +3,7 @@
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
 # make prove      plants every fault, where make test plants a sample of 40 that the commit draws; and runs what else takes long
-# make lint       lint, types, import rules, and the lines of each room beside its budget
+# make lint       lint, types, import rules, and the lines of each room beside its limit and budget
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-field tries the gate on public projects' own benchmarks: ARGS=prepare, then ARGS="run pluggy twice"
 #
