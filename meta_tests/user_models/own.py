@@ -90,18 +90,3 @@ def hostile():
     for name in ("<script>alert(1)</script>", "\u202eb\"'><img src=x onerror=alert(1)>"):
         model.add_module(name, nn.Linear(16, 16))
     return model, torch.randn(8, 16)
-
-
-class WithClassToken(nn.Module):
-    """At batch 1 the gradient of the token is a part of the gradient of the sequence, and keeps all of it."""
-
-    def __init__(self):
-        super().__init__()
-        self.token, self.layer = nn.Parameter(torch.zeros(1, 1, WIDTH)), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1))
-
-
-def with_class_token():
-    return WithClassToken(), torch.randn(1, 9, WIDTH)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from prooflops.gate.decide import (
-    ReplicateRule,
     SieveRule,
     fails,
     look_at,
@@ -70,12 +69,3 @@ def test_the_sieve_calls_the_same_same_and_leaves_all_else_to_pairs(stored: int,
     ((row,), _) = look_at(both, rule)
     assert row.verdict == verdict, row
     assert len(both["a"][1]) == (LOOKS[0] if stored > 2 else 1), "it takes one look, and none that cannot say SAME"
-
-
-@pytest.mark.parametrize(("floor", "verdict"), [(0.01, "SLOWER"), (0.3, "INCONCLUSIVE")])
-def test_a_known_drift_is_held_against_a_change_between_sessions(floor: float, verdict: str) -> None:
-    rule = ReplicateRule(replicate_plan(1, paired=False), floors={"a": floor}, paired=False)
-    both: Any = {"a": ([timed(1 + i / 1000) for i in range(20)], [timed(1.1)] * 50)}
-    (row,) = look_at(both, rule)[0]
-    (early,) = look_at({"a": (both["a"][0], both["a"][1][:3])}, rule)[0]
-    assert (row.verdict, row.effect.floor, early.effect.floor) == (verdict, floor, floor)

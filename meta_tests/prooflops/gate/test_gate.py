@@ -11,7 +11,6 @@ import pytest
 
 from meta_tests.conftest import House
 from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, worktrees
-from prooflops.history import records
 
 ONE = "test_foreign.py::test_busy_loop"
 
@@ -171,18 +170,6 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     assert "flops is 3000, but was 600" in done.output
     assert f"MORE MEMORY: {ONE}: memory of a call is 88.1 KiB" in done.output
     assert "drift between sessions is unknown for 1 benchmarks" in done.output
-
-
-def test_a_noise_floor_is_stored_for_the_sessions_to_come(foreign: Path) -> None:
-    for session in (1, 2):
-        done = run(foreign, ONE, "--gate-noise-floor", "--gate-replicates", "3", "-v")
-        assert done.code == 0, done.output
-        (file,) = (foreign / ".prooflops" / "history").glob("*/noise-floor.json")
-        entry = records.noise_floors(file.parents[1], file.parent.name)[ONE]
-        assert (len(entry["sessions_s"]), entry["pairs"]) == (session, 3)
-        assert entry["noise"] > 0
-        assert (entry["floor"] is None) == (session == 1)
-    assert "(2 sessions)" in done.output
 
 
 def test_another_interpreter_is_a_side_and_the_same_one_is_refused(foreign: Path, tmp_path: Path) -> None:

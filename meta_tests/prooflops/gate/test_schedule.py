@@ -1,10 +1,8 @@
-"""The loop of a comparison, on replicates that are made up: how many it takes, which it keeps, at what pace."""
+"""The loop of a comparison, on replicates that are made up: how many it takes, and when it ends."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-import pytest
 
 from meta_tests.prooflops.gate.foreign_repo import config_in
 from prooflops.gate.decide import ReplicateRule, replicate_plan
@@ -59,20 +57,6 @@ def test_each_benchmark_is_taken_until_it_is_decided(tmp_path: Path) -> None:
     assert taken == {"same": 8, "twice": 13, "noisy": 32}
     assert len(comparison.asked) == 31, "the first is given"
     assert "32 pairs in" in comparison.session.lines[-1]
-
-
-@pytest.mark.parametrize(("quiet_from", "taken"), [(0, 8), (3, 10), (99, 10)])
-def test_a_pair_beside_other_work_is_taken_again_and_at_most_twice_where_it_is_never_quiet(
-    tmp_path: Path, quiet_from: int, taken: int
-) -> None:
-    comparison = Comparison(
-        tmp_path, lambda name, number: (timed(1.0), timed(1.0, slowness=1.0 if number >= quiet_from else 1.5))
-    )
-    schedule, rows = comparison.run()
-    assert (rows["a"].verdict, schedule.taken) == ("SAME", taken)
-    contended = sum(bool(each.contended) for each in schedule.sides["a"][1])
-    assert contended == {0: 0, 3: 1, 99: 8}[quiet_from]
-    assert ("contended: beside others" in rows["a"].note) == (contended > 0)
 
 
 def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import torch
 
 from prooflops.machine import cpu, nvml
 from prooflops.machine import device as devices
-from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions, label_conditions, state
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -25,13 +24,11 @@ CORE = {
     "cpufreq/cpuinfo_max_freq": "5100000",
     "thermal_throttle/core_throttle_count": "5",
 }
-CACHES = (("1", "Data", "own", "48K"), ("1", "Instruction", "own", "32K"), ("2", "Unified", "own", "1024K"),
-          ("3", "Unified", "pair", "32768K"))  # fmt: skip
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of a Linux host of four cores, two of which share each last-level cache."""
+    """The files of a Linux host of four cores."""
     files = {
         "cpuinfo": "processor\t: 0\nmodel name\t: A CPU with 3: or so\ncpu MHz\t: 2596.1\nflags\t\t: fpu avx2\n"
         "processor\t: 1\ncpu MHz\t: 2000.1\n",
@@ -42,10 +39,6 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     for core in range(4):
         files |= {f"cpu/cpu{core}/{name}": text for name, text in CORE.items()}
-        for index, (level, kind, sharing, size) in enumerate(CACHES):
-            shared = str(core) if sharing == "own" else ("0-1", "2-3")[core // 2]
-            for name, text in {"level": level, "type": kind, "shared_cpu_list": shared, "size": size}.items():
-                files[f"cpu/cpu{core}/cache/index{index}/{name}"] = text
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
@@ -71,15 +64,6 @@ def test_a_host_is_read_from_its_files(host: Path, monkeypatch: pytest.MonkeyPat
         (host / f"cpu/cpu{core}/cpufreq/scaling_cur_freq").unlink()
     monkeypatch.setattr(cpu, "allowed_cores", lambda: [1])
     assert state(CPU)["clock_mhz"] == 2000.1, "the nominal clock of the allowed core"
-
-
-def test_nothing_is_guessed_if_nothing_is_readable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "text", lambda file: "")
-    found = state(CPU)
-    assert (found["governor"], found["clock_mhz"], found["totals"]) == (None, None, {})
-    assert (caches_of(CPU).levels, Caches().last_level_bytes, devices.highest_clock_hz(CPU)) == ({}, None, None)
-    assert cpu.free_bytes() == cpu.memory_bytes()
-    assert cpu.name(), "Python's own name of the machine"
 
 
 # ---- labels ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The choice of a device, its needs, peaks and fingerprint; GPUs by stand-ins."""
+"""The choice of a device, its precision and fingerprint; GPUs by stand-ins."""
 
 import os
 from types import SimpleNamespace
@@ -52,19 +52,6 @@ def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(monkeypatch: 
         assert devices.ignore_tf32_override() == []
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-@pytest.mark.usefixtures("h200")
-def test_the_peak_is_that_of_exactly_this_device_and_the_bound_that_of_its_highest_clock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    peak, bound = devices.peak_flop_per_s(GPU, "bf16"), devices.bound_flop_per_s(GPU, "bf16")
-    assert peak == pytest.approx(989.5e12, rel=1e-3)
-    assert bound == pytest.approx(989.5e12 * 1980 / 1830, rel=1e-3)
-    devices.name.cache_clear()
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA H200 MIG 1g.18gb")
-    assert (devices.peak_flop_per_s(GPU, "bf16"), devices.bound_flop_per_s(GPU, "bf16")) == (None, None)
-    devices.name.cache_clear()
 
 
 def test_equal_machines_have_equal_fingerprints_and_another_thread_count_another_one() -> None:

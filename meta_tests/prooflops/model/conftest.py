@@ -26,7 +26,6 @@ wrong = lambda tensors: sum(tensor.numel() for tensor in tensors)
 examination.bytes_of = step_memory.bytes_of = step_memory.storage_bytes_of = wrong
 """
 OF_THE_MACHINE = 'import pytest\n@pytest.mark.claim("optim.sgd-none")\ndef test_of_the_machine():\n    pass\n'
-LAST_VALIDATION = ("verdicts.json", "report.md")
 each_model = pytest.mark.parametrize("name", SPECS)
 
 
@@ -62,9 +61,6 @@ def examined_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = model_house(tmp_path_factory.mktemp("house"))
     (root / "planted.py").write_text(PLANTED)
     (root / "test_claims" / "test_demo.py").write_text(OF_THE_MACHINE)
-    (root / "gpt").mkdir()
-    for file in LAST_VALIDATION:
-        (root / "gpt" / file).write_text("of the last validation")
     return root
 
 
