@@ -1,4 +1,4 @@
-"""Contention by other processes is reported, that by a process's own children is not; and a call's instructions are counted."""
+"""Contention by other processes is reported, that by own children is not; and a call's instructions are counted."""
 
 import os
 import struct
