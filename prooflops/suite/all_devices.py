@@ -1,7 +1,6 @@
-"""`--device all`: each card of this machine validated alone, one after the other, then all at once, and compared.
+"""`--device all`: validates each card alone, then all cards at once, and compares them.
 
-Every card has a process of its own. This one opens no device: a context here would hold memory on the cards that it
-compares.
+Each card runs in its own process. This process opens no device, because a context would hold memory on the cards.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from prooflops.suite.card_comparison import (
 
 
 def cards_of(counts: Mapping[str, int]) -> list[Card]:
-    """The cards of this machine, from how many there are of each kind.
+    """Lists the cards of this machine, given the count per kind.
 
     >>> [card.name for card in cards_of({"cuda": 2})]
     ['cuda:0', 'cuda:1']
@@ -48,11 +47,11 @@ def cards_of(counts: Mapping[str, int]) -> list[Card]:
 
 
 def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None:
-    """The whole of `--device all`; the exit status, or None where there is one card, which this process then runs.
+    """Runs `--device all`. Returns the exit status, or None for a single card, which this process then validates.
 
-    Raises UsageError where there is no card, or another option wants to start the processes.
+    Raises UsageError without a card, or with another option that starts processes.
     """
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # has torch ask NVML, and not the CUDA runtime
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # torch then asks NVML instead of the CUDA runtime
     from prooflops.machine import device as machine
 
     cards = cards_of(machine.counts())
@@ -81,7 +80,7 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None
 def validate(
     cards: Sequence[Card], command: Sequence[str], root: Path, folder: Path, say: Callable[[str], None]
 ) -> list[CardRun]:
-    """Runs `command` for each card alone, in turn, then for all at once. The output of each is kept in `folder`."""
+    """Runs `command` for each card alone, then for all at once. Keeps each output in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     runs: list[CardRun] = []
     with tempfile.TemporaryDirectory(prefix="prooflops-cards-") as records, cleanup_process.running() as register:
@@ -98,7 +97,7 @@ def validate(
 
 
 class Processes:
-    """Runs one command for several cards at once, each in a process of its own."""
+    """Runs one command for several cards at once, one process per card."""
 
     def __init__(
         self, command: Sequence[str], root: Path, folder: Path, records: Path, register: Callable[..., None]
@@ -110,7 +109,7 @@ class Processes:
         self._register = register
 
     def run(self, cards: Sequence[Card], phase: str) -> list[CardRun]:
-        """Starts a process for each card, waits until all have ended, and reads what they left."""
+        """Starts one process per card, waits for all, and reads their records and outputs."""
         stems = [f"{card.name.replace(':', '-')}-{phase.replace(' ', '-')}" for card in cards]
         began = time.monotonic()
         children = [self._start(card, stem) for card, stem in zip(cards, stems, strict=True)]
@@ -145,11 +144,11 @@ class Processes:
         return child
 
 
-# ---- what is left ------------------------------------------------------------------------------------------------
+# ---- results -----------------------------------------------------------------------------------------------------
 
 
 def store(runs: Sequence[CardRun], folder: Path) -> None:
-    """Puts the records into the history, each card and phase apart: they are not one another's noise."""
+    """Adds the records to the history. Cards and phases stay separate: their differences are not noise."""
     for run in runs:
         if run.record is not None:
             fingerprint = run.record["prooflops"]["fingerprint"]
@@ -158,7 +157,7 @@ def store(runs: Sequence[CardRun], folder: Path) -> None:
 
 
 def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) -> int:
-    """Prints and writes the tables; 1 if the run of any card was not green."""
+    """Prints and writes the tables. Returns 1 if any card's run failed."""
     page = [f"# {number_of_cards(runs)} cards, each alone and all at once", ""]
     for title, rows in tables(runs).items():
         page += [f"## {title}", "", *markdown_table(rows), ""]

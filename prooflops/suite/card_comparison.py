@@ -1,4 +1,4 @@
-"""The runs of several cards compared: how far each is from the median card, which are outliers, what is missing."""
+"""Compares the runs of several cards: distance from the median card, outliers, missing times."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Times = Mapping[str, Mapping[str, float]]  # of each benchmark, on each card tha
 
 
 def times_of(runs: Sequence[CardRun], phase: str) -> Times:
-    """The times of a phase. A benchmark may have failed on one card, and the run of a card may have left no record."""
+    """The times of a phase. A failed benchmark has no time; a card's run may have no record."""
     rows: dict[str, dict[str, float]] = {}
     for run in runs:
         for name, median_s in run.medians_s.items() if run.phase == phase else ():
@@ -56,7 +56,7 @@ def times_of(runs: Sequence[CardRun], phase: str) -> Times:
 
 
 def mean(rows: Times) -> Times:
-    """One row: the geometric mean of the benchmarks that all cards have; no row where these are fewer than two."""
+    """One row: the geometric mean of the benchmarks all cards share; no row for fewer than two."""
     cards = {card for row in rows.values() for card in row}
     common = [row for row in rows.values() if row.keys() == cards]
     if len(common) < 2:
@@ -65,7 +65,7 @@ def mean(rows: Times) -> Times:
 
 
 def compare_times(rows: Times) -> dict[str, dict[str, Deviation]]:
-    """How far each card's time is from the median, for each benchmark that two or more cards have."""
+    """Each card's deviation from the median, per benchmark that two or more cards ran."""
     compared = {name: row for name, row in rows.items() if len(row) > 1}
     return {
         name: dict(zip(row, deviations(list(row.values()), tests=len(compared)), strict=True))
@@ -74,7 +74,7 @@ def compare_times(rows: Times) -> dict[str, dict[str, Deviation]]:
 
 
 def tables(runs: Sequence[CardRun]) -> dict[str, list[list[str]]]:
-    """Time of each card against the median card, in both phases; and at once against the same card alone."""
+    """Each card's time against the median card, in both phases; then at once against alone."""
     cards = [run.card.name for run in runs if run.phase == ALONE]
     times = {phase: times_of(runs, phase) for phase in (ALONE, AT_ONCE)}
     result = {}
@@ -100,7 +100,7 @@ def short_name(name: str) -> str:
 
 
 def outliers(runs: Sequence[CardRun]) -> list[str]:
-    """A line for each card that is an outlier in a benchmark, the one that is in most of them first."""
+    """One line per outlier card, most outlying benchmarks first."""
     named = []
     for phase in (ALONE, AT_ONCE):
         rows = compare_times(times_of(runs, phase))
@@ -117,7 +117,7 @@ def outliers(runs: Sequence[CardRun]) -> list[str]:
 
 
 def why_no_outlier(runs: Sequence[CardRun]) -> list[str]:
-    """Why no outlier is named where none is: because there is none, or because too little could be compared."""
+    """Explains why no outlier is named: none exists, or too little could be compared."""
     without, too_few, lines = [], [], []
     for phase in (ALONE, AT_ONCE):
         rows = compare_times(times_of(runs, phase))
@@ -137,7 +137,7 @@ def why_no_outlier(runs: Sequence[CardRun]) -> list[str]:
 
 
 def missing_times(runs: Sequence[CardRun], phase: str) -> list[str]:
-    """What a phase could not compare: cards without a time that others have, and benchmarks on too few cards."""
+    """Lists gaps of a phase: cards without a time, and benchmarks on too few cards."""
     rows, lines = times_of(runs, phase), []
     for run in (run for run in runs if run.phase == phase):
         missing = [short_name(name) for name, row in rows.items() if len(row) > 1 and run.card.name not in row]
@@ -162,7 +162,7 @@ def number_of_cards(runs: Sequence[CardRun]) -> int:
 
 
 def failures(runs: Sequence[CardRun]) -> list[str]:
-    """The last lines of each run that was not green, and the claims that fail on its card."""
+    """The last lines of each failed run, and the claims that fail on its card."""
     lines = []
     for run in runs:
         name = f"{run.card.name} {run.phase}"

@@ -1,4 +1,4 @@
-"""Collected tests: which claims they settle, what hardware they need, how they are timed and their examples counted."""
+"""Prepares collected tests: their claims, required hardware, timer and example counter."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EXAMPLE_COUNTER = pytest.StashKey[list[int]]()
 
 
 def claims_of(item: pytest.Item, marker: str = "claim") -> list[str]:
-    """The claim ids that the markers of a test name, each once."""
+    """The distinct claim ids in a test's markers."""
     return list(dict.fromkeys(claim for each in item.iter_markers(marker) for claim in each.args))
 
 
 def check_claims_exist(registry: Registry, items: Iterable[pytest.Item], marker: str = "claim") -> None:
-    """Stops the run where a marker names a claim that is not in the registry."""
+    """Stops the run if a marker names an unregistered claim."""
     named = {claim: item.nodeid for item in items for claim in claims_of(item, marker)}
     if unknown := [claim for claim in named if claim not in registry.claims]:
         rows = "".join(f"\n  {claim!r} in {named[claim]}, expected in {file_of(claim)}" for claim in unknown)
@@ -32,7 +32,7 @@ def check_claims_exist(registry: Registry, items: Iterable[pytest.Item], marker:
 
 
 def check_claims_have_tests(config: pytest.Config, registry: Registry, items: Iterable[pytest.Item]) -> None:
-    """Stops a run of all tests of test_claims where a claim has none."""
+    """Stops a run of all of test_claims if a claim has no test."""
     if not _runs_all_claims(config):
         return
     tested = {claim for item in items for claim in claims_of(item)}
@@ -46,7 +46,7 @@ def check_claims_have_tests(config: pytest.Config, registry: Registry, items: It
 
 
 def names_no_claim(file: Path, claims: Iterable[str]) -> bool:
-    """Whether this is a file of tests in which none of these ids stands in quotes, as a marker has it."""
+    """Whether this test file quotes none of these claim ids."""
     if not (file.name.startswith("test_") and file.suffix == ".py"):
         return False
     text = file.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def _runs_all_claims(config: pytest.Config) -> bool:
 
 
 def selection_of(config: pytest.Config) -> str:
-    """What the command line chose of the suite, in words; empty for the whole of it."""
+    """Describes the command line's selection of tests; empty for the whole suite."""
     option = config.option
     root, given = config.rootpath, [(config.invocation_params.dir / each).resolve() for each in config.args]
     whole = {(root / path).resolve() for path in config.getini("testpaths")}
@@ -81,10 +81,10 @@ def selection_of(config: pytest.Config) -> str:
 
 
 def note_all_tests(config: pytest.Config, run: Run, items: Iterable[pytest.Item]) -> None:
-    """Notes every test of each claim that these items bear, with what to say of one that does not run.
+    """Records every test of each collected claim, with the reason to report if it does not run.
 
-    The items are what was collected, before any is deselected. Where the command line names files or tests, the others
-    are looked up: a claim is not checked by a part of its tests.
+    `items` are the collected tests, before deselection. Tests that the command line left out are looked up, because a
+    claim counts as checked only if all of its tests ran.
     """
     items = [*items]
     for item in items:
@@ -112,7 +112,7 @@ def _tests_in(collector: pytest.Collector) -> Iterator[pytest.Item]:
 
 
 def skip_without_hardware(item: pytest.Item, run: Run) -> None:
-    """Skips a test that lacks what its own marker `needs` names, or what all of its claims need."""
+    """Skips a test without the hardware that its `needs` marker, or each of its claims, requires."""
     needs_of_claims = [set(run.registry.claims[claim].needs) for claim in claims_of(item)]
     shared = set.intersection(*needs_of_claims) if needs_of_claims else set()
     own = {need for marker in item.iter_markers("needs") for need in marker.args}
@@ -127,7 +127,7 @@ def skip_without_hardware(item: pytest.Item, run: Run) -> None:
 
 
 def use_device_clock(item: pytest.Item, device: torch.device) -> None:
-    """Has pytest-benchmark time a benchmark by the device's own clock, whatever its own marker says."""
+    """Makes pytest-benchmark use the device's clock, overriding the benchmark's own marker."""
     if "benchmark" not in getattr(item, "fixturenames", ()):
         return
     own = item.get_closest_marker("benchmark")
@@ -136,7 +136,7 @@ def use_device_clock(item: pytest.Item, device: torch.device) -> None:
 
 
 def count_examples(item: pytest.Item) -> None:
-    """Has hypothesis's own entry for wrappers (`inner_test`) count the examples that ran to their end."""
+    """Counts completed hypothesis examples by wrapping `inner_test`, hypothesis's documented hook."""
     handle = getattr(getattr(item, "obj", None), "hypothesis", None)
     if handle is None or not isinstance(item, pytest.Function):
         return

@@ -1,4 +1,4 @@
-"""Whether what ended a test says anything about its claim, or is a crash of the suite or of the machine."""
+"""Distinguishes a contradicted claim from a crash of the suite or the machine."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable
 import pytest
 from torch.autograd.gradcheck import GradcheckError
 
-# How a test says that the claim is contradicted: by `assert`, `pytest.raises`, or `gradcheck`.
+# Exceptions that contradict a claim: from `assert`, `pytest.raises` and `gradcheck`.
 CONTRADICTIONS = (AssertionError, pytest.fail.Exception, GradcheckError)
 
 
 def crash_of(error: BaseException) -> str:
-    """The exception in one line, where it is a crash; empty for a failed assertion, which contradicts the claim.
+    """The exception in one line if it is a crash; empty for a failed assertion, which contradicts the claim.
 
-    Hypothesis raises the exception of an example as it is, and a group where examples ended in different ones: one
-    failed assertion among them decides. What fails once and not again with the same input is no contradiction.
+    Hypothesis raises one exception unchanged, and groups several. One failed assertion in a group contradicts the
+    claim. A failure that the same input does not reproduce does not.
 
     >>> crash_of(KeyError("bf16")), crash_of(AssertionError("3 is not 4"))
     ("KeyError: 'bf16'", '')
@@ -31,7 +31,7 @@ def crash_of(error: BaseException) -> str:
 
 
 def _is_flaky(error: BaseException) -> bool:
-    # Nothing raises it where it was never imported, which takes a tenth of the start of a process that only measures.
+    # Importing hypothesis takes a tenth of the start of a process that only measures; unimported, it raised nothing.
     errors = sys.modules.get("hypothesis.errors")
     return errors is not None and isinstance(error, errors.Flaky)
 

@@ -2,9 +2,9 @@
 
     python -m prooflops.suite.evidence [--all] [--limit SECONDS] [--quick] [TESTS OR OPTIONS OF PYTEST]
 
-Each call runs one slice (`--all`: one after the other) and goes on where the last one ended, however it ended. What has
-never run on such a device comes first. A test has a limit of its own, after which the stacks of its process are kept.
-The folder under results/ has a page about what ran; results/README.md compares the machines.
+Each call runs one slice (`--all`: all of them) and continues after the last one, even if killed. Tests that never ran
+on this kind of device come first. A test over its own time limit is ended, and its stacks are kept. The folder under
+results/ gets a page; results/README.md compares the machines.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from prooflops.machine import device as machine
 device = machine.chosen(sys.argv[1] or None)
 print(json.dumps(machine.fingerprint(device)))
 """
-LOCK_S = 10.0  # the processes of a run that was killed end within this time
-GRACE_S = 10.0  # to a process beyond the end of its slice, before it is killed
+LOCK_S = 10.0  # the processes of a killed run end within this time
+GRACE_S = 10.0  # a process may overrun its slice this long before it is killed
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command: 0 where nothing that ran was red, 1 where something was, 4 for a wrong option."""
+    """Runs the command. Returns 0 if no test failed, 1 if one did, 4 for a wrong option."""
     options, rest = parser().parse_known_args(arguments)
     if options.index:
         page.write_index(options.results)
@@ -94,11 +94,11 @@ def positive(text: str) -> float:
 
 
 class Refused(Exception):
-    """Nothing can be collected, and why."""
+    """No evidence can be collected; the message says why."""
 
 
 def facts(device: str | None) -> dict[str, Any]:
-    """The fingerprint of the device, asked for in a process of its own: a driver that hangs costs a minute."""
+    """The device's fingerprint, read in a subprocess with a 2-minute limit in case the driver hangs."""
     try:
         asked = subprocess.run(
             [sys.executable, "-c", ASK, device or ""],
@@ -134,7 +134,7 @@ def locked(folder: Folder) -> Iterator[None]:
 
 
 class Collection:
-    """Fills a folder, slice by slice, each in as many processes as it takes."""
+    """Fills a folder slice by slice; a slice restarts pytest after each lost process."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Collection:
         self.register = register
 
     def run_slice(self) -> bool:
-        """Runs one slice; whether something is left for another."""
+        """Runs one slice. Returns whether tests remain."""
         if self.folder.plan and not self.folder.remaining():
             return False
         number = 1 + sum(row["event"] == "start" for row in self.folder.rows("slices.jsonl"))
@@ -174,7 +174,7 @@ class Collection:
         return bool(left)
 
     def run_process(self, name: str, number: int, ends_at: float, margin_s: float) -> str:
-        """Runs one process of pytest to its end, and notes what it could not; returns what it printed."""
+        """Runs one pytest process, records a test lost with it, and returns its output."""
         output, stacks = (self.folder.path / f"{kind}-{name}.txt" for kind in ("output", "stacks"))
         task = {"folder": str(self.folder.path), "number": number, "ends_at": ends_at, "margin_s": margin_s,
                 "limit_s": self.test_limit_s, "stacks": str(stacks), "arguments": self.arguments}  # fmt: skip
@@ -201,7 +201,7 @@ class Collection:
         return text
 
     def note_lost_test(self, number: int, code: int, ends_at: float, stacks: str, output: str) -> None:
-        """Notes the end of the test that was running when its process ended; one that the slice cut off runs again."""
+        """Records a test that timed out or crashed with its process. A test that the slice cut off runs again."""
         unended = self.folder.unended()
         if not unended or (start := [*unended.values()][-1][-1])["slice"] != number:
             return

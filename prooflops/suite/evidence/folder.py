@@ -1,9 +1,9 @@
-"""The folder that a collection of evidence fills a line of JSON at a time, so that a kill loses the running test only.
+"""A folder of evidence, written one JSON line at a time, so a kill loses only the running test.
 
     plan.json      the machine, the arguments, all tests and the claims that each settles; written by the first process
     tests.jsonl    a line when a test starts, a line with all that is known of it when it ends
     slices.jsonl   a line when a slice starts and one when it ends
-    README.md      the page, made of these; output-*.txt and stacks-*.txt: what each process printed
+    README.md      the page, made of these; output-*.txt and stacks-*.txt: the output of each process
 
 Standard library only.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 from prooflops.history.plain import plain_figure
 
-MOST_LOSSES = 3  # so often a test may be killed with its process before it is given up
+MOST_LOSSES = 3  # kills of its process before a test is given up
 RAN = ("passed", "failed", "error", "timed out", "crashed")
 
 
@@ -34,14 +34,14 @@ class Folder:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What there is to run; empty before the first process has collected it."""
+        """The tests to run, with machine and arguments; empty until the first process writes it."""
         try:
             return dict(json.loads((self.path / "plan.json").read_text(encoding="utf-8")))
         except OSError:
             return {}
 
     def append(self, file: str, **row: Any) -> None:
-        """Adds one line to a file and has it written to the disk."""
+        """Appends one line to a file and flushes it to disk."""
         self.path.mkdir(parents=True, exist_ok=True)
         line = json.dumps({**row, "at": round(time.time(), 3)}, default=plain_figure) + "\n"
         with open(self.path / file, "ab+") as lines:
@@ -53,7 +53,7 @@ class Folder:
             os.fsync(lines.fileno())
 
     def rows(self, file: str) -> list[dict[str, Any]]:
-        """The lines of a file; one that a kill cut off is left out."""
+        """The parsed lines of a file, without one that a kill cut off."""
         found = []
         try:
             text = (self.path / file).read_text(encoding="utf-8", errors="replace")
@@ -67,11 +67,11 @@ class Folder:
         return found
 
     def ended(self) -> dict[str, dict[str, Any]]:
-        """What is known of each test that has ended."""
+        """The end line of each ended test, by test id."""
         return {row["test"]: row for row in self.rows("tests.jsonl") if row["event"] == "end"}
 
     def unended(self) -> dict[str, list[dict[str, Any]]]:
-        """The lines of each test that has started and not ended, the one that started last at the end."""
+        """The start lines of each unended test; the latest start comes last."""
         ended = self.ended()
         found: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows("tests.jsonl"):
@@ -85,11 +85,11 @@ class Folder:
         return [test for test in self.plan.get("tests", []) if test not in ended]
 
     def end_without_a_report(self, test: str, status: str, reason: str, log: str = "") -> None:
-        """Notes the end of a test whose process could not."""
+        """Records the end of a test whose own process did not."""
         self.append("tests.jsonl", event="end", test=test, status=status, reason=reason, outcomes=[], log=log)
 
     def give_up_what_kills(self) -> None:
-        """Ends each test that so many processes did not survive."""
+        """Marks a test crashed after MOST_LOSSES lost processes."""
         for test, starts in self.unended().items():
             if len(starts) >= MOST_LOSSES:
                 self.end_without_a_report(test, "crashed", f"{len(starts)} processes ended while it ran")
@@ -107,7 +107,7 @@ def ran_before(results: Path, own: Path) -> dict[str, set[str]]:
 
 
 def in_order(tests: Sequence[str], device: str, before: Mapping[str, set[str]], started: Sequence[str]) -> list[str]:
-    """The order in which tests are run: what was cut off, what never ran anywhere, what never ran on such a device.
+    """Orders tests: cut-off tests first, then tests new to all devices, then new to this kind of device.
 
     >>> in_order(["a", "b", "c", "d"], "cuda", {"cpu": {"a"}, "cuda": {"b"}}, ["d"])
     ['d', 'c', 'a', 'b']
@@ -118,7 +118,7 @@ def in_order(tests: Sequence[str], device: str, before: Mapping[str, set[str]], 
 
 
 def chosen(results: Path, facts: Mapping[str, Any], arguments: Sequence[str], fresh: bool) -> Folder:
-    """The unfinished folder of this machine and these arguments, or a new one named by device, versions and date."""
+    """The unfinished folder for this machine and these arguments; else a new folder."""
     stem = f"{slug(facts['name'])}-{slug(facts['driver'] or 'no-driver')}-torch{slug(facts['torch'])}"
     for path in [] if fresh else sorted(results.glob(f"{stem}-*"), reverse=True):
         folder = Folder(path)
@@ -130,7 +130,7 @@ def chosen(results: Path, facts: Mapping[str, Any], arguments: Sequence[str], fr
 
 
 def slug(text: object) -> str:
-    """A text as a part of a file's name.
+    """Makes a text safe for file names.
 
     >>> slug("Intel(R) Xeon(R) Processor @ 2.50GHz"), slug("2.11.0+cu130")
     ('Intel-Xeon-Processor-2.50GHz', '2.11.0+cu130')

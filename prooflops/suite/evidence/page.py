@@ -23,7 +23,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def write(folder: Folder, results: Path) -> list[dict[str, Any]]:
-    """Writes the page of a folder, its summary and the index; returns what is known of each test that has ended."""
+    """Writes a folder's page and summary, and the index. Returns the ended tests."""
     rows = [*folder.ended().values()]
     verdicts = verdicts_of(folder, load_registry(ROOT / "test_claims" / "registry"))
     write_atomically(folder.path / "README.md", "\n".join(page_lines(folder, rows, verdicts)) + "\n")
@@ -44,7 +44,7 @@ def verdicts_of(folder: Folder, registry: Registry) -> list[Verdict]:
 
 
 def outcomes_of(test: str, row: Mapping[str, Any] | None) -> list[Outcome]:
-    """The outcomes of one test; one without a report is an error, one that was never reached did not run."""
+    """One test's outcomes. Without a report it is an error; never reached, it is unrun."""
     if row is None:
         return [Outcome(test, "unrun", "never reached", cases=0)]
     found = [Outcome(**{**outcome, "figures": tuple(outcome["figures"])}) for outcome in row["outcomes"]]
@@ -52,7 +52,7 @@ def outcomes_of(test: str, row: Mapping[str, Any] | None) -> list[Outcome]:
 
 
 def page_lines(folder: Folder, rows: Rows, verdicts: Sequence[Verdict]) -> list[str]:
-    """What ran, what failed, how long each slice took, what was never reached; the benchmarks."""
+    """The page: failures, slices, claims, benchmarks, slowest tests, and tests never reached."""
     plan, left = folder.plan, folder.remaining()
     count = Counter(row["status"] for row in rows)
     lines = [f"# {folder.path.name}", "", *(f"- {line}" for line in plan["headline"])]
@@ -83,7 +83,7 @@ def page_lines(folder: Folder, rows: Rows, verdicts: Sequence[Verdict]) -> list[
 
 
 def slice_table(folder: Folder) -> list[list[str]]:
-    """One row per slice; one that was killed has the time from its start to its last test's end."""
+    """One row per slice. A killed slice counts until its last test's end."""
     began = {row["slice"]: row for row in folder.rows("slices.jsonl") if row["event"] == "start"}
     ended = {row["slice"]: row for row in folder.rows("slices.jsonl") if row["event"] == "end"}
     tests = [row for row in folder.rows("tests.jsonl") if row["event"] == "end"]
@@ -105,7 +105,7 @@ def counted(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def summary(folder: Folder, rows: Rows, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """What the index says of a folder."""
+    """One folder's row of the index, as JSON."""
     plan, count = folder.plan, Counter(row["status"] for row in rows)
     best: dict[str, float] = {}
     for extra in (bench["extra_info"] for row in rows for bench in row.get("benchmarks", ())):
@@ -126,7 +126,7 @@ def summary(folder: Folder, rows: Rows, verdicts: Sequence[Verdict]) -> dict[str
 
 
 def write_index(results: Path) -> None:
-    """Writes results/README.md: one row for each folder that has a summary."""
+    """Writes results/README.md: one row per folder with a summary."""
     head = ["evidence", "device", "driver", "torch", "python", "pace", "tests run", "red", *VERDICTS]
     rows = [[*head, *(f"best {dtype}" for dtype in INDEX_DTYPES), "best copy"]]
     for file in sorted(results.glob("*/summary.json")):

@@ -1,4 +1,4 @@
-"""The pytest plugin of a process that collects evidence: a line as each test starts and ends, a limit for each."""
+"""The pytest plugin that collects evidence: it records each test's start and end, and limits its time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIGURES = ("min", "median", "iqr", "max", "rounds")
 
 
 class Recorder:
-    """Runs what has not ended yet, until the slice is over, and writes down each test as it ends."""
+    """Runs the remaining tests until the slice is over, and records each start and end."""
 
     def __init__(self, folder: Folder, *, number: int, ends_at: float, limit_s: float, margin_s: float, stacks: TextIO):
         self.folder = folder
@@ -90,7 +90,7 @@ class Recorder:
 
 
 def plan_of(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Any]:
-    """What a collection of evidence is about to run, and where."""
+    """The content of plan.json: machine, arguments, tests and their claims."""
     from prooflops.machine import device as machine
 
     run = config.stash[RUN]
@@ -110,8 +110,8 @@ def plan_of(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Any]:
 
 
 def benchmarks_of(item: pytest.Item) -> list[dict[str, Any]]:
-    """What pytest-benchmark measured in a test, without the single rounds."""
-    session = getattr(item.config, "_benchmarksession", None)  # no hook of pytest-benchmark hands it out
+    """A test's pytest-benchmark figures, without single rounds."""
+    session = getattr(item.config, "_benchmarksession", None)  # pytest-benchmark has no hook for it
     contention = item.config.stash.get(CONTENTION, {}).get(item.nodeid)
     found = []
     for bench in session.benchmarks if session else ():
@@ -127,7 +127,7 @@ def sections(report: pytest.TestReport) -> str:
 
 
 def shortened(text: str) -> str:
-    """A log without the folders of this machine, its middle left out where it is very long."""
+    """A log without this machine's folder names; the middle of a very long log is omitted."""
     for folder, name in ((os.getcwd(), "."), (sys.prefix, "<python>"), (str(Path.home()), "~")):  # noqa: PTH109
         text = text.replace(folder, name) if len(folder) > 1 else text
     left_out = len(text) - 2 * LONGEST_LOG

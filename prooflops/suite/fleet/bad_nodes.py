@@ -1,8 +1,8 @@
-"""Names the machines of one kind that are slower than the others, and says from what on it would.
+"""Names slow machines of one kind, and states the smallest slowdown it would name.
 
-A healthy fleet has a machine named with a chance of 5 % in all, half of it for the machines as a whole (the median of
-their deviations over all benchmarks), half for single benchmarks; see `prooflops.statistics.outliers`. Who is named is
-a suspect until a second run, best taken at the same time as one of a good machine, says the same.
+In a healthy fleet, the chance that any machine is named is 5 %. Half of it is spent on the median deviation over all
+benchmarks, half on single benchmarks; see `prooflops.statistics.outliers`. A named machine is a suspect until a second
+run confirms it, ideally beside a good machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from prooflops.statistics.outliers import (
 from prooflops.suite.fleet.nodes import NodeRun
 
 OVERALL = ""  # stands for all benchmarks together
-FREEDOM_OF_MANY = 3.0  # one figure a machine tells little of a tail, and the farthest of many are far out in it
-TOO_FAR = 0.10  # where only larger shares would be named, nothing is said of a machine
+FREEDOM_OF_MANY = 3.0  # of the t distribution: one figure per machine shows little of the tail
+TOO_FAR = 0.10  # above this smallest detectable slowdown, the answer is "cannot tell"
 SUSPECT, CONFIRMED, ONE_OFF = "suspect", "bad", "one-off"
 
 Times = Mapping[str, Mapping[str, float]]  # by benchmark and node
@@ -45,8 +45,8 @@ class Named:
     slower: Mapping[str, Deviation]  # by benchmark; OVERALL for the machine as a whole
     compared: int  # benchmarks
     state: str
-    beside: str  # a good machine, for the second try; or that of the second try
-    common: Sequence[str] = ()  # what it has in common with the others named, and few of the rest have
+    beside: str  # good machines for the second run, or those it used
+    common: Sequence[str] = ()  # traits of all named machines that few others have
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Fleet:
 
     @property
     def limits(self) -> str:
-        """What this comparison can see, in a sentence."""
+        """The smallest slowdown this comparison can detect."""
         if len(self.nodes) < FEWEST:
             return (f"cannot tell: {len(self.nodes)} of this kind, and with fewer than {FEWEST} "
                     "nobody can say which is the odd one")  # fmt: skip
@@ -81,7 +81,7 @@ class Fleet:
 
 
 def fleets(runs: Sequence[NodeRun]) -> list[Fleet]:
-    """A fleet for each kind of device that these runs, oldest first, are of."""
+    """One fleet per kind of device; `runs` are oldest first."""
     kinds: dict[str, list[NodeRun]] = {}
     for run in runs:
         kinds.setdefault(run.kind, []).append(run)
@@ -127,7 +127,7 @@ def by_benchmark(runs: Mapping[str, NodeRun]) -> Times:
 
 
 def compare(times: Times) -> dict[str, dict[str, Deviation]]:
-    """Every machine's deviation in each benchmark that enough have, and under OVERALL in all of them together."""
+    """Each machine's deviation per benchmark that enough machines ran, and over all under OVERALL."""
     nodes = {name: list(row) for name, row in times.items() if len(row) >= FEWEST}
     if not nodes:
         return {}
@@ -151,9 +151,9 @@ def freedom_of_benchmarks(
     measured: Mapping[str, tuple[Sequence[float], float]],
     overall: Mapping[str, float],
 ) -> float:
-    """How heavy the tails of all benchmarks together are.
+    """Degrees of freedom that fit the tails of all benchmarks together; the heavier tail decides.
 
-    The slow tail may be the heavier one, and is read off those machines that are not among the slowest tenth overall.
+    The slow tail excludes the slowest tenth of the machines, which may be faulty.
     """
     slowest = set(sorted(overall, key=lambda node: overall[node])[-(len(overall) // 10) :]) if len(overall) > 9 else ()
     fast, slow = [], []
@@ -166,7 +166,7 @@ def freedom_of_benchmarks(
 
 
 def overall_distances(nodes: Mapping[str, Sequence[str]], distances: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Of each machine that ran at least half of the benchmarks: its median log distance, against their median."""
+    """Median log distance, centred, of each machine that ran at least half of the benchmarks."""
     groups: dict[str, list[float]] = {}
     for name, row in distances.items():
         for node, distance in zip(nodes[name], row, strict=True):
@@ -177,7 +177,7 @@ def overall_distances(nodes: Mapping[str, Sequence[str]], distances: Mapping[str
 
 
 def far_nodes(found: Mapping[str, Mapping[str, Deviation]]) -> tuple[dict[str, dict[str, Deviation]], list[str]]:
-    """The machines that are slower, each with where; and those that are faster, overall or somewhere."""
+    """The slower machines with their slow benchmarks, and the faster machines."""
     slower: dict[str, dict[str, Deviation]] = {}
     faster: dict[str, None] = {}
     for name, row in found.items():
@@ -192,9 +192,9 @@ def far_nodes(found: Mapping[str, Mapping[str, Deviation]]) -> tuple[dict[str, d
 def second_try(
     node: str, slower: Mapping[str, Mapping[str, Deviation]], first: Times, again: Mapping[str, NodeRun]
 ) -> tuple[str, str] | None:
-    """Whether the machine's newest run says the same, beside the newest of good machines where there are any.
+    """Whether the newest run confirms the slowdown, and the good machines it is compared with.
 
-    Without those, beside what the fleet took at first, which another clock or driver since then would shift.
+    Without a good machine's second run, the fleet's first runs serve; a later clock or driver change shifts these.
     """
     if node not in again:
         return None
@@ -213,7 +213,7 @@ def second_try(
 
 
 def common_traits(named: Mapping[str, Mapping[str, str]], healthy: Sequence[Mapping[str, str]]) -> list[str]:
-    """What all of the machines named have, and at most half of the others."""
+    """Traits of all named machines that at most half of the others share."""
     counts = Counter(pair for traits in named.values() for pair in traits.items())
     rest = Counter(pair for traits in healthy for pair in traits.items())
     those = "the one" if len(named) == 1 else f"all {len(named)}"

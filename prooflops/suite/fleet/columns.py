@@ -1,4 +1,4 @@
-"""Many runs side by side: a column for each run, or for each kind of machine and its software where there are many."""
+"""Runs side by side: one column per run or, for many runs, per kind of machine and software."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from prooflops.console.tables import engineering, share
 from prooflops.suite.fleet.nodes import NodeRun
 from prooflops.suite.report.measurement import Measurement
 
-MOST_COLUMNS = 8  # of single runs; more are put together
+MOST_COLUMNS = 8  # of single runs; more are grouped
 EXA = 1e18
 HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Column:
-    """Runs that are shown as one: of each machine its newest."""
+    """Runs shown together: the newest run per machine."""
 
     title: str
     kind: str
@@ -28,7 +28,7 @@ class Column:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Counter[str]]:
-        """By claim, how many of the machines gave each verdict."""
+        """Per claim, the number of machines per verdict."""
         found: dict[str, Counter[str]] = {}
         for (claim, verdict), count in Counter(chain.from_iterable(run.verdicts.items() for run in self.runs)).items():
             found.setdefault(claim, Counter())[verdict] = count
@@ -51,7 +51,7 @@ class Column:
 
     @cached_property
     def spreads(self) -> Mapping[str, float]:
-        """Of each benchmark the widest among its runs, as a share of the median."""
+        """The widest spread per benchmark, as a share of the median."""
         found: dict[str, float] = {}
         for run in self.runs:
             for name, spread in run.spreads.items():
@@ -60,7 +60,7 @@ class Column:
 
 
 def columns(runs: Sequence[NodeRun]) -> list[Column]:
-    """The runs, oldest first, as columns, each titled by what tells it from the others."""
+    """Columns for these runs, oldest first. Titles show only the differences."""
     if len(runs) <= MOST_COLUMNS:
         groups = [[run] for run in runs]
         described = [{"kind": run.kind, "node": run.node, **run.software, "date": run.date[:16]} for run in runs]
@@ -74,7 +74,7 @@ def columns(runs: Sequence[NodeRun]) -> list[Column]:
 
 
 def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Of each row what is not the same in all, the date only where nothing else tells two apart.
+    """Titles of the fields that differ; the date only if no other field separates two rows.
 
     >>> distinguishing([{"node": "a", "torch": "2.6"}, {"node": "a", "torch": "2.7"}])
     ['torch 2.6', 'torch 2.7']
@@ -94,14 +94,14 @@ def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def differing_claims(shown: Sequence[Column]) -> list[list[str]]:
-    """The claims whose verdict is not the same everywhere, with it in each column."""
+    """Claims whose verdicts differ, with the verdict per column."""
     claims = sorted(set().union(*(column.verdicts for column in shown)))
     rows = [[claim, *(column.verdict(claim) for column in shown)] for claim in claims]
     return [row for row in rows if len(set(row[1:])) > 1 or "×" in row[1]]
 
 
 def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str]]:
-    """Per dtype the best rate in each column, its share of the vendor's peak, and the price of 10^18 FLOPs."""
+    """Per dtype: the best rate of each column, its share of the vendor's peak, USD per 10^18 FLOPs."""
     dtypes = dict.fromkeys(dtype for column in shown for run in column.runs for dtype in run.best)
     rows = []
     for dtype in dtypes:
@@ -123,9 +123,9 @@ def price(column: Column, bench: Measurement | None, prices: Mapping[str, float]
 
 
 def times(shown: Sequence[Column]) -> list[list[str]]:
-    """Each benchmark's time in the first column, and how many times that it takes in the others.
+    """Each benchmark's time in the first column, and the ratio to it in the others.
 
-    A quotient is marked "~" where it lies within the spreads of the two, and says nothing then.
+    "~" marks a ratio within the wider of both spreads: no difference was found.
     """
     names = dict.fromkeys(name for column in shown for name in column.spreads)
     rows = []
@@ -144,7 +144,7 @@ def times(shown: Sequence[Column]) -> list[list[str]]:
 
 
 def validated_prices(given: Sequence[str], kinds: Sequence[str]) -> dict[str, float]:
-    """By kind of device, from "H100=2.99": USD an hour. Raises ValueError for a price of none or of several."""
+    """USD per hour by kind of device, from "H100=2.99". Each price must match exactly one kind, else ValueError."""
     found: dict[str, float] = {}
     for text in given:
         name, _, number = text.rpartition("=")

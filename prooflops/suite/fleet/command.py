@@ -1,4 +1,4 @@
-"""`--report-compare`: reads the records of many runs, prints and writes one page, and runs no test."""
+"""`--report-compare`: compares the records of many runs on one page. It runs no test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Without Python's collector of cycles: it would look at all that was read again and again."""
+    """Disables Python's garbage collector, which would scan all loaded records repeatedly."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -37,7 +37,7 @@ def collector_off() -> Iterator[None]:
 
 @collector_off()
 def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
-    """The whole of `--report-compare`; 1 where a machine is bad by two runs. Raises UsageError for a bad argument."""
+    """Runs `--report-compare`. Returns 1 if two runs show a machine as bad. Raises UsageError for a bad argument."""
     try:
         runs, unreadable = read_runs(config.option.report_compare)
         kinds = list(dict.fromkeys(run.kind for run in runs))
@@ -78,7 +78,7 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
 
 
 def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[list[str]]]:
-    """The tables, each with its head; one without rows has its head alone."""
+    """The tables by title; an empty table has only its head."""
     shown = side_by_side.columns(runs)
     head = [column.title for column in shown]
     return {
@@ -89,7 +89,7 @@ def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[l
 
 
 def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
-    """What was compared, who is named, and what could not be seen."""
+    """The compared runs, the machines named, and the detection limits."""
     lines = [f"{number(len(runs), 'run')} of {number(len({run.node for run in runs}), 'machine')}, {days_of(runs)}"]
     for fleet in found:
         lines.append(f"{fleet.kind}, {number(len(fleet.nodes), 'machine')}: {summary(fleet)}; {fleet.limits}")
@@ -104,12 +104,12 @@ def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
 
 
 def number(count: int, what: str) -> str:
-    """So many of a thing: "1 machine", "1,024 machines"."""
+    """Count and noun: "1 machine", "1,024 machines"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def days_of(runs: list[NodeRun]) -> str:
-    """From the first day to the last, or the one day of all."""
+    """The first and the last day, or the only day."""
     days = sorted({run.date[:10] for run in runs})
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
@@ -121,7 +121,7 @@ def summary(fleet: Fleet) -> str:
 
 
 def described(named: Named) -> str:
-    """Of a machine that is named: how much slower it is, where, and what is to be done."""
+    """Describes a named machine: its slowdown, the benchmarks, and the next step."""
     overall = named.slower.get(OVERALL)
     single = {name: each for name, each in named.slower.items() if name != OVERALL}
     parts = [f"{overall.share:.1%} slower overall (named from {overall.least:.1%} on)"] if overall else []

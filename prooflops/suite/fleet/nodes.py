@@ -1,4 +1,4 @@
-"""The runs of many machines, read from the folders or the storage that they wrote their records to."""
+"""Reads the runs of many machines from folders or pytest-benchmark storages."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ from prooflops.history.records import LARGEST, SMALLEST
 from prooflops.suite.report.measurement import Measurement
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
-# What follows these keys in their objects is not read here, and is most of a record: the time of each round, the names
-# of a claim's tests. In the form of `records.as_text` the object ends at the first line that is indented as it is; no
-# line ends within a string of JSON.
+# Most of a record follows these keys: the time of each round, the names of a claim's tests. Reading skips it. As
+# `records.as_text` writes it, an object ends at the first line with its indent; JSON strings contain no line break.
 UNREAD = ((b',\n    "q1": ', b"\n   }"), (b',\n    "reason": ', b"\n   }"))
 NO_RECORD = (OSError, KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
 class NodeRun:
-    """One run on one machine, or on one card of it: what may be compared, and not its whole record."""
+    """The comparable figures of one run on one machine, or on one of its cards."""
 
     node: str
     kind: str  # the device's name
     date: str
     software: Mapping[str, str]  # the versions that times depend on most
-    times_s: Mapping[str, float]  # the medians of the benchmarks that nothing else competed with
-    spreads: Mapping[str, float]  # of each benchmark, as a share of its median
-    best: Mapping[str, Measurement]  # by dtype, the highest arithmetic rate from which something can be concluded
-    traits: Mapping[str, str]  # what could explain a difference: the fingerprint's parts, and what slowed benchmarks
+    times_s: Mapping[str, float]  # medians of uncontended benchmarks
+    spreads: Mapping[str, float]  # by benchmark, as a share of its median
+    best: Mapping[str, Measurement]  # by dtype, the highest settled arithmetic rate
+    traits: Mapping[str, str]  # possible explanations: fingerprint parts, benchmark labels
     verdicts: Mapping[str, str]  # by claim
     partial: str = ""
     source: str = ""
 
     @classmethod
     def of(cls, record: Any, source: str) -> NodeRun:
-        """The run of a record. Raises one of NO_RECORD where it is none, or a figure has a wrong type."""
+        """Reads a record. Raises one of NO_RECORD for any other object or a wrong type."""
         ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
         card = fingerprint.get("card") or (fingerprint["device"] if ":" in str(fingerprint.get("device")) else "")
         host = str((record.get("machine_info") or {}).get("node") or "unknown host")
         verdicts = ours.get("verdicts", [])
-        # One string for all records: what is asked for again and again is then found sooner.
+        # Interned names are shared between records, which makes repeated lookups faster.
         benchmarks = {intern(bench.fullname): bench for bench in map(Measurement.of, record["benchmarks"])}
         return cls(
             node=f"{host} {card}".strip(),
@@ -83,9 +82,9 @@ def _best(benchmarks: Iterable[Measurement]) -> dict[str, Measurement]:
 
 
 def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
-    """The runs of these folders, files or pytest-benchmark storages, oldest first; and why others could not be read.
+    """The runs in these folders, files or storages, oldest first; and why others were unreadable.
 
-    Raises ValueError for a source that is not there, or has no record.
+    Raises ValueError for a source that is missing or has no record.
     """
     runs: list[NodeRun] = []
     unreadable: list[str] = []
@@ -103,7 +102,7 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
 
 
 def _records(source: str) -> Iterator[tuple[str, Any]]:
-    """Of each record its name, and its content or its file."""
+    """The name of each record, with its content or its file."""
     if "://" in source:
         import logging
 
@@ -126,13 +125,13 @@ def _node_run(record: Any, source: str) -> NodeRun:
     if not isinstance(record, Path):
         return NodeRun.of(record, source)
     text = record.read_bytes()
-    with suppress(*NO_RECORD):  # a file that is written in another form may want what was left out
+    with suppress(*NO_RECORD):  # a file in another format may need the skipped parts
         return NodeRun.of(json.loads(_shortened(text)), source)
     return NodeRun.of(json.loads(text), source)
 
 
 def _shortened(text: bytes) -> bytes:
-    """The text of a record without what is UNREAD."""
+    """The text of a record without its UNREAD parts."""
     for key, end in UNREAD:
         first, *parts = text.split(key)
         text = b"".join([first, *(part[part.find(end) :] for part in parts)])
