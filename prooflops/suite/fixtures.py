@@ -1,4 +1,4 @@
-"""The fixtures that claims and benchmarks use: the device under test, what is known of it, figures, speed, progress."""
+"""Fixtures of claims and benchmarks: the device and its limits, figures, speed, progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from prooflops.suite.speed import Speed
 
 @pytest.fixture(scope="session")
 def device(pytestconfig: pytest.Config) -> torch.device:
-    """The device under test, and of its kind the current one: what names none (a graph, a pinned tensor) goes there."""
+    """The device under test. It is made current, because graphs and pinned tensors use the current device."""
     device = pytestconfig.stash[RUN].device
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
@@ -34,7 +34,7 @@ def device(pytestconfig: pytest.Config) -> torch.device:
 
 @pytest.fixture(scope="session")
 def job(pytestconfig: pytest.Config) -> RankPlugin | None:
-    """This process as a rank of a job of several, see `prooflops.suite.ranks`; None for a run of its own."""
+    """This rank of a job, see `prooflops.suite.ranks`; None outside a job."""
     return pytestconfig.pluginmanager.get_plugin("prooflops.suite.ranks")
 
 
@@ -46,13 +46,13 @@ def pace(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def isa(device: torch.device) -> list[str]:
-    """The features of the device under test that decide its rates, as the header prints them."""
+    """The device features that decide its rates, as the header prints them."""
     return machine.isa(device)
 
 
 @pytest.fixture(scope="session")
 def caches(device: torch.device) -> Caches:
-    """The data caches of the device under test, and the memory of the host, see `prooflops.machine.caches`."""
+    """The device's data caches and the host's memory, see `prooflops.machine.caches`."""
     return caches_of(device)
 
 
@@ -64,19 +64,19 @@ def sizing(device: torch.device) -> Sizing:
 
 @pytest.fixture(scope="session")
 def peak_flop_per_s(device: torch.device, pytestconfig: pytest.Config) -> Callable[[str], float | None]:
-    """The vendor's dense peak of the device under test for a dtype, or else that of `--peak`; None without either."""
+    """The vendor's dense peak per dtype, else that of `--peak`; None without either."""
     return Peaks(device, pytestconfig.stash[RUN].peaks.stated).flop_per_s
 
 
 @pytest.fixture(scope="session")
 def bound_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
-    """What no rate measured on the device under test can exceed, for a dtype; None where nothing is known."""
+    """Upper bound of measured arithmetic rates per dtype; None if unknown."""
     return functools.partial(machine.bound_flop_per_s, device)
 
 
 @pytest.fixture(scope="session")
 def bound_bytes_per_s(device: torch.device) -> float | None:
-    """What no stream from or to the memory of the device under test can exceed; None where nothing is on record."""
+    """The bandwidth on record, an upper bound of memory streams; None if unknown."""
     return bandwidth_bytes_per_s(machine.accelerator(device))
 
 
@@ -103,11 +103,11 @@ def conditions(
 
 @pytest.fixture(scope="session")
 def progress_of(pytestconfig: pytest.Config) -> Callable[[str], Progress]:
-    """Reports on the terminal what a long piece of work of that name is doing, see `prooflops.console.progress`."""
+    """Shows the progress of named work on the terminal, see `prooflops.console.progress`."""
     return functools.partial(Progress, pytestconfig)
 
 
 @pytest.fixture
 def progress(request: pytest.FixtureRequest, progress_of: Callable[[str], Progress]) -> Progress:
-    """Reports on the terminal what a long test is doing."""
+    """Shows a long test's progress on the terminal."""
     return progress_of(request.node.name)

@@ -1,4 +1,4 @@
-"""The suite's own pytest plugin, loaded by the root conftest: its hooks. Its fixtures stand in `fixtures.py`."""
+"""The hooks of the suite's pytest plugin, which the root conftest loads. Fixtures are in `fixtures.py`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return command.run(config)
     if config.option.device != "all":
         return None
-    from prooflops.suite import all_devices  # before a run is configured, which would ask the device
+    from prooflops.suite import all_devices  # before the run is configured, which would open the device
 
     return all_devices.run(config)
 
@@ -120,7 +120,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(run, "prooflops.run")
     if device.type == "cpu":
         run.notes += machine.unseen_gpus()
-    if config.option.model is None:  # the user's own model runs as the user has it run
+    if config.option.model is None:  # the user's own model keeps the user's settings
         run.notes += machine.ignore_tf32_override()
     if not is_replicate() and (job is None or not job.rank):
         config.pluginmanager.register(RunProgress(config), "prooflops.progress")
@@ -132,7 +132,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def draw_examples(number: int) -> None:
-    """Has hypothesis draw so many examples of each property."""
+    """Sets hypothesis's number of examples per property."""
     import hypothesis  # takes a tenth of the start of a process that only measures
 
     hypothesis.settings.register_profile(
@@ -146,7 +146,7 @@ def draw_examples(number: int) -> None:
 
 
 def refuse_a_mix_of_copies(root: Path) -> None:
-    """Stops the run where the tests come from a clone but the code they test from another, installed copy."""
+    """Stops a run whose tests come from a clone but whose code comes from an installed copy."""
     for package in (accounting, prooflops):
         origin = Path(str(package.__file__)).resolve()
         if root.resolve() not in origin.parents:
@@ -177,7 +177,7 @@ def known_failures(file: str | None, registry: Registry) -> frozenset[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves unimported, with --claim, the files of tests that name none of the claims."""
+    """With --claim, skips importing test files that name none of the claims."""
     selected = config.stash[RUN].selected
     return True if selected is not None and names_no_claim(collection_path, selected) else None
 
@@ -186,19 +186,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     run = config.stash[RUN]
     check_claims_exist(run.registry, items)
-    if not session.testsfailed:  # a file that could not be collected is reported as such
+    if not session.testsfailed:  # pytest already reports collection errors
         check_claims_have_tests(config, run.registry, items)
     note_all_tests(config, run, items)
     for item in items:
         claims = claims_of(item)
         item.extra_keyword_matches.update(claims)
         if _only_starts_others(config):
-            continue  # what follows asks the device, and is reported by the process that runs the test
+            continue  # the rest asks the device: left to the process that runs the test
         item.stash[EVIDENCE] = Evidence(claims)
         skip_without_hardware(item, run)
         use_device_clock(item, run.device)
         if run.known & set(claims):
-            # Not strict: a known failure that now holds is reported, and does not redden the run.
+            # Not strict: a known failure that now passes is reported, but does not fail the run.
             item.add_marker(pytest.mark.xfail(reason="listed in --known-failures", strict=False), append=False)
         count_examples(item)
     if run.selected is not None:
@@ -209,14 +209,14 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 def _only_starts_others(config: pytest.Config) -> bool:
-    """Whether this is the parent of a gate run: it executes no test, opens no device and has nothing to report."""
+    """Whether this is the parent of a gate run, which runs no test and opens no device."""
     return bool(config.pluginmanager.hasplugin("prooflops.gate.run"))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    # The claims work on small tensors, whose operations only wait for a second thread on a busy machine; and threads
-    # that wait for one another are most of the noise of a comparison of times.
+    # Claims use small tensors, which a second thread rarely speeds up. Threads waiting for one another cause most of
+    # the noise in time comparisons.
     with measured.one_thread() if claims_of(item) else nullcontext():
         return (yield)
 
@@ -243,7 +243,7 @@ def pytest_runtest_makereport(
         if lost := machine.why_lost(item.config.stash[RUN].device):
             evidence.crash = item.session.shouldfail = f"the device is lost: {lost} [after {item.nodeid}]"
     evidence.attach(result)
-    if result.when == "teardown":  # the report from which JUnit's XML takes the properties
+    if result.when == "teardown":  # JUnit's XML takes the properties of this report
         result.user_properties = [*result.user_properties, *evidence.properties]
     if evidence.claims and result.failed:
         registry = item.config.stash[RUN].registry
@@ -253,14 +253,14 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    # The clock at one moment is no property of the machine, and makes a machine look different from itself.
+    # The momentary clock is no property of the machine: it would differ between two runs of one machine.
     for key in ("hz_actual", "hz_actual_friendly"):
         machine_info.get("cpu", {}).pop(key, None)
 
 
 def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any]:
     job, run = ranks.job_rank(), config.stash[RUN]
-    # Of the start where there was one: a device that was lost since cannot be asked.
+    # The fingerprint from the start, if any: a device lost since then cannot be read.
     return (run.fingerprint or machine.fingerprint(run.device)) | ({"ranks": job.size} if job else {})
 
 
@@ -275,7 +275,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def end_run_on_sigint(session: pytest.Session) -> None:
-    """Ends the run after the test that swallows a KeyboardInterrupt, as one in a callback of torch or hypothesis."""
+    """Ends the run after a test that swallows KeyboardInterrupt, as callbacks of torch or hypothesis do."""
     before = signal.getsignal(signal.SIGINT)
 
     def stop(number: int, frame: FrameType | None) -> object:
@@ -304,7 +304,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def whole_headline(run: Run) -> list[str]:
-    """Machine, software, the peaks that are not the vendor's, and what the run does not follow."""
+    """The header: machine, software, peaks not from the vendor, and ignored settings."""
     return [*machine.headline(run.device, run.fingerprint), *run.peaks.headline(), *run.notes]
 
 
@@ -317,8 +317,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if not ranks.is_writer():
         return
-    # A user's model has a page of its own and leaves the report of the last validation as it is; so do the processes of
-    # a gate run.
+    # A run of only the user's model has its own page and keeps the last validation's report; so does a gate run.
     only_model = config.getoption("model", None) and not run.outcomes
     config.stash[PARTIAL] = run.partial
     run.selection = selection_of(config)

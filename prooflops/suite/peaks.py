@@ -1,4 +1,4 @@
-"""The peaks of the device under test: the vendor's on record, the user's by `--peak`, and what a CPU's units allow."""
+"""Peaks of the device under test: the vendor's, the user's from `--peak`, and bounds derived for a CPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from accounting.devices import MATRIX_DTYPES
 from prooflops.console.tables import engineering, share
 from prooflops.machine import device as machine
 
-LEAST_FLOP_PER_S = 1e9  # less is a slip of units: 989 for 989e12
+LEAST_FLOP_PER_S = 1e9  # smaller values are unit errors: 989 for 989e12
 
 
 def stated_peaks(words: Iterable[str]) -> dict[str, float]:
-    """The peaks in FLOP/s that `--peak DTYPE=FLOP_PER_S` states, per dtype. Raises ValueError.
+    """The peaks in FLOP/s per dtype from `--peak DTYPE=FLOP_PER_S`. Raises ValueError.
 
     >>> stated_peaks(["bf16=989e12", "fp8_e4m3=1979e12"])
     {'bf16': 989000000000000.0, 'fp8_e4m3': 1979000000000000.0}
@@ -42,33 +42,33 @@ def stated_peaks(words: Iterable[str]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The peaks of a device per dtype; one on record goes before the user's."""
+    """The peaks of a device per dtype; the vendor's takes precedence over the user's."""
 
     device: torch.device
     stated: Mapping[str, float] = field(default_factory=dict)
 
     def flop_per_s(self, dtype: str) -> float | None:
-        """The vendor's dense peak, or else the one that the user states; None without either."""
+        """The vendor's dense peak, else the user's; None without either."""
         on_record = machine.peak_flop_per_s(self.device, dtype)
         return self.stated.get(dtype) if on_record is None else on_record
 
     @property
     def used(self) -> dict[str, float]:
-        """The user's peaks that are in force."""
+        """The user's peaks for dtypes without a vendor's peak."""
         return {key: value for key, value in self.stated.items() if machine.peak_flop_per_s(self.device, key) is None}
 
     @property
     def derived(self) -> dict[str, float]:
-        """The most that the units of a CPU allow at its highest clock, where the system tells it."""
+        """A CPU's bounds per dtype at its highest clock, if the system reports it."""
         found = {dtype: machine.derived_bound_flop_per_s(self.device, dtype) for dtype in MATRIX_DTYPES}
         return {dtype: bound for dtype, bound in found.items() if bound}
 
     def as_dict(self) -> dict[str, dict[str, float]]:
-        """For the record: by whom each peak is that is not the vendor's."""
+        """The peaks not from the vendor, by origin, for the record."""
         return {"by --peak": self.used, "derived": self.derived}
 
     def headline(self) -> list[str]:
-        """The lines of the header: the user's peaks, those that are not used, the bounds of a CPU."""
+        """Header lines: the user's peaks, unused ones, and a CPU's bounds."""
 
         def listed(peaks: Mapping[str, float]) -> str:
             return ", ".join(f"{dtype} {engineering(value, 'FLOP/s')}" for dtype, value in peaks.items())
@@ -82,9 +82,9 @@ class Peaks:
 
 
 def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, float]]) -> str:
-    """The cell of a benchmark's share of its peak: the vendor's, or else said whose; of a stream, of the bandwidth.
+    """A table cell: the benchmark's share of its peak (for a stream, of the bandwidth), naming any non-vendor peak.
 
-    `peaks`: as `Peaks.as_dict` has them.
+    `peaks`: from `Peaks.as_dict`.
     """
     if "mfu" not in extra:
         return share(extra.get("mbu"), "-")

@@ -1,7 +1,7 @@
-"""Jobs of several ranks: which one this process is, what only rank 0 writes, and how one failure ends the job.
+"""Runs the suite as one rank of a job: only rank 0 writes, and a rank that fails alone ends the job.
 
-torch.distributed is the engine, and torchrun or any scheduler the launcher: all that is read here are the five
-variables that torchrun sets. This module imports nothing of torch.
+torchrun or a scheduler launches the ranks. This module reads the five variables that torchrun sets. It imports no
+torch.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from prooflops.console.tables import aligned, engineering
 from prooflops.gate.options import settings
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-GRACE_S = 2.0  # ranks that wait for the same one fail within this time of one another
+GRACE_S = 2.0  # ranks that wait for the same rank fail within this time
 COMMUNICATION = ("gloo", "NCCL", "ProcessGroup", "Connection", "Timed out", "timed out")
 
 
 @dataclass(frozen=True)
 class JobRank:
-    """Which process of the job this is."""
+    """This process's place in the job."""
 
     rank: int
     size: int
@@ -34,10 +34,9 @@ class JobRank:
 
 
 def job_rank(environment: Mapping[str, str] | None = None) -> JobRank | None:
-    """The rank of this process in its job; None where the five variables of torchrun are not set.
+    """This process's rank; None unless all five variables of torchrun are set.
 
-    All five must be set, because some clusters set RANK and WORLD_SIZE in every shell.
-    Raises ValueError for values that are no ranks.
+    Some clusters set RANK and WORLD_SIZE in every shell. Raises ValueError for invalid values.
 
     >>> variables = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
     >>> job_rank(variables), job_rank({"RANK": "3", "WORLD_SIZE": "4"})
@@ -57,16 +56,16 @@ def job_rank(environment: Mapping[str, str] | None = None) -> JobRank | None:
 
 
 def is_writer() -> bool:
-    """Whether this process writes the record and the report of its job: the only one, or rank 0."""
+    """Whether this process writes the record and report: rank 0, or a run outside a job."""
     own = job_rank()
     return own is None or own.rank == 0
 
 
 def device_of(request: str | None, own: JobRank, counts: Mapping[str, int]) -> str | None:
-    """The name of this rank's device: the accelerator of its local rank, or what was asked for.
+    """The name of this rank's device: the accelerator of its local rank, or the requested device.
 
-    `counts`: how many devices of each kind this process sees. A scheduler may show each rank its own card only.
-    Raises ValueError where all ranks would share one card, or there are too few.
+    `counts`: visible devices per kind. A scheduler may show each rank only its own card.
+    Raises ValueError if all ranks would share one card, or cards are too few.
 
     >>> device_of(None, JobRank(3, 4, 1), {"cuda": 2}), device_of("cpu", JobRank(3, 4, 1), {"cuda": 2})
     ('cuda:1', 'cpu')
@@ -86,10 +85,9 @@ def device_of(request: str | None, own: JobRank, counts: Mapping[str, int]) -> s
 
 
 class RankPlugin:
-    """The plugin of a run that is one rank of a job; what the job's own process group says is put into two attributes.
+    """The plugin of one rank of a job. The job's process group sets two attributes.
 
-    `publish_failure(text)` lets the other ranks know that this one failed alone; `other_failures()` returns which of
-    the others did, and in what.
+    `publish_failure(text)` tells the other ranks that this one failed alone; `other_failures()` returns their failures.
     """
 
     def __init__(self, config: pytest.Config, own: JobRank) -> None:
@@ -106,7 +104,7 @@ class RankPlugin:
             self._silence()
 
     def _silence(self) -> None:
-        """Keeps this rank's output to itself, and has it write nothing that rank 0 writes."""
+        """Suppresses this rank's output and files; rank 0 writes them."""
         from _pytest.terminal import TerminalReporter
 
         manager = self._config.pluginmanager
@@ -115,7 +113,7 @@ class RankPlugin:
                 manager.unregister(name=name)
         for plugin in list(manager.get_plugins()):
             if type(plugin).__name__ == "LogXML":
-                plugin.logfile = os.devnull  # it unregisters itself, so it has to stay
+                plugin.logfile = os.devnull  # stays registered: it unregisters itself
         session = getattr(self._config, "_benchmarksession", None)
         for option in ("json", "save", "autosave"):
             if getattr(session, option, None):
@@ -146,8 +144,8 @@ class RankPlugin:
     def _ranks_to_blame(self, text: str, error: BaseException | None) -> list[str]:
         """Publishes this failure; lists ranks that failed before, or never reported.
 
-        Where communication failed, all ranks that waited for the same one report at about the same time. One that has
-        not reported within two seconds is the one that they waited for.
+        After a communication error, all waiting ranks report at about the same time. A rank that has not reported
+        within two seconds is the one they waited for.
         """
         try:
             others = dict(self.other_failures())
@@ -158,7 +156,7 @@ class RankPlugin:
             while len(others) < self.size - 1 and time.monotonic() < until:
                 time.sleep(0.05)
                 others = dict(self.other_failures())
-        except Exception as lost:  # the store is gone, with the rank that kept it
+        except Exception as lost:  # the store ended with its rank
             return [f"the other ranks cannot be asked: {str(lost).splitlines()[0]}"]
         silent = [rank for rank in range(self.size) if rank not in others and rank != self.rank]
         return [f"rank {rank} never reported: it hangs, or was killed" for rank in silent]
@@ -196,7 +194,7 @@ class RankPlugin:
 
 
 def is_communication_error(error: BaseException | None) -> bool:
-    """Whether an error is that of a rank whose partners were gone: as far as it can tell, another rank's fault.
+    """Whether an error comes from lost communication, and so probably from another rank.
 
     >>> is_communication_error(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"))
     True
@@ -207,11 +205,11 @@ def is_communication_error(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and found
 
 
-# ---- what is printed about a job -----------------------------------------------------------------------------------
+# ---- printing about a job -------------------------------------------------------------------------------------------
 
 
 def table(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """One row per benchmark of a job: its time on the slowest rank, its bandwidths, its efficiency, its bytes."""
+    """One row per benchmark: time on the slowest rank, bandwidths, efficiency, optimizer bytes."""
     rows = [["benchmark", "time", "algorithm bandwidth", "bus bandwidth", "efficiency", "optimizer bytes per rank"]]
     for bench in benchmarks:
         extra = bench["extra_info"]
@@ -229,7 +227,7 @@ def table(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def stragglers(benchmarks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each rank that was named a straggler, and in what."""
+    """One line per straggler, with its benchmark."""
     return [
         f"straggler: {text} [{bench['name']}]" for bench in benchmarks for text in bench["extra_info"]["stragglers"]
     ]

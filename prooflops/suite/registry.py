@@ -20,12 +20,12 @@ KINDS = ("formula", "number", "behaviour", "example", "exercise", "practice", "s
 
 
 class RegistryError(ValueError):
-    """A registry file that does not say what it must; the message names the file and the claim."""
+    """An invalid registry file; the message names the file and the claim."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a claim was made: title and place in it, with an address where there is one."""
+    """The source of a claim: title, place in it, and address if any."""
 
     key: str
     title: str
@@ -42,7 +42,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the registry: what is claimed, by whom, and how the sources state it."""
+    """One row of the registry: a claim, its sources, and their wording."""
 
     id: str
     statement: str
@@ -76,12 +76,12 @@ class Claim:
 
     @property
     def file(self) -> str:
-        """Where its row stands."""
+        """The registry file with this claim."""
         return file_of(self.id)
 
 
 def file_of(claim_id: str) -> str:
-    """The file of the registry for a claim's topic."""
+    """The registry file for a claim's topic."""
     return f"test_claims/registry/{claim_id.partition('.')[0]}.toml"
 
 
@@ -97,7 +97,7 @@ Row = TypeVar("Row", Claim, Source)
 
 @dataclass(frozen=True)
 class Registry:
-    """Every claim and every source, by id and key."""
+    """All claims by id, and all sources by key."""
 
     claims: Mapping[str, Claim]
     sources: Mapping[str, Source]
@@ -107,7 +107,7 @@ class Registry:
         return tuple(dict.fromkeys(claim.topic for claim in self.claims.values()))
 
     def selected(self, words: Iterable[str]) -> frozenset[str]:
-        """The claim ids that `words` name: each word is an id or a topic; any other is refused."""
+        """The claim ids that `words` name. Each word must be an id or a topic."""
         ids: set[str] = set()
         for word in words:
             topic = word.partition(".")[0]
@@ -118,7 +118,7 @@ class Registry:
         return frozenset(ids)
 
     def describe(self, claim_id: str) -> str:
-        """What a reader of a failure needs of this claim: statement, condition or correction, sources."""
+        """A claim as failures print it: statement, condition or correction, sources."""
         claim = self.claims[claim_id]
         lines = [f"{claim.id}: {claim.statement}"]
         if claim.condition:
@@ -132,7 +132,7 @@ class Registry:
 def load_registry(folder: Path) -> Registry:
     """The registry in `folder`: one TOML file per topic, `sources.toml` beside them.
 
-    Raises RegistryError for the first row that is not as it must be.
+    Raises RegistryError for the first invalid row.
     """
     claims: dict[str, Claim] = {}
     sources: dict[str, Source] = {}

@@ -17,21 +17,21 @@ from prooflops.suite.verdicts import Outcome, Verdict, verdict_of
 
 @dataclass
 class Evidence:
-    """The facts about a test of claims besides its outcome; kept on the item, and on its reports as a dict."""
+    """A claim test's facts other than its outcome. Items hold it; reports hold it as a dict."""
 
     claims: list[str]
     figures: list[str] = field(default_factory=list)
     cases: int = 0
-    unmet: str = ""  # the hardware that it needs and this machine lacks
-    crash: str = ""  # what ended it, where that is no contradiction of its claims
+    unmet: str = ""  # the required hardware that this machine lacks
+    crash: str = ""  # the error that ended it, if it does not contradict its claims
 
     def attach(self, report: pytest.TestReport) -> None:
-        """Puts it on a report, as a dict of plain values: those survive pytest's own serialisation, as for xdist."""
+        """Attaches it to a report as a plain dict, which survives pytest's serialisation (xdist)."""
         report.evidence = asdict(self)  # type: ignore[attr-defined]
 
     @property
     def properties(self) -> list[tuple[str, object]]:
-        """The same for readers of JUnit's XML, as properties of the test."""
+        """The same as test properties in JUnit's XML."""
         rows = [("claim", claim) for claim in self.claims] + [("figure", figure) for figure in self.figures]
         return [
             *rows,
@@ -45,7 +45,7 @@ LONGEST_REASON = 600
 
 
 class Run:
-    """The plugin that collects the outcomes of the claims' tests in one run."""
+    """Collects the outcomes of one run's claim tests, as a plugin."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class Run:
         self.known = known
         self.peaks = peaks
         self.outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
-        self.tests: defaultdict[str, dict[str, str]] = defaultdict(dict)  # per claim, why each of its tests may not run
-        self.chosen: dict[str, list[str]] = {}  # the tests that were to run, each with its claims
+        self.tests: defaultdict[str, dict[str, str]] = defaultdict(dict)  # per claim and test, why it may not run
+        self.chosen: dict[str, list[str]] = {}  # the selected tests, each with its claims
         self.ended: set[str] = set()
         self.stopped = ""  # why the run ended early, if it did
-        self.notes: list[str] = []  # on settings of the machine that this run does not follow
-        self.fingerprint: dict[str, Any] = {}  # as it was at the start: a lost device cannot be asked
+        self.notes: list[str] = []  # on machine settings that this run ignores
+        self.fingerprint: dict[str, Any] = {}  # from the start: a lost device cannot be read
         self.caches: dict[str, int] = {}  # bytes of data cache by level
-        self.selection = ""  # what was chosen on the command line, where that is not the whole suite
+        self.selection = ""  # the command line's selection; empty for the whole suite
         self._began = time.monotonic()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -84,7 +84,7 @@ class Run:
                 self.outcomes[claim].append(outcome)
 
     def verdicts(self) -> list[Verdict]:
-        """A verdict for each claim this run had a test of, and the on-record ones of its topics, as in the registry."""
+        """Verdicts of this run's claims and of the on-record claims in their topics, in registry order."""
         tested = {claim for claims in self.chosen.values() for claim in claims} | self.outcomes.keys()
         topics = {claim.partition(".")[0] for claim in tested}
 
@@ -96,7 +96,7 @@ class Run:
         return [verdict_of(claim, self._outcomes(claim.id)) for claim in rows if concerned(claim)]
 
     def _outcomes(self, claim: str) -> list[Outcome]:
-        """The outcomes of a claim's tests, those that did not run included."""
+        """The outcomes of a claim's tests, including those that did not run."""
         known = self.outcomes.get(claim, [])
         ran = {outcome.test for outcome in known}
         ended = self.stopped or "the run ended before them"
@@ -105,12 +105,12 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken until now."""
+        """Seconds since the run began."""
         return time.monotonic() - self._began
 
     @property
     def partial(self) -> str:
-        """What ended the run before all of its tests had run, and after how many; empty where they all did."""
+        """Why the run stopped early, and after how many tests; empty for a complete run."""
         ended = len(self.ended & self.chosen.keys())
         return (
             f"{self.stopped or 'ended'}, after {ended} of {len(self.chosen)} tests" if ended < len(self.chosen) else ""
@@ -121,7 +121,7 @@ RUN = pytest.StashKey[Run]()
 
 
 def evidence_of(report: pytest.TestReport) -> Evidence:
-    """The evidence on a report; none on that of a process that only starts others."""
+    """The evidence on a report; empty in a process that only starts others."""
     found = getattr(report, "evidence", None)
     return Evidence(**found) if found else Evidence([])
 
@@ -159,8 +159,8 @@ def _reason(report: pytest.TestReport) -> str:
     else:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = crash.message if crash else str(report.longrepr or "")
-    message = text.strip().partition("\nassert ")[0]  # what follows is pytest's own explanation of the assertion
-    if message.startswith("Failed: DID NOT "):  # of pytest.raises and pytest.warns, which do not say of which input
+    message = text.strip().partition("\nassert ")[0]  # the rest is pytest's explanation
+    if message.startswith("Failed: DID NOT "):  # pytest.raises and pytest.warns do not name the input
         message = f"{message.partition(' Emitted warnings')[0]} [{report.nodeid.rpartition('::')[2]}]"
     return shortened(" ".join(message.split())) or report.outcome
 

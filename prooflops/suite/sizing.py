@@ -1,4 +1,4 @@
-"""How large operands may be: of the memory that is free on the device, and of what its bandwidth moves in a time."""
+"""Operand sizes that fit the device's free memory, or that its bandwidth moves in a given time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s
 from prooflops.machine import device as machine
 
-SHARE_OF_FREE = 0.75  # that the operands and results of one test take: workspaces and fragments need the rest
-# Of a device without one on record: that of the fastest, so that what must take long enough does.
+SHARE_OF_FREE = 0.75  # for one test's operands and results; workspaces and fragments need the rest
+# For a device without a bandwidth on record: the fastest one, so that operands are never too small.
 FASTEST_BYTES_PER_S = max(bandwidth_bytes_per_s(row) or 0.0 for row in ACCELERATORS.values())
 
 
@@ -22,14 +22,14 @@ class Sizing:
         self._device = device
 
     def room_bytes(self) -> float:
-        """What one test may take of the device's memory, of the part that is free; infinite where nobody knows."""
+        """Bytes of free device memory that one test may use; infinite if unknown."""
         free = machine.free_bytes(self._device)
         return float("inf") if free is None else SHARE_OF_FREE * free
 
     def fitting(self, wanted: int, bytes_of: Callable[[int], float], least: int = 1) -> int:
-        """`wanted`, halved until `bytes_of` it fits the room. Skips, and says what is needed, below `least`.
+        """Halves `wanted` until `bytes_of` it fits. Below `least`, skips and states the bytes needed.
 
-        Raises ValueError for a `least` that is not from 1 to `wanted`.
+        Raises ValueError unless 1 <= `least` <= `wanted`.
         """
         __tracebackhide__ = True
         if not 1 <= least <= wanted:
@@ -43,10 +43,10 @@ class Sizing:
         pytest.skip(f"needs {need / 2**30:.3g} GiB of free memory, {self._device} has {free / 2**30:.3g}")
 
     def require(self, nbytes: float) -> None:
-        """Skips a test whose operands and results of `nbytes` do not fit, and says what is needed."""
+        """Skips a test whose operands and results, `nbytes` in all, do not fit."""
         __tracebackhide__ = True
         self.fitting(1, lambda _: nbytes)
 
     def bytes_moved_in(self, seconds: float) -> int:
-        """The bytes that the memory of an accelerator moves in so many seconds, at the bandwidth on record."""
+        """Bytes that the device's memory moves in `seconds`, at the bandwidth on record."""
         return int(seconds * (bandwidth_bytes_per_s(machine.accelerator(self._device)) or FASTEST_BYTES_PER_S))

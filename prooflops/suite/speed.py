@@ -1,4 +1,4 @@
-"""Is one thing faster than another on this machine: yes, no, or drowned in noise. For claims about speed.
+"""Tests whether one function is faster than another here: yes, no, or too noisy to tell.
 
 Timings on shared machines are noisy, so a claim about speed has three answers. The two functions are timed in
 interleaved pairs, which cancels drift; the ratio of each pair is one observation; the verdict rests on the exact
@@ -21,8 +21,8 @@ import torch
 from accounting.measured import alternating, median_interval, one_thread, synchronise
 
 CONFIDENCE = 0.99
-FEWEST_PAIRS = 9  # from 8 on an interval of that confidence exists; with 9 one outlier on either side does no harm
-SAME_TIME = 1.05  # an interval that ends below shows that there is no difference worth the name
+FEWEST_PAIRS = 9  # the interval needs 8; with 9 it tolerates one outlier on either side
+SAME_TIME = 1.05  # an interval that ends below shows no relevant difference
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Ratio:
 class Speed:
     """The fixture `speed`: compares the times of two functions on the device under test, on one thread of the host.
 
-    Threads that wait for one another are most of a busy machine's noise. So are interruptions: most of many short
-    blocks pass between two of them, a long one never does.
+    Threads that wait for one another, and interruptions, cause most of a busy machine's noise. Blocks are short because
+    most short blocks fit between two interruptions.
     """
 
     def __init__(self, device: torch.device, record: Callable[[str], None]) -> None:
@@ -76,8 +76,8 @@ class Speed:
         """How many times longer `slow` takes than `fast`, both warmed up, in interleaved pairs of blocks.
 
         A block repeats its function until it lasts about `block_s`, a thousand times the timer's resolution; pairs are
-        taken up to `pairs`, fewer (but at least 9) where they would exceed `budget_s`. On one thread of the host, or
-        on `all_threads` where the claim is about them.
+        limited to `pairs`, and to `budget_s` after the first 9. The host uses one thread, or `all_threads` if the claim
+        is about them.
         """
         with contextlib.nullcontext() if all_threads else one_thread():
             calls = []
@@ -105,10 +105,9 @@ class Speed:
     ) -> Ratio:
         """Asserts that `slow` takes `at_least` to `at_most` times as long as `fast`, and records the ratio.
 
-        Holds where the whole interval lies within; fails where it lies without, twice in a row (a busy machine can
-        distort one comparison). With `at_least` 1 it also fails where the interval ends below 1.05: the two take the
-        same time, which is an answer and no noise. Otherwise the interval has a bound within, and the claim is not
-        checked.
+        Holds if the whole interval lies within the bounds. Fails if it lies outside twice in a row, because a busy
+        machine can distort one comparison. With `at_least` 1, an interval ending below 1.05 also fails: the times are
+        equal. Any other interval contains a bound, and the claim is not checked.
         """
         __tracebackhide__ = True
         absent_below = SAME_TIME if at_least == 1 else at_least

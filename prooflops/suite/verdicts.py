@@ -1,4 +1,4 @@
-"""One verdict per claim, from the outcomes of its tests. Needs no torch."""
+"""Derives one verdict per claim from its tests' outcomes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from prooflops.suite.registry import Claim
 
-DOES_NOT_APPLY = "does not apply"  # the verdict on a user's model that the claim says nothing about
+DOES_NOT_APPLY = "does not apply"  # the claim says nothing about the user's model
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
 RED = ("FAILS", "error")
 WRITTEN_VERDICTS = {"holds": "holds", "holds-if": "holds if", "wrong": "corrected"}  # where all tests pass

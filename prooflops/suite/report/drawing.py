@@ -1,7 +1,7 @@
-"""Plots as SVG for a page: drawn by matplotlib, coloured by the page's style, with a title for each point.
+"""Draws plots as SVG with matplotlib; the page's style sets the colours, and each point has a title.
 
-A page gives the colours: whatever is drawn in one of INK is recoloured by `templates/style.css`, which names the same
-values, so that one drawing serves the light and the dark theme. matplotlib is imported when something is drawn.
+`templates/style.css` names the colour values below and recolours them, so one drawing serves the light and the dark
+theme. matplotlib is imported on first use.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#202020"  # text, axes
-FAINT = "#8c8c8c"  # grid, what stands behind
+FAINT = "#8c8c8c"  # grid, background lines
 SERIES = ("#0b6bcb", "#c2410c", "#0f766e", "#7c3aed", "#a16207", "#be185d", "#4d7c0f", "#475569")
-MARKERS = "osD^vPX*"  # with each colour a shape of its own
+MARKERS = "osD^vPX*"  # one shape per colour
 
 LONGEST_LABEL = 30
-SHORT_RANGE = {"x": 30.0, "y": 300.0}  # of an axis: with fewer powers of ten, 2 and 5 times each are labelled, too
+SHORT_RANGE = {"x": 30.0, "y": 300.0}  # high/low of an axis; shorter ones also label 2x and 5x
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -54,7 +54,7 @@ SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Table:
-    """The data of a plot, or any table of a page; the first `text` columns and those in `words` are words."""
+    """A table of a page or plot; the first `text` columns and those in `words` hold words."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -67,18 +67,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing that answers one question, its data as a table, and what to bear in mind when reading it."""
+    """A drawing that answers one question, with its data as a table and remarks."""
 
     name: str  # unique on the page
     question: str
-    answer: str  # what it shows, in a sentence
+    answer: str  # one sentence
     svg: str
     table: Table
     remarks: Sequence[str] = field(default_factory=tuple)
 
 
 def visible(text: str) -> str:
-    """The text with control and direction characters written out, as they would reorder or break what stands around.
+    """Writes out control and direction characters, which would reorder or break the text around them.
 
     >>> visible("a" + chr(0x202e) + "b" + chr(7)), visible("naïve")
     ('a<U+202E>b<U+0007>', 'naïve')
@@ -92,7 +92,7 @@ def visible(text: str) -> str:
 
 
 def label(text: str) -> str:
-    """A text beside an axis: visible, and no longer than leaves room for the drawing.
+    """A text beside an axis, shortened to leave room for the drawing.
 
     >>> label("x" * 50)
     'xxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'
@@ -102,7 +102,7 @@ def label(text: str) -> str:
 
 
 class Drawing:
-    """A figure while it is drawn: `with Drawing("rates", "Rate by size") as drawing:`, and in it `drawing.axes`."""
+    """A figure being drawn: `with Drawing("rates", "Rate by size") as drawing:` gives `drawing.axes`."""
 
     def __init__(self, name: str, title: str, width: float = 5.4, height: float = 3.8) -> None:
         import matplotlib as mpl
@@ -123,7 +123,7 @@ class Drawing:
         self._settings.__exit__(None, None, None)
 
     def title_of(self, artist: Any, text: str) -> None:
-        """What is shown where the pointer rests on an artist."""
+        """Sets the tooltip of an artist."""
         gid = f"{self.name}-{len(self._titles)}"
         artist.set_gid(gid)
         self._titles[gid] = visible(text)
@@ -137,7 +137,7 @@ class Drawing:
         *,
         hollow: bool = False,
     ) -> None:
-        """Points of a series in its colour and shape, each with its title."""
+        """Draws a series' points in its colour and shape, each with a title."""
         colour = SERIES[series % len(SERIES)]
         for each_x, each_y, title in zip(x, y, titles, strict=True):
             (artist,) = self.axes.plot(
@@ -151,17 +151,17 @@ class Drawing:
             self.title_of(artist, title)
 
     def line(self, spots: Sequence[tuple[float, float]], series: int) -> None:
-        """A line in the colour of a series."""
+        """Draws a line in a series' colour."""
         x, y = [x for x, _ in spots], [y for _, y in spots]
         self.axes.plot(x, y, color=SERIES[series % len(SERIES)], linewidth=1.2)
 
     def legend_entry(self, text: str, series: int, **kw: Any) -> None:
-        """An entry of the legend for a series whose points were drawn one by one."""
+        """Adds a legend entry for a series whose points are drawn singly."""
         self.axes.plot([], [], MARKERS[series % len(MARKERS)], color=SERIES[series % len(SERIES)],
                        label=label(text), **kw)  # fmt: skip
 
     def svg(self) -> str:
-        """The drawing, with a title, without ids that another one on the page could have, and without a date."""
+        """The drawing as SVG: with a title and page-unique ids, without a date."""
         text = io.BytesIO()
         self.figure.savefig(text, format="svg", metadata={"Date": None})
         ET.register_namespace("", SVG)
@@ -197,7 +197,7 @@ class Drawing:
 
 
 def log_axes(axes: Axes, x: str = "", y: str = "", **units: str) -> None:
-    """Logarithmic axes where a label is given; `x_unit` and `y_unit` have the ticks with SI prefixes: "10 GFLOP/s"."""
+    """Makes labelled axes logarithmic; `x_unit` and `y_unit` give ticks SI prefixes: "10 GFLOP/s"."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
     for name, label in (("x", x), ("y", y)):

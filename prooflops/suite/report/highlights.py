@@ -1,4 +1,4 @@
-"""What stands on top of a report: the run in a sentence, what is unusual about the machine, and what limits it."""
+"""The top of a report: the run in one sentence, unusual findings, and the machine's limits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.tables import best_rates, kernels_of
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
-FAR_BELOW = 0.5  # of what the roofs allow: neither of them limits it
-POWER_LIMITED = 1.05  # times as fast zeros are multiplied, which switch few transistors
-FEW_CACHES = 4.0  # arrays of fewer last-level caches are partly served by them
+FAR_BELOW = 0.5  # below this share of the roofs, neither roof is the limit
+POWER_LIMITED = 1.05  # speedup on zeros, which switch few transistors, that shows a power limit
+FEW_CACHES = 4.0  # in last-level cache sizes; smaller arrays are partly served by the caches
 USUAL_FLAGS = {"float32_matmul_precision": "highest", "deterministic": False, "default_dtype": "float32"}
 
 
@@ -37,7 +37,7 @@ def sentence(report: RunReport) -> str:
 
 
 def unusual(report: RunReport) -> list[str]:
-    """What a reader of the figures must know about this machine and this run; nothing on an ordinary one."""
+    """Warnings about this machine and run that affect the figures; empty if all is normal."""
     return [*_slow_dtypes(report), *_disturbed(report.benchmarks), *_ceilings(report.benchmarks), *_settings(report)]
 
 
@@ -88,7 +88,7 @@ def _settings(report: RunReport) -> Iterable[str]:
 
 
 def limits(report: RunReport) -> list[str]:
-    """What limits this machine, from those measurements that were not contended and whose spread allows it."""
+    """The machine's limits, from uncontended measurements with a narrow spread."""
     benchmarks = [bench for bench in report.benchmarks if not bench.unsettled]
     return [*_roofs(benchmarks), *_bandwidth(benchmarks), *_training(benchmarks), *_data(benchmarks)]
 
@@ -135,5 +135,5 @@ def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 
 
 def first(names: Sequence[str], number: int = 4) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of the others."""
     return ", ".join(names[:number]) + (f" and {len(names) - number} more" if len(names) > number else "")

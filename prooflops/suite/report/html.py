@@ -31,7 +31,7 @@ class Tile:
 
 
 def html(report: RunReport) -> str:
-    """The page of a run; the same bytes from the same report."""
+    """The page of a run. Equal reports give equal bytes."""
     history = [trend_row(each) for each in report.trends]
     best = Table(
         ["dtype", "rate", "of vendor peak", "of own ceiling", "in", "spread"],
@@ -71,7 +71,7 @@ def html(report: RunReport) -> str:
 
 
 def tiles(report: RunReport) -> list[Tile]:
-    """The five figures: claims that hold, are corrected, fail, could not be checked; the best rate."""
+    """The five figures: claims that hold, are corrected, fail or are unchecked; the best rate."""
     counts, made = report.counts, []
     if report.claims:
         hold, red = counts["holds"] + counts["holds if"], counts["FAILS"] + counts["error"]
@@ -121,7 +121,7 @@ def benchmark_table(report: RunReport) -> Table:
 
 
 def remarks(bench: Measurement) -> str:
-    """What is concluded from a benchmark, and what disturbed it."""
+    """A benchmark's conclusion and disturbances, from its notes."""
     return ", ".join(part for part in bench.notes.split(", ") if part and part != bench.cache)
 
 
@@ -153,7 +153,7 @@ def machine_facts(report: RunReport) -> list[tuple[str, str]]:
 
 
 def trend_row(each: Trend) -> dict[str, Any]:
-    """A trend as the template draws it: the line's points in a box of 240 x 48, and where the level changed."""
+    """A trend for the template: the line's points in a box of 240 x 48, and the changes of level."""
     low, high = min(each.times_s), max(each.times_s)
     scale, last = 40 / (high - low) if high > low else 0.0, max(len(each.times_s) - 1, 1)
     points = [(240 * index / last, 44 - (time - low) * scale) for index, time in enumerate(each.times_s)]
@@ -174,7 +174,7 @@ def trend_row(each: Trend) -> dict[str, Any]:
 
 
 def places_of_verdicts(each: Trend) -> list[float]:
-    """Where among the records the gate ran: half way between the last one before it and the next."""
+    """The position of each gate run: half way between the records before and after it."""
     moments = [record.moment[:19] for record in each.records]
     before = [sum(moment <= when[:19] for moment in moments) for when, _ in each.verdicts]
     return [min(count - 0.5, len(moments) - 1.0) for count in before]

@@ -1,4 +1,4 @@
-"""report.md: a run in short, as for a pull request. What is long is folded."""
+"""report.md: a short page about a run, as for a pull request. Long parts are folded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prooflops.suite.report.tables import benchmark_table, best_rates, roofline_
 
 
 def markdown(report: RunReport) -> str:
-    """The run as one page: result, machine, failures, what is unusual, rates; claims and benchmarks folded."""
+    """The page: result, machine, failures, warnings, rates; claims and benchmarks are folded."""
     lines = [f"# What is true on {plain(str(report.machine.get('name')))}", "", plain(highlights.sentence(report)), ""]
     if report.partial:
         lines += [f"**A part of a run:** {plain(report.partial)}.", ""]
@@ -33,7 +33,7 @@ def markdown(report: RunReport) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without what Markdown or HTML would take for markup."""
+    """Escapes HTML markup and joins lines."""
     return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
 
 
@@ -47,7 +47,7 @@ def claim_table(claims: Iterable[ClaimResult]) -> list[str]:
 
 
 def claim_lines(report: RunReport) -> list[str]:
-    """The claims by topic, and one by one in folded parts."""
+    """Claims by topic; single claims are folded."""
     if not report.claims:
         return []
     lines = ["## Verdicts", "", *table(topic_table(report.claims)), ""]
@@ -61,7 +61,7 @@ def folded(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def benchmark_lines(report: RunReport) -> list[str]:
-    """The benchmarks and the kernels under the roofs, folded, and how to read them."""
+    """Benchmarks and roofline kernels, folded, with an explanation."""
     if not report.benchmarks:
         return []
     lines = ["## Benchmarks", ""]

@@ -1,4 +1,4 @@
-"""One benchmark of a run as a report shows it: its time and spread, its rate, and what may be concluded from it."""
+"""One benchmark as a report shows it: time, spread, rate, and conclusions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from prooflops.console.tables import engineering
 
-# Of the median. Nothing is concluded where the rounds' quartiles, or the median's 95 % interval, are further apart.
+# Share of the median. A wider interquartile range or 95 % interval of the median allows no conclusion.
 WIDEST_SPREAD = 0.25
 WIDE = "spread too wide to conclude"
-CONTENDED = "contended"  # how a label begins: other work competed for the cores
+CONTENDED = "contended"  # prefix of a label: other work competed for the cores
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Measurement:
         )
 
     def number(self, key: str) -> float:
-        """A figure of `info`; 0 where there is none."""
+        """A figure of `info`; 0 if absent."""
         value = self.info.get(key)
         return float(value) if isinstance(value, (int, float)) and isfinite(value) else 0.0
 
     def has(self, *keys: str) -> bool:
-        """Whether all of these figures are there, and above 0."""
+        """Whether all of these figures are above 0."""
         return all(self.number(key) > 0 for key in keys)
 
     @property
@@ -53,32 +53,32 @@ class Measurement:
 
     @property
     def level(self) -> str:
-        """Of a stream, what it streams through: "memory", "L2"; else empty."""
+        """A stream's memory level: "memory", "L2"; empty for other benchmarks."""
         return str(self.info.get("memory_level") or "")
 
     @property
     def family(self) -> str:
-        """The name of its test, without the parameters: "matmul"."""
+        """The test's name without parameters: "matmul"."""
         return self.name.partition("[")[0]
 
     @property
     def case(self) -> str:
-        """Its parameters: "bf16-square-1024"; the name of the test where it has none."""
+        """The test's parameters: "bf16-square-1024"; its name if it has none."""
         return self.name.partition("[")[2].removesuffix("]") or self.name
 
     @property
     def short_name(self) -> str:
-        """Without brackets, and of a kernel its own name: "relu", "layer bf16-batch-4"."""
+        """The name without brackets; a kernel's own name: "relu", "layer bf16-batch-4"."""
         return self.case if self.family in ("kernel", self.case) else f"{self.family} {self.case}"
 
     @property
     def iqr_share(self) -> float | None:
-        """The distance of the rounds' quartiles, as a share of their median."""
+        """The interquartile range of the rounds, as a share of the median."""
         return self.iqr_s / self.median_s if self.median_s else None
 
     @property
     def spread(self) -> float:
-        """The wider of the rounds' quartiles and the median's 95 % interval, as a share of the median."""
+        """The wider of the interquartile range and the median's 95 % interval, as a share of the median."""
         low, high = self.info.get("ci_low"), self.info.get("ci_high")
         interval = (high - low) / self.median_s if low is not None and high is not None and self.median_s else 0.0
         return max(self.iqr_share or 0.0, interval)
@@ -93,12 +93,12 @@ class Measurement:
 
     @property
     def unsettled(self) -> str:
-        """Why nothing is concluded from it, in two words at most; empty where something is."""
+        """Why it allows no conclusion, in at most two words; empty if it does."""
         return "too wide" if self.is_wide else CONTENDED if self.is_contended else ""
 
     @property
     def rate(self) -> tuple[float, str] | None:
-        """The rate it declared and its unit: FLOP/s, OP/s or B/s; of a stream through the memory always B/s."""
+        """The declared rate and its unit: FLOP/s, OP/s or B/s; always B/s for a stream."""
         keys = (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s"))
         for key, unit in keys[2:] if self.info.get("memory_level") else keys:
             if (value := self.number(key)) > 0:
@@ -107,7 +107,7 @@ class Measurement:
 
     @property
     def arithmetic_rate(self) -> float | None:
-        """FLOPs (of int8: operations) a second; None where it multiplies nothing, or is a stream."""
+        """FLOPs (for int8: operations) per second; None for streams and without arithmetic."""
         found = self.rate
         return found[0] if found and found[1] != "B/s" else None
 
@@ -117,10 +117,10 @@ class Measurement:
 
     @property
     def bound(self) -> str:
-        """What limits it: "memory-bound", "compute-bound", "launch-bound"; else why nothing can be said, or nothing.
+        """Its limit: "memory-bound", "compute-bound", "launch-bound"; else why that is unknown, or empty.
 
-        What is faster than the memory's bandwidth allows is not bound by it: its operands lie in a cache, or the roof
-        was measured too low.
+        A benchmark above the memory roof is not memory-bound: its operands lie in a cache, or the roof was measured
+        too low.
         """
         bound = self.info.get("bound")
         if not bound:
@@ -133,25 +133,25 @@ class Measurement:
 
     @property
     def method(self) -> str:
-        """How it was measured: the version of the method, the rounds, the cache."""
+        """The version of the method, the number of rounds, and the cache state."""
         method, rounds = self.info.get("method"), self.info.get("rounds")
         parts = [f"method {method}" if method else "", f"{rounds} rounds" if rounds else "", self.cache]
         return ", ".join(filter(None, parts))
 
     @property
     def cache(self) -> str:
-        """Hot or cold; empty where nothing is claimed."""
+        """The cache state, hot or cold; empty if not declared."""
         cache = str(self.info.get("cache") or "")
         return "" if cache == "as-is" else cache
 
     @property
     def labels(self) -> list[str]:
-        """What else competed with it or slowed it, in words."""
+        """Descriptions of competing work and slowdowns."""
         conditions = self.info.get("conditions")
         return list(conditions.get("labels", ())) if isinstance(conditions, dict) else []
 
     @property
     def notes(self) -> str:
-        """How it was measured in short: hot or cold, what bounds it, the first word of each of its labels."""
+        """A short note: cache state, limit, and the start of each label."""
         found = [self.cache, self.bound or (WIDE if self.is_wide else ""), str(self.info.get("label") or "")]
         return ", ".join(filter(None, dict.fromkeys([*found, *(label.partition(":")[0] for label in self.labels)])))

@@ -1,4 +1,4 @@
-"""Pages by jinja2: one self-contained file that fetches nothing, whose texts are escaped wherever they come from."""
+"""Renders pages with jinja2. A page is one file that fetches nothing, and all its texts are escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prooflops.console.tables import binary, engineering
 from prooflops.suite.report.drawing import visible
 
 TEMPLATES = Path(__file__).with_name("templates")
-# By verdict: the class that colours it, and a shape, as colour alone tells nothing to those who do not see it.
+# Colour class and shape by verdict. The shape serves readers who do not see the colour.
 MARKS = {
     "holds": ("holds", "✓"),
     "holds if": ("holds-if", "◐"),
@@ -23,7 +23,7 @@ MARKS = {
     "not checked": ("unchecked", "–"),
     "on record": ("record", "§"),
 }
-# Nothing is fetched, and of scripts only the page's own runs, whatever a record says.
+# The page fetches nothing and runs only its own script, whatever a record contains.
 POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; "
     "base-uri 'none'; form-action 'none'"
@@ -31,13 +31,13 @@ POLICY = (
 
 
 def render(template: str, **context: Any) -> str:
-    """A page of this name in `templates`, or of a template of another room handed to `environment`."""
+    """Renders a template of the folder `templates`."""
     return str(environment().get_template(template).render(**context))
 
 
 @functools.cache
 def environment(*folders: Path) -> Any:
-    """The environment of jinja2 whose pages extend `base.html.j2`; `folders` are searched for templates first."""
+    """The jinja2 environment of pages that extend `base.html.j2`. It searches `folders` first."""
     import jinja2
 
     script = (TEMPLATES / "claims.js").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def environment(*folders: Path) -> Any:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # not what is markup already
+        finalize=lambda value: visible(value) if type(value) is str else value,  # leaves markup unchanged
     )
     made.filters |= {"engineering": engineering, "binary": binary, "duration": duration, "mark": mark}
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -61,7 +61,7 @@ def mark(verdict: str) -> tuple[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """A time as text.
 
     >>> duration(4.2), duration(93)
     ('4.2 s', '1 min 33 s')

@@ -1,4 +1,4 @@
-"""The plots of a run, each of which answers one question; one without data is left out."""
+"""The plots of a run. Each answers one question; a plot without data is omitted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plots_of(report: RunReport) -> list[Plot]:
 
 
 def is_product(bench: Measurement) -> bool:
-    """Whether it is a product held against its ceiling, but not the search for that ceiling."""
+    """Whether it is a matrix product, but not the search for the ceiling."""
     return bool(bench.family == "matmul" and bench.arithmetic_rate and bench.has("flops"))
 
 
@@ -38,10 +38,10 @@ def is_product(bench: Measurement) -> bool:
 
 
 def roofline(report: RunReport) -> Plot | None:
-    """Kernels, or products where no kernel was placed, over their intensity, under the roofs measured.
+    """Kernels (without any: products) over their intensity, under the measured roofs.
 
-    Roofs: each dtype's ceiling, and the bandwidths of the traffic that reads most and least. Streams are not drawn:
-    they are the roofs.
+    Roofs: each dtype's ceiling, and the bandwidths at the largest and smallest share of reads. Streams are not drawn,
+    because they are the roofs.
     """
     benchmarks = kernels_of(report.benchmarks) or [each for each in report.benchmarks if is_product(each)]
     points = [each for each in benchmarks if each.has("flops", "bytes") and each.arithmetic_rate and each.dtype]
@@ -81,7 +81,7 @@ def _ceilings(points: Iterable[Measurement]) -> dict[str, float]:
 def _draw_roofs(
     drawing: Drawing, points: Sequence[Measurement], ceilings: dict[str, float], intensities: Sequence[float]
 ) -> None:
-    """The measured bandwidths of the largest and the smallest share of reads, and each dtype's ceiling."""
+    """Draws the bandwidths at the largest and smallest share of reads, and each dtype's ceiling."""
     slopes: dict[float, float] = {}
     for each in points:
         if each.has("roof_bytes_per_s"):
@@ -104,7 +104,7 @@ def _draw_roofs(
 
 
 def _label_places(spots: Sequence[tuple[float, float]]) -> list[tuple[float, float, int]]:
-    """Each point's label on its right, or on its left where another point is close on the right."""
+    """Places each label on its point's right, or on the left if another point is close."""
 
     def close(x: float, y: float, other: tuple[float, float]) -> bool:
         return 0 <= log10(other[0] / x) < 0.18 and abs(log10(other[1] / y)) < 0.06 if y and other[1] else False
@@ -148,7 +148,7 @@ def _roofline_remarks(points: Sequence[Measurement]) -> list[str]:
 
 
 def rates_by_size(report: RunReport) -> Plot | None:
-    """The rate of each product over its FLOPs, a series per dtype."""
+    """Each product's rate over its FLOPs, one series per dtype."""
     products = [each for each in report.benchmarks if is_product(each)]
     dtypes = list(dict.fromkeys(each.dtype for each in products))
     if not products:
@@ -178,7 +178,7 @@ def rates_by_size(report: RunReport) -> Plot | None:
 
 
 def ceiling_shares(report: RunReport) -> Plot | None:
-    """The share of its own ceiling that each product, step and recomputation reaches."""
+    """The share of the ceiling that each product, step and recomputation reaches."""
     found = [each for each in report.benchmarks if each.has("share_of_ceiling") and each.family != "ceiling"]
     if not found:
         return None
@@ -210,7 +210,7 @@ def ceiling_shares(report: RunReport) -> Plot | None:
 
 
 def bandwidths(report: RunReport) -> Plot | None:
-    """The bandwidth of each kernel of STREAM over the bytes it works on, with the caches marked."""
+    """Each STREAM kernel's bandwidth over its bytes, with the caches marked."""
     streams = [each for each in report.benchmarks if each.level and each.has("bytes", "bytes_per_s")]
     if not streams:
         return None
@@ -240,7 +240,7 @@ def bandwidths(report: RunReport) -> Plot | None:
 
 
 def _mark_levels(drawing: Drawing, streams: Sequence[Measurement], report: RunReport) -> None:
-    """Lines at the sizes of the caches where they are known, and the name of each level above its points."""
+    """Draws a line at each known cache size, and each level's name above its points."""
     for size in report.caches.values():
         drawing.axes.axvline(size, color=FAINT, linewidth=1, linestyle=":")
     for level in dict.fromkeys(each.level for each in streams):
@@ -298,7 +298,7 @@ def _step_answer(steps: Sequence[Measurement]) -> str:
 
 
 def step_memory(report: RunReport) -> Plot | None:
-    """What is held at the end of each phase of a step, and its peak."""
+    """Memory held at the end of each phase of a step, and the peak."""
     steps = [each for each in report.benchmarks if each.info.get("step_memory")]
     if not steps:
         return None
@@ -331,7 +331,7 @@ def step_memory(report: RunReport) -> Plot | None:
 
 # ---- predictions -------------------------------------------------------------------------------------------------
 
-# What is predicted, the keys of prediction and measurement, and how a figure is written.
+# Predicted quantity, keys of prediction and measurement, format of a figure.
 PAIRS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
     ("bytes saved by checkpointing", "predicted_saved_bytes", "saved_bytes", binary),
     ("time as FLOPs say", "flop_ratio", "time_ratio", lambda ratio: f"{ratio:.3f}x"),
@@ -345,7 +345,7 @@ NOT_PREDICTED = (
 
 
 def predictions(report: RunReport) -> Plot | None:
-    """What was measured or counted over what was predicted, of each quantity that has both."""
+    """Measured (or counted) over predicted values, for each quantity that has both."""
     rows = [
         (what, each, each.number(first), each.number(second), text)
         for what, first, second, text in PAIRS

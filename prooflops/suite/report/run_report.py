@@ -1,4 +1,4 @@
-"""What one run found, gathered once: report.html, report.md, verdicts.json and the terminal all show this."""
+"""The results of one run, shared by report.html, report.md, verdicts.json and the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prooflops.suite.verdicts import RED, VERDICTS
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and its verdict: the row of the registry, and what its tests found."""
+    """A claim of the registry with its verdict and test results."""
 
     id: str
     topic: str
@@ -35,7 +35,7 @@ class ClaimResult:
 
     @property
     def line(self) -> str:
-        """The verdict as printed: a holds-if claim always with its condition, the others with their reason."""
+        """The printed verdict: with the condition for a holds-if claim, else with the reason."""
         known = " (known)" if self.known else ""
         if self.verdict == "holds if":
             return f"holds if {self.reason}"
@@ -50,7 +50,7 @@ class RunReport:
     headline: tuple[str, ...]  # machine and software in a few lines, as pytest's header prints them
     claims: tuple[ClaimResult, ...] = ()
     benchmarks: tuple[Measurement, ...] = ()
-    peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # those that are not the vendor's, see Peaks
+    peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # not the vendor's, see Peaks
     caches: Mapping[str, int] = field(default_factory=dict)  # bytes by level
     date: str = ""
     duration_s: float | None = None
@@ -58,7 +58,7 @@ class RunReport:
     revision: str = ""
     version: str = ""
     pace: str = ""
-    partial: str = ""  # what kept it from being a whole run; empty for a whole one
+    partial: str = ""  # why the run is partial; empty for a whole one
     trends: tuple[Trend, ...] = ()  # of its benchmarks, over the records of this machine
 
     @property
@@ -67,12 +67,12 @@ class RunReport:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The versions of the ways of measuring in it."""
+        """The versions of its methods of measurement."""
         return tuple(sorted({str(each.info["method"]) for each in self.benchmarks if "method" in each.info}))
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many claims have each verdict, in the order of VERDICTS."""
+        """The number of claims per verdict, in the order of VERDICTS."""
         found = Counter(claim.verdict for claim in self.claims)
         return {verdict: found[verdict] for verdict in VERDICTS}
 
@@ -127,7 +127,7 @@ def run_report(
 
 
 def claim_result(row: Mapping[str, Any], registry: Registry) -> ClaimResult:
-    """A verdict as a record has it, with what the registry says of its claim."""
+    """A record's verdict, joined with its claim's row in the registry."""
     claim = registry.claims.get(row["id"])
     stated: dict[str, Any] = {}
     if claim:

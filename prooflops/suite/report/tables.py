@@ -18,7 +18,7 @@ NO_PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 def topic_table(claims: Sequence[ClaimResult]) -> list[list[str]]:
-    """One row per topic: its claims by verdict, and how many cases were tried."""
+    """One row per topic: claims per verdict, and the number of cases."""
     rows = [["topic", "claims", *VERDICTS, "cases"]]
     for topic, group in [*by_topic(claims).items(), ("all", claims)]:
         count = Counter(claim.verdict for claim in group)
@@ -30,9 +30,9 @@ def topic_table(claims: Sequence[ClaimResult]) -> list[list[str]]:
 def benchmark_table(
     benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
 ) -> list[list[str]]:
-    """One row per benchmark: what it is, its time and spread, its rate, and its share of the two ceilings.
+    """One row per benchmark: name, median, IQR, rate, and share of the two ceilings.
 
-    A last column has the notes, if there are any. For a stream through the memory the vendor's peak is the bandwidth.
+    A last column has the notes, if any. A stream's peak is the vendor's bandwidth.
     """
     rows = [["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling"]]
     rows += [
@@ -52,14 +52,14 @@ def benchmark_table(
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
-    """The benchmarks that were placed under the roofs."""
+    """The benchmarks placed under the roofs."""
     return [bench for bench in benchmarks if bench.info.get("roofline") and bench.has(*PLACED)]
 
 
 def roofline_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
-    """One row per kernel of the roofline: its intensity by formula and as counted, and its place under the roofs.
+    """One row per roofline kernel: intensity by formula and as counted, and place under the roofs.
 
-    Only the head where no such kernel ran.
+    Without kernels, only the head.
     """
     rows = [["kernel", "intensity, FLOP/B", "counted", "reads", "attainable", "achieved", "share", "bound",
              "ridge measured", "on paper"]]  # fmt: skip
@@ -84,9 +84,9 @@ def roofline_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
 def best_rates(
     benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
 ) -> list[tuple[str, Measurement, list[str]]]:
-    """Of each dtype that was multiplied the fastest benchmark, with the cells of its row: the rate, its shares, where.
+    """The fastest benchmark per multiplied dtype, with the cells of its row: rate, shares, name, spread.
 
-    One that is contended, or whose spread is too wide, is taken only where no other has the dtype, and comes last.
+    A contended benchmark, or one with a wide spread, is used only for lack of another, and comes last.
     """
     best: dict[str, Measurement] = {}
     for bench in benchmarks:
@@ -111,7 +111,7 @@ def _merit(bench: Measurement) -> tuple[bool, float]:
 
 
 def spread_text(bench: Measurement) -> str:
-    """The spread in percent, and why nothing is concluded, if so: it is too wide, or the benchmark contended."""
+    """The spread in percent, with the reason if it allows no conclusion: too wide, or contended."""
     return f"{bench.spread:.1%}" + (f": {bench.unsettled}" if bench.unsettled else "")
 
 

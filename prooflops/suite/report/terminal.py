@@ -1,4 +1,4 @@
-"""What a run prints at its end: benchmarks, verdicts by topic, what fails or was not checked, where the report lies."""
+"""Prints the end of a run: benchmarks, verdicts by topic, failed and unchecked claims, path of the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING = {"-", "no peak on record"}
 
 
 def width_of(isatty: bool) -> int | None:
-    """The columns of the terminal, or of COLUMNS; None where the output goes to a file, whose lines are not wrapped."""
+    """The terminal's columns, or COLUMNS; None for a file, whose lines are not wrapped."""
     if isatty or os.environ.get("COLUMNS", "").isdigit():
         return max(shutil.get_terminal_size().columns, LEAST_WIDTH)
     return None
@@ -42,7 +42,7 @@ class Printer:
             self._terminal.write_line(each, **markup)
 
     def table(self, rows: Sequence[Sequence[str]], notes: str = "") -> None:
-        """A table; on a narrow terminal without the columns that say nothing, and that named `notes`."""
+        """Prints a table; a narrow terminal loses the empty columns, then the column `notes`."""
         shown = narrowed(rows, self._width, notes)
         for line in fitted(shown, self._width):
             self._terminal.write_line(line)
@@ -52,7 +52,7 @@ class Printer:
 
 
 def narrowed(rows: Sequence[Sequence[str]], width: int | None, notes: str) -> list[list[str]]:
-    """The rows; where they are too wide, without columns that say nothing; and, if they still are, without `notes`.
+    """Drops empty columns from rows that are too wide, then, if still too wide, the column `notes`.
 
     >>> narrowed([["name", "peak", "notes"], ["a", "-", "x" * 9], ["b", "-", ""]], 16, "notes")
     [['name', 'notes'], ['a', 'xxxxxxxxx'], ['b', '']]
@@ -66,14 +66,14 @@ def narrowed(rows: Sequence[Sequence[str]], width: int | None, notes: str) -> li
 
 
 def wrapped(text: str, width: int | None, indent: str) -> list[str]:
-    """The text in lines of at most `width` columns; as it is where there is no width, or it fits."""
+    """Wraps a text to `width` columns; None means no wrapping."""
     if width is None or len(text) <= width:
         return [text]
     return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, known: Collection[str]) -> None:
-    """The tables at the end of a run on the terminal: per topic, and in full with -v."""
+    """Prints the tables at the end of a run: per topic, and in full with -v."""
     printer, report = Printer(terminal), finished.report
     if report.benchmarks:
         printer.section("benchmarks")
@@ -105,7 +105,7 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, know
 
 
 def unchecked(claims: Sequence[ClaimResult]) -> Iterator[str]:
-    """A line for each reason for which claims were not checked."""
+    """One line per reason for unchecked claims."""
     reasons: dict[str, list[str]] = {}
     for claim in claims:
         if claim.verdict == "not checked":

@@ -1,4 +1,4 @@
-"""verdicts.json: what a run found, for programs. Its form is an interface: `verdicts.schema.json`, docs/validate.md."""
+"""verdicts.json: a run's results for programs. Its format is public: `verdicts.schema.json`, docs/validate.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from prooflops.suite.report.run_report import RunReport
 
-SCHEMA = 2  # raised where a reader of the one before would go wrong; 1 was a list without a head
+SCHEMA = 2  # raised for incompatible changes; 1 was a list without a head
 SCHEMA_FILE = Path(__file__).with_name("verdicts.schema.json")
 VERSIONS = ("torch", "python", "driver", "cuda", "hip")
 
@@ -34,5 +34,5 @@ def verdicts(report: RunReport) -> dict[str, Any]:
 
 
 def text(report: RunReport) -> str:
-    """verdicts.json as it is written."""
+    """The text of verdicts.json."""
     return json.dumps(verdicts(report), indent=1, default=str) + "\n"

@@ -1,4 +1,4 @@
-"""Writes the record of a run, and with a folder its report."""
+"""Writes a run's record, and its report if there is a folder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from prooflops.suite.run import Run
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What one run found, and where it was written, or why not."""
+    """A run's results, and where they were written, or why not."""
 
     report: RunReport
     content: Mapping[str, Any]  # of the record
     folder: Path | None
     record: Path | None
-    stopped: str = ""  # what ended it before all of its tests had run
+    stopped: str = ""  # why the run ended early
     unwritten: str = ""
 
 
@@ -35,7 +35,7 @@ FINISHED = pytest.StashKey[FinishedRun]()
 
 
 def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Path) -> FinishedRun:
-    """Writes the record of a run that had a claim or a benchmark, and with a folder the report."""
+    """Writes the record of a run with a claim or a benchmark, and the report if there is a folder."""
     verdicts = run.verdicts()
     content = run_record.record_of(
         config,
@@ -59,9 +59,9 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
     finished = replace(finished, report=replace(report, trends=tuple(trends_of(config, records, report, names))))
     try:
         write_pages(finished.report, folder)
-    except OSError as error:  # what was found is printed all the same
+    except OSError as error:  # the terminal still shows the results
         return replace(finished, folder=None, unwritten=f"the report could not be written to {folder}: {error}")
-    except Exception as error:  # a figure that is not as it should be: the run and its record are whole
+    except Exception as error:  # an invalid figure: the run and its record are complete
         why = f"the report could not be made of {finished.record}: {type(error).__name__}: {error}"
         return replace(finished, folder=None, unwritten=f"{why}; this is a fault of the suite, please report it")
     return finished
@@ -75,7 +75,7 @@ def write_pages(report: RunReport, folder: Path) -> None:
 
 
 def trends_of(config: pytest.Config, records: Path, report: RunReport, names: Collection[str]) -> list[Trend]:
-    """How these benchmarks changed over the records of this machine, its own included; none from few records."""
+    """The trends of these benchmarks over this machine's records, including this run; none from few records."""
     if not names:
         return []
     own = history.fingerprint_id(report.machine)
