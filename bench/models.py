@@ -37,7 +37,7 @@ class DeepLinearNet(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Turns each pair (i, i + width/2) of a query or key by position · base^(−2i/width): no parameters, no matmul."""
+    """Rotates each pair (i, i + width/2) of a query or key by position · base^(−2i/width): no parameters, no matmul."""
 
     def forward(self, x: Tensor) -> Tensor:
         *_, tokens, width = x.shape
@@ -49,7 +49,7 @@ class RotaryEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention in which each of `kv_heads` keys and values serves heads / kv_heads queries.
+    """Causal attention; heads / kv_heads query heads share each of the `kv_heads` key and value heads.
 
     The product itself is torch's scaled_dot_product_attention: under `sdpa_kernel(SDPBackend.MATH)` it runs as two bmm
     that FlopCounterMode can count on any device (on the meta device it always does).
@@ -96,9 +96,9 @@ class MixtureOfExperts(nn.Module):
     """Each token goes to its `active_experts` best experts: their outputs, weighted by the router, are summed.
 
     The (token, expert) pairs are sorted by expert and each expert multiplies exactly its own rows, without padding and
-    without dropping any, so the experts together meet tokens · active_experts rows however uneven the routing is.
-    How many rows each expert gets depends on values, which tensors on the meta device and fake ones lack: theirs are
-    dealt out evenly. That changes no sum: not of FLOPs, not of the bytes that are kept for the backward pass.
+    without dropping any, so the experts together process tokens · active_experts rows however uneven the routing is.
+    The number of rows per expert depends on values. Meta and fake tensors have none: there all get equal shares.
+    Total FLOPs and the bytes kept for the backward pass do not depend on the shares.
     """
 
     def __init__(self, model: Transformer):
@@ -117,7 +117,7 @@ class MixtureOfExperts(nn.Module):
         rows = tokens[pairs_by_expert // self.active].split(self.rows_per_expert(expert_of_pair))
         outputs = torch.cat([expert(part) for expert, part in zip(self.experts, rows, strict=True)])
 
-        # argsort of a permutation is its inverse: back to the order of the tokens, the choices of each side by side.
+        # The argsort of a permutation is its inverse: it restores the order of the (token, choice) pairs.
         outputs = outputs[pairs_by_expert.argsort()]
         outputs = rearrange(outputs, "(token choice) dim -> token choice dim", choice=self.active)
         # A product and a sum, since torch would run an einsum as a batched matmul of width 1 and count its FLOPs.
@@ -166,12 +166,12 @@ class TransformerNet(nn.Module):
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether there is memory behind the tensor: not on the meta device, where fake tensors too have their storage."""
+    """Whether the tensor has values. Meta and fake tensors have none: the storage of both is on the meta device."""
     return tensor.untyped_storage().device.type != "meta"
 
 
 def embedding(rows: int, dim: int) -> nn.Embedding:
-    """A look-up table with small entries: torch's own deviation of 1 would saturate the softmax behind a tied head."""
+    """A look-up table with small entries: torch's, of deviation 1, would saturate the softmax behind a tied head."""
     table = nn.Embedding(rows, dim)
     nn.init.normal_(table.weight, std=0.02)
     return table
@@ -222,10 +222,10 @@ def inputs(
 
 
 def reduced(model: Transformer, *, layers: int = 2, head_dim: int = 16) -> Transformer:
-    """`model` small enough for any machine, in its own proportions.
+    """`model` with the same proportions, small enough for any machine: `layers` blocks and at most 2 key heads.
 
-    As many queries share a key, and hidden, vocabulary and learned positions have the same ratio to dim; experts, norms
-    and biases are the same. At most two key heads are left, and `layers` blocks.
+    Unchanged: query heads per key head, the ratios of hidden, vocabulary and learned positions to dim, experts, norms
+    and biases.
 
     >>> from accounting.models import LLAMA3_70B
     >>> small = reduced(LLAMA3_70B)

@@ -1,9 +1,8 @@
 """Bandwidth of the memory and of each level of cache, by the kernels of STREAM and BabelStream.
 
-Bytes as STREAM counts them, see `bench.streams.stream_work`; the warm-up drops the first calls; every result is
-checked. Rows of memory have arrays of four times the last-level cache each (an accelerator:
-of 16 times), or a label that says why not. Rows of a
-cache are those of one core, on one thread: threads that wait for one another would be most of so short a time.
+Bytes are counted as STREAM does (`bench.streams.stream_work`). The first calls are not timed. Every result is checked.
+In a memory row, each array has 4 times the size of the last-level cache (16 times on an accelerator), or a label says
+why not. A cache row measures one core with one thread: more threads would mostly wait for one another.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ROWS += [(level, kernel) for level in ("L1", "L2", "L3") for kernel in ("copy", 
 
 @pytest.fixture(scope="module")
 def arrays(device) -> dict[int, Arrays]:
-    """The arrays by their length: the kernels of one size share them."""
+    """Arrays by length; kernels of the same size share them."""
     return {}
 
 
@@ -39,13 +38,13 @@ def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_byte
     read, written, _ = STREAMS[kernel]
     assert_level(size, read + written, caches.last_level_bytes, wanted_multiple(device))
     if level != MEMORY:
-        held, known = 4 * size.elements * (read + written), caches.core_levels[level]
-        assert held <= known, f"{held} bytes are sold as hot in {level}, but it holds {known}"
+        used, held = 4 * size.elements * (read + written), caches.core_levels[level]
+        assert used <= held, f"the arrays have {used} bytes, but should fit in {level}, which holds {held}"
 
     def count() -> None:
         __tracebackhide__ = True
-        seen = assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)
-        counted = stream.work.flops // (2 if kernel == "triad" else 1)  # a sum with a factor is counted as one FLOP
+        seen = assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)  # the scalar result
+        counted = stream.work.flops // (2 if kernel == "triad" else 1)  # the counter takes a + s·b for one FLOP
         assert seen.total + seen.elementwise == counted, (
             f"{stream.work.flops} FLOPs are declared, but {seen.total + seen.elementwise} were counted"
         )
@@ -58,7 +57,7 @@ def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_byte
             stream.work,
             dtype="fp32",
             check=stream.check,
-            counted=False,  # they were just now; only the dot product's are those of a product
+            counted=False,  # `count` has checked them; of these kernels only dot is a matrix product
             bytes_bound=bound_bytes_per_s if exceeds else None,
             cache="as-is" if level == MEMORY else "hot",
             memory_level=size.level,

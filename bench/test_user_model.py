@@ -1,4 +1,4 @@
-"""The time of one training step of the model that `--model` names. Without that option this test is not there."""
+"""The time of one training step of the model that `--model` names; not collected without that option."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def overhead_s(device: torch.device) -> float:
 
 
 def ceiling_of(ceilings: Ceilings, dtype: str) -> float | None:
-    """The machine's best measured rate; None for a dtype that it does not multiply."""
+    """The machine's best measured rate; None for a dtype in which it multiplies no matrices."""
     try:
         return ceilings.flop_per_s(dtype)
     except Unsupported:
@@ -44,7 +44,7 @@ def ceiling_of(ceilings: Ceilings, dtype: str) -> float | None:
 def test_training_step(user_model, benchmark, measure, ceilings, device, peak_flop_per_s, bound_flop_per_s):
     flops, instance = user_model.flops, user_model.fresh()
     formats = [dtype for dtype in flops.by_dtype if dtype in DTYPES]
-    instance.step()  # the first one may set the optimizer up
+    instance.step()  # the first step may create the optimizer's state
     with counted.flops() as count:
         instance.step()
     assert count.total == flops.executed + flops.update, (

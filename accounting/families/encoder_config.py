@@ -11,7 +11,7 @@ from accounting.parts import Parts, Rows
 
 
 def bert(c: Config, *, offset: int = 0) -> Parts:
-    """Encoder of tokens; with the head of a masked language model, or without it the pooler."""
+    """Encoder of tokens with a masked-language head, or else a pooler. `offset`: positions that no token uses."""
     dim, heads, *_ = widths(c)
     length = c("max_position_embeddings")
     masked = any("MaskedLM" in name or "PreTraining" in name for name in c("architectures", default=["MaskedLM"]))
@@ -33,11 +33,8 @@ def modern_bert(c: Config) -> Parts:
 
     def layer(place: int) -> Parts:
         local = kind(c, place) == "sliding_attention" if kind(c, place) else place % every != 0
-        options: dict[str, Any] = {
-            "causal": False,
-            "window": (half + 1) * local,
-        }  # on either side, the token itself included
-        mixed = attention(dim, heads, dim // heads, bias=bias, out_bias=bias, **options)
+        window = (half + 1) * local  # tokens on either side, each with the token itself; 0: all
+        mixed = attention(dim, heads, dim // heads, bias=bias, out_bias=bias, causal=False, window=window)
         fed = mlp(dim, c("intermediate_size"), gated=True, bias=c.flag("mlp_bias"))
         return (norm if place else Parts()) + mixed + norm + fed
 
@@ -47,21 +44,21 @@ def modern_bert(c: Config) -> Parts:
 
 
 def t5(c: Config) -> Parts:
-    """T5, and where `tie_word_embeddings` is False (T5 1.1, Flan) with the head that the released weights have.
+    """T5. If `tie_word_embeddings` is False (T5 1.1, Flan), it has the separate head of the released weights.
 
-    The code in transformers 5 takes such a head for tied until it loads these weights.
+    transformers 5 treats this head as tied until it loads these weights.
     """
     dim, heads, width, layers = c("d_model"), c("num_heads"), c("d_kv"), c("num_layers")
     gated = c("is_gated_act", default=str(c("feed_forward_proj", default="relu")).startswith("gated"))
     norm, buckets = other("norms", dim), other("attention", c("relative_attention_num_buckets") * heads)
 
-    def thinking(rows: str) -> Parts:
+    def normed_mlp(rows: str) -> Parts:
         return norm + mlp(dim, c("d_ff"), gated=gated, rows=rows)
 
-    encoding = norm + attention(dim, heads, width, rows="source", causal=False) + thinking("source")
+    encoding = norm + attention(dim, heads, width, rows="source", causal=False) + normed_mlp("source")
     decoding = norm + attention(dim, heads, width) + norm + attention(dim, heads, width, keys="source", causal=False)
     model: Parts = embedding(c("vocab_size"), dim) + (buckets + layers * encoding + norm)
-    model += buckets + c("num_decoder_layers", default=layers) * (decoding + thinking("tokens")) + norm
+    model += buckets + c("num_decoder_layers", default=layers) * (decoding + normed_mlp("tokens")) + norm
     return model + head(dim, c("vocab_size"), tied=c("tie_word_embeddings", default=True))
 
 
@@ -71,7 +68,7 @@ def speech_or_text(c: Config) -> Parts:
     c.only("num_hidden_layers", c("encoder_layers"))
     norm = other("norms", 2 * dim)
     tied = c("tie_word_embeddings", default=True)
-    # Untied, BART's encoder and decoder have a table each, beside one that nothing reads.
+    # An untied BART has three tables: its encoder's, its decoder's, and one that is never read.
     model: Parts = embedding(c("vocab_size") * (1 if tied or whisper else 3), dim)
     if whisper:
         source, target, mels = c("max_source_positions"), c("max_target_positions"), c("num_mel_bins")
@@ -93,7 +90,7 @@ def speech_or_text(c: Config) -> Parts:
         biases = {"bias": True, "out_bias": True, "key_bias": not whisper}
         return attention(dim, heads, dim // heads, **biases, **options)
 
-    ends = norm if whisper else Parts()  # pre-norm
+    ends = norm if whisper else Parts()  # Whisper is pre-norm: each stack ends in a norm
     encoding = layer("encoder", rows, attend("encoder", rows=rows, causal=False))
     decoding = layer("decoder", "tokens", attend("decoder"), attend("decoder", keys=rows, causal=False))
     model += c("encoder_layers") * encoding + ends + c("decoder_layers") * decoding + ends
@@ -118,8 +115,8 @@ def resnet(c: Config, *, image: int = 224) -> Parts:
     c.only("downsample_in_bottleneck", False)
     c.only("downsample_in_first_stage", False)
 
-    def normed(inputs: int, outputs: int, kernel: int, side: int, part: str = "stages") -> Parts:
-        return convolution(part, inputs, outputs, kernel, side * side) + other("norms", 2 * outputs)
+    def normed(inputs: int, outputs: int, kernel_area: int, side: int, part: str = "stages") -> Parts:
+        return convolution(part, inputs, outputs, kernel_area, side * side) + other("norms", 2 * outputs)
 
     width, side = c("embedding_size"), image // 4
     model = normed(c("num_channels"), width, 49, image // 2, "input")

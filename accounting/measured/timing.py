@@ -15,7 +15,7 @@ from accounting.checks import validated_choice, validated_int
 
 
 class _DeviceMoment:
-    """A moment on a device's own time line. `later - earlier` waits until the device has reached both: seconds."""
+    """A moment on a device's own time line. `later - earlier` waits until the device has reached both; in seconds."""
 
     __slots__ = ("_event",)
 
@@ -30,9 +30,9 @@ class _DeviceMoment:
 def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
     """A timer of `device`: the difference of two of its readings is the time between them in seconds.
 
-    CUDA and XPU run behind the host, so their readings are events in the current stream, and only the subtraction
-    waits. MPS is waited for before the host's clock is read. Fits pytest-benchmark's `timer` option. Resolution: about
-    0.5 µs for events, below 0.1 µs on the host.
+    CUDA and XPU run asynchronously: a reading is an event in the current stream, and only the subtraction waits. On
+    MPS, a reading waits for the device and takes the host's clock. Fits pytest-benchmark's `timer` option. Resolution:
+    about 0.5 µs for events, below 0.1 µs on the host.
 
     Domain of validity: work of the current stream, and of no other. A device that is idle at the first reading also
     waits for the next launch (some 5 µs on CUDA): give it work before, or time several calls at once.
@@ -50,9 +50,9 @@ def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
     api = _timed_api(device)
 
     def event() -> _DeviceMoment:
-        event = api.Event(enable_timing=True)
-        event.record(api.current_stream(device))
-        return _DeviceMoment(event)
+        recorded = api.Event(enable_timing=True)
+        recorded.record(api.current_stream(device))
+        return _DeviceMoment(recorded)
 
     def synchronised_perf_counter() -> float:
         api.synchronize()
@@ -63,7 +63,7 @@ def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
 
 
 def synchronise(device: str | torch.device) -> None:
-    """Waits until all streams of `device` have done their work; a CPU has when its calls return.
+    """Waits until all streams of `device` have done their work. A CPU's calls return only when done.
 
     Raises ValueError for a device without a clock (meta) or that torch does not see.
 
@@ -71,7 +71,7 @@ def synchronise(device: str | torch.device) -> None:
     """
     device = torch.device(device)
     if device.type != "cpu":
-        _timed_api(device).synchronize(*[device] * (device.type != "mps"))
+        _timed_api(device).synchronize(*(() if device.type == "mps" else (device,)))
 
 
 def _timed_api(device: torch.device) -> Any:
@@ -110,8 +110,8 @@ def time(
 ) -> Timing:
     """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not timed.
 
-    `setup()` runs before each call, warm-up included, and is not timed (a cache flush, say). On CUDA it shares the
-    stream, and the host may run ahead of all rounds.
+    `setup()` runs before each call, warm-up included, and is not timed (a cache flush, say). On CUDA both run in the
+    current stream, and the host may queue all rounds before the first has run.
 
     Domain of validity: as `clock`. `fn` must take longer than the resolution, and on CUDA than its launch.
 
@@ -156,8 +156,8 @@ def median_interval(values: Iterable[float], confidence: float = 0.95) -> tuple[
     """The confidence interval of the median between two order statistics; None where there are too few values for one.
 
     The number of values below the true median is binomial of n and 1/2, whatever the distribution, if the values are
-    independent. At each end as many values are left out as keep the chance of missing the median on that side below
-    (1 - confidence) / 2; that takes 6 values at 95 %, 8 at 99 %. Equal to the interval of scipy.stats.quantile_test,
+    independent. The interval is the narrowest whose chance of missing the median on each side is below
+    (1 - confidence) / 2; this needs 6 values at 95 %, 8 at 99 %. Equal to the interval of scipy.stats.quantile_test,
     which takes a second to import.
 
     Raises ValueError for a confidence that is not between 0 and 1.
@@ -170,18 +170,18 @@ def median_interval(values: Iterable[float], confidence: float = 0.95) -> tuple[
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
     ordered = sorted(values)
     size = len(ordered)
-    # Of the 2**size ways to fall below or above the median, `chosen` have `beyond` below, `ways` at most that many.
-    beyond, chosen, ways = 0, 1, 1
-    while ways / 2**size < (1 - confidence) / 2:
-        chosen = chosen * (size - beyond) // (beyond + 1)
-        beyond += 1
-        ways += chosen
-    return (ordered[beyond - 1], ordered[size - beyond]) if beyond else None
+    # Of the 2**size ways to fall below or above the median, `exactly` have `below` below, `at_most` have no more.
+    below, exactly, at_most = 0, 1, 1
+    while at_most / 2**size < (1 - confidence) / 2:
+        exactly = exactly * (size - below) // (below + 1)
+        below += 1
+        at_most += exactly
+    return (ordered[below - 1], ordered[size - below]) if below else None
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Runs torch's operators on one thread of the host within, and on as many as before afterwards.
+    """Limits torch's operators to one thread of the host inside the block, then restores the earlier number.
 
     Threads that wait for one another are most of a busy machine's noise, and kernels hold scratch per thread. Other
     libraries and the workers of a data loader keep their threads.

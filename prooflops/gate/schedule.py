@@ -1,4 +1,4 @@
-"""The loop of a comparison: takes replicates until every benchmark is decided, or the time for them is over."""
+"""The loop of a comparison: takes replicates until every benchmark is decided or the time budget is spent."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Take = Callable[[Sequence[str], Paces], Mapping[str, Pair]]  # runs these benchm
 class Schedule:
     """The replicates of one comparison.
 
-    `take` runs benchmarks once more. `plan` chooses the pace of each replicate, and gives up benchmarks that are too
-    long; without one, all run at `paces`.
+    `take` runs benchmarks once more. `plan` sets the pace of each replicate and gives up benchmarks that take too long.
+    Without a plan, all run at `paces`.
     """
 
     def __init__(
@@ -38,21 +38,20 @@ class Schedule:
     ) -> None:
         self.session, self.rule, self.take, self.plan, self.paces = session, rule, take, plan, paces
         self.deadline = session.begun + session.settings.budget_s
-        self.given_up = plan.given_up() if plan else {}  # benchmarks that are not taken again, and why
+        self.given_up = plan.given_up() if plan else {}  # by benchmark: why it is not repeated
         self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {}
-        self.taken, self.took_s = 0, 0.0  # replicates, and the seconds of the last
-        self.left_open: list[str] = []  # at the deadline
+        self.taken, self.took_s = 0, 0.0  # number of replicates; seconds of the last one
+        self.left_open: list[str] = []  # benchmarks that are undecided at the deadline
         self._seen_quiet = False
         self._tries = Counter[str]()
         self._repeats = Counter[str]()
-        self._set_aside: dict[str, list[Pair]] = {}  # contended pairs that are not kept
+        self._set_aside: dict[str, list[Pair]] = {}  # contended pairs that no row uses so far
 
     def compare(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
         """Takes replicates after the first, and returns the rows of all benchmarks of either side.
 
-        `stored`: the benchmarks of the before side, with the times that it has without being run.
+        `stored`: every benchmark of the before side, with its earlier times (none for one that is run again).
         """
-        session, settings = self.session, self.session.settings
         rows = [
             replace(row, note=self.given_up[row.name]) if row.name in self.given_up else row
             for row in self.run(first, stored, took_s)
@@ -60,43 +59,46 @@ class Schedule:
         gone = [one_sided(name, TIME, group[-1].time_s, None) for name, group in stored.items() if name not in first]
         new = [one_sided(name, TIME, None, timed.time_s) for name, (_, timed) in first.items() if name not in stored]
         exact = [row for row in exact_rows(self.sides) if row.verdict != "SAME"]
-        exact += resource_rows(self.sides, settings.min_memory_effect, settings.min_effect)
+        exact += resource_rows(self.sides, self.session.settings.min_memory_effect, self.session.settings.min_effect)
+        self._summarise(rows)
+        return [*with_skips(gone, skip_reasons(self.session.reports)), *new, *exact, *rows]
+
+    def _summarise(self, rows: Sequence[Row]) -> None:
+        settings, lines = self.session.settings, self.session.lines
         if self.left_open:
             budget = f"the budget of {settings.budget_s / 60:g} min (--gate-budget) is spent"
-            session.lines.append(f"{budget}: {len(self.left_open)} benchmarks are open")
-        if self.rule.paired and (every := decide.overall(self.sides)):
-            bounds = f"{every.ratio:.3f} ({interval(every)})"
-            session.lines.append(f"overall {bounds}: the geometric mean of {len(rows)} benchmarks")
-            session.lines.append(decide.found_from(rows, self.rule.plan, settings.min_effect))
+            lines.append(f"{budget}: {len(self.left_open)} benchmarks are open")
+        if self.rule.paired and (mean := decide.overall(self.sides)):
+            lines.append(f"overall {mean.ratio:.3f} ({interval(mean)}): the geometric mean of {len(rows)} benchmarks")
+            lines.append(decide.found_from(rows, self.rule.plan, settings.min_effect))
         taken = f"{self.taken} {'pairs' if self.rule.paired else 'replicates'}"
-        session.lines.append(
-            f"{taken} in {time.monotonic() - session.begun:.0f} s, "
+        lines.append(
+            f"{taken} in {time.monotonic() - self.session.begun:.0f} s, "
             f"{self._repeats.total()} measurements repeated because other work competed"
         )
-        return [*with_skips(gone, skip_reasons(session.reports)), *new, *exact, *rows]
 
     def run(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
         """The loop: returns a row for the time of each benchmark that both sides have."""
         self.sides = {name: (list(group), []) for name, group in stored.items() if name in first}
         self.took_s = took_s
-        self._add(first, first)
+        self._record(first, first)
         while wanted := self._wanted():
             if time.monotonic() + self.took_s > self.deadline:
                 self.left_open = list(wanted)
                 break
-            self._say(wanted)
+            self._print_progress(wanted)
             began = time.monotonic()
-            self._add(self.take(list(wanted), self.paces), wanted)
+            self._record(self.take(list(wanted), self.paces), wanted)
             self.took_s = time.monotonic() - began
         for name in self._set_aside:
-            if not self.sides[name][1]:  # the machine was never quiet: the row says so
-                self._keep(name, self._most_equal(name))
+            if not self.sides[name][1]:  # all its pairs were contended, and its row says so
+                self._keep(name, self._take_most_equal(name))
         return decide.look_at(self.sides, self.rule)[0]
 
     def _wanted(self) -> dict[str, int]:
-        """The replicates that each open benchmark wants, and sets the pace of the next.
+        """Returns the replicates that each undecided benchmark needs in all; sets the pace of the next one.
 
-        A benchmark that mostly yields none (it is skipped, say) is given up.
+        A benchmark is given up after four times as many tries: most gave no time (it was skipped, say).
         """
         rows, wanted = decide.look_at(self.sides, self.rule)
         wanted = {
@@ -106,12 +108,11 @@ class Schedule:
         }
         if wanted and self.plan:
             effects = {row.name: row.effect for row in rows if row.effect and row.name in wanted}
-            to_go = max(count - len(self.sides[name][1]) for name, count in wanted.items())
-            to_go = max(to_go, self.rule.plan.confirming_pairs)
+            to_go = max(self.rule.plan.confirming_pairs, *(n - len(self.sides[name][1]) for name, n in wanted.items()))
             self.paces = self.plan.paces(effects, to_go, self.deadline - time.monotonic())
         return wanted
 
-    def _say(self, wanted: Mapping[str, int]) -> None:
+    def _print_progress(self, wanted: Mapping[str, int]) -> None:
         least, most = min(wanted.values()), max(wanted.values())
         until = f"{least}" if least == most else f"{least} to {most}"
         kind = "pair" if self.rule.paired else "replicate"
@@ -119,36 +120,35 @@ class Schedule:
         kept = min(len(self.sides[name][1]) for name in wanted)
         self.session.say(f"{kind} {self.taken + 1}: {len(wanted)} open, next look at {until}{again}", kept, most)
 
-    def _add(self, pairs: Mapping[str, Pair], asked: Iterable[str]) -> None:
+    def _record(self, pairs: Mapping[str, Pair], asked: Iterable[str]) -> None:
         self.taken += 1
         self._tries.update(list(asked))
-        for name, (before, after) in pairs.items():
+        for name, pair in pairs.items():
             if name not in self.sides:
                 continue
-            contended = bool(after.contended or (before and before.contended))
-            self._seen_quiet |= not contended
-            if not contended:
-                self._keep(name, (before, after))
+            if not any(side.contended for side in pair if side):
+                self._seen_quiet = True
+                self._keep(name, pair)
                 continue
-            self._set_aside.setdefault(name, []).append((before, after))
+            self._set_aside.setdefault(name, []).append(pair)
             if self._may_repeat(name):
                 self._repeats[name] += 1
             else:
-                self._keep(name, self._most_equal(name))
+                self._keep(name, self._take_most_equal(name))
 
     def _may_repeat(self, name: str) -> bool:
-        """Whether a contended pair is set aside: two in any case, as many as are kept on a machine that is quiet at
-        times, and none that would cost a pair of the next look."""
+        """Whether to repeat a contended pair: twice a benchmark, or, once any pair was quiet, as often as it has kept
+        pairs. Never if the repeat leaves too little time for the pairs of the next look."""
         kept = len(self.sides[name][1])
         to_go = max(self.rule.plan.looks[0], kept + 1) - kept
         if time.monotonic() + to_go * self.took_s > self.deadline:
             return False
         return self._repeats[name] < (max(2, kept) if self._seen_quiet else 2)
 
-    def _most_equal(self, name: str) -> Pair:
-        """Removes the contended pair whose cores ran at the most equal speed, the newest of several.
+    def _take_most_equal(self, name: str) -> Pair:
+        """Removes and returns the contended pair with the most equal core speeds; of several, the newest.
 
-        Without a change the sides of any pair may be exchanged: this choice favours none.
+        The choice treats both sides alike, so it favours neither.
         """
         pairs = self._set_aside[name]
         chosen = min(reversed(pairs), key=inequality)
@@ -162,7 +162,7 @@ class Schedule:
 
 
 def inequality(pair: Pair) -> float:
-    """How many times faster the core of one side ran; where only one was measured, its slowness.
+    """The core speed of the faster side over that of the slower; with one side measured, its slowness.
 
     >>> slow, slower = (Timed(1.0, {}, {}, contended="slow", slowness=each) for each in (1.5, 1.8))
     >>> round(inequality((slow, slower)), 2), inequality((None, slow))

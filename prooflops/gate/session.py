@@ -19,14 +19,14 @@ from prooflops.history import records
 from prooflops.history.records import Summary
 from prooflops.history.rows import TIME, Row
 
-SILENT_S = 20.0  # between two lines of progress
+SILENT_S = 20.0  # at least, between two lines of progress
 HERE = "this side"
 
 
 class Session:
     """Starts processes, collects the reports of this side, and keeps the rows and lines to print.
 
-    `table` is printed in place of that of the rows.
+    `table`, unless empty, is printed in place of the table of `rows`.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings, replicates: Replicates) -> None:
@@ -37,14 +37,14 @@ class Session:
         self.here = Side(HERE, sides.python_here(), config.rootpath)
         self.title, self.lines = "", list[str]()
         self.rows: list[Row] = []
-        self.newest: Replicate | None = None  # of this side
+        self.newest: Replicate | None = None  # the last process of this side
         self.table: list[list[str]] = []
         self.begun = self.said_at = time.monotonic()
 
     def run(
         self, side: Side, ids: Sequence[str], *, benchmarks_only: bool = True, paces: Paces | None = None
     ) -> Replicate:
-        """One process of a side, over the files of these tests that it has."""
+        """Runs one process of `side` on those files of the tests `ids` that exist there."""
         if not (files := sides.existing(files_of(ids), side)):
             raise ReplicateFailed(f"{side.label} has none of {', '.join(files_of(ids))}")
         done = self.replicates.run([(side, files)], ids, benchmarks_only=benchmarks_only, paces=paces)[0]
@@ -52,7 +52,7 @@ class Session:
         return done
 
     def count(self, done: Replicate) -> None:
-        """Keeps the reports of a process of this side."""
+        """Keeps the reports of a process if it ran this side."""
         if done.side.label == HERE:
             self.reports.add(done)
             self.newest = done
@@ -61,17 +61,17 @@ class Session:
         return records.summary_of(done.record, Path("replicate"), self.settings.exact)
 
     def is_compared(self, name: str, benchmarks: Sequence[str]) -> bool:
-        """Whether this run concerns a benchmark of the other side, and its marker doesn't say `ignore`."""
+        """Whether this run selects a benchmark of the other side that has no `ignore` in its marker."""
         if self.markers.get(name, {}).get("ignore", False):
             return False
         return name in benchmarks or is_asked_for(name, self.config)
 
     def smallest(self, name: str) -> float:
-        """The smallest change of a benchmark that counts."""
+        """`min_effect` of a benchmark: its marker's, else the run's."""
         return float(self.markers.get(name, {}).get("min_effect", self.settings.min_effect))
 
     def directions(self) -> int:
-        """How many directions of change the gate guards."""
+        """2 if the run or any marker asks for the direction "both", else 1."""
         given = [self.settings.direction, *(row.get("direction") for row in self.markers.values())]
         return 2 if "both" in given else 1
 
@@ -91,7 +91,7 @@ class Session:
         return kind(plan, self.settings.min_effect, floors or {}, paired, most, all_pairs)
 
     def store_verdicts(self) -> None:
-        """Stores the verdict on each time beside the records of this machine, for their plots."""
+        """Appends the verdicts on times to this machine's history, where plots read them."""
         if not (self.newest and self.newest.fingerprint):
             return
         verdicts = [
@@ -103,19 +103,19 @@ class Session:
             commit = (self.newest.record.get("commit_info") or {}).get("id")
             content = {"commit": commit, "compared": self.title, "verdicts": verdicts}
             with self.storing():
-                own = records.fingerprint_id(self.newest.fingerprint)
-                records.append_verdicts(self.settings.folder, own, content)
+                machine = records.fingerprint_id(self.newest.fingerprint)
+                records.append_verdicts(self.settings.folder, machine, content)
 
     @contextmanager
     def storing(self) -> Generator[None, None, None]:
-        """Lets the run go on where the history cannot be written (a full disk, say); it says so, and is red."""
+        """If the history cannot be written (a full disk, say), lets the run go on, report it, and fail."""
         try:
             yield
         except OSError as error:
             self.config.stash[run_state.STORAGE_ERROR] = f"{self.settings.folder} could not be written: {error}"
 
     def say(self, text: str, done: int, most: int) -> None:
-        """Prints a line of progress, with the time that is left, unless the last is recent."""
+        """Prints a line of progress with the time left, unless the last is less than SILENT_S seconds old."""
         if done and time.monotonic() - self.said_at < SILENT_S:
             return
         self.said_at = time.monotonic()

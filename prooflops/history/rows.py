@@ -17,7 +17,7 @@ VERDICTS = (  # the worst first
     "SLOWER", "MORE MEMORY", "CHANGED", "MISSING", "INCONCLUSIVE", "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS", "FASTER",
     "LESS MEMORY", "NEW", "SAME",
 )  # fmt: skip
-SHOWN_LEVEL = 0.0125  # of each bound that is printed: SAME's at each of the gate's four looks
+SHOWN_LEVEL = 0.0125  # error rate of each printed bound; equals that of SAME at each of the gate's four looks
 HEAD = ["benchmark", "quantity", "before", "after", "ratio", "interval", "verdict"]
 
 
@@ -50,7 +50,7 @@ def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
     """The rows, with MISSING replaced by INCONCLUSIVE where the benchmark's test is still there and was skipped.
 
     MISSING fails a gate, but a test may skip itself for a reason that varies from run to run, such as a slow call.
-    `reasons`: why each skipped test was skipped.
+    `reasons`: skip reasons by test.
     """
     return [
         replace(row, verdict="INCONCLUSIVE", note=f"skipped this time: {reasons[row.name]}")
@@ -61,13 +61,13 @@ def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
 
 
 def table(rows: Sequence[Row], *, every: bool = False) -> list[list[str]]:
-    """The rows as text below HEAD: all times, and of the exact quantities those that changed (`every`: all)."""
+    """HEAD, then the rows as text. Without `every`, exact quantities that are the SAME are left out."""
     shown = [row for row in rows if every or not row.exact or row.verdict != "SAME"]
     return [HEAD, *(_cells(row) for row in shown)]
 
 
 def figures(row: Row) -> list[str]:
-    """The figures of a row before and after, in words."""
+    """The figures of a row before and after, as text."""
     before, after = _figure(row, row.before), _figure(row, row.after)
     if row.quantity in RESOURCES and row.before:
         after += f" ({row.after / row.before - 1:+.1%})"
@@ -82,7 +82,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def interval(effect: Effect) -> str:
-    """The bounds of an effect; where so few processes allow none at its level, those at the least level they allow.
+    """The bounds of an effect as text. With too few pairs for its level, a lower confidence is named.
 
     >>> from prooflops.statistics.effects import paired
     >>> interval(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01)), interval(paired([1.0], [1.1], level=0.01))
@@ -109,6 +109,6 @@ def _figure(row: Row, value: Any) -> str:
 
 
 def counts(rows: Iterable[Row]) -> str:
-    """How many rows have which verdict, the worst first: "1 SLOWER, 3 SAME"; empty without rows."""
+    """The number of rows per verdict, the worst first: "1 SLOWER, 3 SAME"; empty without rows."""
     found = [row.verdict for row in rows]
     return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found)

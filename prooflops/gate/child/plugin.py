@@ -2,8 +2,8 @@
 
 The other side of a comparison may have another Python, and another revision of this package or none. So the gate links
 the whole package under another name (`process.LINK`); this file and its imports use the standard library, pytest and
-pytest-benchmark, and import each other relatively. The plugin selects the tests that the gate asked for: on the command
-line, a node id that the other side lacks would end the run. At the end it adds the gate's data to the process's record,
+pytest-benchmark, and import each other relatively. The plugin selects the tests that the gate asked for, because pytest
+stops at a node id on the command line that this side lacks. At the end it adds the gate's data to the process's record,
 under the key `replicate`.
 """
 
@@ -30,14 +30,14 @@ from .turns import LAST, NEXT, Turn, footprint
 
 RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
-OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}  # which the gate sets
+OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}  # options that the gate sets
 
 
 class Replicate:
     """Selects tests, paces the benchmarks among them, and collects the gate's data on them.
 
-    `given`: the options of OPTIONS on the command line, which take precedence over the `paces` of the task, as does
-    the benchmark's own marker. The task is written by `process.Replicates`.
+    `given`: the keys of OPTIONS that the command line sets. They override the task's `paces`, as does a benchmark's own
+    marker. `process.Replicates` writes the task.
     """
 
     def __init__(self, task: dict[str, Any], given: set[str]) -> None:
@@ -47,13 +47,13 @@ class Replicate:
         self.given, self.examined = given, set(task["examined"])
         fastest_s = math.inf if task["fastest_s"] is None else task["fastest_s"]
         self.speed, self.turn = CoreSpeed(fastest_s, task["patience_s"]), Turn(task["turn"])
-        self.fixed: set[str] = set()
+        self.fixed: set[str] = set()  # benchmarks whose seconds a marker or the command line sets
         self.obeying: set[str] = set()  # benchmarks that choose their own rounds and asked for the pace
-        self.once_s: dict[str, float] = {}
+        self.once_s: dict[str, float] = {}  # seconds that only the first process of a side takes
         self.calls: dict[str, dict[str, Any]] = {}
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
-        self.own_switches_per_s: dict[str, float] = {}  # caused by looking at the cores
+        self.own_switches_per_s: dict[str, float] = {}  # context switches caused by the looks at the cores
         self.errors: list[str] = []
         self.session: pytest.Session | None = None  # once it has ended
 
@@ -71,7 +71,7 @@ class Replicate:
         return (self.ids is None or item.nodeid in self.ids) and (not self.benchmarks_only or is_benchmark(item))
 
     def set_pace(self, item: pytest.Item) -> None:
-        """Makes pytest-benchmark take the gate's rounds, by a marker: it reads the closest only."""
+        """Sets the gate's pace by a new closest marker, the only one that pytest-benchmark reads."""
         own = item.get_closest_marker("benchmark")
         args, kwargs = (own.args, own.kwargs) if own else ((), {})
         if "max_time" in self.given or "max_time" in kwargs:
@@ -89,7 +89,7 @@ class Replicate:
     # ---- the fixture `gate_replicate`, for benchmarks that choose their own rounds; see docs/gate.md ----
 
     def pace(self, item: pytest.Item) -> tuple[float, int, bool]:
-        """The seconds of a benchmark and its least rounds, and whether an earlier process of this side checked it."""
+        """A benchmark's seconds, its least rounds, and whether an earlier process of this side has checked it."""
         marker = item.get_closest_marker("benchmark")
         kwargs = marker.kwargs if marker else {}
         self.obeying.add(item.nodeid)
@@ -97,7 +97,7 @@ class Replicate:
         return float(seconds), int(rounds), item.nodeid in self.examined
 
     def leave_out(self, item: pytest.Item, seconds: float) -> None:
-        """Subtracts seconds that later processes will not take: they find the benchmark examined."""
+        """Leaves `seconds` out of the benchmark's time: later processes skip this work, as it is examined."""
         self.once_s[item.nodeid] = self.once_s.get(item.nodeid, 0.0) + seconds
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -114,7 +114,7 @@ class Replicate:
         if not is_benchmark(item):
             yield
             return
-        # Where the plugin is active it watches, too, and its record has the result.
+        # The prooflops plugin, where it is active, watches by itself and records the result.
         watch = None if item.config.pluginmanager.hasplugin("prooflops.plugin") else Watch()
         began, own_switches = time.monotonic(), self.speed.own_switches
         self.speed.begin()
@@ -143,19 +143,19 @@ class Replicate:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, None]:
         self.turn.wait(LAST)
         if "hypothesis" not in sys.modules:
-            # Its plugin would import all of it for the terminal's summary: half of a small replicate's time.
+            # Hypothesis's plugin would import all of Hypothesis to print a summary: half of a small replicate's time.
             session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
-        # Last of all: where the plugin is active, it has written its record by now.
+        # By now the prooflops plugin, where it is active, has written its record.
         path = Path(os.environ[RECORD])
         if path.exists():
             record = json.loads(path.read_text(encoding="utf-8"))
         else:
             record = {"benchmarks": self.benchmarks(session.config), "prooflops": {}}
         for bench in record["benchmarks"]:
-            seen, own = bench["extra_info"].get("contention"), self.own_switches_per_s.get(bench["fullname"], 0.0)
-            if seen:
-                bench["extra_info"]["contention"] = without_own(seen, own)
+            own = self.own_switches_per_s.get(bench["fullname"], 0.0)
+            if contention := bench["extra_info"].get("contention"):
+                bench["extra_info"]["contention"] = without_own(contention, own)
         record["replicate"] = {
             "prefix": sys.prefix,
             "modules": modules(),
@@ -183,7 +183,7 @@ class Replicate:
             os._exit(self.session.exitstatus)
 
     def benchmarks(self, config: pytest.Config) -> list[dict[str, Any]]:
-        """The part of pytest-benchmark's JSON that the gate compares, where no plugin writes the whole."""
+        """The part of pytest-benchmark's JSON that the gate compares; used where the prooflops plugin is inactive."""
         session = getattr(config, "_benchmarksession", None)
         found = []
         for bench in session.benchmarks if session else ():
@@ -202,7 +202,7 @@ def look_between_rounds(speed: CoreSpeed) -> None:
     """Makes pytest-benchmark look at the core's speed before each timed round, but not while it calibrates."""
     from pytest_benchmark import fixture
 
-    # No public hook runs between two rounds. Without this private name, the looks before and after must do.
+    # No public hook runs between two rounds. If this private name is gone, only the looks before and after remain.
     cls: Any = fixture.BenchmarkFixture
     make_runner = getattr(cls, "_make_runner", None)
     if make_runner is None:
@@ -244,7 +244,7 @@ def modules() -> dict[str, str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
-    # Removed: processes that the tests start must not see it.
+    # The variable is removed, so that processes that the tests start do not see it.
     task = json.loads(Path(os.environ.pop(TASK)).read_text(encoding="utf-8"))
     for name, value in task.pop("restore").items():
         if value is None:
