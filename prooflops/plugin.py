@@ -42,10 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not config.getoption("gate_history"):
         return None
-    exact = settings(config).exact  # refuses the option where numpy and scipy are missing, which `trend` imports
-    from prooflops.history import trend
+    from prooflops.history import listing
 
-    return trend.print_history(history_folder(config), exact, verbose=config.option.verbose > 0)
+    return listing.print_history(history_folder(config), settings(config).exact, verbose=config.option.verbose > 0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

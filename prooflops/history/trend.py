@@ -1,15 +1,13 @@
-"""The history on the terminal: records, baselines, each benchmark's trend, and where its level changed."""
+"""Each benchmark's times over many records, and where its level changed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from prooflops.console.tables import aligned, engineering, markdown_table
-from prooflops.history import records
-from prooflops.history.records import Summary, UnreadableRecord
+from prooflops.console.tables import engineering, markdown_table
+from prooflops.history.records import Summary
 from prooflops.statistics.change_points import FEWEST, LEVEL, SMALLEST, Change, change_points
 
 LONGEST = 300  # records looked at, the newest ones
@@ -119,28 +117,3 @@ def markdown(found: Sequence[Trend]) -> list[str]:
         f"Changes of level by more than {SMALLEST:.0%}, by ranks.",
         "",
     ]
-
-
-def print_history(folder: Path, exact: Sequence[str], *, verbose: bool) -> int:
-    """Prints records, oldest first, and baselines; with `verbose` each benchmark's trend too. Returns the exit code."""
-    listed = records.summaries(folder, exact)
-    print(f"{len(listed)} records in {folder}")
-    claims = any(each.verdicts for each in listed if isinstance(each, Summary))  # other projects have none
-    for each in listed:
-        if isinstance(each, UnreadableRecord):
-            print(f"  unreadable, skipped: {each}")
-            continue
-        contended = "  contended" if each.contended else ""
-        print(
-            f"  {each.path.name}  {len(each.benchmarks):3d} benchmarks"
-            + (f"  {len(each.verdicts):3d} claims" if claims else "")
-            + f"  {', torch '.join(filter(None, [each.name, each.torch]))}  {each.commit[:10]}{contended}".rstrip()
-        )
-    for name, files in records.baselines(folder).items():
-        print(f"  baseline {name}: {', '.join(str(file.relative_to(folder)) for file in files)}")
-    if verbose:
-        for identity, rows in tables([each for each in listed if isinstance(each, Summary)]).items():
-            print(f"\ntrend on {identity}")
-            for line in aligned(rows):
-                print(f"  {line.rstrip()}")
-    return 0
