@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from math import prod
 
-from accounting.checks import checked, instance_of, validate_fields, validated_bool, validated_int, validated_ints
-from accounting.flops import INPUT_GRADIENT_PRODUCTS, MULTIPLY_ADD_FLOPS, WEIGHT_GRADIENT_PRODUCTS
+from accounting.checks import checked, instance_of, validate_fields, validated_int, validated_ints
+from accounting.flops import MULTIPLY_ADD_FLOPS
 
 Shape = Sequence[int]
 
@@ -80,21 +80,6 @@ def convolution_flops(convolution: Convolution) -> int:
     512
     """
     return convolution.product_flops + convolution.bias * convolution.outputs
-
-
-@checked(convolution=instance_of(Convolution), input_gradient=validated_bool)
-def convolution_backward_flops(convolution: Convolution, *, input_gradient: bool = True) -> int:
-    """FLOPs of a convolution's gradients: one forward for the weight, and one for the input if it needs a gradient.
-
-    Each multiply-add y += x·w of the forward has one dw += x·dy and one dx += w·dy, grouped or not. (torch's
-    FlopCounterMode counts gradients of grouped convolutions too high: pytorch issue 183405.)
-
-    >>> grouped = Convolution(1, 4, 4, (8,), (3,), groups=2)
-    >>> convolution_backward_flops(grouped), convolution_flops(grouped)
-    (576, 288)
-    """
-    products = WEIGHT_GRADIENT_PRODUCTS + input_gradient * INPUT_GRADIENT_PRODUCTS
-    return products * convolution.product_flops + convolution.bias * convolution.outputs
 
 
 def _per_dimension(name: str, value: int | Shape, dimensions: int, minimum: int) -> tuple[int, ...]:

@@ -8,12 +8,12 @@ Every function raises ValueError for a negative size, TypeError for one that is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from math import prod
 
 from accounting import contraction
-from accounting.checks import checked, validate_fields, validated_bool, validated_choice, validated_int, validated_ints
+from accounting.checks import checked, validate_fields, validated_bool, validated_int, validated_ints
 from accounting.contraction import Order
 from accounting.layout import broadcast_shape
 
@@ -148,43 +148,6 @@ def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
     return sum(step.flops for step in einsum.steps(order))
 
 
-def einsum_backward_flops(
-    equation: str, *shapes: Shape, order: Order = "best", gradients: Collection[int] | None = None
-) -> int:
-    """FLOPs of an einsum's gradients for the operands at the positions `gradients` (None: all).
-
-    Each step c = a·b gives da = dc·b and db = a·dc over the same indices: one more forward for each side that leads to
-    a wanted gradient. The gradient of a sum over one operand's own index is a broadcast: no FLOPs.
-    `order` is the forward's. Raises ValueError for a position without an operand; otherwise as `einsum_flops`.
-
-    >>> einsum_backward_flops("ij,jk->ik", (2, 3), (3, 4)), einsum_flops("ij,jk->ik", (2, 3), (3, 4))
-    (96, 48)
-    """
-    einsum = contraction.parsed(equation, shapes)
-    positions = range(len(einsum.operands))
-    wanted = {validated_choice("gradients", each, positions) for each in gradients or ()}
-    needed = [gradients is None or position in wanted for position in positions]
-    flops = 0
-    for step in einsum.steps(order):
-        left_needed, right_needed = (needed[position] for position in step.positions)
-        flops += left_needed * step.product_flops(step.left) + right_needed * step.product_flops(step.right)
-        needed = contraction.merged(needed, step.positions, left_needed or right_needed)
-    return flops
-
-
-def einsum_order(equation: str, *shapes: Shape) -> list[tuple[int, int]]:
-    """The cheapest order in which to contract an einsum, in the form that `order` of `einsum_flops` takes.
-
-    Exact: dynamic programming over all subsets of operands, with `einsum_flops` as the cost.
-    Raises ValueError for more than 12 operands: each further one triples the search.
-    Source: Pfeifer et al., Faster Identification of Optimal Contraction Sequences (2014), arXiv:1304.6112.
-
-    >>> einsum_order("ij,jk,kl->il", (2, 100), (100, 3), (3, 50))
-    [(0, 1), (0, 1)]
-    """
-    return contraction.parsed(equation, shapes).best_pairs()
-
-
 @checked("batch", "in_features", "out_features", bias=validated_bool)
 def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = False) -> int:
     """FLOPs of a linear layer: 2·batch·in·out, and batch·out additions of a bias.
@@ -252,15 +215,3 @@ def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
     524288
     """
     return flops_per_element * prod(broadcast_shape(*shapes))
-
-
-@checked("flops_per_element")
-def reduction_flops(shape: Shape, flops_per_element: int = 1) -> int:
-    """FLOPs of a sum, product, maximum or norm over any dimensions of `shape`: one per input element.
-
-    Starting from the first element would save one per output. A mean adds one division per output.
-
-    >>> reduction_flops((1024, 512))
-    524288
-    """
-    return flops_per_element * prod(validated_ints("shape", shape))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Protocol
 
 from accounting.checks import at_least_one, checked, validated_bool, validated_choice, validated_model
@@ -23,7 +22,6 @@ from accounting.families import (
     DeepLinear,
     Transformer,
     from_config,
-    with_adapters,
 )
 from accounting.flops import (
     FORWARD_PRODUCTS,
@@ -33,16 +31,13 @@ from accounting.flops import (
     StepFlops,
 )
 from accounting.formats import Dtype
-from accounting.memory import ModelState, element_bytes, model_state
-from accounting.optimizers import Optimizer, Recipe, recipe_of
-from accounting.parts import OPERANDS, Lengths, LinearMaps, Mixing, OtherParameters, Part, length
-from accounting.roofline import Work
+from accounting.memory import element_bytes
+from accounting.parts import Lengths, LinearMaps, Mixing, OtherParameters, Part, length
 
 __all__ = [
     "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES", "DeepLinear", "Model",
-    "Transformer", "active_parameter_count", "backward_flops", "cache_bytes", "decoding_work", "fine_tuning_state",
-    "forward_flops", "from_config", "matmul_parameter_count", "parameter_count", "parameter_counts",
-    "recompute_flops", "rule_errors", "rule_flops", "step_flops", "trainable_parameter_count", "with_adapters",
+    "Transformer", "active_parameter_count", "backward_flops", "cache_bytes", "forward_flops", "from_config",
+    "matmul_parameter_count", "parameter_count", "parameter_counts", "recompute_flops", "rule_flops", "step_flops",
 ]  # fmt: skip
 
 
@@ -131,67 +126,18 @@ def matmul_parameter_count(model: Model) -> int:
     return sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps)
 
 
-@checked(model=validated_model)
-def trainable_parameter_count(model: Model) -> int:
-    """Parameters that are not frozen: those with gradients, optimizer state and master copies.
-
-    >>> trainable_parameter_count(with_adapters(LLAMA3_8B, rank=16))
-    6815744
-    """
-    return parameter_count(model) - sum(each.parameters * each.frozen for each in _stored(model))
-
-
-@checked(model=validated_model)
-def fine_tuning_state(
-    model: Model, optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: Dtype | None = None
-) -> ModelState:
-    """Bytes of model state if some parameters are frozen: frozen ones are only stored, in `frozen_dtype`.
-
-    `frozen_dtype` None is the recipe's own; a 4-bit one stands for QLoRA. Ignored: the scales of a quantised format.
-
-    >>> fine_tuning_state(with_adapters(LLAMA3_8B, rank=16), recipe="bf16-fp32-master").total / 1e9
-    16.1695744
-    """
-    trained = trainable_parameter_count(model)
-    state, dtype = model_state(trained, optimizer, recipe), frozen_dtype or recipe_of(recipe).parameters
-    return replace(state, parameters=state.parameters + element_bytes(parameter_count(model) - trained, dtype))
-
-
-@checked("batch", model=validated_model, latents=validated_bool)
-def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> int:
+@checked("batch", model=validated_model)
+def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16") -> int:
     """Bytes that generation keeps for `batch` sequences of `context` tokens, in all layers.
 
     Keys and values of each token in every causal layer (the last w − 1 tokens within a window of w); those of an
-    encoder's output; a recurrent layer's state at any length. Compressed forms (MLA) are kept unless `latents` is
-    False. Exact for a cache without padding whose states have one dtype.
+    encoder's output; a recurrent layer's state at any length; the compressed form of MLA. Exact for a cache without
+    padding whose states have one dtype.
 
     >>> cache_bytes(LLAMA3_70B, 1, 8192) / 2**30
     2.5
     """
-    elements = sum(each.cached_elements(context, latents) for each in model.attentions)
-    return element_bytes(batch * elements, dtype)
-
-
-@checked("batch", model=validated_model, latents=validated_bool)
-def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> Work:
-    """FLOPs and bytes of one further token for each of `batch` sequences; its `intensity` bounds generation.
-
-    Each weight that a token meets is read once per batch, each sequence's cache once; of the experts at most as many as
-    the batch can reach. Ignored: activations, the new token's own cache entry, look-ups.
-
-    >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2), round(decoding_work(LLAMA3_70B, 64, 8192).intensity, 1)
-    (1.13, 33.0)
-    """
-    _refuse_beyond_positions(model, context)
-    flops, read = 0, 0
-    for maps in model.linear_maps:
-        if maps.rows == "tokens":
-            flops += maps.product_flops(batch, 1)
-            touched = min(max(maps.copies, 1), maps.uses * batch)
-            read += maps.layers * touched * (maps.weights + maps.biases)
-    read += sum(each.parameters for each in model.other_parameters if not each.looked_up)
-    flops += sum(each.decoding_flops(batch, context, latents) for each in model.attentions)
-    return Work(flops, element_bytes(read, dtype) + cache_bytes(model, batch, context, dtype, latents=latents))
+    return element_bytes(batch * sum(each.cached_elements(context) for each in model.attentions), dtype)
 
 
 @checked("batch", model=validated_model)
@@ -223,10 +169,10 @@ def backward_flops(
 ) -> int:
     """FLOPs of a backward pass: twice the forward, minus the gradients that nothing needs.
 
-    Each product y = x·w has two gradients of its own size, dw and dx. A frozen matrix has no dw; nothing below the
-    first trained parameter has a dx. A deep linear net whose data needs no gradient skips dx of its first layer,
-    2·batch·inputs· dim. In a transformer every product has both, since the embedding below is trained (by additions,
-    not products). `convention` is the attention's: see `accounting.attention.attention_backward_flops`.
+    Each product y = x·w has two gradients of its own size, dw and dx; nothing below the first parameter has a dx. A
+    deep linear net whose data needs no gradient skips dx of its first layer, 2·batch·inputs·dim. In a transformer every
+    product has both, since the embedding below is trained (by additions, not products). `convention` is the
+    attention's: see `accounting.attention.attention_backward_flops`.
     Raises ValueError for an `input_gradient` of token ids.
 
     >>> net = DeepLinear(dim=64, layers=2)
@@ -234,14 +180,12 @@ def backward_flops(
     True
     """
     _refuse_beyond_positions(model, sequence)
-    trained, flops = _trained(model, input_gradient), 0
+    first, flops = _first_place(model, input_gradient), 0
     for maps in model.linear_maps:
         of_a_layer = maps.product_flops(batch, sequence) // maps.layers
-        flops += 0 if maps.frozen else WEIGHT_GRADIENT_PRODUCTS * of_a_layer * maps.layers
-        flops += INPUT_GRADIENT_PRODUCTS * of_a_layer * _layers_fed(maps, trained)
-    for each in model.attentions:
-        flops += _attention_backward(each, trained, batch, sequence, pairs, convention)
-    return flops
+        layers_fed = maps.layers if first < maps.place else (maps.layers - 1) * (first <= maps.block_end)
+        flops += of_a_layer * (WEIGHT_GRADIENT_PRODUCTS * maps.layers + INPUT_GRADIENT_PRODUCTS * layers_fed)
+    return flops + sum(each.backward_flops(batch, sequence, pairs, convention) for each in model.attentions)
 
 
 @checked("batch", "layers", early_stop=validated_bool, model=validated_model, every=at_least_one)
@@ -337,32 +281,11 @@ def _looked_up(model: Model) -> int:
     return tables - sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps if not maps.copies)
 
 
-def _trained(model: Model, input_gradient: bool) -> list[Part]:
-    """The trained parts; with `input_gradient` also the data, as a part before all others."""
+def _first_place(model: Model, input_gradient: bool) -> int:
+    """The place of the first parameters; with `input_gradient` that of the data, before all others."""
     if input_gradient and any(table.looked_up for table in model.other_parameters):
         raise ValueError("input_gradient must be False for a model of token ids, which have none, got True")
-    data = [Part("data", place=-1)] if input_gradient else []
-    return data + [each for each in _stored(model) if each.parameters and not each.frozen]
-
-
-def _layers_fed(part: Part, trained: list[Part]) -> int:
-    """In how many of its layers `part` needs an input gradient: in all, in all but the first, or in none."""
-    first = min((each.place for each in trained), default=part.block_end + 1)
-    return part.layers if first < part.place else (part.layers - 1) * (first <= part.block_end)
-
-
-def _attention_backward(
-    each: Mixing, trained: list[Part], batch: int, sequence: Lengths, pairs: str, convention: str
-) -> int:
-    """FLOPs of attention's gradients; in the first layer only of the operands that follow a trained part."""
-    before = {getattr(part, "name", "") for part in trained if part.place < each.place}
-    needed = frozenset(before) if before <= OPERANDS else OPERANDS
-    layers = _layers_fed(each, trained)
-    if needed == OPERANDS:
-        return each.backward_flops(batch, sequence, pairs, convention)
-    whole = each.backward_flops(batch, sequence, pairs, convention) // each.layers
-    first = replace(each, layers=1).backward_flops(batch, sequence, pairs, convention, needed)
-    return whole * (layers - bool(needed)) + first
+    return -1 if input_gradient else min((each.place for each in _stored(model) if each.parameters), default=0)
 
 
 @checked("parameters", "tokens")
@@ -370,47 +293,9 @@ def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     """FLOPs by rule of thumb: 2ND for the "forward" pass, 4ND for the "backward" pass, 6ND for a "step".
 
     It assumes that every parameter is a matrix weight with both gradients (2 FLOPs each for y, dw and dx) and that
-    nothing else costs. `rule_errors` gives the error. Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
+    nothing else costs. Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
 
     >>> f"{rule_flops('step', 70 * 10**9, 15 * 10**12):.1e}"
     '6.3e+24'
     """
     return RULES[validated_choice("rule", rule, RULES)] * parameters * tokens
-
-
-@checked("batch", model=validated_model, input_gradient=validated_bool)
-def rule_errors(
-    model: Model, rule: str, batch: int, sequence: Lengths = 1, *, input_gradient: bool = False, pairs: str = "full"
-) -> dict[str, int]:
-    """Errors of a rule for `model`, in FLOPs by name; their sum is the rule minus the exact count.
-
-    The rule's N is `active_parameter_count`. It overcounts (above 0) embedding look-ups, norms, biases, and the
-    gradients that frozen weights and a first layer skip. It undercounts (below 0) attention and weights that a row
-    meets repeatedly (convolutions). Rows other than the counted tokens (an encoder, a pooled state) go either way. With
-    blocks of 12·dim² weights, full attention adds S/(6·dim) of the rule at sequence S.
-
-    >>> step = step_flops(LLAMA3_70B, 1, 8192).model
-    >>> {name: round(flops / step, 4) for name, flops in rule_errors(LLAMA3_70B, "step", 1, 8192).items()}
-    {'embeddings': 0.0131, 'norms': 0.0, 'attention': -0.1338}
-    """
-    _refuse_beyond_positions(model, sequence)
-    tokens = batch * length("tokens", sequence)
-    per_parameter, errors = rule_flops(rule, 1, tokens), Counter(embeddings=0)
-    errors["embeddings"] = per_parameter * _looked_up(model)
-    for table in model.other_parameters:
-        errors[table.part] += 0 if table.looked_up else per_parameter * table.parameters
-    trained = _trained(model, input_gradient)
-    for maps in model.linear_maps:
-        weights, product = maps.layers * maps.weights, maps.product_flops(batch, sequence)
-        errors["biases"] += per_parameter * maps.met * maps.biases
-        errors["repeated use"] -= per_parameter * weights * max(maps.uses - maps.copies, 0) * bool(maps.copies)
-        errors["other rows"] += per_parameter * weights * maps.uses - RULES[rule] // MULTIPLY_ADD_FLOPS * product
-        if rule != "forward":
-            errors["frozen"] += WEIGHT_GRADIENT_PRODUCTS * product * maps.frozen
-            spared = maps.layers - _layers_fed(maps, trained)
-            errors["input gradient"] += INPUT_GRADIENT_PRODUCTS * product // maps.layers * spared
-    for each in model.attentions:
-        forward = each.forward_flops(batch, sequence, pairs)
-        backward = _attention_backward(each, trained, batch, sequence, pairs, "math")
-        errors["attention"] -= {"forward": forward, "backward": backward}.get(rule, forward + backward)
-    return {name: flops for name, flops in errors.items() if flops}

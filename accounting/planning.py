@@ -69,7 +69,7 @@ def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: f
     """Days of a training run: 6 · parameters · tokens / (devices · peak · MFU · 86,400).
 
     A bound from below. Ignored: communication outside the measured MFU, checkpoints, failures, data loading,
-    evaluation; of the FLOPs all but 6ND (`accounting.models.rule_errors`): attention, +15 % for a 70B model at 8,192
+    evaluation; of the FLOPs all but 6ND: attention, +15 % for a 70B model at 8,192
     tokens, and the optimizer. Recomputation takes up to a third more time at the same MFU. For a mixture of experts
     pass the active parameters.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -44,30 +43,6 @@ def vision_transformer(
     return first + encoder(dim, layers, heads, hidden, patches + 1) + last
 
 
-@checked("dim", "layers", "heads", "patches", "patch_elements", "classes", "hidden")
-def diffusion_transformer(
-    dim: int, layers: int, heads: int, patches: int, patch_elements: int, classes: int, *, hidden: int = 0
-) -> Parts:
-    """DiT with adaLN-Zero: time step and class set shift, scale and gate of every layer, once per image.
-
-    A patch is mapped to as many elements of noise as of variance. Fixed positions count as parameters, as published.
-    Source: Peebles and Xie 2022, arXiv:2212.09748, section 3.2.
-
-    >>> xl = diffusion_transformer(1152, 28, 16, patches=256, patch_elements=16, classes=1000)
-    >>> sum(each.parameters for each in (*xl.linear_maps, *xl.other_parameters))
-    675129632
-    """
-    once: dict[str, Any] = {"bias": True, "rows": 1}
-    first = convolution("input", patch_elements, dim, 1, patches, bias=True) | other("positions", patches * dim)
-    first |= linear("condition", 256, dim, **once) + linear("condition", dim, dim, **once)
-    first |= other("condition", (classes + 1) * dim, looked_up=True)
-    attending = attention(dim, heads, dim // heads, bias=True, out_bias=True, rows=patches, causal=False)
-    thinking = mlp(dim, hidden or 4 * dim, bias=True, rows=patches)
-    block = linear("condition", dim, 6 * dim, **once) + attending + thinking
-    last = linear("condition", dim, 2 * dim, **once)
-    return first + layers * block + last + linear("head", dim, 2 * patch_elements, bias=True, rows=patches)
-
-
 @checked("dim", "vocab_size")
 def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
     """A module that predicts one token further: 2·dim² + 3·dim, a layer, and logits by the model's own head.
@@ -79,33 +54,6 @@ def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
     """
     joined = other("norms", 3 * dim) + linear("mtp", 2 * dim, dim)
     return joined + layer + head(dim, vocab_size, tied=True)
-
-
-@checked("rank")
-def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "value")) -> Parts:
-    """LoRA: `model` frozen, and beside each linear map named in `targets` two trained ones of rank `rank`.
-
-    A target of in × out gets rank·(in + out) parameters. Nothing before the first target needs a gradient.
-    Raises ValueError for a target that no linear map is called. Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
-
-    >>> sum(maps.parameters for maps in with_adapters(LLAMA3_8B, rank=16).linear_maps if not maps.frozen)
-    6815744
-    """
-    adapted = []
-    for target in targets:
-        validated_choice("targets", target, {maps.name for maps in model.linear_maps if maps.name})
-    for maps in model.linear_maps:  # at even places, so that the second matrix of an adapter stands behind the first
-        first = {"place": 2 * maps.place, "block_end": 2 * maps.block_end + 1}
-        adapted.append(replace(maps, frozen=True, **first))
-        if maps.name in targets:
-            rest: dict[str, Any] = {"part": "adapters", "bias": False, "ends_layer": False, **first}
-            adapted.append(replace(maps, out_features=rank, **rest))
-            adapted.append(replace(maps, in_features=rank, **rest | {"place": 2 * maps.place + 1}))
-    attentions, others = (
-        tuple(replace(each, frozen=True, place=2 * each.place, block_end=2 * each.block_end + 1) for each in parts)
-        for parts in (model.attentions, model.other_parameters)
-    )
-    return Parts(tuple(adapted), attentions, others)
 
 
 class Built:

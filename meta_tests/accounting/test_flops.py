@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_step
-from accounting.convolution import Convolution, convolution_backward_flops, convolution_flops
+from accounting.convolution import Convolution, convolution_flops
 from accounting.flops import einsum_flops
 from test_claims.oracles import scalars
-from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.scalars import Operations, integers
 
 
@@ -105,19 +104,6 @@ def test_a_convolution_costs_what_its_inner_products_count(data, groups, stride,
     assert shape.output_size == reference.shape[2:], f"{shape.output_size=}, but torch returns {reference.shape}"
     with_bias = convolution_flops(replace(shape, bias=True))
     assert with_bias == formula + reference.numel(), "a bias adds once per output element"
-
-
-@given(data=st.data(), groups=st.integers(1, 3), needs_input=st.booleans())
-def test_a_convolutions_gradients_cost_what_torch_dispatches_group_by_group(data, groups, needs_input):
-    """One convolution a group: torch counts the gradients of a grouped one wrongly."""
-    channels, outputs, kernel, size = (data.draw(st.integers(*bounds)) for bounds in ((1, 3), (1, 3), (1, 3), (3, 6)))
-    x = torch.rand(1, channels, size, requires_grad=needs_input)
-    weight = torch.rand(outputs, channels, kernel, requires_grad=True)
-    y = torch.nn.functional.conv1d(x, weight)
-    dispatched = groups * product_flops(lambda: y.backward(torch.ones_like(y)))
-    shape = Convolution(1, groups * channels, groups * outputs, (size,), (kernel,), groups=groups)
-    formula = convolution_backward_flops(shape, input_gradient=needs_input)
-    assert formula == dispatched, f"convolution_backward_flops={formula}, but should be {dispatched} [{shape}]"
 
 
 @given(data=st.data(), causal=st.booleans(), convention=st.sampled_from(["math", "flash"]))
