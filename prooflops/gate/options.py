@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 import os
@@ -234,6 +235,22 @@ def _check_packages() -> None:
 def _given(config: pytest.Config) -> list[str]:
     """The words of the command line and of PYTEST_ADDOPTS, without those of the project's ini file."""
     return [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
+
+
+def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
+    """This run's command line for a child, in which `child.options` takes back what concerns the parent alone.
+
+    pytest's order: the ini setting `addopts`, the environment, the user's words. The gate's own options are left out: a
+    child may run in an environment without this package.
+    """
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in FLAGS:
+        own.add_argument(name, action="store_true")
+    for name in VALUES:
+        own.add_argument(name)
+    words = [word for word in (*config.getini("addopts"), *_given(config)) if word != "--"]
+    cache_dir = ["-o", f"cache_dir={cache}"] if config.pluginmanager.hasplugin("cacheprovider") else []
+    return [*own.parse_known_args(words)[1], "-o", "addopts=", *cache_dir]
 
 
 def _flag(name: str) -> str:

@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import os
-import shlex
 import shutil
 import signal
 import socket
@@ -30,6 +29,7 @@ from prooflops.gate import cleanup_process
 from prooflops.gate.child import turns
 from prooflops.gate.child.calls import resource_of
 from prooflops.gate.child.plugin import RECORD, TASK
+from prooflops.gate.options import words_for_children
 from prooflops.machine.core_speed import PATIENCE_S, slow_core
 
 # A child imports this package by a link of this name: another prooflops may be installed there, or none.
@@ -42,21 +42,6 @@ PREFIX, OWNER = "prooflops-gate-", "owner"  # of a run's folder, and the file in
 # Environment variables that would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
-# Options that belong to the parent or to plain runs: the gate, reports, selection by the last run, saving, coverage. By
-# their whole names, and --gate-…: a conftest may have options that begin like these, such as --cache-size.
-PARENTS = (
-    "--gate", "--junitxml", "--junit-xml", "--junitprefix", "--junit-prefix", "--last-failed", "--lf", "--failed-first",
-    "--ff", "--new-first", "--nf", "--last-failed-no-failures", "--lfnf", "--cache-show", "--cache-clear", "--sw",
-    "--stepwise", "--sw-skip", "--stepwise-skip", "--sw-reset", "--stepwise-reset", "--exitfirst", "--maxfail",
-    "--benchmark-autosave", "--benchmark-save", "--benchmark-save-data", "--benchmark-compare",
-    "--benchmark-compare-fail", "--benchmark-json", "--benchmark-histogram", "--benchmark-storage", "--pdb", "--pdbcls",
-    "--trace", "--trace-config", "--report-log", "--report-log-exclude-logs-on-passed-tests", "--html",
-    "--self-contained-html", "--verbose", "--quiet", "--verbosity", "--rootdir", "--config-file", "--durations",
-    "--durations-min", "--inifile", "--benchmark-disable", "--benchmark-skip", "--cov", "--cov-report", "--cov-config",
-    "--cov-branch", "--cov-context", "--cov-append", "--cov-fail-under", "--cov-reset", "--no-cov", "--no-cov-on-fail",
-)  # fmt: skip
-PARENTS_SHORT = ("-v", "-q", "-x", "-c", "-s", "-n", "-r")
-
 Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of all others
 
 
@@ -110,7 +95,6 @@ class Replicates:
 
     def __init__(self, config: pytest.Config, limit_s: float, resources: bool = True) -> None:
         self._config, self._limit_s = config, limit_s
-        self._arguments = passed_on(config)
         self._numbers, self._trees = itertools.count(1), itertools.count(1)
         self.examined: Sequence[str] = ()  # benchmarks that both sides have timed
         self._hash_seed = ""  # of the next processes; empty: each draws its own, as Python does
@@ -200,6 +184,7 @@ class Replicates:
         record, output, written = (self.folder / f"{number:04d}.{kind}" for kind in ("json", "txt", "task"))
         variables = self._of_python()
         own = {
+            "targets": list(targets),
             "examined": list(self.examined),
             "measured": resource_of(self._by_side[side.label]) if self._resources else "",
             "fastest_s": self._fastest_s.get(side.label),
@@ -212,7 +197,7 @@ class Replicates:
         began = time.monotonic()
         with open(output, "wb") as printed:
             process = subprocess.Popen(
-                [*self._command(side), *targets],
+                self._command(side),
                 cwd=side.root,
                 env=self._environment(side) | variables | {TASK: str(written), RECORD: str(record)},
                 stdin=subprocess.DEVNULL,
@@ -233,15 +218,16 @@ class Replicates:
         return variables
 
     def _command(self, side: Side) -> list[str]:
-        config = self._config
-        command = [side.python, "-m", "pytest", "-p", f"{LINK}.gate.child.plugin", "-o", "addopts="]
-        command.append(f"--rootdir={side.root}")
-        if config.pluginmanager.hasplugin("cacheprovider"):
-            command += ["-o", f"cache_dir={self.folder / 'cache'}"]
-        if config.inipath and config.inipath.is_relative_to(config.rootpath):
-            theirs = side.root / config.inipath.relative_to(config.rootpath)
-            command += ["-c", str(theirs)] if theirs.exists() else []
-        return [*command, *self._arguments]
+        plugins = [word for name in ("options", "plugin") for word in ("-p", f"{LINK}.gate.child.{name}")]
+        words = words_for_children(self._config, self.folder / "cache")
+        return [side.python, "-m", "pytest", *plugins, *words, f"--rootdir={side.root}", *self._ini(side)]
+
+    def _ini(self, side: Side) -> list[str]:
+        """The side's counterpart of this run's ini file; where it has none, the file itself if `-c` names it."""
+        ini, root = self._config.inipath, self._config.rootpath
+        if ini and ini.is_relative_to(root) and (theirs := side.root / ini.relative_to(root)).exists():
+            return ["-c", str(theirs)]
+        return ["-c", str(ini)] if ini and self._config.option.inifilename else []
 
     def _environment(self, side: Side) -> dict[str, str]:
         """The environment, with PYTHONPATH: the link, the side's folders, then the given ones, moved to this side."""
@@ -337,49 +323,3 @@ def _moved(path: str, old: Path, new: Path) -> str:
     """`path`, moved from `old` to the same place under `new` where it lies there."""
     real = Path(path).resolve()
     return str(new / real.relative_to(old)) if real.is_relative_to(old) else path
-
-
-def passed_on(config: pytest.Config) -> list[str]:
-    """The options of this run that its children get as well: the user's own, and those of other plugins.
-
-    From the ini setting `addopts`, the environment and the command line; without those that belong to the parent, and
-    without files and node ids, which differ from child to child.
-    """
-    addopts = config.getini("addopts")
-    words = shlex.split(addopts) if isinstance(addopts, str) else [str(word) for word in addopts]
-    words += shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
-    words += [str(word) for word in config.invocation_params.args]
-    parser = getattr(getattr(config, "_parser", None), "optparser", None)
-    known = getattr(parser, "_option_string_actions", {})
-    kept: list[str] = []
-    while words:
-        word = words.pop(0)
-        if not word.startswith("-") or word == "-":
-            continue
-        name, equals, _ = word.partition("=")
-        long = name.startswith("--")
-        if not long and len(word) > 2 and getattr(known.get(word[:2]), "nargs", None) == 0:
-            words.insert(0, "-" + word[2:])  # several options in one word, as in -vk "a or b"
-            word = name = word[:2]
-        action = known.get(name) or (None if long else known.get(word[:2]))
-        is_whole = bool(equals) or not (long or len(word) == 2)  # its value is in the word
-        values = [] if action is None or is_whole else values_of(action.nargs, words)
-        del words[: len(values)]
-        if name in ("-o", "--override-ini") and (values or [word])[0].startswith("addopts"):
-            continue
-        if name in PARENTS or name.startswith("--gate-") or (not long and word.startswith(PARENTS_SHORT)):
-            continue
-        kept += [word, *values]
-    return kept
-
-
-def values_of(nargs: int | str | None, words: Sequence[str]) -> list[str]:
-    """The words after an option that argparse takes for its values.
-
-    >>> values_of("?", ["on", "-x"]), values_of("?", ["-x"]), values_of(None, ["-x"]), values_of(0, ["on"])
-    (['on'], [], ['-x'], [])
-    """
-    if nargs is None or isinstance(nargs, int):
-        return list(words[: 1 if nargs is None else nargs])
-    plain = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
-    return plain[:1] if nargs == "?" else plain

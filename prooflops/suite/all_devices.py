@@ -18,8 +18,8 @@ import pytest
 
 from prooflops.console.tables import aligned, markdown_table
 from prooflops.gate import cleanup_process
-from prooflops.gate.options import history_folder, settings
-from prooflops.gate.process import DROPPED, passed_on
+from prooflops.gate.options import history_folder, settings, words_for_children
+from prooflops.gate.process import DROPPED
 from prooflops.history import records as history
 from prooflops.run_state import REPLICATE
 from prooflops.suite import ranks
@@ -68,7 +68,8 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None
         config.option.device = cards[0].name
         return None
     folder = Path(config.option.report) / "cards"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *passed_on(config), *config.args]
+    words = words_for_children(config, folder.absolute() / "cache")
+    command = [sys.executable, "-m", "pytest", "-p", "prooflops.gate.child.options", *words]
     runs = validate(cards, command, config.invocation_params.dir, folder, say)
     store(runs, history_folder(config))
     return conclude(runs, folder, say)

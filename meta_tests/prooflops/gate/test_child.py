@@ -157,6 +157,70 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
     assert 0 < sum(call["seconds"] for call in done.calls.values()) < done.wall_s
 
 
+OPTIONS = """
+def pytest_addoption(parser):
+    for name in "--device", "--cache-size":
+        parser.addoption(name)
+    parser.addoption("--points", nargs=2)
+    parser.addoption("--maybe", nargs="?", const="x")
+    parser.addoption("--cov")
+    parser.addoption("--no-cov", action="store_true")
+"""
+SEEN = """
+def test_kept(benchmark, request):
+    benchmark.extra_info["seen"] = vars(request.config.option)
+    benchmark.extra_info["style"] = request.config.getini("console_output_style")
+    benchmark(sum, [1])
+
+def test_other(benchmark):
+    benchmark(sum, [1])
+
+def test_that_fails():
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        (
+            "--gate --device cuda --gate-versus=main gone.py::test_x --gate-budget 3 --benchmark-autosave -xvk kept",
+            {
+                "device": "cuda",
+                "keyword": "kept",
+                "maxfail": 0,
+                "file_or_dir": ["test_it.py"],
+                "benchmark_warmup": True,
+            },
+        ),
+        (
+            "--maybe=a --points 1 2 -v --junit-xml x.xml --cache-size 3 --lf --sw --benchmark-warmup off",
+            {"maybe": "a", "points": ["1", "2"], "cache_size": "3", "xmlpath": None, "lf": False, "stepwise": False},
+        ),
+        ("-o addopts=--maxfail=2 -o console_output_style=count -- a", {"maxfail": 0, "benchmark_warmup": False}),
+        ("-p no:cacheprovider --cov x -c /dev/null", {"cov": "x", "no_cov": True, "benchmark_warmup": False}),
+    ],
+)
+def test_a_process_has_the_options_that_pytest_reads_for_this_run_but_what_concerns_the_parent_alone(
+    children: Children, given: str, seen: dict[str, Any]
+) -> None:
+    (children.root / "conftest.py").write_text(OPTIONS)
+    (children.root / "pytest.ini").write_text(
+        "[pytest]\naddopts = --benchmark-warmup on --strict-markers --benchmark-disable\n  --maxfail=3\n"
+    )
+    children.write(SEEN)
+    children.options += [*WITH_PLUGIN, *given.split()]
+    with children.replicates() as replicates:
+        found = extra(children.run(replicates))
+    options = found["test_kept"]["seen"]
+    assert {name: options[name] for name in seen} == seen
+    assert found["test_kept"]["style"] == ("count" if "style" in given else "progress")
+    assert ("test_other" in found) == ("-xvk" not in given)
+    assert not [name for name in ("x.xml", ".pytest_cache") if (children.root / name).exists()], (
+        "the parent's own files"
+    )
+
+
 ENVIRONMENT = """
 import os
 

@@ -1,4 +1,4 @@
-"""Options that fresh processes get, their worktrees, and that nothing of a run is left, however it ended."""
+"""Worktrees of other revisions, and that nothing of a run is left, however it ended."""
 
 import os
 import signal
@@ -12,39 +12,7 @@ import pytest
 
 from meta_tests.conftest import child_environment
 from meta_tests.prooflops.gate.foreign_repo import ALONE, PLUGINS, config_in, import_path, worktrees
-from prooflops.gate.process import Replicates, passed_on, remove_leftovers
-
-OPTIONS = """
-def pytest_addoption(parser):
-    parser.addoption("--device")
-    parser.addoption("--cache-size")
-    parser.addoption("--points", nargs=2)
-    parser.addoption("--many", nargs="*")
-    parser.addoption("--maybe", nargs="?", const="x")
-"""
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ("--device cuda --gate-versus=main --gate", "--device cuda"),
-        ("--benchmark-warmup on tests", "--benchmark-warmup on"),
-        ("--benchmark-warmup -x", "--benchmark-warmup"),
-        ("--maybe=a --points 1 2 -v", "--maybe=a --points 1 2"),
-        ("--many a b --device=c", "--many a b --device=c"),
-        ("-xvk kept tests", "-k kept"),
-        ("-o addopts=--strict-markers -o console_output_style=count", "-o console_output_style=count"),
-        ("--junit-xml x.xml --cache-size 3 --lf --maxfail 2 -rA", "--cache-size 3"),
-        ("--benchmark-disable --benchmark-skip --benchmark-autosave -q --durations 3", ""),
-    ],
-)
-def test_children_get_the_users_options_and_none_of_the_parents(tmp_path: Path, given: str, kept: str) -> None:
-    (tmp_path / "conftest.py").write_text(OPTIONS)
-    own = "[pytest]\naddopts = --strict-markers --benchmark-disable --maxfail=3\n"
-    (tmp_path / "pytest.ini").write_text(own)
-    (tmp_path / "tests").mkdir()
-    config = config_in(tmp_path, "-p", "benchmark", "-p", "prooflops.plugin", *given.split())
-    assert " ".join(passed_on(config)) == f"--strict-markers -p benchmark -p prooflops.plugin {kept}".strip()
+from prooflops.gate.process import Replicates, remove_leftovers
 
 
 def test_worktrees_of_killed_runs_are_removed_and_those_of_others_left(foreign: Path, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from .turns import LAST, NEXT, Turn, footprint
 
 RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
+ASKED = pytest.StashKey[dict[str, Any]]()  # the task
+GIVEN = pytest.StashKey[set[str]]()  # the keys of OPTIONS that the command line sets
 OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}  # options that the gate sets
 
 
@@ -242,8 +244,8 @@ def modules() -> dict[str, str]:
     return found
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> Generator[None, None, None]:
     # The variable is removed, so that processes that the tests start do not see it.
     task = json.loads(Path(os.environ.pop(TASK)).read_text(encoding="utf-8"))
     for name, value in task.pop("restore").items():
@@ -251,10 +253,25 @@ def pytest_configure(config: pytest.Config) -> None:
             del os.environ[name]
         else:
             os.environ[name] = value
-    measure_untimed_calls(task.pop("measured"))
-    words = {str(word).partition("=")[0] for word in config.invocation_params.args}
-    given = {key for key, option in OPTIONS.items() if option in words}
-    replicate = Replicate(task, given)
+    words = {word.partition("=")[0] for word in args}
+    early_config.stash[GIVEN] = {key for key, option in OPTIONS.items() if option in words}
+    early_config.stash[ASKED] = task
+    # The parent's paths and node ids are of its own side; so are the conftest.py beside them.
+    early_config.known_args_namespace.file_or_dir = task["targets"]
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, None, None]:
+    config.args = config.option.file_or_dir = config.stash[ASKED]["targets"]
+    yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
+    task = config.stash[ASKED]
+    measure_untimed_calls(task["measured"])
+    replicate = Replicate(task, config.stash[GIVEN])
     look_between_rounds(replicate.speed)
     atexit.register(replicate.leave)  # functions that the tests register run before it
     config.pluginmanager.register(replicate, "prooflops.gate.replicate")
