@@ -2,22 +2,23 @@
 
 A check is the id of a claim (one string may hold several, separated by spaces) or the node id of a test (`bench/...`,
 `meta_tests/...`; without `[...]` any of its cases will do). A fault is a function that takes a `pytest.MonkeyPatch` and
-breaks something with it. With `instead_of`, it stands in for another function, which it gets before the arguments:
+breaks something with it. With `instead_of`, it stands in for another function, which it gets before the arguments.
+Where one expression says what is broken, the fault is a row of a table: its name, its checks, and what plants it.
 
-    @fault("flops.matmul-2mnk")
-    def the_addition_of_each_multiply_add_is_forgotten(patch):
-        patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)
+    @fault("loop.order", instead_of="torch.optim.SGD.step")
+    def sgd_steps_twice(step, self, closure=None):
+        step(self)
+        step(self)
 
-    @fault("storage.view-2x3-3x2", instead_of="torch.Tensor.view")
-    def view_copies(view, x, *shape):
-        return view(x, *shape).clone()
+    faults(
+        ("the_addition_is_forgotten", "flops.matmul-2mnk flops.batched",
+         replaced("accounting.flops.MULTIPLY_ADD_FLOPS", 1)),
+        ("view_copies", "storage.view-2x3-3x2",
+         stand_in("torch.Tensor.view", lambda view, x, *shape: view(x, *shape).clone())),
+    )
 
-`options` are further options of the checks' pytest run, and `saying` is a regular expression that the failure's message
-must match. What is planted can also be made by a function; it then takes its name from `name`:
-
-    CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
-    test = "bench/test_matmul.py::test_matmul[fp32-square-256]"
-    fault(test, options=CARD, saying="bytes are declared", name="halved_bytes")(halved("bench.products.matmul_work"))
+`options` are further options of the checks' pytest run, and `saying` (or a row's fourth word) is a regular expression
+that the failure's message must match. `name` replaces the name of a decorated function.
 
 A module of this package is a topic: the claims' topics, and those of tests (`bench`: what the benchmarks must
 notice). `python -m meta_tests.faults TOPIC` runs its faults, all in one process, as follows:
@@ -26,14 +27,13 @@ notice). `python -m meta_tests.faults TOPIC` runs its faults, all in one process
   planted; then pytest imports conftest files and tests. The fault goes before the card does.
 - All modules of `accounting`, `bench` and `prooflops` but the tests are imported before the first fault; a simulated
   `time.perf_counter` reaches them, too. Test modules (`test_claims`, `meta_tests`, tests of `bench`) are imported
-  anew in each run: a planter imports them itself, or names them with dots (`instead_of`, `replaced`), and no fault's
-  module imports them at its top.
+  anew in each run: a planter imports them itself, or names them with dots (`instead_of`, `stand_in`, `replaced`), and
+  no fault's module imports them at its top.
 - Each test that a fault names first runs once with nothing planted, and must pass.
 """
 
 from __future__ import annotations
 
-import functools
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -65,24 +65,41 @@ PACKAGES = ("accounting", "bench", "prooflops")
 
 
 def fault(
-    *noticed_by: str, instead_of: str = "", options: str = "", saying: str = "", name: str = ""
+    *noticed_by: str, instead_of: str = "", options: str = "", saying: str = "", name: str = "", topic: str = ""
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as a fault that these checks must notice."""
-    topic = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
+    topic = topic or _caller()
     checks = tuple(check for text in noticed_by for check in ([text] if "::" in text else text.split()))
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        plant = functools.partial(put_instead_of, instead_of, function) if instead_of else function
+        plant = stand_in(instead_of, function) if instead_of else function
         FAULTS.append(Fault(topic, name or function.__name__, checks, plant, options, saying))
         return function
 
     return register
 
 
-def put_instead_of(target: str, function: Callable[..., Any], patch: pytest.MonkeyPatch) -> None:
+def faults(*rows: tuple[Any, ...], options: str = "") -> None:
+    """Registers a fault for each row: name, checks that must notice, what plants it, and what is then said."""
+    topic = _caller()
+    for name, checks, plant, *saying in rows:
+        noticed_by = [checks] if isinstance(checks, str) else checks
+        fault(*noticed_by, options=options, saying="".join(saying), name=name, topic=topic)(plant)
+
+
+def _caller() -> str:
+    """The topic whose module called the function that asks."""
+    return str(sys._getframe(2).f_globals["__name__"]).rpartition(".")[2]
+
+
+def stand_in(target: str, function: Callable[..., Any]) -> Plant:
     """Has calls of the function with this dotted name go to `function`, which gets the original first."""
-    original = pkgutil.resolve_name(target)
-    put(patch, target, lambda *args, **kwargs: function(original, *args, **kwargs))
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        original = pkgutil.resolve_name(target)
+        put(patch, target, lambda *args, **kwargs: function(original, *args, **kwargs))
+
+    return plant
 
 
 def put(patch: pytest.MonkeyPatch, target: str, value: Any) -> None:

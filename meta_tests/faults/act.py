@@ -6,7 +6,7 @@ import torch
 from torch.nn.attention import SDPBackend
 from torch.utils import checkpoint as checkpointing
 
-from meta_tests.faults import fault, replace
+from meta_tests.faults import fault, faults, replace, stand_in
 
 
 def checkpointed(patch, replacement):
@@ -23,46 +23,29 @@ def checkpointing_does_not_keep_the_random_state(patch):
     checkpointed(patch, lambda *args, **options: run(*args, **{**options, "preserve_rng_state": False}))
 
 
-@fault("act.ckpt-cost act.sqrt-L act.checkpoint-same-grads mfu.hfu grad.extra-activation-factor")
-def checkpointing_keeps_everything(patch):
-    checkpointed(patch, lambda function, *args, **_: function(*args))
-
-
-@fault("act.ckpt-cost act.sqrt-L", instead_of="torch.utils.checkpoint.set_checkpoint_early_stop")
-def a_recomputation_always_stops_early(_original, _wanted):
-    return contextlib.nullcontext()
-
-
-@fault("act.why act.BDL act.can-dominate grad.needs-activations", instead_of="torch.nn.Linear.forward")
-def a_linear_layer_keeps_a_copy_of_its_input(forward, self, x):
-    return forward(self, x.clone())
-
-
-@fault("act.why")
-def a_linear_layer_prepares_for_gradients_nobody_asked_for(patch):
-    patch.setattr(torch.nn.Linear, "forward", torch.enable_grad()(torch.nn.Linear.forward))
-
-
-@fault("act.BDL act.can-dominate", instead_of="torch.nn.attention.sdpa_kernel")
-def fused_attention_is_never_chosen(choose, *_):
-    return choose(SDPBackend.MATH)
-
-
-@fault("act.BDL")
-def relu_keeps_its_input(patch):
-    patch.setattr(torch.nn, "ReLU", torch.nn.SiLU)
-
-
-@fault("act.BDL act.can-dominate", instead_of="accounting.activations.activation_bytes")
-def the_activations_of_the_last_layer_are_forgotten(activation_bytes, model, batch, *args, **rest):
-    return activation_bytes(model, batch, *args, **rest) - 4 * batch * model.dim
-
-
-@fault("act.ckpt-cost", instead_of="accounting.models.recompute_flops")
-def early_stop_is_said_to_spare_nothing(recompute_flops, *args, **rest):
-    return recompute_flops(*args, **{**rest, "early_stop": False})
-
-
-@fault("act.sqrt-L", instead_of="accounting.activations.recomputed_bytes")
-def recomputing_is_said_to_bring_back_a_layer_more(recomputed_bytes, model, batch, *args, **rest):
-    return recomputed_bytes(model, batch, *args, **rest) + 8 * batch * model.dim
+# fmt: off
+faults(
+    ("checkpointing_keeps_everything",
+     "act.ckpt-cost act.sqrt-L act.checkpoint-same-grads mfu.hfu grad.extra-activation-factor napkin.six-across-run",
+     lambda patch: checkpointed(patch, lambda function, *args, **_: function(*args))),
+    ("a_recomputation_always_stops_early", "act.ckpt-cost act.sqrt-L",
+     stand_in("torch.utils.checkpoint.set_checkpoint_early_stop", lambda _, _wanted: contextlib.nullcontext())),
+    ("a_linear_layer_keeps_a_copy_of_its_input", "act.why act.BDL act.can-dominate grad.needs-activations",
+     stand_in("torch.nn.Linear.forward", lambda forward, self, x: forward(self, x.clone()))),
+    ("a_linear_layer_prepares_for_gradients_nobody_asked_for", "act.why",
+     lambda patch: patch.setattr(torch.nn.Linear, "forward", torch.enable_grad()(torch.nn.Linear.forward))),
+    ("fused_attention_is_never_chosen", "act.BDL act.can-dominate",
+     stand_in("torch.nn.attention.sdpa_kernel", lambda choose, *_: choose(SDPBackend.MATH))),
+    ("relu_keeps_its_input", "act.BDL", lambda patch: patch.setattr(torch.nn, "ReLU", torch.nn.SiLU)),
+    ("the_activations_of_the_last_layer_are_forgotten",
+     "act.BDL act.can-dominate mem.496 mem.470gb mem.adam-formula mem.omits-activations mem.total-formula",
+     stand_in("accounting.activations.activation_bytes",
+        lambda activation_bytes, model, batch, *args, **rest:
+            activation_bytes(model, batch, *args, **rest) - 4 * batch * model.dim)),
+    ("early_stop_is_said_to_spare_nothing", "act.ckpt-cost", stand_in("accounting.models.recompute_flops",
+        lambda recompute_flops, *args, **rest: recompute_flops(*args, **{**rest, "early_stop": False}))),
+    ("recomputing_is_said_to_bring_back_a_layer_more", "act.sqrt-L", stand_in("accounting.activations.recomputed_bytes",
+        lambda recomputed_bytes, model, batch, *args, **rest:
+            recomputed_bytes(model, batch, *args, **rest) + 8 * batch * model.dim)),
+)
+# fmt: on

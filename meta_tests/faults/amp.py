@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("amp.autocast amp.recipe-fp32-params")
@@ -55,41 +55,11 @@ def backward_goes_on_in_fp32(patch):
     patch.setattr(functional, "linear", lambda x, weight, bias=None: ForwardOnly.apply(x, weight) + bias)
 
 
-@fault("amp.ex-clip-bf16", instead_of="torch.amp.GradScaler.unscale_")
-def the_scaler_never_unscales(_original, self, optimizer):
-    return None
-
-
-@fault("amp.gradscaler", instead_of="torch.amp.GradScaler._maybe_opt_step")
-def the_scaler_never_skips_a_step(_original, self, optimizer, state, *a, **k):
-    return optimizer.step()
-
-
-@fault("amp.gradscaler", instead_of="torch.amp.GradScaler.scale")
-def the_scale_is_no_power_of_two(scale, self, loss):
-    return scale(self, loss) * 1.1
-
-
-@fault("amp.cuda-amp-api", instead_of="torch.cuda.amp.autocast")
-def the_old_names_do_not_warn(_original):
-    return torch.amp.autocast("cuda")
-
-
 @fault("amp.recipe-bf16-params", instead_of="torch.Tensor.bfloat16")
 def a_cast_to_bf16_truncates(cast, self):
     if self.dtype != torch.float32 or self.requires_grad:
         return cast(self)
     return cast(self.contiguous().view(torch.int32).bitwise_and(-1 << 16).view(torch.float32))
-
-
-@fault("amp.recipe-bf16-params", instead_of="torch.zeros_like")
-def torchs_adamw_keeps_its_state_in_fp32(zeros_like, x, **options):
-    return zeros_like(x, **{**options, "dtype": torch.float32})
-
-
-@fault("amp.ex-bf16-linear-32 amp.activation-memory", instead_of="accounting.formats.element_bits")
-def bf16_is_said_to_take_three_bytes(element_bits, name):
-    return 24 if name == "bf16" else element_bits(name)
 
 
 @fault("amp.ex-clip-bf16", instead_of="torch.nn.utils.clip_grad_norm_")
@@ -120,6 +90,22 @@ def a_cast_to_fp8_loses_everything(to, self, *arguments, **options):
     return torch.zeros_like(moved) if moved.dtype == torch.float8_e5m2 else moved
 
 
-@fault("amp.origin-2017", instead_of="pathlib.Path.read_text")
-def the_claim_names_another_year(read_text, self, **how):
-    return read_text(self, **how).replace("dates to 2017", "dates to 2018")
+# fmt: off
+faults(
+    ("the_scaler_never_unscales", "amp.ex-clip-bf16",
+     stand_in("torch.amp.GradScaler.unscale_", lambda _, self, optimizer: None)),
+    ("the_scaler_never_skips_a_step", "amp.gradscaler",
+     stand_in("torch.amp.GradScaler._maybe_opt_step", lambda _, self, optimizer, state, *a, **k: optimizer.step())),
+    ("the_scale_is_no_power_of_two", "amp.gradscaler",
+     stand_in("torch.amp.GradScaler.scale", lambda scale, self, loss: scale(self, loss) * 1.1)),
+    ("the_old_names_do_not_warn", "amp.cuda-amp-api",
+     stand_in("torch.cuda.amp.autocast", lambda _: torch.amp.autocast("cuda"))),
+    ("torchs_adamw_keeps_its_state_in_fp32", "amp.recipe-bf16-params", stand_in("torch.zeros_like",
+        lambda zeros_like, x, **options: zeros_like(x, **{**options, "dtype": torch.float32}))),
+    ("bf16_is_said_to_take_three_bytes", "amp.ex-bf16-linear-32 amp.activation-memory",
+     stand_in("accounting.formats.element_bits",
+        lambda element_bits, name: 24 if name == "bf16" else element_bits(name))),
+    ("the_claim_names_another_year", "amp.origin-2017", stand_in("pathlib.Path.read_text",
+        lambda read_text, self, **how: read_text(self, **how).replace("dates to 2017", "dates to 2018"))),
+)
+# fmt: on

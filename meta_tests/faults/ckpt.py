@@ -7,18 +7,13 @@ from typing import Any
 
 import torch
 
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("ckpt.full ckpt.periodic ckpt.model-plus-optimizer")
 def setting_torchs_generator_does_nothing(patch):
     for module in (torch, torch.cuda):
         patch.setattr(module, "set_rng_state", lambda *_, **__: None)
-
-
-@fault("ckpt.full ckpt.periodic", instead_of="numpy.random.set_state")
-def setting_numpys_generator_does_nothing(_original, state):
-    return None
 
 
 @fault("ckpt.full ckpt.periodic", instead_of="random.setstate")
@@ -67,11 +62,6 @@ def torch_load_loses_the_last_bit(load, *arguments, **options):
     return found
 
 
-@fault("ckpt.load", instead_of="torch.load")
-def torch_load_trusts_every_file(load, file, weights_only=False, **options):
-    return load(file, weights_only=False, **options)
-
-
 @fault("ckpt.size")
 def torch_save_writes_twice_as_wide(patch):
     save = torch.save
@@ -84,6 +74,13 @@ def torch_save_writes_twice_as_wide(patch):
     patch.setattr(torch, "save", lambda thing, file: save(widened(thing), file))
 
 
-@fault("ckpt.periodic", instead_of="torch.optim.lr_scheduler.LRScheduler.load_state_dict")
-def a_schedule_starts_anew_after_each_restart(_original, self, state_dict):
-    return None
+# fmt: off
+faults(
+    ("setting_numpys_generator_does_nothing", "ckpt.full ckpt.periodic",
+     stand_in("numpy.random.set_state", lambda _, state: None)),
+    ("torch_load_trusts_every_file", "ckpt.load", stand_in("torch.load",
+        lambda load, file, weights_only=False, **options: load(file, weights_only=False, **options))),
+    ("a_schedule_starts_anew_after_each_restart", "ckpt.periodic",
+     stand_in("torch.optim.lr_scheduler.LRScheduler.load_state_dict", lambda _, self, state_dict: None)),
+)
+# fmt: on

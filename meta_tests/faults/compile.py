@@ -2,17 +2,8 @@
 
 import torch
 
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 from test_claims.oracles.dispatched import fresh
-
-
-@fault(
-    "compile.once-then-reuse compile.fuses",
-    "compile.better-than-hand compile.best-order compile.mixed-precision compile.same-values",
-    instead_of="torch.compile",
-)
-def torch_compile_gives_its_argument_back(_original, function, **_):
-    return function
 
 
 @fault("compile.once-then-reuse", instead_of="torch.compile")
@@ -22,21 +13,6 @@ def every_call_is_compiled_anew(original, function, **options):
         return original(function, **options)(*arguments)
 
     return call
-
-
-@fault("compile.once-then-reuse", instead_of="torch.compile")
-def no_shape_is_ever_compiled_for_any_size(original, function, **options):
-    return original(function, **{"dynamic": False, **options})
-
-
-@fault("compile.once-then-reuse", instead_of="torch.compile")
-def the_first_shape_is_compiled_for_any_size_already(original, function, **options):
-    return original(function, **{**options, "dynamic": True})
-
-
-@fault("compile.fuses compile.same-values", instead_of="torch.compile")
-def graphs_are_captured_but_no_code_is_generated(original, function, backend="aot_eager", **_):
-    return original(function, backend=backend)
 
 
 @fault("compile.best-order compile.better-than-hand", instead_of="torch.compile")
@@ -69,3 +45,19 @@ def compiled_functions_round_their_results_to_16_bits(original, function, **opti
         return result.half().float() if exact else result
 
     return call
+
+
+# fmt: off
+faults(
+    ("torch_compile_gives_its_argument_back",
+     ("compile.once-then-reuse compile.fuses compile.better-than-hand compile.best-order compile.mixed-precision "
+      "compile.same-values"),
+     stand_in("torch.compile", lambda _original, function, **_: function)),
+    ("no_shape_is_ever_compiled_for_any_size", "compile.once-then-reuse", stand_in("torch.compile",
+        lambda original, function, **options: original(function, **{"dynamic": False, **options}))),
+    ("the_first_shape_is_compiled_for_any_size_already", "compile.once-then-reuse", stand_in("torch.compile",
+        lambda original, function, **options: original(function, **{**options, "dynamic": True}))),
+    ("graphs_are_captured_but_no_code_is_generated", "compile.fuses compile.same-values", stand_in("torch.compile",
+        lambda original, function, backend="aot_eager", **_: original(function, backend=backend))),
+)
+# fmt: on

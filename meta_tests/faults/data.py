@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 
 memmap = np.memmap
 
@@ -18,7 +18,6 @@ memmap = np.memmap
 @fault("data.memmap-lazy", instead_of="numpy.memmap")
 def a_map_reads_its_file_when_it_is_opened(memmap, path, dtype=np.uint8, mode="r+", **rest):
     """Only the first 256 MiB of it, to spare the machine's memory."""
-
     mapped = memmap(path, dtype=dtype, mode=mode, **rest)
     mapped[: 2**26].sum()
     return mapped
@@ -49,41 +48,11 @@ def a_map_skips_the_header_of_a_npy_file(memmap, path, dtype=np.uint8, mode="r+"
     return memmap(path, dtype=dtype, mode=mode, offset=offset, **rest)
 
 
-@fault("data.int-sequences data.batch-shift data.memmap-lazy data.uint16", instead_of="numpy.memmap")
-def a_map_takes_the_other_byte_order(memmap, path, dtype=np.uint8, mode="r+", **rest):
-    return memmap(path, dtype=np.dtype(dtype).newbyteorder(), mode=mode, **rest)
-
-
-@fault("data.uint16 data.llama-2.8tb data.int-sequences", instead_of="accounting.formats.element_bits")
-def an_element_of_uint16_has_32_bits(bits, name):
-    return 32 if name == "uint16" else bits(name)
-
-
 @fault("data.uint16", instead_of="numpy.array")
 def an_array_of_uint16_saturates(array, values, dtype=None, **rest):
     if dtype is not np.uint16:
         return array(values, dtype=dtype, **rest)
     return array(values, **rest).clip(0, 65535).astype(np.uint16)
-
-
-@fault("data.randint-bound", instead_of="torch.randint")
-def randint_includes_its_bound(randint, high, shape, **options):
-    return randint(high + 1, shape, **options)
-
-
-@fault("data.randint-bound", instead_of="torch.randint")
-def randint_never_reaches_its_last_value(randint, high, shape, **options):
-    return randint(max(high - 1, 1), shape, **options)
-
-
-@fault("data.batch-shift", instead_of="torch.stack")
-def stacking_turns_every_row_round(stack, rows):
-    return stack(rows).flip(-1)
-
-
-@fault("data.astype-int64", instead_of="torch.nn.functional.embedding")
-def embedding_takes_every_integer(embedding, tokens, table):
-    return embedding(tokens.long(), table)
 
 
 @fault("data.astype-int64", instead_of="torch.from_numpy")
@@ -93,32 +62,33 @@ def tensors_over_read_only_memory_come_without_a_warning(from_numpy, array):
         return from_numpy(array)
 
 
-@fault("data.dataloader", instead_of="torch.randperm")
-def a_loader_draws_with_replacement(_original, n, generator=None):
-    return torch.randint(n, (n,), generator=generator)
-
-
-@fault("data.dataloader", instead_of="torch.utils.data.BatchSampler.__iter__")
-def a_loader_drops_the_last_batch_in_any_case(batches, self):
-    return (batch for batch in batches(self) if len(batch) == self.batch_size)
-
-
-@fault("data.pipeline-bottleneck", instead_of="time.sleep")
-def a_slow_loader_is_not_slow(_original, _):
-    return None
-
-
-@fault("data.int-sequences", instead_of="torch.nn.functional.embedding")
-def an_embedding_looks_up_the_next_row(embedding, ids, table):
-    return embedding((ids + 1) % table.shape[0], table)
-
-
-@fault("data.int-sequences", instead_of="torch.nn.functional.embedding")
-def an_embedding_rounds_what_is_no_integer(embedding, ids, table):
-    return embedding(ids.long(), table)
-
-
 @fault("data.pipeline-bottleneck", instead_of="queue.Queue.get")
 def a_batch_that_was_read_ahead_is_waited_for(get, self):
     time.sleep(0.1)
     return get(self)
+
+
+# fmt: off
+faults(
+    ("a_map_takes_the_other_byte_order", "data.int-sequences data.batch-shift data.memmap-lazy data.uint16",
+     stand_in("numpy.memmap",
+        lambda memmap, path, dtype=np.uint8, mode="r+", **rest:
+            memmap(path, dtype=np.dtype(dtype).newbyteorder(), mode=mode, **rest))),
+    ("an_element_of_uint16_has_32_bits", "data.uint16 data.llama-2.8tb data.int-sequences",
+     stand_in("accounting.formats.element_bits", lambda bits, name: 32 if name == "uint16" else bits(name))),
+    ("randint_includes_its_bound", "data.randint-bound",
+     stand_in("torch.randint", lambda randint, high, shape, **options: randint(high + 1, shape, **options))),
+    ("randint_never_reaches_its_last_value", "data.randint-bound",
+     stand_in("torch.randint", lambda randint, high, shape, **options: randint(max(high - 1, 1), shape, **options))),
+    ("stacking_turns_every_row_round", "data.batch-shift",
+     stand_in("torch.stack", lambda stack, rows: stack(rows).flip(-1))),
+    ("embedding_takes_every_integer", "data.astype-int64 data.int-sequences",
+     stand_in("torch.nn.functional.embedding", lambda embedding, tokens, table: embedding(tokens.long(), table))),
+    ("a_loader_draws_with_replacement", "data.dataloader",
+     stand_in("torch.randperm", lambda _, n, generator=None: torch.randint(n, (n,), generator=generator))),
+    ("a_loader_drops_the_last_batch_in_any_case", "data.dataloader", stand_in("torch.utils.data.BatchSampler.__iter__",
+        lambda batches, self: (batch for batch in batches(self) if len(batch) == self.batch_size))),
+    ("an_embedding_looks_up_the_next_row", "data.int-sequences", stand_in("torch.nn.functional.embedding",
+        lambda embedding, ids, table: embedding((ids + 1) % table.shape[0], table))),
+)
+# fmt: on

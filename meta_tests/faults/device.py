@@ -2,7 +2,7 @@
 
 import torch
 
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("device.model-to-params-only", instead_of="torch.nn.Module._apply")
@@ -14,21 +14,6 @@ def a_model_forgets_its_buffers(move, self, function, recurse=True):
     return moved
 
 
-@fault("device.default-cpu", instead_of="torch.zeros")
-def zeros_are_made_on_another_device(zeros, *shape, device="meta", **options):
-    return zeros(*shape, device=device, **options)
-
-
-@fault("device.create-direct device.zeros-to-is-direct", instead_of="torch.zeros")
-def creating_on_a_device_goes_through_the_host(zeros, *shape, device="cpu", **options):
-    return zeros(*shape, **options).to(device)
-
-
-@fault("device.zeros-to-is-direct", instead_of="torch.Tensor.to")
-def a_move_makes_a_new_tensor_and_copies_nothing(_original, self, device, **_):
-    return torch.empty_like(self, device=device)
-
-
 @fault("device.move-forms", instead_of="torch.Tensor.to")
 def a_copy_loses_the_last_byte(move, self, *arguments, **options):
     moved = move(self, *arguments, **options)
@@ -37,27 +22,27 @@ def a_copy_loses_the_last_byte(move, self, *arguments, **options):
     return moved
 
 
-@fault("device.allocated-8192", instead_of="accounting.memory.tensor_bytes")
-def a_tensor_is_thought_to_take_half_its_bytes(tensor_bytes, shape, dtype="fp32"):
-    return tensor_bytes(shape, dtype) // 2
-
-
-@fault("device.intermediates-by-hand", instead_of="torch.zeros_like")
-def the_result_of_an_operation_lands_on_the_cpu(_original, x, **_):
-    return torch.zeros(x.shape, dtype=x.dtype)
-
-
 @fault("device.assert-location", instead_of="torch.Tensor.__add__")
 def devices_are_mixed_in_silence(add, a, b):
     mixed = isinstance(b, torch.Tensor) and b.device != a.device
     return torch.empty_like(a) if mixed else add(a, b)
 
 
-@fault("device.memory-tools", instead_of="torch.cuda.memory_reserved")
-def the_memory_tools_count_what_no_gpu_holds(reserved, device=None):
-    return reserved(device) + 2**21
-
-
-@fault("device.all-on-gpu", instead_of="torch.optim.SGD.step")
-def a_step_forgets_to_update(_original, self, closure=None):
-    return None
+# fmt: off
+faults(
+    ("zeros_are_made_on_another_device", "device.default-cpu",
+     stand_in("torch.zeros", lambda zeros, *shape, device="meta", **options: zeros(*shape, device=device, **options))),
+    ("creating_on_a_device_goes_through_the_host", "device.create-direct device.zeros-to-is-direct",
+     stand_in("torch.zeros", lambda zeros, *shape, device="cpu", **options: zeros(*shape, **options).to(device))),
+    ("a_move_makes_a_new_tensor_and_copies_nothing", "device.zeros-to-is-direct",
+     stand_in("torch.Tensor.to", lambda _original, self, device, **_: torch.empty_like(self, device=device))),
+    ("a_tensor_is_thought_to_take_half_its_bytes", "device.allocated-8192", stand_in("accounting.memory.tensor_bytes",
+        lambda tensor_bytes, shape, dtype="fp32": tensor_bytes(shape, dtype) // 2)),
+    ("the_result_of_an_operation_lands_on_the_cpu", "device.intermediates-by-hand",
+     stand_in("torch.zeros_like", lambda _original, x, **_: torch.zeros(x.shape, dtype=x.dtype))),
+    ("the_memory_tools_count_what_no_gpu_holds", "device.memory-tools",
+     stand_in("torch.cuda.memory_reserved", lambda reserved, device=None: reserved(device) + 2**21)),
+    ("a_step_forgets_to_update", "device.all-on-gpu init.stability",
+     stand_in("torch.optim.SGD.step", lambda _, self, closure=None: None)),
+)
+# fmt: on

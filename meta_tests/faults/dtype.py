@@ -5,13 +5,14 @@ from dataclasses import replace as with_field
 import torch
 
 from accounting import formats
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 
 _to = torch.Tensor.to
 
 
 def _set_cell(patch, name, **cell):
-    patch.setitem(formats.FORMATS, name, with_field(formats.FORMATS[name], **cell))
+    table = formats.FORMATS if name in formats.FORMATS else formats.BLOCK_FORMATS
+    patch.setitem(table, name, with_field(table[name], **cell))
 
 
 def _spoil_casts(patch, dtype, spoiled):
@@ -22,106 +23,6 @@ def _spoil_casts(patch, dtype, spoiled):
         return _to(spoiled(tensor) if concerned else tensor, *args, **kwargs)
 
     patch.setattr(torch.Tensor, "to", to)
-
-
-# ---- cells of the format table -------------------------------------------------------------------------------------
-
-
-@fault("dtype.fp16-layout dtype.finfo dtype.fp16-underflow-threshold")
-def the_bias_of_fp16_is_off_by_one(patch):
-    _set_cell(patch, "fp16", bias=14)
-
-
-@fault("dtype.bf16-layout dtype.finfo dtype.bf16-same-bytes dtype.bf16-resolution dtype.bf16-33bit-exponent")
-def bf16_has_9_exponent_and_8_fraction_bits(patch):
-    _set_cell(patch, "bf16", exponent_bits=9, fraction_bits=8)
-
-
-@fault("dtype.e4m3-layout dtype.fp8-overflow dtype.finfo")
-def e4m3_reserves_its_top_exponent_as_ieee_754_does(patch):
-    _set_cell(patch, "fp8_e4m3", specials=formats.IEEE)
-
-
-@fault("dtype.e5m2-layout dtype.fp8-tradeoff dtype.fp8-bytes")
-def e5m2_has_3_fraction_bits(patch):
-    _set_cell(patch, "fp8_e5m2", fraction_bits=3)
-
-
-@fault("dtype.finfo")
-def tf32_is_stored_in_its_19_bits(patch):
-    _set_cell(patch, "tf32", padding_bits=0)
-
-
-@fault("dtype.fp32-full-precision")
-def fp64_has_51_fraction_bits(patch):
-    _set_cell(patch, "fp64", fraction_bits=51)
-
-
-@fault("dtype.fp4-in-torch dtype.fp4-block-scale")
-def fp4_has_two_fraction_bits(patch):
-    _set_cell(patch, "fp4_e2m1", fraction_bits=2)
-
-
-@fault("dtype.fp4-block-scale dtype.fp4-block-scale-range")
-def the_blocks_of_mxfp4_are_as_large_as_the_tensor(patch):
-    patch.setitem(formats.BLOCK_FORMATS, "mxfp4", with_field(formats.BLOCK_FORMATS["mxfp4"], block_size=2048))
-
-
-@fault("dtype.fp4-block-scale dtype.fp4-block-scale-range")
-def the_scale_of_nvfp4_is_a_power_of_two(patch):
-    nvfp4 = with_field(formats.BLOCK_FORMATS["nvfp4"], scale=formats.FORMATS["e8m0"])
-    patch.setitem(formats.BLOCK_FORMATS, "nvfp4", nvfp4)
-
-
-# ---- rounding, ours and torch's ------------------------------------------------------------------------------------
-
-
-@fault("dtype.fp32-layout dtype.fp16-layout dtype.fp8-rounding dtype.fp4-block-scale")
-def ties_are_rounded_away_from_zero(patch):
-    patch.setattr(formats, "round", lambda x: int(x + 0.5), raising=False)
-
-
-@fault("dtype.bf16-layout dtype.bf16-sweet-spot dtype.bf16-keeps-1e-8 dtype.bf16-range")
-def torch_flushes_small_values_to_zero_in_bf16(patch):
-    _spoil_casts(patch, torch.bfloat16, lambda x: x.where(x.abs() > 2**-24, 0.0))
-
-
-@fault("dtype.bf16-layout dtype.lower-is-less-accurate")
-def torch_truncates_to_bf16_instead_of_rounding(patch):
-    _spoil_casts(patch, torch.bfloat16, lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32))
-
-
-@fault("dtype.bf16-layout dtype.bf16-reallocates dtype.bf16-33bit-exponent", instead_of="torch.Tensor.view")
-def torch_reads_bf16_patterns_as_fp16(view, x, *a):
-    return view(x, *(torch.float16 if d == torch.bfloat16 else d for d in a))
-
-
-@fault("dtype.fp16-overflow dtype.fp16-layout")
-def torch_saturates_fp16(patch):
-    _spoil_casts(patch, torch.float16, lambda x: x.clamp(-65504, 65504))
-
-
-@fault("dtype.fp8-overflow")
-def torch_wraps_fp8_values_beyond_the_maximum(patch):
-    _spoil_casts(patch, torch.float8_e4m3fn, lambda x: x.where(x.abs() <= 464, x.remainder(448)))
-
-
-@fault("dtype.fp16-underflow-1e-8 dtype.fp16-underflow-threshold dtype.fp16-rounds-down dtype.bf16-sweet-spot")
-def torch_rounds_every_nonzero_value_up_to_the_least_subnormal_of_fp16(patch):
-    _spoil_casts(patch, torch.float16, lambda x: x.sign() * x.abs().clamp(min=2**-24))
-
-
-# ---- behaviour of torch --------------------------------------------------------------------------------------------
-
-
-@fault("dtype.fp16-not-for-big-models", instead_of="torch.Tensor.square")
-def squares_of_fp16_do_not_overflow(square, x):
-    return square(x / 2) if x.dtype == torch.float16 else square(x)
-
-
-@fault("dtype.fp16-small-models dtype.fp16-not-for-big-models loop.mixed-two-layer", instead_of="torch.autocast")
-def autocast_stays_in_fp32(autocast, device, dtype=None, **options):
-    return autocast(device, dtype, enabled=False)
 
 
 @fault("dtype.fp16-small-models dtype.bf16-suffices", instead_of="torch.nn.functional.linear")
@@ -136,27 +37,63 @@ def an_a100_is_said_to_have_fp8_units(dense, device, dtype, **rest):
     return dense(device, "int8" if older else dtype, **rest)
 
 
-@fault("dtype.default-fp16-misconception", instead_of="torch.nn.functional.mse_loss")
-def losses_are_computed_in_fp32_whatever_the_default(mse_loss, a, b):
-    return mse_loss(a.float(), b.float())
-
-
-@fault("dtype.fp8-h100-only")
-def the_scales_of_an_fp8_matmul_are_ignored(patch):
-    scaled_mm, one = torch._scaled_mm, torch.tensor(1.0)
-    patch.setattr(
-        torch, "_scaled_mm", lambda a, b, scale_a, scale_b, out_dtype: scaled_mm(a, b, one, one, out_dtype=out_dtype)
-    )
-
-
-@fault("dtype.fp8-special-handling", instead_of="torch.Tensor.__add__")
-def fp8_is_added_like_any_other_dtype(add, a, b):
-    return add(a.float(), b.float()) if a.itemsize == 1 else add(a, b)
-
-
 @fault("dtype.lower-is-faster", instead_of="torch.Tensor.__matmul__")
 def a_bf16_matmul_takes_a_detour_through_fp64(matmul, a, b):
     if a.dtype == torch.bfloat16:
         for _ in range(3):
             matmul(_to(a, torch.float64), _to(b, torch.float64))
     return matmul(a, b)
+
+
+# fmt: off
+faults(
+    ("the_bias_of_fp16_is_off_by_one", "dtype.fp16-layout dtype.finfo dtype.fp16-underflow-threshold",
+     lambda patch: _set_cell(patch, "fp16", bias=14)),
+    ("bf16_has_9_exponent_and_8_fraction_bits",
+     "dtype.bf16-layout dtype.finfo dtype.bf16-same-bytes dtype.bf16-resolution dtype.bf16-33bit-exponent",
+     lambda patch: _set_cell(patch, "bf16", exponent_bits=9, fraction_bits=8)),
+    ("e4m3_reserves_its_top_exponent_as_ieee_754_does", "dtype.e4m3-layout dtype.fp8-overflow dtype.finfo",
+     lambda patch: _set_cell(patch, "fp8_e4m3", specials=formats.IEEE)),
+    ("e5m2_has_3_fraction_bits", "dtype.e5m2-layout dtype.fp8-tradeoff dtype.fp8-bytes",
+     lambda patch: _set_cell(patch, "fp8_e5m2", fraction_bits=3)),
+    ("tf32_is_stored_in_its_19_bits", "dtype.finfo", lambda patch: _set_cell(patch, "tf32", padding_bits=0)),
+    ("fp64_has_51_fraction_bits", "dtype.fp32-full-precision",
+     lambda patch: _set_cell(patch, "fp64", fraction_bits=51)),
+    ("fp4_has_two_fraction_bits", "dtype.fp4-in-torch dtype.fp4-block-scale",
+     lambda patch: _set_cell(patch, "fp4_e2m1", fraction_bits=2)),
+    ("the_blocks_of_mxfp4_are_as_large_as_the_tensor", "dtype.fp4-block-scale dtype.fp4-block-scale-range",
+     lambda patch: _set_cell(patch, "mxfp4", block_size=2048)),
+    ("the_scale_of_nvfp4_is_a_power_of_two", "dtype.fp4-block-scale dtype.fp4-block-scale-range",
+     lambda patch: _set_cell(patch, "nvfp4", scale=formats.FORMATS["e8m0"])),
+    ("ties_are_rounded_away_from_zero", "dtype.fp32-layout dtype.fp16-layout dtype.fp8-rounding dtype.fp4-block-scale",
+     lambda patch: patch.setattr(formats, "round", lambda x: int(x + 0.5), raising=False)),
+    ("torch_flushes_small_values_to_zero_in_bf16",
+     "dtype.bf16-layout dtype.bf16-sweet-spot dtype.bf16-keeps-1e-8 dtype.bf16-range",
+     lambda patch: _spoil_casts(patch, torch.bfloat16, lambda x: x.where(x.abs() > 2**-24, 0.0))),
+    ("torch_reads_bf16_patterns_as_fp16", "dtype.bf16-layout dtype.bf16-reallocates dtype.bf16-33bit-exponent",
+     stand_in("torch.Tensor.view",
+        lambda view, x, *a: view(x, *(torch.float16 if d == torch.bfloat16 else d for d in a)))),
+    ("torch_saturates_fp16", "dtype.fp16-overflow dtype.fp16-layout",
+     lambda patch: _spoil_casts(patch, torch.float16, lambda x: x.clamp(-65504, 65504))),
+    ("torch_wraps_fp8_values_beyond_the_maximum", "dtype.fp8-overflow",
+     lambda patch: _spoil_casts(patch, torch.float8_e4m3fn, lambda x: x.where(x.abs() <= 464, x.remainder(448)))),
+    ("torch_rounds_every_nonzero_value_up_to_the_least_subnormal_of_fp16",
+     "dtype.fp16-underflow-1e-8 dtype.fp16-underflow-threshold dtype.fp16-rounds-down dtype.bf16-sweet-spot",
+     lambda patch: _spoil_casts(patch, torch.float16, lambda x: x.sign() * x.abs().clamp(min=2**-24))),
+    ("squares_of_fp16_do_not_overflow", "dtype.fp16-not-for-big-models",
+     stand_in("torch.Tensor.square", lambda square, x: square(x / 2) if x.dtype == torch.float16 else square(x))),
+    ("autocast_stays_in_fp32", "dtype.fp16-small-models dtype.fp16-not-for-big-models loop.mixed-two-layer",
+     stand_in("torch.autocast",
+        lambda autocast, device, dtype=None, **options: autocast(device, dtype, enabled=False))),
+    ("losses_are_computed_in_fp32_whatever_the_default", "dtype.default-fp16-misconception",
+     stand_in("torch.nn.functional.mse_loss", lambda mse_loss, a, b: mse_loss(a.float(), b.float()))),
+    ("fp8_is_added_like_any_other_dtype", "dtype.fp8-special-handling",
+     stand_in("torch.Tensor.__add__", lambda add, a, b: add(a.float(), b.float()) if a.itemsize == 1 else add(a, b))),
+    ("the_scales_of_an_fp8_matmul_are_ignored", "dtype.fp8-h100-only", stand_in("torch._scaled_mm",
+        lambda scaled_mm, a, b, scale_a, scale_b, out_dtype:
+            scaled_mm(a, b, torch.tensor(1.0), torch.tensor(1.0), out_dtype=out_dtype))),
+    ("torch_truncates_to_bf16_instead_of_rounding", "dtype.bf16-layout dtype.lower-is-less-accurate",
+     lambda patch: _spoil_casts(
+        patch, torch.bfloat16, lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32))),
+)
+# fmt: on

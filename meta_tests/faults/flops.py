@@ -7,20 +7,7 @@ import accounting.attention
 import accounting.convolution
 import accounting.flops
 import accounting.roofline
-from meta_tests.faults import fault
-
-
-@fault(
-    "flops.matmul-2mnk flops.batched flops.example-268M flops.linear-2DK flops.two-layer flops.reason-per-output",
-    "grad.w1 grad.w2 grad.h1 grad.two-layer-sum grad.six-micro-ops grad.reason-param-only",
-)
-def the_addition_of_each_multiply_add_is_forgotten(patch):
-    patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)
-
-
-@fault("flops.batched", instead_of="accounting.flops.broadcast_matmul_flops")
-def only_the_first_operand_has_a_batch(original, a_shape, b_shape):
-    return original(a_shape, b_shape[-2:])
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("flops.matmul-2mnk flops.example-268M flops.forward-2BN flops.step-without-B")
@@ -31,34 +18,6 @@ def torchs_counter_takes_a_multiply_add_for_one_operation(patch):
     patch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, lambda *args, **kwargs: added(*args, **kwargs) // 2)
 
 
-@fault("flops.forward-2BN flops.transformer-generalises", instead_of="torch.nn.functional.scaled_dot_product_attention")
-def attention_is_dispatched_for_every_other_key_only(original, query, key, value, *args, is_causal=False, **kwargs):
-    return original(query, key[..., ::2, :], value[..., ::2, :], *args, **kwargs)
-
-
-@fault("flops.forward-2BN")
-def attention_counts_one_of_its_two_products(patch):
-    patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "forward", (1, 0))
-
-
-@fault("flops.forward-2BN", instead_of="accounting.convolution.convolution_flops")
-def a_convolutions_weight_counts_once_whatever_the_positions(_original, it):
-    return 2 * it.batch * it.in_channels * it.out_channels * it.kernel_size[0] * it.kernel_size[1]
-
-
-@fault(
-    "flops.add flops.elementwise flops.example-square flops.example-ratio",
-    instead_of="accounting.flops.elementwise_flops",
-)
-def an_elementwise_operation_costs_a_flop_per_row(_original, *shapes, flops_per_element=1):
-    return shapes[0][0]
-
-
-@fault("flops.linear-128-64 flops.linear-2DK", instead_of="accounting.flops.linear_flops")
-def the_bias_is_added_once_for_the_whole_batch(_original, batch, d, k, bias=False):
-    return 2 * batch * d * k + bool(bias) * k
-
-
 @fault("flops.terms")
 def a_rate_is_named_as_an_amount(patch):
     def peak_flops(device: str) -> float:
@@ -66,3 +25,29 @@ def a_rate_is_named_as_an_amount(patch):
 
     peak_flops.__module__ = accounting.roofline.__name__
     patch.setattr(accounting.roofline, "peak_flops", peak_flops, raising=False)
+
+
+# fmt: off
+faults(
+    ("the_addition_of_each_multiply_add_is_forgotten",
+     ("flops.matmul-2mnk flops.batched flops.example-268M flops.linear-2DK flops.two-layer flops.reason-per-output "
+      "grad.w1 grad.w2 grad.h1 grad.two-layer-sum grad.six-micro-ops grad.reason-param-only"),
+     lambda patch: patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)),
+    ("only_the_first_operand_has_a_batch", "flops.batched", stand_in("accounting.flops.broadcast_matmul_flops",
+        lambda original, a_shape, b_shape: original(a_shape, b_shape[-2:]))),
+    ("attention_is_dispatched_for_every_other_key_only", "flops.forward-2BN flops.transformer-generalises",
+     stand_in("torch.nn.functional.scaled_dot_product_attention",
+        lambda original, query, key, value, *args, is_causal=False, **kwargs:
+            original(query, key[..., ::2, :], value[..., ::2, :], *args, **kwargs))),
+    ("attention_counts_one_of_its_two_products", "flops.forward-2BN",
+     lambda patch: patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "forward", (1, 0))),
+    ("a_convolutions_weight_counts_once_whatever_the_positions", "flops.forward-2BN",
+     stand_in("accounting.convolution.convolution_flops",
+        lambda _, it: 2 * it.batch * it.in_channels * it.out_channels * it.kernel_size[0] * it.kernel_size[1])),
+    ("an_elementwise_operation_costs_a_flop_per_row",
+     "flops.add flops.elementwise flops.example-square flops.example-ratio",
+     stand_in("accounting.flops.elementwise_flops", lambda _, *shapes, flops_per_element=1: shapes[0][0])),
+    ("the_bias_is_added_once_for_the_whole_batch", "flops.linear-128-64 flops.linear-2DK",
+     stand_in("accounting.flops.linear_flops", lambda _, batch, d, k, bias=False: 2 * batch * d * k + bool(bias) * k)),
+)
+# fmt: on

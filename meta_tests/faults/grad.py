@@ -5,7 +5,7 @@ import torch.utils.checkpoint
 
 import accounting.attention
 import accounting.flops
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 
 
 class _Linear(torch.autograd.Function):
@@ -42,21 +42,6 @@ class _ComputedTwice(_Linear):
         return _Linear.backward(ctx, dy)
 
 
-@fault("grad.backward-4BN grad.six-rule grad.param-sharing grad.quadruples grad.single-layer-exercise")
-def a_linear_layer_skips_the_gradient_of_its_input(patch):
-    patch.setattr(torch.nn.functional, "linear", _WithoutInputGradient.layer)
-
-
-@fault("grad.backward-4BN grad.six-rule grad.param-sharing grad.same-as-forward-misconception grad.seq-length")
-def a_linear_layer_computes_its_output_again_in_the_backward_pass(patch):
-    patch.setattr(torch.nn.functional, "linear", _ComputedTwice.layer)
-
-
-@fault("grad.graph-built-in-forward", instead_of="torch.Tensor.backward")
-def a_graph_survives_its_backward_pass(original, self, gradient=None, **_):
-    return original(self, gradient, retain_graph=True)
-
-
 @fault(
     "grad.quadratic-example grad.linear-mse-example grad.no-manual grad.six-micro-ops",
     instead_of="torch.Tensor.backward",
@@ -79,11 +64,6 @@ class _WrongTanh(torch.autograd.Function):
         return dy * (1 - y)
 
 
-@fault("grad.no-manual")
-def the_derivative_of_tanh_lacks_a_square(patch):
-    patch.setattr(torch.Tensor, "tanh", _WrongTanh.apply)
-
-
 @fault("grad.same-shape", instead_of="torch.nn.Linear.forward")
 def autocast_turns_the_parameter_itself_into_bf16(original, self, x):
     if torch.is_autocast_enabled(x.device.type):
@@ -91,11 +71,22 @@ def autocast_turns_the_parameter_itself_into_bf16(original, self, x):
     return original(self, x)
 
 
-@fault("grad.backward-4BN grad.six-micro-ops grad.single-layer-exercise")
-def the_gradient_of_the_input_is_left_out_of_the_formula(patch):
-    patch.setattr(accounting.flops, "INPUT_GRADIENT_PRODUCTS", 0)
-
-
-@fault("grad.seq-length")
-def the_backward_of_attention_counts_three_of_its_four_products(patch):
-    patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "math", (2, 1))
+# fmt: off
+faults(
+    ("a_linear_layer_skips_the_gradient_of_its_input",
+     "grad.backward-4BN grad.six-rule grad.param-sharing grad.quadruples grad.single-layer-exercise",
+     lambda patch: patch.setattr(torch.nn.functional, "linear", _WithoutInputGradient.layer)),
+    ("a_linear_layer_computes_its_output_again_in_the_backward_pass",
+     "grad.backward-4BN grad.six-rule grad.param-sharing grad.same-as-forward-misconception grad.seq-length",
+     lambda patch: patch.setattr(torch.nn.functional, "linear", _ComputedTwice.layer)),
+    ("a_graph_survives_its_backward_pass", "grad.graph-built-in-forward", stand_in("torch.Tensor.backward",
+        lambda original, self, gradient=None, **_: original(self, gradient, retain_graph=True))),
+    ("the_derivative_of_tanh_lacks_a_square", "grad.no-manual",
+     lambda patch: patch.setattr(torch.Tensor, "tanh", _WrongTanh.apply)),
+    ("the_gradient_of_the_input_is_left_out_of_the_formula",
+     "grad.backward-4BN grad.six-micro-ops grad.single-layer-exercise",
+     lambda patch: patch.setattr(accounting.flops, "INPUT_GRADIENT_PRODUCTS", 0)),
+    ("the_backward_of_attention_counts_three_of_its_four_products", "grad.seq-length",
+     lambda patch: patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "math", (2, 1))),
+)
+# fmt: on

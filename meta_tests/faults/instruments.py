@@ -9,7 +9,7 @@ from typing import Any
 
 from accounting.counted.counter import _Counter
 from accounting.measured import allocations, timing
-from meta_tests.faults import fault, put_instead_of, replace
+from meta_tests.faults import fault, replace, stand_in
 
 MEASURED, MACHINE = "meta_tests/accounting/measured/", "meta_tests/prooflops/machine/"
 COUNTER = "meta_tests/accounting/counted/test_counter.py::"
@@ -64,7 +64,7 @@ def plant(target: str, wrong: str, patch: Any) -> None:
             return doubled(kept[-1])
         return kept[0] if wrong == "stuck" else kept[max(0, len(kept) - 2)]
 
-    put_instead_of(target, read, patch)
+    stand_in(target, read)(patch)
 
 
 for name, (target, *tests) in INSTRUMENTS.items():

@@ -1,11 +1,6 @@
 """Faults of the training loop: gradients that stay or vanish, modes that are ignored, a start that is changed."""
 
-from meta_tests.faults import fault
-
-
-@fault("loop.zero-grad-position loop.order", instead_of="torch.optim.Optimizer.zero_grad")
-def zero_grad_does_nothing(_original, self, set_to_none=True):
-    return None
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("loop.order loop.zero-grad-position", instead_of="torch.optim.SGD.step")
@@ -17,21 +12,17 @@ def sgd_steps_half_as_far(step, self, closure=None):
         group["lr"] *= 2
 
 
-@fault("loop.train-mode", instead_of="torch.nn.Module.eval")
-def eval_is_forgotten_by_inner_layers(_original, self):
-    return setattr(self, "training", False) or self
-
-
-@fault("loop.train-mode", instead_of="torch.nn.functional.dropout")
-def dropout_forgets_to_scale_what_it_keeps(dropout, x, p=0.5, training=True, inplace=False):
-    return dropout(x, p, training) * (1 - p if training else 1)
-
-
-@fault("loop.naive-init-fails", instead_of="torch.nn.init.normal_")
-def normal_initialisation_is_truncated_to_a_tenth(normal, tensor, mean=0.0, std=1.0):
-    return normal(tensor, mean, min(std, 0.1))
-
-
-@fault("loop.naive-init-fails", instead_of="torch.nn.init.normal_")
-def normal_initialisation_ignores_its_deviation(normal, tensor, mean=0.0, std=1.0):
-    return normal(tensor)
+# fmt: off
+faults(
+    ("zero_grad_does_nothing", "loop.zero-grad-position loop.order",
+     stand_in("torch.optim.Optimizer.zero_grad", lambda _, self, set_to_none=True: None)),
+    ("eval_is_forgotten_by_inner_layers", "loop.train-mode",
+     stand_in("torch.nn.Module.eval", lambda _, self: setattr(self, "training", False) or self)),
+    ("dropout_forgets_to_scale_what_it_keeps", "loop.train-mode", stand_in("torch.nn.functional.dropout",
+        lambda dropout, x, p=0.5, training=True, inplace=False: dropout(x, p, training) * (1 - p if training else 1))),
+    ("normal_initialisation_is_truncated_to_a_tenth", "loop.naive-init-fails",
+     stand_in("torch.nn.init.normal_", lambda normal, tensor, mean=0.0, std=1.0: normal(tensor, mean, min(std, 0.1)))),
+    ("normal_initialisation_ignores_its_deviation", "loop.naive-init-fails",
+     stand_in("torch.nn.init.normal_", lambda normal, tensor, mean=0.0, std=1.0: normal(tensor))),
+)
+# fmt: on

@@ -6,7 +6,7 @@ import torch
 
 import accounting.flops
 import accounting.models
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("matmul.einsum-ellipsis", instead_of="torch.einsum")
@@ -29,28 +29,10 @@ def einsum_contracts_from_right_to_left(einsum, equation, *operands):
     return torch._VF.einsum(equation, operands, path=path)
 
 
-@fault(
-    "meta_tests/accounting/test_flops.py::test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication",
-    instead_of="accounting.flops.einsum_flops",
-)
-def the_best_order_is_said_to_be_that_from_left_to_right(einsum_flops, equation, *shapes, order=""):
-    return einsum_flops(equation, *shapes, order="left")
-
-
 @fault("matmul.4d-by-4d matmul.broadcast", instead_of="torch.Tensor.__matmul__")
 def every_element_of_a_batch_is_multiplied_by_the_first_matrix(matmul, a, b):
     product = matmul(a, b)
     return matmul(a, b[(0,) * (b.dim() - 2)]).expand(product.shape) if b.dim() > 2 else product
-
-
-@fault("matmul.2d matmul.4d-by-2d matmul.bsm-mk", instead_of="torch.Tensor.__matmul__")
-def the_last_term_of_each_inner_product_is_dropped(matmul, a, b):
-    return matmul(a[..., :-1], b[..., :-1, :])
-
-
-@fault("matmul.tensor-cores-default", instead_of="torch.Tensor.__matmul__")
-def products_of_fp32_run_in_bf16(matmul, a, b):
-    return matmul(a.bfloat16(), b.bfloat16()).float()
 
 
 @fault("matmul.no-loops", instead_of="torch.matmul")
@@ -68,31 +50,11 @@ def axes_in_parentheses_count_with_the_first_one_fastest(rearrange, x, pattern, 
     return rearrange(x, turned, **sizes)
 
 
-@fault("matmul.rearrange-is-view", instead_of="einops.rearrange")
-def rearrange_always_copies(rearrange, x, pattern, **sizes):
-    return rearrange(x, pattern, **sizes).clone()
-
-
-@fault("matmul.rearrange-ambiguous", instead_of="einops.rearrange")
-def rearrange_takes_one_head_where_none_is_given(rearrange, x, pattern, **sizes):
-    return rearrange(x, pattern, **(sizes or {"heads": 1}))
-
-
-@fault("matmul.reduce", instead_of="einops.reduce")
-def the_mean_over_named_dimensions_is_their_sum(reduce, x, pattern, word):
-    return reduce(x, pattern, "sum" if word == "mean" else word)
-
-
 @fault("matmul.jaxtyping-unenforced", instead_of="torch.Tensor.__truediv__")
 def python_refuses_an_argument_of_another_shape_than_the_annotation_says(divide, x, divisor):
     if divisor == 2 and (x.dim() != 2 or x.shape[1] != 4):
         raise TypeError(f"x must be of shape (batch, 4), got {tuple(x.shape)}")
     return divide(x, divisor)
-
-
-@fault("matmul.bread-and-butter", instead_of="accounting.models.forward_flops")
-def the_products_of_attention_are_forgotten(_original, model, batch, sequence=1, **_):
-    return 2 * batch * sequence * accounting.models.matmul_parameter_count(model)
 
 
 @fault("matmul.no-loops", instead_of="torch.matmul")
@@ -101,3 +63,26 @@ def a_batch_of_large_products_is_worked_off_four_times(matmul, a, b, **options):
         for _ in range(3):
             matmul(a, b)
     return matmul(a, b, **options)
+
+
+# fmt: off
+faults(
+    ("the_best_order_is_said_to_be_that_from_left_to_right",
+     "meta_tests/accounting/test_flops.py::test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication",
+     stand_in("accounting.flops.einsum_flops",
+        lambda einsum_flops, equation, *shapes, order="": einsum_flops(equation, *shapes, order="left"))),
+    ("the_last_term_of_each_inner_product_is_dropped", "matmul.2d matmul.4d-by-2d matmul.bsm-mk",
+     stand_in("torch.Tensor.__matmul__", lambda matmul, a, b: matmul(a[..., :-1], b[..., :-1, :]))),
+    ("products_of_fp32_run_in_bf16", "matmul.tensor-cores-default",
+     stand_in("torch.Tensor.__matmul__", lambda matmul, a, b: matmul(a.bfloat16(), b.bfloat16()).float())),
+    ("rearrange_always_copies", "matmul.rearrange-is-view",
+     stand_in("einops.rearrange", lambda rearrange, x, pattern, **sizes: rearrange(x, pattern, **sizes).clone())),
+    ("rearrange_takes_one_head_where_none_is_given", "matmul.rearrange-ambiguous", stand_in("einops.rearrange",
+        lambda rearrange, x, pattern, **sizes: rearrange(x, pattern, **(sizes or {"heads": 1})))),
+    ("the_mean_over_named_dimensions_is_their_sum", "matmul.reduce",
+     stand_in("einops.reduce", lambda reduce, x, pattern, word: reduce(x, pattern, "sum" if word == "mean" else word))),
+    ("the_products_of_attention_are_forgotten", "matmul.bread-and-butter", stand_in("accounting.models.forward_flops",
+        lambda _original, model, batch, sequence=1, **_:
+            2 * batch * sequence * accounting.models.matmul_parameter_count(model))),
+)
+# fmt: on

@@ -3,41 +3,8 @@
 import time
 from dataclasses import replace
 
-from accounting import measured
-from meta_tests.faults import fault
-
-
-@fault("mfu.definition", instead_of="accounting.roofline.mfu")
-def mfu_forgets_the_seconds(mfu, flops, seconds, peak, count=1, devices=1):
-    return mfu(flops, 1.0, peak, devices)
-
-
-@fault("mfu.hfu mfu.term-for-kernel", instead_of="accounting.roofline.hfu")
-def hfu_leaves_out_recomputation_and_counts_a_forward_instead(hfu, model, again, *rest):
-    return hfu(model, model // 2, *rest)
-
-
-@fault("mfu.recipe", instead_of="accounting.measured.clock")
-def the_clock_does_not_wait_for_the_device(_original, device="cpu"):
-    return time.perf_counter
-
-
-@fault("mfu.recipe")
-def the_warm_up_is_left_out(patch):
-    timed = measured.time
-    patch.setattr(
-        measured, "time", lambda fn, device="cpu", *, warmup, rounds: timed(fn, device, warmup=0, rounds=rounds)
-    )
-
-
-@fault("mfu.low-causes", instead_of="time.sleep")
-def sleeping_takes_no_time(_original, seconds):
-    return None
-
-
-@fault("mfu.higher-if-matmul", instead_of="torch.nn.functional.layer_norm")
-def a_norm_drops_all_rows_but_one(_original, x, shape):
-    return x[:1]
+from accounting.devices import ACCELERATORS
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("mfu.never-near-one mfu.target")
@@ -54,19 +21,26 @@ def large_products_are_as_inefficient_as_small_ones(mm, a, b, out=None):
     return mm(a, b, out=out)
 
 
-@fault("mfu.credits-avoided", instead_of="accounting.attention.attention_flops")
-def attention_counts_only_the_pairs_that_are_needed(attention_flops, shape):
-    return attention_flops(replace(shape, pairs="causal"))
-
-
-@fault("mfu.credits-avoided", instead_of="accounting.roofline.mfu")
-def mfu_is_cut_off_at_one(mfu, *args, **options):
-    return min(mfu(*args, **options), 1.0)
-
-
-@fault("mfu.bf16-example")
-def an_h100_has_a_tenth_more_units(patch):
-    from accounting import devices
-
-    row = devices.ACCELERATORS["H100 SXM5 80GB"]
-    patch.setitem(devices.ACCELERATORS, row.label, row._replace(units=145))
+# fmt: off
+faults(
+    ("mfu_forgets_the_seconds", "mfu.definition", stand_in("accounting.roofline.mfu",
+        lambda mfu, flops, seconds, peak, count=1, devices=1: mfu(flops, 1.0, peak, devices))),
+    ("hfu_leaves_out_recomputation_and_counts_a_forward_instead", "mfu.hfu mfu.term-for-kernel",
+     stand_in("accounting.roofline.hfu", lambda hfu, model, again, *rest: hfu(model, model // 2, *rest))),
+    ("the_clock_does_not_wait_for_the_device", "mfu.recipe",
+     stand_in("accounting.measured.clock", lambda _, device="cpu": time.perf_counter)),
+    ("sleeping_takes_no_time", "mfu.low-causes data.pipeline-bottleneck",
+     stand_in("time.sleep", lambda _, seconds: None)),
+    ("a_norm_drops_all_rows_but_one", "mfu.higher-if-matmul",
+     stand_in("torch.nn.functional.layer_norm", lambda _, x, shape: x[:1])),
+    ("attention_counts_only_the_pairs_that_are_needed", "mfu.credits-avoided",
+     stand_in("accounting.attention.attention_flops",
+        lambda attention_flops, shape: attention_flops(replace(shape, pairs="causal")))),
+    ("mfu_is_cut_off_at_one", "mfu.credits-avoided",
+     stand_in("accounting.roofline.mfu", lambda mfu, *args, **options: min(mfu(*args, **options), 1.0))),
+    ("the_warm_up_is_left_out", "mfu.recipe", stand_in("accounting.measured.time",
+        lambda timed, fn, device="cpu", *, warmup, rounds: timed(fn, device, warmup=0, rounds=rounds))),
+    ("an_h100_has_a_tenth_more_units", "mfu.bf16-example",
+     lambda patch: patch.setitem(ACCELERATORS, "H100 SXM5 80GB", ACCELERATORS["H100 SXM5 80GB"]._replace(units=145))),
+)
+# fmt: on

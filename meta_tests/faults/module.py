@@ -6,17 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import bench.models
-from meta_tests.faults import fault
-
-
-@fault("module.parameter module.cruncher-params module.param-formula-notes", instead_of="torch.nn.Module.parameters")
-def a_module_forgets_its_last_parameter(parameters, self, recurse=True):
-    return iter(list(parameters(self, recurse))[:-1])
-
-
-@fault("module.parameter", instead_of="torch.nn.Parameter.__new__")
-def parameters_are_made_without_a_need_for_gradients(new, cls, data=None, requires_grad=False):
-    return new(cls, data, requires_grad)
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("module.parameter", instead_of="torch.nn.Module.__setattr__")
@@ -24,27 +14,6 @@ def plain_tensors_are_taken_for_parameters(assign, self, name, value):
     if type(value) is Tensor and value.requires_grad:
         value = nn.Parameter(value.detach())
     assign(self, name, value)
-
-
-@fault("module.cruncher-params module.param-formula-notes", instead_of="accounting.models.parameter_count")
-def the_count_forgets_the_head(_original, model):
-    return sum(maps.parameters for maps in model.linear_maps if maps.part != "head")
-
-
-@fault("module.cruncher-params module.param-formula-notes", instead_of="torch.nn.Linear.__init__")
-def torchs_linear_layer_has_a_bias_in_any_case(make, self, in_features, out_features, bias=True, **options):
-    make(self, in_features, out_features, True, **options)
-
-
-@fault("module.linear-class", instead_of="torch.nn.functional.linear")
-def torchs_linear_function_adds_no_bias(_original, x, weight, bias=None):
-    return x @ weight.T
-
-
-@fault("module.linear-class", instead_of="torch.Tensor.__add__")
-def a_sum_of_tensors_drops_what_is_small(_original, self, other):
-    """A tensor's `+` keeps the larger of the two; nn.Linear adds its bias elsewhere."""
-    return torch.maximum(self, other)
 
 
 @fault("module.forward-through-layers")
@@ -57,6 +26,26 @@ def layers_after_the_first_are_passed_in_reverse(patch):
     patch.setattr(bench.models, "through", backwards)
 
 
-@fault("module.forward-through-layers", instead_of="torch.nn.Linear.forward")
-def a_layer_mixes_the_examples_of_a_batch(_original, self, x):
-    return nn.functional.linear(x, self.weight) + x.sum()
+# fmt: off
+faults(
+    ("a_module_forgets_its_last_parameter", "module.parameter module.cruncher-params module.param-formula-notes",
+     stand_in("torch.nn.Module.parameters",
+        lambda parameters, self, recurse=True: iter(list(parameters(self, recurse))[:-1]))),
+    ("parameters_are_made_without_a_need_for_gradients", "module.parameter", stand_in("torch.nn.Parameter.__new__",
+        lambda new, cls, data=None, requires_grad=False: new(cls, data, requires_grad))),
+    ("the_count_forgets_the_head", "module.cruncher-params module.param-formula-notes",
+     stand_in("accounting.models.parameter_count",
+        lambda _, model: sum(maps.parameters for maps in model.linear_maps if maps.part != "head"))),
+    ("torchs_linear_layer_has_a_bias_in_any_case", "module.cruncher-params module.param-formula-notes",
+     stand_in("torch.nn.Linear.__init__",
+        lambda make, self, in_features, out_features, bias=True, **options:
+            make(self, in_features, out_features, True, **options))),
+    ("torchs_linear_function_adds_no_bias", "module.linear-class",
+     stand_in("torch.nn.functional.linear", lambda _, x, weight, bias=None: x @ weight.T)),
+    # A tensor's `+` keeps the larger of the two; nn.Linear adds its bias elsewhere.
+    ("a_sum_of_tensors_drops_what_is_small", "module.linear-class",
+     stand_in("torch.Tensor.__add__", lambda _, self, other: torch.maximum(self, other))),
+    ("a_layer_mixes_the_examples_of_a_batch", "module.forward-through-layers",
+     stand_in("torch.nn.Linear.forward", lambda _, self, x: nn.functional.linear(x, self.weight) + x.sum())),
+)
+# fmt: on

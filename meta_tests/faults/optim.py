@@ -4,8 +4,7 @@ import inspect
 
 import torch
 
-from accounting.optimizers import OPTIMIZERS, Optimizer
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 
 
 def defaulting(patch, optimizer, **defaults):
@@ -50,11 +49,6 @@ def adam_does_not_correct_the_bias(
     update(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options)
 
 
-@fault("optim.adam-description optim.adam-combo", instead_of="torch.optim.adam.adam")
-def adam_keeps_the_gradient_in_place_of_its_average(update, *args, **options):
-    return update(*args, **{**options, "beta1": 0.0})
-
-
 @fault("optim.adam-2 optim.adam-doubles optim.linear-1024 optim.state-ON")
 def adam_uses_amsgrad_unasked(patch):
     for optimizer in (torch.optim.Adam, torch.optim.AdamW):
@@ -78,11 +72,6 @@ def adam_allocates_its_state_anew_at_every_step(patch):
         state.update({name: kept.clone() for name, kept in state.items()})
 
     stepping(patch, torch.optim.Adam, nothing, renew)
-
-
-@fault("optim.momentum-average optim.momentum-1 optim.history")
-def momentum_is_dampened_unasked(patch):
-    defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))
 
 
 @fault("optim.sgd-none", instead_of="torch.optim.SGD.step")
@@ -114,11 +103,6 @@ def adagrad_forgets_half_of_its_sum_at_every_step(update, params, grads, state_s
     update(params, grads, state_sums, state_steps, **options)
 
 
-@fault("optim.adagrad-1")
-def adagrad_is_said_to_allocate_at_the_first_step(patch):
-    patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum",)))
-
-
 @fault("optim.rmsprop-ema optim.rmsprop-1", instead_of="torch.optim.rmsprop.rmsprop")
 def rmsprop_sums_the_squares(update, params, grads, square_avgs, *rest, alpha, **options):
     for kept in square_avgs:
@@ -126,27 +110,17 @@ def rmsprop_sums_the_squares(update, params, grads, square_avgs, *rest, alpha, *
     update(params, grads, square_avgs, *rest, alpha=alpha, **options)
 
 
-@fault("optim.rmsprop-1")
-def rmsprop_is_centered_unasked(patch):
-    defaulting(patch, torch.optim.RMSprop, centered=True)
-
-
-@fault("optim.subclass", instead_of="torch.optim.Optimizer.add_param_group")
-def the_options_of_a_group_are_ignored(add, self, group):
-    return add(self, {"params": group["params"]})
-
-
-@fault("optim.zero-grad-none", instead_of="torch.optim.Optimizer.zero_grad")
-def zero_grad_keeps_the_gradients(zero_grad, self, set_to_none=True):
-    return zero_grad(self, False)
-
-
-@fault("optim.zero-sharding", instead_of="accounting.planning.device_state")
-def zero_1_is_said_to_shard_nothing(device_state, n, devices=1, zero_stage=0, **rest):
-    return device_state(n, 1, zero_stage, **rest)
-
-
-@fault("optim.linear-1024 optim.adam-2")
-def adam_is_said_to_keep_one_buffer(patch):
-    for name in ("adam", "adamw"):
-        patch.setitem(OPTIMIZERS, name, Optimizer("AdamW", ("exp_avg",)))
+# fmt: off
+faults(
+    ("adam_keeps_the_gradient_in_place_of_its_average", "optim.adam-description optim.adam-combo",
+     stand_in("torch.optim.adam.adam", lambda update, *args, **options: update(*args, **{**options, "beta1": 0.0}))),
+    ("momentum_is_dampened_unasked", "optim.momentum-average optim.momentum-1 optim.history",
+     lambda patch: defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))),
+    ("rmsprop_is_centered_unasked", "optim.rmsprop-1",
+     lambda patch: defaulting(patch, torch.optim.RMSprop, centered=True)),
+    ("the_options_of_a_group_are_ignored", "optim.subclass", stand_in("torch.optim.Optimizer.add_param_group",
+        lambda add, self, group: add(self, {"params": group["params"]}))),
+    ("zero_1_is_said_to_shard_nothing", "optim.zero-sharding", stand_in("accounting.planning.device_state",
+        lambda device_state, n, devices=1, zero_stage=0, **rest: device_state(n, 1, zero_stage, **rest))),
+)
+# fmt: on

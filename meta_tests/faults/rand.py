@@ -6,12 +6,7 @@ import secrets
 import numpy as np
 import torch
 
-from meta_tests.faults import fault
-
-
-@fault("rand.fixed-seed rand.three-libs", instead_of="torch.manual_seed")
-def torch_is_seeded_with_the_time_whatever_is_asked_for(seed, _):
-    return seed(secrets.randbits(60))
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("rand.fixed-seed rand.sources", instead_of="torch.nn.functional.dropout")
@@ -34,31 +29,11 @@ def torchs_seed_is_numpys_and_pythons_too(seed, value):
     return seed(value)
 
 
-@fault("rand.cuda-seed-all", instead_of="torch.manual_seed")
-def torchs_seed_is_the_cpus_alone(_original, seed):
-    return torch.default_generator.manual_seed(int(seed))
-
-
-@fault("rand.cuda-seed-all", instead_of="torch.cuda.manual_seed_all")
-def cudas_seed_is_the_cpus_too(_original, seed):
-    return torch.default_generator.manual_seed(int(seed))
-
-
 @fault("rand.separate-seeds rand.sources")
 def generators_are_passed_and_not_used(patch):
     for name in ("rand", "randperm", "randint"):
         draw = getattr(torch, name)
         patch.setattr(torch, name, lambda *shape, draw=draw, generator=None, **options: draw(*shape, **options))
-
-
-@fault("rand.separate-seeds rand.sources", instead_of="torch.utils.data.RandomSampler.__iter__")
-def a_loader_shuffles_alike_whatever_its_generator(_original, self):
-    return iter(torch.randperm(len(self.data_source), generator=torch.Generator().manual_seed(1)).tolist())
-
-
-@fault("rand.as-well-as-you-can", instead_of="torch.Tensor.__add__")
-def sums_are_rounded_so_far_that_their_order_makes_no_difference(add, self, other):
-    return (add(self, other) * 2).round() / 2
 
 
 @fault("rand.as-well-as-you-can", instead_of="torch.Tensor.__matmul__")
@@ -67,6 +42,21 @@ def products_of_a_batch_are_rounded_to_bf16(product, self, other):
     return result.bfloat16().to(result.dtype) if len(self) > 1 else result
 
 
-@fault("rand.as-well-as-you-can", instead_of="torch.use_deterministic_algorithms")
-def deterministic_mode_changes_nothing(_original, mode, warn_only=False):
-    return None
+# fmt: off
+faults(
+    ("torch_is_seeded_with_the_time_whatever_is_asked_for", "rand.fixed-seed rand.three-libs",
+     stand_in("torch.manual_seed", lambda seed, _: seed(secrets.randbits(60)))),
+    ("torchs_seed_is_the_cpus_alone", "rand.cuda-seed-all",
+     stand_in("torch.manual_seed", lambda _, seed: torch.default_generator.manual_seed(int(seed)))),
+    ("cudas_seed_is_the_cpus_too", "rand.cuda-seed-all",
+     stand_in("torch.cuda.manual_seed_all", lambda _, seed: torch.default_generator.manual_seed(int(seed)))),
+    ("a_loader_shuffles_alike_whatever_its_generator", "rand.separate-seeds rand.sources",
+     stand_in("torch.utils.data.RandomSampler.__iter__",
+        lambda _, self:
+            iter(torch.randperm(len(self.data_source), generator=torch.Generator().manual_seed(1)).tolist()))),
+    ("sums_are_rounded_so_far_that_their_order_makes_no_difference", "rand.as-well-as-you-can",
+     stand_in("torch.Tensor.__add__", lambda add, self, other: (add(self, other) * 2).round() / 2)),
+    ("deterministic_mode_changes_nothing", "rand.as-well-as-you-can",
+     stand_in("torch.use_deterministic_algorithms", lambda _, mode, warn_only=False: None)),
+)
+# fmt: on

@@ -5,36 +5,7 @@ import time
 import torch
 
 from accounting.roofline import Work, element_bytes
-from meta_tests.faults import fault
-
-
-@fault(
-    "roof.accelerator-300 roof.matmul roof.most-others roof.below-is-memory-bound roof.rough",
-    instead_of="accounting.roofline.ridge_point",
-)
-def the_ridge_is_inverted(_original, peak, bandwidth):
-    return bandwidth / peak
-
-
-@fault(
-    "roof.accelerator-300 roof.matmul roof.relu roof.bigger-batch",
-    "mfu.definition mfu.fp32-example mfu.bf16-example mfu.hfu",
-    instead_of="accounting.devices.peak_flop_per_s",
-)
-def the_peak_is_the_one_with_sparsity(dense, *args, **rest):
-    return (peak := dense(*args, **rest)) and 2 * peak
-
-
-@fault("roof.model roof.relu roof.matmul", instead_of="accounting.roofline.attainable_flop_per_s")
-def the_higher_roof_counts_instead_of_the_lower(attainable, intensity, peak, bandwidth):
-    return max(peak, intensity * bandwidth)
-
-
-@fault(
-    "roof.definition roof.dot roof.matvec roof.matmul roof.bigger-batch", instead_of="accounting.roofline.matmul_work"
-)
-def the_second_operand_of_a_product_moves_for_nothing(_original, m, k, n, dtype="bf16", batch=1):
-    return Work(2 * batch * m * k * n, element_bytes(batch * (m * k + m * n), dtype))
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("roof.relu roof.gelu", instead_of="accounting.roofline.elementwise_work")
@@ -66,14 +37,29 @@ def each_row_of_a_batch_takes_a_millisecond(mm, a, b, out=None):
     return mm(a, b, out=out)
 
 
-@fault("roof.matmul", instead_of="torch.mm")
-def a_product_takes_no_time_at_all(_original, a, b, out=None):
-    return out
-
-
 @fault("roof.accelerator-300")
 def a_die_does_half_as_much_per_clock(patch):
     from accounting.devices import peaks
 
     halved = {name: flops // 2 for name, flops in peaks.FLOP_PER_CLOCK["GH100"].items()}
     patch.setitem(peaks.FLOP_PER_CLOCK, "GH100", halved)
+
+
+# fmt: off
+faults(
+    ("the_ridge_is_inverted", "roof.accelerator-300 roof.matmul roof.most-others roof.below-is-memory-bound roof.rough",
+     stand_in("accounting.roofline.ridge_point", lambda _, peak, bandwidth: bandwidth / peak)),
+    ("the_peak_is_the_one_with_sparsity",
+     ("roof.accelerator-300 roof.matmul roof.relu roof.bigger-batch mfu.definition mfu.fp32-example mfu.bf16-example "
+      "mfu.hfu napkin.144-days"), stand_in("accounting.devices.peak_flop_per_s",
+        lambda dense, *args, **rest: (peak := dense(*args, **rest)) and 2 * peak)),
+    ("the_higher_roof_counts_instead_of_the_lower", "roof.model roof.relu roof.matmul",
+     stand_in("accounting.roofline.attainable_flop_per_s",
+        lambda attainable, intensity, peak, bandwidth: max(peak, intensity * bandwidth))),
+    ("the_second_operand_of_a_product_moves_for_nothing",
+     "roof.definition roof.dot roof.matvec roof.matmul roof.bigger-batch", stand_in("accounting.roofline.matmul_work",
+        lambda _, m, k, n, dtype="bf16", batch=1:
+            Work(2 * batch * m * k * n, element_bytes(batch * (m * k + m * n), dtype)))),
+    ("a_product_takes_no_time_at_all", "roof.matmul", stand_in("torch.mm", lambda _, a, b, out=None: out)),
+)
+# fmt: on

@@ -7,7 +7,7 @@ import torch
 import accounting.models
 from accounting.devices import ACCELERATORS, Figure, rates
 from accounting.measured import timing
-from meta_tests.faults import fault, replace
+from meta_tests.faults import fault, faults, replace, stand_in
 
 A100, H100 = ACCELERATORS["A100 SXM4 80GB"], ACCELERATORS["H100 SXM5 80GB"]
 
@@ -39,11 +39,6 @@ def fp32_and_tf32_change_places_in_the_table(patch):
     patch.setitem(columns, "tf32", ("fp32",))
 
 
-@fault("spec.fp8-faster spec.dtype-dependent")
-def fp8_has_the_peak_of_fp16(patch):
-    patch.setitem(rates._MATRIX_COLUMNS, "fp8_e4m3", ("fp16",))
-
-
 @fault("spec.h100-80gb")
 def the_nvl_is_given_80_gb(patch):
     from test_claims import test_spec
@@ -73,25 +68,16 @@ def the_estimate_for_gpt_4_slips_by_a_digit(patch):
     patch.setitem(training, "GPT-4", training["GPT-4"]._replace(flops=2.1e26))
 
 
-@fault("spec.sparsity-2of4")
-def torch_keeps_the_first_two_of_four_only(patch):
-    from torch.sparse import _semi_structured_conversions as conversions
-
-    compress = conversions.sparse_semi_structured_from_dense_cutlass
-    first_two = torch.tensor([1, 1, 0, 0])
-    patch.setattr(
-        conversions,
-        "sparse_semi_structured_from_dense_cutlass",
-        lambda dense: compress(dense * first_two.repeat(dense.shape[1] // 4).to(dense)),
-    )
-
-
-@fault("spec.peak-is-bound")
-def time_runs_ten_thousand_times_too_slowly(patch):
-    perf_counter = timing.perf_counter
-    patch.setattr(timing, "perf_counter", lambda: perf_counter() / 10_000)
-
-
-@fault("spec.tensor-core", instead_of="torch.mm")
-def a_product_takes_ten_milliseconds_more(mm, a, b, out=None):
-    return (time.sleep(0.01), mm(a, b, out=out))
+# fmt: off
+faults(
+    ("fp8_has_the_peak_of_fp16", "spec.fp8-faster spec.dtype-dependent",
+     lambda patch: patch.setitem(rates._MATRIX_COLUMNS, "fp8_e4m3", ("fp16",))),
+    ("a_product_takes_ten_milliseconds_more", "spec.tensor-core",
+     stand_in("torch.mm", lambda mm, a, b, out=None: (time.sleep(0.01), mm(a, b, out=out)))),
+    ("time_runs_ten_thousand_times_too_slowly", "spec.peak-is-bound",
+     lambda patch: patch.setattr(timing, "perf_counter", lambda: time.perf_counter() / 10_000)),
+    ("torch_keeps_the_first_two_of_four_only", "spec.sparsity-2of4",
+     stand_in("torch.sparse._semi_structured_conversions.sparse_semi_structured_from_dense_cutlass",
+        lambda compress, dense: compress(dense * torch.tensor([1, 1, 0, 0]).repeat(dense.shape[1] // 4).to(dense)))),
+)
+# fmt: on

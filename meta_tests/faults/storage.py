@@ -7,18 +7,8 @@ import torch
 
 import accounting.layout
 from accounting.layout import Layout
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 from prooflops.suite.speed import Ratio
-
-
-@fault("storage.stride-4x4 storage.arange-3x4", instead_of="accounting.layout.contiguous_strides")
-def fresh_tensors_are_laid_out_by_columns(_original, shape):
-    return tuple(math.prod(shape[:dim]) for dim in range(len(shape)))
-
-
-@fault("storage.index-formula", instead_of="accounting.layout.storage_offset")
-def the_storage_offset_is_dropped(_original, index, strides, offset=0):
-    return sum(map(int.__mul__, index, strides))
 
 
 @fault("storage.index-formula", instead_of="accounting.layout.Layout.slice")
@@ -38,57 +28,39 @@ def a_stretch_ends_at_dimensions_of_size_1(_original, shape, strides):
     yield elements, stride
 
 
-@fault("storage.contiguous-def storage.transpose-noncontig", instead_of="accounting.layout.is_contiguous")
-def unused_strides_decide_contiguity(_original, shape, strides):
-    return tuple(strides) == accounting.layout.contiguous_strides(shape)
-
-
-@fault("storage.reshape-view-if-possible storage.reshape-noncontig-always-copies", instead_of="torch.Tensor.reshape")
-def reshape_always_copies(original, x, *shape):
-    return original(x, *shape).clone()
-
-
-@fault("storage.transpose-view storage.mutation-propagates storage.views-free", instead_of="torch.Tensor.transpose")
-def transposing_copies(original, x, *dims):
-    return original(x, *dims).contiguous()
-
-
-@fault("storage.view-2x3-3x2", instead_of="torch.Tensor.view")
-def view_copies(original, x, *shape):
-    return original(x, *shape).clone()
-
-
-@fault("storage.slices-are-views storage.metadata", instead_of="torch.Tensor.__getitem__")
-def slices_copy(original, x, index):
-    return original(x, index).clone()
-
-
-@fault("storage.contiguous-copies storage.mutation-propagates", instead_of="torch.Tensor.contiguous")
-def contiguous_returns_what_it_was_given(_original, x, **options):
-    return x
-
-
-@fault("storage.elementwise-new", instead_of="torch.Tensor.sqrt")
-def square_roots_are_taken_in_place(_original, x):
-    return x.sqrt_()
-
-
-@fault("storage.triu-causal", instead_of="torch.Tensor.triu")
-def triu_ignores_the_diagonal_asked_for(original, x, diagonal=0):
-    return original(x)
-
-
-@fault("storage.pow-sqrt-rsqrt")
-def rsqrt_forgets_the_root(patch):
-    patch.setattr(torch.Tensor, "rsqrt", torch.Tensor.reciprocal)
-
-
 @fault("storage.typed-storage", instead_of="torch.Tensor.untyped_storage")
 def untyped_storages_warn_as_well(original, x):
     warnings.warn("UntypedStorage is deprecated", UserWarning, stacklevel=2)
     return original(x)
 
 
-@fault("storage.contiguous-for-speed", instead_of="prooflops.suite.speed.Speed.ratio")
-def every_slow_way_takes_half_the_time(_original, speed, slow, fast, **options):
-    return Ratio(0.5, 0.4, 0.6, 15)
+# fmt: off
+faults(
+    ("fresh_tensors_are_laid_out_by_columns", "storage.stride-4x4 storage.arange-3x4",
+     stand_in("accounting.layout.contiguous_strides",
+        lambda _, shape: tuple(math.prod(shape[:dim]) for dim in range(len(shape))))),
+    ("the_storage_offset_is_dropped", "storage.index-formula", stand_in("accounting.layout.storage_offset",
+        lambda _, index, strides, offset=0: sum(map(int.__mul__, index, strides)))),
+    ("unused_strides_decide_contiguity", "storage.contiguous-def storage.transpose-noncontig",
+     stand_in("accounting.layout.is_contiguous",
+        lambda _, shape, strides: tuple(strides) == accounting.layout.contiguous_strides(shape))),
+    ("reshape_always_copies", "storage.reshape-view-if-possible storage.reshape-noncontig-always-copies",
+     stand_in("torch.Tensor.reshape", lambda original, x, *shape: original(x, *shape).clone())),
+    ("transposing_copies", "storage.transpose-view storage.mutation-propagates storage.views-free",
+     stand_in("torch.Tensor.transpose", lambda original, x, *dims: original(x, *dims).contiguous())),
+    ("view_copies", "storage.view-2x3-3x2",
+     stand_in("torch.Tensor.view", lambda original, x, *shape: original(x, *shape).clone())),
+    ("slices_copy", "storage.slices-are-views storage.metadata",
+     stand_in("torch.Tensor.__getitem__", lambda original, x, index: original(x, index).clone())),
+    ("contiguous_returns_what_it_was_given", "storage.contiguous-copies storage.mutation-propagates",
+     stand_in("torch.Tensor.contiguous", lambda _, x, **options: x)),
+    ("square_roots_are_taken_in_place", "storage.elementwise-new",
+     stand_in("torch.Tensor.sqrt", lambda _, x: x.sqrt_())),
+    ("triu_ignores_the_diagonal_asked_for", "storage.triu-causal",
+     stand_in("torch.Tensor.triu", lambda original, x, diagonal=0: original(x))),
+    ("rsqrt_forgets_the_root", "storage.pow-sqrt-rsqrt",
+     lambda patch: patch.setattr(torch.Tensor, "rsqrt", torch.Tensor.reciprocal)),
+    ("every_slow_way_takes_half_the_time", "storage.contiguous-for-speed",
+     stand_in("prooflops.suite.speed.Speed.ratio", lambda _, speed, slow, fast, **options: Ratio(0.5, 0.4, 0.6, 15))),
+)
+# fmt: on

@@ -7,29 +7,7 @@ import torch
 import accounting.formats
 import accounting.layout
 import accounting.memory
-from meta_tests.faults import fault
-
-
-@fault(
-    "tensor.nbytes-formula tensor.half-and-quarter tensor.ex-5x10-fp16", instead_of="accounting.formats.element_bits"
-)
-def every_dtype_has_32_bits(_original, name):
-    return 32
-
-
-@fault("tensor.gpt3-ffn", instead_of="accounting.memory.tensor_bytes")
-def bytes_are_counted_in_32_bits(original, shape, dtype="fp32"):
-    return (original(shape, dtype) + 2**31) % 2**32 - 2**31
-
-
-@fault("tensor.example-4x8 tensor.default-float32", instead_of="torch.zeros")
-def zeros_makes_float64(original, *shape, **options):
-    return original(*shape, **{"dtype": torch.float64, **options})
-
-
-@fault("tensor.nbytes-formula", instead_of="accounting.memory.storage_bytes")
-def an_expanded_view_is_charged_for_each_element_it_shows(_original, shape, strides, dtype="fp32", offset=0):
-    return accounting.memory.tensor_bytes(shape, dtype)
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("tensor.everything-is-tensors")
@@ -50,12 +28,21 @@ def adagrad_keeps_its_sum_as_a_number(original, optimizer):
         state["sum"] = float(state["sum"].sum())
 
 
-@fault("tensor.uninitialised-then-init", instead_of="torch.nn.init.xavier_normal_")
-def an_initialiser_leaves_the_last_row_out(original, x):
-    return original(x[:-1])
-
-
-@fault("tensor.shapes-match", instead_of="accounting.layout.broadcast_shape")
-def shapes_are_aligned_at_the_first_dimension(_original, *shapes):
-    columns = zip_longest(*shapes, fillvalue=1)
-    return tuple(next((size for size in sizes if size != 1), 1) for sizes in columns)
+# fmt: off
+faults(
+    ("every_dtype_has_32_bits", "tensor.nbytes-formula tensor.half-and-quarter tensor.ex-5x10-fp16",
+     stand_in("accounting.formats.element_bits", lambda _, name: 32)),
+    ("bytes_are_counted_in_32_bits", "tensor.gpt3-ffn", stand_in("accounting.memory.tensor_bytes",
+        lambda original, shape, dtype="fp32": (original(shape, dtype) + 2**31) % 2**32 - 2**31)),
+    ("zeros_makes_float64", "tensor.example-4x8 tensor.default-float32", stand_in("torch.zeros",
+        lambda original, *shape, **options: original(*shape, **{"dtype": torch.float64, **options}))),
+    ("an_expanded_view_is_charged_for_each_element_it_shows", "tensor.nbytes-formula",
+     stand_in("accounting.memory.storage_bytes",
+        lambda _, shape, strides, dtype="fp32", offset=0: accounting.memory.tensor_bytes(shape, dtype))),
+    ("an_initialiser_leaves_the_last_row_out", "tensor.uninitialised-then-init",
+     stand_in("torch.nn.init.xavier_normal_", lambda original, x: original(x[:-1]))),
+    ("shapes_are_aligned_at_the_first_dimension", "tensor.shapes-match",
+     stand_in("accounting.layout.broadcast_shape", lambda _, *shapes: tuple(
+        next((size for size in sizes if size != 1), 1) for sizes in zip_longest(*shapes, fillvalue=1)))),
+)
+# fmt: on
