@@ -14,7 +14,7 @@ from accounting import roofline
 from examples import napkin, own_kernel
 from meta_tests.conftest import ROOT, SUITE, fork_pytest
 from meta_tests.line_budgets import PYTHON_LINES
-from prooflops.suite.evidence.command import parser
+from prooflops.suite.evidence.__main__ import parser
 from prooflops.suite.registry import Claim, Source
 
 FILES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "workflows" / "gate.yml"]

@@ -1,17 +1,20 @@
-"""A collection of evidence that is killed loses the running tests alone, and the next call completes it."""
+"""A collection of evidence that is killed loses the running test alone, and another clone completes it, without git."""
 
+import json
 import random
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import pairwise
+from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pytest
 
-from meta_tests.conftest import child_environment, new_house
-from prooflops.suite.evidence.folder import Folder
+from meta_tests.conftest import House, child_environment, new_house
+from prooflops.suite.evidence.file import EvidenceFile
 
 TESTS = """
 import os, signal, time
@@ -38,59 +41,63 @@ def test_crashes():
     {}["bf16"]
 """
 BENCHMARK = "def test_sum(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=5)"
-OPTIONS = ("--into", "results/here", "--device", "cpu", "--test-limit", "4", "--limit", "150")
 
 
 @dataclass
 class Story:
-    """What some kills and a last call left, and what was there after each."""
+    """What some kills left, and what a last call in another clone made of it."""
 
-    folder: Folder
+    file: EvidenceFile
+    clone: House
     kills: int
-    code: int = 0
-    output: str = ""
-    ended: list[set[str]] = field(default_factory=list)
+    lines: list[bytes]  # after the last kill
+    code: int
+    output: str
 
 
-@pytest.fixture(scope="module", params=[1, pytest.param(3, marks=pytest.mark.prove)], ids="{} kills".format)
+def call(clone: House, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+    line = [sys.executable, "-m", "prooflops.suite.evidence", "--test-limit", "4", *arguments]
+    return subprocess.Popen(
+        line, cwd=clone.root, env=child_environment(**variables), stdout=PIPE, stderr=STDOUT, text=True
+    )
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(10, marks=pytest.mark.prove)], ids="{} kills".format)
 def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    house = new_house(tmp_path_factory.mktemp("house"))
-    for claim in ("holds", "hangs", "dies", "fails", "crashes"):
-        house.claim(f"demo.{claim}")
-    house.test(TESTS)
-    house.test(BENCHMARK, "bench/test_demo.py")
-    found = Story(Folder(house.root / "results" / "here"), kills=request.param)
+    clones = [new_house(tmp_path_factory.mktemp("clone")) for _ in range(2)]
+    for clone in clones:
+        for claim in ("holds", "hangs", "dies", "fails", "crashes"):
+            clone.claim(f"demo.{claim}")
+        clone.test(TESTS)
+        clone.test(BENCHMARK, "bench/test_demo.py")
+    killed = EvidenceFile(tmp_path_factory.mktemp("machine") / "deep" / "killed.jsonl")
     today = random.Random(datetime.now(timezone.utc).date().isoformat())
-    line = [sys.executable, "-m", "prooflops.suite.evidence", *OPTIONS]
-    for _ in range(found.kills):
-        before, more = len(found.folder.ended()), today.randint(1, 3)
-        process = subprocess.Popen(line, cwd=house.root, env=child_environment(), stdout=subprocess.DEVNULL)
-        until = time.monotonic() + 100
-        while len(found.folder.ended()) < before + more and time.monotonic() < until:
+    for kill in range(request.param):
+        more = len(killed.ended()) + today.randint(1, 2)
+        process = call(clones[kill % 2], "--out", str(killed.path), "--device", "cpu")
+        while len(killed.ended()) < more and process.poll() is None:
             time.sleep(0.01)
         time.sleep(today.uniform(0, 0.1))
         process.kill()
-        process.wait()
-        found.ended.append(set(found.folder.ended()))
-    done = subprocess.run(line, cwd=house.root, env=child_environment(), capture_output=True, text=True, timeout=200)
-    found.code, found.output = done.returncode, done.stdout + done.stderr
-    return found
+        process.communicate()
+    last = clones[1].root / "results" / "last.jsonl"
+    lines = killed.lines()
+    process = call(clones[1], "--resume", str(killed.path), "--out", str(last), PATH="/no-git")
+    output, _ = process.communicate(timeout=200)
+    return Story(EvidenceFile(last), clones[1], request.param, lines, process.returncode, output)
 
 
 def test_a_kill_loses_nothing_but_the_running_test(story: Story) -> None:
-    starts = [row["test"] for row in story.folder.rows("tests.jsonl") if row["event"] == "start"]
-    ends = [row["test"] for row in story.folder.rows("tests.jsonl") if row["event"] == "end"]
-    assert len(ends) == len(set(ends)), "a test that had ended ran again"
+    starts, ends = story.file.rows("start"), Counter(row["test"] for row in story.file.rows("end"))
+    assert set(ends.values()) == {1}, "a test that had ended ran again"
     assert len(starts) <= len(ends) + story.kills, "more was lost than the test that ran at each kill"
-    assert all(ended for ended in story.ended)
-    assert all(before <= after for before, after in pairwise([*story.ended, set(ends)]))
+    assert story.lines == story.file.lines()[: len(story.lines)], "the other clone lost a line"
 
 
-def test_the_next_call_completes_it(story: Story) -> None:
-    assert story.code == 1, story.output
-    assert story.folder.remaining() == []
-    status = {test.rpartition("::")[2]: row["status"] for test, row in story.folder.ended().items()}
-    assert status == {
+def test_the_call_in_another_clone_completes_it(story: Story) -> None:
+    assert (story.code, "git" in story.output) == (1, False), story.output
+    assert story.file.remaining() == []
+    assert {test.rpartition("::")[2]: row["status"] for test, row in story.file.ended().items()} == {
         **{f"test_short[{n}]": "passed" for n in range(12)},
         "test_hangs": "timed out",
         "test_dies": "crashed",
@@ -101,10 +108,39 @@ def test_the_next_call_completes_it(story: Story) -> None:
 
 
 def test_what_was_lost_with_its_process_has_its_stacks(story: Story) -> None:
-    rows = {test.rpartition("::")[2]: row for test, row in story.folder.ended().items()}
+    rows = {test.rpartition("::")[2]: row for test, row in story.file.ended().items()}
     assert "in test_hangs" in rows["test_hangs"]["log"]
     assert rows["test_hangs"]["reason"] == "it took longer than its limit of 4 s"
     assert rows["test_dies"]["reason"] == "its process ended with signal SIGSEGV"
     assert "in test_dies" in rows["test_dies"]["log"]
     assert "AssertionError: one is not two" in rows["test_fails"]["log"]
-    assert str(story.folder.path.parents[1]) not in rows["test_fails"]["log"], "a path of this machine"
+    assert str(story.clone.root) not in rows["test_fails"]["log"], "a path of this machine"
+
+
+def test_the_page_and_the_index_are_made_of_the_file_alone(story: Story) -> None:
+    (verdicts,) = story.file.rows("verdicts")
+    words = {claim: verdict for claim, (verdict, _) in verdicts["verdicts"].items()}
+    assert list(words.values()) == ["holds", "error", "error", "FAILS", "error"], words
+    page = story.file.path.with_suffix(".md").read_text()
+    assert all(f"| `{claim}` |" in page for claim in words)
+    assert "commit unknown" in page
+    assert "one is not two" in page
+    assert "[last](last.md)" in (story.file.path.parent / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--out", "/proc/x/y.jsonl"), "cannot be written"),
+        (("--minutes", "1.5"), "--minutes must be above"),
+        (("--resume", "{last}", "--quick"), "was begun with"),
+        (("--resume", "{last}", "--out", "{other}"), "give another --out"),
+    ],
+)
+def test_it_is_refused(story: Story, arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    plan = {**story.file.plan, "fingerprint": {"device": "cuda", "name": "H100"}, "tests": {"a": []}}
+    other.write_text(json.dumps(plan) + "\n")
+    process = call(story.clone, *(word.format(last=story.file.path, other=other) for word in arguments))
+    output, _ = process.communicate(timeout=100)
+    assert (process.returncode, message in output) == (4, True), output

@@ -1,0 +1,75 @@
+"""One file with all that a collection of evidence learns: JSON lines, each on the disk before the next test begins.
+
+slice       a call begins: number and commit; `over` where it ended by itself
+plan        the machine, the arguments, and each test with the claims that it settles
+start, end  of a test; its end holds outcomes, figures and the log of a failure
+verdicts    one per claim, once all tests have ended
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from prooflops.history.plain import plain_figure
+
+TASK = "PROOFLOPS_EVIDENCE"  # variable of a process of pytest: what it is to do
+RED = ("failed", "error", "timed out", "crashed")
+
+
+class EvidenceFile:
+    """Reads and writes one file of evidence. Standard library only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, event: str, **row: Any) -> None:
+        """Appends one line and flushes it to the disk."""
+        line = json.dumps({"event": event, **row, "at": round(time.time(), 3)}, default=plain_figure)
+        self.append_lines([line.encode()])
+
+    def append_lines(self, lines: list[bytes]) -> None:
+        with open(self.path, "ab+") as file:
+            file.seek(max(file.tell() - 1, 0))
+            whole = file.read(1) in (b"", b"\n")  # else a kill cut off the last line
+            file.write((b"" if whole else b"\n") + b"".join(line + b"\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self) -> list[bytes]:
+        return self.path.read_bytes().splitlines() if self.path.exists() else []
+
+    def rows(self, event: str = "") -> list[dict[str, Any]]:
+        """The rows of one event, or all, without one that a kill cut off."""
+        found: list[dict[str, Any]] = []
+        for line in self.lines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return [row for row in found if event in ("", row["event"])]
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The machine, the arguments and the tests; empty until the first process of pytest writes it."""
+        return next(iter(self.rows("plan")), {})
+
+    def ended(self) -> dict[str, dict[str, Any]]:
+        """The end of each test, by test id."""
+        return {row["test"]: row for row in self.rows("end")}
+
+    def unended(self) -> dict[str, int]:
+        """The tests that started and did not end, with the number of their starts."""
+        return dict(Counter(row["test"] for row in self.rows("start") if row["test"] not in self.ended()))
+
+    def remaining(self) -> list[str]:
+        """The tests that have not ended, in the order of the plan."""
+        ended = self.ended()
+        return [test for test in self.plan.get("tests", {}) if test not in ended]
+
+    def end_without_report(self, test: str, status: str, reason: str, log: str = "") -> None:
+        """Records the end of a test whose own process did not."""
+        self.append("end", test=test, status=status, reason=reason, outcomes=[], log=log)
