@@ -20,11 +20,16 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from meta_tests.gate_study.field_projects import PROJECTS, Project
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 TRIALS = ("unchanged", "slight", "twice")
@@ -41,6 +46,24 @@ def _twice(function):
 
 
 """
+
+
+@dataclass(frozen=True)
+class Project:
+    """A repository, how its benchmarks are run, and what is planted: a row of projects.toml, explained there."""
+
+    url: str
+    commit: str
+    suite: Sequence[str]
+    path: str
+    slight: Mapping[str, str] = field(default_factory=dict)
+    twice: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+ROWS = tomllib.loads((Path(__file__).parent / "projects.toml").read_text(encoding="utf-8"))
+PROJECTS = {name: Project(**row) for name, row in ROWS.items()}
 
 
 def call(*command: object, cwd: Path | None = None, **variables: str) -> str:
@@ -105,12 +128,16 @@ def make_trial(project: Project, trial: str, repo: Path) -> None:
     commit(repo, trial)
 
 
+def source_of(repo: Path, function: str) -> tuple[Path, str, str, ast.FunctionDef]:
+    """The file of a function, its text, and the function's name and definition there."""
+    file, _, name = function.rpartition(":")
+    text = (repo / file).read_text(encoding="utf-8")
+    return repo / file, text, name, definition(ast.parse(text), name.split("."))
+
+
 def plant_slight(repo: Path, function: str, work: str) -> None:
     """Puts statements at the beginning of a function, behind its docstring."""
-    file, _, name = function.rpartition(":")
-    path = repo / file
-    text = path.read_text(encoding="utf-8")
-    node = definition(ast.parse(text), name.split("."))
+    path, text, _, node = source_of(repo, function)
     first = node.body[1] if ast.get_docstring(node) is not None else node.body[0]
     lines = text.splitlines(keepends=True)
     lines.insert(first.lineno - 1, " " * first.col_offset + work + "\n")
@@ -130,10 +157,7 @@ def definition(tree: ast.AST, names: Sequence[str]) -> ast.FunctionDef:
 
 def plant_twice(repo: Path, function: str) -> None:
     """Has a function do its work twice, by a wrapper at the end of its file."""
-    file, _, name = function.rpartition(":")
-    path = repo / file
-    text = path.read_text(encoding="utf-8")
-    definition(ast.parse(text), name.split("."))
+    path, text, name, _ = source_of(repo, function)
     path.write_text(text + (TWICE if "def _twice" not in text else "") + f"{name} = _twice({name})\n", encoding="utf-8")
 
 
@@ -191,19 +215,14 @@ def verdicts(xml: Path) -> dict[str, dict[str, Any]]:
     for case in ET.parse(xml).getroot().iter("testcase"):
         row = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
         if "gate.time" in row:
-            figures = {
-                key: float(row[f"gate.time.{key}"])
-                for key in ("ratio", "low", "high", "noise")
-                if f"gate.time.{key}" in row
-            }
+            keys = [key for key in ("ratio", "low", "high", "noise") if f"gate.time.{key}" in row]
+            figures = {key: float(row[f"gate.time.{key}"]) for key in keys}
             found[f"{case.get('file')}::{case.get('name')}"] = {"verdict": row["gate.time"], **figures}
     return found
 
 
 def show(result: Mapping[str, Any]) -> None:
-    counts: dict[str, int] = {}
-    for row in result["rows"].values():
-        counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
+    counts = Counter(row["verdict"] for row in result["rows"].values())
     print(
         f"{result['project']} {result['trial']}: exit {result['exit']}, {result['pairs']} pairs, "
         f"{result['wall_s']:.0f} s: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}",
