@@ -125,6 +125,8 @@ def mixture(
     >>> sum(maps.parameters for maps in layer.linear_maps), sum(maps.met * maps.weights for maps in layer.linear_maps)
     (1409318912, 352354304)
     """
+    if active > experts:
+        raise ValueError(f"active must be at most experts={experts}, got {active}")
     router = linear("router", dim, experts, "router", bias=router_bias) | other("router", experts * corrections)
     always = mlp(dim, shared, ends_layer=False, part="shared expert", **options) if shared else Parts()
     gate = linear("shared expert", dim, 1, "gate") if shared_gate else Parts()

@@ -31,6 +31,12 @@ def test_parameters_are_those_published(name):
         assert active_parameter_count(model, input_embedding=False) == row["active_without_embedding"]
 
 
+@pytest.mark.parametrize("name", ["tiiuae/falcon-40b", "EleutherAI/pythia-6.9b", "bigscience/bloom-560m"])
+def test_a_key_that_a_familys_code_ignores_changes_nothing(name):
+    config = MODELS[name]["config"]
+    assert from_config(config | {"num_key_value_heads": 1}) == model_called(name)
+
+
 def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand():
     row = MODELS["meta-llama/Llama-4-Scout-17B-16E-Instruct"]
     text = {key: value for key, value in row["config"].items() if key != "model_type"}
@@ -70,6 +76,8 @@ def test_a_sequence_beyond_the_learned_positions_is_refused():
         ({"qk_layernorm": True}, "config has qk_layernorm=True, which is not read for a model of type 'llama'"),
         ({"num_hidden_layers": -1}, "num_hidden_layers must be at least 1, got -1"),
         ({"num_key_value_heads": 5}, "heads must be a multiple of kv_heads, got heads=32 and kv_heads=5"),
+        ({"layer_types": ["full_attention"]}, "layer_types must have an entry for each of 32 layers, got 1"),
+        ({"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 8}, "active must be at most experts"),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, message):

@@ -13,7 +13,7 @@ from torch import nn
 
 from accounting import counted
 from accounting.families import from_config
-from accounting.families.config_values import MODEL_TYPES
+from accounting.families.architectures import MODEL_TYPES
 from accounting.models import cache_bytes, parameter_count, step_flops
 from accounting.parts import Parts, RecurrentLayers
 

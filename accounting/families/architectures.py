@@ -1,0 +1,371 @@
+"""Reads the sizes of a `config.json` under each family's keys, and builds its layers.
+
+`model_types.json` states each family's fixed choices: norms, biases, layers with a window, keys that it ignores. A
+setting there is a value, the name of a key, or a key and its default.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from accounting.checks import validated_choice, validated_int
+from accounting.families.layers import (
+    attention,
+    convolution,
+    delta_rule,
+    embedding,
+    head,
+    latent_attention,
+    linear,
+    mixture,
+    mlp,
+    other,
+    selective_scan,
+    state_space,
+)
+from accounting.families.networks import encoder, vision_transformer
+from accounting.parts import Parts, Rows
+
+_TABLE = json.loads(Path(__file__).with_name("model_types.json").read_text(encoding="utf-8"))
+MODEL_TYPES: dict[str, dict[str, Any]] = _TABLE["types"]
+READ_AT_ONE_VALUE: dict[str, Any] = _TABLE["read_at_one_value"]
+# Keys that change no parameter, no product and no attention.
+WITHOUT_SIZE = re.compile("|".join(pattern for patterns in _TABLE["without_size"].values() for pattern in patterns))
+NORM_VECTORS = {"none": 0, "rmsnorm": 1, "layernorm": 2}
+REQUIRED = object()
+
+
+class Config:
+    """The values of a config and its family's row of the table; it remembers which keys were read."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        if "model_type" not in values:
+            raise ValueError(f"config must have 'model_type', the name of its family, got {', '.join(values)}")
+        self.type = str(values["model_type"])
+        self.family = dict(MODEL_TYPES[validated_choice("model_type", self.type, MODEL_TYPES)])
+        self.values = {key: value for key, value in values.items() if key not in self.family.get("ignored", ())}
+        self.read = {"model_type", *self.family.get("optional", ())}
+        variants = [row for key, row in self.family.get("if", {}).items() if self(key, default=False)]
+        self.family |= variants[0] if variants else {}
+        for key, value in self.family.get("fixed", {}).items():
+            self.only(key, value)
+
+    def __call__(self, *names: str, default: Any = REQUIRED) -> Any:
+        """The value of the first of these keys that is set."""
+        self.read.update(names)
+        found = [self.values[name] for name in names if self.values.get(name) is not None]
+        if not found and default is REQUIRED:
+            raise ValueError(f"config must have {' or '.join(map(repr, names))} for a model of type {self.type!r}")
+        value = found[0] if found else default
+        return value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else value
+
+    def setting(self, name: str, default: Any = False) -> Any:
+        """The family's setting `name`, read from the config where the table names a key."""
+        value = self.family.get(name, default)
+        key, otherwise = value if isinstance(value, list) else (value, False)
+        return self(key, default=otherwise) if isinstance(key, str) else value
+
+    def flag(self, name: str) -> bool:
+        return bool(self.setting(name))
+
+    def of_layer(self, layer: int, *names: str) -> Any:
+        """The entry of one layer in a list that has one for each, or "" without a list."""
+        listed = self(*names, default=None)
+        if listed and len(listed) != self.layers:
+            raise ValueError(f"{names[0]} must have an entry for each of {self.layers} layers, got {len(listed)}")
+        return listed[layer] if listed else ""
+
+    def only(self, name: str, *values: Any) -> None:
+        """Refuses a key whose value changes the shape in a way that is not read; one that was read is no matter."""
+        if name not in self.read and self(name, default=None) not in (None, *values):
+            raise ValueError(f"config has {name}={self(name)!r}, which is not read for a model of type {self.type!r}")
+
+    def norm(self) -> Parts:
+        return other("norms", NORM_VECTORS[self.family.get("norm", "rmsnorm")] * self.dim)
+
+    def nothing_else(self) -> None:
+        """Refuses keys that were not read and may change the shape."""
+        for key, value in READ_AT_ONE_VALUE.items():
+            self.only(key, value)
+        unread = sorted(key for key in self.values.keys() - self.read if not WITHOUT_SIZE.fullmatch(key))
+        named = ", ".join(f"{key}={self.values[key]!r}" for key in unread if self.values[key] not in (None, [], {}, ()))
+        if named:
+            raise ValueError(f"config has {named}, which may change the shape and is not read for type {self.type!r}")
+
+    @property
+    def layers(self) -> int:
+        listed = len(self("layers_block_type", default=())) or REQUIRED
+        layers = self("num_hidden_layers", "n_layer", "num_layers", default=listed)
+        return validated_int("num_hidden_layers", layers, minimum=1)
+
+    @property
+    def dim(self) -> int:
+        return int(self("hidden_size", "n_embd", "n_embed"))
+
+    @property
+    def widths(self) -> tuple[int, int, int, int]:
+        """Width, heads, heads of keys and values, width of a head."""
+        dim, heads = self.dim, self("num_attention_heads", "n_head")
+        kv_heads = self.setting("kv_heads", ["num_key_value_heads", 0]) or heads
+        return dim, heads, kv_heads, self("head_dim", "attention_head_dim", default=dim // heads)
+
+    @property
+    def hidden(self) -> int:
+        """Width of an MLP, or 0 for the usual four times the model's."""
+        return int(self("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", default=0))
+
+    def stack(self, layer_of: Callable[[int], Parts]) -> Parts:
+        """All layers; equal ones stand together, at the first one's place."""
+        layers = Counter(map(layer_of, range(self.layers)))
+        return sum((number * layer for layer, number in layers.items()), start=Parts())
+
+
+# --- decoders ---------------------------------------------------------------------------------------------------------
+
+
+def _window(c: Config, layer: int) -> int:
+    """The window of a layer by the family's rule: in "all" layers, in "late" ones, or (n) in all but each n-th."""
+    if not (rule := c.family.get("window")):
+        return 0
+    size = c("sliding_window", "sliding_window_size", "attention_chunk_size", default=0)
+    first = c("max_window_layers", default=0) if rule == "late" else 0
+    if c("use_sliding_window", default=True) is False or not size:
+        return 0
+    every = c("sliding_window_pattern", "_sliding_window_pattern", default=rule)
+    windowed = (layer + 1) % every != 0 if isinstance(every, int) else layer >= first
+    stated = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
+    if not stated.get(c.of_layer(layer, "layer_types"), windowed):
+        return 0
+    # Of chunked layers those without rotary positions attend to all.
+    return int(size) * (c.of_layer(layer, "no_rope_layers") != 0 if c.family.get("chunked") else 1)
+
+
+def _mixing(c: Config, layer: int) -> Parts:
+    """A layer's attention or recurrence."""
+    dim, heads, kv_heads, head_dim = c.widths
+    if c.family.get("latent"):
+        ranks = c("q_lora_rank", default=0), c("kv_lora_rank"), c("qk_nope_head_dim"), c("qk_rope_head_dim")
+        return latent_attention(dim, heads, *ranks, c("v_head_dim"), bias=bool(c("attention_bias", default=False)))
+    recurs = (layer + 1) % c("full_attention_interval", default=1) != 0
+    if (c.of_layer(layer, "layer_types") or ("linear_attention" if recurs else "")) == "linear_attention":
+        names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
+        return delta_rule(dim, *(c(f"linear_{name}") for name in names))
+    extra = {"heads": 2 * head_dim, "all": (heads + kv_heads) * head_dim}.get(c.family.get("qk_norm", ""), 0)
+    chunked, biases = c.family.get("chunked", False), {"bias": c.flag("qkv_bias"), "out_bias": c.flag("out_bias")}
+    window = _window(c, layer)
+    mixed = attention(dim, heads, head_dim, kv_heads, extra=extra, window=window, chunked=chunked, **biases)
+    if c.family.get("gated_output"):
+        mixed = linear("attention", dim, heads * head_dim, "gate", bias=c.flag("qkv_bias")) | mixed
+    return mixed | other("sinks", c.family.get("sinks", False) * heads)
+
+
+def _is_sparse(c: Config, layer: int) -> bool:
+    """Whether a layer has experts, in a family whose layers have them."""
+    c.only("moe_layer_freq", 1)
+    listed = c("moe_layers", default=None)
+    return (
+        layer >= c("first_k_dense_replace", default=0)
+        and layer not in c("mlp_only_layers", default=())
+        and (layer - c("expert_layer_offset", default=0)) % c("expert_layer_period", default=1) == 0
+        and (layer + 1) % c("decoder_sparse_step", "interleave_moe_layer_step", default=1) == 0
+        and (not listed or layer in listed)
+    )
+
+
+def _feeding(c: Config, layer: int, sparse: bool) -> Parts:
+    """The MLP of a layer, or its experts."""
+    common: dict[str, Any] = {"gated": c.family.get("gated", True), "bias": c.flag("mlp_bias")}
+    dense = c("intermediate_size_mlp", default=c.hidden) or 4 * c.dim
+    if not sparse or not _is_sparse(c, layer):
+        ends = False if c.family.get("post_norm") else None  # a norm behind it keeps its output
+        return mlp(c.dim, dense, ends_layer=ends, **common)
+    width = c("moe_intermediate_size", default=c.hidden)
+    shared = c("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", default=0)
+    shared = shared or width * c("n_shared_experts", default=int(c.family.get("shared_expert", False)))
+    experts = c("num_local_experts", "num_experts", "n_routed_experts")
+    own = {name: c.family.get(name, False) for name in ("shared_gate", "router_bias", "corrections")}
+    return mixture(c.dim, width, experts, c("num_experts_per_tok"), shared=shared, **own, **common)
+
+
+def _recurrence(c: Config, *, jamba: bool) -> Parts:
+    """Mamba-2 where there are heads, else Mamba."""
+    dim, conv_bias = c.dim, c("use_conv_bias", "mamba_conv_bias", default=True)
+    state, kernel = c("state_size", "ssm_state_size", "mamba_d_state"), c("conv_kernel", "mamba_d_conv")
+    rank, inner = c("time_step_rank", "mamba_dt_rank", default=0), c("expand", "mamba_expand", default=2) * dim
+    bias = bool(c("mamba_proj_bias" if jamba else "use_bias", default=False))
+    c.only("mamba_proj_bias", False)
+    if heads := c("mamba_num_heads", "num_heads", default=0):
+        sizes = heads, c("mamba_head_dim", "head_dim"), state, c("n_groups"), kernel
+        return state_space(dim, *sizes, chunk=c("chunk_size"), bias=bias, conv_bias=conv_bias)
+    inner = inner if jamba else c("intermediate_size", default=inner)
+    rank = -(-dim // 16) if rank == "auto" else rank
+    return selective_scan(dim, inner, state, rank, kernel, normed=jamba, bias=bias, conv_bias=conv_bias)
+
+
+def _lone_part(c: Config, layer: int) -> Parts:
+    """The one part of a layer: Mamba's recurrence, or in Nemotron-H what the pattern names."""
+    kind = c.of_layer(layer, "hybrid_override_pattern", "layers_block_type") or "M"
+    names = {"M": "mamba", "linear_attention": "mamba", "*": "attention", "full_attention": "attention"}
+    kind = names.get(kind, kind)
+    if kind == "mamba":
+        return _recurrence(c, jamba=False)
+    if kind == "attention":
+        return _mixing(c, layer)
+    validated_choice("hybrid_override_pattern", kind, ("M", "*", "E", "-", "moe", "mlp"))
+    return _feeding(c, layer, sparse=kind in ("moe", "E"))
+
+
+def decoder_layer(c: Config, layer: int) -> Parts:
+    """A layer with its norms; where it is parallel, attention and MLP read the same input."""
+    kind, norm = c.family.get("layer", "usual"), c.norm()
+    if kind == "single":
+        return norm + _lone_part(c, layer)
+    attends = kind == "usual" or (layer - c("attn_layer_offset")) % c("attn_layer_period") == 0
+    mixed = _mixing(c, layer) if attends else _recurrence(c, jamba=True)
+    fed, norms = _feeding(c, layer, c.family.get("sparse", False)), int(c.setting("norms", 2))
+    if c.flag("parallel"):
+        return norms * norm + (mixed | fed)
+    return norm + mixed + norm + fed + max(norms - 2, 0) * norm
+
+
+def decoder(c: Config) -> Parts:
+    vocab_size, dim, norm = c("vocab_size"), c.dim, c.norm()
+    model: Parts = embedding(vocab_size, dim) + int(c.family.get("embedding_norm", False)) * norm
+    c.only("word_embed_proj_dim", dim)
+    if "positions" in c.family:
+        length = c(c.family["positions"])
+        rows = length + c.family.get("unused_positions", 0)
+        model |= other("positions", rows * dim, looked_up=True, longest=length)
+    model += c.stack(lambda layer: decoder_layer(c, layer)) + norm
+    tied = c("tie_word_embeddings", default=c.family.get("tied", False))
+    return model + head(dim, vocab_size, tied=tied, bias=c.flag("head_bias"))
+
+
+# --- encoders, encoder-decoders, and models of images -----------------------------------------------------------------
+
+
+def bert(c: Config) -> Parts:
+    """Encoder of tokens with a masked-language head, or else a pooler."""
+    dim, heads, *_ = c.widths
+    length = c("max_position_embeddings")
+    longest = length - c.family.get("unused_positions", 0)
+    masked = any("MaskedLM" in name or "PreTraining" in name for name in c("architectures", default=["MaskedLM"]))
+    first = embedding(c("vocab_size"), dim) | other("positions", length * dim, looked_up=True, longest=longest)
+    first |= other("positions", c("type_vocab_size") * dim, looked_up=True)
+    first += other("norms", 2 * dim)
+    layers = encoder(dim, c.layers, heads, c("intermediate_size"), "tokens", ends_layer=False)
+    if not masked:
+        return first + layers + linear("head", dim, dim, "pooler", bias=True, rows=1)
+    last = linear("head", dim, dim, "transform", bias=True) + other("norms", 2 * dim)
+    return first + layers + last + head(dim, c("vocab_size"), tied=True, bias=True)
+
+
+def modern_bert(c: Config) -> Parts:
+    """Encoder of tokens with rotary positions, gated MLPs and windows; the first layer has no norm before attention."""
+    dim, heads, *_ = c.widths
+    norm, bias = other("norms", dim * (1 + c("norm_bias", default=False))), c("attention_bias", default=False)
+    half, every = c("local_attention") // 2, c("global_attn_every_n_layers", default=3)
+
+    def layer(place: int) -> Parts:
+        kind = c.of_layer(place, "layer_types")
+        local = kind == "sliding_attention" if kind else place % every != 0
+        window = (half + 1) * local  # tokens on either side, each with the token itself; 0: all
+        mixed = attention(dim, heads, dim // heads, bias=bias, out_bias=bias, causal=False, window=window)
+        fed = mlp(dim, c("intermediate_size"), gated=True, bias=c("mlp_bias", default=False))
+        return (norm if place else Parts()) + mixed + norm + fed
+
+    model: Parts = embedding(c("vocab_size"), dim) + norm + c.stack(layer) + norm
+    model += linear("head", dim, dim, "transform", bias=c("classifier_bias", default=False)) + norm
+    return model + head(dim, c("vocab_size"), tied=True, bias=c("decoder_bias", default=True))
+
+
+def t5(c: Config) -> Parts:
+    """T5. If `tie_word_embeddings` is False (T5 1.1, Flan), it has the separate head of the released weights.
+
+    transformers 5 treats this head as tied until it loads these weights.
+    """
+    dim, heads, width, layers = c("d_model"), c("num_heads"), c("d_kv"), c("num_layers")
+    gated = c("is_gated_act", default=str(c("feed_forward_proj", default="relu")).startswith("gated"))
+    norm, buckets = other("norms", dim), other("attention", c("relative_attention_num_buckets") * heads)
+
+    def normed_mlp(rows: str) -> Parts:
+        return norm + mlp(dim, c("d_ff"), gated=gated, rows=rows)
+
+    encoding = norm + attention(dim, heads, width, rows="source", causal=False) + normed_mlp("source")
+    decoding = norm + attention(dim, heads, width) + norm + attention(dim, heads, width, keys="source", causal=False)
+    model: Parts = embedding(c("vocab_size"), dim) + (buckets + layers * encoding + norm)
+    model += buckets + c("num_decoder_layers", default=layers) * (decoding + normed_mlp("tokens")) + norm
+    return model + head(dim, c("vocab_size"), tied=c("tie_word_embeddings", default=True))
+
+
+def speech_or_text(c: Config) -> Parts:
+    """BART and Whisper: LayerNorms, biases (Whisper's keys have none), learned positions of both sides."""
+    dim, whisper = c("d_model"), c.type == "whisper"
+    c.only("num_hidden_layers", c("encoder_layers"))
+    norm, tied = other("norms", 2 * dim), c("tie_word_embeddings", default=True)
+    # An untied BART has three tables: its encoder's, its decoder's, and one that is never read.
+    model: Parts = embedding(c("vocab_size") * (1 if tied or whisper else 3), dim)
+    if whisper:
+        source, target, mels = c("max_source_positions"), c("max_target_positions"), c("num_mel_bins")
+        model |= convolution("input", mels, dim, 3, 2 * source, bias=True)
+        model += convolution("input", dim, dim, 3, source, bias=True)
+    else:
+        source = target = c("max_position_embeddings") + 2  # torch's padding index shifts them
+        model += 2 * norm
+    model |= other("positions", (source + target) * dim, looked_up=True, longest=target - 2 * (not whisper))
+    rows: Rows = source if whisper else "source"
+
+    def layer(side: str, rows: Rows, *attentions: Parts) -> Parts:
+        parts = sum((norm + each for each in attentions), start=Parts())
+        return parts + norm + mlp(dim, c(f"{side}_ffn_dim"), bias=True, rows=rows, ends_layer=whisper)
+
+    def attend(side: str, **options: Any) -> Parts:
+        heads = c(f"{side}_attention_heads")
+        return attention(dim, heads, dim // heads, bias=True, out_bias=True, key_bias=not whisper, **options)
+
+    ends = norm if whisper else Parts()  # Whisper is pre-norm: each stack ends in a norm
+    encoding = layer("encoder", rows, attend("encoder", rows=rows, causal=False))
+    decoding = layer("decoder", "tokens", attend("decoder"), attend("decoder", keys=rows, causal=False))
+    model += c("encoder_layers") * encoding + ends + c("decoder_layers") * decoding + ends
+    return model + head(dim, c("vocab_size"), tied=tied)
+
+
+def _classes(c: Config) -> int:
+    return len(c("id2label", default=())) or int(c("num_labels", default=2))
+
+
+def vit(c: Config) -> Parts:
+    dim, heads, *_ = c.widths
+    patches, elements = (c("image_size") // c("patch_size")) ** 2, c("num_channels") * c("patch_size") ** 2
+    return vision_transformer(dim, c.layers, heads, c("intermediate_size"), patches, elements, _classes(c))
+
+
+def resnet(c: Config) -> Parts:
+    """Bottleneck ResNet of version 1.5 at 224²: a stage's first block halves the image in its 3 × 3 convolution."""
+    c.only("layer_type", "bottleneck")
+    c.only("downsample_in_bottleneck", False)
+    c.only("downsample_in_first_stage", False)
+
+    def normed(inputs: int, outputs: int, kernel_area: int, side: int, part: str = "stages") -> Parts:
+        return convolution(part, inputs, outputs, kernel_area, side * side) + other("norms", 2 * outputs)
+
+    width, side = c("embedding_size"), 56
+    model = normed(c("num_channels"), width, 49, 2 * side, "input")
+    for stage, (outputs, depth) in enumerate(zip(c("hidden_sizes"), c("depths"), strict=True)):
+        inner, before = outputs // 4, side
+        side = side // 2 if stage else side
+        first = normed(width, inner, 1, before) + normed(inner, inner, 9, side) + normed(inner, outputs, 1, side)
+        rest = normed(outputs, inner, 1, side) + normed(inner, inner, 9, side) + normed(inner, outputs, 1, side)
+        model += (first | normed(width, outputs, 1, side)) + (depth - 1) * rest
+        width = outputs
+    return model + linear("head", width, _classes(c), bias=True, rows=1)
+
+
+BUILDERS: dict[str, Callable[[Config], Parts]] = {
+    each.__name__: each for each in (decoder, bert, modern_bert, t5, speech_or_text, vit, resnet)
+}
