@@ -14,7 +14,7 @@ import pytest
 
 from prooflops import run_state
 from prooflops.gate.options import add_options, history_folder, marker_settings, settings
-from prooflops.run_state import is_replicate
+from prooflops.run_state import is_benchmark, is_replicate
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,7 +78,7 @@ def gate_replicate(pytestconfig: pytest.Config) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    if "benchmark" not in getattr(item, "fixturenames", ()) or not _is_recorded(item.config):
+    if not is_benchmark(item) or not _is_recorded(item.config):
         return (yield)
     from prooflops.machine.contention import Watch
 
@@ -99,7 +99,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if settings(config).baseline and not settings(config).orchestrated and not hasattr(config, "workerinput"):
         from prooflops.gate import single_run
 
-        benchmarks = [item.nodeid for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
+        benchmarks = [item.nodeid for item in session.items if is_benchmark(item)]
         single_run.check_baseline(config, settings(config), benchmarks)
     elif not settings(config).orchestrated and not config.pluginmanager.hasplugin("prooflops.run"):
         from prooflops.history import run_record

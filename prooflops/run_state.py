@@ -1,4 +1,4 @@
-"""What the parts of one pytest run share: the keys of config.stash, and whether this process is a replicate."""
+"""What the parts of one pytest run share. A process of the gate imports this file under another name, too."""
 
 from __future__ import annotations
 
@@ -21,3 +21,21 @@ MARKERS = pytest.StashKey[dict[str, dict[str, Any]]]()  # per benchmark, the arg
 def is_replicate() -> bool:
     """Whether the gate, or a validation of several cards, started this process."""
     return bool(os.environ.get(REPLICATE))
+
+
+def is_benchmark(item: pytest.Item) -> bool:
+    """Whether pytest-benchmark measures in this test."""
+    return "benchmark" in getattr(item, "fixturenames", ())
+
+
+def plain_figure(value: object) -> object:
+    """For `json.dumps(default=...)`: a scalar of numpy or torch as its number, anything else as text.
+
+    >>> plain_figure(b"a")
+    "b'a'"
+    """
+    try:
+        figure = value.item()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several elements
+        return str(value)
+    return figure if isinstance(figure, (bool, int, float, str)) else str(value)

@@ -31,4 +31,4 @@ class Foreign:
         return fork_pytest(self.root, "-p", "prooflops.plugin", *arguments, path=path or ROOT, **variables)
 
     def records(self, folder: str = ".prooflops/history") -> list[Path]:
-        return [path for path, _ in records.records(self.root / folder)]
+        return records.record_files(self.root / folder)

@@ -17,12 +17,11 @@ from prooflops.gate import decide, pairs, sides, single_run
 from prooflops.gate.options import selects_by_expression
 from prooflops.gate.pace import FIRST
 from prooflops.gate.process import Paces
-from prooflops.gate.report import counts
 from prooflops.gate.schedule import Pair, Schedule
 from prooflops.gate.session import Session
 from prooflops.history import records
 from prooflops.history.records import Summary, Timed
-from prooflops.history.rows import TIME, Row
+from prooflops.history.rows import TIME, Row, counts
 from prooflops.statistics.effects import UNKNOWN_FLOOR
 
 

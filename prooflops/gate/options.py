@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from prooflops.run_state import is_benchmark
+
 HISTORY = ".prooflops/history"
 BUDGET_MIN = 10.0
 DIRECTIONS = ("slower", "faster", "both")
@@ -116,27 +118,21 @@ def settings(config: pytest.Config) -> Settings:
     """The options of the gate. Raises UsageError for an impossible one, naming its value and valid ones."""
     if _settings not in config.stash:
         try:
-            config.stash[_settings] = _checked(config)
+            found = _read(config)
+            _check_one_another(found, bool(config.getoption("gate_allow_inconclusive")))
+            _check_paths(found, config)
+            if found.used or config.getoption("gate_history"):
+                _check_packages()
+            if found.used:
+                _check_other_plugins(config, found.orchestrated)
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
+        config.stash[_settings] = found
     return config.stash[_settings]
 
 
-def _checked(config: pytest.Config) -> Settings:
-    found = _read(config)
-    _check_one_another(found)
-    if config.getoption("gate_allow_inconclusive") and not found.gate:  # the ini setting is there in every run
-        raise ValueError("--gate-allow-inconclusive changes what --gate does, which is not given")
-    _check_paths(found, config)
-    if found.used or config.getoption("gate_history"):
-        _check_packages()
-    if found.used:
-        _check_other_plugins(config, found.orchestrated)
-    return found
-
-
 def _read(config: pytest.Config) -> Settings:
-    option = config.getoption
+    option, ini = config.getoption, {name: str(config.getini(name)) for name in INI}
     if (record := option("gate_record")) is not None:
         from prooflops.history.records import check_name
 
@@ -149,53 +145,47 @@ def _read(config: pytest.Config) -> Settings:
         bisect=option("gate_bisect"),
         record=record,
         replicates=None if replicates is None else _count("--gate-replicates", replicates),
-        min_effect=_share("gate_min_effect", str(config.getini("gate_min_effect")))
+        min_effect=_share("gate_min_effect", ini["gate_min_effect"])
         if min_effect is None
         else _share("--gate-min-effect", min_effect),
         budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
         allowed_open=math.inf
         if option("gate_allow_inconclusive")
-        else _allowed_open("gate_allow_inconclusive", str(config.getini("gate_allow_inconclusive"))),
+        else _allowed_open("gate_allow_inconclusive", ini["gate_allow_inconclusive"]),
         portable=option("gate_portable"),
         noise_floor=option("gate_noise_floor"),
-        direction=_one_of("gate_direction", config.getini("gate_direction"), DIRECTIONS),
-        memory=_one_of("gate_memory", config.getini("gate_memory"), MEMORY),
-        min_memory_effect=_share("gate_min_memory_effect", str(config.getini("gate_min_memory_effect"))),
-        in_turn=_one_of("gate_in_turn", config.getini("gate_in_turn"), ("true", "false")) == "true",
-        exact=tuple(str(config.getini("gate_exact")).split()),
+        direction=_one_of("gate_direction", ini["gate_direction"], DIRECTIONS),
+        memory=_one_of("gate_memory", ini["gate_memory"], MEMORY),
+        min_memory_effect=_share("gate_min_memory_effect", ini["gate_min_memory_effect"]),
+        in_turn=_one_of("gate_in_turn", ini["gate_in_turn"], ("true", "false")) == "true",
+        exact=tuple(ini["gate_exact"].split()),
         folder=history_folder(config),
     )
 
 
-def _check_one_another(found: Settings) -> None:
-    for one, other in itertools.combinations(("noise_floor", "baseline", "versus", "bisect"), 2):
-        if getattr(found, one) and getattr(found, other):
-            raise ValueError(
-                f"{_flag(one)} and {_flag(other)} exclude each other: they name two things to compare with"
-            )
-    if found.gate and not (found.baseline or found.versus or found.bisect):
-        raise ValueError(
-            "--gate needs something to compare with: --gate-baseline NAME|latest|FILE, --gate-versus SIDE or "
-            "--gate-bisect GOOD"
-        )
-    if found.record and (found.versus or found.bisect or found.noise_floor or found.gate):
-        raise ValueError(
-            "--gate-record stores a baseline and compares nothing: run it without --gate, --gate-versus, "
-            "--gate-bisect and --gate-noise-floor"
-        )
-    if found.record and found.baseline and found.orchestrated:
-        raise ValueError("--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline")
-    if found.portable and not found.baseline:
-        raise ValueError("--gate-portable changes what --gate-baseline does, which is not given")
-    if found.portable and found.orchestrated:
-        raise ValueError("--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates")
+def _check_one_another(found: Settings, allow_inconclusive: bool) -> None:
+    sides = [name for name in ("noise_floor", "baseline", "versus", "bisect") if getattr(found, name)]
+    impossible = {
+        f"{' and '.join(map(_flag, sides))} exclude each other: they name two things to compare with": len(sides) > 1,
+        "--gate needs something to compare with: --gate-baseline NAME|latest|FILE, --gate-versus SIDE or "
+        "--gate-bisect GOOD": found.gate and not (found.baseline or found.versus or found.bisect),
+        "--gate-record stores a baseline and compares nothing: run it without --gate, --gate-versus, --gate-bisect "
+        "and --gate-noise-floor": found.record and (found.versus or found.bisect or found.noise_floor or found.gate),
+        "--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline": found.record
+        and found.baseline
+        and found.orchestrated,
+        "--gate-portable changes what --gate-baseline does, which is not given": found.portable and not found.baseline,
+        "--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates": found.portable
+        and found.orchestrated,
+        "--gate-allow-inconclusive changes what --gate does, which is not given": allow_inconclusive and not found.gate,
+    }
+    for why, applies in impossible.items():
+        if applies:
+            raise ValueError(why)
 
 
 def _check_paths(found: Settings, config: pytest.Config) -> None:
-    """Refuses a path that was given as a word of its own, if pytest takes its rootdir from it.
-
-    Before pytest knows our options, it takes such a word for a place of tests.
-    """
+    """Refuses a path as a word of its own: before pytest knows our options, it may take its rootdir from it."""
     given = list(itertools.pairwise(_given(config)))
     here = config.invocation_params.dir.resolve()
     for name in ("baseline", "versus", "bisect"):
@@ -222,19 +212,15 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
         raise ValueError("the gate compares what pytest-benchmark measures, and that plugin is not active")
 
 
-def _check_packages() -> None:
-    """Raises ValueError where packages that the statistics need are missing."""
-    if missing := [package for package in ("numpy", "scipy") if find_spec(package) is None]:
-        needed, install = " and ".join(missing), " ".join(missing)
-        raise ValueError(
-            f"the gate and the history need {needed}, which {sys.executable} lacks: "
-            f"{sys.executable} -m pip install {install}"
-        )
-
-
 def _given(config: pytest.Config) -> list[str]:
     """The words of the command line and of PYTEST_ADDOPTS, without those of the project's ini file."""
     return [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
+
+
+def _check_packages() -> None:
+    if missing := [package for package in ("numpy", "scipy") if find_spec(package) is None]:
+        needed, install = " and ".join(missing), f"{sys.executable} -m pip install {' '.join(missing)}"
+        raise ValueError(f"the gate and the history need {needed}, which {sys.executable} lacks: {install}")
 
 
 def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
@@ -257,6 +243,14 @@ def _flag(name: str) -> str:
     return f"--gate-{name}".replace("_", "-")
 
 
+def _number(text: str) -> float:
+    """The number that a text is; NaN, which lies in no range, for another text."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def _count(name: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 6 or int(text) < 1:
         raise ValueError(f"{name} should be a whole number of 1 or more, of 6 digits at most, got {text!r}")
@@ -264,13 +258,9 @@ def _count(name: str, text: str) -> int:
 
 
 def _positive(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e6:
+    if not 0 < _number(text) < 1e6:
         raise ValueError(f"{name} should be a positive number below a million, got {text!r}")
-    return value
+    return _number(text)
 
 
 def _share(name: str, text: str) -> float:
@@ -279,10 +269,7 @@ def _share(name: str, text: str) -> float:
     >>> _share("x", "5%"), _share("x", "0.05")
     (0.05, 0.05)
     """
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
+    value = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     if not 0 < value < 1:
         meant = f": {value:g} % is written {value:g}% or {value / 100:g}" if 1 <= value < 100 else ""
         raise ValueError(f"{name} should be a share between 0 and 100 %, such as 5% or 0.05, got {text!r}{meant}")
@@ -290,11 +277,7 @@ def _share(name: str, text: str) -> float:
 
 
 def _allowed_open(name: str, text: str) -> float:
-    """The change that must be excluded: a share, or true (none need be) or false (every one must).
-
-    >>> _allowed_open("x", "true"), _allowed_open("x", "10%"), _allowed_open("x", "false")
-    (inf, 0.1, 0.0)
-    """
+    """The change that must be excluded: a share; none for true, every one for false."""
     if text.lower() in ("true", "false"):
         return math.inf if text.lower() == "true" else 0.0
     try:
@@ -368,11 +351,7 @@ def is_asked_for(name: str, config: pytest.Config) -> bool:
 
 def without_fixture(items: Sequence[pytest.Item]) -> str:
     """Names the tests with the marker `benchmark` and without the fixture, which pytest-codspeed alone measures."""
-    names = [
-        item.nodeid
-        for item in items
-        if item.get_closest_marker("benchmark") and "benchmark" not in getattr(item, "fixturenames", ())
-    ]
+    names = [item.nodeid for item in items if item.get_closest_marker("benchmark") and not is_benchmark(item)]
     if not names:
         return ""
     return (

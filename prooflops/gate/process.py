@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -38,7 +37,6 @@ PACKAGE, LINK = Path(__file__).resolve().parents[1], "prooflops_gate"
 # slow spells last: simulated with spells of 0.5 s, two processes of 64 benchmarks take 12 s for a pair that is kept,
 # instead of 20 s with waits of 0.05 s a benchmark.
 PATIENCE = 2
-PREFIX, OWNER = "prooflops-gate-", "owner"  # of a run's folder, and the file in it with the run's process id
 # Environment variables that would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
@@ -106,9 +104,8 @@ class Replicates:
 
     def __enter__(self) -> Replicates:
         self._register = self._stack.enter_context(cleanup_process.running())
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.folder = Path(tempfile.mkdtemp(prefix="prooflops-gate-"))
         self._register("folder", str(self.folder))
-        (self.folder / OWNER).write_text(str(os.getpid()), encoding="ascii")
         self._plugins = self.folder / "plugins"
         self._plugins.mkdir()
         (self._plugins / LINK).symlink_to(PACKAGE)
@@ -127,7 +124,6 @@ class Replicates:
 
     def worktree(self, repository: Path, revision: str) -> Path:
         """A checkout of `revision` in a folder of its own. Raises UsageError where git refuses."""
-        remove_leftovers(repository)
         path = self.folder / f"worktree-{next(self._trees)}"
         self._register("worktree", str(repository), str(path))
         git = subprocess.Popen(
@@ -294,29 +290,6 @@ def _label_slow(benchmarks: Sequence[dict[str, Any]], calls: Mapping[str, Mappin
 def environment_of_git() -> dict[str, str]:
     """For git in another worktree: in a hook this names the user's index, and a checkout would overwrite it."""
     return {key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"}
-
-
-def remove_leftovers(repository: Path) -> None:
-    """Removes the worktrees of runs that were killed together with their cleanup process; no others."""
-    git = ["git", "-C", str(repository), "worktree"]
-    listed = subprocess.run([*git, "list", "--porcelain"], capture_output=True, text=True).stdout
-    for line in listed.splitlines():
-        kind, _, path = line.partition(" ")
-        folder = Path(path).parent
-        if kind == "worktree" and folder.name.startswith(PREFIX) and not _is_owned(folder):
-            subprocess.run([*git, "remove", "--force", "--force", path], capture_output=True)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_owned(folder: Path) -> bool:
-    """Whether the run that made this folder still goes on."""
-    try:
-        os.kill(int((folder / OWNER).read_text(encoding="ascii")), 0)
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    except (OSError, ValueError):
-        return True  # another user's, or just being written: not ours to remove
-    return True
 
 
 def _moved(path: str, old: Path, new: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,8 @@ import pytest
 from prooflops.console.tables import aligned, engineering, markdown_table, write_coloured
 from prooflops.gate.decide import BUDGET, NOISE, PAIRS
 from prooflops.gate.process import Replicate
-from prooflops.history import rows as comparison
-from prooflops.history.rows import SHOWN_LEVEL, TIME, Row, interval
+from prooflops.history.rows import SHOWN_LEVEL, TIME, Row, counts, figures, interval
+from prooflops.history.rows import table as table_of
 
 NARROW, WIDE = 80, 100  # columns
 SHORTEST_NAME = 18
@@ -24,7 +24,6 @@ REMEDIES = {
     PAIRS: "more of them decide it",
     BUDGET: "a larger one or fewer benchmarks decide it",
 }
-SHOWN = 3  # names printed after a note that several rows share
 
 Location = tuple[str, int | None, str]
 EXPLAIN = "if this is intended, store a new baseline: --gate-record NAME"
@@ -45,7 +44,7 @@ def sentence(row: Row) -> str:
     if row.verdict == "MISSING":
         return f"{name}: {row.quantity} was {row.before} before, and is gone ({row.note}); {EXPLAIN}"
     if row.verdict == "MORE MEMORY":
-        before, after = comparison.figures(row)
+        before, after = figures(row)
         held = f"{row.quantity} of a call is {after} at most, before {before}"
         return f"{name}: {held}; if this is intended, the ini setting gate_memory = show reports it without failing"
     if row.verdict == "CHANGED":
@@ -55,38 +54,11 @@ def sentence(row: Row) -> str:
 
 def properties_of(row: Row) -> list[tuple[str, object]]:
     """A row as JUnit properties of its test: gate.time = SLOWER, gate.time.ratio = 1.1, its bounds, its noise."""
-    figures: dict[str, object] = {"before": row.before, "after": row.after}
+    found: dict[str, object] = {"": row.verdict, ".before": row.before, ".after": row.after}
     if row.effect:
-        figures |= {key: getattr(row.effect, key) for key in ("ratio", "low", "high", "noise")}
-    found: list[tuple[str, object]] = [(f"gate.{row.quantity}", row.verdict)]
-    found += [(f"gate.{row.quantity}.{key}", value) for key, value in figures.items() if value is not None]
-    return found + ([(f"gate.{row.quantity}.note", row.note)] if row.note else [])
-
-
-def counts(rows: Iterable[Row]) -> str:
-    """The number of rows by verdict, in words."""
-    return comparison.counts(rows) or "nothing compared"
-
-
-def notes(rows: Sequence[Row]) -> list[str]:
-    """The notes of the rows as lines: one for each note that several rows share, then one for each row with its own.
-
-    >>> rows = [Row(name, "time", 1.0, 1.0, "SAME", note="contended") for name in ("a", "b")]
-    >>> notes([*rows, Row("c", "time", 1.0, 1.0, "INCONCLUSIVE", note="noise 9%; 53 would decide")])
-    ['contended: a, b', 'c: noise 9%; 53 would decide']
-    """
-    names_by_note: dict[str, list[str]] = {}
-    for row in rows:
-        for note in filter(None, row.note.split("; ")):
-            names_by_note.setdefault(note, []).append(row.name)
-    lines, own = [], dict[str, list[str]]()
-    for note, names in names_by_note.items():
-        if len(names) == 1:
-            own.setdefault(names[0], []).append(note)
-        else:
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            lines.append(f"{note}: {', '.join(names[:SHOWN])}{more}")
-    return lines + [f"{name}: {'; '.join(each)}" for name, each in own.items()]
+        found |= {f".{key}": getattr(row.effect, key) for key in ("ratio", "low", "high", "noise")}
+    found[".note"] = row.note or None
+    return [(f"gate.{row.quantity}{key}", value) for key, value in found.items() if value is not None]
 
 
 def short_lines(rows: Sequence[Row], width: int) -> list[str]:
@@ -111,12 +83,10 @@ def short_lines(rows: Sequence[Row], width: int) -> list[str]:
 
 def _short_cells(row: Row) -> list[str]:
     ratio = f"{row.effect.ratio:.3f} ({interval(row.effect)})" if row.effect else ""
-    before, after = comparison.figures(row)
     named = row.quantity == TIME or row.verdict.endswith(f" {row.quantity.upper()}")
-    figures = f"{before} -> {after}" if named else f"{row.quantity}: {before} -> {after}"
-    if row.verdict in ("MISSING", "INCONCLUSIVE") and not row.effect and row.note:
-        return [row.verdict, ratio, figures, row.name, row.note]
-    return [row.verdict, ratio, figures, row.name, ""]
+    change = ("" if named else f"{row.quantity}: ") + " -> ".join(figures(row))
+    explained = row.verdict in ("MISSING", "INCONCLUSIVE") and not row.effect
+    return [row.verdict, ratio, change, row.name, row.note if explained else ""]
 
 
 def cut(text: str, width: int) -> str:
@@ -130,7 +100,7 @@ def cut(text: str, width: int) -> str:
 
 def one_line(rows: Sequence[Row]) -> list[str]:
     """The number of rows by verdict and the widest SAME; then, in one line, why others are open."""
-    text = counts(rows)
+    text = counts(rows) or "nothing compared"
     same = [row.effect.bounds(SHOWN_LEVEL) for row in rows if row.verdict == "SAME" and row.effect]
     if widest := max((max(high - 1, 1 / low - 1) for low, high, _ in same), default=0.0):
         text += f", the widest within {widest:.1%}"
@@ -170,9 +140,9 @@ def write_terminal(
     if table:
         write_coloured(terminal, aligned(table))
     elif rows and terminal.verbosity > 0:
-        # The notes are longer than all other cells: below the table, once for all rows that share one.
-        write_coloured(terminal, aligned(comparison.table([replace(row, note="") for row in rows])))
-        lines = [*one_line(rows)[:1], *notes(rows), *lines]
+        # The notes are longer than all other cells: below the table.
+        write_coloured(terminal, aligned(table_of([replace(row, note="") for row in rows])))
+        lines = [*one_line(rows)[:1], *(f"{row.name}: {row.note}" for row in rows if row.note), *lines]
     elif rows:
         width = min(max(shutil.get_terminal_size().columns, NARROW), WIDE)
         write_coloured(terminal, short_lines(rows, width))
@@ -194,7 +164,7 @@ def write_step_summary(
     text = [f"### Gate: {title}", ""]
     text += [f"**{len(failing)} stop the gate**", "", *(f"- {sentence(row)}" for row in failing), ""] if failing else []
     if table or rows:
-        shown = table or comparison.table([row for row in rows if row.verdict != "SAME"])
+        shown = table or table_of([row for row in rows if row.verdict != "SAME"])
         text += [f"{'. '.join(one_line(rows))}.", ""] if not table else []
         text += [*markdown_table(shown), ""] if len(shown) > 1 else []
     text += [f"{line}  " for line in lines]

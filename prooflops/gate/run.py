@@ -21,7 +21,7 @@ from prooflops.gate.recording import record, store_noise_floor
 from prooflops.gate.session import Session
 from prooflops.history.comparison import claim_rows
 from prooflops.history.rows import TIME, VERDICTS, Row
-from prooflops.run_state import is_replicate
+from prooflops.run_state import is_benchmark, is_replicate
 
 
 def configure(config: pytest.Config, settings: Settings) -> None:
@@ -71,7 +71,7 @@ class Gate:
 
     def measure(self, session: pytest.Session, found: Session) -> None:
         """Measures and compares as the options say."""
-        benchmarks = [item.nodeid for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
+        benchmarks = [item.nodeid for item in session.items if is_benchmark(item)]
         rest = [item.nodeid for item in session.items if item.nodeid not in set(benchmarks)]
         settings = self.settings
         if settings.record or not settings.compares:

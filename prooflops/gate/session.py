@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ class Session:
         self.markers = config.stash.get(run_state.MARKERS, {})
         self.progress = Progress(config, "gate")
         self.reports = Reports(config)
-        self.here = Side(HERE, sides.python_here(), config.rootpath)
+        self.here = Side(HERE, sys.executable, config.rootpath)
         self.title, self.lines = "", list[str]()
         self.rows: list[Row] = []
         self.newest: Replicate | None = None  # the last process of this side

@@ -20,11 +20,6 @@ from prooflops.gate.process import Replicate, Replicates, Side
 from prooflops.history.records import Summary
 
 
-def python_here() -> str:
-    """This interpreter's path, not resolved: a virtual environment is recognised by the path of its link."""
-    return sys.executable
-
-
 def import_paths(root: Path, here: Path) -> tuple[str, ...]:
     """The first folders on the import path of a side's processes, on both sides alike.
 
@@ -55,7 +50,7 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
         if path.resolve() == root.resolve():
             raise _same(text)
         return Side(
-            f"checkout {text} ({commit_of(path)})", python_here(), path.resolve(), import_paths(path.resolve(), root)
+            f"checkout {text} ({commit_of(path)})", sys.executable, path.resolve(), import_paths(path.resolve(), root)
         )
     found = shutil.which(text) if os.sep in text or text.startswith(("python", "pypy")) else None
     if found:
@@ -144,7 +139,7 @@ def checkout(commit: str, label: str, root: Path, replicates: Replicates) -> Sid
     inside = tree / root.resolve().relative_to(top.resolve())
     if not inside.is_dir():
         raise pytest.UsageError(f"{label} has no folder {inside.relative_to(tree)}")
-    return Side(label, python_here(), inside, import_paths(inside, root), fresh=True)
+    return Side(label, sys.executable, inside, import_paths(inside, root), fresh=True)
 
 
 BUILD_IT = "build a second checkout and give --gate-versus its folder"

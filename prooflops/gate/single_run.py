@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -72,7 +71,7 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
     elif settings.record:
         try:
             stored = records.store_baseline(settings.record, [path])
-            lines.append(f"baseline {settings.record}: this run ({_short(path, settings.folder)}), named in {stored}")
+            lines.append(f"baseline {settings.record}: this run ({path.name}), named in {stored}")
         except OSError as error:
             config.stash[run_state.STORAGE_ERROR] = f"the baseline {settings.record} could not be stored: {error}"
 
@@ -97,10 +96,6 @@ def compared(then: list[Summary], mine: Summary, settings: Settings, skips: Mapp
     none = "; no ratio that both sides have" if settings.portable and not any(row.effect for row in found) else ""
     counts = rows.counts(found) or "nothing to compare"
     return [*shown, f"against {settings.baseline} ({len(then)} records): {counts}{none}"]
-
-
-def _short(path: Path, folder: Path) -> str:
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
 def print_summary(terminal: pytest.TerminalReporter) -> None:

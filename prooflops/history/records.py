@@ -23,7 +23,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from prooflops.history.plain import plain_figure
+from prooflops.run_state import plain_figure
 
 SCHEMA = 1
 PORTABLE = ("mfu", "hfu", "share_of_ceiling")  # figures that mean the same on another machine
@@ -60,37 +60,32 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-        _sync_names(path.parent)
+        with suppress(OSError):  # Windows opens no folders, and some network file systems don't sync them
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # a renamed file is safe from a power cut only with its new name
+            finally:
+                os.close(descriptor)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _sync_names(folder: Path) -> None:
-    """Writes the names in `folder` to the disk: a renamed file is safe from a power cut only with its new name."""
-    with suppress(OSError):  # Windows opens no folders, and some network file systems don't sync them
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _new_file(folder: Path) -> Path:
+    return folder / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}-{uuid.uuid4().hex[:8]}.json"
 
 
 def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Path:
     """Adds one record under the folder of its fingerprint and returns its path; no record is ever overwritten."""
-    moment = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
-    path = folder / fingerprint_id(fingerprint) / f"{moment}-{uuid.uuid4().hex[:8]}.json"
+    path = _new_file(folder / fingerprint_id(fingerprint))
     write_atomically(path, as_text(record))
     return path
 
 
-def append_verdicts(folder: Path, own: str, content: Mapping[str, Any]) -> Path | None:
-    """Stores the verdicts of a run of the gate beside this fingerprint's records; None where there are none."""
-    if not (folder / own).is_dir():
-        return None
-    moment = datetime.now(timezone.utc)
-    path = folder / own / "gate" / f"{moment:%Y%m%dT%H%M%S.%fZ}-{uuid.uuid4().hex[:8]}.json"
-    write_atomically(path, as_text({"datetime": moment.isoformat(), **content}))
-    return path
+def append_verdicts(folder: Path, own: str, content: Mapping[str, Any]) -> None:
+    """Stores the verdicts of a run of the gate beside this fingerprint's records, if there are any."""
+    if (folder / own).is_dir():
+        stored = {"datetime": datetime.now(timezone.utc).isoformat(), **content}
+        write_atomically(_new_file(folder / own / "gate"), as_text(stored))
 
 
 def gate_verdicts(folder: Path, own: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -123,16 +118,8 @@ def read(path: Path) -> dict[str, Any]:
     return record
 
 
-def records(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | UnreadableRecord]]:
-    """Every record under `folder`, oldest first; an unreadable file comes as the error that names it."""
-    for path in _record_files(folder):
-        try:
-            yield path, read(path)
-        except UnreadableRecord as error:
-            yield path, error
-
-
-def _record_files(folder: Path) -> list[Path]:
+def record_files(folder: Path) -> list[Path]:
+    """The files of all records under `folder`, oldest first."""
     files = (path for path in folder.glob("*/*.json") if path.name != "noise-floor.json")
     return sorted(files, key=lambda path: path.name)
 
@@ -176,14 +163,15 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
     """The summary of a record. Raises UnreadableRecord for a field of a wrong type or value."""
     try:
         ours = record["prooflops"]
-        fingerprint = ours.get("fingerprint", {})
+        fingerprint, commit = ours.get("fingerprint", {}), record.get("commit_info") or {}
         return Summary(
             path=path,
             moment=str(record.get("datetime", "")),
             fingerprint_id=fingerprint_id(fingerprint),
             name=str(fingerprint.get("name")),
             torch=str(fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""),
-            commit=_commit(record.get("commit_info") or {}),
+            # pytest-benchmark calls the commit of a folder without version control so.
+            commit=str(commit.get("id") or "").removeprefix("unversioned"),
             benchmarks={
                 str(bench["fullname"]): timed
                 for bench in record["benchmarks"]
@@ -192,7 +180,7 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             },
             verdicts={str(row["id"]): str(row["verdict"]) for row in ours.get("verdicts", [])},
             partial=str(ours.get("partial") or ""),
-            dirty=bool((record.get("commit_info") or {}).get("dirty")),
+            dirty=bool(commit.get("dirty")),
             pace=_pace(ours.get("pace")),
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -206,11 +194,6 @@ def _pace(given: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
         name: {"max_time": float(each["max_time"]), "min_rounds": int(each["min_rounds"])}
         for name, each in given.items()
     }
-
-
-def _commit(info: Mapping[str, Any]) -> str:
-    found = str(info.get("id") or "")
-    return "" if found == "unversioned" else found  # pytest-benchmark's word for "not under version control"
 
 
 def is_ignored(bench: Mapping[str, Any]) -> bool:
@@ -245,7 +228,7 @@ def summaries(
 
     `only`: the id of one fingerprint. `newest`: read this many at most; a large record takes 15 ms.
     """
-    files = [path for path in _record_files(folder) if only in ("", path.parent.name)]
+    files = [path for path in record_files(folder) if only in ("", path.parent.name)]
     found: list[Summary | UnreadableRecord] = []
     for path in files if newest is None else files[-newest:]:
         try:
@@ -303,7 +286,7 @@ def baseline(
     for the caller to refuse. Raises UnknownBaseline, naming those there are, and UnreadableRecord.
     """
     if wanted == "latest":
-        files = sorted(_record_files(folder), key=lambda path: (path.parent.name == own, path.name), reverse=True)
+        files = sorted(record_files(folder), key=lambda path: (path.parent.name == own, path.name), reverse=True)
         best, most = None, -1
         for path in files:  # this fingerprint's newest, else any fingerprint's, which the caller refuses
             with suppress(UnreadableRecord):
@@ -346,16 +329,16 @@ def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
 
 def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
     """The noise floors that `--gate-noise-floor` stored for this fingerprint, per benchmark."""
+
+    def is_valid(row: Mapping[str, Any]) -> bool:
+        sessions, floor = row.get("sessions_s", []), row.get("floor")
+        return all(SMALLEST < time_s < LARGEST for time_s in sessions) and (floor is None or 0 <= floor < LARGEST)
+
     try:
         rows = json.loads((folder / own / "noise-floor.json").read_text(encoding="utf-8"))["benchmarks"]
-        return {str(name): dict(row) for name, row in rows.items() if _is_noise_floor(row)}
+        return {str(name): dict(row) for name, row in rows.items() if is_valid(row)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
-
-
-def _is_noise_floor(row: Mapping[str, Any]) -> bool:
-    sessions, floor = row.get("sessions_s", []), row.get("floor")
-    return all(SMALLEST < time_s < LARGEST for time_s in sessions) and (floor is None or 0 <= floor < LARGEST)
 
 
 def store_noise_floors(folder: Path, own: str, benchmarks: Mapping[str, Mapping[str, Any]]) -> Path:

@@ -33,11 +33,6 @@ class Row:
     effect: Effect | None = None  # of a time or a portable ratio; above 1 is worse
     note: str = ""
 
-    @property
-    def exact(self) -> bool:
-        """Whether this quantity is compared by equality."""
-        return self.effect is None and self.quantity != TIME
-
 
 def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
     """The row of a quantity that only one side has: MISSING or NEW."""
@@ -60,10 +55,9 @@ def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
     ]
 
 
-def table(rows: Sequence[Row], *, every: bool = False) -> list[list[str]]:
-    """HEAD, then the rows as text. Without `every`, exact quantities that are the SAME are left out."""
-    shown = [row for row in rows if every or not row.exact or row.verdict != "SAME"]
-    return [HEAD, *(_cells(row) for row in shown)]
+def table(rows: Sequence[Row]) -> list[list[str]]:
+    """HEAD, then the rows as text, without exact quantities that are the SAME."""
+    return [HEAD, *(_cells(row) for row in rows if row.effect or row.quantity == TIME or row.verdict != "SAME")]
 
 
 def figures(row: Row) -> list[str]:

@@ -19,12 +19,8 @@ from prooflops.machine import cpu, nvml
 from prooflops.run_state import CONTENTION, MARKERS, PARTIAL, RECORD_PATH, REPLICATE, STORAGE_ERROR
 
 SETTING_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "PYTHONHASHSEED",
-)
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "PYTHONHASHSEED",
+)  # fmt: skip
 PACKAGES = ("torch", "numpy", "scipy", "pytest-benchmark")
 
 
@@ -42,7 +38,8 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
     content: dict[str, Any] = hook.pytest_benchmark_generate_json(
         config=config,
         benchmarks=[bench for bench in session.benchmarks if bench],
-        include_data=keeps_rounds(config),
+        # A benchmark of a microsecond has a hundred thousand rounds a second, which nothing compares.
+        include_data=config.option.benchmark_save_data or config.pluginmanager.hasplugin("prooflops.run"),
         machine_info=machine,
         commit_info=commit,
     )
@@ -54,14 +51,6 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
         if bench["fullname"] in settings:
             extra["gate"] = settings[bench["fullname"]]
     return content
-
-
-def keeps_rounds(config: pytest.Config) -> bool:
-    """Whether the record holds the time of every round: this suite's does, and where pytest-benchmark is asked to.
-
-    A benchmark of a microsecond has a hundred thousand rounds a second, which nothing compares.
-    """
-    return bool(config.getoption("benchmark_save_data", False)) or config.pluginmanager.hasplugin("prooflops.run")
 
 
 def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path | None:
@@ -118,14 +107,14 @@ def plain_fingerprint() -> Mapping[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}",
         "accelerators": [driver, *nvml.gpu_names()] if (driver := nvml.driver_version()) else [],
-        "packages": {name: version for name in PACKAGES if is_used(name) and (version := _version(name))},
+        # torch matters to the times where the tests have imported it.
+        "packages": {
+            name: version
+            for name in PACKAGES
+            if (name != "torch" or name in sys.modules) and (version := _version(name))
+        },
         "environment": {name: os.environ[name] for name in SETTING_VARIABLES if name in os.environ},
     }
-
-
-def is_used(package: str) -> bool:
-    """Whether a package's version may matter to the times: torch's does where the tests have imported it."""
-    return package != "torch" or package in sys.modules
 
 
 def _version(package: str) -> str | None:

@@ -1,12 +1,9 @@
 """Where the level of a series of times changed.
 
 A change point splits a series where the ranks before and after differ most: the largest standardised rank sum over all
-splits (Pettitt, Applied Statistics 28 (1979) 126, divided by its standard deviation so that recent changes count as
-much as old ones), compared with the same figure of shuffled ranks, then repeated within both parts (binary
-segmentation: Scott and Knott, Biometrics 30 (1974) 507). Ranks, so that one slow run is no change of level.
-
-A series of unchanged code gets a change point in at most `LEVEL` of cases if its runs are exchangeable. A machine that
-drifts really does change its level: a change point says when, not why.
+splits (Pettitt, Applied Statistics 28 (1979) 126), compared with that of shuffled ranks, then repeated within both
+parts (Scott and Knott, Biometrics 30 (1974) 507). One slow run is no change of level. A series of unchanged code gets a
+change point in at most `LEVEL` of cases if its runs are exchangeable; a machine that drifts does change its level.
 """
 
 from __future__ import annotations

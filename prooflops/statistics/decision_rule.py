@@ -1,19 +1,16 @@
 """The rule of the gate for one benchmark (slower, faster, the same, or too noisy to know), and its error rates.
 
-A gate run looks at its data several times, for many benchmarks, and repeats its suspicions. `Plan` holds the error
-rates with which at most `alarm_rate` of whole gate runs on unchanged code alarm:
+A gate run looks at its data several times, for many benchmarks, and repeats its suspicions. At most `alarm_rate` of
+whole runs on unchanged code alarm:
 
     chance that any of m benchmarks alarms <= sum over benchmarks of (chance to be suspected at any look)
                                                                    x (chance to be confirmed by a fresh batch)
                                            <= m x (screening rate / m) x confirmation level = alarm_rate
 
-A change so plain that every pair of the first look shows it has a shorter way, paid by PLAIN_SHARE of `alarm_rate`: it
-stands where each of some fresh pairs shows it, too. Otherwise the first factor is spent over the looks by the
-O'Brien-Fleming type function of Lan and DeMets; each look gets its increment as its nominal level. By Bonferroni's
-inequality that is valid whatever the dependence between the looks, and slightly conservative. The second factor is
-exact because the batch is fresh.
-
-Source: Lan and DeMets, Biometrika 70 (1983) 659 (spending; equation 5 is its O'Brien-Fleming type).
+PLAIN_SHARE of that rate pays for changes so plain that every pair of the first look and of some fresh ones shows them.
+The first factor is spent over the looks by the O'Brien-Fleming type function of Lan and DeMets (Biometrika 70 (1983)
+659, equation 5); each look gets its increment as its nominal level: by Bonferroni's inequality valid whatever the
+dependence between the looks. The second factor is exact because the batch is fresh.
 """
 
 from __future__ import annotations
@@ -40,12 +37,9 @@ FEWEST_PLAIN = 5  # fresh pairs, however few benchmarks there are
 class Plan:
     """The error rates of a gate run: how many benchmarks, after how many pairs each look is taken, how often to alarm.
 
-    `alarm_rate` bounds the share of whole gate runs on unchanged code with any false SLOWER; with directions=2 the
-    share with any false SLOWER or FASTER. `miss_rate` bounds, per benchmark, the share of SAME verdicts on a change
-    that is as large as the smallest effect asked for.
-
-    With `shared_baseline` (history mode) the confirming batch meets the same stored baseline as the suspicion, so the
-    two are not independent: the confirmation is required, but does not lower the error rate.
+    `alarm_rate` bounds the share of whole gate runs on unchanged code with any false SLOWER (directions=2: or FASTER),
+    `miss_rate` per benchmark that of SAME on a change as large as the smallest effect. With `shared_baseline` (history)
+    the confirming batch meets the baseline of the suspicion: it is required, but does not lower the error rate.
 
     Raises ValueError for no benchmarks, looks that don't increase, or a rate beyond (0, 0.5).
 
@@ -69,16 +63,11 @@ class Plan:
         looks = (0, *self.looks)
         if len(looks) < 2 or any(late <= early for early, late in itertools.pairwise(looks)):
             raise ValueError(f"looks should be increasing numbers of pairs, but are {self.looks!r}")
-        for name in ("alarm_rate", "miss_rate"):
-            if not 0 < getattr(self, name) < 0.5:
-                raise ValueError(f"{name} should lie between 0 and 0.5, but is {getattr(self, name)!r}")
-        if not self.alarm_rate <= self.confirmation_level <= 1:
-            raise ValueError(
-                f"confirmation_level should lie between alarm_rate ({self.alarm_rate:g}) and 1, "
-                f"but is {self.confirmation_level!r}"
-            )
-        if self.directions not in (1, 2):
-            raise ValueError(f"directions should be 1 or 2, but is {self.directions!r}")
+        for name, low, high in (
+            ("alarm_rate", 0.0, 0.5), ("miss_rate", 0.0, 0.5), ("confirmation_level", self.alarm_rate, 1.0),
+        ):  # fmt: skip
+            if not (value := getattr(self, name)) > 0 or not low <= value <= high:
+                raise ValueError(f"{name} should lie between {low:g} and {high:g}, but is {value!r}")
 
     @property
     def screening_rate(self) -> float:
@@ -118,8 +107,8 @@ class Plan:
 def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> int:
     """The number of pairs that would decide an open comparison, if estimate and noise stay the same.
 
-    An estimate beyond min_effect must be distinguished from 1, one within it from min_effect. An estimate on the limit
-    is taken to lie a tenth of min_effect beside it: nothing decides a change that is exactly the limit.
+    An estimate beyond min_effect must be distinguished from 1, one within it from min_effect; one on the limit, which
+    nothing decides, is taken to lie a tenth of min_effect beside it.
     """
     last, limit = len(plan.looks) - 1, math.log1p(min_effect)
     size = abs(math.log(effect.ratio))
@@ -136,8 +125,8 @@ def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> 
 def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95) -> float:
     """The smallest slowdown that a whole gate run finds with probability `power`, at a pair's noise, as a fraction.
 
-    It must pass the last look, the confirmation and the limit on the estimate, each with the chance that makes the
-    three together at least `power`; normal noise. The machine's noise floor is this at its own A/A noise.
+    It must pass the last look, the confirmation and the limit on the estimate, together with at least `power`; normal
+    noise. The machine's noise floor is this at its own A/A noise.
 
     >>> round(smallest_effect(0.02, Plan(benchmarks=20)), 3), round(smallest_effect(0.07, Plan(benchmarks=20)), 3)
     (0.041, 0.068)
@@ -159,11 +148,6 @@ def _beyond(ratio: float, min_effect: float) -> str | None:
     return "FASTER" if ratio < 1 / (1 + min_effect) else None
 
 
-def _plain(effect: Effect, min_effect: float) -> str | None:
-    """SLOWER or FASTER where every pair shows it."""
-    return _beyond(effect.ratio, min_effect) if effect.in_every_pair else None
-
-
 def _same(effect: Effect, level: float, min_effect: float) -> bool:
     low, high = effect.interval(level, drift=False)
     return 1 / (1 + min_effect) < low and high < 1 + min_effect
@@ -172,12 +156,10 @@ def _same(effect: Effect, level: float, min_effect: float) -> bool:
 def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFECT) -> str | None:
     """The verdict of a look: SLOWER and FASTER (suspected, to be confirmed), SAME, INCONCLUSIVE; None is "go on".
 
-    SLOWER: the interval at the look's level lies above 1, and the estimate is beyond 1 + min_effect. If the bound had
-    to exceed `min_effect`, a change would need to be about twice as large to be found. A change of min_effect itself is
-    therefore reported in about every third case.
-    SAME: the interval at the look's miss level lies within min_effect of 1, so a change of that size is missed with a
-    chance of at most `plan.miss_rate`. In history mode it describes the two groups as taken; a change that a drift has
-    hidden is not excluded. INCONCLUSIVE: neither, at the last look.
+    SLOWER: the interval at the look's level lies above 1, and the estimate is beyond 1 + min_effect; a change of
+    min_effect itself is reported in about every third case. SAME: the interval at the look's miss level lies within
+    min_effect of 1, so a change of that size is missed with a chance of at most `plan.miss_rate`; in history mode a
+    change that a drift has hidden is not excluded. INCONCLUSIVE: neither, at the last look.
 
     >>> plan = Plan(benchmarks=1, looks=(12,))
     >>> times = [1.00, 1.01, 0.99, 1.02, 1.0, 0.98, 1.01, 1.0, 0.99, 1.01, 1.0, 1.02]
@@ -230,11 +212,10 @@ def decide(
 ) -> Decision:
     """The whole rule of a benchmark: looks, suspicion, confirmation by fresh pairs, verdict.
 
-    A function of all times in the order taken, so the gate may ask after each batch and a study may replay it; times
-    after the deciding ones are ignored. A change in every pair of the first look and in `plan.plain_pairs` fresh ones
-    is decided by these. A suspicion that isn't confirmed goes on to the next look: the bound on false alarms, a sum
-    over looks, includes that chance. In history mode (`plan.shared_baseline`) `before` is the whole stored group, looks
-    count processes of `after`, and `floor` and `common` are those of `unpaired`.
+    A function of all times in the order taken; times after the deciding ones are ignored. A suspicion that isn't
+    confirmed goes on to the next look: the bound on false alarms, a sum over looks, includes that chance. In history
+    mode (`plan.shared_baseline`) `before` is the whole stored group, looks count processes of `after`, and `floor` and
+    `common` are those of `unpaired`.
 
     Raises ValueError for fewer pairs than the first look.
 
@@ -262,11 +243,12 @@ def decide(
             return Decision(None, pairs, compared(0, len(after), level), suspicion)
         effect = compared(0, pairs, level)
         answer = verdict(effect, plan, look, min_effect)
-        if look == 0 and plan.plain_pairs and (plain := _plain(effect, min_effect)):
+        if look == 0 and plan.plain_pairs and effect.in_every_pair and (plain := _beyond(effect.ratio, min_effect)):
             wanted = pairs + plan.plain_pairs
             if wanted > len(after):
                 return Decision(None, wanted, effect, plain)
-            if _plain(compared(pairs, wanted, level), min_effect) == plain:
+            fresh = compared(pairs, wanted, level)
+            if fresh.in_every_pair and _beyond(fresh.ratio, min_effect) == plain:
                 return Decision(plain, wanted, compared(0, wanted, level), plain)
         if answer in ("SLOWER", "FASTER"):
             suspicion, wanted = answer, pairs + plan.confirming_pairs

@@ -1,14 +1,10 @@
 """How many times longer one side takes than the other, and how sure that is: Wilcoxon's and Mann and Whitney's tests.
 
-The replicate is a process: each contributes one figure per benchmark, its fastest round, because rounds within a
-process share its memory layout and its moment and overstate certainty. Two sides are compared in pairs of processes
-taken in ABBA order (`paired`), or as two groups taken at different times (`unpaired`, history). Both tests are exact
-and assume no distribution. Signed ranks need the logarithm of a pair's ratio to be symmetric about no change, which the
-exchange of the sides ensures. Rank sums need the two groups to be exchangeable; drift between them breaks that, so
-`unpaired` takes a floor.
-
-scipy.stats has the p-values of both tests, but not the null distributions that intervals and floors need, and its
-import takes half a second.
+The replicate is a process: each contributes one figure per benchmark, its fastest round, as rounds within a process
+share its memory layout and its moment. Two sides are compared in pairs of processes in ABBA order (`paired`), or as two
+groups taken at different times (`unpaired`). Both tests are exact and assume no distribution: signed ranks need the
+sides of a pair to be exchangeable without a change, rank sums the two groups; drift breaks that, so `unpaired` takes a
+floor. scipy.stats lacks the null distributions that intervals and floors need, and its import takes half a second.
 
 Sources: Wilcoxon, Biometrics Bulletin 1 (1945) 80; Mann and Whitney, Annals of Mathematical Statistics 18 (1947) 50;
 Hodges and Lehmann, ibid. 34 (1963) 598; Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3.1-3.3 and
@@ -159,9 +155,8 @@ _every_two = lru_cache(maxsize=64)(np.triu_indices)
 def paired(before: Sequence[float], after: Sequence[float], *, level: float) -> Effect:
     """The effect from pairs of processes, before[i] beside after[i]: Wilcoxon's signed ranks of the log ratios.
 
-    Exact where exchanging the two sides of a pair changes nothing. The order within the pairs should alternate (ABBA):
-    a drift then enters successive pairs with opposite signs, and changes neither estimate nor test. Up to 29 % of the
-    pairs may be arbitrarily wrong before the estimate follows them.
+    The order within the pairs should alternate: a drift then enters successive pairs with opposite signs, and changes
+    neither estimate nor test. Up to 29 % of the pairs may be arbitrarily wrong before the estimate follows them.
 
     Raises ValueError for no pairs, sides of unequal length, a time that isn't positive, or a level beyond (0, 0.5).
 
@@ -183,11 +178,10 @@ def unpaired(
 ) -> Effect:
     """The effect between two groups of processes taken at different times: the rank sums of Mann and Whitney.
 
-    `floor`: the drift of unchanged code between sessions on this machine, as a fraction (`noise.noise_floor`); None is
-    UNKNOWN_FLOOR. The interval is widened by it on both sides, and "slower" means slower by more than it. The result is
-    exact as long as drift stays within the floor; floor=0 claims that there is none.
-    `common`: the shift that all benchmarks share (`noise.common_shift`), most likely the machine's. "Slower" must hold
-    with it and without it, and the interval covers both readings.
+    `floor`: the drift of unchanged code between sessions, as a fraction (`noise.noise_floor`); None is UNKNOWN_FLOOR.
+    The interval is widened by it, and "slower" means by more than it: exact as long as drift stays within the floor.
+    `common`: the shift that all benchmarks share (`noise.common_shift`). "Slower" must hold with it and without it, and
+    the interval covers both readings.
 
     Raises ValueError for an empty group, a time or `common` that isn't positive, a negative floor, or a level beyond
     (0, 0.5).

@@ -46,9 +46,8 @@ def noise_floor(sessions: Sequence[Sequence[float]], *, level: float = 0.05) -> 
 def common_shift(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float:
     """The shift of all benchmarks between two sessions: the median over benchmarks of the ratio of their medians.
 
-    A machine at another clock, or with a neighbour today, moves all benchmarks; a change of the code moves some. A
-    change that moves most of them cannot be told from the machine by history, only side by side. 1.0 for fewer than
-    FEWEST_FOR_COMMON benchmarks: their median would be the change itself.
+    A machine at another clock moves all benchmarks, a change of the code some; one that moves most of them is only seen
+    side by side. 1.0 for fewer than FEWEST_FOR_COMMON benchmarks: their median would be the change itself.
 
     Raises ValueError for lists of unequal length, or a time that isn't positive.
 

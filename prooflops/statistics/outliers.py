@@ -1,14 +1,11 @@
 """Which of N machines of one kind is far from the others, at a stated rate of false alarms for all of them together.
 
 The distance is the modified z: from the median, over 1.4826 times the median absolute deviation, which one bad machine
-does not move. Of N healthy machines the largest |z| grows with N, and for small N it is huge by chance, as the
-deviation of few values is often tiny; so a fixed limit such as 3.5 names somebody in most healthy fleets of 64 machines
-and 100 benchmarks. The limit here depends on N, on how many benchmarks are looked at, and on how heavy the tails are:
-times of healthy machines are far from normal, and in a hundred thousand of them the tail is all that counts.
-
-No estimate of a tail reaches beyond the values it was made from, so a machine must also stand apart from those that are
-next to it: the farthest of healthy machines are close to one another where the tail is light, and rarely twice as far
-as the next where it is heavy.
+does not move. Of N healthy machines the largest |z| grows with N, and for small N it is huge by chance: a fixed limit
+such as 3.5 names somebody in most healthy fleets of 64 machines and 100 benchmarks. The limit here depends on N, on the
+number of benchmarks, and on how heavy the tails are. No estimate of a tail reaches beyond the values it was made from,
+so a machine must also stand apart from the next ones: the farthest of healthy machines are close to one another where
+the tail is light, and rarely twice as far as the next where it is heavy.
 """
 
 from __future__ import annotations
@@ -64,12 +61,11 @@ def deviations(
 
 def deviations_at(distances: Sequence[float], scale: float, level: float, freedom: float) -> list[Deviation]:
     """The same of distances whose scale is known already; `level` is that of this one test."""
-    slow = least_share(scale, distances, level, freedom)
-    fast = least_share(scale, [-each for each in distances], level, freedom)
-    shares = (math.copysign(math.expm1(abs(distance)), distance) for distance in distances)
+    sides = (distances, [-each for each in distances])
+    slow, fast = (least_share(scale, side, level, freedom) for side in sides)
     return [
-        Deviation(share, z, slow if share >= 0 else fast)
-        for share, z in zip(shares, scores(distances, scale), strict=True)
+        Deviation(math.copysign(math.expm1(abs(distance)), distance), z, fast if distance < 0 else slow)
+        for distance, z in zip(distances, scores(distances, scale), strict=True)
     ]
 
 

@@ -1,6 +1,5 @@
 """Worktrees of other revisions, and that nothing of a run is left, however it ended."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,25 +11,7 @@ import pytest
 
 from meta_tests.conftest import child_environment
 from meta_tests.prooflops.gate.foreign_repo import ALONE, PLUGINS, config_in, import_path, worktrees
-from prooflops.gate.process import Replicates, remove_leftovers
-
-
-def test_worktrees_of_killed_runs_are_removed_and_those_of_others_left(foreign: Path, tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    owners = {"a": dead.pid, "b": os.getpid(), "being-written": "", "gone": dead.pid}
-    for name, owner in [*((f"prooflops-gate-{name}", owner) for name, owner in owners.items()), ("mine", dead.pid)]:
-        subprocess.run(
-            ["git", "worktree", "add", "-q", "--detach", tmp_path / name / "worktree"], cwd=foreign, check=True
-        )
-        (tmp_path / name / "owner").write_text(str(owner))
-    (tmp_path / "prooflops-gate-gone").rename(tmp_path / "moved")
-    assert worktrees(foreign) == 6
-    remove_leftovers(foreign)
-    assert not (tmp_path / "prooflops-gate-a").exists()
-    assert (tmp_path / "prooflops-gate-b" / "worktree").exists()
-    assert (tmp_path / "prooflops-gate-being-written" / "worktree").exists(), "another run that has just begun"
-    assert worktrees(foreign) == 4
+from prooflops.gate.process import Replicates
 
 
 def test_a_run_in_a_hook_of_git_leaves_the_staged_files(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:

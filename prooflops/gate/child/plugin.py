@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from ...history.plain import plain_figure
 from ...machine.contention import Watch, without_own
 from ...machine.core_speed import CoreSpeed
+from ...run_state import is_benchmark, plain_figure
 from .calls import measure_untimed_calls
 from .turns import LAST, NEXT, Turn, footprint
 
@@ -193,11 +193,6 @@ class Replicate:
                 extra = {**bench.extra_info, "contention": self.contention.get(bench.fullname, {})}
                 found.append({"fullname": bench.fullname, "stats": {"min": bench.stats.min}, "extra_info": extra})
         return found
-
-
-def is_benchmark(item: pytest.Item) -> bool:
-    """Whether pytest-benchmark measures in this test."""
-    return "benchmark" in getattr(item, "fixturenames", ())
 
 
 def look_between_rounds(speed: CoreSpeed) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from prooflops.history.plain import plain_figure
+from prooflops.run_state import plain_figure
 
 TASK = "PROOFLOPS_EVIDENCE"  # variable of a process of pytest: what it is to do
 RED = ("failed", "error", "timed out", "crashed")
