@@ -12,28 +12,46 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import pytest
 
-from prooflops.console.tables import aligned, markdown_table
+from prooflops.console.tables import aligned, engineering, markdown_table
 from prooflops.gate import cleanup_process
 from prooflops.gate.options import history_folder, settings, words_for_children
 from prooflops.gate.process import DROPPED
 from prooflops.history import records as history
 from prooflops.run_state import REPLICATE
 from prooflops.suite import ranks
-from prooflops.suite.card_comparison import (
-    ALONE,
-    AT_ONCE,
-    Card,
-    CardRun,
-    failures,
-    number_of_cards,
-    outliers,
-    tables,
-    why_no_outlier,
-)
+from prooflops.suite.fleet.bad_nodes import Fleet, by_benchmark, fleets
+from prooflops.suite.fleet.command import headline
+from prooflops.suite.fleet.nodes import NodeRun, short_name
+from prooflops.suite.verdicts import RED
+
+ALONE, AT_ONCE = "alone", "at once"
+
+
+@dataclass(frozen=True)
+class Card:
+    """One card: the arguments and the environment with which a run of pytest measures it."""
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CardRun:
+    """The run of one card in one phase."""
+
+    card: Card
+    phase: str
+    code: int
+    record: dict[str, Any] | None
+    output: str
 
 
 def cards_of(counts: Mapping[str, int]) -> list[Card]:
@@ -81,68 +99,40 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None
 def validate(
     cards: Sequence[Card], command: Sequence[str], root: Path, folder: Path, say: Callable[[str], None]
 ) -> list[CardRun]:
-    """Runs `command` for each card alone, then for all at once. Keeps each output in `folder`."""
+    """Runs `command` on each card alone, then for all at once. Keeps each output in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     runs: list[CardRun] = []
+    phases = [*(([card], ALONE) for card in cards), (cards, AT_ONCE)]
     with tempfile.TemporaryDirectory(prefix="prooflops-cards-") as records, cleanup_process.running() as register:
-        processes = Processes(command, root, folder, Path(records), register)
-        for number, card in enumerate(cards, start=1):
-            say(f"{card.name} alone ({number} of {len(cards)}) ...")
-            runs += processes.run([card], ALONE)
-            say(f"{card.name} alone: exit {runs[-1].code} after {runs[-1].wall_s:.0f} s")
-        say(f"all {len(cards)} at once ...")
-        together = processes.run(cards, AT_ONCE)
-        codes = ", ".join(f"{each.card.name} exit {each.code}" for each in together)
-        say(f"all at once: {codes}, after {max(each.wall_s for each in together):.0f} s")
-    return [*runs, *together]
+        for group, phase in phases:
+            began = time.monotonic()
+            stems = [f"{card.name.replace(':', '-')}-{phase.replace(' ', '-')}" for card in group]
+            children = []
+            for card, stem in zip(group, stems, strict=True):
+                children.append(start(card, command, root, folder / f"{stem}.txt", Path(records, f"{stem}.json")))
+                register("group", str(children[-1].pid))
+            for card, stem, child in zip(group, stems, children, strict=True):
+                code, file = child.wait(), Path(records, f"{stem}.json")
+                register("ended", str(child.pid))
+                record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+                output = (folder / f"{stem}.txt").read_text(encoding="utf-8", errors="replace")
+                runs.append(CardRun(card, phase, code, record, output))
+                say(f"{card.name} {phase}: exit {code} after {time.monotonic() - began:.0f} s")
+    return runs
 
 
-class Processes:
-    """Runs one command for several cards at once, one process per card."""
-
-    def __init__(
-        self, command: Sequence[str], root: Path, folder: Path, records: Path, register: Callable[..., None]
-    ) -> None:
-        self._command = command
-        self._root = root
-        self._folder = folder
-        self._records = records
-        self._register = register
-
-    def run(self, cards: Sequence[Card], phase: str) -> list[CardRun]:
-        """Starts one process per card, waits for all, and reads their records and outputs."""
-        stems = [f"{card.name.replace(':', '-')}-{phase.replace(' ', '-')}" for card in cards]
-        began = time.monotonic()
-        children = [self._start(card, stem) for card, stem in zip(cards, stems, strict=True)]
-        wall_s: dict[int, float] = {}
-        while len(wall_s) < len(children):
-            for number, child in enumerate(children):
-                if number not in wall_s and child.poll() is not None:
-                    wall_s[number] = time.monotonic() - began
-                    self._register("ended", str(child.pid))
-            time.sleep(0.05)
-        runs = []
-        for number, (card, stem, child) in enumerate(zip(cards, stems, children, strict=True)):
-            file = self._records / f"{stem}.json"
-            record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-            output = (self._folder / f"{stem}.txt").read_text(encoding="utf-8", errors="replace")
-            runs.append(CardRun(card, phase, child.returncode, wall_s[number], record, output))
-        return runs
-
-    def _start(self, card: Card, stem: str) -> subprocess.Popen[bytes]:
-        inherited = {key: value for key, value in os.environ.items() if key not in DROPPED}
-        with open(self._folder / f"{stem}.txt", "wb") as output:
-            child = subprocess.Popen(
-                [*self._command, *card.arguments],
-                cwd=self._root,
-                env={**inherited, **card.environment, REPLICATE: str(self._records / f"{stem}.json")},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._register("group", str(child.pid))
-        return child
+def start(card: Card, command: Sequence[str], root: Path, output: Path, record: Path) -> subprocess.Popen[bytes]:
+    inherited = {key: value for key, value in os.environ.items() if key not in DROPPED}
+    with open(output, "wb") as printed:
+        return subprocess.Popen(
+            [*command, *card.arguments],
+            cwd=root,
+            env={**inherited, **card.environment, REPLICATE: str(record)},
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 # ---- results -----------------------------------------------------------------------------------------------------
@@ -158,15 +148,63 @@ def store(runs: Sequence[CardRun], folder: Path) -> None:
 
 
 def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) -> int:
-    """Prints and writes the tables. Returns 1 if any card's run failed."""
-    page = [f"# {number_of_cards(runs)} cards, each alone and all at once", ""]
-    for title, rows in tables(runs).items():
+    """Prints and writes what sets a card apart: the tables, then the cards named. Returns 1 if a card's run failed."""
+    nodes = {phase: [node_run(run) for run in runs if run.phase == phase and run.record] for phase in (ALONE, AT_ONCE)}
+    found = {phase: fleets(each) for phase, each in nodes.items()}
+    cards = [run.card.name for run in runs if run.phase == ALONE]
+    page = [f"# {len(cards)} cards, each alone and all at once", ""]
+    tables = {f"{phase}: time against the median card": deviation_table(each, found[phase], cards)
+              for phase, each in nodes.items()}  # fmt: skip
+    tables["at once: time against the same card alone"] = ratio_table(nodes[ALONE], nodes[AT_ONCE], cards)
+    for title, rows in tables.items():
         page += [f"## {title}", "", *markdown_table(rows), ""]
         for line in ("", title, *aligned(rows)):
             say(line)
-    for line in (*outliers(runs), *why_no_outlier(runs), *failures(runs)):
+    lines = [f"{phase}: {line}" for phase, each in nodes.items() if each for line in headline(each, found[phase])]
+    for line in (*lines, *failures(runs)):
         page.append(f"- {line}")
         say(line)
     history.write_atomically(folder / "cards.md", "\n".join(page) + "\n")
     say(f"report: {folder}/cards.md")
     return int(any(run.code or run.record is None for run in runs))
+
+
+def node_run(run: CardRun) -> NodeRun:
+    """A card as a machine of a fleet; what competes for the cores competes with all cards."""
+    return replace(NodeRun.of(run.record, "", contended=True), node=run.card.name)
+
+
+def deviation_table(nodes: Sequence[NodeRun], found: Sequence[Fleet], cards: Sequence[str]) -> list[list[str]]:
+    """Each card's time against the median card; "!" marks what it is named for."""
+    named = {(each.node, name) for fleet in found for each in fleet.named for name in each.slower}
+    rows = [["benchmark", "median card", *cards]]
+    for name, times in by_benchmark({node.node: node for node in nodes}).items():
+        middle = median(times.values())
+        cells = {card: f"{time_s / middle - 1:+.1%}" + " !" * ((card, name) in named) for card, time_s in times.items()}
+        rows.append([short_name(name), engineering(middle, "s"), *(cells.get(card, "-") for card in cards)])
+    return rows
+
+
+def ratio_table(alone: Sequence[NodeRun], at_once: Sequence[NodeRun], cards: Sequence[str]) -> list[list[str]]:
+    before, after = (by_benchmark({node.node: node for node in nodes}) for nodes in (alone, at_once))
+    rows = [["benchmark", *cards]]
+    for name, times in before.items():
+        both = times.keys() & after.get(name, {}).keys()
+        cells = [f"{after[name][card] / times[card]:.2f}x" if card in both else "-" for card in cards]
+        rows += [[short_name(name), *cells]] if both else []
+    return rows
+
+
+def failures(runs: Sequence[CardRun]) -> list[str]:
+    """The last lines of each failed run, and the claims that fail on its card."""
+    lines = []
+    for run in runs:
+        name = f"{run.card.name} {run.phase}"
+        if run.code or run.record is None:
+            output = run.output.strip().splitlines()
+            shown = [line for line in output if line.startswith(("FAILED", "ERROR"))] or output[-5:]
+            lines.append(f"{name}: exit {run.code}, {'without' if run.record is None else 'with'} a record")
+            lines += [f"    {line}" for line in shown]
+        verdicts = run.record["prooflops"]["verdicts"] if run.record else []
+        lines += [f"{name}: {each['verdict']} {each['id']}" for each in verdicts if each["verdict"] in RED]
+    return lines

@@ -10,7 +10,7 @@ from itertools import chain
 from statistics import median
 
 from prooflops.console.tables import engineering, share
-from prooflops.suite.fleet.nodes import NodeRun
+from prooflops.suite.fleet.nodes import NodeRun, short_name
 from prooflops.suite.report.measurement import Measurement
 
 MOST_COLUMNS = 8  # of single runs; more are grouped
@@ -139,7 +139,7 @@ def times(shown: Sequence[Column]) -> list[list[str]]:
                 continue
             within = abs(time_s / first - 1) <= max(column.spreads.get(name, 0.0), shown[0].spreads.get(name, 0.0))
             cells.append(f"{'~ ' if within else ''}{time_s / first:.2f}x")
-        rows.append([name.rpartition("::")[2].removeprefix("test_"), *cells])
+        rows.append([short_name(name), *cells])
     return rows
 
 

@@ -15,7 +15,7 @@ from prooflops.console.tables import fitted, markdown_table
 from prooflops.history import records as history
 from prooflops.suite.fleet import columns as side_by_side
 from prooflops.suite.fleet.bad_nodes import OVERALL, SUSPECT, Fleet, Named, fleets
-from prooflops.suite.fleet.nodes import NodeRun, read_runs
+from prooflops.suite.fleet.nodes import NodeRun, read_runs, short_name
 from prooflops.suite.report import page
 from prooflops.suite.report.drawing import Table, visible
 from prooflops.suite.report.terminal import width_of, wrapped
@@ -127,10 +127,8 @@ def described(named: Named) -> str:
     parts = [f"{overall.share:.1%} slower overall (named from {overall.least:.1%} on)"] if overall else []
     if single:
         worst = max(single, key=lambda name: single[name].share)
-        name = worst.rpartition("::")[2].removeprefix("test_")
-        parts.append(
-            f"slower in {len(single)} of {named.compared} benchmarks, most in {name} by {single[worst].share:.1%}"
-        )
+        most = f"most in {short_name(worst)} by {single[worst].share:.1%}"
+        parts.append(f"slower in {len(single)} of {named.compared} benchmarks, {most}")
     then = f"run it again at the same time as {named.beside}" if named.beside else "run it again"
     if named.state != SUSPECT:
         beside = f"beside {named.beside}" if named.beside else "without a good machine beside it"

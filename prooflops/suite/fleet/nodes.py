@@ -11,7 +11,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from prooflops.history.records import LARGEST, SMALLEST
+from prooflops.history.records import LARGEST, SMALLEST, is_ignored
 from prooflops.suite.report.measurement import Measurement
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
@@ -38,8 +38,8 @@ class NodeRun:
     source: str = ""
 
     @classmethod
-    def of(cls, record: Any, source: str) -> NodeRun:
-        """Reads a record. Raises one of NO_RECORD for any other object or a wrong type."""
+    def of(cls, record: Any, source: str, *, contended: bool = False) -> NodeRun:
+        """Reads a record, with contended times if asked. Raises one of NO_RECORD for any other object."""
         ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
         card = fingerprint.get("card") or (fingerprint["device"] if ":" in str(fingerprint.get("device")) else "")
         host = str((record.get("machine_info") or {}).get("node") or "unknown host")
@@ -51,7 +51,7 @@ class NodeRun:
             kind=str(fingerprint["name"]),
             date=str(record.get("datetime") or ""),
             software={name: str(fingerprint[name]) for name in SOFTWARE if fingerprint.get(name)},
-            times_s={name: bench.median_s for name, bench in benchmarks.items() if _is_compared(bench)},
+            times_s={name: bench.median_s for name, bench in benchmarks.items() if _is_compared(bench, contended)},
             spreads={name: bench.spread for name, bench in benchmarks.items()},
             best=_best(benchmarks.values()),
             traits={
@@ -66,9 +66,15 @@ class NodeRun:
         )
 
 
-def _is_compared(bench: Measurement) -> bool:
+def _is_compared(bench: Measurement, contended: bool) -> bool:
     contention = bench.info.get("contention") or {}
-    return SMALLEST < bench.median_s < LARGEST and not contention.get("contended")
+    left_out = is_ignored({"extra_info": bench.info}) or (contention.get("contended") and not contended)
+    return SMALLEST < bench.median_s < LARGEST and not left_out
+
+
+def short_name(name: str) -> str:
+    """A benchmark's node id as tables show it: "matmul[bf16]"."""
+    return name.rpartition("::")[2].removeprefix("test_")
 
 
 def _best(benchmarks: Iterable[Measurement]) -> dict[str, Measurement]:
