@@ -266,7 +266,7 @@ def _streams(card: Card) -> tuple[type, type]:
 
         def record(self, stream: Stream | None = None) -> None:
             card.check()
-            card.counts.events += 1
+            card.counts.operations += 1
             stream = stream or card.stream
             self.time_s = stream.ready_s = max(stream.ready_s, card.queue_now())
 
@@ -392,7 +392,6 @@ def _nvml(card: Card) -> Any:
         return lambda *_: value() if callable(value) else value
 
     clock = int(card.row.clocks_mhz[1] or card.row.clocks_mhz[0] or 1500)
-    throttled_s = lambda: max(0.0, card.busy_s - card.throttles_after_s)  # noqa: E731
     return SimpleNamespace(
         NVMLError=RuntimeError,
         NVML_CLOCK_SM=1,
@@ -403,11 +402,11 @@ def _nvml(card: Card) -> Any:
         nvmlSystemGetDriverVersion=of("580.00 (simulated)"),
         nvmlDeviceGetHandleByUUID=of(card.name),
         nvmlDeviceGetMaxClockInfo=of(round(1.08 * clock)),
-        nvmlDeviceGetClockInfo=of(lambda: round(clock * card.clock)),
-        nvmlDeviceGetCurrentClocksEventReasons=of(lambda: 0x4 if card.throttled else 0),
+        nvmlDeviceGetClockInfo=of(lambda: round(clock * card.rates.clock)),
+        nvmlDeviceGetCurrentClocksEventReasons=of(0),
         nvmlDeviceGetPowerUsage=of(300_000),
         nvmlDeviceGetEnforcedPowerLimit=of(700_000),
         nvmlDeviceGetTemperature=of(50),
         nvmlDeviceGetComputeRunningProcesses=of([1]),
-        nvmlDeviceGetViolationStatus=of(lambda: SimpleNamespace(violationTime=int(1e9 * throttled_s()))),
+        nvmlDeviceGetViolationStatus=of(SimpleNamespace(violationTime=0)),
     )

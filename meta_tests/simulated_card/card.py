@@ -34,7 +34,6 @@ class Rates:
     link_bytes_per_s: float = 50e9  # of pinned memory
     pageable_bytes_per_s: float = 20e9
     clock: float = 1.0  # share of the nominal clock
-    throttled_clock: float = 0.6
 
     @classmethod
     def of(cls, row: Accelerator) -> Rates:
@@ -44,15 +43,16 @@ class Rates:
 
     def lower(self, name: str, share: float) -> None:
         """Lowers the rate of a dtype, or of "memory", "link" or "clock". Raises ValueError for another name."""
+        of = {
+            "memory": ["memory_bytes_per_s"],
+            "link": ["link_bytes_per_s", "pageable_bytes_per_s"],
+            "clock": ["clock"],
+        }
         if name in self.flop_per_s:
             self.flop_per_s[name] *= share
-        elif name == "memory":
-            self.memory_bytes_per_s *= share
-        elif name == "link":
-            self.link_bytes_per_s *= share
-            self.pageable_bytes_per_s *= share
-        elif name == "clock":
-            self.clock *= share
+        elif name in of:
+            for rate in of[name]:
+                setattr(self, rate, share * getattr(self, rate))
         else:
             raise ValueError(f"name must be memory, link, clock or a dtype, got {name!r}")
 
@@ -61,14 +61,8 @@ class Rates:
 class Counts:
     """What the card was asked for so far."""
 
-    launches: int = 0
+    operations: int = 0  # kernels launched, storages allocated, events recorded
     synchronisations: int = 0  # the host waited: item, cpu, equal, nonzero, synchronize, an event that is read
-    allocations: int = 0
-    events: int = 0
-
-    @property
-    def operations(self) -> int:
-        return self.launches + self.allocations + self.events
 
 
 @dataclass(eq=False)
@@ -87,7 +81,6 @@ class Card:
     kind: str = "cuda"
     memory_bytes: int = 2048 * MIB
     cache_bytes: int = 50 * MIB
-    throttles_after_s: float = float("inf")  # of work
     refused: frozenset[torch.dtype] = frozenset()
     counts: Counts = field(default_factory=Counts)
     only_timed: bool = False  # large results need no values
@@ -101,7 +94,7 @@ class Card:
         self.device = torch.device(self.kind, 0)
         self.memory = CachingAllocator(self.memory_bytes)
         self.default_stream = self.stream = Stream()
-        self.busy_s = self._queue_s = self._python_s = 0.0
+        self._queue_s = self._python_s = 0.0
         self._within = False
         self._looked = self._host()
         self._cached: dict[int, int] = {}  # bytes of storages that the last level of cache holds, the latest last
@@ -147,29 +140,18 @@ class Card:
 
     # ---- the queue ----
 
-    @property
-    def throttled(self) -> bool:
-        return self.busy_s > self.throttles_after_s
-
-    @property
-    def clock(self) -> float:
-        """Share of the nominal clock."""
-        return self.rates.clock * (self.rates.throttled_clock if self.throttled else 1.0)
-
     def launch(self, seconds: float) -> float:
         """Puts a kernel of so many seconds at full clock into the current stream; returns when it will have run."""
         self.check()
-        self.counts.launches += 1
+        self.counts.operations += 1
         self.let_pass(LAUNCH_S)
-        seconds = (KERNEL_S + seconds) / self.clock
-        self.busy_s += seconds
-        self.stream.ready_s = max(self.stream.ready_s, self.queue_now()) + seconds
+        self.stream.ready_s = max(self.stream.ready_s, self.queue_now()) + (KERNEL_S + seconds) / self.rates.clock
         return self.stream.ready_s
 
     def copy(self, nbytes: int, pinned: bool) -> float:
         """Puts a copy over the link into the current stream, at any clock; returns when it will have run."""
         rate = self.rates.link_bytes_per_s if pinned else self.rates.pageable_bytes_per_s
-        return self.launch(nbytes / rate * self.clock)
+        return self.launch(nbytes / rate * self.rates.clock)
 
     def synchronise(self, until_s: float | None = None) -> None:
         """The host waits, by default for all streams."""

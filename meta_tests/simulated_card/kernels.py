@@ -80,7 +80,7 @@ class Kernels(TorchDispatchMode):
         key = id(storage)
         if key not in self._blocks:
             self._blocks[key] = self.card.memory.allocate(storage.nbytes())
-            self.card.counts.allocations += 1
+            self.card.counts.operations += 1
             weakref.finalize(storage, self._freed, key).atexit = False
 
     def _freed(self, key: int) -> None:

@@ -3,28 +3,10 @@
 import pytest
 
 from accounting.devices import FLOP_PER_CLOCK, ROWS, Accelerator, Figure, nominal_clock_mhz
+from meta_tests.conftest import recorded
 
-# Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed, and by how much.
-RE_DERIVATION_EXCEPTIONS = {
-    ("V100 PCIe", "fp16"): (0.010, "the clock is secondary"),
-    ("V100 PCIe", "fp16_acc16"): (0.010, "the clock is secondary"),
-    ("V100S PCIe", "fp16"): (0.007, "the clock is secondary"),
-    ("V100S PCIe", "fp16_acc16"): (0.007, "the clock is secondary"),
-    ("V100 SXM2", "int8"): (0.011, "secondary, rounded down"),
-    ("L4", "fp64"): (0.036, "secondary"),
-    ("L4", "tf32"): (0.010, "half of a rounded 120"),
-    ("L40S", "tf32"): (0.012, "at 2520 MHz, as its fp8; the 16-bit formats are at 2490"),
-    ("L40S", "fp8"): (0.013, "at 2520 MHz"),
-    ("L40S", "int8"): (0.013, "at 2520 MHz"),
-    ("B200", "fp32"): (0.008, "rounded up to 75"),
-    ("B200", "tf32"): (0.023, "2.2 PF sparse is rounded: 1.1, where half of bf16 is 1.125"),
-    ("B300 SXM6", "tf32"): (0.023, "2.2 PF sparse is rounded"),
-    ("B300 SXM6", "fp4"): (0.037, "14 PF printed, 108 PF for eight"),
-    ("Trainium2", "fp8"): (0.027, "printed, a little below twice its bf16"),
-    ("Gaudi 3", "fp32"): (0.094, "secondary, at the 1750 MHz of an earlier paper"),
-    ("Gaudi 3", "tf32"): (0.095, "secondary, at 1750 MHz"),
-    ("Gaudi 3", "fp16"): (0.095, "secondary, at 1750 MHz"),
-}
+# Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed, and by which share.
+RE_DERIVATION_EXCEPTIONS = {name: float(text.split()[0]) for name, text in recorded("re_derivation.txt").items()}
 SPARSE_PER_DENSE = {  # where it is not 2, or what is printed is rounded to hundreds
     ("MI350X", "fp16"): (2, "2.3 and 4.6 PF are printed"),
     ("MI350X", "bf16"): (2, "as fp16"),
@@ -65,18 +47,18 @@ def re_derivation_violations(row: Accelerator) -> list[str]:
         expected = re_derived(row, column)
         if expected is None:
             continue
-        share = RE_DERIVATION_EXCEPTIONS.get((row.label, column), (0.005, ""))[0]
+        share = RE_DERIVATION_EXCEPTIONS.get(f"{row.label} {column}", 0.005)
         if abs(figure.value - expected) > max(share * figure.value, rounding(figure)):
             found.append(f"{row.label} {column} is {figure.value:g}, but units x rate x clock gives {expected:.5g}")
     return found
 
 
-def sparsity_violations(row: Accelerator, exceptions=SPARSE_PER_DENSE) -> list[str]:
+def sparsity_violations(row: Accelerator) -> list[str]:
     """Dense figures that are not half of the sparse one printed beside them."""
     found = []
     for column, figure in row.peaks.items():
-        factor = exceptions.get((row.label, column), (2, ""))[0]
-        expected = None if (row.label, column) in exceptions else re_derived(row, column)
+        factor = SPARSE_PER_DENSE.get((row.label, column), (2, ""))[0]
+        expected = None if (row.label, column) in SPARSE_PER_DENSE else re_derived(row, column)
         if figure.sparse is None:
             continue
         if expected is None:

@@ -3,6 +3,7 @@
 A sample in each run; all families, and the public models at full size on the meta device, by `make prove`.
 """
 
+import json
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -16,6 +17,7 @@ from accounting.families import from_config
 from accounting.families.architectures import MODEL_TYPES
 from accounting.models import cache_bytes, parameter_count, step_flops
 from accounting.parts import Parts, RecurrentLayers
+from meta_tests.conftest import recorded
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[dev]")
 
@@ -25,45 +27,7 @@ families = pytest.mark.parametrize(
     "family", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.prove) for name in MODEL_TYPES]
 )
 # Any of these keys that a family has.
-SMALL: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "n_embd", "word_embed_proj_dim", "d_model"), 32),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim"), 48),
-    **dict.fromkeys(("num_hidden_layers", "n_layer"), 4),
-    **dict.fromkeys(("num_attention_heads", "n_head", "encoder_attention_heads", "decoder_attention_heads"), 4),
-    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), 6),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "ffn_hidden_size"), 64),
-    **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "chunk_size", "embedding_size"), 8),
-    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "d_kv", "num_mel_bins", "patch_size"), 8),
-    **dict.fromkeys(("num_heads", "mamba_num_heads", "linear_num_value_heads", "rotary_dim", "qk_rope_head_dim"), 4),
-    **dict.fromkeys(("num_key_value_heads", "n_groups", "linear_num_key_heads", "num_layers", "encoder_layers"), 2),
-    **dict.fromkeys(("attn_layer_period", "expert_layer_period", "num_experts_per_tok"), 2),
-    **dict.fromkeys(("attn_layer_offset", "expert_layer_offset", "n_group", "topk_group", "first_k_dense_replace"), 1),
-    **dict.fromkeys(("time_step_rank", "mamba_dt_rank", "num_decoder_layers", "decoder_layers"), 3),
-    **dict.fromkeys(("head_dim", "mamba_head_dim"), 16),
-    **dict.fromkeys(("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"), 40),
-    **dict.fromkeys(("max_source_positions", "max_target_positions"), 2 * SOURCE),
-    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), None),
-    "vocab_size": 50,
-    "local_attention": 6,
-    "intermediate_size_mlp": 56,
-    "attention_chunk_size": 5,
-    "interleave_moe_layer_step": 2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 1,
-    "kv_lora_rank": 12,
-    "q_lora_rank": 20,
-    "qk_nope_head_dim": 6,
-    "v_head_dim": 10,
-    "moe_intermediate_size": 24,
-    "sliding_window": 5,
-    "decoder_ffn_dim": 56,
-    "image_size": 32,
-    "hidden_sizes": [16, 32],
-    "depths": [2, 2],
-    "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"],
-}
+SMALL = {key: json.loads(value) for value, keys in recorded("small_models.txt").items() for key in keys.split()}
 # What a family needs besides, or (None) does not have of them.
 OWN: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_key_value_heads": 4, "head_dim": 4, "num_experts_per_tok": 2},
