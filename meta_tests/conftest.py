@@ -236,8 +236,6 @@ def house(tmp_path: Path) -> House:
     return new_house(tmp_path)
 
 
-# ---- long cases --------------------------------------------------------------------------------------------------
-
 _drawn = pytest.StashKey[str]()
 
 
@@ -279,9 +277,6 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
     if _drawn not in config.stash:
         return ""
     return f"{config.stash[_drawn]}; check it out to draw them again, or run one by its node id without --quick"
-
-
-# ---- child processes ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

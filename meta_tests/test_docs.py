@@ -133,9 +133,6 @@ def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(heading: s
     assert names <= rows, f"docs/reference.md, {heading}, lacks {sorted(names - rows)}"
 
 
-# ---- launch files and examples -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["slurm.sh", "torchrun.sh"])
 def test_a_launch_file_parses_and_runs_pytest_into_the_shared_folder(name: str) -> None:
     file = ROOT / "docs" / "launch" / name

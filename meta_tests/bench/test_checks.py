@@ -17,8 +17,6 @@ from bench.products import DTYPES, Product
 from bench.streams import bandwidth_of_mix
 from meta_tests.bench.stand_ins import supported
 
-# ---- one call ----------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_operands_of_a_product_count_as_random_and_its_flops_as_declared(dtype: str) -> None:
@@ -64,8 +62,6 @@ def test_what_a_call_reads_is_not_overwritten() -> None:
     assert (seen.result[2] == torch.iinfo(torch.int64).min).all()  # type: ignore[index]
 
 
-# ---- products ----------------------------------------------------------------------------------------------------
-
 WRONG: dict[str, Callable[[Product], torch.Tensor]] = {
     "zeros": lambda case: torch.zeros_like(case.multiply()),
     "not a number": lambda case: torch.full_like(case.multiply(), float("nan")),
@@ -88,9 +84,6 @@ def test_a_wrong_product_fails_its_check_and_a_right_one_passes(dtype: str, k: i
         case.check(WRONG[wrong](case))
 
 
-# ---- streams and kernels -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=list(kernels.KERNELS))
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> kernels.Kernel:
     monkeypatch.setattr(kernels, "LAYER", (256, 512))
@@ -107,8 +100,6 @@ def test_a_kernel_does_the_work_that_it_declares_and_a_wrong_result_is_caught(ke
     with pytest.raises(AssertionError, match="differs from fp64 by"):
         kernel.check(out)
 
-
-# ---- mixes and overlaps ------------------------------------------------------------------------------------------
 
 SHARES = st.floats(0, 1)
 

@@ -41,9 +41,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], tuple[C
     return use
 
 
-# ---- rounds ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("spread", [0.01, 0.05, 0.2])
 def test_the_rounds_that_a_pilot_asks_for_make_the_interval_narrow(spread: float) -> None:
     """In three of four cases at least: a pilot of 30 rounds knows the spread to a fifth."""
@@ -76,8 +73,6 @@ def test_the_record_says_what_ended_the_rounds(scripted: Any, noise: float, reas
     assert (info["ci_high"] - info["ci_low"] <= 0.01 * seconds) == (reason == "interval"), f"{info}"
 
 
-# ---- checks ------------------------------------------------------------------------------------------------------
-
 WORK = matmul_work(48, 96, 64, "fp32")
 
 
@@ -106,9 +101,6 @@ def test_a_product_above_its_ceiling_has_that_measured_again_and_a_burst_leaves_
     assert run.info["ceiling_remeasured"]
     assert run.info["ceiling_flop_per_s"] > 1e6
     assert run.info["mfu"] == pytest.approx(case.work.flops / 0.1 / 1e15)
-
-
-# ---- cold rounds -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])

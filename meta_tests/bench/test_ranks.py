@@ -112,9 +112,6 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return job(tmp_path_factory.mktemp("wrong"), WRONG_RANK, "4KiB")
 
 
-# ---- a job -------------------------------------------------------------------------------------------------------
-
-
 @needs_gloo
 def test_a_job_leaves_one_record_with_the_figures_of_every_rank(slow: Job) -> None:
     assert set(slow.codes) == {0}, slow.everything

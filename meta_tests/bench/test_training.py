@@ -38,9 +38,6 @@ def test_checkpointing_saves_what_is_predicted(model: str) -> None:
         assert predicted_held_bytes(step) == held_bytes(step)
 
 
-# ---- tokens ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokens") / "tokens.bin"

@@ -69,9 +69,6 @@ def _host_clock(card: Card) -> dict[str, Any]:
     return {"perf_counter": perf_counter, "perf_counter_ns": lambda: round(1e9 * card.now())}
 
 
-# ---- tensors -----------------------------------------------------------------------------------------------------
-
-
 def _to(card: Card, kernels: Kernels) -> Callable[..., Tensor]:
     """Tensor.to, which C++ would ask a driver for."""
     real = torch.Tensor.to
@@ -241,9 +238,6 @@ def _default_device() -> torch.device:
     """As torch.get_default_device, which makes a tensor to find out."""
     contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
     return torch.device(contexts[-1].device) if contexts else CPU
-
-
-# ---- torch.cuda, torch.mps, NVML ---------------------------------------------------------------------------------
 
 
 def _streams(card: Card) -> tuple[type, type]:

@@ -62,8 +62,6 @@ def test_a_users_model_is_measured_on_the_simulated_card(tmp_path: Path) -> None
     assert_holds(run_on_card(tmp_path, model, "test_claims/test_user_model.py", "bench/test_user_model.py"), least=15)
 
 
-# ---- rates -------------------------------------------------------------------------------------------------------
-
 RATED = {
     "test_matmul[fp32-square-1024]": ("fp32", "flop_per_s"),
     "test_matmul[bf16-square-2048]": ("bf16", "flop_per_s"),
@@ -95,8 +93,6 @@ def test_benchmarks_measure_the_rates_that_the_card_is_set_to(tmp_path: Path, sh
         work = info[figure] * seconds
         assert seconds == pytest.approx(work / set_to + KERNEL_S, rel=0.05, abs=1.1 * KERNEL_S), name
 
-
-# ---- what a card does to a run -----------------------------------------------------------------------------------
 
 DEMO = """
 import torch

@@ -56,9 +56,6 @@ def test_causal_attention_within_a_module_and_its_recomputation_are_recognised()
     assert again == 2 * one * 10, f"{again} FLOPs are spared when recomputed"
 
 
-# ---- masks: windows and blocks ---------------------------------------------------------------------------------------
-
-
 def window_mask(length: int, window: int) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
 

@@ -18,8 +18,6 @@ from accounting.flops import linear_flops
 from meta_tests.accounting.counted.counting import a, b, flops_of, net, products
 from test_claims.oracles import scalars
 
-# --- what a figure belongs to -----------------------------------------------------------------------------------------
-
 
 def test_a_whole_step_of_a_net_costs_what_its_numbers_do() -> None:
     matrices = [torch.randint(-3, 4, shape).float() for shape in ((3, 4), (4, 5), (5, 2))]
@@ -62,9 +60,6 @@ def test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwh
     assert (before, outer.total) == (120, 120 + alone.total), f"{outer}, but should be {120 + alone.total}"
 
 
-# --- recomputation: model FLOPs and executed FLOPs --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("retain_graph", [False, True])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_what_checkpointing_recomputes_is_its_own_figure(reentrant: bool, retain_graph: bool) -> None:
@@ -91,9 +86,6 @@ def test_a_second_derivative_is_no_recomputation() -> None:
     count = flops_of(penalty)
     assert count.recomputed == 0, f"{count}, but nothing runs twice"
     assert count.backward > 2 * count.forward, f"{count}, but should hold two backward passes"
-
-
-# --- compiled, autocast, on other devices -----------------------------------------------------------------------------
 
 
 class Graphs:
@@ -179,9 +171,6 @@ def test_cuda_costs_the_same_and_recognises_what_its_own_threads_recompute(devic
     layers, data = net().to(device), torch.randn(2, 3, device=device, requires_grad=True)
     count = flops_of(lambda: checkpoint(layers, data, use_reentrant=False).sum().backward())
     assert count.recomputed == linear_flops(2, 3, 4), f"{count}, but the first layer is recomputed"
-
-
-# --- limits -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_whole_transformer_layer_leaves_no_operator_unknown() -> None:

@@ -27,9 +27,6 @@ def test_an_operator_costs_what_its_definition_does(row: Row) -> None:
     assert not count.unknown, f"{count.unknown} should be known"
 
 
-# --- a formula of one's own -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_a_formula_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
@@ -46,8 +43,6 @@ def test_a_formula_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch, dt
     assert (before.total, before.unknown) == (0, {"prooflops_meta_tests.gram": 1}), f"{before} without a formula"
     assert (count.total, count.unknown) == (multiply_adds(rows, rows.mH), {}), f"{count} with a formula"
 
-
-# --- elementwise operations and reductions -----------------------------------------------------------------------
 
 aten = torch.ops.aten
 wide, classes, bag = torch.randn(6, 10), torch.tensor([0, 9, 3, 3, 0, 1]), torch.tensor([[0, 1, 5]])

@@ -14,8 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from accounting import measured
 from accounting.measured import MeasuredBytes
 
-# --- exact figures on the CPU -----------------------------------------------------------------------------------------
-
 LAYERS, WIDTH, BATCH = 4, 512, 128
 PARAMETERS = LAYERS * WIDTH * WIDTH
 
@@ -97,9 +95,6 @@ def test_an_error_in_the_block_passes_through_and_the_next_measurement_is_right(
     assert held.live_bytes == kept.nbytes == 100, f"{held.live_bytes}, but should be 100"
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
 def test_a_measurement_inside_a_measurement_is_refused() -> None:
     with measured.memory() as held:
         with pytest.raises(RuntimeError, match=r"memory\('cpu'\) inside a block that is measured on 'cpu': use mark"):
@@ -113,9 +108,6 @@ def test_fake_tensors_are_refused() -> None:
         measured.memory("cpu").__enter__()
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_storage_allocated_before_the_block_does_not_count_when_it_is_freed() -> None:
     never_seen = torch.empty(25)
     with measured.memory():
@@ -127,9 +119,6 @@ def test_a_storage_allocated_before_the_block_does_not_count_when_it_is_freed() 
     assert held.freed_bytes == 0, f"{held.freed_bytes} freed, but nothing of this block was"
     # 300 if an earlier session knew a storage at the address of the other one too.
     assert held.earlier_freed_bytes >= 200, f"{held.earlier_freed_bytes}, but one of the two was seen before"
-
-
-# --- CUDA, on a stand-in ----------------------------------------------------------------------------------------------
 
 
 class Books:

@@ -37,9 +37,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-# ---- an independent training loop ------------------------------------------------------------------------------------
-
-
 def trained(
     model: nn.Module, batch: Tensor, optimizer: Any, loss: Any, micro_batches: int, autocast: Any, mark: Any
 ) -> None:
@@ -80,9 +77,6 @@ class MasterWeights(torch.optim.Optimizer):
             master.grad = None
 
 
-# ---- both ----
-
-
 @one_thread()
 def both(
     build: Callable[[], nn.Module],
@@ -120,9 +114,6 @@ def assert_alike(
         peak = ours.peak_bytes if without_scratch else ours.peak_bytes_with_scratch
         off = (peak + min(scratch_bytes, max(0, real.peak_bytes - peak))) / real.peak_bytes - 1
         assert abs(off) < 0.01, f"{name}: peak {peak} is off by {off:.2%} from {real} {guess.scratch} {given}"
-
-
-# ---- nets ------
 
 
 @dataclass(frozen=True)
@@ -201,9 +192,6 @@ def nets(names: Sequence[str] = ("linear", "wide", "layernorm", "rmsnorm", *POIN
     )
 
 
-# ---- nets that need more than shapes ----
-
-
 def of_functions(*functions: Callable[[Tensor], Tensor], width: int = 64) -> nn.Module:
     """A linear layer, followed by functions of its output."""
     net = nn.Linear(width, width)
@@ -246,9 +234,6 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied": (tied, (96, 48)),
     "batch norm": (lambda: nn.Sequential(nn.Linear(48, 48), nn.BatchNorm1d(48), nn.ReLU()), (96, 48)),
 }
-
-
-# ---- the workloads ----
 
 
 def next_token_loss(logits: Tensor) -> Tensor:

@@ -90,9 +90,6 @@ def test_other_nets_are_predicted_with_the_scratch_of_their_kernels(name):
         assert_alike(guess, held, without_scratch=True)
 
 
-# ---- classes ---------------------------------------------------------------------------------------------------------
-
-
 def test_each_phase_leaves_bytes_of_its_class():
     net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 8))
     step = predicted.TrainingStep(net, torch.empty(32, 64), torch.mean, optimizer=OPTIMIZERS["adamw fused"]).predict()
@@ -106,8 +103,6 @@ def test_each_phase_leaves_bytes_of_its_class():
     assert step.phases["second step"].live_by_class == {**held, "gradients": parameters, **state}
     assert step.phases["zero_grad"].live_by_class == {**held, **state}
 
-
-# ---- formulas --------------------------------------------------------------------------------------------------------
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -149,9 +144,6 @@ def test_the_peak_of_an_optimizer_step_is_that_of_the_formula(implementation):
     got = step.phases["second step"].peak_bytes
     formula = memory.optimizer_step_peak_bytes([tensor.numel() for tensor in net.parameters()], implementation)
     assert 0 <= got - formula <= 12, f"optimizer_step_peak_bytes={formula}, but should be {got}"
-
-
-# ---- where prediction ends -------------------------------------------------------------------------------------------
 
 
 def test_a_block_that_reads_values_is_refused():

@@ -35,9 +35,6 @@ def compared(before: list[Summary], after: list[Summary], **rest: Any) -> dict[t
     return {(row.name, row.quantity): row for row in compare(before, after, **rest)}
 
 
-# ---- times -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("factor", "verdict"), [(1.2, "SLOWER"), (1 / 1.2, "FASTER"), (1.0, "SAME")])
 def test_enough_processes_decide(factor: float, verdict: str) -> None:
     row = compared(side(*processes(1.0, 12)), side(*processes(factor, 12, seed=1)))[A, "time"]
@@ -95,9 +92,6 @@ def test_contention_stands_beside_the_verdict() -> None:
     assert "contended: other processes" in compared(side({A: timed()}), side({A: contended}))[A, "time"].note
 
 
-# ---- exact quantities and verdicts -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [(24, 24, "SAME"), (24, 25, "CHANGED"), (24, None, "MISSING"), (None, 24, "NEW"), (1, True, "CHANGED"),
@@ -139,9 +133,6 @@ def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
     assert compared(old, side({})) == {}, "a run without claims says nothing about them"
 
 
-# ---- other machines ----------------------------------------------------------------------------------------------
-
-
 def test_another_fingerprint_is_refused() -> None:
     with pytest.raises(NotComparable, match=r"cpu-1.*cpu-2.*--gate-portable"):
         compare(side({A: timed()}), side({A: timed()}, device="cpu-2"))
@@ -161,9 +152,6 @@ def test_between_machines_only_ratios_are_compared() -> None:
     }
     assert found[bf16, "times as fast as fp32"].before == 4.0
     assert found[fp32, "mfu"].effect.ratio == pytest.approx(2)
-
-
-# ---- memory and instructions -------------------------------------------------------------------------------------
 
 
 def group(key: str, values: list[float]) -> list[Timed]:
@@ -194,9 +182,6 @@ def test_instructions_are_held_against_the_smallest_effect_of_times() -> None:
     (row,) = resource_rows({"a": sides}, 0.05, 0.03)
     assert (row.verdict, figures(row)) == ("MORE INSTRUCTIONS", ["1.00 M", "1.03 M (+3.0%)"])
     assert not resource_rows({"a": sides}, 0.01, 0.04)
-
-
-# ---- the table ---------------------------------------------------------------------------------------------------
 
 
 def test_the_table_leaves_out_equal_figures_and_counts_the_worst_verdict_first() -> None:

@@ -94,9 +94,6 @@ def test_what_runs_of_the_gate_said_is_read_in_order_and_foreign_files_are_passe
     assert list(records.gate_verdicts(tmp_path, "other")) == []
 
 
-# ---- baselines ---------------------------------------------------------------------------------------------------
-
-
 def test_a_baseline_without_all_of_its_records_is_refused(tmp_path: Path) -> None:
     kept, gone = (records.append(tmp_path, EMPTY, FINGERPRINT) for _ in range(2))
     stored = records.store_baseline("main", [kept, gone])
@@ -133,9 +130,6 @@ def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_pat
         stored[name] = file.parent.name
     for own, expected in (("unknown", "newest"), (stored["older"], "older")):
         assert records.baseline(tmp_path, "main", own, EXACT)[0].name == expected
-
-
-# ---- whatever happens to a writer --------------------------------------------------------------------------------
 
 
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:
@@ -204,8 +198,6 @@ def test_a_truncated_or_foreign_file_is_reported_by_name_and_left_alone(tmp_path
     assert found == records.read_summary(good, EXACT)
     assert bad.read_text(encoding="latin-1") == text
 
-
-# ---- any JSON ----------------------------------------------------------------------------------------------------
 
 NUMBERS = [0, -1, 1, 10**400, 10**25, 1e308, 5e-324, -0.0, math.nan, math.inf, -math.inf, True, False]
 LEAVES = st.none() | st.sampled_from(NUMBERS) | st.text(max_size=3) | st.sampled_from(["nan", "1e999", "holds", "2.0"])

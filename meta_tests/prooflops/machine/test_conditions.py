@@ -16,7 +16,6 @@ from prooflops.machine.conditions import conditions, label_conditions, state
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 QUIET: dict[str, Any] = {"contended": False, "why": ""}
 
-# ---- the host ----------------------------------------------------------------------------------------------------
 
 CORE = {
     "cpufreq/scaling_governor": "powersave",
@@ -66,8 +65,6 @@ def test_a_host_is_read_from_its_files(host: Path, monkeypatch: pytest.MonkeyPat
     assert state(CPU)["clock_mhz"] == 2000.1, "the nominal clock of the allowed core"
 
 
-# ---- labels ------------------------------------------------------------------------------------------------------
-
 HOT = {"totals": {"temperature": 3}}
 
 
@@ -90,9 +87,6 @@ def test_a_measurement_is_labelled_with_the_reason(
     assert found["labels"] == labels
     assert found["throttled"] == any("throttled" in label for label in labels)
     assert found["contended"] == any("contended" in label for label in labels)
-
-
-# ---- GPUs --------------------------------------------------------------------------------------------------------
 
 
 class Refused(Exception):

@@ -87,8 +87,6 @@ def test_without_proc_nothing_is_guessed(tmp_path: Path) -> None:
     assert seen["cores"] == (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
 
 
-# ---- instructions ------------------------------------------------------------------------------------------------
-
 # Readings around empty calls of 250 instructions, one of which was disturbed.
 EMPTY = [
     reading for number in range(EMPTY_CALLS) for reading in (1000 * number, 1000 * number + 250 + 99 * (number == 2))

@@ -35,8 +35,6 @@ SETTLED = {
     "own": OF_ANY | OF_ADAM | RULES - {"flops.forward-2BN"},  # a shared matrix is used three times
 }
 
-# ---- figures -----------------------------------------------------------------------------------------------------
-
 
 @each_model
 def test_parameters_gradients_and_optimizer_state_have_their_bytes(examined: dict[str, Examined], name: str) -> None:
@@ -106,9 +104,6 @@ def test_a_checkpointed_model_has_more_hfu_than_mfu(examined: dict[str, Examined
     assert next(each["verdict"] for each in facts["claims"] if each["claim"] == "mfu.hfu") == "holds"
 
 
-# ---- answers -----------------------------------------------------------------------------------------------------
-
-
 @each_model
 def test_only_the_tests_of_the_model_run_and_each_claim_is_answered(examined: dict[str, Examined], name: str) -> None:
     run, page = examined[name].run, examined[name].page
@@ -153,9 +148,6 @@ def test_a_wrong_explanation_and_a_wrong_account_of_bytes_fail_the_run(examined:
         assert text in run.output, f"{text!r} is missing from\n{run.output}"
     failed = {each["claim"] for each in examined["planted"].facts["claims"] if each["verdict"] == "FAILS"}
     assert failed == RULES | {"tensor.nbytes-formula"}
-
-
-# ---- pages -------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> None:
