@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from prooflops.suite.registry import Claim
@@ -34,7 +34,7 @@ class Outcome:
 class Verdict:
     """The answer for one claim in one run."""
 
-    id: str
+    claim: Claim
     verdict: str
     reason: str
     cases: int
@@ -44,11 +44,20 @@ class Verdict:
     tests: tuple[str, ...] = ()
 
     @property
-    def topic(self) -> str:
-        return self.id.partition(".")[0]
+    def id(self) -> str:
+        return self.claim.id
+
+    @property
+    def line(self) -> str:
+        """The printed verdict: with the condition for a holds-if claim, else with the reason."""
+        if self.verdict == "holds if":
+            return f"holds if {self.reason}"
+        return self.verdict + " (known)" * self.known + (f": {self.reason}" if self.reason else "")
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "topic": self.topic}
+        """The verdict as a record keeps it: without the claim's row in the registry."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        return {"id": self.id, **own, "topic": self.claim.topic}
 
 
 def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
@@ -83,7 +92,7 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     else:
         verdict, reason = "not checked", _reasons(unmet) or "no test of it ran"
     return Verdict(
-        id=claim.id,
+        claim,
         verdict=verdict,
         reason=reason,
         cases=sum(outcome.cases for outcome in (*passed, *failed, *errors)),

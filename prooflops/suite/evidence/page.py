@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,10 @@ elsewhere here, and `make evidence ARGS=--index` writes its page. docs/validate.
 def write(file: EvidenceFile) -> RunReport:
     """Writes the page beside the file and, where all tests have ended, the verdicts into it. Returns the report."""
     registry = load_registry(ROOT / "test_claims" / "registry")
-    report = run_report(record_of(file, registry), registry, file.plan["headline"])
+    plan, left = file.plan, len(file.remaining())
+    partial = f"{left} of {len(plan['tests'])} tests have not run yet" if left else ""
+    verdicts = verdicts_of(plan["tests"], file.ended(), registry)
+    report = run_report(record_of(file, verdicts), verdicts, registry, plan["headline"], partial)
     if not report.partial and not file.rows("verdicts"):
         file.append("verdicts", verdicts={claim.id: [claim.verdict, claim.reason] for claim in report.claims})
     text = "\n".join([markdown.markdown(report), *own_lines(file)])
@@ -36,10 +40,9 @@ def write(file: EvidenceFile) -> RunReport:
     return report
 
 
-def record_of(file: EvidenceFile, registry: Registry) -> dict[str, Any]:
+def record_of(file: EvidenceFile, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """The file as the record of one run."""
-    plan, slices, left = file.plan, file.rows("slice"), len(file.remaining())
-    ended = file.ended()
+    plan, slices, ended = file.plan, file.rows("slice"), file.ended()
     commits = dict.fromkeys(row["commit"] or "commit unknown" for row in slices)
     return {
         "datetime": datetime.fromtimestamp(slices[0]["at"], timezone.utc).isoformat(),
@@ -48,8 +51,7 @@ def record_of(file: EvidenceFile, registry: Registry) -> dict[str, Any]:
         "prooflops": {
             **{key: plan[key] for key in ("fingerprint", "arguments", "pace", "peaks", "caches")},
             "version": __version__,
-            "verdicts": [verdict.as_dict() for verdict in verdicts_of(plan["tests"], ended, registry)],
-            "partial": f"{left} of {len(plan['tests'])} tests have not run yet" if left else "",
+            "verdicts": [verdict.as_dict() for verdict in verdicts],
             "duration_s": round(sum(row.get("seconds", 0.0) for row in ended.values()), 1),
         },
     }

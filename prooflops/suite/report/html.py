@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prooflops.console.tables import binary, engineering, share
+from prooflops.console.tables import binary, engineering
 from prooflops.history import trend
 from prooflops.history.trend import Trend
 from prooflops.suite.peaks import share_of_peak
 from prooflops.suite.report import highlights, page
 from prooflops.suite.report.drawing import Table
-from prooflops.suite.report.measurement import WIDEST_SPREAD, Measurement
+from prooflops.suite.report.measurement import WIDEST_SPREAD
 from prooflops.suite.report.plots import plots_of
-from prooflops.suite.report.run_report import RunReport
-from prooflops.suite.report.tables import best_rates, spread_text
+from prooflops.suite.report.run_report import RunReport, by_topic
+from prooflops.suite.report.tables import best_rates, rates_of, spread_text
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def html(report: RunReport) -> str:
         benchmarks=benchmarks,
         widest=WIDEST_SPREAD,
         machine=machine_facts(report),
-        functions=functions_of,
+        topics=by_topic(report.claims),
+        functions=lambda tests: Counter(test.partition("[")[0] for test in tests),
     )
 
 
@@ -97,32 +98,14 @@ def tiles(report: RunReport) -> list[Tile]:
     return made
 
 
-def functions_of(tests: Sequence[str]) -> Counter[str]:
-    """The test functions, each with the number of its cases."""
-    return Counter(test.partition("[")[0] for test in tests)
-
-
 def benchmark_table(report: RunReport) -> Table:
-    rows = [
-        [
-            bench.name,
-            engineering(bench.median_s, "s"),
-            spread_text(bench).partition(":")[0],
-            bench.rate_text,
-            share_of_peak(bench.info, report.peaks),
-            share(bench.info.get("share_of_ceiling"), "-"),
-            bench.method,
-            remarks(bench),
-        ]
-        for bench in report.benchmarks
-    ]
+    rows = []
+    for bench in report.benchmarks:
+        remarks = ", ".join(part for part in bench.notes.split(", ") if part and part != bench.cache)
+        spread, rates = spread_text(bench).partition(":")[0], rates_of(bench, report.peaks)
+        rows.append([bench.name, engineering(bench.median_s, "s"), spread, *rates, bench.method, remarks])
     head = ["benchmark", "median", "spread", "rate", "of vendor peak", "of own ceiling", "measured", "notes"]
     return Table(head, rows, words=frozenset({6, 7}))
-
-
-def remarks(bench: Measurement) -> str:
-    """A benchmark's conclusion and disturbances, from its notes."""
-    return ", ".join(part for part in bench.notes.split(", ") if part and part != bench.cache)
 
 
 def machine_facts(report: RunReport) -> list[tuple[str, str]]:

@@ -8,8 +8,9 @@ from prooflops.console.tables import markdown_table
 from prooflops.history import trend
 from prooflops.suite.report import highlights
 from prooflops.suite.report.drawing import visible
-from prooflops.suite.report.run_report import ClaimResult, RunReport
+from prooflops.suite.report.run_report import RunReport, by_topic
 from prooflops.suite.report.tables import benchmark_table, best_rates, roofline_table, topic_table
+from prooflops.suite.verdicts import Verdict
 
 
 def markdown(report: RunReport) -> str:
@@ -41,9 +42,9 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return markdown_table([[plain(cell) for cell in row] for row in rows])
 
 
-def claim_table(claims: Iterable[ClaimResult]) -> list[str]:
+def claim_table(claims: Iterable[Verdict]) -> list[str]:
     """One row per claim: its id, statement and verdict with its reason."""
-    return table([["claim", "statement", "verdict"], *([f"`{c.id}`", c.statement, c.line] for c in claims)])
+    return table([["claim", "statement", "verdict"], *([f"`{c.id}`", c.claim.statement, c.line] for c in claims)])
 
 
 def claim_lines(report: RunReport) -> list[str]:
@@ -51,7 +52,7 @@ def claim_lines(report: RunReport) -> list[str]:
     if not report.claims:
         return []
     lines = ["## Verdicts", "", *table(topic_table(report.claims)), ""]
-    for topic, group in report.topics.items():
+    for topic, group in by_topic(report.claims).items():
         lines += folded(f"{topic}: {len(group)} claims", claim_table(group))
     return lines
 

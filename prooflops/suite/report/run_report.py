@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from prooflops.history.trend import Trend
-from prooflops.suite.registry import Registry
+from prooflops.suite.registry import Registry, Source
 from prooflops.suite.report.measurement import Measurement
-from prooflops.suite.verdicts import RED, VERDICTS
+from prooflops.suite.verdicts import RED, VERDICTS, Verdict
 
-
-@dataclass(frozen=True)
-class ClaimResult:
-    """A claim of the registry with its verdict and test results."""
-
-    id: str
-    topic: str
-    statement: str
-    verdict: str
-    reason: str
-    condition: str = ""
-    correction: str = ""
-    note: str = ""
-    sources: tuple[Mapping[str, str], ...] = ()
-    figures: tuple[str, ...] = ()
-    cases: int = 0
-    duration: float = 0.0
-    tests: tuple[str, ...] = ()
-    known: bool = False
-
-    @property
-    def line(self) -> str:
-        """The printed verdict: with the condition for a holds-if claim, else with the reason."""
-        known = " (known)" if self.known else ""
-        if self.verdict == "holds if":
-            return f"holds if {self.reason}"
-        return f"{self.verdict}{known}" + (f": {self.reason}" if self.reason else "")
+SCHEMA = 2  # of verdicts.json, raised for incompatible changes; 1 was a list without a head
+SCHEMA_FILE = Path(__file__).with_name("verdicts.schema.json")
+VERSIONS = ("torch", "python", "driver", "cuda", "hip")
 
 
 @dataclass(frozen=True)
@@ -48,7 +26,8 @@ class RunReport:
 
     machine: Mapping[str, Any]  # the fingerprint
     headline: tuple[str, ...]  # machine and software in a few lines, as pytest's header prints them
-    claims: tuple[ClaimResult, ...] = ()
+    claims: tuple[Verdict, ...] = ()
+    sources: Mapping[str, Source] = field(default_factory=dict)  # of the claims, by key
     benchmarks: tuple[Measurement, ...] = ()
     peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # not the vendor's, see Peaks
     caches: Mapping[str, int] = field(default_factory=dict)  # bytes by level
@@ -76,76 +55,72 @@ class RunReport:
         found = Counter(claim.verdict for claim in self.claims)
         return {verdict: found[verdict] for verdict in VERDICTS}
 
-    def with_verdicts(self, *verdicts: str) -> list[ClaimResult]:
+    def with_verdicts(self, *verdicts: str) -> list[Verdict]:
         return [claim for claim in self.claims if claim.verdict in verdicts]
 
     @property
-    def red(self) -> list[ClaimResult]:
+    def red(self) -> list[Verdict]:
         return self.with_verdicts(*RED)
 
-    @property
-    def topics(self) -> dict[str, list[ClaimResult]]:
-        """The claims of each topic, in the order of the registry."""
-        return by_topic(self.claims)
 
-
-def by_topic(claims: Iterable[ClaimResult]) -> dict[str, list[ClaimResult]]:
-    topics: dict[str, list[ClaimResult]] = {}
-    for claim in claims:
-        topics.setdefault(claim.topic, []).append(claim)
+def by_topic(claims: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    """The claims of each topic, in the order of the registry."""
+    topics: dict[str, list[Verdict]] = {}
+    for verdict in claims:
+        topics.setdefault(verdict.claim.topic, []).append(verdict)
     return topics
 
 
 def run_report(
     record: Mapping[str, Any],
+    verdicts: Sequence[Verdict],
     registry: Registry,
     headline: Sequence[str],
-    *,
     partial: str = "",
-    trends: Sequence[Trend] = (),
 ) -> RunReport:
-    """The report of a run record (see docs/history.md); a claim that the registry lacks has no statement."""
+    """The report of a run, made of its record (see docs/history.md) and its verdicts."""
     ours = record["prooflops"]
     commit = record.get("commit_info") or {}
     revision = str(commit.get("id") or "")
     return RunReport(
         machine=ours["fingerprint"],
         headline=tuple(headline),
-        claims=tuple(claim_result(row, registry) for row in ours.get("verdicts", [])),
+        claims=tuple(verdicts),
+        sources=registry.sources,
         benchmarks=tuple(map(Measurement.of, record["benchmarks"])),
-        peaks=ours.get("peaks", {}),
-        caches=ours.get("caches", {}),
-        date=str(record.get("datetime") or ours.get("date") or ""),
-        duration_s=ours.get("duration_s"),
-        arguments=tuple(map(str, ours.get("arguments", []))),
+        peaks=ours["peaks"],
+        caches=ours["caches"],
+        date=str(record.get("datetime") or ""),
+        duration_s=ours["duration_s"],
+        arguments=tuple(map(str, ours["arguments"])),
         revision=revision + (" with uncommitted changes" if revision and commit.get("dirty") else ""),
-        version=str(ours.get("version", "")),
-        pace=str(ours.get("pace", "")),
-        partial=partial or str(ours.get("partial") or ""),
-        trends=tuple(trends),
+        version=ours["version"],
+        pace=ours["pace"],
+        partial=partial,
     )
 
 
-def claim_result(row: Mapping[str, Any], registry: Registry) -> ClaimResult:
-    """A record's verdict, joined with its claim's row in the registry."""
-    claim = registry.claims.get(row["id"])
-    stated: dict[str, Any] = {}
-    if claim:
-        sources = [registry.sources[key] for key in claim.sources]
-        stated = {
-            **{key: getattr(claim, key) for key in ("condition", "correction", "note")},
-            "sources": tuple({"title": each.title, "locator": each.locator, "url": each.url} for each in sources),
-        }
-    return ClaimResult(
-        id=row["id"],
-        topic=row.get("topic") or row["id"].partition(".")[0],
-        statement=claim.statement if claim else "",
-        verdict=row["verdict"],
-        reason=row["reason"],
-        figures=tuple(row.get("figures", ())),
-        cases=row["cases"],
-        duration=row["duration"],
-        tests=tuple(row.get("tests", ())),
-        known=bool(row.get("known")),
-        **stated,
-    )
+def verdicts_json(report: RunReport) -> str:
+    """The text of verdicts.json, a run's results for programs; its form is public, see docs/validate.md."""
+    content = {
+        "schema": SCHEMA,
+        "prooflops": report.version,
+        **{key: getattr(report, key) for key in ("date", "duration_s", "command", "revision", "pace")},
+        "whole": not report.partial,
+        "partial": report.partial,
+        "machine": dict(report.machine),
+        "versions": {key: report.machine.get(key) for key in VERSIONS},
+        "counts": report.counts,
+        "claims": [
+            {
+                **verdict.as_dict(),
+                **{key: getattr(verdict.claim, key) for key in ("statement", "condition", "correction", "note")},
+                "sources": [
+                    {"title": source.title, "locator": source.locator, "url": source.url}
+                    for source in map(report.sources.__getitem__, verdict.claim.sources)
+                ],
+            }
+            for verdict in report.claims
+        ],
+    }
+    return json.dumps(content, indent=1, default=str) + "\n"

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from prooflops.console.tables import engineering, share
 from prooflops.suite.peaks import share_of_peak
 from prooflops.suite.report.measurement import Measurement
-from prooflops.suite.report.run_report import ClaimResult, by_topic
-from prooflops.suite.verdicts import VERDICTS
+from prooflops.suite.report.run_report import by_topic
+from prooflops.suite.verdicts import VERDICTS, Verdict
 
 PLACED = ("flops", "bytes", "intensity", "counted_intensity", "attainable_flop_per_s", "flop_per_s", "ridge")
 NO_PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
-def topic_table(claims: Sequence[ClaimResult]) -> list[list[str]]:
+def topic_table(claims: Sequence[Verdict]) -> list[list[str]]:
     """One row per topic: claims per verdict, and the number of cases."""
     rows = [["topic", "claims", *VERDICTS, "cases"]]
     for topic, group in [*by_topic(claims).items(), ("all", claims)]:
@@ -34,21 +33,16 @@ def benchmark_table(
 
     A last column has the notes, if any. A stream's peak is the vendor's bandwidth.
     """
-    rows = [["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling"]]
-    rows += [
-        [
-            bench.name,
-            engineering(bench.median_s, "s"),
-            "-" if bench.iqr_share is None else f"{bench.iqr_share:.1%}" + (" wide" if bench.is_wide else ""),
-            bench.rate_text,
-            share_of_peak(bench.info, peaks),
-            share(bench.info.get("share_of_ceiling"), "-"),
-        ]
-        for bench in benchmarks
-    ]
-    if any(bench.notes for bench in benchmarks):
-        rows = [[*row, note] for row, note in zip(rows, ["measured", *(b.notes for b in benchmarks)], strict=True)]
-    return rows
+    rows = [["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling", "measured"]]
+    for bench in benchmarks:
+        spread = "-" if bench.iqr_share is None else f"{bench.iqr_share:.1%}" + " wide" * bench.is_wide
+        rows.append([bench.name, engineering(bench.median_s, "s"), spread, *rates_of(bench, peaks), bench.notes])
+    return rows if any(bench.notes for bench in benchmarks) else [row[:-1] for row in rows]
+
+
+def rates_of(bench: Measurement, peaks: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Three cells: the rate, and its share of the vendor's peak and of the own ceiling."""
+    return [bench.rate_text, share_of_peak(bench.info, peaks), share(bench.info.get("share_of_ceiling"), "-")]
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
@@ -113,10 +107,3 @@ def _merit(bench: Measurement) -> tuple[bool, float]:
 def spread_text(bench: Measurement) -> str:
     """The spread in percent, with the reason if it allows no conclusion: too wide, or contended."""
     return f"{bench.spread:.1%}" + (f": {bench.unsettled}" if bench.unsettled else "")
-
-
-def evidence_table(
-    benchmarks: Sequence[Mapping[str, Any]], peaks: Mapping[str, Mapping[str, float]]
-) -> list[list[str]]:
-    """The table of benchmarks in pytest-benchmark's JSON form."""
-    return benchmark_table([*map(Measurement.of, benchmarks)], peaks)

@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 import pytest
 
 from prooflops.console.tables import aligned, fitted
-from prooflops.suite.report.run_report import ClaimResult
 from prooflops.suite.report.tables import benchmark_table, topic_table
 from prooflops.suite.report.writing import FinishedRun
-from prooflops.suite.verdicts import RED
+from prooflops.suite.verdicts import RED, Verdict
 
 COLOURS = {"FAILS": "red", "error": "red", "not checked": "yellow", "corrected": "cyan"}
 LEAST_WIDTH = 40
@@ -104,7 +103,7 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, know
         printer.line(f"record: {finished.record}")
 
 
-def unchecked(claims: Sequence[ClaimResult]) -> Iterator[str]:
+def unchecked(claims: Sequence[Verdict]) -> Iterator[str]:
     """One line per reason for unchecked claims."""
     reasons: dict[str, list[str]] = {}
     for claim in claims:

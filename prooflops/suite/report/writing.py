@@ -14,8 +14,8 @@ from prooflops.history import records as history
 from prooflops.history import run_record, trend
 from prooflops.history.trend import Trend
 from prooflops.machine import device as machine
-from prooflops.suite.report import html, markdown, verdicts_json
-from prooflops.suite.report.run_report import RunReport, run_report
+from prooflops.suite.report import html, markdown
+from prooflops.suite.report.run_report import RunReport, run_report, verdicts_json
 from prooflops.suite.run import Run
 
 
@@ -49,7 +49,7 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
     lines = [*machine.headline(run.device, content["prooflops"]["fingerprint"]), *run.peaks.headline(), *run.notes]
     if run.partial:
         lines.append(f"part of a run: {run.partial}")
-    report = run_report(content, run.registry, lines, partial=run.partial or run.selection)
+    report = run_report(content, verdicts, run.registry, lines, run.partial or run.selection)
     if not verdicts and not content["benchmarks"]:
         return FinishedRun(report, content, None, None, run.partial)
     finished = FinishedRun(report, content, folder, run_record.save(config, content, records), run.partial)
@@ -69,7 +69,7 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
 
 def write_pages(report: RunReport, folder: Path) -> None:
     """Writes verdicts.json, report.md and report.html. Raises OSError."""
-    history.write_atomically(folder / "verdicts.json", verdicts_json.text(report))
+    history.write_atomically(folder / "verdicts.json", verdicts_json(report))
     history.write_atomically(folder / "report.md", markdown.markdown(report))
     history.write_atomically(folder / "report.html", html.html(report))
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from html.parser import HTMLParser
 
+from prooflops.suite.registry import Claim, Source
 from prooflops.suite.report.html import html
 from prooflops.suite.report.run_report import RunReport
 
@@ -27,13 +28,13 @@ class Tags(HTMLParser):
 
 def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report: RunReport, page: str) -> None:
     usual = Tags(page)
-    claim = replace(report.claims[0], id=HOSTILE, topic=HOSTILE, statement=HOSTILE, verdict=HOSTILE, reason=HOSTILE,
-                    condition=HOSTILE, note=HOSTILE, figures=(HOSTILE,), tests=(HOSTILE,),
-                    sources=({"title": HOSTILE, "locator": HOSTILE, "url": f"javascript:{HOSTILE}"},))  # fmt: skip
+    row = Claim(HOSTILE, HOSTILE, ("x",), "holds-if", "number", condition=HOSTILE, note=HOSTILE)
+    claim = replace(report.claims[0], claim=row, verdict=HOSTILE, reason=HOSTILE, figures=(HOSTILE,), tests=(HOSTILE,))
+    sources = {**report.sources, "x": Source("x", HOSTILE, HOSTILE, f"javascript:{HOSTILE}")}
     benches = [replace(each, name=HOSTILE, fullname=HOSTILE, info={**each.info, "label": HOSTILE, "dtype": HOSTILE})
                for each in {each.family: each for each in report.benchmarks}.values()]  # fmt: skip
     hostile = replace(
-        report, machine={**report.machine, "name": HOSTILE}, claims=(claim, *report.claims[1:]),
+        report, machine={**report.machine, "name": HOSTILE}, claims=(claim, *report.claims[1:]), sources=sources,
         benchmarks=tuple(benches), headline=(HOSTILE,), arguments=(HOSTILE,), revision=HOSTILE, partial=HOSTILE,
     )  # fmt: skip
     page = html(hostile)

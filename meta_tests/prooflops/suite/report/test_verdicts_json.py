@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 
-from prooflops.suite.report import verdicts_json
-from prooflops.suite.report.run_report import RunReport
+from prooflops.suite.report.run_report import SCHEMA_FILE, RunReport, verdicts_json
 
-SCHEMA = json.loads(verdicts_json.SCHEMA_FILE.read_text())
+SCHEMA = json.loads(SCHEMA_FILE.read_text())
 
 
 def test_a_run_is_written_as_the_schema_says(report: RunReport) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the [dev] packages")
     validator = jsonschema.Draft202012Validator(SCHEMA)
     validator.check_schema(SCHEMA)
-    content = json.loads(verdicts_json.text(report))
+    content = json.loads(verdicts_json(report))
     validator.validate(content)
-    validator.validate(json.loads(verdicts_json.text(replace(report, partial="only x", duration_s=None))))
+    validator.validate(json.loads(verdicts_json(replace(report, partial="only x", duration_s=None))))
     assert content["whole"]
     assert content["versions"]["torch"] == "2.13.0+cpu"
     planted: list[dict[str, Any]] = [
