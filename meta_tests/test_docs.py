@@ -42,9 +42,11 @@ def code_of(text: str) -> str:
 
 
 def is_there(path: str) -> bool:
-    """Whether a path of this repository, perhaps with <topic> or * in it, exists."""
-    pattern = re.sub(r"<\w+>", "*", path).partition("::")[0].rstrip("/")
-    return any(ROOT.glob(pattern)) or pattern in GENERATED
+    """Whether a path of this repository, perhaps with <topic> or * in it, exists; and a test named behind `::`."""
+    pattern, _, test = re.sub(r"<\w+>", "*", path).partition("::")
+    test = test.partition("[")[0]
+    files = [file for file in ROOT.glob(pattern.rstrip("/")) if not test or f"def {test}(" in file.read_text("utf-8")]
+    return bool(files) or pattern.rstrip("/") in GENERATED
 
 
 @cache
@@ -70,7 +72,7 @@ def test_links_paths_and_names_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
     missing = [target for target in links if not (ROOT / page).parent.joinpath(target).exists()]
     created = set(re.findall(r"```\w+\n# ([\w/.-]+)\n", text))  # by following CONTRIBUTING.md
-    paths = re.findall(rf"(?<![\w/.-])((?:{PACKAGES}|docs)/[\w./*<>-]+)", code)
+    paths = re.findall(rf"(?<![\w/.-])((?:{PACKAGES}|docs)/[\w./*<>:-]+)", code)
     missing += [path for path in paths if not is_there(path) and path not in created]
     missing += [name for name in DOTTED.findall(code) if not resolves(name)]
     assert not missing, f"{page} names {missing}, which are not there"

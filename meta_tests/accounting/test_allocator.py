@@ -53,16 +53,9 @@ def test_memory_allocated_grows_by_the_charge(default_allocator, request_bytes):
 
 @pytest.mark.parametrize(
     ("capability", "config", "workspace"),
-    [
-        ((8, 0), None, 8_519_680),
-        ((8, 9), None, 8_519_680),
-        ((9, 0), None, 33_554_432),
-        ((10, 0), None, 33_554_432),
-        ((12, 0), None, 33_554_432),
-        ((8, 0), ":16:8", 131_072),
-        ((9, 0), ":4096:2:16:8", 8_519_680),
-    ],
-)
+    [((8, 0), None, 8_519_680), ((8, 9), None, 8_519_680), ((9, 0), None, 33_554_432), ((10, 0), None, 33_554_432),
+     ((12, 0), None, 33_554_432), ((8, 0), ":16:8", 131_072), ((9, 0), ":4096:2:16:8", 8_519_680)],
+)  # fmt: skip
 def test_the_workspace_of_cublas_follows_capability_and_config(capability, config, workspace):
     got = allocator.cublas_workspace_bytes(capability, config)
     assert got == workspace, f"cublas_workspace_bytes={got}, but should be {workspace} [{capability=}, {config=}]"

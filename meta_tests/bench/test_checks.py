@@ -12,19 +12,10 @@ from hypothesis import strategies as st
 
 from accounting import counted
 from bench import checks, kernels, transfers
-from bench.checks import assert_random, examine
-from bench.products import DTYPES, Product
+from bench.checks import examine
+from bench.products import Product
 from bench.streams import bandwidth_of_mix
 from meta_tests.bench.stand_ins import supported
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_operands_of_a_product_count_as_random_and_its_flops_as_declared(dtype: str) -> None:
-    case = supported(dtype)
-    seen = examine(case.multiply)
-    assert_random(seen.inputs)
-    assert {case.a.data_ptr(), case.b.data_ptr()} <= {tensor.data_ptr() for tensor in seen.inputs}
-    assert seen.flops == case.work.flops
 
 
 def test_what_a_function_writes_is_no_input_of_it_and_views_are_no_operators() -> None:
