@@ -86,7 +86,7 @@ def saved_tensors(
     )
 
 
-@checked("checkpoint_every", "checkpoint_layers", model=validated_model, batch=at_least_one, micro_batches=at_least_one)
+@checked("checkpoint_every", model=validated_model, batch=at_least_one, micro_batches=at_least_one)
 def activation_bytes(
     model: Model,
     batch: int,
@@ -94,18 +94,15 @@ def activation_bytes(
     dtype: Dtype = "fp32",
     *,
     checkpoint_every: int = 0,
-    checkpoint_layers: int | None = None,
     micro_batches: int = 1,
     attention: str = "flash",
     autocast: str | None = None,
 ) -> int:
     """Bytes that the forward pass leaves for the backward pass; for a deep linear net batch · dim · layers elements.
 
-    `checkpoint_every` = k keeps only the input of every k layers, of the first `checkpoint_layers` (None: all). Not
-    included: 5056 bytes of random state per input on the CPU. `recomputed_bytes` gives the temporary extra.
-    `micro_batches` splits the batch and accumulates gradients: the activations are those of the largest part,
-    ⌈batch / n⌉. Exact (see the module).
-    Raises ValueError for more `checkpoint_layers` than layers.
+    `checkpoint_every` = k keeps only the input of every k layers. Not included: 5056 bytes of random state
+    per input on the CPU. `recomputed_bytes` gives the temporary extra. `micro_batches` splits the batch and accumulates
+    gradients: the activations are those of the largest part, ⌈batch / n⌉. Exact (see the module).
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 5.
 
     >>> net = DeepLinear(dim=4, layers=4)
@@ -114,18 +111,13 @@ def activation_bytes(
     """
     part, every = -(-batch // micro_batches), checkpoint_every
     saved = saved_tensors(model, part, sequence, dtype, attention, autocast)
-    most = model.layers if every else 0
-    inside = most if checkpoint_layers is None else checkpoint_layers
-    if inside > most:
-        raise ValueError(f"checkpoint_layers must be at most {most} with checkpoint_every={every}, got {inside}")
     if every and autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
     if not every:
         return sum(tensor.bytes for tensor in saved)
-    blocks = sum(tensor.bytes for tensor in saved if _in_block(tensor)) // model.layers * (model.layers - inside)
     ends = sum(tensor.bytes for tensor in saved if not _in_block(tensor))
     # Of a deep linear net the input of the first segment is the batch, but the output of the last is the head's input.
-    return ends + blocks + -(-inside // every) * _layer_input_bytes(model, part, sequence, dtype)
+    return ends + -(-model.layers // every) * _layer_input_bytes(model, part, sequence, dtype)
 
 
 @checked(checkpoint_every=at_least_one, model=validated_model)

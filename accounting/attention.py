@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from accounting.checks import at_least_one, checked, instance_of, validate_fields, validated_bool, validated_choice
-from accounting.flops import MULTIPLY_ADD_FLOPS, RECOMPUTED_PRODUCTS, StepFlops
+from accounting.checks import at_least_one, checked, instance_of, validate_fields, validated_choice
+from accounting.flops import MULTIPLY_ADD_FLOPS, StepFlops
 
 PAIRS = ("full", "causal")
 LOCAL = ("sliding", "chunked", "both sides")
@@ -157,16 +157,12 @@ def attention_backward_flops(attention: Attention, convention: str = "math") -> 
     return attention.product_flops(validated_choice("convention", convention, CONVENTIONS))
 
 
-@checked(recomputed=validated_bool)
-def attention_step(attention: Attention, convention: str = "math", *, recomputed: bool = False) -> StepFlops:
+def attention_step(attention: Attention, convention: str = "math") -> StepFlops:
     """FLOPs of attention in a training step; scores that "flash" repeats count as recomputation.
-
-    `recomputed` adds a whole forward to it (activation checkpointing).
 
     >>> step = attention_step(Attention(2, 12, 1024, 64), "flash")
     >>> step.backward / step.forward, step.recomputation / step.forward
     (2.0, 0.5)
     """
-    forward, math = attention_flops(attention), attention_backward_flops(attention)
-    again = attention_backward_flops(attention, convention) - math
-    return StepFlops(forward, math, again + recomputed * RECOMPUTED_PRODUCTS * forward)
+    math = attention_backward_flops(attention)
+    return StepFlops(attention_flops(attention), math, attention_backward_flops(attention, convention) - math)

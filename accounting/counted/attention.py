@@ -1,15 +1,15 @@
 """Attention, counted by one of two conventions: all pairs of query and key, or the pairs that the mask leaves.
 
 The shapes of its arguments describe a fused kernel. Unfused attention is dispatched as plain products, which
-`UnfusedMasks` recognises. The mask itself, a tensor or FlexAttention's blocks, is read to count its pairs.
+`UnfusedMasks` recognises. A mask that is a tensor is read to count its pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -28,8 +28,7 @@ _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_override
 """.split()
 _FORWARD = (*_SCALED, "_flash_attention_forward", "_efficient_attention_forward")
 _BACKWARD = (*(f"{name}_backward" for name in _SCALED), "_flash_attention_backward", "_efficient_attention_backward")
-FLEX = ("flex_attention", "flex_attention_backward")  # operators of higher order, without a schema
-ATTENTION = frozenset((*_FORWARD, *_BACKWARD, *FLEX))
+ATTENTION = frozenset((*_FORWARD, *_BACKWARD))
 
 
 def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
@@ -38,7 +37,7 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
     There are several where sequences of different lengths lie one after the other, or where a causal mask splits one.
     """
     query, key, value = (arguments[each] for each in ("query", "key", "value"))
-    dense = name.startswith("_scaled_dot_product") or name in FLEX
+    dense = name.startswith("_scaled_dot_product")
     widths: dict[str, Any] = {"head_dim": int(query.shape[-1]), "value_dim": int(value.shape[-1])}
     if dense:  # (..., head, position, width)
         rows = int(prod(query.shape[:-2]))
@@ -50,7 +49,7 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
         return shapes
     mask = arguments.get("custom_mask_type")
     if not (mask or arguments.get("is_causal")):
-        left = flex_share(arguments["block_mask"]) if name in FLEX else mask_share(_mask_tensor(arguments))
+        left = mask_share(_mask_tensor(arguments))
         return shapes if left == 1 else [_of_pairs(shape, left) for shape in shapes]
     # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
     at_end = not dense if arguments.get("is_causal") else mask == 2
@@ -87,34 +86,6 @@ def mask_share(mask: Any) -> Fraction:
         return Fraction(1)
     left = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
     return Fraction(int(left.count_nonzero()), mask.numel())
-
-
-@torch.no_grad()
-def flex_share(blocks: Sequence[Any]) -> Fraction:
-    """The share of pairs that FlexAttention's mask leaves: full blocks whole, partial ones pair by pair.
-
-    `blocks` is BlockMask.as_tuple(), followed by the tensors that the mask's function reads.
-    """
-    first = next(place for place, each in enumerate(blocks) if isinstance(each, torch.Tensor))
-    last = next(place for place, each in enumerate(blocks) if callable(each))
-    (queries, keys), (rows, columns) = blocks[:2], blocks[last - 2 : last]
-    mask_mod, buffers, tables = blocks[last], blocks[last + 1 :], blocks[first : first + 4]
-    if first != 2 or not _readable(tables[0]) or (queries, keys) == (1, 1):  # (1, 1): FlexAttention without a mask
-        return Fraction(1)
-    left = 0
-    for counts, places, partial in ((*tables[:2], True), (*tables[2:], False)):
-        where = product(*map(range, counts.shape)) if counts is not None else ()
-        for batch, head, row in where:
-            query = torch.arange(row * rows, min((row + 1) * rows, queries), device=counts.device)
-            kept = places[batch, head, row, : counts[batch, head, row], None]
-            key = torch.arange(columns, device=counts.device) + columns * kept
-            key = key[key < keys]
-            seen: Any = torch.ones((), dtype=torch.bool, device=counts.device)
-            if partial:
-                indices = torch.tensor(batch, device=counts.device), torch.tensor(head, device=counts.device)
-                seen = mask_mod(*indices, query[:, None], key, *buffers)
-            left += int(seen.expand(len(query), len(key)).count_nonzero())
-    return Fraction(left, prod(tables[0].shape[:2]) * queries * keys)
 
 
 def _readable(tensor: Any) -> bool:

@@ -106,12 +106,10 @@ def time(
     *,
     warmup: int,
     rounds: int,
-    setup: Callable[[], object] | None = None,
 ) -> Timing:
     """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not timed.
 
-    `setup()` runs before each call, warm-up included, and is not timed (a cache flush, say). On CUDA both run in the
-    current stream, and the host may queue all rounds before the first has run.
+    On CUDA all run in the current stream, and the host may queue all rounds before the first has run.
 
     Domain of validity: as `clock`. `fn` must take longer than the resolution, and on CUDA than its launch.
 
@@ -125,8 +123,6 @@ def time(
     timer = clock(device)
     moments = []
     for turn in range(warmup + rounds):
-        if setup is not None:
-            setup()
         start = timer()
         fn()
         stop = timer()
