@@ -7,10 +7,11 @@ theme. matplotlib is imported on first use.
 from __future__ import annotations
 
 import io
+import re
 import unicodedata
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ MARKERS = "osD^vPX*"  # one shape per colour
 
 LONGEST_LABEL = 30
 SHORT_RANGE = {"x": 30.0, "y": 300.0}  # high/low of an axis; shorter ones also label 2x and 5x
-SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 SETTINGS: dict[Any, Any] = {
+    "lines.markersize": 6,
     "svg.fonttype": "none",
     "svg.hashsalt": "prooflops",
     "font.size": 10,
@@ -74,7 +75,7 @@ class Plot:
     answer: str  # one sentence
     svg: str
     table: Table
-    remarks: Sequence[str] = field(default_factory=tuple)
+    remarks: Sequence[str] = ()
 
 
 def visible(text: str) -> str:
@@ -102,98 +103,62 @@ def label(text: str) -> str:
 
 
 class Drawing:
-    """A figure being drawn: `with Drawing("rates", "Rate by size") as drawing:` gives `drawing.axes`."""
+    """A figure being drawn, within the context `style`: its axes are drawn on, `plot` ends it."""
 
     def __init__(self, name: str, title: str, width: float = 5.4, height: float = 3.8) -> None:
-        import matplotlib as mpl
         from matplotlib.figure import Figure
 
         self.name, self.title = name, visible(title)
-        self._titles: dict[str, str] = {}
-        self._settings = mpl.rc_context(SETTINGS)
-        with mpl.rc_context(SETTINGS):
-            self.figure: Figure = Figure(figsize=(width, height), layout="constrained")
-            self.axes: Axes = self.figure.subplots()
-
-    def __enter__(self) -> Drawing:
-        self._settings.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._settings.__exit__(None, None, None)
+        self._titles: list[str] = []
+        self.figure: Figure = Figure(figsize=(width, height), layout="constrained")
+        self.axes: Axes = self.figure.subplots()
 
     def title_of(self, artist: Any, text: str) -> None:
         """Sets the tooltip of an artist."""
-        gid = f"{self.name}-{len(self._titles)}"
-        artist.set_gid(gid)
-        self._titles[gid] = visible(text)
+        artist.set_gid(f"titled-{len(self._titles)}")
+        self._titles.append(visible(text))
 
-    def points(
-        self,
-        x: Sequence[float],
-        y: Sequence[float],
-        titles: Sequence[str],
-        series: int,
-        *,
-        hollow: bool = False,
-    ) -> None:
-        """Draws a series' points in its colour and shape, each with a title."""
+    def point(self, x: float, y: float, title: str, series: int, *, hollow: bool = False) -> None:
+        """Draws a point in its series' colour and shape."""
         colour = SERIES[series % len(SERIES)]
-        for each_x, each_y, title in zip(x, y, titles, strict=True):
-            (artist,) = self.axes.plot(
-                [each_x],
-                [each_y],
-                MARKERS[series % len(MARKERS)],
-                color=colour,
-                markerfacecolor="none" if hollow else colour,
-                markersize=6,
-            )
-            self.title_of(artist, title)
+        face = "none" if hollow else colour
+        (artist,) = self.axes.plot([x], [y], MARKERS[series % len(MARKERS)], color=colour, markerfacecolor=face)
+        self.title_of(artist, title)
 
     def line(self, spots: Sequence[tuple[float, float]], series: int) -> None:
         """Draws a line in a series' colour."""
         x, y = [x for x, _ in spots], [y for _, y in spots]
         self.axes.plot(x, y, color=SERIES[series % len(SERIES)], linewidth=1.2)
 
-    def legend_entry(self, text: str, series: int, **kw: Any) -> None:
-        """Adds a legend entry for a series whose points are drawn singly."""
-        self.axes.plot([], [], MARKERS[series % len(MARKERS)], color=SERIES[series % len(SERIES)],
-                       label=label(text), **kw)  # fmt: skip
+    def legend(self, names: Sequence[str] = (), above: float = 1.0) -> None:
+        """The legend above the axes: of series whose points are drawn singly, or of what bears labels."""
+        for series, name in enumerate(names):
+            marker, colour = MARKERS[series % len(MARKERS)], SERIES[series % len(SERIES)]
+            self.axes.plot([], [], marker, color=colour, label=label(name))
+        self.axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, above))
+
+    def rows(self, names: Sequence[str]) -> None:
+        """Names the rows of a drawing whose y is a row, from the top."""
+        self.axes.set_yticks(range(len(names)), [label(name) for name in names])
+        self.axes.set_ylim(len(names) - 0.4, -0.6)
+
+    def plot(self, question: str, answer: str, table: Table, *remarks: str) -> Plot:
+        """The drawing with its question, answer, data and remarks."""
+        return Plot(self.name, question, answer, self.svg(), table, remarks)
 
     def svg(self) -> str:
-        """The drawing as SVG: with a title and page-unique ids, without a date."""
-        text = io.BytesIO()
+        """The drawing as SVG: with a title, tooltips and page-unique ids, without a date."""
+        text = io.StringIO()
         self.figure.savefig(text, format="svg", metadata={"Date": None})
-        ET.register_namespace("", SVG)
-        ET.register_namespace("xlink", XLINK)
-        root = ET.fromstring(text.getvalue())
-        for metadata in root.findall(f"{{{SVG}}}metadata"):
-            root.remove(metadata)
-        self._prefix_ids(root)
-        root.attrib.pop("height", None)
-        root.attrib.pop("width", None)
-        root.set("role", "img")
-        root.set("aria-labelledby", f"{self.name}-title")
-        title = ET.Element(f"{{{SVG}}}title", {"id": f"{self.name}-title"})
-        title.text = self.title
-        root.insert(0, title)
-        return ET.tostring(root, encoding="unicode")
-
-    def _prefix_ids(self, root: ET.Element) -> None:
-        for element in root.iter():
-            name = element.get("id")
-            if name in self._titles:
-                child = ET.Element(f"{{{SVG}}}title")
-                child.text = self._titles[name]
-                element.insert(0, child)
-            elif name:
-                element.set("id", f"{self.name}-{name}")
-            link = element.get(f"{{{XLINK}}}href")
-            if link and link.startswith("#"):
-                element.set(f"{{{XLINK}}}href", f"#{self.name}-{link[1:]}")
-            clip = element.get("clip-path")
-            if clip:
-                element.set("clip-path", clip.replace("url(#", f"url(#{self.name}-"))
+        head, _, body = text.getvalue().partition("<svg ")[2].partition(">")
+        body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+        body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", body)
+        for number, title in enumerate(self._titles):
+            gid = f'id="{self.name}-titled-{number}">'
+            body = body.replace(gid, f"{gid}<title>{escape(title)}</title>", 1)
+        head = re.sub(r'(width|height)="[^"]*" ', "", head)
+        title = f'<title id="{self.name}-title">{escape(self.title)}</title>'
+        return f'<svg {head} role="img" aria-labelledby="{self.name}-title">{title}{body}'
 
 
 def log_axes(axes: Axes, x: str = "", y: str = "", **units: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import log10
 
 from prooflops.console.tables import binary, engineering, share
-from prooflops.suite.report.drawing import FAINT, INK, SERIES, Drawing, Plot, Table, label, log_axes
+from prooflops.suite.report.drawing import FAINT, INK, SERIES, SETTINGS, Drawing, Plot, Table, label, log_axes
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.tables import kernels_of, spread_text
@@ -23,15 +24,20 @@ NEAR = 0.1  # of a prediction
 
 def plots_of(report: RunReport) -> list[Plot]:
     """The plots for which this run has data."""
-    made: list[Callable[[RunReport], Plot | None]] = [
-        roofline, rates_by_size, ceiling_shares, bandwidths, step_times, step_memory, predictions,
-    ]  # fmt: skip
-    return [plot for make in made if (plot := make(report))]
+    from matplotlib import rc_context
+
+    made = (roofline, rates_by_size, ceiling_shares, bandwidths, step_times, step_memory, predictions)
+    with rc_context(SETTINGS):
+        return [plot for make in made if (plot := make(report))]
 
 
 def is_product(bench: Measurement) -> bool:
     """Whether it is a matrix product, but not the search for the ceiling."""
     return bool(bench.family == "matmul" and bench.arithmetic_rate and bench.has("flops"))
+
+
+def dtypes_of(benchmarks: Iterable[Measurement]) -> list[str]:
+    return list(dict.fromkeys(each.dtype for each in benchmarks))
 
 
 # ---- roofline ----------------------------------------------------------------------------------------------------
@@ -47,40 +53,37 @@ def roofline(report: RunReport) -> Plot | None:
     points = [each for each in benchmarks if each.has("flops", "bytes") and each.arithmetic_rate and each.dtype]
     if not points:
         return None
-    dtypes = list(dict.fromkeys(each.dtype for each in points))
-    with Drawing("roofline", f"Roofline measured on {report.machine.get('name')}", height=5.0) as drawing:
-        axes = drawing.axes
-        spots = [(each.number("flops") / each.number("bytes"), each.arithmetic_rate or 0.0) for each in points]
-        ceilings = _ceilings(points)
-        _draw_roofs(drawing, points, ceilings, [x for x, _ in spots])
-        for number, (each, (x, y)) in enumerate(zip(points, spots, strict=True), start=1):
-            dtype = each.dtype
-            title = f"{number} {each.name}: {each.rate_text}, {each.bound or 'not placed'}"
-            drawing.points([x], [y], [title], dtypes.index(dtype), hollow=bool(each.unsettled))
-        for number, (x, y, side) in enumerate(_label_places(spots), start=1):
-            axes.annotate(str(number), (x, y), (side, 0), textcoords="offset points", fontsize=8,
-                          ha="left" if side > 0 else "right", va="center")  # fmt: skip
-        for index, dtype in enumerate(dtypes):
-            drawing.legend_entry(dtype, index)
-        log_axes(axes, "arithmetic intensity, FLOPs per byte", "rate", y_unit="FLOP/s")
-        axes.legend(loc="lower right")
-        svg = drawing.svg()
-    return Plot("roofline", "Which roof holds each kernel back?", _roofline_answer(points), svg,
-                _roofline_rows(points, spots), _roofline_remarks(points))  # fmt: skip
+    drawing = Drawing("roofline", f"Roofline measured on {report.machine.get('name')}", height=5.0)
+    dtypes = dtypes_of(points)
+    spots = [(each.number("flops") / each.number("bytes"), each.arithmetic_rate or 0.0) for each in points]
+    _draw_roofs(drawing, points, [x for x, _ in spots])
+    rows = []
+    for number, (each, (x, y)) in enumerate(zip(points, spots, strict=True), start=1):
+        title = f"{number} {each.name}: {each.rate_text}, {each.bound or 'not placed'}"
+        drawing.point(x, y, title, dtypes.index(each.dtype), hollow=bool(each.unsettled))
+        left = any(_is_right_of(x, y, other) for other in spots if other != (x, y))
+        drawing.axes.annotate(str(number), (x, y), (-6 if left else 6, 0), textcoords="offset points", fontsize=8,
+                              ha="right" if left else "left", va="center")  # fmt: skip
+        of_roof = share(each.number("share_of_attainable") or None, "-")
+        bound = "spread too wide" if each.is_wide else each.bound or "-"
+        rows.append([str(number), each.short_name, f"{x:.3g}", each.rate_text, of_roof, f"{each.spread:.1%}", bound])
+    drawing.legend(dtypes)
+    log_axes(drawing.axes, "arithmetic intensity, FLOPs per byte", "rate", y_unit="FLOP/s")
+    drawing.axes.legend(loc="lower right")
+    head = ["point", "kernel", "FLOP/B", "rate", "of its roof", "spread", "held back by"]
+    above = "What lies above the memory roof is not held back by it: its operands come from a cache."
+    return drawing.plot(
+        "Which roof holds each kernel back?", _roofline_answer(points), Table(head, rows, 0, frozenset({1, 6})),
+        BOTH_ROOFS, *([above] if any(each.bound == "above the memory roof" for each in points) else []),
+    )  # fmt: skip
 
 
-def _ceilings(points: Iterable[Measurement]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for each in points:
-        if each.has("ceiling_flop_per_s"):
-            dtype = each.dtype
-            found[dtype] = max(found.get(dtype, 0.0), each.number("ceiling_flop_per_s"))
-    return found
+def _is_right_of(x: float, y: float, other: tuple[float, float]) -> bool:
+    """Whether another point lies where the label would stand."""
+    return bool(y and other[1]) and 0 <= log10(other[0] / x) < 0.18 and abs(log10(other[1] / y)) < 0.06
 
 
-def _draw_roofs(
-    drawing: Drawing, points: Sequence[Measurement], ceilings: dict[str, float], intensities: Sequence[float]
-) -> None:
+def _draw_roofs(drawing: Drawing, points: Sequence[Measurement], intensities: Sequence[float]) -> None:
     """Draws the bandwidths at the largest and smallest share of reads, and each dtype's ceiling."""
     slopes: dict[float, float] = {}
     for each in points:
@@ -88,60 +91,29 @@ def _draw_roofs(
             reads = round(each.number("read_share"), 2)
             slopes[reads] = max(slopes.get(reads, 0.0), each.number("roof_bytes_per_s"))
     left, right = min(intensities) / 2, 2 * max(intensities)
-    steepest = max(slopes.values(), default=0.0)
-    dtypes = list(dict.fromkeys(each.dtype for each in points))
-    for dtype, ceiling in ceilings.items():
-        start = ceiling / steepest if steepest else left
-        drawing.axes.plot([min(start, right), max(2 * start, right)], [ceiling, ceiling],
-                          color=SERIES[dtypes.index(dtype) % len(SERIES)], linewidth=1.2)  # fmt: skip
+    steepest, highest = max(slopes.values(), default=0.0), 0.0
+    for series, dtype in enumerate(dtypes_of(points)):
+        if ceiling := max(each.number("ceiling_flop_per_s") for each in points if each.dtype == dtype):
+            highest = max(highest, ceiling)
+            start = ceiling / steepest if steepest else left
+            drawing.line([(min(start, right), ceiling), (max(2 * start, right), ceiling)], series)
     for reads, style in zip(sorted({max(slopes), min(slopes)}) if slopes else (), ("--", "-"), strict=False):
         bandwidth = slopes[reads]
-        end = max(ceilings.values(), default=0.0) / bandwidth or right
-        end = max(end, 2 * left)
-        label = f"{engineering(bandwidth, 'B/s')}, {reads:.0%} reads"
-        drawing.axes.plot([left, end], [left * bandwidth, end * bandwidth], color=FAINT, linewidth=1.2,
-                          linestyle=style, label=label)  # fmt: skip
-
-
-def _label_places(spots: Sequence[tuple[float, float]]) -> list[tuple[float, float, int]]:
-    """Places each label on its point's right, or on the left if another point is close."""
-
-    def close(x: float, y: float, other: tuple[float, float]) -> bool:
-        return 0 <= log10(other[0] / x) < 0.18 and abs(log10(other[1] / y)) < 0.06 if y and other[1] else False
-
-    return [(x, y, -6 if any(close(x, y, each) for each in spots if each != (x, y)) else 6) for x, y in spots]
-
-
-def _roofline_rows(points: Sequence[Measurement], spots: Sequence[tuple[float, float]]) -> Table:
-    rows = []
-    for number, (each, (x, _)) in enumerate(zip(points, spots, strict=True), start=1):
-        of_roof = share(each.number("share_of_attainable") or None, "-")
-        bound = "spread too wide" if each.is_wide else each.bound or "-"
-        rows.append([str(number), each.short_name, f"{x:.3g}", each.rate_text, of_roof, f"{each.spread:.1%}", bound])
-    head = ["point", "kernel", "FLOP/B", "rate", "of its roof", "spread", "held back by"]
-    return Table(head, rows, text=0, words=frozenset({1, 6}))
+        end = max(highest / bandwidth or right, 2 * left)
+        name = f"{engineering(bandwidth, 'B/s')}, {reads:.0%} reads"
+        drawing.axes.plot(
+            [left, end], [left * bandwidth, end * bandwidth], style, color=FAINT, linewidth=1.2, label=name
+        )
 
 
 def _roofline_answer(points: Sequence[Measurement]) -> str:
-    found: dict[str, int] = {}
-    for each in points:
-        if each.bound and not each.unsettled:
-            found[each.bound] = found.get(each.bound, 0) + 1
-    listed = ", ".join(f"{number} {bound}" for bound, number in sorted(found.items(), key=lambda row: -row[1]))
+    found = Counter(each.bound for each in points if each.bound and not each.unsettled)
     number = sum(bool(each.unsettled) for each in points)
     if number == len(points):
         return UNSETTLED
+    listed = ", ".join(f"{number} {bound}" for bound, number in found.most_common())
     left = f"; {number} were contended, or their spread is too wide to say" if number else ""
-    return (
-        f"Of {len(points)} kernels {listed}" if listed else f"{len(points)} products under this machine's roofs"
-    ) + f"{left}."
-
-
-def _roofline_remarks(points: Sequence[Measurement]) -> list[str]:
-    remarks = [BOTH_ROOFS]
-    if any(each.bound == "above the memory roof" for each in points):
-        remarks.append("What lies above the memory roof is not held back by it: its operands come from a cache.")
-    return remarks
+    return f"Of {len(points)} kernels {listed}{left}." if listed else f"{len(points)} products under the roofs{left}."
 
 
 # ---- products ----------------------------------------------------------------------------------------------------
@@ -150,31 +122,27 @@ def _roofline_remarks(points: Sequence[Measurement]) -> list[str]:
 def rates_by_size(report: RunReport) -> Plot | None:
     """Each product's rate over its FLOPs, one series per dtype."""
     products = [each for each in report.benchmarks if is_product(each)]
-    dtypes = list(dict.fromkeys(each.dtype for each in products))
     if not products:
         return None
-    with Drawing("rates-by-size", "Rate of products by dtype and size") as drawing:
-        for index, dtype in enumerate(dtypes):
-            own = sorted((each for each in products if each.dtype == dtype), key=lambda each: each.number("flops"))
-            squares = [each for each in own if "square" in each.case] or own
-            drawing.line([(each.number("flops"), each.arithmetic_rate or 0.0) for each in squares], index)
-            for each in own:
-                title = f"{each.name}: {each.rate_text}, spread {spread_text(each)}"
-                drawing.points(
-                    [each.number("flops")], [each.arithmetic_rate or 0], [title], index, hollow=bool(each.unsettled)
-                )
-            drawing.legend_entry(dtype, index)
-        log_axes(drawing.axes, "work of the product", "rate", x_unit="FLOP", y_unit="FLOP/s")
-        drawing.axes.legend(ncols=min(3, len(dtypes)), loc="lower center", bbox_to_anchor=(0.5, 1.0))
-        svg = drawing.svg()
+    drawing = Drawing("rates-by-size", "Rate of products by dtype and size")
+    for index, dtype in enumerate(dtypes_of(products)):
+        own = sorted((each for each in products if each.dtype == dtype), key=lambda each: each.number("flops"))
+        spots = [(each.number("flops"), each.arithmetic_rate or 0.0) for each in own]
+        squares = [spot for each, spot in zip(own, spots, strict=True) if "square" in each.case]
+        drawing.line(squares or spots, index)
+        for each, spot in zip(own, spots, strict=True):
+            title = f"{each.name}: {each.rate_text}, spread {spread_text(each)}"
+            drawing.point(*spot, title, index, hollow=bool(each.unsettled))
+    log_axes(drawing.axes, "work of the product", "rate", x_unit="FLOP", y_unit="FLOP/s")
+    drawing.legend(dtypes_of(products))
     rows = [[each.name, engineering(each.number("flops"), "FLOP"), each.rate_text, spread_text(each), each.method]
             for each in products]  # fmt: skip
     settled = [each for each in products if not each.unsettled]
     fastest = max(settled, key=lambda each: each.arithmetic_rate or 0, default=None)
-    return Plot("rates-by-size", "How fast is each dtype multiplied, and from which size on?",
-                f"The fastest is {fastest.name}: {fastest.rate_text}." if fastest else UNSETTLED, svg,
-                Table(["product", "operations", "rate", "spread", "measured"], rows, words=frozenset({4})),
-                (f"Lines join the square products. {HOLLOW}",))  # fmt: skip
+    answer = f"The fastest is {fastest.name}: {fastest.rate_text}." if fastest else UNSETTLED
+    table = Table(["product", "operations", "rate", "spread", "measured"], rows, words=frozenset({4}))
+    return drawing.plot("How fast is each dtype multiplied, and from which size on?", answer, table,
+                        f"Lines join the square products. {HOLLOW}")  # fmt: skip
 
 
 def ceiling_shares(report: RunReport) -> Plot | None:
@@ -182,28 +150,23 @@ def ceiling_shares(report: RunReport) -> Plot | None:
     found = [each for each in report.benchmarks if each.has("share_of_ceiling") and each.family != "ceiling"]
     if not found:
         return None
-    dtypes = list(dict.fromkeys(each.dtype for each in found))
-    groups = list(dict.fromkeys((each.family, each.dtype) for each in found))
-    height = 1.1 + 0.24 * len(groups)
-    with Drawing("ceiling-shares", "Share of the own ceiling", height=height) as drawing:
-        for row, group in enumerate(groups):
-            own = [each for each in found if (each.family, each.dtype) == group]
-            for each in own:
-                reached = each.number("share_of_ceiling")
-                title = f"{each.name}: {share(reached, '-')}, spread {spread_text(each)}"
-                drawing.points([reached * 100], [row], [title], dtypes.index(group[1]), hollow=bool(each.unsettled))
-        drawing.axes.axvline(100, color=INK, linewidth=1)
-        drawing.axes.set_yticks(range(len(groups)), [label(f"{family} {dtype}") for family, dtype in groups])
-        drawing.axes.set(xlim=(0, None), ylim=(len(groups) - 0.4, -0.6))
-        drawing.axes.set_xlabel("share of this machine's best rate for the dtype, %")
-        svg = drawing.svg()
+    dtypes, groups = dtypes_of(found), list(dict.fromkeys(f"{each.family} {each.dtype}" for each in found))
+    drawing = Drawing("ceiling-shares", "Share of the own ceiling", height=1.1 + 0.24 * len(groups))
+    for each in found:
+        reached = each.number("share_of_ceiling")
+        title = f"{each.name}: {share(reached, '-')}, spread {spread_text(each)}"
+        row = groups.index(f"{each.family} {each.dtype}")
+        drawing.point(reached * 100, row, title, dtypes.index(each.dtype), hollow=bool(each.unsettled))
+    drawing.axes.axvline(100, color=INK, linewidth=1)
+    drawing.rows(groups)
+    drawing.axes.set(xlim=(0, None), xlabel="share of this machine's best rate for the dtype, %")
     rows = [[each.name, each.rate_text, engineering(each.number("ceiling_flop_per_s"), "FLOP/s"),
              share(each.number("share_of_ceiling"), "-"), spread_text(each)] for each in found]  # fmt: skip
     settled = sorted((each.number("share_of_ceiling"), each.name) for each in found if not each.unsettled)
     ends = [f"{share(reached, '-')} ({name})" for reached, name in (settled[0], settled[-1])] if settled else []
     answer = f"From {' to '.join(ends)}." if ends else UNSETTLED
-    return Plot("ceiling-shares", "How much of what this machine can do is reached?", answer, svg,
-                Table(["benchmark", "rate", "own ceiling", "share", "spread"], rows))  # fmt: skip
+    return drawing.plot("How much of what this machine can do is reached?", answer,
+                        Table(["benchmark", "rate", "own ceiling", "share", "spread"], rows))  # fmt: skip
 
 
 # ---- memory ------------------------------------------------------------------------------------------------------
@@ -215,49 +178,42 @@ def bandwidths(report: RunReport) -> Plot | None:
     if not streams:
         return None
     kernels = list(dict.fromkeys(each.case.rpartition("-")[2] for each in streams))
-    with Drawing("bandwidths", "Bandwidth by working set") as drawing:
-        for index, kernel in enumerate(kernels):
-            own = sorted((each for each in streams if each.case.rpartition("-")[2] == kernel),
-                         key=lambda each: each.number("bytes"))  # fmt: skip
-            caches = [each for each in own if each.level != "memory"]  # on one core, unlike the memory
-            drawing.line([(each.number("bytes"), each.number("bytes_per_s")) for each in caches], index)
-            for each in own:
-                title = f"{each.case}: {each.rate_text}, spread {spread_text(each)}"
-                spot = [each.number("bytes")], [each.number("bytes_per_s")]
-                drawing.points(*spot, [title], index, hollow=bool(each.unsettled))
-            drawing.legend_entry(kernel, index)
-        log_axes(drawing.axes, "bytes that one pass reads and writes", "bandwidth", x_unit="B", y_unit="B/s")
-        _mark_levels(drawing, streams, report)
-        drawing.axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.06))
-        svg = drawing.svg()
+    drawing = Drawing("bandwidths", "Bandwidth by working set")
+    for index, kernel in enumerate(kernels):
+        own = sorted((each for each in streams if each.case.rpartition("-")[2] == kernel),
+                     key=lambda each: each.number("bytes"))  # fmt: skip
+        caches = [each for each in own if each.level != "memory"]  # on one core, unlike the memory
+        drawing.line([(each.number("bytes"), each.number("bytes_per_s")) for each in caches], index)
+        for each in own:
+            title = f"{each.case}: {each.rate_text}, spread {spread_text(each)}"
+            spot = each.number("bytes"), each.number("bytes_per_s")
+            drawing.point(*spot, title, index, hollow=bool(each.unsettled))
+    log_axes(drawing.axes, "bytes that one pass reads and writes", "bandwidth", x_unit="B", y_unit="B/s")
+    best = _mark_levels(drawing, streams, report)
+    drawing.legend(kernels, above=1.06)
     rows = [[each.case, binary(each.number("bytes")), each.rate_text, f"{each.number('read_share'):.0%}",
              spread_text(each), ", ".join(filter(None, [each.method, each.info.get("label")]))]
             for each in streams]  # fmt: skip
-    return Plot("bandwidths", "How fast is memory, and each cache?", _bandwidth_answer(streams), svg,
-                Table(["stream", "working set", "bandwidth", "reads", "spread", "measured"], rows,
-                      words=frozenset({5})),
-                (f"The rows of a cache run on one core, those of the memory on all. {HOLLOW}",))  # fmt: skip
+    table = Table(["stream", "working set", "bandwidth", "reads", "spread", "measured"], rows, words=frozenset({5}))
+    remark = f"The rows of a cache run on one core, those of the memory on all. {HOLLOW}"
+    answer = f"At most: {', '.join(best)}." if best else UNSETTLED
+    return drawing.plot("How fast is memory, and each cache?", answer, table, remark)
 
 
-def _mark_levels(drawing: Drawing, streams: Sequence[Measurement], report: RunReport) -> None:
-    """Draws a line at each known cache size, and each level's name above its points."""
+def _mark_levels(drawing: Drawing, streams: Sequence[Measurement], report: RunReport) -> list[str]:
+    """Draws each known cache size, and each level's name above its points. Returns each level's best bandwidth."""
     for size in report.caches.values():
         drawing.axes.axvline(size, color=FAINT, linewidth=1, linestyle=":")
+    best = []
     for level in dict.fromkeys(each.level for each in streams):
-        sizes = [each.number("bytes") for each in streams if each.level == level]
+        own = [each for each in streams if each.level == level]
+        sizes = [each.number("bytes") for each in own]
         named = f" {binary(report.caches[level])}" if level in report.caches else ""
         drawing.axes.text((min(sizes) * max(sizes)) ** 0.5, 1.01, label(level + named), ha="center", fontsize=9,
                           transform=drawing.axes.get_xaxis_transform())  # fmt: skip
-
-
-def _bandwidth_answer(streams: Sequence[Measurement]) -> str:
-    parts = []
-    for level in dict.fromkeys(each.level for each in streams):
-        own = [each for each in streams if each.level == level and not each.unsettled]
-        if own:
-            best = max(own, key=lambda each: each.number("bytes_per_s"))
-            parts.append(f"{level} {best.rate_text}")
-    return f"At most: {', '.join(parts)}." if parts else UNSETTLED
+        if settled := [each for each in own if not each.unsettled]:
+            best.append(f"{level} {max(settled, key=lambda each: each.number('bytes_per_s')).rate_text}")
+    return best
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
@@ -268,33 +224,26 @@ def step_times(report: RunReport) -> Plot | None:
     steps = [each for each in report.benchmarks if all(each.has(f"{part}_s") for part in PARTS)]
     if not steps:
         return None
-    with Drawing("step-times", "Time of a training step by parts", height=1.2 + 0.42 * len(steps)) as drawing:
-        for index, part in enumerate(PARTS):
-            for place, each in enumerate(steps):
-                left = sum(each.number(f"{before}_s") for before in PARTS[:index]) * 1e3
-                width = each.number(f"{part}_s") * 1e3
-                (bar,) = drawing.axes.barh([place], [width], 0.6, [left], color=SERIES[index],
-                                           label=None if place else part)  # fmt: skip
-                drawing.title_of(bar, f"{each.case}, {part}: {engineering(width / 1e3, 's')}")
-        drawing.axes.set_yticks(range(len(steps)), [label(each.case) for each in steps])
-        drawing.axes.set(ylim=(len(steps) - 0.4, -0.6), xlabel="ms")
-        drawing.axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-        svg = drawing.svg()
+    drawing = Drawing("step-times", "Time of a training step by parts", height=1.2 + 0.42 * len(steps))
+    shares = []
+    for place, each in enumerate(steps):
+        times, left = {part: each.number(f"{part}_s") for part in PARTS}, 0.0
+        for index, (part, time_s) in enumerate(times.items()):
+            (bar,) = drawing.axes.barh([place], [time_s * 1e3], 0.6, [left], color=SERIES[index],
+                                       label=None if place else part)  # fmt: skip
+            drawing.title_of(bar, f"{each.case}, {part}: {engineering(time_s, 's')}")
+            left += time_s * 1e3
+        listed = ", ".join(f"{part} {time_s / sum(times.values()):.0%}" for part, time_s in times.items())
+        shares.append(f"{each.case}: {listed}")
+    drawing.rows([each.case for each in steps])
+    drawing.axes.set_xlabel("ms")
+    drawing.legend()
     rows = [[each.case, *(engineering(each.number(f"{part}_s"), "s") for part in PARTS),
              engineering(each.median_s, "s"), f"{each.number('parts_over_step'):.2f}", spread_text(each)]
             for each in steps]  # fmt: skip
-    return Plot("step-times", "Where does the time of a training step go?", _step_answer(steps), svg,
-                Table(["step", *PARTS, "whole step", "parts over step", "spread"], rows),
-                ("Parts and whole are measured apart; their quotient is near 1 on a quiet machine.",))  # fmt: skip
-
-
-def _step_answer(steps: Sequence[Measurement]) -> str:
-    parts = []
-    for each in steps:
-        whole = sum(each.number(f"{part}_s") for part in PARTS)
-        listed = ", ".join(f"{part} {each.number(f'{part}_s') / whole:.0%}" for part in PARTS)
-        parts.append(f"{each.case}: {listed}")
-    return "; ".join(parts[:3]) + "."
+    return drawing.plot("Where does the time of a training step go?", "; ".join(shares[:3]) + ".",
+                        Table(["step", *PARTS, "whole step", "parts over step", "spread"], rows),
+                        "Parts and whole are measured apart; their quotient is near 1 on a quiet machine.")  # fmt: skip
 
 
 def step_memory(report: RunReport) -> Plot | None:
@@ -305,28 +254,26 @@ def step_memory(report: RunReport) -> Plot | None:
     each = max(steps, key=lambda step: max(row["peak_bytes"] for row in step.info["step_memory"].values()))
     phases = each.info["step_memory"]
     kinds = list(dict.fromkeys(kind for row in phases.values() for kind in row["held"]))
-    with Drawing("step-memory", f"Memory of a training step: {each.case}", height=3.2) as drawing:
-        below = [0.0] * len(phases)
+    drawing = Drawing("step-memory", f"Memory of a training step: {each.case}", height=3.2)
+    for place, (phase, row) in enumerate(phases.items()):
+        below, peak = 0.0, row["peak_bytes"] / 2**20
         for index, kind in enumerate(kinds):
-            heights = [row["held"].get(kind, 0) / 2**20 for row in phases.values()]
-            bars = drawing.axes.bar(range(len(phases)), heights, 0.55, below, color=SERIES[index], label=kind)
-            for bar, phase, height in zip(bars, phases, heights, strict=True):
-                drawing.title_of(bar, f"{kind} after {phase}: {binary(height * 2**20)}")
-            below = [low + height for low, height in zip(below, heights, strict=True)]
-        for place, row in enumerate(phases.values()):
-            peak = row["peak_bytes"] / 2**20
-            drawing.axes.plot([place - 0.36, place + 0.36], [peak, peak], color=INK, linewidth=1.6,
-                              label=None if place else "peak")  # fmt: skip
-        drawing.axes.set_xticks(range(len(phases)), [label(f"after {phase}") for phase in phases])
-        drawing.axes.set_ylabel("MiB")
-        drawing.axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-        svg = drawing.svg()
+            height = row["held"].get(kind, 0) / 2**20
+            (bar,) = drawing.axes.bar([place], [height], 0.55, [below], color=SERIES[index % len(SERIES)],
+                                      label=None if place else kind)  # fmt: skip
+            drawing.title_of(bar, f"{kind} after {phase}: {binary(height * 2**20)}")
+            below += height
+        drawing.axes.plot([place - 0.36, place + 0.36], [peak, peak], color=INK, linewidth=1.6,
+                          label=None if place else "peak")  # fmt: skip
+    drawing.axes.set_xticks(range(len(phases)), [label(f"after {phase}") for phase in phases])
+    drawing.axes.set_ylabel("MiB")
+    drawing.legend()
     rows = [[f"after {phase}", *(binary(row["held"].get(kind, 0)) for kind in kinds), binary(row["peak_bytes"])]
             for phase, row in phases.items()]  # fmt: skip
-    peak = max(phases, key=lambda phase: phases[phase]["peak_bytes"])
-    return Plot("step-memory", "What fills the memory over a training step?",
-                f"{each.case} holds {binary(phases[peak]['peak_bytes'])} at most, in its {peak}.", svg,
-                Table(["phase", *kinds, "peak in it"], rows))  # fmt: skip
+    most = max(phases, key=lambda phase: phases[phase]["peak_bytes"])
+    return drawing.plot("What fills the memory over a training step?",
+                        f"{each.case} holds {binary(phases[most]['peak_bytes'])} at most, in its {most}.",
+                        Table(["phase", *kinds, "peak in it"], rows))  # fmt: skip
 
 
 # ---- predictions -------------------------------------------------------------------------------------------------
@@ -346,28 +293,23 @@ NOT_PREDICTED = (
 
 def predictions(report: RunReport) -> Plot | None:
     """Measured (or counted) over predicted values, for each quantity that has both."""
-    rows = [
-        (what, each, each.number(first), each.number(second), text)
-        for what, first, second, text in PAIRS
-        for each in report.benchmarks
-        if each.has(first, second)
-    ]
-    if not rows:
+    found = [(pair, each) for pair in PAIRS for each in report.benchmarks if each.has(*pair[1:3])]
+    if not found:
         return None
-    kinds = list(dict.fromkeys(what for what, *_ in rows))
-    with Drawing("predictions", "Measured over predicted", height=1.3 + 0.34 * len(kinds)) as drawing:
-        for what, each, predicted, measured, text in rows:
-            title = f"{what}, {each.name}: {text(predicted)} predicted, {text(measured)} measured"
-            row = kinds.index(what)
-            drawing.points([measured / predicted], [row], [title], row, hollow=bool(each.unsettled))
-        drawing.axes.axvline(1, color=INK, linewidth=1)
-        drawing.axes.set_yticks(range(len(kinds)), kinds)
-        drawing.axes.set(ylim=(len(kinds) - 0.4, -0.6), xlabel="measured (or counted) over predicted")
-        svg = drawing.svg()
-    near = sum(abs(measured / predicted - 1) <= NEAR for *_, predicted, measured, _ in rows)
-    table = [[what, each.name, text(predicted), text(measured), f"{measured / predicted:.3f}"]
-             for what, each, predicted, measured, text in rows]  # fmt: skip
-    return Plot("predictions", "Do the formulas predict what is measured?",
-                f"{near} of {len(rows)} predictions are within {NEAR:.0%} of what was measured or counted.", svg,
-                Table(["what", "benchmark", "predicted", "measured", "ratio"], table, text=2),
-                (NOT_PREDICTED,))  # fmt: skip
+    kinds = list(dict.fromkeys(what for (what, *_), _ in found))
+    drawing = Drawing("predictions", "Measured over predicted", height=1.3 + 0.34 * len(kinds))
+    rows, near = [], 0
+    for (what, first, second, text), each in found:
+        predicted, measured, row = text(each.number(first)), text(each.number(second)), kinds.index(what)
+        ratio = each.number(second) / each.number(first)
+        near += abs(ratio - 1) <= NEAR
+        title = f"{what}, {each.name}: {predicted} predicted, {measured} measured"
+        drawing.point(ratio, row, title, row, hollow=bool(each.unsettled))
+        rows.append([what, each.name, predicted, measured, f"{ratio:.3f}"])
+    drawing.axes.axvline(1, color=INK, linewidth=1)
+    drawing.rows(kinds)
+    drawing.axes.set_xlabel("measured (or counted) over predicted")
+    answer = f"{near} of {len(rows)} predictions are within {NEAR:.0%} of what was measured or counted."
+    return drawing.plot("Do the formulas predict what is measured?", answer,
+                        Table(["what", "benchmark", "predicted", "measured", "ratio"], rows, text=2),
+                        NOT_PREDICTED)  # fmt: skip
