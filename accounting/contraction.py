@@ -1,46 +1,21 @@
-"""Einsum equations: the indices of each operand, the steps of an order, the cheapest order."""
+"""Einsum equations: the indices of each operand, and the FLOPs of contracting them pair by pair."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
 from math import prod
-from typing import TypeVar
 
 from accounting.checks import validated_choice, validated_instance, validated_ints
 
-T = TypeVar("T")
 Indices = frozenset[str]
 Pair = tuple[int, int]
 Order = str | Sequence[Pair]
 
 BEST_ORDER_OPERANDS = 12  # the search visits about 3**operands / 2 splits: 265,720 at 12 operands, some seconds
-
-
-@dataclass(frozen=True)
-class Step:
-    """One pairwise contraction: multiplies the operands at `positions` over `left | right`, sums down to `result`.
-
-    >>> [step] = parsed("ij,jk->ik", [(2, 3), (3, 4)]).steps("best")
-    >>> sorted(step.result), step.size, step.flops
-    (['i', 'k'], 24, 48)
-    """
-
-    positions: Pair
-    left: Indices
-    right: Indices
-    result: Indices
-    additions: int  # first, of summing the indices that one side alone has and nothing later needs
-    size: int  # of left | right: the combinations that are multiplied
-
-    @property
-    def flops(self) -> int:
-        return self.additions + self.product_flops(self.result)
-
-    def product_flops(self, result: Indices) -> int:
-        """One multiplication per combination, and one addition unless each combination is an element of the result."""
-        return self.size * (2 if (self.left | self.right) - result else 1)
 
 
 @dataclass(frozen=True)
@@ -50,39 +25,43 @@ class Contraction:
     An operand's repeated index (its diagonal) occurs once. An index along which an operand stretches from 1 is not its
     index: broadcasting repeats the multiplication, not the sum.
 
-    >>> parsed("bij,bjk->bik", [(8, 2, 3), (1, 3, 4)]).best_pairs()
-    [(0, 1)]
+    >>> parsed("bij,bjk->bik", [(8, 2, 3), (1, 3, 4)]).flops("best")
+    384
     """
 
     operands: tuple[Indices, ...]
     output: Indices
     sizes: dict[str, int]
 
+    def flops(self, order: Order) -> int:
+        """FLOPs in `order`: "best", "left", or pairs as in numpy.einsum_path."""
+        if isinstance(order, str) and validated_choice("order", order, ["best", "left"]) == "best":
+            return self._least_flops()
+        flops, operands = 0, list(self.operands)
+        for i, j in self._pairs(order):
+            others = [each for position, each in enumerate(operands) if position not in (i, j)]
+            step, result = self._step(operands[i], operands[j], self.output.union(*others))
+            flops, operands = flops + step, [*others, result]
+        return flops
+
     def size(self, indices: Indices) -> int:
         return prod(self.sizes[index] for index in indices)
 
-    def step(self, a: Indices, b: Indices, later: Indices, positions: Pair = (0, 1)) -> Step:
-        """`a` times `b`; `later` are the indices of the output and of the remaining operands."""
+    def _step(self, a: Indices, b: Indices, later: Indices) -> tuple[int, Indices]:
+        """FLOPs of `a` times `b`, and the result's indices; `later` are those of the output and of other operands.
+
+        First the sums over indices that one side alone has and nothing later needs. Then one multiplication per
+        combination of indices, and one addition unless each combination is an element of the result.
+        """
         left, right = a & (b | later), b & (a | later)
         additions = sum(self.size(side) for side, rest in ((a, left), (b, right)) if side != rest)
-        return Step(positions, left, right, (left | right) & later, additions, self.size(left | right))
+        result = (left | right) & later
+        return additions + self.size(left | right) * (2 if (left | right) - result else 1), result
 
-    def steps(self, order: Order) -> list[Step]:
-        """The pairwise contractions in `order`: "best", "left", or pairs as in numpy.einsum_path."""
-        steps: list[Step] = []
-        operands = list(self.operands)
-        for i, j in self.pairs(order):
-            later = self.output.union(*(each for position, each in enumerate(operands) if position not in (i, j)))
-            steps.append(self.step(operands[i], operands[j], later, (i, j)))
-            operands = merged(operands, (i, j), steps[-1].result)
-        return steps
-
-    def pairs(self, order: Order) -> list[Pair]:
+    def _pairs(self, order: Order) -> list[Pair]:
         """`order` as pairs of positions: each pair leaves the list of operands, its result is appended."""
         number = len(self.operands)
-        if isinstance(order, str):
-            if validated_choice("order", order, ["best", "left"]) == "best":
-                return self.best_pairs()
+        if isinstance(order, str):  # "left"
             return [(0, 1) if present == number else (0, present - 1) for present in range(number, 1, -1)]
         pairs = [validated_ints("order", pair) for pair in order]
         if len(pairs) != number - 1:
@@ -92,65 +71,30 @@ class Contraction:
                 raise ValueError(f"order must name two of the positions 0..{present - 1}, got {pair} in {pairs}")
         return [(pair[0], pair[1]) for pair in pairs]
 
-    def best_pairs(self) -> list[Pair]:
-        """The cheapest order: each subset's cheapest split in two, from small subsets to the whole."""
+    def _least_flops(self) -> int:
+        """FLOPs of the cheapest order. What a subset keeps does not depend on the order inside it: exact."""
         number = len(self.operands)
         if number > BEST_ORDER_OPERANDS:
             limit = f"the best order is searched for at most {BEST_ORDER_OPERANDS} operands"
             raise ValueError(f"{limit}, got {number}; give an order, or 'left'")
-        # The set bits of an integer are a subset of the operands. The indices that its contraction keeps do not depend
-        # on the order inside it, so dynamic programming is exact.
-        everything = (1 << number) - 1
-        kept = [self._kept(subset) for subset in range(everything + 1)]
-        cost = {1 << position: 0 for position in range(number)}
-        split: dict[int, int] = {}
-        for subset in range(1, everything + 1):  # all its subsets are smaller numbers, and come before it
-            if subset in cost:
-                continue
-            part = (subset - 1) & subset
-            while part:
-                rest = subset ^ part
-                if part < rest:  # visit each split once
-                    flops = cost[part] + cost[rest] + self.step(kept[part], kept[rest], kept[subset]).flops
-                    if flops < cost.get(subset, flops + 1):
-                        cost[subset], split[subset] = flops, part
-                part = (part - 1) & subset
-        return _positions(everything, split, number)
 
-    def _kept(self, subset: int) -> Indices:
-        """The indices left after contracting the operands in `subset`; a single operand keeps its own."""
-        inside = [operand for position, operand in enumerate(self.operands) if subset >> position & 1]
-        outside = [operand for position, operand in enumerate(self.operands) if not subset >> position & 1]
-        return inside[0] if len(inside) == 1 else frozenset().union(*inside) & self.output.union(*outside)
+        @cache
+        def kept(subset: frozenset[int]) -> Indices:
+            inside = [operand for position, operand in enumerate(self.operands) if position in subset]
+            outside = [operand for position, operand in enumerate(self.operands) if position not in subset]
+            return inside[0] if len(inside) == 1 else frozenset().union(*inside) & self.output.union(*outside)
 
+        @cache
+        def least(subset: frozenset[int]) -> int:
+            first, *others = subset
+            parts = (frozenset((first, *some)) for size in range(len(others)) for some in combinations(others, size))
+            costs = (
+                least(part) + least(subset - part) + self._step(kept(part), kept(subset - part), kept(subset))[0]
+                for part in parts
+            )
+            return min(costs, default=0)
 
-def merged(items: list[T], positions: Pair, result: T) -> list[T]:
-    """`items` without those at `positions`, and `result` appended.
-
-    >>> merged(["a", "b", "c"], (0, 2), "ac")
-    ['b', 'ac']
-    """
-    return [item for position, item in enumerate(items) if position not in positions] + [result]
-
-
-def _positions(everything: int, split: dict[int, int], number: int) -> list[Pair]:
-    """The tree of splits as pairs of positions in the shrinking list of operands."""
-    present = [1 << position for position in range(number)]
-    pairs: list[Pair] = []
-
-    def contract(subset: int) -> None:
-        if subset in present:
-            return
-        part, rest = split[subset], subset ^ split[subset]
-        contract(part)
-        contract(rest)
-        i, j = sorted((present.index(part), present.index(rest)))
-        pairs.append((i, j))
-        present[:] = merged(present, (i, j), subset)
-
-    if number:
-        contract(everything)
-    return pairs
+        return least(frozenset(range(number)))
 
 
 def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:

@@ -145,7 +145,7 @@ def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
     einsum = contraction.parsed(equation, shapes)
     if len(einsum.operands) == 1:  # nothing to multiply, at most a sum
         return einsum.size(einsum.operands[0]) if einsum.operands[0] - einsum.output else 0
-    return sum(step.flops for step in einsum.steps(order))
+    return einsum.flops(order)
 
 
 @checked("batch", "in_features", "out_features", bias=validated_bool)
