@@ -7,9 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from accounting.counted.counter import _Counter
 from accounting.measured import allocations, timing
-from meta_tests.faults import fault, replace, stand_in
+from meta_tests.faults import fault, faults, stand_in
 
 MEASURED, MACHINE = "meta_tests/accounting/measured/", "meta_tests/prooflops/machine/"
 COUNTER = "meta_tests/accounting/counted/test_counter.py::"
@@ -73,9 +72,10 @@ for name, (target, *tests) in INSTRUMENTS.items():
             fault(test, name=f"{name}-{wrong}")(functools.partial(plant, target, wrong))
 
 
-@fault(EVENTS)
-def the_hosts_clock_times_the_device(patch):
-    replace(patch, timing.clock, lambda device="cpu": timing.perf_counter)
+faults(
+    ("the_hosts_clock_times_the_device", EVENTS,
+     stand_in("accounting.measured.timing.clock", lambda _, device="cpu": timing.perf_counter)),
+)  # fmt: skip
 
 
 @fault(HELD, instead_of="accounting.measured.allocations._split_at_marks")
@@ -98,25 +98,15 @@ def each_operation_is_counted_twice(count_operation, self, *args):
     count_operation(self, *args)
 
 
-def counting(spoil: Callable[[Call, list[Any], Any], None]) -> Callable[[Any], None]:
-    def plant(patch: Any) -> None:
-        original, kept = _Counter._count, []
-        patch.setattr(_Counter, "_count", lambda *args: spoil(original, kept, args))
-
-    return plant
-
-
-def only_the_first(original: Call, kept: list[Any], args: Any) -> None:
-    if not kept:
-        original(*args)
-    kept.append(args)
+@fault(STEP, instead_of="accounting.counted.counter._Counter._count")
+def only_the_first_operation_is_counted(count_operation, self, *args):
+    if not vars(self).get("has_counted"):
+        count_operation(self, *args)
+    self.has_counted = True
 
 
-def the_one_before(original: Call, kept: list[Any], args: Any) -> None:
-    if kept:
-        original(args[0], *kept[-1][1:])
-    kept.append(args)
-
-
-fault(STEP, name="only_the_first_operation_is_counted")(counting(only_the_first))
-fault(NESTED, name="each_operation_is_counted_late")(counting(the_one_before))
+@fault(NESTED, instead_of="accounting.counted.counter._Counter._count")
+def each_operation_is_counted_late(count_operation, self, *args):
+    before, self.before = vars(self).get("before"), args
+    if before:
+        count_operation(self, *before)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from accounting.predicted import TrainingStep, replay, tracker
 from accounting.predicted.ledger import Ledger
-from meta_tests.faults import fault
+from meta_tests.faults import fault, faults, stand_in
 
 TESTS = "meta_tests/accounting/predicted/test_prediction.py"
 DRAWN = f"{TESTS}::test_linear_norm_embedding_and_pointwise_nets_are_predicted_without_scratch"
@@ -31,31 +31,6 @@ def resized(name: str, size_of: Callable[[int], int]) -> Callable[..., Any]:
         return original(ledger, classes)
 
     return replayed
-
-
-for _class, _size_of in {
-    "temporaries": lambda size: 0,
-    "recomputed": lambda size: 0,
-    "optimizer state": lambda size: size // 2,
-    "gradients": lambda size: size // 2,
-}.items():
-    _name = f"{_class.replace(' ', '_')}_counted_too_small"
-    fault(DRAWN, instead_of="accounting.predicted.replay.replay", saying=NOTICED, name=_name)(resized(_class, _size_of))
-
-
-@fault(DRAWN, instead_of="accounting.predicted.prediction._random_states_seen", saying=NOTICED)
-def the_random_state_of_a_checkpoint_is_not_seen(_seen: Any, _ledger: Ledger) -> Any:
-    return nullcontext()
-
-
-@fault(DRAWN, saying=NOTICED)
-def the_number_that_a_product_saves_is_not_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tracker, "SAVES_ITS_NUMBER", frozenset())
-
-
-@fault(DRAWN, instead_of="accounting.predicted.training._split", saying=NOTICED)
-def the_whole_batch_goes_through_in_each_micro_batch(_split: Any, batch: Any, micro_batches: int) -> Any:
-    return [batch] * micro_batches
 
 
 @fault(DRAWN, instead_of="accounting.predicted.training.TrainingStep._run", saying=NOTICED)
@@ -80,7 +55,7 @@ def gradients_of_each_micro_batch_are_kept_apart(run: Any, step: TrainingStep, m
     run(step, mark_and_keep, model)
 
 
-@fault(f"{IN_BF16}", instead_of="accounting.predicted.training.TrainingStep._run", saying=NOTICED)
+@fault(IN_BF16, instead_of="accounting.predicted.training.TrainingStep._run", saying=NOTICED)
 def the_master_copy_is_taken_for_bf16(run: Any, step: TrainingStep, mark: Any, model: nn.Module) -> None:
     with pytest.MonkeyPatch.context() as inside:
         inside.setattr(Tensor, "float", lambda tensor: tensor.clone())
@@ -94,11 +69,25 @@ def a_tied_weight_is_copied_twice(fake_copy: Any, module: nn.Module, device: str
     return copy
 
 
-@fault(f"{OTHERS}[gathered]", instead_of="accounting.predicted.ledger.Ledger.number_of", saying=NOTICED)
-def a_sum_is_never_written_in_place(_number_of: Any, _ledger: Ledger, _tensor: Tensor) -> None:
-    return None
-
-
-@fault(f"{OTHERS}[convolution]", instead_of="accounting.predicted.ledger.Ledger.scratch_at", saying=NOTICED)
-def the_scratch_of_a_convolution_is_dropped(_scratch_at: Any, *_: Any) -> int:
-    return 0
+# fmt: off
+faults(
+    *((f"{name.replace(' ', '_')}_counted_too_small", DRAWN,
+       stand_in("accounting.predicted.replay.replay", resized(name, size_of)), NOTICED) for name, size_of in {
+        "temporaries": lambda size: 0,
+        "recomputed": lambda size: 0,
+        "optimizer state": lambda size: size // 2,
+        "gradients": lambda size: size // 2,
+    }.items()),
+    ("the_random_state_of_a_checkpoint_is_not_seen", DRAWN,
+     stand_in("accounting.predicted.prediction._random_states_seen", lambda _, ledger: nullcontext()), NOTICED),
+    ("the_number_that_a_product_saves_is_not_seen", DRAWN,
+     lambda patch: patch.setattr(tracker, "SAVES_ITS_NUMBER", frozenset()), NOTICED),
+    ("the_whole_batch_goes_through_in_each_micro_batch", DRAWN,
+     stand_in("accounting.predicted.training._split", lambda _, batch, micro_batches: [batch] * micro_batches),
+     NOTICED),
+    ("a_sum_is_never_written_in_place", f"{OTHERS}[gathered]",
+     stand_in("accounting.predicted.ledger.Ledger.number_of", lambda _, ledger, tensor: None), NOTICED),
+    ("the_scratch_of_a_convolution_is_dropped", f"{OTHERS}[convolution]",
+     stand_in("accounting.predicted.ledger.Ledger.scratch_at", lambda *_: 0), NOTICED),
+)
+# fmt: on

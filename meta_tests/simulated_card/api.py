@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from meta_tests.simulated_card.card import Card, Stream
+from meta_tests.simulated_card.card import SLEEP_HZ, Card, Stream
 from meta_tests.simulated_card.kernels import Kernels, _state_of
 
 CPU = torch.device("cpu")
@@ -327,7 +327,7 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "current_stream": lambda device=None: card.stream,
         "set_stream": lambda chosen: setattr(card, "stream", chosen),
         "stream": stream,
-        "_sleep": lambda cycles: card.launch(cycles / 1.7e9),
+        "_sleep": lambda cycles: card.launch(cycles / SLEEP_HZ),
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: (properties.major, properties.minor),
         "get_device_name": lambda device=None: card.name,
@@ -348,7 +348,7 @@ def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
         "memory_allocated": figure("allocated_bytes"),
         "max_memory_allocated": figure("allocated_bytes", "peak"),
         "memory_reserved": figure("reserved_bytes"),
-        "memory_stats": lambda device=None: memory.stats(),
+        "memory_stats": lambda device=None: memory.stats() if torch.device(device or 0).index in (None, 0) else {},
         "reset_peak_memory_stats": lambda device=None: memory.reset_peak(),
         "empty_cache": memory.empty_cache,
         "mem_get_info": lambda device=None: (card.memory_bytes - memory.current("reserved_bytes"), card.memory_bytes),

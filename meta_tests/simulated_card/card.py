@@ -17,6 +17,7 @@ from meta_tests.simulated_card.caching import MIB, CachingAllocator
 
 LAUNCH_S = 4e-6  # the host's time of a launch
 KERNEL_S = 2e-6  # the shortest kernel
+SLEEP_HZ = 1.7e9  # the clock by which `torch.cuda._sleep` counts
 PINNED_BYTES_PER_S = 4e9  # at which the system pins pages
 CACHE_SPEED = 3  # how many times as fast the last level of cache is as the memory
 HOST_S = 1.5e-6  # the shortest operator of the CPU

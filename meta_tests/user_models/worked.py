@@ -59,28 +59,29 @@ GPT_VECTORS = gpt.LAYERS * ((3 + 1 + 4 + 1) + 4) * gpt.WIDTH + 2 * gpt.WIDTH
 GPT_ATTENTION = gpt.LAYERS * 2 * 2 * gpt.BATCH * gpt.LENGTH**2 * gpt.WIDTH
 OWN_VECTORS = (1 + 1 + 1 + 1) * 32 + 4  # three biases and the scale; the head's bias
 OWN_IDLE = 32 * 8 + 8
+
+
+def both_passes(forward: int) -> tuple[int, int]:
+    """The backward pass has twice as much."""
+    return forward, 2 * forward
+
+
 PARTS = {
     "resnet": {
-        flop_difference.CONVOLVED: (
-            2 * 4 * RESNET_WEIGHTS - RESNET_CONVOLVED,
-            2 * (2 * 4 * RESNET_WEIGHTS - RESNET_CONVOLVED),
-        ),
-        flop_difference.ELEMENTWISE: (2 * 4 * (RESNET_NORMS + 10), 4 * 4 * (RESNET_NORMS + 10)),
+        flop_difference.CONVOLVED: both_passes(2 * 4 * RESNET_WEIGHTS - RESNET_CONVOLVED),
+        flop_difference.ELEMENTWISE: both_passes(2 * 4 * (RESNET_NORMS + 10)),
         flop_difference.INPUT_GRADIENT: (0, RESNET_FIRST),
     },
     "gpt": {
-        flop_difference.LOOKED_UP: (
-            2 * GPT_TOKENS * gpt.POSITIONS * gpt.WIDTH,
-            4 * GPT_TOKENS * gpt.POSITIONS * gpt.WIDTH,
-        ),
-        flop_difference.ELEMENTWISE: (2 * GPT_TOKENS * GPT_VECTORS, 4 * GPT_TOKENS * GPT_VECTORS),
-        flop_difference.ACTIVATIONS: (-GPT_ATTENTION, -2 * GPT_ATTENTION),
+        flop_difference.LOOKED_UP: both_passes(2 * GPT_TOKENS * gpt.POSITIONS * gpt.WIDTH),
+        flop_difference.ELEMENTWISE: both_passes(2 * GPT_TOKENS * GPT_VECTORS),
+        flop_difference.ACTIVATIONS: both_passes(-GPT_ATTENTION),
     },
     "own": {
-        flop_difference.ELEMENTWISE: (2 * 8 * OWN_VECTORS, 4 * 8 * OWN_VECTORS),
-        flop_difference.SHARED: (-2 * OWN_SQUARE, -4 * OWN_SQUARE),
-        flop_difference.PARTLY_USED: (OWN_SQUARE, 2 * OWN_SQUARE),
-        flop_difference.UNUSED: (2 * 8 * OWN_IDLE, 4 * 8 * OWN_IDLE),
+        flop_difference.ELEMENTWISE: both_passes(2 * 8 * OWN_VECTORS),
+        flop_difference.SHARED: both_passes(-2 * OWN_SQUARE),
+        flop_difference.PARTLY_USED: both_passes(OWN_SQUARE),
+        flop_difference.UNUSED: both_passes(2 * 8 * OWN_IDLE),
         flop_difference.FROZEN: (0, OWN_SQUARE),
         flop_difference.INPUT_GRADIENT: (0, 2 * 8 * 16 * 32),
     },

@@ -1,4 +1,4 @@
-"""Measured bytes: exact figures, refused inputs, and limits; CUDA on a stand-in for the counters of torch.cuda."""
+"""Measured bytes: exact figures, refused inputs, and limits; CUDA on the simulated card."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accounting import measured
 from accounting.measured import MeasuredBytes
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
 
 LAYERS, WIDTH, BATCH = 4, 512, 128
 PARAMETERS = LAYERS * WIDTH * WIDTH
@@ -121,54 +123,20 @@ def test_a_storage_allocated_before_the_block_does_not_count_when_it_is_freed() 
     assert held.earlier_freed_bytes >= 200, f"{held.earlier_freed_bytes}, but one of the two was seen before"
 
 
-class Books:
-    """What torch.cuda.memory_stats keeps: the bytes requested, and the blocks charged for them."""
+def test_on_cuda_requests_and_charges_are_read_between_phases() -> None:
+    def taken(size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
 
-    def __init__(self) -> None:
-        self.stats = {
-            f"{kind}_bytes.all.{figure}": 0
-            for kind in ("requested", "allocated")
-            for figure in ("current", "peak", "allocated", "freed")
-        }
-
-    def book(self, size: int) -> None:
-        """`size` bytes allocated, or freed if negative; blocks are whole multiples of 512 bytes."""
-        for kind, charge in (("requested", abs(size)), ("allocated", -(-abs(size) // 512) * 512)):
-            of = f"{kind}_bytes.all."
-            self.stats[of + ("allocated" if size > 0 else "freed")] += charge
-            self.stats[of + "current"] += charge if size > 0 else -charge
-            self.stats[of + "peak"] = max(self.stats[of + "peak"], self.stats[of + "current"])
-
-    def reset_peak(self) -> None:
-        for kind in ("requested", "allocated"):
-            self.stats[f"{kind}_bytes.all.peak"] = self.stats[f"{kind}_bytes.all.current"]
-
-
-@pytest.fixture
-def books(monkeypatch: pytest.MonkeyPatch) -> Books:
-    books = Books()
-    monkeypatch.delenv("PYTORCH_NO_CUDA_MEMORY_CACHING", raising=False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
-    own = torch.device("cuda")
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: books.stats if device == own else {})
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: books.reset_peak())
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    return books
-
-
-def test_on_cuda_requests_and_charges_are_read_between_phases(books: Books) -> None:
-    books.book(4096)
-    books.book(100_000)
-    books.book(-100_000)  # a peak of before
-    with measured.memory("cuda") as held:
-        books.book(1000)
-        books.book(600)
-        books.book(-600)
-        held.mark("forward")
-        books.book(10)
-        held.mark("backward")
-        books.book(5)
+    with simulated(Card()):
+        kept = [taken(4096)]
+        taken(100_000)  # freed at once: a peak of before
+        with measured.memory("cuda") as held:
+            kept.append(taken(1000))
+            taken(600)
+            held.mark("forward")
+            kept.append(taken(10))
+            held.mark("backward")
+            kept.append(taken(5))
     expected = {
         "forward": MeasuredBytes(1600, 600, 1000, 1600, charged_live_bytes=1024, charged_peak_bytes=2048),
         "backward": MeasuredBytes(10, 0, 1010, 1010, charged_live_bytes=1536, charged_peak_bytes=1536),

@@ -144,9 +144,6 @@ def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house: Hous
 
 
 PARTS = """
-import os, signal, pytest
-from prooflops.machine import device as machine
-
 @pytest.mark.claim("demo.two-tests")
 def test_first(): ...
 
@@ -154,27 +151,22 @@ def test_first(): ...
 def test_second(): ...
 """
 STOPS = """
-import os, signal, pytest
-from prooflops.machine import device as machine
-
-@pytest.mark.claim("demo.before-{why}")
+@pytest.mark.claim("demo.before")
 def test_before(): ...
 
-def test_stops(monkeypatch):
-    {stop}
+def test_stops():
+    raise KeyboardInterrupt
 
-@pytest.mark.claim("demo.before-{why}", "demo.after-{why}")
+@pytest.mark.claim("demo.before", "demo.after")
 def test_after(): ...
 """
-LOST = "monkeypatch.setattr(machine, 'why_lost', lambda device: 'CUDA error: an illegal address')\n    assert False"
-STOPPING = {"interrupted": "raise KeyboardInterrupt", "lost": LOST}
 WHOLE = "-o testpaths='test_claims/test_demo.py test_claims/test_other.py'"
 PART_LINES = {
     "whole": f"--report reports {WHOLE}",
     "deselected": "--report deselected -k test_first test_claims/test_demo.py test_claims/test_other.py",
     "named": "--report named test_claims/test_demo.py::test_first",
     "one file": "--report one_file test_claims/test_demo.py",
-    **{why: f"--report reports test_claims/test_{why}.py" for why in STOPPING},
+    "interrupted": "--report reports test_claims/test_stops.py",
 }
 
 
@@ -182,16 +174,11 @@ PART_LINES = {
 def part_house(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, dict[str, ChildRun]]:
     """Runs of which some tests did not run, all in one process."""
     house = new_house(tmp_path_factory.mktemp("house"))
-    for claim in (
-        "demo.two-tests",
-        "demo.two-files",
-        *(f"demo.{when}-{why}" for when in ("before", "after") for why in STOPPING),
-    ):
-        house.claim(claim)
+    for claim in ("two-tests", "two-files", "before", "after"):
+        house.claim(f"demo.{claim}")
     house.test(PARTS)
     house.test('@pytest.mark.claim("demo.two-files")\ndef test_third(): ...', "test_claims/test_other.py")
-    for why, stop in STOPPING.items():
-        house.test(STOPS.format(stop=stop, why=why), f"test_claims/test_{why}.py")
+    house.test(STOPS, "test_claims/test_stops.py")
     lines = {key: f"-p no:cacheprovider --device cpu {line}" for key, line in PART_LINES.items()}
     runs = run_pytest_for_each(house.root, lines.values())
     return house, {key: runs[line] for key, line in lines.items()}
@@ -220,28 +207,15 @@ def test_a_claim_is_not_checked_by_a_part_of_its_tests(
     assert verdicts_in(house.root / folder)[claim] == (verdict, reason), runs
 
 
-@pytest.mark.parametrize(
-    ("why", "code", "said", "after"),
-    [
-        ("interrupted", 2, "interrupted", 1),
-        (
-            "lost",
-            1,
-            "the device is lost: CUDA error: an illegal address [after test_claims/test_lost.py::test_stops]",
-            2,
-        ),
-    ],
-)
 def test_a_run_that_is_stopped_says_so_and_leaves_the_last_whole_report(
-    part_house: tuple[House, dict[str, ChildRun]], why: str, code: int, said: str, after: int
+    part_house: tuple[House, dict[str, ChildRun]],
 ) -> None:
     house, runs = part_house
-    run = runs[why]
-    assert run.code == code, run.output
-    assert f"part of a run: {said}, after {after} of 3 tests; no baseline" in run.output
-    assert set(verdicts_in(house.root / "reports")) == {"demo.two-tests", "demo.two-files"}, "overwritten"
-    if why == "lost":  # the last of them
-        found = verdicts_in(house.root / "reports" / "partial")
-        assert found["demo.before-lost"] == ("not checked", f"1 of 2 tests ran: {said}")
-        assert found["demo.after-lost"] == ("not checked", f"0 of 1 tests ran: {said}")
-        assert f"- part of a run: {said}" in (house.root / "reports" / "partial" / "report.md").read_text()
+    run, reports = runs["interrupted"], house.root / "reports"
+    assert run.code == 2, run.output
+    assert "part of a run: interrupted, after 1 of 3 tests; no baseline" in run.output
+    assert set(verdicts_in(reports)) == {"demo.two-tests", "demo.two-files"}, "overwritten"
+    found = verdicts_in(reports / "partial")
+    assert found["demo.before"] == ("not checked", "1 of 2 tests ran: interrupted")
+    assert found["demo.after"] == ("not checked", "0 of 1 tests ran: interrupted")
+    assert "- part of a run: interrupted" in (reports / "partial" / "report.md").read_text()
