@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ChildRun, House, new_house, run_pytest_for_each
+from meta_tests.conftest import SUITE, ChildRun, House, fork_pytest, new_house, run_pytest_for_each
 from prooflops.history import records as history
 
 HOLDING = """
@@ -128,6 +128,18 @@ def test_a_known_failure_does_not_redden_the_run_and_one_that_now_holds_is_repor
     assert run.verdicts["demo.fails"]["known"]
     assert run.verdicts["demo.holds"]["verdict"] == "holds"
     assert "demo.holds is listed in --known-failures but now holds" in run.output
+
+
+@pytest.mark.parametrize(
+    ("option", "history"), [("--report=/proc/x/y", ""), ("--report=conftest.py", ""), ("-q", "/proc/x")]
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(
+    house: House, option: str, history: str
+) -> None:
+    run = fork_pytest(house.root, option, imported=SUITE, PROOFLOPS_HISTORY=history)
+    assert run.code == 4
+    assert f"cannot be written to {history or option.partition('=')[2]}: " in run.output
+    assert "collected" not in run.output
 
 
 def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house: House) -> None:
