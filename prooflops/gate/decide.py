@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,10 +35,7 @@ BUDGET = "the budget ended it (--gate-budget)"
 def replicate_plan(
     benchmarks: int, *, paired: bool = True, most: int | None = None, all_pairs: bool = False, directions: int = 1
 ) -> Plan:
-    """The error rates of a run that compares `benchmarks` benchmarks, in at most `most` replicates.
-
-    Confirming replicates count among `most`, if the rest are enough to suspect anything.
-    """
+    """The error rates of a comparison in at most `most` replicates, confirming ones included where the rest suffice."""
     plan = Plan(benchmarks=max(benchmarks, 1), directions=directions, shared_baseline=not paired)
     if most is None:
         return plan
@@ -84,13 +82,10 @@ class ReplicateRule(ComparisonRule):
             return (
                 f"the baseline holds {len(sides[0])} processes, and below {fewest} no regression can be found: {enough}"
             )
-        return "; ".join([excluded(decision.effect), self.ended_by(sides, decision), self.remedy(sides, decision)])
-
-    def ended_by(self, sides: Sides, decision: Decision) -> str:
-        """The limit that ended the run of an open benchmark."""
+        ended_by = BUDGET if decision.verdict is None else NOISE
         if self.most and len(sides[1]) >= self.most:
-            return PAIRS
-        return BUDGET if decision.verdict is None else NOISE
+            ended_by = PAIRS
+        return "; ".join([excluded(decision.effect), ended_by, self.remedy(sides, decision)])
 
     def remedy(self, sides: Sides, decision: Decision) -> str:
         """How to decide it."""
@@ -132,14 +127,9 @@ class SieveRule(ReplicateRule):
 
 
 def fewest_stored(plan: Plan) -> int:
-    """The fewest processes of a baseline with which a regression can be found, at the plan's last look.
-
-    The most extreme of the C(b + n, n) orders of b stored and n new processes must be as rare as the level there.
-    """
-    fewest, last = 1, len(plan.looks) - 1
-    while 1 / math.comb(fewest + plan.looks[last], fewest) > plan.level(last):
-        fewest += 1
-    return fewest
+    """The fewest stored processes of which one of all orders with those of the last look is as rare as its level."""
+    last = len(plan.looks) - 1
+    return next(n for n in itertools.count(1) if math.comb(n + plan.looks[last], n) * plan.level(last) >= 1)
 
 
 def look_at(both: Mapping[str, Sides], rule: ReplicateRule) -> tuple[list[Row], dict[str, int]]:
@@ -154,8 +144,7 @@ def look_at(both: Mapping[str, Sides], rule: ReplicateRule) -> tuple[list[Row], 
 def fails(row: Row, direction: str, allowed_open: float, guards_memory: bool = True) -> bool:
     """Whether a gate that guards `direction` (slower, faster, both) fails for this row.
 
-    An undecided time fails unless a change larger than `allowed_open` is excluded: else a gate too noisy to find
-    anything would be green. A test that skipped itself has no time.
+    An undecided time fails unless a change larger than `allowed_open` is excluded. A skipped test has no time.
     """
     if row.verdict == "INCONCLUSIVE":
         return row.quantity == TIME and row.after is not None and not excludes(row.effect, direction, allowed_open)

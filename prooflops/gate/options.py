@@ -313,9 +313,6 @@ def marker_settings(marker: pytest.Mark) -> dict[str, Any]:
     return given
 
 
-# ---- selection ------------------------------------------------------------------------------------------------------
-
-
 def files_of(ids: Sequence[str]) -> list[str]:
     """The files of these tests, each once, in order."""
     return list(dict.fromkeys(name.partition("::")[0] for name in ids))

@@ -87,7 +87,9 @@ class PacePlan:
 
     def paces(self, effects: Mapping[str, Effect], to_go: int, left_s: float) -> Paces:
         """The pace of each benchmark for the next pair: more for noisy ones, the least for plain changes."""
-        noisy = [name for name, effect in effects.items() if is_noisy(effect, self.pairs) and self.costs[name].gains]
+        # Fewer pairs than the first look's don't show the noise well enough.
+        shown = {name: each for name, each in effects.items() if each.pairs >= self.pairs and not is_plain(each)}
+        noisy = [name for name, each in shown.items() if NOISY < each.noise < math.inf and self.costs[name].gains]
         each_s = self.each_s
         more_s = self.fitting_s(list(effects), left_s, to_go, self.usual_s(noisy))
         own = {name: cost.enough_s for name, cost in self.costs.items() if cost.enough_s > each_s}
@@ -107,10 +109,7 @@ class PacePlan:
         return float(brentq(lambda each_s: self.process_s(names, each_s) - allowed_s, LEAST_S, most_s))
 
     def usual_s(self, names: Sequence[str]) -> float:
-        """Seconds per benchmark so that these together take SHARE of a process's overhead.
-
-        Less would save little of a process, and leave the fastest of fewer rounds.
-        """
+        """Seconds per benchmark so that these together take SHARE of a process's overhead: less would save little."""
         gaining = sum(self.costs[name].gains for name in names)
         return min(max(SHARE * self.overhead_s / max(gaining, 1), USUAL_S), MOST_S)
 
@@ -129,14 +128,10 @@ class PacePlan:
     def __str__(self) -> str:
         names, each_s = self.kept, self.each_s
         pair_s = 2 * self.process_s(names, each_s)
-        paced = sum(self.costs[name].paced for name in names)
-        chosen = f"{each_s:.2g} s a benchmark and process"
-        if paced < len(names):
-            own = f"{len(names) - paced} by their own rounds"
-            chosen = f"{chosen}, {own}" if paced else own
+        own = sum(not self.costs[name].paced for name in names)
         text = (
-            f"{len(names)} benchmarks ({chosen}; {self.overhead_s:.1f} s a process besides): about "
-            f"{minutes(self.pairs * pair_s)} for {self.pairs} pairs"
+            f"{len(names)} benchmarks ({each_s:.2g} s a benchmark and process, {own} by their own rounds; "
+            f"{self.overhead_s:.1f} s a process besides): about {minutes(self.pairs * pair_s)} for {self.pairs} pairs"
         )
         if not self.decides:
             return f"{text}, which decide nothing, whatever they show: leave out --gate-replicates"
@@ -180,8 +175,3 @@ def is_plain(effect: Effect) -> bool:
     [True, True, False]
     """
     return effect.in_every_pair and abs(math.log(effect.ratio)) > PLAIN * effect.noise
-
-
-def is_noisy(effect: Effect, least_pairs: int) -> bool:
-    """Whether more time could decide sooner. Fewer pairs than the first look's don't show the noise well enough."""
-    return effect.pairs >= least_pairs and NOISY < effect.noise < math.inf and not is_plain(effect)

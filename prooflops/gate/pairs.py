@@ -21,16 +21,11 @@ from prooflops.gate.session import Session
 from prooflops.history.rows import TIME, Row
 from prooflops.machine import cpu
 
-# The limit of a pair in turn, beside MORE times the first pair: a lock that one process holds for its lifetime stops
-# the other for ever. Noisy benchmarks have longer rounds than in the first pair.
-START_S, MORE = 60.0, 4
+START_S, MORE = 60.0, 4  # limit of a pair in turn, and times the first pair: a lock that one holds stops the other
 
 
 class Pairs:
-    """Processes of `here` beside those of `other`, which may be the same side.
-
-    `asked`: the option that names the other side, for messages; empty where both are this one.
-    """
+    """Processes of `here` beside those of `other`. `asked`: the option that names it; empty where both are `here`."""
 
     def __init__(self, session: Session, here: Side, other: Side, asked: str) -> None:
         self.session, self.here, self.other, self.asked = session, here, other, asked

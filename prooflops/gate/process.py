@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -33,10 +33,7 @@ from prooflops.machine.core_speed import PATIENCE_S, slow_core
 
 # A child imports this package by a link of this name: another prooflops may be installed there, or none.
 PACKAGE, LINK = Path(__file__).resolve().parents[1], "prooflops_gate"
-# A process waits for a core at full speed for up to this many times its own duration. Repeating a pair costs more where
-# slow spells last: simulated with spells of 0.5 s, two processes of 64 benchmarks take 12 s for a pair that is kept,
-# instead of 20 s with waits of 0.05 s a benchmark.
-PATIENCE = 2
+PATIENCE = 2  # times its own duration a process waits for a core at full speed: repeating a pair would cost more
 # Environment variables that would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
@@ -78,8 +75,7 @@ class Replicate:
         return found
 
 
-@dataclass(frozen=True)
-class _Started:
+class _Started(NamedTuple):
     number: int
     side: Side
     process: subprocess.Popen[bytes]
@@ -115,10 +111,7 @@ class Replicates:
         self._stack.close()
 
     def share_hash_seed(self) -> None:
-        """Draws one hash seed for the next processes, unless the environment sets one.
-
-        It decides the order within sets and the collisions within dicts. Shared within a pair, that noise cancels.
-        """
+        """Draws one hash seed for the next processes, unless the environment sets one: its noise cancels in a pair."""
         if "PYTHONHASHSEED" not in os.environ:
             self._hash_seed = str(int.from_bytes(os.urandom(4), "little"))
 

@@ -86,7 +86,7 @@ def _entry(row: Row, known: Mapping[str, Any], plan: Plan, smallest: float) -> d
     assert row.effect
     noise = row.effect.noise if math.isfinite(row.effect.noise) else None
     sessions = [*known.get("sessions_s", []), row.after][-MOST:]
-    floor = noise_floor([[time_s] for time_s in sessions])
+    floor = noise_floor(sessions)
     return {
         "noise": noise,
         "smallest_effect": None if noise is None else smallest_effect(noise, plan, smallest),

@@ -26,6 +26,7 @@ REMEDIES = {
 }
 
 Location = tuple[str, int | None, str]
+Table = Sequence[Sequence[str]]
 EXPLAIN = "if this is intended, store a new baseline: --gate-record NAME"
 
 
@@ -61,7 +62,7 @@ def properties_of(row: Row) -> list[tuple[str, object]]:
     return [(f"gate.{row.quantity}{key}", value) for key, value in found.items() if value is not None]
 
 
-def short_lines(rows: Sequence[Row], width: int) -> list[str]:
+def short_lines(rows: Sequence[Row], most: int) -> list[str]:
     """A line for each row that is not SAME: verdict, ratio and interval, figures, name; the rest in one.
 
     >>> for line in short_lines([Row("t.py::test_a", "flops", 1, 2, "CHANGED"), Row("b", "bytes", 1, 1, "SAME")], 80):
@@ -69,24 +70,20 @@ def short_lines(rows: Sequence[Row], width: int) -> list[str]:
     CHANGED  flops: 1 -> 2  t.py::test_a
     1 CHANGED, 1 SAME
     """
-    cells = [_short_cells(row) for row in rows if row.verdict != "SAME"]
+    changed = [row for row in rows if row.verdict != "SAME"]
+    cells = []
+    for row in changed:
+        ratio = f"{row.effect.ratio:.3f} ({interval(row.effect)})" if row.effect else ""
+        named = row.quantity == TIME or row.verdict.endswith(f" {row.quantity.upper()}")
+        cells.append([row.verdict, ratio, ("" if named else f"{row.quantity}: ") + " -> ".join(figures(row))])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    shown = [column for column in range(3) if widths and widths[column]]
     lines = []
-    for row in cells:
-        before_name = "".join(row[column].ljust(widths[column]) + "  " for column in shown)
-        lines.append(before_name + cut(row[3], max(width - len(before_name), SHORTEST_NAME)))
-        if row[4]:
-            lines.append("  " + row[4])
+    for row, three in zip(changed, cells, strict=True):
+        start = "".join(cell.ljust(width) + "  " for cell, width in zip(three, widths, strict=True) if width)
+        lines.append(start + cut(row.name, max(most - len(start), SHORTEST_NAME)))
+        if row.note and row.verdict in ("MISSING", "INCONCLUSIVE") and not row.effect:
+            lines.append("  " + row.note)
     return [*lines, *one_line(rows)]
-
-
-def _short_cells(row: Row) -> list[str]:
-    ratio = f"{row.effect.ratio:.3f} ({interval(row.effect)})" if row.effect else ""
-    named = row.quantity == TIME or row.verdict.endswith(f" {row.quantity.upper()}")
-    change = ("" if named else f"{row.quantity}: ") + " -> ".join(figures(row))
-    explained = row.verdict in ("MISSING", "INCONCLUSIVE") and not row.effect
-    return [row.verdict, ratio, change, row.name, row.note if explained else ""]
 
 
 def cut(text: str, width: int) -> str:
@@ -118,22 +115,17 @@ def passing_open(rows: Sequence[Row], failing: Sequence[Row], allowed: float) ->
     """A line on the undecided benchmarks that pass, as a larger change is excluded.
 
     >>> passing_open([Row("a", "time", 1.0, 1.0, "INCONCLUSIVE")], [], 0.1)
-    ['1 INCONCLUSIVE passes: more than 10% is excluded (ini setting gate_allow_inconclusive)']
+    ['1 INCONCLUSIVE passed: more than 10% is excluded (ini setting gate_allow_inconclusive)']
     """
     is_open = [row for row in rows if row.verdict == "INCONCLUSIVE" and row.quantity == TIME and row.after is not None]
     count = sum(row not in failing for row in is_open)
     if not count or not 0 < allowed < math.inf:
         return []
-    passes = "passes" if count == 1 else "pass"
-    return [f"{count} INCONCLUSIVE {passes}: more than {allowed:.0%} is excluded (ini setting gate_allow_inconclusive)"]
+    return [f"{count} INCONCLUSIVE passed: more than {allowed:.0%} is excluded (ini setting gate_allow_inconclusive)"]
 
 
 def write_terminal(
-    terminal: pytest.TerminalReporter,
-    title: str,
-    rows: Sequence[Row],
-    lines: Sequence[str],
-    table: Sequence[Sequence[str]] = (),
+    terminal: pytest.TerminalReporter, title: str, rows: Sequence[Row], lines: Sequence[str], table: Table
 ) -> None:
     """Prints the rows that are not SAME, or with -v the table of all with their notes (or `table`), and the lines."""
     terminal.section(f"gate: {title}")
@@ -151,11 +143,7 @@ def write_terminal(
 
 
 def write_step_summary(
-    title: str,
-    rows: Sequence[Row],
-    lines: Sequence[str],
-    failing: Sequence[Row],
-    table: Sequence[Sequence[str]] = (),
+    title: str, rows: Sequence[Row], lines: Sequence[str], failing: Sequence[Row], table: Table
 ) -> None:
     """Appends Markdown to the file that $GITHUB_STEP_SUMMARY names; nothing where it is not set."""
     target = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -173,9 +161,6 @@ def write_step_summary(
             file.write(("\n".join(text) + "\n\n").encode())
     except OSError as error:
         print(f"gate: the summary could not be written: {error}")
-
-
-# ---- reports of the tests -------------------------------------------------------------------------------------------
 
 
 class Reports:
@@ -204,10 +189,7 @@ class Reports:
         return {report.nodeid for report in self if report.failed}
 
     def emit(self, items: Sequence[pytest.Item], rows: Sequence[Row], failing: Sequence[Row], broken: str) -> None:
-        """Reports each test once, with its rows as properties; each of the `failing` rows fails its test.
-
-        `broken`: why a process ended without a record. It fails each test that has no report.
-        """
+        """Reports each test once; `failing` rows fail theirs, and `broken` (no record, why) all without a report."""
         missing = broken or "this test was collected here, but a fresh process of this side did not run it"
         properties: dict[str, list[tuple[str, object]]] = {}
         for row in rows:

@@ -1,8 +1,7 @@
 """The gate: has anything got slower, or changed, beside a baseline or another version? Decided by fresh processes.
 
-This process runs no test and opens no device. It collects, runs the tests in processes of their own
-(`prooflops.gate.process`) until each benchmark is decided (`prooflops.gate.schedule`), and reports every test once, as
-if it had run it: a regression is that test's failure.
+This process runs no test and opens no device. It collects, runs the tests in processes of their own (`gate.process`)
+until each benchmark is decided (`gate.schedule`), and reports every test once: a regression is that test's failure.
 """
 
 from __future__ import annotations

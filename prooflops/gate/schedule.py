@@ -48,10 +48,7 @@ class Schedule:
         self._set_aside: dict[str, list[Pair]] = {}  # contended pairs that no row uses so far
 
     def compare(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
-        """Takes replicates after the first, and returns the rows of all benchmarks of either side.
-
-        `stored`: every benchmark of the before side, with its earlier times (none for one that is run again).
-        """
+        """Returns the rows of all benchmarks. `stored`: the before side's earlier times (none where it runs again)."""
         rows = [
             replace(row, note=self.given_up[row.name]) if row.name in self.given_up else row
             for row in self.run(first, stored, took_s)
@@ -96,14 +93,12 @@ class Schedule:
         return decide.look_at(self.sides, self.rule)[0]
 
     def _wanted(self) -> dict[str, int]:
-        """Returns the replicates that each undecided benchmark needs in all; sets the pace of the next one.
-
-        A benchmark is given up after four times as many tries: most gave no time (it was skipped, say).
-        """
+        """Returns the replicates that each undecided benchmark needs in all; sets the pace of the next one."""
         rows, wanted = decide.look_at(self.sides, self.rule)
         wanted = {
             name: count
             for name, count in wanted.items()
+            # Tries may give no time, where the benchmark is skipped, say.
             if name not in self.given_up and self._tries[name] < 4 * max(count, 8)
         }
         if wanted and self.plan:
@@ -146,10 +141,7 @@ class Schedule:
         return self._repeats[name] < (max(2, kept) if self._seen_quiet else 2)
 
     def _take_most_equal(self, name: str) -> Pair:
-        """Removes and returns the contended pair with the most equal core speeds; of several, the newest.
-
-        The choice treats both sides alike, so it favours neither.
-        """
+        """Removes and returns the contended pair with the most equal core speeds: the choice treats sides alike."""
         pairs = self._set_aside[name]
         chosen = min(reversed(pairs), key=inequality)
         pairs.remove(chosen)

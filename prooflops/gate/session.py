@@ -25,10 +25,7 @@ HERE = "this side"
 
 
 class Session:
-    """Starts processes, collects the reports of this side, and keeps the rows and lines to print.
-
-    `table`, unless empty, is printed in place of the table of `rows`.
-    """
+    """Starts processes, collects the reports of this side, and keeps the rows and lines to print."""
 
     def __init__(self, config: pytest.Config, settings: Settings, replicates: Replicates) -> None:
         self.config, self.settings, self.replicates = config, settings, replicates
@@ -39,7 +36,7 @@ class Session:
         self.title, self.lines = "", list[str]()
         self.rows: list[Row] = []
         self.newest: Replicate | None = None  # the last process of this side
-        self.table: list[list[str]] = []
+        self.table: list[list[str]] = []  # printed in place of the rows, unless empty
         self.begun = self.said_at = time.monotonic()
 
     def run(

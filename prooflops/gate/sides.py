@@ -23,19 +23,16 @@ from prooflops.history.records import Summary
 def import_paths(root: Path, here: Path) -> tuple[str, ...]:
     """The first folders on the import path of a side's processes, on both sides alike.
 
-    Under `root`, the counterparts of `here`, its `src`, and the editable installs in its repository.
+    Under `root`, the counterparts of `here`, its `src`, and the folders of its repository that the .pth files of
+    editable installs name.
     """
-    folders = [here / "src", here, *editable_folders(repository_of(here) or here)]
-    moved = dict.fromkeys(Path(os.path.normpath(root / os.path.relpath(folder, here))) for folder in folders)
-    return tuple(str(path) for path in moved if path.is_dir())
-
-
-def editable_folders(top: Path) -> list[Path]:
-    """The folders under `top` that the .pth files of editable installs put on the import path."""
+    top = repository_of(here) or here
     files = [file for folder in site.getsitepackages() for file in sorted(Path(folder).glob("*.pth"))]
     lines = [line for file in files for line in file.read_text("utf-8", errors="replace").splitlines()]
     # Comments, code and relative paths lie under no folder.
-    return [path for path in map(Path, lines) if path.is_relative_to(top)]
+    folders = [here / "src", here, *(path for path in map(Path, lines) if path.is_relative_to(top))]
+    moved = dict.fromkeys(Path(os.path.normpath(root / os.path.relpath(folder, here))) for folder in folders)
+    return tuple(str(path) for path in moved if path.is_dir())
 
 
 def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side:
@@ -43,8 +40,7 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
     root = config.rootpath
     path = Path(text)
     if path.is_dir():
-        # The same interpreter in another folder; a virtual environment's folder means its interpreter.
-        for inside in ("bin/python", "Scripts/python.exe"):
+        for inside in ("bin/python", "Scripts/python.exe"):  # a virtual environment's folder means its interpreter
             if (path / "pyvenv.cfg").is_file() and (path / inside).exists():
                 return _interpreter(path / inside, root, text)
         if path.resolve() == root.resolve():

@@ -53,10 +53,7 @@ def baseline_of(settings: Settings, own: str, benchmarks: Collection[str]) -> li
 
 
 def finish(config: pytest.Config, settings: Settings, status: int) -> None:
-    """Compares this run's record, and stores it under a name if the run's exit `status` is 0.
-
-    Benchmarks that a baseline lacks would pass as NEW from then on.
-    """
+    """Compares this run's record, and stores it under a name if the run's exit `status` is 0."""
     path = config.stash[run_state.RECORD_PATH]
     # Read back, because JSON turns a tuple into a list, and this run is compared with stored ones.
     mine = records.summary_of(records.read(path), path, settings.exact)

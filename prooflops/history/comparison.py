@@ -7,6 +7,7 @@ functions with a rule of its own, which looks several times while replicates are
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,14 +73,12 @@ def compare(
         )
     newest: dict[str, Sides] = {name: (old[-MOST:], new[-MOST:]) for name, (old, new) in both.items()}
     claims = claim_rows([each.verdicts for each in before], [each.verdicts for each in after])
-    return [*time_rows(newest, ComparisonRule(plan, min_effect, floors or {})), *exact_rows(both), *claims]
+    rule = ComparisonRule(plan, min_effect, floors or {})
+    return [*time_rows(newest, rule, decisions(newest, rule)), *exact_rows(both), *claims]
 
 
 def _timed(side: Iterable[Summary], name: str) -> list[Timed]:
     return [each.benchmarks[name] for each in side if name in each.benchmarks]
-
-
-# ---- times -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -121,13 +120,9 @@ class ComparisonRule:
         return f"about {needed} replicates a side would decide (--gate-replicates {needed})"
 
     def needed(self, decision: Decision, smallest: float) -> int:
-        """How many processes a side would decide it.
-
-        At least as many as can reach the plan's level: of C(2n, n) orders of two groups one is the most extreme.
-        """
-        fewest = 1
-        while 1 / math.comb(2 * fewest, fewest) > self.plan.level(0):
-            fewest += 1
+        """How many processes a side would decide it."""
+        # Of C(2n, n) orders of two groups one is the most extreme.
+        fewest = next(n for n in itertools.count(1) if math.comb(2 * n, n) * self.plan.level(0) >= 1)
         if not math.isfinite(decision.effect.noise):
             return fewest
         return max(fewest, pairs_needed(decision.effect, self.plan, smallest))
@@ -139,10 +134,7 @@ def seconds(side: Iterable[Timed]) -> list[float]:
 
 
 def decisions(both: Mapping[str, Sides], rule: ComparisonRule, common: float | None = None) -> dict[str, Decision]:
-    """The decision on each benchmark that both sides timed by one method.
-
-    `common`: the shift that all benchmarks share; None: taken from their times.
-    """
+    """The decision on each benchmark that both sides timed by one method. `common`: None for `rule.common`."""
     shared = {name: sides for name, sides in both.items() if all(sides)}
     if common is None:
         common = rule.common(list(shared.values()))
@@ -150,14 +142,9 @@ def decisions(both: Mapping[str, Sides], rule: ComparisonRule, common: float | N
 
 
 def time_rows(
-    both: Mapping[str, Sides],
-    rule: ComparisonRule,
-    decided: Mapping[str, Decision] | None = None,
-    quantity: str = TIME,
+    both: Mapping[str, Sides], rule: ComparisonRule, decided: Mapping[str, Decision], quantity: str = TIME
 ) -> list[Row]:
-    """A row for each benchmark that either side timed. `decided`: the decisions on them, where they are known."""
-    if decided is None:
-        decided = decisions(both, rule)
+    """A row for each benchmark that either side timed, by the decisions on them."""
     return [_time_row(name, sides, decided.get(name), rule, quantity) for name, sides in both.items() if any(sides)]
 
 
@@ -184,9 +171,6 @@ def _methods(sides: Sides) -> list[str]:
     return list(dict.fromkeys(str(timed.method) for side in sides for timed in side))
 
 
-# ---- exact quantities --------------------------------------------------------------------------------------------
-
-
 def exact_rows(both: Mapping[str, Sides]) -> list[Row]:
     """The exact quantities of these benchmarks; none of one that only a side has: it is NEW or MISSING as a whole."""
     rows = []
@@ -201,23 +185,19 @@ def exact_rows(both: Mapping[str, Sides]) -> list[Row]:
 def claim_rows(before: Sequence[Mapping[str, str]], after: Sequence[Mapping[str, str]]) -> list[Row]:
     """The claims' verdicts in the processes of each side; none where no process of `after` checked any."""
     if not any(after):
-        return []  # a run of benchmarks alone says nothing about the claims
+        return []
     rows = []
     for claim in dict.fromkeys(claim for verdicts in (*after, *before) for claim in verdicts):
         old, new = (_different(each[claim] for each in side if claim in each) for side in (before, after))
-        rows.append(_claim_row(claim, old, new))
+        settled = [[verdict for verdict in side if verdict != NOT_CHECKED] for side in (old, new)]
+        if old and new and settled[0] and not settled[1]:  # nothing is known to have changed
+            note = "not checked this time: the run's report says why"
+            rows.append(Row(claim, VERDICT, settled[0][0], NOT_CHECKED, "INCONCLUSIVE", note=note))
+        elif old and new and settled[1] and not settled[0]:
+            rows.append(Row(claim, VERDICT, NOT_CHECKED, settled[1][0], "NEW"))
+        else:
+            rows.append(_exact_row(claim, VERDICT, settled[0] or old, settled[1] or new))
     return rows
-
-
-def _claim_row(claim: str, before: list[Any], after: list[Any]) -> Row:
-    """A verdict before and after. Where one of them was not reached, nothing is known to have changed."""
-    settled = [[verdict for verdict in side if verdict != NOT_CHECKED] for side in (before, after)]
-    if before and after and settled[0] and not settled[1]:
-        note = "not checked this time: the run's report says why"
-        return Row(claim, VERDICT, settled[0][0], NOT_CHECKED, "INCONCLUSIVE", note=note)
-    if before and after and settled[1] and not settled[0]:
-        return Row(claim, VERDICT, NOT_CHECKED, settled[1][0], "NEW")
-    return _exact_row(claim, VERDICT, settled[0] or before, settled[1] or after)
 
 
 def _different(given: Iterable[Any]) -> list[Any]:
@@ -245,9 +225,6 @@ def _exact_row(name: str, key: str, before: list[Any], after: list[Any]) -> Row:
         note = "differs from process to process: not an exact quantity"
         return Row(name, key, first, second, "CHANGED" if new else "SAME", note=note)
     return Row(name, key, first, second, "SAME" if _same(first, second) else "CHANGED")
-
-
-# ---- other machines ----------------------------------------------------------------------------------------------
 
 
 def _portable_rows(before: Sequence[Summary], after: Sequence[Summary], rule: ComparisonRule) -> list[Row]:
@@ -282,14 +259,8 @@ def _speed_up(name: str, timed: Timed, benchmarks: Mapping[str, Timed]) -> dict[
     return {"times as fast as fp32": twin.time_s / timed.time_s} if twin else {}
 
 
-# ---- memory and instructions -------------------------------------------------------------------------------------
-
-
 def resource_rows(both: Mapping[str, Sides], min_memory_effect: float, min_effect: float) -> list[Row]:
-    """A row per benchmark and resource that grew or shrank by at least the smallest effect.
-
-    Every process of one side must lie that far above every process of the other.
-    """
+    """A row per benchmark and resource of which every process of one side lies above every one of the other."""
     rows = []
     for name, (before, after) in both.items():
         for key in RESOURCES:

@@ -39,9 +39,6 @@ class UnknownBaseline(ValueError):
     """No such baseline: the message names the ones there are."""
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------
-
-
 def fingerprint_id(fingerprint: Mapping[str, Any]) -> str:
     """A folder name for one fingerprint: the device's name, then a digest of all of it."""
     digest = hashlib.sha256(json.dumps(fingerprint, sort_keys=True, default=str).encode()).hexdigest()[:12]
@@ -102,9 +99,6 @@ def gate_verdicts(folder: Path, own: str) -> Iterator[tuple[str, str, Mapping[st
 def as_text(record: Mapping[str, Any]) -> str:
     """A record as it is written: JSON, one line a value, so that a difference of two can be read."""
     return json.dumps(record, indent=1, default=plain_figure) + "\n"
-
-
-# ---- reading -----------------------------------------------------------------------------------------------------
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -241,9 +235,6 @@ def summaries(
 def read_summary(path: Path, exact: Sequence[str]) -> Summary:
     """The summary of the record in `path`. Raises UnreadableRecord."""
     return summary_of(read(path), path, exact)
-
-
-# ---- baselines ---------------------------------------------------------------------------------------------------
 
 
 def check_name(name: str) -> str:

@@ -42,11 +42,7 @@ def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
 
 
 def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
-    """The rows, with MISSING replaced by INCONCLUSIVE where the benchmark's test is still there and was skipped.
-
-    MISSING fails a gate, but a test may skip itself for a reason that varies from run to run, such as a slow call.
-    `reasons`: skip reasons by test.
-    """
+    """The rows, with INCONCLUSIVE for MISSING where the test was skipped: `reasons` by test vary from run to run."""
     return [
         replace(row, verdict="INCONCLUSIVE", note=f"skipped this time: {reasons[row.name]}")
         if row.verdict == "MISSING" and row.name in reasons

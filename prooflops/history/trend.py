@@ -8,7 +8,7 @@ from typing import Any
 
 from prooflops.console.tables import engineering, markdown_table
 from prooflops.history.records import Summary
-from prooflops.statistics.change_points import FEWEST, LEVEL, SMALLEST, Change, change_points
+from prooflops.statistics.change_points import FEWEST, SMALLEST, Change, change_points
 
 LONGEST = 300  # records looked at, the newest ones
 BARS = "▁▂▃▄▅▆▇█"
@@ -20,18 +20,14 @@ class Trend:
     """One benchmark over the records of one fingerprint and one method of measuring, oldest first."""
 
     name: str
-    device: str
     records: tuple[Summary, ...]
     times_s: tuple[float, ...]
     changes: tuple[Change, ...]
     verdicts: tuple[tuple[str, str], ...] = ()  # of the gate, oldest first: moment and "SLOWER 1.104"
 
 
-def trends(summaries: Sequence[Summary], *, level: float = LEVEL) -> list[Trend]:
-    """The trend of every benchmark, per fingerprint; records are ordered by their moment.
-
-    A series ends where the method of measuring changes: its times mean something else then.
-    """
+def trends(summaries: Sequence[Summary]) -> list[Trend]:
+    """The trend of every benchmark, per fingerprint and method of measuring; records are ordered by their moment."""
     series: dict[tuple[str, str, str], list[Summary]] = {}
     for each in sorted(summaries, key=lambda summary: (summary.moment, summary.path.name)):
         for name, timed in each.benchmarks.items():
@@ -40,7 +36,7 @@ def trends(summaries: Sequence[Summary], *, level: float = LEVEL) -> list[Trend]
     for (name, _, _), every in series.items():
         kept = tuple(every[-LONGEST:])
         times = tuple(each.benchmarks[name].time_s for each in kept)
-        found.append(Trend(name, kept[-1].name, kept, times, tuple(change_points(times, level=level))))
+        found.append(Trend(name, kept, times, tuple(change_points(times))))
     return sorted(found, key=lambda trend: (trend.name, trend.records[-1].moment))
 
 

@@ -32,13 +32,11 @@ class Change:
     ratio: float
 
 
-def change_points(times_s: Sequence[float], *, level: float = LEVEL, smallest: float = SMALLEST) -> list[Change]:
+def change_points(times_s: Sequence[float]) -> list[Change]:
     """Where the level of a series changed, oldest first.
 
-    A part is searched on only where its own split is significant; a split by less than `smallest` is not reported.
-    A step needs about 9 records to be found reliably.
-
-    Raises ValueError for a time that isn't positive and finite, or a level beyond (0, 0.5).
+    A part is searched on only where its own split is significant; a split by less than SMALLEST is not reported.
+    A step needs about 9 records to be found reliably. Raises ValueError for a time that isn't positive and finite.
 
     >>> change_points([1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.2, 1.21, 1.19, 1.22, 1.2, 1.18])
     [Change(index=6, ratio=1.2)]
@@ -46,9 +44,7 @@ def change_points(times_s: Sequence[float], *, level: float = LEVEL, smallest: f
     times = np.asarray(times_s, dtype=float)
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise ValueError(f"times_s should be positive, finite times, but is {times_s!r}")
-    if not 0 < level < 0.5:
-        raise ValueError(f"level should lie between 0 and 0.5, but is {level!r}")
-    splits = sorted(_splits(times, 0, level))
+    splits = sorted(_splits(times, 0))
     while True:
         edges = [0, *splits, len(times)]
         medians = [float(np.median(times[first:last])) for first, last in itertools.pairwise(edges)]
@@ -56,12 +52,12 @@ def change_points(times_s: Sequence[float], *, level: float = LEVEL, smallest: f
             Change(at, round(new / old, 4)) for at, (old, new) in zip(splits, itertools.pairwise(medians), strict=True)
         ]
         least = min(changes, key=lambda change: abs(math.log(change.ratio)), default=None)
-        if least is None or abs(math.log(least.ratio)) > math.log1p(smallest):
+        if least is None or abs(math.log(least.ratio)) > math.log1p(SMALLEST):
             return changes
         splits.remove(least.index)  # its two parts count as one level
 
 
-def _splits(times: Floats, start: int, level: float) -> list[int]:
+def _splits(times: Floats, start: int) -> list[int]:
     size = len(times)
     if size < 2 * FEWEST:
         return []
@@ -69,10 +65,10 @@ def _splits(times: Floats, start: int, level: float) -> list[int]:
     best = int(statistics.argmax())
     null = _null(size)
     chance = (1 + int((null >= statistics[best] - 1e-12).sum())) / (1 + len(null))
-    if chance > level:
+    if chance > LEVEL:
         return []
     at = best + FEWEST
-    return [start + at, *_splits(times[:at], start, level), *_splits(times[at:], start + at, level)]
+    return [start + at, *_splits(times[:at], start), *_splits(times[at:], start + at)]
 
 
 def _ranks(times: Floats) -> Floats:

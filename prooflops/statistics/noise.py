@@ -25,22 +25,22 @@ def spread(times_s: Sequence[float]) -> float:
     return float(np.median(np.abs(logs - np.median(logs))) / ndtri(0.75))
 
 
-def noise_floor(sessions: Sequence[Sequence[float]], *, level: float = 0.05) -> float:
-    """The prediction bound of the next session of unchanged code, as a fraction: its drift.
+def noise_floor(sessions_s: Sequence[float]) -> float:
+    """The prediction bound (95 %) of the next session of unchanged code, as a fraction: its drift.
 
-    From the log medians of K sessions' processes: t(K - 1, level) x their standard deviation x sqrt(1 + 1/K).
-    With few sessions it is large, as it should be. math.inf for fewer than two.
+    From the log times of K sessions: t(K - 1, 0.05) x their standard deviation x sqrt(1 + 1/K). With few sessions it is
+    large, as it should be. math.inf for fewer than two.
 
     Raises ValueError for a time that isn't positive.
 
-    >>> round(noise_floor([[1.00, 1.01, 1.02], [1.03, 1.02, 1.05], [0.99, 1.0, 1.0], [1.02, 1.02, 1.02]]), 3)
+    >>> round(noise_floor([1.01, 1.03, 1.0, 1.02]), 3)
     0.034
     """
-    medians = np.array([np.median(np.log(positive_times(times, "sessions"))) for times in sessions])
-    if len(medians) < 2:
+    logs = np.log(positive_times(sessions_s, "sessions_s"))
+    if len(logs) < 2:
         return math.inf
-    spread = float(medians.std(ddof=1)) * math.sqrt(1 + 1 / len(medians))
-    return math.expm1(-float(stdtrit(len(medians) - 1, level)) * spread)
+    spread = float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(logs))
+    return math.expm1(-float(stdtrit(len(logs) - 1, 0.05)) * spread)
 
 
 def common_shift(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float:

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+from scipy.special import stdtrit  # a tenth of the time of importing scipy.stats
+
 LEVEL = 0.05  # the chance that a healthy fleet has a machine named, in any benchmark
 LEAST_SHARE = 0.03  # smaller distances are of no practical interest
 FEWEST = 4  # of three, any one can be as far from the two others by chance
@@ -93,8 +96,6 @@ def least_distance(distances: Sequence[float], limit: float, level: float) -> fl
     the F distribution with 2 and 2n degrees of freedom. Lighter tails have smaller ones further out. `level` is
     divided among all k, as 1/k.
     """
-    import numpy as np
-
     x = np.sort(np.maximum(distances, 1e-300))[::-1]
     spacings = np.arange(1, len(x)) * np.log(x[:-1] / x[1:])
     apart = (x[:-1] >= limit) & (spacings >= APART)
@@ -114,16 +115,12 @@ def least_distance(distances: Sequence[float], limit: float, level: float) -> fl
 
 def distances_and_scale(times: Sequence[float]) -> tuple[list[float], float]:
     """The distances of the logarithms from their median, and 1.4826 times the median of their sizes."""
-    import numpy as np
-
     logs = np.log(np.asarray(times, dtype=float))
     distances = logs - np.median(logs)
     return distances.tolist(), distance_scale(distances)
 
 
 def distance_scale(distances: Any) -> float:
-    import numpy as np
-
     return NORMAL * float(np.median(np.abs(distances)))
 
 
@@ -133,8 +130,6 @@ def tail_freedom(z: Sequence[float]) -> float:
     Read off the fast side, in which bad machines are not: by the value that 0.5 % lie below, over the scale. Of less
     than 1,000 values it is taken for that of 5 degrees, as nothing is known.
     """
-    import numpy as np
-
     values = np.asarray(z, dtype=float)
     values = values[np.isfinite(values)]
     if len(values) < FEWEST_VALUES:
@@ -148,8 +143,6 @@ def tail_freedom(z: Sequence[float]) -> float:
 
 def student_z(chance: float, freedom: float) -> float:
     """The modified z that Student's t exceeds with this chance; of infinite freedom a normal's."""
-    from scipy.special import stdtrit  # a tenth of the time of importing scipy.stats
-
     far, quarter = -stdtrit(min(freedom, 1e10), (chance, 0.25))
     return float(far / (NORMAL * quarter))
 
@@ -164,8 +157,6 @@ def threshold(machines: int, level: float, freedom: float = math.inf) -> float:
     >>> threshold(8, 0.05) < threshold(4, 0.05), threshold(64, 0.05) < threshold(64, 0.0005)
     (True, True)
     """
-    import numpy as np
-
     if machines < FEWEST:
         raise ValueError(f"machines must be at least {FEWEST}, got {machines}")
     if machines > LARGEST_SIMULATED:

@@ -115,12 +115,12 @@ def test_the_noise_floor_covers_the_next_session() -> None:
     draw, runs, beyond = np.random.default_rng(15), 400, 0
     for _ in range(runs):
         levels = draw.normal(0, 0.02, 6)
-        groups = [list(np.exp(level + draw.normal(0, 0.001, 5))) for level in levels]
-        beyond += np.median(groups[5]) / np.exp(np.mean(levels[:5])) > 1 + noise_floor(groups[:5], level=0.05)
+        sessions = np.exp([np.median(level + draw.normal(0, 0.001, 5)) for level in levels])
+        beyond += sessions[5] / np.exp(np.mean(levels[:5])) > 1 + noise_floor(list(sessions[:5]))
     assert least(0.05, runs) <= beyond <= most(0.05, runs), f"{beyond} of {runs} sessions were beyond their floor"
-    assert noise_floor([[1.0, 1.1]]) == math.inf, "one session says nothing about the next"
+    assert noise_floor([1.0]) == math.inf, "one session says nothing about the next"
     two = 6.3138 * math.log(1.1) / math.sqrt(2) * math.sqrt(1.5)  # t(1), the deviation of two, one session more
-    assert noise_floor([[1.0], [1.1]], level=0.05) == pytest.approx(math.expm1(two), rel=1e-4)
+    assert noise_floor([1.0, 1.1]) == pytest.approx(math.expm1(two), rel=1e-4)
 
 
 def test_what_all_benchmarks_do_together_is_not_held_against_one() -> None:

@@ -12,6 +12,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from ...machine.instructions import call_counted, is_permitted
@@ -68,14 +69,11 @@ def measure_untimed_calls(measured: str) -> None:
     `measured`: MEMORY or INSTRUCTIONS, as each would disturb the other; MEMORY too where instructions can't be counted.
     It measures nothing where pytest-benchmark is built in another way than versions 5.0 to 5.3.
     """
-    if not measured:
+    if not measured or find_spec("pytest_benchmark") is None:
         return
-    if not is_permitted():
-        measured = MEMORY
-    try:
-        from pytest_benchmark import fixture
-    except ImportError:
-        return
+    from pytest_benchmark import fixture
+
+    measured = measured if is_permitted() else MEMORY
     cls: Any = getattr(fixture, "BenchmarkFixture", None)
     # No public name tells the function of a timed round from the same function called for its result.
     plain, pedantic, make_runner = (getattr(cls, name, None) for name in ("__call__", "pedantic", "_make_runner"))
@@ -114,8 +112,9 @@ def call_traced(figures: Figures, function: Callable[..., Any], /, *args: Any, *
     """
     if tracemalloc is None or tracemalloc.is_tracing():  # the project's own tracing would be disturbed
         return function(*args, **kwargs)
-    cuda = _cuda_in_use()
-    devices = range(cuda.device_count()) if cuda else ()
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    # No device unless a test has imported torch and used a GPU.
+    devices = range(cuda.device_count()) if cuda is not None and cuda.is_initialized() else ()
     held = sum(cuda.memory_allocated(device) for device in devices)
     for device in devices:
         cuda.reset_peak_memory_stats(device)
@@ -131,9 +130,3 @@ def call_traced(figures: Figures, function: Callable[..., Any], /, *args: Any, *
     if peak := sum(cuda.max_memory_allocated(device) for device in devices) - held:
         figures["CUDA memory"] = peak
     return result
-
-
-def _cuda_in_use() -> Any:
-    """torch.cuda where a test has imported torch and used a GPU; else None."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda if cuda is not None and cuda.is_initialized() else None

@@ -1,10 +1,9 @@
 """The plugin of a process that the gate started, loaded there by `-p`.
 
-The other side of a comparison may have another Python, and another revision of this package or none. So the gate links
-the whole package under another name (`process.LINK`); this file and its imports use the standard library, pytest and
-pytest-benchmark, and import each other relatively. The plugin selects the tests that the gate asked for, because pytest
-stops at a node id on the command line that this side lacks. At the end it adds the gate's data to the process's record,
-under the key `replicate`.
+The other side may have another Python, and another revision of this package or none: the gate links the whole package
+under another name (`process.LINK`), and this file and its imports, which are relative, use the standard library, pytest
+and pytest-benchmark. The plugin selects the tests that the gate asked for, because pytest stops at a node id on the
+command line that this side lacks, and adds the gate's data to the process's record, under the key `replicate`.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-ro
 class Replicate:
     """Selects tests, paces the benchmarks among them, and collects the gate's data on them.
 
-    `given`: the keys of OPTIONS that the command line sets. They override the task's `paces`, as does a benchmark's own
-    marker. `process.Replicates` writes the task.
+    `given`: the keys of OPTIONS that the command line sets; they override `paces`, as does a benchmark's own marker.
     """
 
     def __init__(self, task: dict[str, Any], given: set[str]) -> None:
@@ -61,16 +59,15 @@ class Replicate:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        kept = [item for item in items if self.is_chosen(item)]
-        chosen = set(kept)
-        if dropped := [item for item in items if item not in chosen]:
+        kept, dropped = list[pytest.Item](), list[pytest.Item]()
+        for item in items:
+            is_asked = self.ids is None or item.nodeid in self.ids
+            (kept if is_asked and (is_benchmark(item) or not self.benchmarks_only) else dropped).append(item)
+        if dropped:
             config.hook.pytest_deselected(items=dropped)
         items[:] = kept
         for item in filter(is_benchmark, kept):
             self.set_pace(item)
-
-    def is_chosen(self, item: pytest.Item) -> bool:
-        return (self.ids is None or item.nodeid in self.ids) and (not self.benchmarks_only or is_benchmark(item))
 
     def set_pace(self, item: pytest.Item) -> None:
         """Sets the gate's pace by a new closest marker, the only one that pytest-benchmark reads."""
@@ -87,8 +84,6 @@ class Replicate:
         # No public name tells that a test called `benchmark.pedantic`, whose rounds no option changes.
         mode = getattr(getattr(item, "funcargs", {}).get("benchmark"), "_mode", None)
         return item.nodeid in self.fixed or ("pedantic" in str(mode) and item.nodeid not in self.obeying)
-
-    # ---- the fixture `gate_replicate`, for benchmarks that choose their own rounds; see docs/gate.md ----
 
     def pace(self, item: pytest.Item) -> tuple[float, int, bool]:
         """A benchmark's seconds, its least rounds, and whether an earlier process of this side has checked it."""
@@ -169,7 +164,6 @@ class Replicate:
             "waited_s": self.speed.waited_s,
             "idle_s": self.turn.waited_s,
             "footprint": footprint(),
-            "paces": self.paces,
         }
         part = path.with_suffix(".part")
         part.write_bytes(json.dumps(record, default=plain_figure).encode())
@@ -187,12 +181,15 @@ class Replicate:
     def benchmarks(self, config: pytest.Config) -> list[dict[str, Any]]:
         """The part of pytest-benchmark's JSON that the gate compares; used where the prooflops plugin is inactive."""
         session = getattr(config, "_benchmarksession", None)
-        found = []
-        for bench in session.benchmarks if session else ():
-            if bench and not bench.has_error:
-                extra = {**bench.extra_info, "contention": self.contention.get(bench.fullname, {})}
-                found.append({"fullname": bench.fullname, "stats": {"min": bench.stats.min}, "extra_info": extra})
-        return found
+        return [
+            {
+                "fullname": bench.fullname,
+                "stats": {"min": bench.stats.min},
+                "extra_info": {**bench.extra_info, "contention": self.contention.get(bench.fullname, {})},
+            }
+            for bench in (session.benchmarks if session else ())
+            if bench and not bench.has_error
+        ]
 
 
 def look_between_rounds(speed: CoreSpeed) -> None:
@@ -243,7 +240,7 @@ def modules() -> dict[str, str]:
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> Generator[None, None, None]:
     # The variable is removed, so that processes that the tests start do not see it.
     task = json.loads(Path(os.environ.pop(TASK)).read_text(encoding="utf-8"))
-    for name, value in task.pop("restore").items():
+    for name, value in task["restore"].items():
         if value is None:
             del os.environ[name]
         else:

@@ -1,9 +1,7 @@
 """Two processes that live at the same time and run their tests in turn: one of the first, two of the second, and so on.
 
-Other guests disturb a machine's caches, memory and cores for seconds to minutes. Sides that measure the same benchmark
-within a second are disturbed alike: of 53 benchmarks the median noise of a pair is 3.4 % in turn, and 5.6 % one process
-after the other (12 pairs each, taken by threes alternately; docs/gate.md). While one process has its turn, the other
-waits for a message.
+Sides that measure the same benchmark within a second are disturbed alike by other guests (docs/gate-study.md). While
+one process has its turn, the other waits for a message.
 """
 
 from __future__ import annotations

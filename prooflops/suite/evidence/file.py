@@ -23,7 +23,7 @@ RED = ("failed", "error", "timed out", "crashed")
 
 
 class EvidenceFile:
-    """Reads and writes one file of evidence. Standard library only."""
+    """Reads and writes one file of evidence."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
