@@ -40,8 +40,6 @@ MODELS: dict[str, Model] = {
 TRANSFORMERS = {name: model for name, model in MODELS.items() if isinstance(model, Transformer)}
 SIZES = [(1, 1024), pytest.param(3, 100, marks=pytest.mark.prove)]
 
-FEW = ("GPT-2 small", "Llama-3-8B", "deep linear")
-
 
 def whole_and_cut(models: Mapping[str, Model]) -> Iterator[Any]:
     """Each model with all its layers, and the large ones with four, which every run takes."""
@@ -52,46 +50,35 @@ def whole_and_cut(models: Mapping[str, Model]) -> Iterator[Any]:
             yield pytest.param(replace(model, layers=4), id=f"{name}, four layers")
 
 
-few = pytest.mark.parametrize("model", [*whole_and_cut({name: MODELS[name] for name in FEW})])
-models = pytest.mark.parametrize("model", [*whole_and_cut(MODELS)])
-batches = pytest.mark.parametrize(("batch", "sequence"), SIZES)
-
-
 def sizes_of(model: Model, batch: int, sequence: int) -> tuple[int, int]:
     """A deep linear net has no sequence: as many examples."""
     return (batch * sequence, 1) if isinstance(model, DeepLinear) else (batch, sequence)
 
 
-def count_of(
-    model: Model, batch: int, sequence: int, *, pairs: str = "full", checkpoint_every: int = 0, device: str = "meta"
-) -> counted.CountedWork:
+def count_of(model: Model, batch: int, sequence: int, checkpoint_every: int) -> counted.CountedWork:
     """Forward and backward pass from a gradient of ones, so that no loss is counted."""
-    net = build(model, device=device, checkpoint_every=checkpoint_every)
-    data = inputs(model, batch, sequence, device=device)
-    with sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(False), counted.flops(pairs=pairs) as count:
+    net = build(model, device="meta", checkpoint_every=checkpoint_every)
+    data = inputs(model, batch, sequence, device="meta")
+    with sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(False), counted.flops() as count:
         output = net(data)
         output.backward(torch.ones_like(output))
     return count
 
 
-@models
-@batches
-def test_flops_forward_backward_and_of_the_step_are_those_counted(model: Model, batch: int, sequence: int) -> None:
+@pytest.mark.parametrize("checkpoint_every", [0, 4])
+@pytest.mark.parametrize(("batch", "sequence"), SIZES)
+@pytest.mark.parametrize("model", [*whole_and_cut(MODELS)])
+def test_flops_forward_backward_and_of_the_step_are_those_counted(
+    model: Model, batch: int, sequence: int, checkpoint_every: int
+) -> None:
     sizes = sizes_of(model, batch, sequence)
-    count, formula = count_of(model, *sizes), step_flops(model, *sizes)
+    count = count_of(model, *sizes, checkpoint_every=checkpoint_every)
+    formula = step_flops(model, *sizes, checkpoint_every=checkpoint_every)
     assert count.step == formula, f"counted {count.step}, but the formula says {formula} [{sizes=}]"
-    assert count.model == formula.model == count.total, f"{count.model=}, but should be {formula.model}"
-    routing = {"aten.topk", "aten.sort"} if isinstance(model, Transformer) and model.experts > 1 else set()
-    assert count.unknown.keys() == routing, f"unknown: {count.unknown}"
-
-
-@few
-def test_model_and_executed_flops_of_a_checkpointed_step_are_those_counted(model: Model) -> None:
-    sizes = sizes_of(model, 1, 256)
-    count, formula = count_of(model, *sizes, checkpoint_every=4), step_flops(model, *sizes, checkpoint_every=4)
-    assert count.step == formula, f"counted {count.step}, but the formula says {formula}"
     assert count.model == formula.model, f"{count.model=}, but MFU should count {formula.model}"
     assert count.total == formula.hardware, f"{count.total=}, but HFU should count {formula.hardware}"
+    routing = {"aten.topk", "aten.sort"} if isinstance(model, Transformer) and model.experts > 1 else set()
+    assert count.unknown.keys() == routing, f"unknown: {count.unknown}"
 
 
 @pytest.mark.prove(sample=3)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_tests.conftest import ROOT, ChildRun, run_pytest_for_each
+from meta_tests.conftest import ROOT, ChildRun, recorded, run_pytest_for_each
 from meta_tests.prooflops.outcomes import outcome
 from prooflops.gate.options import Settings, is_asked_for, marker_settings
 from prooflops.gate.options import settings as gate_settings
@@ -84,33 +84,8 @@ def test_any_marker_is_understood_or_refused(positional: list[Any], named: dict[
     assert found.get("ignore", False) in (True, False)
 
 
-IMPOSSIBLE = {
-    "--gate": "--gate-baseline",
-    "--gate-versus a --gate-baseline b": "exclude each other",
-    "--gate-versus a --gate-bisect b": "exclude each other",
-    "--gate-baseline b --gate-min-effect 3": "such as 5% or 0.05, got '3': 3 % is written 3% or 0.03",
-    "--gate-baseline b --gate-min-effect=-1%": "such as 5% or 0.05",
-    "--gate-replicates 0": "whole number of 1 or more",
-    "--gate-budget nan": "positive number",
-    "--gate-record a/b": "letters, digits",
-    "--gate-baseline nowhere": "no baseline of that name",
-    "--gate-allow-inconclusive": "--gate does, which is not given",
-    "--gate-record a --gate-baseline b --gate-replicates 2": "compares with nothing",
-    f"--gate-baseline {__file__}": "write --gate-baseline=",
-    "--gate-record a --benchmark-skip": "--benchmark-skip leaves nothing",
-    "--gate-versus a --benchmark-disable": "drop it, or add --benchmark-enable",
-    "--gate-noise-floor --gate-baseline b": "--gate-noise-floor and --gate-baseline exclude each other",
-    "--gate-baseline b --gate-bisect c": "--gate-baseline and --gate-bisect exclude each other",
-    "--gate-noise-floor --gate-record a": "--gate-record stores a baseline and compares nothing",
-    "--gate --gate-baseline b --gate-record a": "--gate-record stores a baseline and compares nothing",
-    "--gate-portable": "--gate-portable changes what --gate-baseline does",
-    "--gate-portable --gate-baseline b --gate-replicates 2": "--gate-portable compares ratios of single runs",
-    "--gate --gate-noise-floor": "--gate needs something to compare with",
-    "--gate-versus a --benchmark-skip": "--benchmark-skip leaves nothing",
-    "--gate-replicates 1000000": "6 digits at most, got '1000000'",
-    "--gate-versus ..": "write --gate-versus=.., or pytest takes",
-    "--gate-versus a -p no:benchmark": "that plugin is not active",
-}
+# Words of the command line, and what their refusal says.
+IMPOSSIBLE = {words.replace("{this file}", __file__): why for words, why in recorded("impossible_options.txt").items()}
 
 
 @pytest.fixture(scope="module")
