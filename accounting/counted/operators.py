@@ -66,10 +66,6 @@ def operator(*names: str, kind: str = "products") -> Callable[[Formula], Formula
     return register
 
 
-def elementwise(*names: str) -> Callable[[Formula], Formula]:
-    return operator(*names, kind="elementwise")
-
-
 def elements(tensor: Any) -> int:
     """Elements of a tensor, or of a list of tensors together; 0 for None."""
     if tensor is None:
@@ -82,37 +78,17 @@ def elements(tensor: Any) -> int:
 # --- products: sums of multiply-adds, comparable to 2mkn --------------------------------------------------------------
 
 
-def _product(place: int, out: Any, *args: Any, **_: Any) -> int:
-    """Each result sums over the last dimension of one argument."""
-    return 2 * elements(out) * int(args[place].shape[-1])
+def _product(place: int) -> Formula:
+    """Each result sums over the last dimension of the argument at this place."""
+    return lambda out, *args, **_: 2 * elements(out) * int(args[place].shape[-1])
 
 
-# The argument whose last dimension is summed over. aten.linear is an operator of its own on MPS alone.
-for _place, _names in {
-    0: "mv _int_mm _scaled_mm _scaled_mm_v2 _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu linear",
-    1: "addmv _addmm_activation",
-}.items():
-    operator(*(f"aten.{name}" for name in _names.split()))(partial(_product, _place))
-
-operator("aten.dot", "aten.vdot")(lambda _out, a, _b: 2 * elements(a))
-operator("aten.addr")(lambda out, *_, **__: 2 * elements(out))
-operator("aten.addbmm")(lambda _out, _added, a, b, **_: 2 * elements(a) * int(b.shape[-1]))
-
-
-@operator("aten._grouped_mm", "aten._scaled_grouped_mm")
 def _grouped_product(_out: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
     """Groups of rows, of columns or of terms, each with a matrix of its own; every group padded in full."""
     groups = int(a.shape[0]) if len(a.shape) == len(b.shape) == 3 else 1
     return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
 
 
-@operator("aten.linear_backward")
-def _linear_backward(_out: Any, x: Any, grad_output: Any, _weight: Any, output_mask: Any) -> int:
-    """The gradients of input and weight pair the same factors as the forward pass; that of a bias is a sum."""
-    return _product(0, grad_output, x) * (bool(output_mask[0]) + bool(output_mask[1]))
-
-
-@operator("aten.convolution_backward")
 def _convolution_backward(_out: Any, grad_output: Any, x: Any, weight: Any, *rest: Any) -> int:
     """Each of the two gradients pairs the same factors as the forward convolution does, whatever the groups.
 
@@ -125,7 +101,6 @@ def _convolution_backward(_out: Any, grad_output: Any, x: Any, weight: Any, *res
     return forward * (bool(output_mask[0]) + bool(output_mask[1]))
 
 
-@operator("aten._trilinear")
 def _trilinear(
     _out: Any, a: Any, b: Any, c: Any, expand_a: Any, expand_b: Any, expand_c: Any, summed: Any, *_: Any
 ) -> int:
@@ -146,46 +121,38 @@ def _trilinear(
     )
 
 
-def _recurrent(passes: int, _out: Any, x: Any, *rest: Any) -> int:
-    """Every matrix of weights meets every token once in the forward pass, twice in the backward pass.
-
-    The weights are one list (cuDNN) or two tensors (oneDNN); biases are among cuDNN's.
-    """
+def _recurrent(_out: Any, x: Any, *rest: Any) -> int:
+    """Every matrix of weights meets every token once: one list of weights (cuDNN), or two tensors (oneDNN)."""
     weights = rest[0] if isinstance(rest[0], (list, tuple)) else rest[:2]
     tokens = elements(x) // int(x.shape[-1])
-    return 2 * passes * tokens * sum(elements(weight) for weight in weights if len(weight.shape) == 2)
+    return 2 * tokens * sum(elements(weight) for weight in weights if len(weight.shape) == 2)
 
 
-for _passes, _suffix in ((1, ""), (2, "_backward")):
-    operator(f"aten._cudnn_rnn{_suffix}", f"aten.mkldnn_rnn_layer{_suffix}")(partial(_recurrent, _passes))
-
+# aten.linear is an operator of its own on MPS alone.
+PRODUCT_FORMULAS: dict[str, Formula] = {
+    "mv linear _int_mm _scaled_mm _scaled_mm_v2": _product(0),
+    "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu": _product(0),
+    "addmv _addmm_activation": _product(1),
+    "dot vdot": lambda _out, a, _b: 2 * elements(a),
+    "addr": lambda out, *_, **__: 2 * elements(out),
+    "addbmm": lambda _out, _added, a, b, **_: 2 * elements(a) * int(b.shape[-1]),
+    "_grouped_mm _scaled_grouped_mm": _grouped_product,
+    # Each gradient pairs the same factors as the forward pass; that of a bias is a sum.
+    "linear_backward": lambda _out, x, grad, _weight, mask: _product(0)(grad, x) * (bool(mask[0]) + bool(mask[1])),
+    "convolution_backward": _convolution_backward,
+    "_trilinear": _trilinear,
+    "_cudnn_rnn mkldnn_rnn_layer": _recurrent,
+    "_cudnn_rnn_backward mkldnn_rnn_layer_backward": lambda *args: 2 * _recurrent(*args),
+}
 
 # --- elementwise operations and reductions: one FLOP per element and function -----------------------------------------
 # A fused operator counts as many functions as it fuses, so that a fused and an unfused layer cost the same.
 
 
-def _per_element(flops: int, place: int, _out: Any, *args: Any, **_: Any) -> int:
-    return flops * elements(args[place])
+def _per_element(flops: int, place: int) -> Formula:
+    return lambda _out, *args, **_: flops * elements(args[place])
 
 
-# Operators that cost a fixed number of FLOPs per element of one argument, given by its place.
-for _flops, _place, _names in (
-    (5, 0, "_softmax _safe_softmax"),  # maximum, subtract, exp, sum, divide
-    (4, 0, "_softmax_backward_data"),  # multiply, sum, subtract, multiply
-    (4, 0, "_log_softmax_backward_data"),  # sum, exp, multiply, subtract
-    (3, 1, "mse_loss_backward"),
-    (1, 1, "nll_loss_forward nll_loss2d_forward"),  # one element of each row
-    (1, 2, "nll_loss_backward nll_loss2d_backward"),
-    (1, 0, "max_pool2d_with_indices_backward max_pool3d_with_indices_backward"),
-    (1, 0, "embedding_dense_backward"),  # an addition per element that is added, not per element of the table
-    (1, 3, "index_add"),
-    (1, 2, "scatter_add"),
-    (1, 0, "_amp_foreach_non_finite_check_and_unscale"),
-):
-    elementwise(*(f"aten.{name}" for name in _names.split()))(partial(_per_element, _flops, _place))
-
-
-@elementwise("aten._log_softmax")
 def _log_softmax(_out: Any, x: Any, dim: int, *_: Any) -> int:
     rows = elements(x) // int(x.shape[dim]) if elements(x) else 0
     return 5 * elements(x) + rows  # maximum, subtract, exp, sum, log of the sum, subtract
@@ -208,81 +175,39 @@ def _normalisation_backward(weight: int, mask: int, _out: Any, *args: Any) -> in
     return steps * elements(args[1])
 
 
-elementwise("aten.native_layer_norm")(partial(_normalisation, 2, 2))
-elementwise("aten.native_group_norm")(partial(_normalisation, 2, 1))
-elementwise("aten.native_layer_norm_backward")(partial(_normalisation_backward, 5, 7))
-elementwise("aten.native_group_norm_backward")(partial(_normalisation_backward, 4, 9))
-elementwise("aten.batch_norm_backward", "aten.native_batch_norm_backward")(partial(_normalisation_backward, 2, 9))
-
-
-@elementwise(
-    "aten.native_batch_norm", "aten.cudnn_batch_norm", "aten._native_batch_norm_legit", "aten._batch_norm_with_update"
-)
 def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) -> int:
     """The running statistics, a few FLOPs per channel, are ignored."""
-    training = next((flag for flag in rest if isinstance(flag, bool)), True)
-    if training:
+    if next((flag for flag in rest if isinstance(flag, bool)), True):  # in training
         return _normalisation(1, 1, out, x, weight, bias)
     return (2 + (weight is not None) + (bias is not None)) * elements(x)
 
 
-@elementwise("aten._native_batch_norm_legit_no_training")
-def _batch_norm_of_inference(out: Any, x: Any, weight: Any, bias: Any, *_: Any) -> int:
-    return _batch_norm(out, x, weight, bias, False)
-
-
-@elementwise("aten._fused_rms_norm")
 def _rms_norm(out: Any, x: Any, _shape: Any, weight: Any = None, *_: Any) -> int:
     return (3 + (weight is not None)) * elements(x) + 2 * elements(out[1])
 
 
-@elementwise("aten._fused_rms_norm_backward")
 def _rms_norm_backward(_out: Any, _grad: Any, x: Any, *rest: Any) -> int:
     (weight, mask) = rest[2:]
     return (1 + (5 + (weight is not None)) * bool(mask[0]) + 2 * bool(mask[1])) * elements(x)
 
 
-def _activation(flops: int, flops_of_tanh: int, _out: Any, x: Any, *_: Any, approximate: str = "none") -> int:
-    return (flops_of_tanh if approximate == "tanh" else flops) * elements(x)
-
-
-for _name in ("gelu", "silu"):
-    for _suffix, _table in (("", FLOPS_PER_ELEMENT), ("_backward", GRADIENT_FLOPS_PER_ELEMENT)):
-        _of_tanh = _table.get(f"{_name}_tanh", 0)
-        elementwise(f"aten.{_name}{_suffix}")(partial(_activation, _table[_name], _of_tanh))
-
-
-# Times the mask, times 1/(1 - p).
-elementwise("aten.native_dropout")(lambda _out, x, _p, train=True: 0 if train is False else 2 * elements(x))
-elementwise("aten.mse_loss")(lambda _out, x, _target, reduction=1: (2 + (reduction != 0)) * elements(x))
-
-
-# Pooling reads every element of a window once: a comparison or an addition; in the backward pass, one addition each.
+def _activation(name: str, table: dict[str, int]) -> Formula:
+    return lambda _out, x, *_, approximate="none": (
+        table[f"{name}_tanh" if approximate == "tanh" else name] * elements(x)
+    )
 
 
 def _pooling(dimensions: int, out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+    """Every element of a window is read once: a comparison or an addition; in the backward pass, one addition each."""
     window = int(prod(sizes)) if len(sizes) == dimensions else int(sizes[0]) ** dimensions
     return window * elements(out[0] if isinstance(out, tuple) else out)
 
 
-def _average_pooling_backward(dimensions: int, _out: Any, grad: Any, x: Any, *sizes: Any) -> int:
-    return _pooling(dimensions, grad, x, *sizes)
-
-
-for _dimensions in (2, 3):
-    elementwise(f"aten.max_pool{_dimensions}d_with_indices", f"aten.avg_pool{_dimensions}d")(
-        partial(_pooling, _dimensions)
-    )
-    elementwise(f"aten.avg_pool{_dimensions}d_backward")(partial(_average_pooling_backward, _dimensions))
-
-
-@elementwise("aten._embedding_bag", "aten._embedding_bag_forward_only", "aten._embedding_bag_backward")
 def _embedding_bag(_out: Any, rows: Any, indices: Any, *_: Any) -> int:
     """`rows` is the table, or the gradient of the sums: as wide."""
     return elements(indices) * int(rows.shape[-1])
 
 
-@elementwise("aten.index_put", "aten._index_put_impl")
 def _index_put(_out: Any, _x: Any, _indices: Any, values: Any, accumulate: bool = False, *_: Any) -> int:
     return elements(values) if accumulate else 0
 
@@ -294,7 +219,48 @@ def _optimizer(flops: int, _out: Any, params: Any, *_: Any, **options: Any) -> i
     return (flops + extra + 2 * momentum) * elements(params)
 
 
-# lerp, mul, addcmul, sqrt, div, add, addcdiv
-elementwise("aten._fused_adam", "aten._fused_adamw")(partial(_optimizer, 7))
-elementwise("aten._fused_sgd")(partial(_optimizer, 1))
-elementwise("aten._fused_adagrad")(partial(_optimizer, 4))
+ELEMENTWISE_FORMULAS: dict[str, Formula] = {
+    "_softmax _safe_softmax": _per_element(5, 0),  # maximum, subtract, exp, sum, divide
+    "_softmax_backward_data": _per_element(4, 0),  # multiply, sum, subtract, multiply
+    "_log_softmax": _log_softmax,
+    "_log_softmax_backward_data": _per_element(4, 0),  # sum, exp, multiply, subtract
+    "mse_loss": lambda _out, x, _target, reduction=1: (2 + (reduction != 0)) * elements(x),
+    "mse_loss_backward": _per_element(3, 1),
+    "nll_loss_forward nll_loss2d_forward": _per_element(1, 1),  # one element of each row
+    "nll_loss_backward nll_loss2d_backward": _per_element(1, 2),
+    "embedding_dense_backward": _per_element(
+        1, 0
+    ),  # an addition per element that is added, not per element of the table
+    "_embedding_bag _embedding_bag_forward_only _embedding_bag_backward": _embedding_bag,
+    "index_add": _per_element(1, 3),
+    "index_put _index_put_impl": _index_put,
+    "scatter_add": _per_element(1, 2),
+    "_amp_foreach_non_finite_check_and_unscale": _per_element(1, 0),
+    "native_layer_norm": partial(_normalisation, 2, 2),
+    "native_group_norm": partial(_normalisation, 2, 1),
+    "native_layer_norm_backward": partial(_normalisation_backward, 5, 7),
+    "native_group_norm_backward": partial(_normalisation_backward, 4, 9),
+    "batch_norm_backward native_batch_norm_backward": partial(_normalisation_backward, 2, 9),
+    "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update": _batch_norm,
+    "_native_batch_norm_legit_no_training": lambda out, x, weight, bias, *_: _batch_norm(out, x, weight, bias, False),
+    "_fused_rms_norm": _rms_norm,
+    "_fused_rms_norm_backward": _rms_norm_backward,
+    "gelu": _activation("gelu", FLOPS_PER_ELEMENT),
+    "silu": _activation("silu", FLOPS_PER_ELEMENT),
+    "gelu_backward": _activation("gelu", GRADIENT_FLOPS_PER_ELEMENT),
+    "silu_backward": _activation("silu", GRADIENT_FLOPS_PER_ELEMENT),
+    # Times the mask, times 1/(1 - p).
+    "native_dropout": lambda _out, x, _p, train=True: 0 if train is False else 2 * elements(x),
+    "max_pool2d_with_indices avg_pool2d": partial(_pooling, 2),
+    "max_pool3d_with_indices avg_pool3d": partial(_pooling, 3),
+    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward": _per_element(1, 0),
+    "avg_pool2d_backward": lambda _out, grad, x, *sizes: _pooling(2, grad, x, *sizes),
+    "avg_pool3d_backward": lambda _out, grad, x, *sizes: _pooling(3, grad, x, *sizes),
+    "_fused_adam _fused_adamw": partial(_optimizer, 7),  # lerp, mul, addcmul, sqrt, div, add, addcdiv
+    "_fused_sgd": partial(_optimizer, 1),
+    "_fused_adagrad": partial(_optimizer, 4),
+}
+
+for _kind, _formulas in (("products", PRODUCT_FORMULAS), ("elementwise", ELEMENTWISE_FORMULAS)):
+    for _names, _formula in _formulas.items():
+        operator(*(f"aten.{name}" for name in _names.split()), kind=_kind)(_formula)
