@@ -119,7 +119,7 @@ def fixtures_of(*files: str) -> set[str]:
 @pytest.mark.parametrize(
     ("heading", "names"),
     [
-        ("field", {field.name for field in fields(Claim)} - {"file"}),
+        ("field", {field.name for field in fields(Claim)}),
         ("field of a source", {field.name for field in fields(Source)}),
         ("fixture", fixtures_of("conftest.py", "prooflops/plugin.py", "prooflops/suite/fixtures.py")),
         ("fixture of claims", fixtures_of("test_claims/conftest.py")),

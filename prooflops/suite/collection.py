@@ -39,7 +39,7 @@ def check_claims_have_tests(config: pytest.Config, registry: Registry, items: It
     selected = registry.selected(config.option.claim or registry.topics)
     missing = [claim for claim in registry.claims.values() if claim.id in selected - tested and not claim.on_record]
     if missing:
-        rows = "".join(f"\n  {claim.id!r} of {claim.file}" for claim in missing)
+        rows = "".join(f"\n  {claim.id!r} of {file_of(claim.id)}" for claim in missing)
         raise pytest.UsageError(
             f"claims that no test settles: mark a test in test_claims/ with @pytest.mark.claim(id){rows}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,12 +19,30 @@ WRITTEN = ("holds", "holds-if", "wrong")
 KINDS = ("formula", "number", "behaviour", "example", "exercise", "practice", "spec", "record")
 
 
+TYPES: dict[Any, tuple[type, str]] = {
+    "str": (str, "a text"),
+    "bool": (bool, "true or false"),
+    "tuple[str, ...]": (tuple, "a list of texts"),
+}
+
+
 class RegistryError(ValueError):
     """An invalid registry file; the message names the file and the claim."""
 
 
+class Row:
+    """A row whose fields have the types that they declare."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value: Any = getattr(self, field.name)
+            kind, name = TYPES[field.type]
+            if type(value) is not kind or (kind is tuple and any(type(each) is not str for each in value)):
+                raise TypeError(f"{field.name} must be {name}, got {value!r}")
+
+
 @dataclass(frozen=True)
-class Source:
+class Source(Row):
     """The source of a claim: title, place in it, and address if any."""
 
     key: str
@@ -32,16 +50,12 @@ class Source:
     locator: str = ""
     url: str = ""
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            _check_type(field.name, getattr(self, field.name), field.type)
-
     def __str__(self) -> str:
         return ", ".join(part for part in (self.title, self.locator, self.url) if part)
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Row):
     """One row of the registry: a claim, its sources, and their wording."""
 
     id: str
@@ -56,28 +70,19 @@ class Claim:
     note: str = ""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check_type(field.name, getattr(self, field.name), field.type)
+        super().__post_init__()
         validated_choice("written", self.written, WRITTEN)
         validated_choice("kind", self.kind, KINDS)
-        conditional, wrong = self.written == "holds-if", self.written == "wrong"
-        problems = {
-            "a holds-if claim, and no other, states its condition": conditional != bool(self.condition),
-            "a wrong claim, and no other, states its correction": wrong != bool(self.correction),
-            "it has no statement": not self.statement.strip(),
-            "it has no source": not self.sources,
-        }
-        if found := [problem for problem, there in problems.items() if there]:
-            raise ValueError("; ".join(found))
+        if (self.written == "holds-if") != bool(self.condition):
+            raise ValueError("a holds-if claim, and no other, states its condition")
+        if (self.written == "wrong") != bool(self.correction):
+            raise ValueError("a wrong claim, and no other, states its correction")
+        if not self.statement.strip() or not self.sources:
+            raise ValueError("it has no statement, or no source")
 
     @property
     def topic(self) -> str:
         return self.id.partition(".")[0]
-
-    @property
-    def file(self) -> str:
-        """The registry file with this claim."""
-        return file_of(self.id)
 
 
 def file_of(claim_id: str) -> str:
@@ -85,14 +90,7 @@ def file_of(claim_id: str) -> str:
     return f"test_claims/registry/{claim_id.partition('.')[0]}.toml"
 
 
-def _check_type(name: str, value: object, declared: Any) -> None:
-    types = {"str": str, "bool": bool, "tuple[str, ...]": tuple}
-    if not isinstance(value, types[declared]) or (isinstance(value, tuple) and any(type(x) is not str for x in value)):
-        valid = {str: "a text", bool: "true or false", tuple: "a list of texts"}[types[declared]]
-        raise TypeError(f"{name} must be {valid}, got {value!r}")
-
-
-Row = TypeVar("Row", Claim, Source)
+AnyRow = TypeVar("AnyRow", Claim, Source)
 
 
 @dataclass(frozen=True)
@@ -120,13 +118,13 @@ class Registry:
     def describe(self, claim_id: str) -> str:
         """A claim as failures print it: statement, condition or correction, sources."""
         claim = self.claims[claim_id]
-        lines = [f"{claim.id}: {claim.statement}"]
-        if claim.condition:
-            lines.append(f"holds if: {claim.condition}")
-        if claim.correction:
-            lines.append(f"wrong as written; true is: {claim.correction}")
-        lines += [f"source: {self.sources[key]}" for key in claim.sources]
-        return "\n".join(lines)
+        lines = [
+            f"{claim.id}: {claim.statement}",
+            f"holds if: {claim.condition}" if claim.condition else "",
+            f"wrong as written; true is: {claim.correction}" if claim.correction else "",
+            *(f"source: {self.sources[key]}" for key in claim.sources),
+        ]
+        return "\n".join(filter(None, lines))
 
 
 def load_registry(folder: Path) -> Registry:
@@ -142,22 +140,16 @@ def load_registry(folder: Path) -> Registry:
     for file in files:
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:  # ValueError: no TOML, no UTF-8
+            for source in (_row(Source, row) for row in table.pop("source", [])):
+                _add(sources, source.key, source)
+            for claim in (_row(Claim, row) for row in table.pop("claim", [])):
+                if claim.topic != file.stem:
+                    raise ValueError(f"claim {claim.id!r}: its id must begin with the file's topic, {file.stem}.")
+                _add(claims, claim.id, claim)
+            if table:
+                raise ValueError(f"unknown tables {sorted(table)}; valid: [[claim]], [[source]]")
+        except (OSError, ValueError, TypeError, RecursionError) as error:  # ValueError: no TOML, no UTF-8
             raise RegistryError(f"{file}: {error}") from error
-        if unknown := table.keys() - {"claim", "source"}:
-            raise RegistryError(f"{file}: unknown tables {sorted(unknown)}; valid: claim, source")
-        for key, rows in table.items():
-            if not isinstance(rows, list) or any(not isinstance(row, dict) for row in rows):
-                raise RegistryError(f"{file}: each {key} must be a table of its own, under [[{key}]]")
-        for row in table.get("source", []):
-            source = _read_row(Source, row, f"{file}: source {row.get('key', row)!r}")
-            _add(sources, source.key, source, f"{file}: source")
-        for row in table.get("claim", []):
-            name = f"{file}: claim {row.get('id', row)!r}"
-            claim = _read_row(Claim, row, name)
-            if claim.topic != file.stem:
-                raise RegistryError(f"{name}: its id must begin with the file's topic, {file.stem}.")
-            _add(claims, claim.id, claim, f"{file}: claim")
     for claim in claims.values():
         for key in claim.sources:
             try:
@@ -168,22 +160,19 @@ def load_registry(folder: Path) -> Registry:
     return Registry(claims, sources)
 
 
-def _read_row(kind: type[Row], row: dict[str, Any], name: str) -> Row:
-    """A table of TOML as a Claim or Source."""
-    valid = {field.name: field.default is MISSING for field in fields(kind)}
-    if missing := [key for key, required in valid.items() if required and key not in row]:
-        required = ", ".join(key for key, must in valid.items() if must)
-        raise RegistryError(f"{name} lacks {', '.join(missing)}; each has {required}")
-    if unknown := row.keys() - valid.keys():
-        raise RegistryError(f"{name} has unknown keys {sorted(unknown)}; valid: {', '.join(valid)}")
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+def _row(kind: type[AnyRow], row: Any) -> AnyRow:
+    """A table of TOML as a Claim or Source. Raises ValueError."""
     try:
+        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
         return kind(**values)
-    except (TypeError, ValueError) as error:
-        raise RegistryError(f"{name}: {error}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        name = row.get("id", row.get("key", row)) if isinstance(row, dict) else row
+        valid = ", ".join(field.name for field in fields(kind))
+        table = kind.__name__.lower()
+        raise ValueError(f"{table} {name!r}: {error} [a table under [[{table}]], of {valid}]") from error
 
 
-def _add(rows: dict[str, Row], key: str, row: Row, name: str) -> None:
+def _add(rows: dict[str, AnyRow], key: str, row: AnyRow) -> None:
     if key in rows:
-        raise RegistryError(f"{name} {key!r} is there twice")
+        raise ValueError(f"{type(row).__name__.lower()} {key!r} is there twice")
     rows[key] = row

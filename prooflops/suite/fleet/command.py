@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,21 +22,16 @@ from prooflops.suite.report.terminal import width_of, wrapped
 MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
 
 
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """Disables Python's garbage collector, which would scan all loaded records repeatedly."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@collector_off()
 def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
     """Runs `--report-compare`. Returns 1 if two runs show a machine as bad. Raises UsageError for a bad argument."""
+    gc.disable()  # it would scan all loaded records repeatedly
+    try:
+        return compare(config, say)
+    finally:
+        gc.enable()
+
+
+def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
     try:
         runs, unreadable = read_runs(config.option.report_compare)
         kinds = list(dict.fromkeys(run.kind for run in runs))
