@@ -37,7 +37,7 @@ class Row:
         for field in fields(self):  # type: ignore[arg-type]
             value: Any = getattr(self, field.name)
             kind, name = TYPES[field.type]
-            if type(value) is not kind or (kind is tuple and any(type(each) is not str for each in value)):
+            if type(value) is not kind or (isinstance(value, tuple) and any(type(each) is not str for each in value)):
                 raise TypeError(f"{field.name} must be {name}, got {value!r}")
 
 
