@@ -104,12 +104,9 @@ def test_a_record_keeps_the_nearest_markers_and_why_its_run_ended_early(
     assert "passed" not in listed.output
 
 
-def test_wrong_markers_and_unknown_baselines_are_refused_before_anything_runs(plain_repo: Foreign) -> None:
+def test_wrong_markers_are_refused_before_anything_runs(plain_repo: Foreign) -> None:
     (plain_repo.root / "test_it.py").write_text(MARKED.replace("min_effect=0.1", "min_effect=7"))
     run = plain_repo.run("--gate-record", "main")
     assert run.code == pytest.ExitCode.USAGE_ERROR
     assert "test_it.py::test_sum: " in run.output, run.output
-    (plain_repo.root / "test_it.py").write_text(MARKED)
-    run = plain_repo.run("--gate-baseline", "missing")
-    assert (run.code, "passed" in run.output) == (pytest.ExitCode.USAGE_ERROR, False), "it was refused after the tests"
     assert not plain_repo.records()
