@@ -15,7 +15,7 @@ import torch
 from accounting import measured
 from bench.rounds import PACES
 from bench.search import calls_s
-from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, bottleneck, loader, write_tokens
+from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, bottleneck, loader, sent, write_tokens
 from bench.training import Step, workload
 
 # Python 3.12 and later, where torch has threads: its loader forks, and its workers use none of them.
@@ -51,7 +51,7 @@ def appetite(device, sizing, pace, progress_of) -> Callable[[], float]:
 
     @functools.cache
     def rate() -> float:
-        work = workload("transformer", device, sizing.fitting)
+        work = workload("transformer", "bf16", device, sizing.fitting)
         window_s = 4 * PACES[pace].measure_s
         progress_of("appetite")("training steps", window_s)
         step = Step(work, "bf16", device)
@@ -129,7 +129,7 @@ def assert_first_batches(
 @pytest.mark.parametrize("workers", WORKERS)
 def test_training_loop(workers, device, sizing, pace, token_file, stream, measure):
     """A step that takes its batch from the loader, beside the same step on a batch that is there already."""
-    work = workload("transformer", device, sizing.fitting)
+    work = workload("transformer", "bf16", device, sizing.fitting)
     step, timer = Step(work, "bf16", device), measured.clock(device)
     batches = Batches(token_file("uint16"), "uint16", "random", work.batch, work.sequence)
     arriving = stream(batches, workers, device.type == "cuda")
@@ -141,8 +141,7 @@ def test_training_loop(workers, device, sizing, pace, token_file, stream, measur
         began = perf_counter()
         inputs, targets = next(arriving)
         waited = perf_counter() - began
-        step.data = (inputs % vocabulary).to(device, non_blocking=True)
-        step.targets = (targets % vocabulary).to(device, non_blocking=True)
+        step.data, step.targets = (sent(each, device, vocabulary) for each in (inputs, targets))
         step()
         return waited
 

@@ -91,7 +91,7 @@ def record_rates(
 def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, skip_if_slow, measure):
     if mode == "compiled" and pace != "thorough" and (device.type == "cpu" or recipe != COMPILED_ALWAYS):
         pytest.skip(f"compiling takes longer than all other benchmarks: --thorough, or {COMPILED_ALWAYS} on a GPU")
-    work = workload(model, device, sizing.fitting)
+    work = workload(model, recipe, device, sizing.fitting)
     skip_if_slow(work, recipe)
     step, flops = Step(work, recipe, device), work.flops()
     measure.skip_if_held_up(step.gradients)
@@ -157,7 +157,7 @@ def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_accumulation(model, device, sizing, pace, measure):
-    work = workload(model, device, sizing.fitting)
+    work = workload(model, "fp32", device, sizing.fitting)
     step = Step(work, "fp32", device, micro_batches=MICRO_BATCHES)
     measure.skip_if_held_up(step.gradients)
 
@@ -179,7 +179,7 @@ def test_accumulation(model, device, sizing, pace, measure):
 @pytest.mark.parametrize("model", MODELS)
 def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, measure):
     every = 2 if model == "deep-linear" else 1
-    work = workload(model, device, sizing.fitting)
+    work = workload(model, "fp32", device, sizing.fitting)
     plain, spared = (work.flops(every) for every in (0, every))
     steps = {every: Step(work, "fp32", device, checkpoint_every=every) for every in (0, every)}
     measure.skip_if_held_up(steps[every].gradients)

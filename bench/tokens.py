@@ -89,6 +89,11 @@ def loader(batches: Batches, workers: int, *, pin_memory: bool = False) -> Itera
     return iter(made)
 
 
+def sent(tokens: Tensor, device: torch.device, vocabulary: int) -> Tensor:
+    """The tokens on `device`, copied from where the loader has put them, then brought below `vocabulary`."""
+    return tokens.to(device, non_blocking=True) % vocabulary
+
+
 def bottleneck(wait_s: float, step_s: float, *, overlapped: bool) -> str:
     """The slower part of a training loop: "loader" or "step".
 

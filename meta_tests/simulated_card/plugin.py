@@ -87,11 +87,12 @@ def time_alone(card: Card) -> Iterator[None]:
             # The card takes the same time in each round, and this Python some 50 times as long for it.
             short = rounds.Pace(0.0002, 0.0005, 0.002, 0.0001, width=0.04, most_rounds=10)
             stack.enter_context(patch.dict(rounds.PACES, quick=short))
-            stack.enter_context(patch.object(ceilings, "SETTLED_S", (0.002, 0.01)))
+            stack.enter_context(patch.object(rounds, "SETTLED_S", (0.002, 0.01)))
             stack.enter_context(patch.object(ceilings, "REST_S", 0.002))  # of it a search for bursts makes its budget
             stack.enter_context(patch.object(timing, "SHORTEST_ROUND_S", 1e-5))
             stack.enter_context(patch.object(timing, "SHORTEST_DEVICE_ROUND_S", 2e-5))
-            stack.enter_context(patch.dict(training.ON_ACCELERATOR, small_steps()))
+            for sizes in (training.ON_ACCELERATOR, training.IN_FP32_ON_ACCELERATOR):
+                stack.enter_context(patch.dict(sizes, small_steps()))
         for place, name in places:
             stack.enter_context(patch.object(place, name, without_values(getattr(place, name))))
         yield

@@ -1,0 +1,32 @@
+"""The sizes of steps, and what is copied to a card for one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from accounting.devices import peak_flop_per_s
+from bench.rounds import PACES
+from bench.tokens import sent
+from bench.training import ON_CPU, RECIPES, workload
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("model", ON_CPU)
+def test_no_pace_skips_a_step_on_the_card_that_it_is_sized_for(model: str, recipe: str) -> None:
+    flops = workload(model, recipe, torch.device("cuda")).flops().hardware
+    seconds = flops / (0.75 * (peak_flop_per_s("NVIDIA H100 80GB HBM3", recipe) or 0.0))
+    assert seconds < min(pace.longest_call_s for pace in PACES.values())
+
+
+def test_a_pinned_batch_itself_is_copied_to_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an operator makes of it would be pageable."""
+    with simulated(Card(memory_bytes=2**28)) as kernels:
+        copies, copy = [], kernels.card.copy
+        tokens = torch.arange(2**12).pin_memory()
+        monkeypatch.setattr(kernels.card, "copy", lambda nbytes, pinned: copies.append(pinned) or copy(nbytes, pinned))
+        got = sent(tokens, kernels.card.device, 100)
+        assert copies == [True]
+        assert got.cpu().tolist() == [each % 100 for each in range(2**12)]
