@@ -13,20 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accounting.checks import validated_int, validated_positive
-from accounting.memory import element_bytes
+from accounting.checks import validated_positive
 from accounting.roofline import Work
 
 DIRECTIONS = ("to-device", "to-host")
-
-
-def transfer_work(elements: int, dtype: str = "fp32", copies: int = 1) -> Work:
-    """No FLOPs, and the bytes of the payload of `copies` copies.
-
-    >>> transfer_work(1024), transfer_work(1024, "bf16", copies=3)
-    (Work(flops=0, bytes=4096), Work(flops=0, bytes=6144))
-    """
-    return Work(0, validated_int("copies", copies) * element_bytes(elements, dtype))
 
 
 def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
@@ -41,15 +31,6 @@ def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
     return (sum(times) - validated_positive("together_s", together_s)) / min(times)
 
 
-def cost_of_a_copy(one_s: float, many_s: float, copies: int) -> float:
-    """The cost of each copy beyond its bytes: the same bytes copied at once and in `copies` parts.
-
-    >>> cost_of_a_copy(1.0, 2.0, 101)
-    0.01
-    """
-    return (many_s - one_s) / (validated_int("copies", copies, minimum=2) - 1)
-
-
 @dataclass(frozen=True)
 class Transfer:
     """One copy of random numbers over the link: the call, its source and its target."""
@@ -60,7 +41,7 @@ class Transfer:
 
     @property
     def work(self) -> Work:
-        return transfer_work(self.source.numel())
+        return Work(0, self.source.nbytes)
 
     def check(self, got: Tensor) -> None:
         """Raises AssertionError if the target differs from the source in any bit. The copy must be over."""

@@ -80,12 +80,15 @@ def test_benchmarks_measure_the_rates_that_the_card_is_set_to(tmp_path: Path, sh
     options = [f"--card-share={name}={share}" for name, share in shares.items()]
     for name, share in shares.items():
         rates.lower(name, share)
-    names = " or ".join(name.partition("[")[2].rstrip("]") for name in RATED)
+    names = " or ".join(["test_overlap", *(name.partition("[")[2].rstrip("]") for name in RATED)])
     files = ("bench/test_matmul.py", "bench/test_bandwidth.py", "bench/test_transfer.py")
     record = tmp_path / "record.json"
     run = run_on_card(tmp_path, *options, *files, "-k", names, f"--benchmark-json={record}", "--card-memory=1024")
     assert_holds(run, least=len(RATED))
     rows = {row["name"]: row for row in json.loads(record.read_text("utf-8"))["benchmarks"]}
+    for way in ("to-device", "to-host"):
+        overlap = rows[f"test_overlap[{way}]"]["extra_info"]
+        assert overlap["compute_s"] == pytest.approx(overlap["copy_s"], rel=0.1), "which is hidden behind the other?"
     for name, (of, figure) in RATED.items():
         info: dict[str, Any] = rows[name]["extra_info"]
         seconds = rows[name]["stats"]["median"]
