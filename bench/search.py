@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from accounting import measured
-from accounting.measured import median_interval
 from bench.products import Operands
 
 Shape = tuple[int, int, int]
@@ -71,13 +70,8 @@ def wave_efficiency(m: int, n: int, units: int, tile: tuple[int, int]) -> float:
     return m * n / (math.ceil(tiles / units) * units * tile[0] * tile[1])
 
 
-def orientations(tiles: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Each tile and its transpose."""
-    return sorted({turned for tile in tiles for turned in (tile, tile[::-1])})
-
-
 def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """All (m, n): the first of each tile's ranking, then the second, and so on.
+    """All (m, n): the first of the ranking of each tile and its transpose, then the second, and so on.
 
     A tile ranks by how well whole waves are filled, larger first among equals.
     """
@@ -86,7 +80,7 @@ def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]]) -> list[
             ((m, n) for m in space.m for n in space.n),
             key=lambda size, tile=tile: (-round(wave_efficiency(*size, units, tile), 2), -size[0] * size[1]),
         )
-        for tile in tiles
+        for tile in sorted({turned for tile in tiles for turned in (tile, tile[::-1])})
     ]
     return list(dict.fromkeys(size for places in zip(*rankings, strict=True) for size in places))
 
@@ -120,7 +114,7 @@ def guided(
         return sorted(seen, key=seen.__getitem__, reverse=True)[:number]
 
     middle = space.k[len(space.k) // 2]
-    screen(((m, middle, n) for m, n in outputs(space, units, orientations(tiles))), SHARES["outputs"])
+    screen(((m, middle, n) for m, n in outputs(space, units, tiles)), SHARES["outputs"])
     screen(((m, k, n) for m, _, n in best(3) for k in space.k), SHARES["k"])
     screen((near for shape in best(3) for near in space.neighbours(shape)), SHARES["neighbours"])
     winner, flop_per_s = final(best(FINALISTS), seen, rate, lambda: budget_s - (clock() - began))
@@ -227,9 +221,3 @@ def calls_s(function: Callable[[], object], timer: Callable[[], Any], window_s: 
         function()
         moments.append((start, timer()))
     return [max(stop - start, 1e-9) for start, stop in moments] or [once]
-
-
-def ratio_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The median of ratios, with its exact 95 % interval; without bounds for fewer than 6."""
-    low, high = median_interval(ratios) or (0.0, math.inf)
-    return median(ratios), low, high
