@@ -69,7 +69,7 @@ class BriefSchedule:
                 break
         return fastest, None
 
-    def rounds(self, timer: CallTimer, call: TimedCall, calls: int, call_s: float) -> Rounds:
+    def rounds(self, timer: CallTimer, call: TimedCall, calls: int, call_s: float, sustained: bool) -> Rounds:
         """As many as fit into the seconds asked for."""
         fitting = int(self.asked.seconds / (calls * call_s + timer.preparation_s(call)))
         number = max(self.asked.least_rounds, min(fitting, self.pace.most_rounds))

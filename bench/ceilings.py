@@ -18,10 +18,10 @@ from time import perf_counter
 import torch
 
 from accounting import measured
-from accounting.measured import alternating
+from accounting.measured import alternating, median_interval
 from accounting.memory import element_bytes
 from bench import search
-from bench.products import Operands, product
+from bench.products import Float32Products, Operands, product
 from bench.rounds import Pace, is_flat
 
 REGIMES = ("sustainable", "achievable")
@@ -30,7 +30,6 @@ RESTS = search.SCREENED  # windows of a search for bursts: the rests before them
 PROBE = {"cpu": 256, "other": 4096}  # side of the product that tells how large the others may be
 REST_S = 0.02  # the clock of an idle device is up again within some milliseconds
 FASTEST = 5
-SETTLED_S = (1.0, 3.0)  # on an accelerator at least and at most, until steady work has a steady rate
 
 
 class Ceilings:
@@ -63,7 +62,8 @@ class Ceilings:
         if regime not in REGIMES:
             raise ValueError(f"regime must be one of {', '.join(REGIMES)}, got {regime!r}")
         if (dtype, regime) not in self._found:
-            self._found[dtype, regime] = self._search(dtype, regime)
+            with Float32Products(dtype):
+                self._found[dtype, regime] = self._search(dtype, regime)
         return self._found[dtype, regime]
 
     def probed(self, dtype: str) -> float:
@@ -71,15 +71,15 @@ class Ceilings:
         if dtype not in self._probed:
             side = PROBE.get(self._device.type, PROBE["other"])
             probe = product(dtype, side, side, side, self._device)
-            times_s = measured.time(probe.multiply, self._device, warmup=1, rounds=3).times_s
+            with Float32Products(dtype):
+                times_s = measured.time(probe.multiply, self._device, warmup=1, rounds=3).times_s
             self._probed[dtype] = probe.work.flops / min(times_s)
         return self._probed[dtype]
 
     def remeasure(self, dtype: str, function: Callable[[], object], flops: int, regime: str = "sustainable") -> float:
         """The ceiling after timing once more, in its own regime, a function that exceeded it."""
-        if regime == "sustainable":
-            self._settle(function)
-        seconds = self._burst_s(function) if regime == "achievable" else self._steady_s(function)
+        with Float32Products(dtype):
+            seconds = self._seconds(function, regime)
         self._flop_per_s[dtype, regime] = max(self.flop_per_s(dtype, regime), flops / seconds)
         return self._flop_per_s[dtype, regime]
 
@@ -87,9 +87,11 @@ class Ceilings:
         """The achievable over the sustainable rate of the sustainable winner, in turn, with its 95 % interval."""
         shape = self.found(dtype).shape
         multiply, _ = Operands(dtype, *shape, self._device).multiply(*shape)
-        self._settle(multiply)
-        times = islice(alternating(lambda: self._burst_s(multiply), lambda: self._steady_s(multiply)), pairs)
-        return search.ratio_interval([steady / burst for burst, steady in times])
+        with Float32Products(dtype):
+            self._settle(multiply)
+            times = islice(alternating(lambda: self._burst_s(multiply), lambda: self._steady_s(multiply)), pairs)
+            ratios = [steady / burst for burst, steady in times]
+        return median(ratios), *(median_interval(ratios) or (0.0, math.inf))
 
     def zeros_ratio(self, dtype: str, pairs: int) -> float:
         """Rate of zeros over the rate of random numbers: above 1, power limits the device."""
@@ -97,9 +99,10 @@ class Ceilings:
         random = Operands(dtype, *shape, self._device)
         zeros = random.zeroed()
         of_random, of_zeros = (each.multiply(*shape)[0] for each in (random, zeros))
-        self._settle(of_random)
-        times = alternating(lambda: self._steady_s(of_random), lambda: self._steady_s(of_zeros))
-        return median(random_s / zeros_s for random_s, zeros_s in islice(times, pairs))
+        with Float32Products(dtype):
+            self._settle(of_random)
+            times = alternating(lambda: self._steady_s(of_random), lambda: self._steady_s(of_zeros))
+            return median(random_s / zeros_s for random_s, zeros_s in islice(times, pairs))
 
     # ---- searching ----
 
@@ -131,16 +134,20 @@ class Ceilings:
         return search.Found(found.shape, flops / seconds, perf_counter() - began)
 
     def _settle(self, function: Callable[[], object]) -> None:
-        """Steady work, without a rest between calls, until its rate is steady too.
-
-        A GPU's power is averaged and its clock held down over a good part of a second; a CPU is warm after a few calls.
-        """
-        least, most = SETTLED_S if self._device.type != "cpu" else (0.0, self._pace.warmup_s)
+        """Steady work, without a rest between calls, until its rate is steady too."""
+        pace = self._pace.settled(self._device.type)
         windows: list[float] = []
-        began = elapsed = perf_counter()
-        while elapsed - began < most and not (elapsed - began >= least and is_flat(windows)):
+        began, elapsed = perf_counter(), 0.0
+        while elapsed < pace.longest_warmup_s and not (elapsed >= pace.warmup_s and is_flat(windows)):
             windows.append(median(search.calls_s(function, self._timer, self._pace.warmup_s)))
-            elapsed = perf_counter()
+            elapsed = perf_counter() - began
+
+    def _seconds(self, function: Callable[[], object], regime: str) -> float:
+        """Seconds of a call in a regime, by itself."""
+        if regime == "achievable":
+            return self._burst_s(function)
+        self._settle(function)
+        return self._steady_s(function)
 
     def _steady_s(self, function: Callable[[], object]) -> float:
         """The median call of steady work."""

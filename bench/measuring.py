@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -23,7 +24,9 @@ from bench.brief import BriefSchedule
 from bench.cache import Flush
 from bench.ceilings import Ceilings
 from bench.checks import Examined, assert_declared, assert_random, examine, overwrite
-from bench.rates import assert_within_bound, rates_of, shares_of
+from bench.products import Float32Products
+from bench.rates import judged, shares_of
+from bench.rounds import NEAR_CEILING
 from bench.timing import CallTimer, Rounds, Schedule, TimedCall
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
@@ -111,6 +114,7 @@ class Measure:
         cache: str = "as-is",
         setup: Callable[[], object] | None = None,
         operators: int | None = None,
+        sustained_below_s: float = 0.0,
         **declared: object,
     ) -> float:
         """Median time of `function` in seconds: warmed up, in rounds that the clock resolves.
@@ -122,6 +126,7 @@ class Measure:
         rounds, a round is one call, because pytest-benchmark allows no other.
         `operators`: how many the function dispatches. None if unknown, or if the function itself waits for the device:
         then the cost of launching is not measured.
+        `sustained_below_s`: a shorter call is warmed up until an accelerator's clock has settled under it.
         `declared` goes to the record (see docs/measuring.md).
 
         Raises AssertionError for a time that is not positive, or much shorter than the device was busy: then it was not
@@ -135,7 +140,7 @@ class Measure:
         call_s, waited_share = self._schedule.first_calls(self._timer, call)
         calls = 1 if call.is_prepared else max(1, math.ceil(self._timer.shortest_round_s / call_s))
         self.info.update(declared, method=METHOD, cache=cache, calls_per_round=calls, waited_share=waited_share)
-        rounds = self._schedule.rounds(self._timer, call, calls, call_s)
+        rounds = self._schedule.rounds(self._timer, call, calls, call_s, call_s < sustained_below_s)
         self.info.update(rounds.figures)
         self.progress(f"{rounds.number} rounds of {calls * rounds.call_s:.2g} s", rounds.number * calls * rounds.call_s)
         with self._conditions() as conditions:
@@ -159,7 +164,7 @@ class Measure:
         check: Callable[[Any], None] | None = None,
         inputs: Sequence[torch.Tensor] | None = None,
         counted: bool | None = None,
-        flop_bound: float | None = None,
+        ceiling: float | None = None,
         bytes_bound: float | None = None,
         cache: str = "as-is",
         setup: Callable[[], object] | None = None,
@@ -173,7 +178,8 @@ class Measure:
         (`inputs`: look at these instead; `()`: at none). After the rounds the results of that call are overwritten, and
         `check` gets those of one more: a function that has stopped working does not pass.
         `launch=False`: the function waits for an accelerator itself, see `operators` of `median_s`.
-        `flop_bound` (default: that of the device for `dtype`) and `bytes_bound` are rates that cannot be exceeded.
+        `ceiling`: the machine's own sustainable one; a call near it is warmed up alike, see `bench.ceilings`.
+        `bytes_bound` is a rate that cannot be exceeded; that of FLOPs is the device's for `dtype`.
         """
         __tracebackhide__ = True
         prepare = setup or (lambda: None)
@@ -188,27 +194,25 @@ class Measure:
             assert_random(seen.inputs if inputs is None else inputs)
             return seen
 
-        seen = self.once(look)
-        seconds = self.median_s(
-            function, cache=cache, setup=setup,
-            operators=seen.operators if seen and (launch or self._device.type == "cpu") else None,
-            dtype=dtype, flops=work.flops, bytes=work.bytes, **declared,
-        )  # fmt: skip
-        if check is not None and seen is not None:
+        def look_again(seen: Examined, check: Callable[[Any], None]) -> None:
+            __tracebackhide__ = True
+            prepare()
+            overwrite(seen)
+            check(function())
 
-            def look_again() -> None:
-                __tracebackhide__ = True
-                prepare()
-                overwrite(seen)
-                check(function())
-
-            self.once(look_again)
-        bound = flop_bound
-        if bound is None and dtype is not None and work.flops:
-            bound = self._bound_flop_per_s(dtype)
-        self.info.update(rates_of(work, seconds, dtype))
-        assert_within_bound(work.flops / seconds, bound, f"{dtype or 'work'} on {self._device}")
-        assert_within_bound(work.bytes / seconds, bytes_bound, f"{dtype or 'work'} on {self._device}", "B/s")
+        with Float32Products(dtype or "fp32"):
+            seen = self.once(look)
+            seconds = self.median_s(
+                function, cache=cache, setup=setup,
+                operators=seen.operators if seen and (launch or self._device.type == "cpu") else None,
+                sustained_below_s=work.flops / (NEAR_CEILING * ceiling) if ceiling else 0.0,
+                dtype=dtype, flops=work.flops, bytes=work.bytes, **declared,
+            )  # fmt: skip
+            if check is not None and seen is not None:
+                self.once(partial(look_again, seen, check))
+        flop_bound = self._bound_flop_per_s(dtype) if dtype and work.flops else None
+        what = f"{dtype or 'work'} on {self._device}"
+        self.info.update(judged(work, seconds, dtype, what, flop_bound=flop_bound, bytes_bound=bytes_bound))
         return seconds
 
     def product(
@@ -218,7 +222,8 @@ class Measure:
         """Measures a product, see `work`, and records its shares of the vendor's peak and of this machine's ceiling in
         the same regime; not in a process of the gate, which compares times."""
         __tracebackhide__ = True
-        seconds = self.work(function, work, dtype=dtype, check=check, counted=True, **options)
+        ceiling = None if self.brief or regime == "achievable" else ceilings.flop_per_s(dtype)
+        seconds = self.work(function, work, dtype=dtype, check=check, counted=True, ceiling=ceiling, **options)
         if not self.brief:
             peak = self._peak_flop_per_s(dtype)
             self.info.update(shares_of(function, work, seconds, dtype, regime, ceilings, peak))

@@ -1,4 +1,4 @@
-"""The rates that follow from a time, and the bounds that they cannot exceed."""
+"""A row's figures and the one place where they are judged: by bounds from above, a floor from below, a ceiling."""
 
 from __future__ import annotations
 
@@ -9,23 +9,32 @@ from accounting.roofline import Work, mfu
 from bench.ceilings import Ceilings
 
 
-def rates_of(work: Work, seconds: float, dtype: str | None) -> dict[str, float]:
-    """FLOP/s (of int8: operations per second), bytes/s and intensity, for the record."""
-    rates = {}
-    if work.flops:
-        rates["op_per_s" if dtype == "int8" else "flop_per_s"] = work.flops / seconds
-    if work.bytes:
-        rates |= {"bytes_per_s": work.bytes / seconds, "intensity": work.intensity}
-    return rates
+def judged(
+    work: Work,
+    seconds: float,
+    dtype: str | None,
+    what: str,
+    *,
+    flop_bound: float | None = None,
+    bytes_bound: float | None = None,
+) -> dict[str, float]:
+    """FLOP/s (of int8: operations per second), bytes/s and intensity, for the record.
 
-
-def assert_within_bound(rate: float, bound: float | None, what: str, unit: str = "FLOP/s") -> None:
-    """Raises AssertionError for a rate that the units cannot reach at their highest clock: a measurement error."""
+    Raises AssertionError for a rate that the units cannot reach at their highest clock: a measurement error.
+    """
     __tracebackhide__ = True
-    wrong = "FLOPs" if unit == "FLOP/s" else "bytes"
-    assert bound is None or rate <= bound, (
-        f"{what}: measured {rate:.4g} {unit}, but its units do at most {bound:.4g}: the {wrong} or the clock are wrong"
-    )
+    rates = {"intensity": work.intensity} if work.bytes else {}
+    for figure, amount, bound, unit, wrong in (
+        ("op_per_s" if dtype == "int8" else "flop_per_s", work.flops, flop_bound, "FLOP/s", "FLOPs"),
+        ("bytes_per_s", work.bytes, bytes_bound, "B/s", "bytes"),
+    ):
+        rate = amount / seconds
+        assert bound is None or rate <= bound, (
+            f"{what}: measured {rate:.4g} {unit}, but its units do at most {bound:.4g}: the {wrong} or the clock are "
+            "wrong"
+        )
+        rates |= {figure: rate} if amount else {}
+    return rates
 
 
 def shares_of(

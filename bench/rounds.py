@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 
 import pytest
@@ -12,6 +12,10 @@ import pytest
 FEWEST_ROUNDS = 6  # with 5 there is no interval of 95 %
 FLAT = 0.02  # the largest change of the median at which a warm-up is over
 FEWEST_WARM_ROUNDS = 9
+# On an accelerator at least and at most, until work that its power limit may slow has a steady rate: the power is
+# averaged, and the clock held down, over a good part of a second.
+SETTLED_S = (1.0, 3.0)
+NEAR_CEILING = 0.5  # the share from which on a power limit may slow work
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,11 @@ class Pace:
     width: float  # of the interval of the median, as a share of it
     most_rounds: int = 1000
     longest_s: float = math.inf  # of a benchmark that calls a step many times, all together
+
+    def settled(self, kind: str) -> Pace:
+        """The same with the warm-up of a sustainable rate; a CPU is warm after a few calls."""
+        least, most = (0.0, self.warmup_s) if kind == "cpu" else SETTLED_S
+        return replace(self, warmup_s=least, longest_warmup_s=most)
 
     def skip_if_longer(self, seconds: float) -> None:
         """Skips a benchmark if one call takes longer than allowed."""

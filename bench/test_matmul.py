@@ -8,7 +8,7 @@ import torch
 
 from accounting.models import GPT2_SMALL, LLAMA3_8B, Transformer
 from bench.ceilings import REST_S
-from bench.products import DTYPES, SCALES_BYTES, Unsupported, multiplication, product, product_bytes
+from bench.products import DTYPES, SCALES_BYTES, Float32Products, Unsupported, multiplication, product, product_bytes
 from bench.streams import assert_bytes
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
@@ -53,8 +53,9 @@ def test_matmul(dtype, shape, device, sizing, ceilings, measure):
 
     def examine() -> None:
         __tracebackhide__ = True
-        case.check(case.multiply())
-        measure.skip_if_slow(case.multiply)  # a kernel may be much slower at this shape than at the ceiling's
+        with Float32Products(dtype):
+            case.check(case.multiply())
+            measure.skip_if_slow(case.multiply)  # a kernel may be much slower at this shape than at the ceiling's
         assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
 
     measure.once(examine)

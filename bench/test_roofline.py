@@ -80,6 +80,7 @@ def place(
             work,
             dtype=dtype,
             check=kernel.check,
+            ceiling=None if measure.brief else ceilings.flop_per_s(dtype),
             cache="as-is" if long else "cold",
             bytes_bound=bound_bytes_per_s if long else None,
             **({"counted_otherwise": kernel.why} if kernel.why else {}),

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from accounting import counted, measured
+from accounting.roofline import Work
 from bench.ceilings import Ceilings
 from bench.products import DTYPES, Unsupported
-from bench.rates import assert_within_bound
+from bench.rates import judged
 
 COPIED_BYTES = 2**28  # beyond most caches
 CHAIN = 50
@@ -62,7 +63,8 @@ def test_training_step(user_model, benchmark, measure, ceilings, device, peak_fl
     )
     measure.declare(flop_per_s=flops.model / seconds, mfu=step.mfu, share_of_ceiling=step.share_of_ceiling)
     for dtype in formats:
-        assert_within_bound(flops.by_dtype[dtype] / seconds, bound_flop_per_s(dtype), f"{dtype} products of a step")
+        products = Work(flops.by_dtype[dtype], 0)
+        judged(products, seconds, dtype, f"{dtype} products of a step", flop_bound=bound_flop_per_s(dtype))
 
 
 @pytest.mark.claim_of_model("mfu.hfu")

@@ -24,6 +24,7 @@ from bench.rounds import FEWEST_ROUNDS, Pace, is_flat, rounds_for
 SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
 SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
 LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
+MOST_SHORT_CALLS = 200  # as many as a queue of launches takes in before it makes the host wait
 LEAST_WAITED_SHARE = 0.5
 TRIALS_OF_WAITING = 5
 
@@ -71,14 +72,19 @@ class CallTimer:
 
     def call_s(self, call: TimedCall) -> tuple[float, float]:
         """Seconds of a call by the clock, the mean of several short ones, and their share of the host's time."""
+        seconds, share = self._calls_s(call, 1)
+        if call.setup is None and seconds < 2 * SHORTEST_ROUND_S:  # the first has said how many are short
+            return self._calls_s(call, min(math.ceil(2 * SHORTEST_ROUND_S / seconds), MOST_SHORT_CALLS))
+        return seconds, share
+
+    def _calls_s(self, call: TimedCall, calls: int) -> tuple[float, float]:
+        """The same of so many calls, from an idle device to an idle device."""
         if call.setup is not None:
             call.setup()
         measured.synchronise(self.device)
-        calls, began = 0, perf_counter()
-        start = self.clock()
-        while not calls or (call.setup is None and perf_counter() - began < 2 * SHORTEST_ROUND_S):
+        began, start = perf_counter(), self.clock()
+        for _ in range(calls):
             call.function()
-            calls += 1
         seconds = self.clock() - start
         measured.synchronise(self.device)
         return max(seconds / calls, 1e-9), seconds / max(perf_counter() - began, 1e-9)
@@ -165,10 +171,11 @@ class Schedule:
         __tracebackhide__ = True
         return timer.first_calls(call)
 
-    def rounds(self, timer: CallTimer, call: TimedCall, calls: int, call_s: float) -> Rounds:
-        """Warms up, and says how many rounds follow."""
-        self.progress("warming up", self.pace.longest_warmup_s)
-        pilot, figures = timer.warm_up(call, calls, self.pace)
+    def rounds(self, timer: CallTimer, call: TimedCall, calls: int, call_s: float, sustained: bool) -> Rounds:
+        """Warms up, for a `sustained` rate as a ceiling of that regime, and says how many rounds follow."""
+        pace = self.pace.settled(timer.device.type) if sustained and timer.device.type != "cpu" else self.pace
+        self.progress("warming up", pace.longest_warmup_s)
+        pilot, figures = timer.warm_up(call, calls, pace)
         call_s = median(pilot)
         round_s = calls * call_s + timer.preparation_s(call)
         affordable = min(max(int(self.pace.measure_s / round_s), FEWEST_ROUNDS), self.pace.most_rounds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +11,13 @@ import torch
 
 from accounting import measured
 from accounting.measured import median_interval
-from accounting.roofline import matmul_work
-from bench import cache, measuring, timing
+from accounting.roofline import Work, matmul_work
+from bench import cache, launch, measuring, timing
 from bench.ceilings import Ceilings
 from bench.measuring import METHOD, Measure
+from bench.products import Float32Products, product
 from bench.rounds import PACES, Pace, rounds_for
-from bench.timing import Schedule
+from bench.timing import CallTimer, Schedule, TimedCall
 from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, measure, steady, supported
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import KERNEL_S, Card
@@ -111,3 +112,75 @@ def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode: str) ->
         run = Measure(Rounds(measured.clock(device)), device, Schedule(SHORT), flush=lambda: flush)
         seconds = run.median_s(lambda: torch.cuda._sleep(3_400_000), cache=mode)
     assert seconds == pytest.approx(2e-3 + KERNEL_S, abs=1e-6)
+
+
+# ---- on a card ---------------------------------------------------------------------------------------------------
+
+SECOND = 1_700_000_000  # in the cycles of `_sleep`
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
+    with simulated(Card(memory_bytes=2**30)) as kernels:
+        monkeypatch.setattr(timing, "perf_counter", kernels.card.now)
+        yield kernels.card
+
+
+def test_a_long_call_on_a_card_is_made_once_to_be_timed(card: Card) -> None:
+    """Its launch takes microseconds of the host's time: dozens would be in the queue until the host looks."""
+    calls: list[None] = []
+    seconds, _ = CallTimer(card.device, measured.clock(card.device)).call_s(
+        TimedCall(lambda: calls.append(torch.cuda._sleep(SECOND // 50)))
+    )
+    assert (len(calls), seconds) == (1, pytest.approx(0.02, rel=0.01))
+
+
+def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card: Card) -> None:
+    """A card that is held at its power limit after a second would exceed its ceiling in every row."""
+    card.throttles_after_s = 0.9
+    work, slowed = Work(10**12, 0), 10**12 / (0.004 / card.rates.throttled_clock)
+    run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(PACES["default"]))
+    ceilings = Ceilings(card.device, PACES["default"])
+    ceilings._flop_per_s["bf16", "sustainable"] = 1.001 * slowed
+    seconds = run.work(
+        lambda: torch.cuda._sleep(SECOND // 250), work, counted=False, ceiling=ceilings.flop_per_s("bf16")
+    )
+    assert work.flops / seconds <= ceilings.flop_per_s("bf16"), "the row ran at a burst's clock"
+
+
+def test_all_graphs_are_captured_in_one_stream(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuBLAS keeps a workspace for each stream that it was called in."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", None)
+    made, stream = [], torch.cuda.Stream
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device) or stream(device))
+    launch.stream_of_captures.cache_clear()
+    for _ in range(3):
+        with pytest.raises(TypeError, match="NoneType"):  # it has no graphs
+            launch.replay(lambda: None, card.device)
+    launch.stream_of_captures.cache_clear()
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32"])
+def test_fp32_is_rounded_in_rows_of_tf32_alone_and_no_call_says_so_itself(
+    card: Card, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """An image may allow tf32; and to enter the context takes the host longer than a small product takes the card."""
+    case = product(dtype, 64, 64, 64, card.device)
+    run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(SHORT))
+    entered, enter = [], Float32Products.__enter__
+    monkeypatch.setattr(Float32Products, "__enter__", lambda self: entered.append(self) or enter(self))
+    allowed: list[bool] = []
+
+    def multiply() -> torch.Tensor:
+        allowed.append(torch.backends.cuda.matmul.allow_tf32)
+        return case.multiply()
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        run.work(multiply, case.work, dtype=dtype, launch=False)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert {*allowed} == {dtype == "tf32"}
+    assert len(entered) == 1, f"entered {len(entered)} times for {len(allowed)} calls"
