@@ -137,15 +137,15 @@ def test_a_long_call_on_a_card_is_made_once_to_be_timed(card: Card) -> None:
 
 def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card: Card) -> None:
     """A card that is held at its power limit after a second would exceed its ceiling in every row."""
-    card.throttles_after_s = 0.9
-    work, slowed = Work(10**12, 0), 10**12 / (0.004 / card.rates.throttled_clock)
+    began, work, slowed_s = card.now(), Work(10**12, 0), 0.006
+
+    def multiply() -> None:
+        torch.cuda._sleep(int(SECOND * (0.004 if card.now() < began + 0.9 else slowed_s)))
+
     run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(PACES["default"]))
-    ceilings = Ceilings(card.device, PACES["default"])
-    ceilings._flop_per_s["bf16", "sustainable"] = 1.001 * slowed
-    seconds = run.work(
-        lambda: torch.cuda._sleep(SECOND // 250), work, counted=False, ceiling=ceilings.flop_per_s("bf16")
-    )
-    assert work.flops / seconds <= ceilings.flop_per_s("bf16"), "the row ran at a burst's clock"
+    ceiling = 1.001 * work.flops / slowed_s
+    seconds = run.work(multiply, work, counted=False, ceiling=ceiling)
+    assert work.flops / seconds <= ceiling, "the row ran at a burst's clock"
 
 
 def test_all_graphs_are_captured_in_one_stream(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
