@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,71 +16,14 @@ from accounting.counted.operators import OPERATORS, Formula, elements
 from accounting.counted.result import ELEMENTWISE, PRODUCTS, UNKNOWN
 from accounting.counted.tensors import tensors_in
 
-# --- kinds of operators that need no formula of their own -------------------------------------------------------------
-
-REDUCTIONS = frozenset(
-    """
-    all amax amin aminmax any argmax argmin count_nonzero cummax cummin cumprod cumsum dist equal linalg_vector_norm
-    logcumsumexp logsumexp max mean median min nanmedian nansum norm prod std std_mean sum var var_mean
-    """.split()
-)
-
-# Pointwise operators that torch does not tag as such.
-POINTWISE = frozenset(
-    """
-    complex _conj_physical elu_backward floor_divide glu glu_backward hardshrink_backward hardsigmoid_backward hardswish
-    hardswish_backward hardtanh_backward leaky_relu leaky_relu_backward log_sigmoid_backward log_sigmoid_forward polar
-    _prelu_kernel _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward softplus_backward
-    mish_backward softshrink_backward
-    """.split()
-)
-
-# Operators that only create, copy, cast, reorder or describe data. Not listed: views and their copies, which are
-# recognised by their schema, and operators without a tensor argument, which create one.
-DATA_MOVEMENT = frozenset(
-    """
-    as_strided_scatter bernoulli block_diag cat cauchy channel_shuffle _chunk_cat clone constant_pad_nd copy _copy_from
-    _copy_from_and_resize diag_embed diagonal_backward diagonal_scatter embedding empty_like exponential fill flip
-    full_like gather geometric im2col index index_copy index_fill index_select lift lift_fresh linspace
-    _local_scalar_dense log_normal logspace masked_scatter masked_select max_unpool2d max_unpool3d multinomial
-    new_empty new_empty_strided new_full new_ones new_zeros nonzero nonzero_static normal ones_like _pin_memory
-    pixel_shuffle pixel_unshuffle rand_like randint_like randn_like random reflection_pad1d reflection_pad2d
-    reflection_pad3d repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d resize resize_as
-    roll rot90 scatter select_backward select_scatter set slice_backward slice_scatter stack take _to_copy tril triu
-    uniform unsafe_chunk _unsafe_index unsafe_split unsafe_split_with_sizes _unsafe_view zero zeros_like
-    _assert_async is_pinned is_same_size native_channel_shuffle record_stream
-    """.split()
-)
-
-# --- bytes moved: each tensor that is read once, each result written once ---------------------------------------------
-
-# Operators that allocate, resize or describe without touching the data.
-UNTOUCHED = frozenset(
-    """
-    empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize resize_as set lift lift_fresh
-    is_pinned is_same_size record_stream _assert_async _reshape_alias _unsafe_view
-    """.split()
-)
-
-# Operators whose first argument only gives shape and dtype, or is overwritten unread.
-FIRST_UNREAD = frozenset(
-    """
-    bernoulli cauchy copy exponential fill full_like geometric log_normal new_full new_ones new_zeros normal ones_like
-    rand_like randint_like randn_like random uniform zero zeros_like
-    """.split()
-)
-
-# Operators that read only as many elements of their first argument as they return.
-GATHERS = frozenset("embedding gather index index_select masked_select take".split())
-
-# Questions about the layout of a tensor; a subclass (nested tensors) answers them itself.
-_LAYOUT = {f"aten.{each}" for each in "dim is_non_overlapping_and_dense is_strides_like_format".split()}
-_LAYOUT |= {
-    f"aten.{sym}{each}" for each in "is_contiguous numel size storage_offset stride".split() for sym in ("", "sym_")
+# Kinds of operators that need no formula of their own. "data movement" only creates, copies, casts, reorders or
+# describes data (views and their copies are recognised by their schema). "untouched" ones allocate, resize or describe.
+# Of "first unread" ones the first argument only gives shape and dtype, or is overwritten; "gathers" read only as many
+# elements of it as they return. "layout" asks about a tensor's layout: a subclass (nested tensors) answers itself.
+KINDS: dict[str, frozenset[str]] = {
+    kind: frozenset(names)
+    for kind, names in json.loads(Path(__file__).with_name("operator_kinds.json").read_text(encoding="utf-8")).items()
 }
-_LAYOUT |= {"prim.layout"}
-
-# --- the rule ---------------------------------------------------------------------------------------------------------
 
 
 class Rule(NamedTuple):
@@ -117,7 +62,7 @@ def _rule(func: Any) -> Rule:
         if func not in flop_registry:
             return Rule(name, "count", formula=_one_call_if_it_reads_a_tensor)
         return Rule(name, "count", PRODUCTS, _with_result(flop_registry[func]))
-    if name in _LAYOUT:
+    if name in KINDS["layout"]:
         return Rule(name, "refuse")
     if name != "prim.device" and _is_composite(func):
         return Rule(name, "decompose")
@@ -138,7 +83,7 @@ def _rule_of_kernel(func: Any) -> Rule:
     kind, formula = _kind_and_formula(packet)
     plain = _plain_name(packet)
     each = plain.removeprefix("_foreach_")
-    moves = not _is_view(packet) and each not in UNTOUCHED
+    moves = not _is_view(packet) and each not in KINDS["untouched"]
     if formula is _nothing and not moves:
         return Rule(name, "leave", kind)
     return Rule(
@@ -148,8 +93,8 @@ def _rule_of_kernel(func: Any) -> Rule:
         formula,
         attention=plain if name == f"aten.{plain}" and plain in ATTENTION else "",
         results=frozenset(each.name for each in schema.arguments if each.kwarg_only and each.is_write),
-        first_unread=each in FIRST_UNREAD,
-        gathers=each in GATHERS,
+        first_unread=each in KINDS["first unread"],
+        gathers=each in KINDS["gathers"],
         moves=moves,
         schema=schema,
     )
@@ -169,13 +114,13 @@ def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
     if plain in ATTENTION:
         return PRODUCTS, _nothing  # the counter computes it, by the convention of pairs
     each = plain.removeprefix("_foreach_")
-    if _is_view(packet) or plain.endswith("_copy") or each in DATA_MOVEMENT:
+    if _is_view(packet) or plain.endswith("_copy") or each in KINDS["data movement"]:
         return ELEMENTWISE, _nothing
     if each != plain:
         return ELEMENTWISE, lambda out, tensors, *args, **kwargs: elements(tensors)
     # An operator in place may lack the tags of its plain form.
     pointwise = any(torch.Tag.pointwise in each.tags for each in _overloads(packet) + _overloads(not_in_place))
-    if pointwise or plain in REDUCTIONS | POINTWISE:
+    if pointwise or plain in KINDS["reductions"] | KINDS["pointwise without the tag"]:
         return ELEMENTWISE, _largest
     return UNKNOWN, _one_call_if_it_reads_a_tensor
 

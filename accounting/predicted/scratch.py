@@ -6,8 +6,10 @@ does not follow from the shapes, so one call of the operator is measured, alone 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -66,27 +68,11 @@ def call_of(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> Call:
 
 # On the CPU these hold next to nothing beyond their outputs: boxed numbers, a number per thread in a sum, a block of
 # 60 · 60 elements in a transposed copy. The same is true of their in-place forms, whose names end in _.
-POINTWISE = frozenset(
-    """abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or clamp clamp_max clamp_min cos div elu elu_backward eq
-    erf exp expm1 floor ge gelu gelu_backward gt hardtanh hardtanh_backward isnan le leaky_relu leaky_relu_backward lerp
-    log log1p logical_and logical_not lt masked_fill maximum minimum mul ne neg pow reciprocal relu remainder rsqrt rsub
-    sigmoid sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt sub tanh tanh_backward
-    threshold_backward""".split()
-)
-MOVES = frozenset(
-    """_local_scalar_dense _to_copy _unsafe_view arange cat clone copy empty empty_like empty_strided fill full
-    full_like index index_select lift_fresh new_empty new_empty_strided new_full new_ones new_zeros normal ones
-    ones_like rand randint randn scalar_tensor select_backward slice_backward stack uniform
-    zero zeros zeros_like""".split()
+WITHOUT_SCRATCH: dict[str, list[str]] = json.loads(
+    Path(__file__).with_name("without_scratch.json").read_text(encoding="utf-8")
 )
 # None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices (with AVX-512).
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
-REDUCTIONS_AND_TABLES = frozenset(
-    """_fused_adam _fused_adamw _fused_sgd _index_put_impl _log_softmax _log_softmax_backward_data _softmax
-    _softmax_backward_data amax amin argmax cumsum embedding embedding_dense_backward gather index_put mean
-    mse_loss mse_loss_backward native_layer_norm nll_loss_backward nll_loss_forward scatter scatter_add sum topk tril
-    triu where""".split()
-)
 
 
 def is_scratch_free(operator: Any, args: Any, device: str) -> bool:
@@ -96,16 +82,16 @@ def is_scratch_free(operator: Any, args: Any, device: str) -> bool:
         return False
     name = operator._opname.rstrip("_")
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dim()]
-    if name in POINTWISE or name.startswith("_foreach_"):
+    if name in WITHOUT_SCRATCH["pointwise"] or name.startswith("_foreach_"):
         # Operands of other dtypes are cast to a common one first; a condition is not.
         return len({tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}) < 2
-    if name in MOVES:
+    if name in WITHOUT_SCRATCH["moves"]:
         return True
     if any(tensor.is_floating_point() and tensor.element_size() < 4 for tensor in tensors):
         return False
     if name in PRODUCTS:  # oddly strided matrices are copied
         return all(_is_ready_for_blas(tensor) for tensor in tensors if tensor.dim() > 1)
-    return name in REDUCTIONS_AND_TABLES
+    return name in WITHOUT_SCRATCH["reductions and tables"]
 
 
 def _is_ready_for_blas(matrix: Tensor) -> bool:
