@@ -97,8 +97,6 @@ class Flush:
         return check_flush_worked(self, self.buffer.device, self.caches)
 
 
-# ---- is it cold? -------------------------------------------------------------------------------------------------
-
 CHECKED_BYTES = 256 * 2**10  # read on a CPU whose second level nobody names
 CHECKED_PAIRS = 15
 # How many times longer the read takes from memory at least. A CPU's second level is several times as fast as that,

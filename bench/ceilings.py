@@ -104,8 +104,6 @@ class Ceilings:
             times = alternating(lambda: self._steady_s(of_random), lambda: self._steady_s(of_zeros))
             return median(random_s / zeros_s for random_s, zeros_s in islice(times, pairs))
 
-    # ---- searching ----
-
     def space(self, dtype: str) -> search.Space:
         """The shapes that take no longer than the pace allows, and whose operands fit the memory."""
         most_flops = self.probed(dtype) * self._pace.longest_call_s / 4

@@ -72,8 +72,6 @@ class Measure:
         """Puts further figures into the benchmark's record."""
         self.info.update(figures)
 
-    # ---- skipping long benchmarks ----
-
     def skip_if_slow(self, function: Callable[[], object]) -> None:
         """Skips if a call takes too long, three times: the machine may have been slow during one."""
         seconds, limit_s = math.inf, self._schedule.pace.longest_call_s
@@ -104,8 +102,6 @@ class Measure:
         seconds, limit_s = perf_counter() - self._began, self._schedule.pace.longest_s
         if seconds > limit_s:
             pytest.skip(f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work hold it up?")
-
-    # ---- measuring ----
 
     def median_s(
         self,
@@ -227,8 +223,6 @@ class Measure:
         if not self.brief:
             peak = self._peak_flop_per_s(dtype)
             self.info.update(shares_of(function, work, seconds, dtype, regime, ceilings, peak))
-
-    # ---- parts ----
 
     def _checked_flush(self) -> Flush:
         """The flush of the device, tried out once."""

@@ -32,9 +32,6 @@ STRAGGLER_FACTOR = 1.25
 STRAGGLER_ROUNDS = 0.75
 
 
-# ---- formulas ----------------------------------------------------------------------------------------------------
-
-
 def sharded_rows(shape: Sequence[int], ranks: int, rank: int) -> int:
     """Elements of a tensor that FSDP keeps on a rank: ⌈rows / ranks⌉ rows each, as torch.chunk, the last ones fewer.
 
@@ -90,9 +87,6 @@ class Disagreement(AssertionError):
     on_all_ranks = True  # `prooflops.suite.ranks` ends the job for any other error
 
 
-# ---- the job -----------------------------------------------------------------------------------------------------
-
-
 class Ranks:
     """This process as one rank of the job."""
 
@@ -111,8 +105,6 @@ class Ranks:
             timeout=timeout,
         )
         self._control = dist.new_group(backend="gloo", timeout=timeout)
-
-    # ---- common actions ----
 
     def barrier(self) -> None:
         dist.barrier(group=self._control)
@@ -143,8 +135,6 @@ class Ranks:
         if wrong:
             raise Disagreement(f"{what}: wrong on {len(wrong)} of {self.size} ranks\n" + "\n".join(wrong)) from error
 
-    # ---- failures ----
-
     def publish_failure(self, text: str) -> None:
         """Publishes why this rank failed, for those that wait for it."""
         self._store.set(f"failed/{self.rank}", text)
@@ -156,8 +146,6 @@ class Ranks:
             for rank in range(self.size)
             if rank != self.rank and self._store.check([f"failed/{rank}"])
         }
-
-    # ---- measuring ----
 
     def arrivals(self, work: Callable[[], object], rounds: int) -> list[dict[str, Any]]:
         """Per rank: the time of its own work, and by how much it came later to the barrier than the first rank.

@@ -143,8 +143,6 @@ def final(
     return left[0], median(again[left[0]] or [seen[left[0]]])
 
 
-# ---- on a device -------------------------------------------------------------------------------------------------
-
 CPU_TILES = ((64, 64), (48, 32))  # of outputs: about the blocks of BLAS libraries
 GPU_TILES = ((128, 256), (128, 128))
 

@@ -48,9 +48,6 @@ STREAMS = {
 }
 
 
-# ---- work ----------------------------------------------------------------------------------------------------------
-
-
 def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
     """FLOPs and bytes of a kernel of STREAM on arrays of `elements`, as STREAM counts them; see STREAMS.
 
@@ -86,9 +83,6 @@ def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> floa
         return measured[below]
     part = (read_share - below) / (above - below)
     return 1 / ((1 - part) / measured[below] + part / measured[above])
-
-
-# ---- sizes -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -160,9 +154,6 @@ def cache_size(level: str, arrays: int, known: Mapping[str, int]) -> Size | None
         return None
     elements = half // arrays // 4
     return Size(elements, level, 4 * elements / max(known.values()))
-
-
-# ---- kernels -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -261,9 +252,6 @@ def assert_bytes(work: Work, function: Callable[[], object], uncounted: int = 0)
         "tensors that were read and written"
     )
     return seen
-
-
-# ---- the machine's own bandwidths --------------------------------------------------------------------------------
 
 
 class Bandwidths:

@@ -6,7 +6,6 @@ torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial, reduce
 from math import inf
 from typing import Any
@@ -26,6 +25,7 @@ from bench.models import DeepLinearNet
 from bench.ranks import Ranks, sharded_rows, whole_shares
 from bench.rounds import PACES
 from bench.timing import LEAST_WAITED_SHARE
+from bench.training import Workload
 
 if not dist.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
@@ -45,24 +45,13 @@ FEWEST_ARRIVALS_OF_MANY_CALLS = 3
 MOST_LOOKS = 8  # arrivals of 4 KiB are over in a millisecond, which another process can take as a whole
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The net and the batch of each rank whose steps are measured: large enough that a step is not all launches."""
-
-    model: DeepLinear
-    batch: int
-
-
-SHAPES = {
-    "cpu": {
-        "quick": Shape(DeepLinear(dim=256, layers=4, outputs=10), 128),
-        "default": Shape(DeepLinear(dim=512, layers=6, outputs=10), 256),
-        "thorough": Shape(DeepLinear(dim=1024, layers=8, outputs=10), 512),
-    },
-    "accelerator": dict.fromkeys(
-        ("quick", "default", "thorough"), Shape(DeepLinear(dim=4096, layers=8, outputs=10), 4096)
-    ),
+# Of each rank, in steps that are not all launches.
+ON_CPU = {
+    "quick": Workload(DeepLinear(dim=256, layers=4, outputs=10), 128),
+    "default": Workload(DeepLinear(dim=512, layers=6, outputs=10), 256),
+    "thorough": Workload(DeepLinear(dim=1024, layers=8, outputs=10), 512),
 }
+ON_ACCELERATOR = Workload(DeepLinear(dim=4096, layers=8, outputs=10), 4096)
 
 
 @pytest.fixture(scope="session")
@@ -114,9 +103,6 @@ def assert_waited(
         assert seconds >= LEAST_WAITED_SHARE * least, (
             f"a call takes {seconds:.3g} s, but {least:.3g} s until the device is idle: was it waited for?"
         )
-
-
-# ---- collectives -------------------------------------------------------------------------------------------------
 
 
 def integers(elements: int, device: torch.device, rank: int) -> torch.Tensor:
@@ -197,15 +183,15 @@ def test_collective(name, size, ranks, timed, benchmark, device, pace):
     )
 
 
-# ---- steps -------------------------------------------------------------------------------------------------------
+Wrap = Callable[[nn.Module, Ranks], tuple[nn.Module, Any]]  # the model and its optimizer
 
 
 class Training:
     """A net with AdamW on this rank's batch. All ranks start from the same weights."""
 
-    def __init__(self, shape: Shape, ranks: Ranks, wrap: Callable[[nn.Module], tuple[nn.Module, Any]]) -> None:
+    def __init__(self, shape: Workload, ranks: Ranks, wrap: Wrap | None = None) -> None:
         self.net = plain_net(shape, ranks.device)
-        self.model, self.optimizer = wrap(self.net)
+        self.model, self.optimizer = wrap(self.net, ranks) if wrap else (self.net, adamw(self.net))
         self.x, self.y = batch_of(shape, ranks.device, ranks.rank)
 
     def backward(self) -> None:
@@ -217,13 +203,13 @@ class Training:
         self.optimizer.step()
 
 
-def plain_net(shape: Shape, device: torch.device) -> nn.Module:
+def plain_net(shape: Workload, device: torch.device) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return DeepLinearNet(shape.model).to(device)
 
 
-def batch_of(shape: Shape, device: torch.device, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def batch_of(shape: Workload, device: torch.device, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(rank + 1)
     widths = (shape.model.inputs, shape.model.outputs)
     x, y = (torch.randn(shape.batch, width, generator=generator).to(device) for width in widths)
@@ -234,19 +220,19 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-5)
 
 
-def plain(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
-    return net, adamw(net)
+def replicated(net: nn.Module, ranks: Ranks) -> nn.Module:
+    return DistributedDataParallel(net, device_ids=None if ranks.device.type == "cpu" else [ranks.device])
 
 
 def ddp(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
-    model = DistributedDataParallel(net, device_ids=None if ranks.device.type == "cpu" else [ranks.device])
+    model = replicated(net, ranks)
     return model, adamw(model)
 
 
 def zero(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
     from torch.distributed.optim import ZeroRedundancyOptimizer  # its import warns of torch.jit
 
-    model = DistributedDataParallel(net, device_ids=None if ranks.device.type == "cpu" else [ranks.device])
+    model = replicated(net, ranks)
     return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-5)
 
 
@@ -266,9 +252,9 @@ WRAPPERS = {"ddp": ddp, "zero": zero, "fsdp": fsdp}
 
 def why_not(ranks: Ranks) -> str | None:
     """Why fully_shard cannot be used by this torch on this device; None where it can."""
-    shape = Shape(DeepLinear(dim=8, layers=1), 2)
+    shape = Workload(DeepLinear(dim=8, layers=1), 2)
     try:
-        Training(shape, ranks, partial(fsdp, ranks=ranks)).step()
+        Training(shape, ranks, fsdp).step()
     except (ImportError, AttributeError, NotImplementedError, RuntimeError) as error:
         return f"fully_shard of torch {torch.__version__} does not run on {ranks.device.type}: {error}"
     return None
@@ -278,11 +264,7 @@ def held_by(optimizer: Any) -> int:
     """Bytes of the optimizer's state on this rank."""
     own = getattr(optimizer, "optim", optimizer)  # the ZeroRedundancyOptimizer has one of its own for its share
     tensors = [value for state in own.state.values() for value in state.values() if torch.is_tensor(value)]
-    return sum(local(tensor).nbytes for tensor in tensors)
-
-
-def local(tensor: Any) -> torch.Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return sum((tensor.to_local() if hasattr(tensor, "to_local") else tensor).nbytes for tensor in tensors)
 
 
 def expected_bytes(mode: str, shapes: list[torch.Size], ranks: int) -> list[int]:
@@ -297,7 +279,7 @@ def expected_bytes(mode: str, shapes: list[torch.Size], ranks: int) -> list[int]
     return [optimizer_state_bytes(elements, "adamw", tensors=tensors) for elements, tensors in shares]
 
 
-def check_gradients(training: Training, shape: Shape, ranks: Ranks) -> None:
+def check_gradients(training: Training, shape: Workload, ranks: Ranks) -> None:
     """The gradient of a step on all ranks is that of one step on all of their batches."""
     training.optimizer.zero_grad()
     training.backward()
@@ -316,10 +298,10 @@ def check_gradients(training: Training, shape: Shape, ranks: Ranks) -> None:
 def test_step(mode, ranks, timed, benchmark, device, pace):
     if mode == "fsdp" and any(reasons := ranks.gather(why_not(ranks))):
         pytest.skip(next(filter(None, reasons)))
-    shape = SHAPES.get(device.type, SHAPES["accelerator"])[pace]
-    single = Training(shape, ranks, partial(plain, ranks=ranks))
+    shape = ON_CPU[pace] if device.type == "cpu" else ON_ACCELERATOR
+    single = Training(shape, ranks)
     shapes = [parameter.shape for parameter in single.net.parameters()]
-    training = Training(shape, ranks, partial(WRAPPERS[mode], ranks=ranks))
+    training = Training(shape, ranks, WRAPPERS[mode])
     check_gradients(training, shape, ranks)
     seconds = timed(training.step)
     single.step()

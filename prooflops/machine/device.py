@@ -291,8 +291,6 @@ def headline(device: torch.device, facts: dict[str, Any]) -> list[str]:
     ]
 
 
-# ---- peaks and bounds --------------------------------------------------------------------------------------------
-
 FASTEST_CPU_CLOCK_HZ = 6.2e9  # Intel Core i9-14900KS, the highest boost clock any CPU on sale is specified for
 
 

@@ -107,8 +107,6 @@ def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in zip(PHASES, zip(*rounds, strict=True), strict=True)}
 
 
-# ---- tracing -----------------------------------------------------------------------------------------------------
-
 # Only these two private calls assign the operators of a backward pass to those of the forward pass.
 if not hasattr(torch._C, "_current_autograd_node") or not hasattr(torch._C._autograd, "_get_sequence_nr"):
     raise ImportError(f"prooflops.model does not know torch {torch.__version__}: its autograd names no node")
@@ -198,9 +196,6 @@ def _storages(tree: Any) -> set[int]:
     return {each.untyped_storage()._cdata for each in tree_leaves(tree) if isinstance(each, Tensor)}
 
 
-# ---- the rows ----------------------------------------------------------------------------------------------------
-
-
 def _module_rows(module: nn.Module, traced: _Trace, seconds: Counter[Key]) -> Iterator[ModuleRow]:
     own: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for figure, sums in (("flops", traced.sums()), ("s", seconds)):
@@ -250,9 +245,6 @@ def shapes_text(output: Any) -> str:
     """The shapes of a module's output: `(2, 24, 32)`, or of several tensors `(2, 24, 32), (2, 32)`."""
     shapes = [str(tuple(each.shape)) for each in tensors_of(output)]
     return ", ".join(shapes[:3]) + (f" and {len(shapes) - 3} more" if len(shapes) > 3 else "")
-
-
-# ---- inference ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

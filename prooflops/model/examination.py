@@ -18,8 +18,6 @@ from prooflops.model.step_memory import StepMemory, bytes_of, memory_of, storage
 from prooflops.model.sweep import Sweep, sweep_of
 from prooflops.model.user_model import Instance, UserModel
 
-# ---- bytes -------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class TensorGroup:
@@ -65,8 +63,6 @@ def inventory_of(module: torch.nn.Module) -> Inventory:
         storage_bytes=storage_bytes_of([*module.parameters(), *module.buffers()]),
     )
 
-
-# ---- time --------------------------------------------------------------------------------------------------------
 
 OVERHEAD = "overhead"
 
@@ -154,9 +150,6 @@ class MeasuredStep:
         """The longest of the three least times; OVERHEAD if it explains less than half of the step."""
         name, longest = max(self.least_times_s.items(), key=lambda item: item[1])
         return name if longest >= self.seconds / 2 else OVERHEAD
-
-
-# ---- all of it ---------------------------------------------------------------------------------------------------
 
 
 class Examination:

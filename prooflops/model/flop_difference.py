@@ -134,9 +134,6 @@ def flops_of(instance: Instance) -> ExplainedFlops:
     )
 
 
-# ---- which product belongs to which parameter --------------------------------------------------------------------
-
-
 _Product = tuple[tuple[int, ...], int]  # its parameters, by index, and its FLOPs
 
 

@@ -124,9 +124,6 @@ def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, 
     return content
 
 
-# ---- HTML --------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Node:
     """A module of the tree; its figures include its submodules."""

@@ -60,9 +60,6 @@ def sections_of(examination: Examination) -> Iterator[Section]:
         yield answers_section(examination.answers)
 
 
-# ---- figures -----------------------------------------------------------------------------------------------------
-
-
 def bytes_text(value: float | None) -> str:
     return "-" if value is None else engineering(value, "B")
 
@@ -85,9 +82,6 @@ def first_names(names: Iterable[str]) -> str:
 
 def phase_name(phase: str) -> str:
     return "optimizer" if phase == "update" else phase
-
-
-# ---- parameters, FLOPs, memory -----------------------------------------------------------------------------------
 
 
 def inventory_section(inventory: Inventory) -> Section:
@@ -165,9 +159,6 @@ def memory_section(memory: StepMemory) -> Section:
     if memory.charged_peak_bytes is not None:
         remarks.append(f"the caching allocator set aside {memory.charged_peak_bytes:,} B at the peak")
     return Section("memory, second step", rows, remarks)
-
-
-# ---- time --------------------------------------------------------------------------------------------------------
 
 
 def step_section(step: MeasuredStep) -> Section:
@@ -285,9 +276,6 @@ def sweep_section(sweep: Sweep) -> Section:
         *filter(None, [sweep.remark]),
     ]
     return Section(f"the largest {sweep.argument} that fits", rows, remarks, text_column=True)
-
-
-# ---- claims, several models --------------------------------------------------------------------------------------
 
 
 def answers_section(answers: list[Answer]) -> Section:

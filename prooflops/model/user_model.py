@@ -119,9 +119,6 @@ def compiled_frames() -> int:
     return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
-# ---- validation of the factory's result --------------------------------------------------------------------------
-
-
 def validated_instance(returned: object) -> Instance:
     """The result of a factory as a model. Raises ModelError that names the fault and the valid forms."""
     if isinstance(returned, nn.Module):
@@ -204,9 +201,6 @@ def on_device(instance: Instance, device: torch.device) -> Instance:
         instance.optimizer.load_state_dict(instance.optimizer.state_dict())  # follows the parameters' devices
     arguments, keywords = tree_map_only(Tensor, lambda each: each.to(device), (instance.arguments, instance.keywords))
     return replace(instance, arguments=arguments, keywords=keywords)
-
-
-# ---- the scalar to differentiate ---------------------------------------------------------------------------------
 
 
 def default_loss(output: Any) -> Tensor:
