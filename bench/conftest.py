@@ -12,6 +12,7 @@ import torch
 from bench.brief import Asked, BriefSchedule
 from bench.cache import Caches, Flush, flush_of
 from bench.ceilings import Ceilings
+from bench.delivery import Delivery
 from bench.freed_memory import keep_freed_memory
 from bench.measuring import Measure
 from bench.rounds import PACES
@@ -83,3 +84,12 @@ def measure(
     rates = (peak_flop_per_s, bound_flop_per_s)
     with keep_freed_memory():
         yield Measure(benchmark, device, schedule, *rates, flush=flush, conditions=conditions, progress=progress)
+
+
+@pytest.fixture
+def delivery(request, measure, device, pace, floors, conditions, causes) -> Delivery:
+    """Asserts the floors of a benchmark's figures, see `bench.delivery`; not in a process of the gate."""
+    return Delivery(
+        device, floors, request.node.nodeid, measure.info,
+        pace=pace, conditions=conditions, causes=causes, active=not measure.brief,
+    )  # fmt: skip

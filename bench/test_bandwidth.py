@@ -26,7 +26,7 @@ def arrays(device) -> dict[int, Arrays]:
 
 
 @pytest.mark.parametrize(("level", "kernel"), ROWS, ids=lambda part: part)
-def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_bytes_per_s, measure):
+def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_bytes_per_s, measure, delivery):
     read, written, _ = STREAMS[kernel]
     size = memory_arrays if level == MEMORY else cache_size(level, read + written, caches.core_levels)
     if size is None:
@@ -64,3 +64,4 @@ def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_byte
         )
     if exceeds and bound_bytes_per_s is not None:
         measure.declare(vendor_bytes_per_s=bound_bytes_per_s, mbu=stream.work.bytes / seconds / bound_bytes_per_s)
+        delivery.check(kernel, stream.work.bytes, "B/s", stream.run)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from accounting import measured
+from accounting.memory import element_bytes
+from accounting.roofline import Work
 from bench.checks import assert_random
 from bench.measuring import Measure
 from bench.streams import assert_bytes
@@ -36,9 +38,31 @@ def measured_copy(case: Transfer, device: torch.device, measure: Measure, **decl
 @pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "non-blocking"])
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_copy(direction, pinned, blocking, device, pace, measure):
+def test_copy(direction, pinned, blocking, device, pace, measure, delivery):
     case = transfer(direction, ELEMENTS[pace], device, pinned=pinned, blocking=blocking)
     measured_copy(case, device, measure, direction=direction, pinned=pinned, blocking=blocking)
+    if pinned:
+        delivery.check(direction, case.work.bytes, "B/s", case.run)
+
+
+def test_peer(device, pace, measure, delivery):
+    """A copy from the memory of this card to that of the next one. Unrun."""
+    if device.type != "cuda" or torch.cuda.device_count() < 2:
+        pytest.skip("needs a second card")
+    source = torch.randn(ELEMENTS[pace], device=device)
+    target = torch.empty_like(
+        source, device=torch.device("cuda", ((device.index or 0) + 1) % torch.cuda.device_count())
+    )
+    work = Work(0, element_bytes(source.numel(), "fp32"))
+
+    def run() -> torch.Tensor:
+        return target.copy_(source, non_blocking=True)
+
+    def check(got: torch.Tensor) -> None:
+        assert torch.equal(got.cpu(), source.cpu()), "elements arrived changed"
+
+    measure.work(run, work, dtype="fp32", check=check, counted=False, launch=False, direction="peer")
+    delivery.check("peer", work.bytes, "B/s", run)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -386,6 +386,7 @@ def _nvml(card: Card) -> Any:
         return lambda *_: value() if callable(value) else value
 
     clock = int(card.row.clocks_mhz[1] or card.row.clocks_mhz[0] or 1500)
+    reading = card.readings
     return SimpleNamespace(
         NVMLError=RuntimeError,
         NVML_CLOCK_SM=1,
@@ -393,14 +394,24 @@ def _nvml(card: Card) -> Any:
         NVML_TEMPERATURE_GPU=0,
         NVML_PERF_POLICY_POWER=0,
         NVML_PERF_POLICY_THERMAL=1,
+        NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
+        NVML_VOLATILE_ECC=0,
         nvmlSystemGetDriverVersion=of("580.00 (simulated)"),
         nvmlDeviceGetHandleByUUID=of(card.name),
         nvmlDeviceGetMaxClockInfo=of(round(1.08 * clock)),
         nvmlDeviceGetClockInfo=of(lambda: round(clock * card.rates.clock)),
-        nvmlDeviceGetCurrentClocksEventReasons=of(0),
+        nvmlDeviceGetCurrentClocksEventReasons=of(lambda: reading["reasons"]),
         nvmlDeviceGetPowerUsage=of(300_000),
-        nvmlDeviceGetEnforcedPowerLimit=of(700_000),
-        nvmlDeviceGetTemperature=of(50),
-        nvmlDeviceGetComputeRunningProcesses=of([1]),
+        nvmlDeviceGetEnforcedPowerLimit=of(lambda: reading["power_limit"]),
+        nvmlDeviceGetPowerManagementDefaultLimit=of(700_000),
+        nvmlDeviceGetTemperature=of(lambda: reading["temperature"]),
+        nvmlDeviceGetComputeRunningProcesses=of(lambda: [1] * reading["processes"]),
         nvmlDeviceGetViolationStatus=of(SimpleNamespace(violationTime=0)),
+        nvmlDeviceGetCurrPcieLinkGeneration=of(lambda: reading["generation"]),
+        nvmlDeviceGetCurrPcieLinkWidth=of(lambda: reading["width"]),
+        nvmlDeviceGetMaxPcieLinkGeneration=of(5),
+        nvmlDeviceGetMaxPcieLinkWidth=of(16),
+        nvmlDeviceGetTotalEccErrors=of(lambda: reading["errors"]),
+        nvmlDeviceGetRemappedRows=of(lambda: (0, 0, reading["rows_to_remap"], 0)),
+        nvmlDeviceGetMigMode=of((0, 0)),
     )

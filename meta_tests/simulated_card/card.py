@@ -15,7 +15,6 @@ from accounting.devices.peaks import Accelerator
 from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB, CachingAllocator
 
-LAUNCH_S = 4e-6  # the host's time of a launch
 KERNEL_S = 2e-6  # the shortest kernel
 SLEEP_HZ = 1.7e9  # the clock by which `torch.cuda._sleep` counts
 PINNED_BYTES_PER_S = 4e9  # at which the system pins pages
@@ -32,8 +31,10 @@ class Rates:
 
     flop_per_s: dict[str, float]  # by dtype
     memory_bytes_per_s: float
-    link_bytes_per_s: float = 50e9  # of pinned memory
+    link_bytes_per_s: float = 55e9  # of pinned memory, to the device
+    to_host_bytes_per_s: float = 50e9
     pageable_bytes_per_s: float = 20e9
+    launches_per_s: float = 250e3  # by the host
     clock: float = 1.0  # share of the nominal clock
 
     @classmethod
@@ -43,10 +44,13 @@ class Rates:
         return cls(flops, 0.9 * (bandwidth_bytes_per_s(row) or 1e12))
 
     def lower(self, name: str, share: float) -> None:
-        """Lowers the rate of a dtype, or of "memory", "link" or "clock". Raises ValueError for another name."""
+        """Lowers the rate of a dtype or of one of those below. Raises ValueError for another name."""
         of = {
             "memory": ["memory_bytes_per_s"],
-            "link": ["link_bytes_per_s", "pageable_bytes_per_s"],
+            "link": ["link_bytes_per_s", "to_host_bytes_per_s", "pageable_bytes_per_s"],
+            "to-device": ["link_bytes_per_s"],
+            "to-host": ["to_host_bytes_per_s"],
+            "launch": ["launches_per_s"],
             "clock": ["clock"],
         }
         if name in self.flop_per_s:
@@ -55,7 +59,7 @@ class Rates:
             for rate in of[name]:
                 setattr(self, rate, share * getattr(self, rate))
         else:
-            raise ValueError(f"name must be memory, link, clock or a dtype, got {name!r}")
+            raise ValueError(f"name must be a dtype or one of {', '.join(of)}, got {name!r}")
 
 
 @dataclass
@@ -85,6 +89,11 @@ class Card:
     refused: frozenset[torch.dtype] = frozenset()
     counts: Counts = field(default_factory=Counts)
     only_timed: bool = False  # large results need no values
+    # What NVML reads of it, in NVML's own units.
+    readings: dict[str, int] = field(default_factory=lambda: {
+        "reasons": 0, "power_limit": 700_000, "temperature": 50, "generation": 5, "width": 16, "errors": 0,
+        "rows_to_remap": 0, "processes": 1,
+    })  # fmt: skip
     error: str = ""  # sticky: each later operation fails with it
 
     def __post_init__(self) -> None:
@@ -145,13 +154,15 @@ class Card:
         """Puts a kernel of so many seconds at full clock into the current stream; returns when it will have run."""
         self.check()
         self.counts.operations += 1
-        self.let_pass(LAUNCH_S)
+        self.let_pass(1 / self.rates.launches_per_s)
         self.stream.ready_s = max(self.stream.ready_s, self.queue_now()) + (KERNEL_S + seconds) / self.rates.clock
         return self.stream.ready_s
 
-    def copy(self, nbytes: int, pinned: bool) -> float:
+    def copy(self, nbytes: int, pinned: bool, to_host: bool) -> float:
         """Puts a copy over the link into the current stream, at any clock; returns when it will have run."""
-        rate = self.rates.link_bytes_per_s if pinned else self.rates.pageable_bytes_per_s
+        rates = self.rates
+        pinned_rate = rates.to_host_bytes_per_s if to_host else rates.link_bytes_per_s
+        rate = pinned_rate if pinned else rates.pageable_bytes_per_s
         return self.launch(nbytes / rate * self.rates.clock)
 
     def synchronise(self, until_s: float | None = None) -> None:

@@ -243,7 +243,7 @@ class Kernels(TorchDispatchMode):
         # What is made on the host for a copy that is not to block is pinned.
         pinned = self.is_pinned(source) if arrives else late if made else self.is_pinned(args[0])
         late &= pinned
-        ready_s = self.card.copy(source.nbytes, pinned)
+        ready_s = self.card.copy(source.nbytes, pinned, to_host=not arrives)
         skipped = self.card.only_timed and not made and source.nbytes > MIB
         if arrives:
             out = args[0] if skipped else func(*args, **kwargs)

@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--card-kind", choices=["cuda", "mps"], default="cuda", help="mps: without fp64 and fp8")
     group.addoption("--card-memory", metavar="MIB", type=int, default=8192, help="default: 8192")
     group.addoption("--card-share", metavar="NAME=SHARE", action="append", default=[],
-                    help="lowers the rate of a dtype, or of memory, link or clock; may be repeated")  # fmt: skip
+                    help="lowers the rate of a dtype, or of memory, link, launch, clock; may be repeated")  # fmt: skip
 
 
 def small_steps() -> dict[str, Any]:

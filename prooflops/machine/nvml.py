@@ -116,10 +116,10 @@ def state(uuid: object) -> dict[str, Any]:
             nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_THERMAL).violationTime
         ),
     }
-    return {**_answers(older), **_answers(readings), "totals": _answers(totals)}
+    return {**answers(older), **answers(readings), "totals": answers(totals)}
 
 
-def _answers(questions: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+def answers(questions: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
     """The questions that the driver answers for this device, with their answers."""
     answers = {name: ask(question) for name, question in questions.items()}
     return {name: answer for name, answer in answers.items() if answer is not None}

@@ -13,9 +13,11 @@ import torch
 from accounting.devices import bandwidth_bytes_per_s
 from prooflops.console.progress import Progress
 from prooflops.machine import device as machine
+from prooflops.machine import health
 from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions as device_conditions
 from prooflops.run_state import WATCH
+from prooflops.suite.floors import Floors
 from prooflops.suite.peaks import Peaks
 from prooflops.suite.ranks import RankPlugin
 from prooflops.suite.run import EVIDENCE, RUN
@@ -66,6 +68,18 @@ def sizing(device: torch.device) -> Sizing:
 def peak_flop_per_s(device: torch.device, pytestconfig: pytest.Config) -> Callable[[str], float | None]:
     """The vendor's dense peak per dtype, else that of `--peak`; None without either."""
     return Peaks(device, pytestconfig.stash[RUN].peaks.stated).flop_per_s
+
+
+@pytest.fixture(scope="session")
+def floors(pytestconfig: pytest.Config) -> Floors:
+    """What this device must deliver, see `prooflops.suite.floors`."""
+    return pytestconfig.stash[RUN].floors
+
+
+@pytest.fixture(scope="session")
+def causes(device: torch.device) -> Callable[[dict[str, Any], str], list[str]]:
+    """What this machine shows as the cause of a low figure, see `prooflops.machine.health`."""
+    return functools.partial(health.causes, device)
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ from prooflops.suite.collection import (
     use_device_clock,
 )
 from prooflops.suite.crashes import crash_of, one_line
+from prooflops.suite.floors import Floors, reference_floors, stated_floors
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.report import terminal, writing
@@ -65,6 +66,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a dense peak of this device where none is on record, such as bf16=989e12; may be repeated",
     )
     parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
+    group.addoption(
+        "--floor",
+        metavar="FIGURE=VALUE",
+        action="append",
+        default=[],
+        help="the least that this device must deliver, as a share of its nominal rate: bf16=0.7, memory=0.85, link=0.6 "
+        "(or bytes per second: link=52e9), mfu=0.4, and at most so many seconds: launch=1e-5; may be repeated",
+    )
+    parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
+    group.addoption("--reference", metavar="FILE", help="run record of a healthy machine, whose figures are the floors")
     group.addoption(
         "--report", metavar="DIR", default="reports", help="folder of report.html, report.md and verdicts.json"
     )
@@ -117,10 +128,16 @@ def pytest_configure(config: pytest.Config) -> None:
         registry = load_registry(config.rootpath / "test_claims" / "registry")
         peaks = Peaks(device, stated_peaks([*(config.option.peak or config.getini("peak"))]))
         selected = registry.selected(config.option.claim) if config.option.claim else None
+        floors = Floors(
+            device,
+            peaks,
+            stated_floors([*(config.option.floor or config.getini("floor"))]),
+            reference_floors(config.option.reference) if config.option.reference else {},
+        )
     except (ValueError, RegistryError) as error:
         raise pytest.UsageError(str(error)) from error
     known = known_failures(config.option.known_failures, registry)
-    run = config.stash[RUN] = Run(device, pace, registry, selected, known, peaks)
+    run = config.stash[RUN] = Run(device, pace, registry, selected, known, peaks, floors)
     config.pluginmanager.register(run, "prooflops.run")
     if device.type == "cpu":
         run.notes += machine.unseen_gpus()
@@ -305,6 +322,12 @@ def end_run_on_sigint(session: pytest.Session) -> None:
 
 def _restore_sigint(handler: Any) -> None:
     signal.signal(signal.SIGINT, handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return ("failed", "F", "BELOW FLOOR") if report.failed and "BELOW FLOOR:" in getattr(crash, "message", "") else None
 
 
 # ---- reporting ---------------------------------------------------------------------------------------------------

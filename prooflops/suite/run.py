@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from prooflops.suite.floors import Floors
 from prooflops.suite.peaks import Peaks
 from prooflops.suite.registry import Claim, Registry
 from prooflops.suite.verdicts import Outcome, Verdict, verdict_of
@@ -55,6 +56,7 @@ class Run:
         selected: frozenset[str] | None,
         known: frozenset[str],
         peaks: Peaks,
+        floors: Floors,
     ) -> None:
         self.device = device
         self.pace = pace
@@ -62,6 +64,7 @@ class Run:
         self.selected = selected
         self.known = known
         self.peaks = peaks
+        self.floors = floors
         self.outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
         self.tests: defaultdict[str, dict[str, str]] = defaultdict(dict)  # per claim and test, why it may not run
         self.chosen: dict[str, list[str]] = {}  # the selected tests, each with its claims

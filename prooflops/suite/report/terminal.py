@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 import pytest
 
 from prooflops.console.tables import aligned, fitted
+from prooflops.suite.report.delivery import lines
 from prooflops.suite.report.tables import benchmark_table, topic_table
 from prooflops.suite.report.writing import FinishedRun
 from prooflops.suite.verdicts import RED, Verdict
@@ -74,6 +75,12 @@ def wrapped(text: str, width: int | None, indent: str) -> list[str]:
 def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, known: Collection[str]) -> None:
     """Prints the tables at the end of a run: per topic, and in full with -v."""
     printer, report = Printer(terminal), finished.report
+    if delivered := lines(report.benchmarks):
+        printer.section("does it deliver?")
+        width = max((len(each.figure) for each in delivered if each.met is not None), default=0)
+        for each in delivered:
+            word = {True: "delivers", False: "BELOW FLOOR", None: ""}[each.met]
+            printer.line(f"{word:<11}  {each.figure:<{width}}  {each.text}", "    ", red=each.met is False)
     if report.benchmarks:
         printer.section("benchmarks")
         printer.table(benchmark_table(report.benchmarks, report.peaks), notes="measured")

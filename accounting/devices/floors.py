@@ -1,0 +1,131 @@
+"""What a healthy device delivers at least, per figure: the floors that the benchmarks assert, with sources.
+
+A floor in `floors.json` is a share of a nominal rate (`peak`: the dense peak of the dtype, `bandwidth`: the memory's,
+`link`: that of the host's or the peer's link), a rate (`B/s`) or a time (`s`). Where a range of healthy devices is
+published (`healthy`), or a threshold by which somebody accepts a node (`accepted`), the floor is its low end less a
+margin of 5 %, the allowance of SuperBench: other programs and hosts measured those. A row names the devices it is for,
+or a generation of them, or neither: such a wide floor finds defects of factors alone, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from accounting.checks import validated_choice
+from accounting.devices.lookup import device_of
+from accounting.devices.peaks import Accelerator
+
+_TABLE: dict[str, Any] = json.loads(Path(__file__).with_name("floors.json").read_text(encoding="utf-8"))
+_ROWS: list[dict[str, Any]] = _TABLE["rows"]
+MARGIN: float = _TABLE["margin"]
+
+
+def _words(cell: str) -> list[str]:
+    return cell.split(", ")
+
+
+FIGURES: tuple[str, ...] = tuple(dict.fromkeys(figure for row in _ROWS for figure in _words(row["figures"])))
+# One word of an option for several figures.
+GROUPS = {"memory": ("copy", "scale", "add", "triad", "sum", "dot"), "link": ("to-device", "to-host")}
+
+
+class Floor(NamedTuple):
+    """The least of a figure; of a time the most.
+
+    >>> print(floor_of("H100 SXM", "bf16"))
+    at least 71 % of the dense peak; healthy H100 SXM5 80GB: 75 to 84 %
+    >>> print(floor_of("RTX 4090", "copy"))
+    at least 70 % of the bandwidth; a wide floor
+    """
+
+    figure: str
+    limit: float
+    of: str  # peak | bandwidth | link | FLOP/s | B/s | s
+    healthy: tuple[float, float] | None  # published, in the same unit
+    whose: str  # the device, generation or option that the floor is of; empty: any
+    source: str
+
+    def is_met(self, value: float) -> bool:
+        """Whether a share, rate or time does not fall short."""
+        return value <= self.limit if self.of == "s" else value >= self.limit
+
+    def __str__(self) -> str:
+        least = f"{'at most' if self.of == 's' else 'at least'} {shown(self.limit, self.of)}"
+        if self.healthy:
+            low, high = (shown(each, self.of).partition(" ")[0] for each in self.healthy)
+            return f"{least}; healthy {self.whose}: {low} to {high} %"
+        return f"{least}; {f'of {self.whose}' if self.whose else 'a wide floor'}"
+
+
+NOMINAL = {"peak": "the dense peak", "bandwidth": "the bandwidth", "link": "the link"}
+_PREFIX = {"FLOP/s": (1e-12, "TFLOP/s"), "B/s": (1e-9, "GB/s"), "s": (1e6, "µs")}
+
+
+def shown(value: float, of: str) -> str:
+    """A share, rate or time with its unit.
+
+    >>> shown(0.7125, "peak"), shown(52e9, "B/s"), shown(1.5e-5, "s")
+    ('71 % of the dense peak', '52 GB/s', '15 µs')
+    """
+    if of in NOMINAL:
+        return f"{100 * value:.2g} % of {NOMINAL[of]}"
+    factor, unit = _PREFIX[of]
+    return f"{value * factor:.4g} {unit}"
+
+
+def floor_of(device: str | Accelerator | None, figure: str, kind: str = "cuda") -> Floor | None:
+    """The floor of a figure on a device, by row or name; None where there is none.
+
+    The first that there is of: the device's own, its generation's, that of any device. `kind` is `torch.device.type`:
+    a CPU has floors of its own, as shares of the bound from its instruction sets, cores and clock.
+    Raises ValueError for an unknown figure.
+
+    >>> floor_of("H100 SXM", "to-device").limit, floor_of(None, "bf16", "cpu").limit, floor_of(None, "int8", "cpu")
+    (49400000000.0, 0.1, None)
+    """
+    validated_choice("figure", figure, FIGURES)
+    row = device_of(device)
+    of_kind = [each for each in _ROWS if figure in _words(each["figures"]) and each.get("kind", kind) == kind]
+    if kind == "cpu":
+        of_kind = [each for each in of_kind if "kind" in each]
+    own = {"devices": row.label, "arches": row.arch} if row else {}
+    for key, wanted in own.items():
+        for each in of_kind:
+            if wanted in _words(each.get(key, "")):
+                return _floor(figure, each, wanted if key == "devices" else f"generation {wanted}")
+    wide = [each for each in of_kind if "devices" not in each and "arches" not in each]
+    return _floor(figure, wide[0], "") if wide else None
+
+
+def _floor(figure: str, row: dict[str, Any], whose: str) -> Floor:
+    healthy = tuple(row["healthy"]) if "healthy" in row else None
+    published = healthy[0] if healthy else row.get("accepted")
+    limit = published * (1 - MARGIN) if published else row["most"] if "most" in row else row["least"]
+    return Floor(figure, limit, row["of"], healthy, whose, _TABLE["sources"][row["source"]])
+
+
+# Bytes per second of a lane in one direction, after encoding, by the generation of PCI Express.
+PCIE_LANE_BYTES_PER_S = {1: 250e6, 2: 500e6, 3: 985e6, 4: 1969e6, 5: 3938e6, 6: 7563e6}
+
+
+def pcie_bytes_per_s(generation: int, lanes: int) -> float:
+    """Bandwidth of a PCI Express link in one direction: lanes · the generation's rate of a lane.
+
+    Encoding is deducted (8b/10b, from generation 3 on 128b/130b); headers of packets are not, which cost 10 to 15 %.
+    Raises ValueError for an unknown generation. Source: PCI-SIG, PCI Express base specification.
+
+    >>> round(pcie_bytes_per_s(5, 16) / 1e9)
+    63
+    """
+    return lanes * PCIE_LANE_BYTES_PER_S[validated_choice("generation", generation, PCIE_LANE_BYTES_PER_S)]
+
+
+def published_mfu() -> list[dict[str, Any]]:
+    """Training runs whose MFU is published: run, device, [lowest, highest], source.
+
+    >>> [run["run"] for run in published_mfu() if run["device"].startswith("H100")]
+    ['Llama 3 405B']
+    """
+    return list(_TABLE["published_mfu"])

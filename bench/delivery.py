@@ -1,0 +1,132 @@
+"""Whether the device delivers: a figure that falls short of its floor is measured again, then fails the benchmark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from accounting import measured
+from accounting.devices.floors import NOMINAL, Floor, shown
+from bench.products import Product
+
+PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}  # for a card to cool, and other work to end
+ROUNDS_AGAIN = 15
+AGAIN_S = 1.0  # of calls, untimed, until the clock of an accelerator is that of steady work
+
+
+class BelowFloor(AssertionError):
+    """A figure falls short of what a healthy device of this kind delivers."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured figure, and the floor and nominal rate it is compared with."""
+
+    figure: str
+    value: float  # FLOP/s, bytes per second or seconds
+    unit: str
+    floor: Floor
+    nominal: float | None  # the rate that the floor is a share of
+
+    @property
+    def compared(self) -> float:
+        """The value in the floor's unit."""
+        return self.value / self.nominal if self.nominal else self.value
+
+    @property
+    def met(self) -> bool:
+        return self.floor.is_met(self.compared)
+
+    @property
+    def text(self) -> str:
+        """The value, and its share of the nominal rate.
+
+        >>> from accounting.devices.floors import floor_of
+        >>> Figure("bf16", 99e12, "FLOP/s", floor_of("H100 SXM", "bf16"), 989.4e12).text
+        '99 TFLOP/s, 10 % of the dense peak'
+        """
+        share = f", {shown(self.compared, self.floor.of)}" if self.nominal else ""
+        return shown(self.value, self.unit) + share
+
+
+class Delivery:
+    """Asserts the floors of one benchmark's figures, and records them as `delivers`."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        floors: Any,
+        test: str,
+        info: dict[str, Any],
+        *,
+        pace: str,
+        conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
+        causes: Callable[[dict[str, Any], str], list[str]],
+        active: bool = True,
+    ) -> None:
+        self._device, self._floors, self._test, self._info = device, floors, test, info
+        self._pace, self._conditions, self._causes, self._active = pace, conditions, causes, active
+
+    def product(self, dtype: str, case: Product, *, figure: str = "", allowance: float = 1.0) -> None:
+        """Asserts the floor of a matrix product that was measured; `figure`: where it is not that of the dtype."""
+        __tracebackhide__ = True
+        self.check(figure or dtype, case.work.flops, "FLOP/s", case.multiply, dtype=dtype, allowance=allowance)
+
+    def check(
+        self, figure: str, amount: float, unit: str, function: Callable[[], object], *,
+        seconds: float | None = None, dtype: str = "", allowance: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Asserts the floor of `figure`: `amount` FLOPs or bytes over `seconds` (by default as measured), or the time.
+
+        `function` is called once more where the figure falls short, after a pause. `allowance`: the share of the floor
+        that this shape must reach. Raises BelowFloor if the figure falls short twice.
+        """
+        __tracebackhide__ = True
+        if not self._active:
+            return
+        if seconds is None:
+            rate = self._info.get("op_per_s" if dtype == "int8" else f"{'flop' if unit == 'FLOP/s' else 'bytes'}_per_s")
+            seconds = amount / float(rate)  # type: ignore[arg-type]
+        floor = self._floors.of(figure, self._test)
+        nominal = self._floors.nominal(floor.of, dtype) if floor and floor.of in NOMINAL else None
+        value = amount / seconds if amount else seconds
+        entry = {"figure": figure, "value": value, "unit": unit}
+        if floor is None or (floor.of in NOMINAL and not nominal):
+            self._info["delivers"] = entry | {"unknown": self._floors.why_unknown(floor)}
+            return
+        floor = floor._replace(limit=floor.limit * allowance if floor.of != "s" else floor.limit / allowance)
+        found, conditions = Figure(figure, value, unit, floor, nominal), self._info.get("conditions", {})
+        if not found.met:
+            time.sleep(PAUSE_S[self._pace])
+            with self._conditions() as conditions:
+                seconds = self._seconds(function)
+            value = amount / seconds if amount else seconds
+            best = min if unit == "s" else max
+            found = Figure(figure, best(value, found.value), unit, floor, nominal)
+        self._record(found, conditions)
+
+    def _seconds(self, function: Callable[[], object]) -> float:
+        began = time.perf_counter()
+        while self._device.type != "cpu" and time.perf_counter() - began < AGAIN_S:
+            measured.time(function, self._device, warmup=0, rounds=3)
+        return measured.time(function, self._device, warmup=2, rounds=ROUNDS_AGAIN).median_s
+
+    def _record(self, found: Figure, conditions: dict[str, Any]) -> None:
+        __tracebackhide__ = True
+        entry = {"figure": found.figure, "value": found.value, "unit": found.unit, "share": found.compared}
+        entry |= {"nominal": found.nominal, "floor": found.floor._asdict(), "met": found.met}
+        if not found.met and self._device.type == "cpu" and conditions.get("contended"):
+            self._info["delivers"] = entry | {"met": None, "unknown": "other work contends for the cores"}
+            return
+        causes = [] if found.met else self._causes(conditions, found.figure)
+        self._info["delivers"] = entry | {"causes": causes}
+        if not found.met:
+            raise BelowFloor(
+                f"BELOW FLOOR: {found.figure} {found.text}, expected {found.floor} [{found.floor.source}]; "
+                f"this machine shows: {', '.join(causes) or 'no cause'}"
+            )

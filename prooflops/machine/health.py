@@ -1,0 +1,98 @@
+"""What this machine shows as the cause of a low figure: clocks, limits, temperature, links, errors, rivals.
+
+Readings by NVML, each optional: a driver or another vendor that does not answer shows no cause. Unrun on a real card.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from prooflops.machine import nvml
+from prooflops.machine.device import highest_clock_hz, uuid_of
+
+LOW_CLOCK = 0.85  # of the highest; healthy cards under a power limit run at 80 to 90 % of it
+HOT_C = 85
+LONG_WORDS = 64  # of a CPU affinity mask
+
+
+def readings(device: torch.device) -> dict[str, Any]:
+    """Limits, links and errors of an NVIDIA card, as far as its driver answers; empty for other devices."""
+    if device.type != "cuda" or nvml.library() is None:
+        return {}
+    gpu = nvml.handle(uuid_of(device))
+    if gpu is None:
+        return {}
+    card = nvml.card_of(gpu)
+    return nvml.answers(
+        {
+            "generation": lambda lib: lib.nvmlDeviceGetCurrPcieLinkGeneration(card),
+            "width": lambda lib: lib.nvmlDeviceGetCurrPcieLinkWidth(card),
+            "possible_generation": lambda lib: lib.nvmlDeviceGetMaxPcieLinkGeneration(card),
+            "possible_width": lambda lib: lib.nvmlDeviceGetMaxPcieLinkWidth(card),
+            "default_power_w": lambda lib: lib.nvmlDeviceGetPowerManagementDefaultLimit(card) / 1e3,
+            "uncorrected_errors": lambda lib: lib.nvmlDeviceGetTotalEccErrors(
+                card, lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC
+            ),
+            "rows_to_remap": lambda lib: bool(lib.nvmlDeviceGetRemappedRows(card)[2]),
+            "mig": lambda lib: bool(lib.nvmlDeviceGetMigMode(card)[0]),
+            "near_cores": lambda lib: _cores(lib.nvmlDeviceGetCpuAffinity(card, LONG_WORDS)),
+        }
+    )
+
+
+def link(device: torch.device) -> dict[str, int]:
+    """`generation`, `width`, and those `possible_`, of the card's PCI Express link; empty where NVML names none."""
+    found = readings(device)
+    keys = ("generation", "width", "possible_generation", "possible_width")
+    return {key: int(found[key]) for key in keys} if all(found.get(key) for key in keys) else {}
+
+
+def causes(device: torch.device, conditions: Mapping[str, Any], figure: str) -> list[str]:
+    """What may have lowered a figure, in words; `conditions` are those of its measurement."""
+    state, found = conditions.get("after", {}), readings(device)
+    return [*conditions.get("labels", ()), *_clock(device, state), *_link(found, figure), *_defects(found)]
+
+
+def _clock(device: torch.device, state: Mapping[str, Any]) -> list[str]:
+    words = []
+    clock, highest = state.get("clock_mhz"), (highest_clock_hz(device) or 0) / 1e6
+    if clock and highest and clock < LOW_CLOCK * highest:
+        words.append(f"clock {clock:.0f} of {highest:.0f} MHz")
+    limit, default = state.get("power_limit_w"), readings(device).get("default_power_w")
+    if limit and default and limit < default:
+        words.append(f"power limit {limit:.0f} W, by default {default:.0f} W")
+    if (state.get("temperature_c") or 0) >= HOT_C:
+        words.append(f"temperature {state['temperature_c']:.0f} °C")
+    return words
+
+
+def _link(found: Mapping[str, Any], figure: str) -> list[str]:
+    words = []
+    if figure in ("to-device", "to-host", "peer", "launch"):
+        for key, what in (("generation", "PCI Express generation"), ("width", "PCI Express lanes")):
+            if found.get(key) and found.get(key) != found.get(f"possible_{key}"):
+                words.append(f"{what} {found[key]} of {found.get(f'possible_{key}')}")
+        near = found.get("near_cores")
+        if near and hasattr(os, "sched_getaffinity") and not near & os.sched_getaffinity(0):
+            words.append("this process runs on cores of another NUMA node than the card's")
+    return words
+
+
+def _defects(found: Mapping[str, Any]) -> list[str]:
+    words = []
+    if found.get("uncorrected_errors"):
+        words.append(f"{found['uncorrected_errors']} uncorrected memory errors")
+    if found.get("rows_to_remap"):
+        words.append("memory rows wait for a reset to be remapped")
+    if found.get("mig"):
+        words.append("the card is in MIG mode")
+    return words
+
+
+def _cores(mask: Any) -> set[int]:
+    """The cores of NVML's affinity mask, an array of 64-bit words."""
+    return {64 * place + bit for place, word in enumerate(mask) for bit in range(64) if int(word) >> bit & 1}

@@ -1,0 +1,139 @@
+"""The floors of this run: from --floor, a reference record, or the table of `accounting.devices.floors`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accounting.devices import bandwidth_bytes_per_s
+from accounting.devices.floors import FIGURES, GROUPS, MARGIN, NOMINAL, Floor, floor_of, pcie_bytes_per_s
+from prooflops.machine import device as machine
+from prooflops.machine import health
+from prooflops.suite.peaks import Peaks
+
+MFU = "mfu"  # of a training step: it has a floor only where one is given
+ABSOLUTE = {"launch": "s", "to-device": "B/s", "to-host": "B/s", "peer": "B/s", "all-reduce": "B/s"}
+VALID = (*FIGURES, MFU, *GROUPS)
+
+
+def stated_floors(texts: Sequence[str]) -> dict[str, float]:
+    """Floors as --floor states them. Raises ValueError for an unknown figure or an impossible value.
+
+    >>> stated_floors(["bf16=0.7", "link=0.5"])
+    {'bf16': 0.7, 'to-device': 0.5, 'to-host': 0.5}
+    >>> stated_floors(["bf17=0.7"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: --floor bf17=0.7: the figure must be one of bf16, fp16, ..., mfu, memory, link
+    >>> stated_floors(["bf16=70"])
+    Traceback (most recent call last):
+    ValueError: --floor bf16=70: the share of the nominal rate must be above 0 and at most 1
+    """
+    floors: dict[str, float] = {}
+    for text in texts:
+        name, _, number = (part.strip() for part in text.partition("="))
+        if name not in VALID:
+            raise ValueError(f"--floor {text}: the figure must be one of {', '.join(VALID)}")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        figures = GROUPS.get(name, (name,))
+        absolute = all(figure in ABSOLUTE for figure in figures)
+        if not (0 < value < math.inf) or (value > 1 and not absolute):
+            kind = (
+                "number, a share of the link or bytes per second or seconds,"
+                if absolute
+                else "share of the nominal rate"
+            )
+            raise ValueError(f"--floor {text}: the {kind} must be above 0" + ("" if absolute else " and at most 1"))
+        floors |= dict.fromkeys(figures, value)
+    return floors
+
+
+def reference_floors(file: str) -> dict[str, Floor]:
+    """The floor of each benchmark of a healthy machine's run record: its figure less its spread and the margin.
+
+    Raises ValueError for a file that is no run record, or in which no benchmark has such a figure.
+    """
+    try:
+        record = json.loads(Path(file).read_text(encoding="utf-8"))
+        benchmarks = record["benchmarks"]
+        name = record["machine_info"].get("prooflops", {}).get("name") or file
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"--reference {file} must be a run record: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    floors = {}
+    for bench in benchmarks:
+        delivered = bench.get("extra_info", {}).get("delivers", {})
+        if "value" not in delivered:
+            continue
+        spread = bench["stats"]["iqr"] / bench["stats"]["median"]
+        less = 1 - min(spread + MARGIN, 0.5)
+        unit = delivered["unit"]
+        limit = delivered["value"] / less if unit == "s" else delivered["value"] * less
+        floors[bench["fullname"]] = Floor(delivered["figure"], limit, unit, None, str(name), f"reference {file}")
+    if not floors:
+        raise ValueError(f"--reference {file}: none of its {len(benchmarks)} benchmarks has a figure with a floor")
+    return floors
+
+
+@dataclass(frozen=True)
+class Floors:
+    """The floor of each figure of a device, and the nominal rates that shares are of."""
+
+    device: torch.device
+    peaks: Peaks
+    stated: Mapping[str, float] = field(default_factory=dict)
+    reference: Mapping[str, Floor] = field(default_factory=dict)
+
+    def of(self, figure: str, test: str) -> Floor | None:
+        """The floor of a figure that a test measures: the option's, the reference's, or the table's."""
+        if figure in self.stated:
+            value = self.stated[figure]
+            return Floor(figure, value, self._unit(figure, value), None, "--floor", "--floor")
+        if test in self.reference:
+            return self.reference[test]
+        return None if figure == MFU else floor_of(machine.accelerator(self.device), figure, self.device.type)
+
+    def nominal(self, of: str, dtype: str = "") -> float | None:
+        """The rate that a share is of, in FLOP/s or bytes per second; None if unknown."""
+        if of == "peak":
+            return self.peaks.flop_per_s(dtype) or machine.derived_bound_flop_per_s(self.device, dtype)
+        if of == "bandwidth":
+            return bandwidth_bytes_per_s(machine.accelerator(self.device))
+        link = health.link(self.device) if of == "link" else {}
+        return pcie_bytes_per_s(link["possible_generation"], link["possible_width"]) if link else None
+
+    def why_unknown(self, floor: Floor | None) -> str:
+        """Why a figure cannot be compared."""
+        if floor is None:
+            return "no floor is known for it on this device"
+        if self.device.type == "cpu":
+            return "the system does not name the highest clock of this CPU, as in a virtual machine"
+        return f"{NOMINAL[floor.of]} of this device is not on record"
+
+    @staticmethod
+    def _unit(figure: str, value: float) -> str:
+        if figure == "launch":
+            return "s"
+        if figure in ABSOLUTE:
+            return "B/s" if value > 1 else "link"
+        return "bandwidth" if figure in GROUPS["memory"] else "peak"
+
+
+def as_figures(floor: Floor) -> dict[str, Any]:
+    """A floor for the record."""
+    return {
+        "floor": floor.limit,
+        "floor_of": floor.of,
+        "healthy": floor.healthy,
+        "whose": floor.whose,
+        "source": floor.source,
+    }
