@@ -19,11 +19,11 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_TABLE = json.loads(Path(__file__).with_name("peaks.json").read_text(encoding="utf-8"))
+TABLE = json.loads(Path(__file__).with_name("peaks.json").read_text(encoding="utf-8"))
 
 # Dense FLOP per clock and unit. Every figure of a row is units · this · clock, within its rounding.
-FLOP_PER_CLOCK: dict[str, dict[str, int]] = _TABLE["flop_per_clock"]
-SOURCES: dict[str, str] = _TABLE["sources"]
+FLOP_PER_CLOCK: dict[str, dict[str, int]] = TABLE["flop_per_clock"]
+SOURCES: dict[str, str] = TABLE["sources"]
 
 DIVISORS = {
     "dense": 1,
@@ -140,7 +140,7 @@ def _accelerator(cells: dict[str, Any]) -> Accelerator:
 
 
 MAKERS = ("nvidia", "amd", "intel", "for_planning")  # the last also of makers whose devices torch gives no name
-ROWS: tuple[Accelerator, ...] = tuple(_accelerator(cells) for maker in MAKERS for cells in _TABLE[maker])
+ROWS: tuple[Accelerator, ...] = tuple(_accelerator(cells) for maker in MAKERS for cells in TABLE[maker])
 CPU_PATHS: tuple[CpuPath, ...] = tuple(
-    CpuPath(**cells | {"requires": tuple(cells.get("requires", ()))}) for cells in _TABLE["cpu_paths"]
+    CpuPath(**cells | {"requires": tuple(cells.get("requires", ()))}) for cells in TABLE["cpu_paths"]
 )

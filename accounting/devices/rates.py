@@ -12,32 +12,14 @@ from collections.abc import Iterable, Mapping
 
 from accounting.checks import at_least_one, checked, validated_choice, validated_instance, validated_positive
 from accounting.devices.lookup import device_of
-from accounting.devices.peaks import CPU_PATHS, Accelerator, Figure
+from accounting.devices.peaks import CPU_PATHS, TABLE, Accelerator, Figure
 from accounting.formats import FORMATS, Dtype, dtype_name
 
-# The columns of the table that hold the peak of a matrix product, the preferred one first.
-_MATRIX_COLUMNS: dict[str, tuple[str, ...]] = {
-    "fp64": ("fp64_tensor", "fp64"),
-    "fp32": ("fp32_tensor", "fp32"),
-    "tf32": ("tf32",),
-    "bf16": ("bf16",),
-    "fp16": ("fp16",),
-    "fp8_e4m3": ("fp8",),
-    "fp8_e5m2": ("fp8",),
-    "fp8_e4m3fnuz": ("fp8_fnuz",),
-    "fp8_e5m2fnuz": ("fp8_fnuz",),
-    "fp4_e2m1": ("fp4",),
-    "int8": ("int8",),
-}
+# The columns of the table that hold the peak of each dtype, the preferred one first; by units and accumulator.
+_COLUMNS: dict[str, dict[str, list[str]]] = TABLE["columns"]
+_MATRIX_COLUMNS = _COLUMNS["matrix"]
 MATRIX_DTYPES = tuple(_MATRIX_COLUMNS)  # those that a peak of matrix products can be stated for
-_FP16_ACCUMULATE_COLUMNS: dict[str, tuple[str, ...]] = {
-    "fp16": ("fp16_acc16",),
-    "fp8_e4m3": ("fp8_acc16",),
-    "fp8_e5m2": ("fp8_acc16",),
-}
-_VECTOR_COLUMNS: dict[str, tuple[str, ...]] = {"fp64": ("fp64",), "fp32": ("fp32",)}
 AT_VECTOR_CLOCK = {"fp64", "fp64_tensor", "fp32", "fp32_tensor"}  # fp64_tensor too: the vendors state it so
-
 
 # The formats that tensors on a kind of device cannot have in torch.
 _LACKING = {"mps": {name for name in FORMATS if name == "fp64" or name.startswith(("fp8", "fp4", "e8m0"))}}
@@ -142,10 +124,7 @@ def _column(row: Accelerator | None, dtype: Dtype, path: str, accumulate: str) -
     validated_choice("accumulate", accumulate, ("fp32", "fp16"))
     if row is None:
         return None
-    if path == "vector":
-        columns = _VECTOR_COLUMNS
-    else:
-        columns = _MATRIX_COLUMNS if accumulate == "fp32" else _FP16_ACCUMULATE_COLUMNS
+    columns = _COLUMNS["vector" if path == "vector" else "matrix" if accumulate == "fp32" else "fp16 accumulator"]
     return next(((column, row.peaks[column]) for column in columns.get(name, ()) if column in row.peaks), None)
 
 

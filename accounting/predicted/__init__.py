@@ -10,8 +10,8 @@ that have none; that of all others is measured with `scratch=True`, one call of 
 as `PredictedMemory.scratch`. Otherwise `PredictedMemory.unknown` names them, and peaks are lower bounds.
 """
 
+from accounting.predicted.ledger import PredictedBytes
 from accounting.predicted.prediction import PREDICTED_DEVICES, PredictedMemory, memory
-from accounting.predicted.replay import PredictedBytes
 from accounting.predicted.training import CLASSES, TrainingStep, fake_copy
 
 __all__ = [

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional
-from torch.optim import optimizer as optimizers
 
 CHOICES = {
     "scaled_dot_product_attention": "flash in 16 bits, memory-efficient in 32, math in 64; never cuDNN's",
@@ -87,17 +86,6 @@ def choices_of_cuda() -> Iterator[None]:
         for name, choice in (chosen | {name: _refused(name) for name in RECURRENT}).items():
             library.impl(name, choice, "AutogradCUDA")
         yield
-
-
-@contextmanager
-def foreach_takes_fake_tensors() -> Iterator[None]:
-    """Adds fake tensors to the types for which optimizers choose foreach, their default on CUDA."""
-    types = optimizers._foreach_supported_types
-    types.append(FakeTensor)
-    try:
-        yield
-    finally:
-        types.remove(FakeTensor)
 
 
 RECURRENT = [f"{cell}.{form}" for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")]

@@ -6,27 +6,22 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accounting.allocator import cublas_workspace_bytes
 from accounting.checks import validated_choice
 from accounting.measured.phases import Phases, highest
-from accounting.predicted.fake_cuda import (
-    CHOICES,
-    FakeCudaMode,
-    FakeMode,
-    can_fake_cuda,
-    choices_of_cuda,
-    foreach_takes_fake_tensors,
-)
-from accounting.predicted.ledger import Ledger
-from accounting.predicted.replay import PredictedBytes, replay
+from accounting.predicted.fake_cuda import CHOICES, FakeCudaMode, FakeMode, can_fake_cuda, choices_of_cuda
+from accounting.predicted.ledger import Ledger, PredictedBytes, replay
 from accounting.predicted.tracker import Tracker
 
 PREDICTED_DEVICES = ("cpu", "cuda")
@@ -150,8 +145,9 @@ def memory(
     try:
         gc.disable()
         with ExitStack() as modes:
-            if device.type == "cuda":
-                modes.enter_context(foreach_takes_fake_tensors())
+            if device.type == "cuda":  # whose optimizers choose foreach, for tensors of these types
+                optimizers._foreach_supported_types.append(FakeTensor)
+                modes.callback(optimizers._foreach_supported_types.remove, FakeTensor)
             if not has_device:
                 modes.enter_context(choices_of_cuda())
             modes.enter_context(_clear_errors())
@@ -215,18 +211,13 @@ def _clear_errors() -> Iterator[None]:
             ) from error
 
 
-@contextmanager
-def _random_states_seen(ledger: Ledger) -> Iterator[None]:
+def _random_states_seen(ledger: Ledger) -> AbstractContextManager[Any]:
     """Enters the random state that a checkpoint keeps, which no dispatched operation allocates."""
+    state_of_generator = torch.get_rng_state
 
     def random_state() -> Tensor:
         state = state_of_generator()
         ledger.see(state)
         return state
 
-    state_of_generator = torch.get_rng_state
-    torch.get_rng_state = random_state
-    try:
-        yield
-    finally:
-        torch.get_rng_state = state_of_generator
+    return patch.object(torch, "get_rng_state", random_state)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from accounting.predicted import TrainingStep, replay, tracker
-from accounting.predicted.ledger import Ledger
+from accounting.predicted import TrainingStep, tracker
+from accounting.predicted.ledger import Ledger, classes_of
 from meta_tests.faults import fault, faults, stand_in
 
 TESTS = "meta_tests/accounting/predicted/test_prediction.py"
@@ -25,7 +25,7 @@ def resized(name: str, size_of: Callable[[int], int]) -> Callable[..., Any]:
     """Replays the storages of one class with another size."""
 
     def replayed(original: Any, ledger: Ledger, classes: dict[str, str]) -> Any:
-        for number, storage_class in replay.classes_of(ledger, classes).items():
+        for number, storage_class in classes_of(ledger, classes).items():
             if storage_class == name:
                 ledger.storages[number].size = size_of(ledger.storages[number].size)
         return original(ledger, classes)
@@ -72,7 +72,7 @@ def a_tied_weight_is_copied_twice(fake_copy: Any, module: nn.Module, device: str
 # fmt: off
 faults(
     *((f"{name.replace(' ', '_')}_counted_too_small", DRAWN,
-       stand_in("accounting.predicted.replay.replay", resized(name, size_of)), NOTICED) for name, size_of in {
+       stand_in("accounting.predicted.prediction.replay", resized(name, size_of)), NOTICED) for name, size_of in {
         "temporaries": lambda size: 0,
         "recomputed": lambda size: 0,
         "optimizer state": lambda size: size // 2,

@@ -35,7 +35,7 @@ def the_a100s_row_holds_the_sparse_peak(patch):
 def fp32_and_tf32_change_places_in_the_table(patch):
     columns = rates._MATRIX_COLUMNS
     patch.setitem(columns, "fp32", ("tf32",))
-    patch.setitem(rates._VECTOR_COLUMNS, "fp32", ("tf32",))
+    patch.setitem(rates._COLUMNS["vector"], "fp32", ("tf32",))
     patch.setitem(columns, "tf32", ("fp32",))
 
 
