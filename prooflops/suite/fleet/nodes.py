@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -15,9 +14,6 @@ from prooflops.history.records import LARGEST, SMALLEST, is_ignored
 from prooflops.suite.report.measurement import Measurement
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
-# Most of a record follows these keys: the time of each round, the names of a claim's tests. Reading skips it. As
-# `records.as_text` writes it, an object ends at the first line with its indent; JSON strings contain no line break.
-UNREAD = ((b',\n    "q1": ', b"\n   }"), (b',\n    "reason": ', b"\n   }"))
 NO_RECORD = (OSError, KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
 
 
@@ -98,7 +94,7 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
         before = len(runs)
         for name, read in _records(source):
             try:
-                runs.append(_node_run(read, name))
+                runs.append(NodeRun.of(json.loads(read.read_bytes()) if isinstance(read, Path) else read, name))
             except NO_RECORD as error:
                 unreadable.append(f"{name}: not a record of this suite ({type(error).__name__}: {error})")
         if len(runs) == before:
@@ -124,24 +120,6 @@ def _records(source: str) -> Iterator[tuple[str, Any]]:
     for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
         if file.parent.name not in ("baselines", "gate") and file.name not in ("noise-floor.json", "verdicts.json"):
             yield str(file), file
-
-
-def _node_run(record: Any, source: str) -> NodeRun:
-    """The run of a record, or of its file."""
-    if not isinstance(record, Path):
-        return NodeRun.of(record, source)
-    text = record.read_bytes()
-    with suppress(*NO_RECORD):  # a file in another format may need the skipped parts
-        return NodeRun.of(json.loads(_shortened(text)), source)
-    return NodeRun.of(json.loads(text), source)
-
-
-def _shortened(text: bytes) -> bytes:
-    """The text of a record without its UNREAD parts."""
-    for key, end in UNREAD:
-        first, *parts = text.split(key)
-        text = b"".join([first, *(part[part.find(end) :] for part in parts)])
-    return text
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -55,15 +55,14 @@ SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page or plot; the first `text` columns and those in `words` hold words."""
+    """A table of a page or plot; a column without a figure holds words, as do those in `words`."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    text: int = 1
     words: frozenset[int] = frozenset()
 
     def is_text(self, column: int) -> bool:
-        return column < self.text or column in self.words
+        return column in self.words or not any(re.match(r"[-+~ ]*\d", row[column]) for row in self.rows)
 
 
 @dataclass(frozen=True)

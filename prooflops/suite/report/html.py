@@ -36,7 +36,6 @@ def html(report: RunReport) -> str:
     best = Table(
         ["dtype", "rate", "of vendor peak", "of own ceiling", "in", "spread"],
         [cells for *_, cells in best_rates(report.benchmarks, report.peaks)],
-        words=frozenset({4}),
     )
     benchmarks = benchmark_table(report)
     sections = {
@@ -105,7 +104,7 @@ def benchmark_table(report: RunReport) -> Table:
         spread, rates = spread_text(bench).partition(":")[0], rates_of(bench, report.peaks)
         rows.append([bench.name, engineering(bench.median_s, "s"), spread, *rates, bench.method, remarks])
     head = ["benchmark", "median", "spread", "rate", "of vendor peak", "of own ceiling", "measured", "notes"]
-    return Table(head, rows, words=frozenset({6, 7}))
+    return Table(head, rows)
 
 
 def machine_facts(report: RunReport) -> list[tuple[str, str]]:

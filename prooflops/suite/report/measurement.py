@@ -67,11 +67,6 @@ class Measurement:
         return self.name.partition("[")[2].removesuffix("]") or self.name
 
     @property
-    def short_name(self) -> str:
-        """The name without brackets; a kernel's own name: "relu", "layer bf16-batch-4"."""
-        return self.case if self.family in ("kernel", self.case) else f"{self.family} {self.case}"
-
-    @property
     def iqr_share(self) -> float | None:
         """The interquartile range of the rounds, as a share of the median."""
         return self.iqr_s / self.median_s if self.median_s else None
@@ -88,13 +83,10 @@ class Measurement:
         return self.spread > WIDEST_SPREAD
 
     @property
-    def is_contended(self) -> bool:
-        return any(label.startswith(CONTENDED) for label in self.labels)
-
-    @property
     def unsettled(self) -> str:
         """Why it allows no conclusion, in at most two words; empty if it does."""
-        return "too wide" if self.is_wide else CONTENDED if self.is_contended else ""
+        contended = any(label.startswith(CONTENDED) for label in self.labels)
+        return "too wide" if self.is_wide else CONTENDED * contended
 
     @property
     def rate(self) -> tuple[float, str] | None:

@@ -66,14 +66,14 @@ def roofline(report: RunReport) -> Plot | None:
                               ha="right" if left else "left", va="center")  # fmt: skip
         of_roof = share(each.number("share_of_attainable") or None, "-")
         bound = "spread too wide" if each.is_wide else each.bound or "-"
-        rows.append([str(number), each.short_name, f"{x:.3g}", each.rate_text, of_roof, f"{each.spread:.1%}", bound])
+        rows.append([str(number), each.name, f"{x:.3g}", each.rate_text, of_roof, f"{each.spread:.1%}", bound])
     drawing.legend(dtypes)
     log_axes(drawing.axes, "arithmetic intensity, FLOPs per byte", "rate", y_unit="FLOP/s")
     drawing.axes.legend(loc="lower right")
     head = ["point", "kernel", "FLOP/B", "rate", "of its roof", "spread", "held back by"]
     above = "What lies above the memory roof is not held back by it: its operands come from a cache."
     return drawing.plot(
-        "Which roof holds each kernel back?", _roofline_answer(points), Table(head, rows, 0, frozenset({1, 6})),
+        "Which roof holds each kernel back?", _roofline_answer(points), Table(head, rows),
         BOTH_ROOFS, *([above] if any(each.bound == "above the memory roof" for each in points) else []),
     )  # fmt: skip
 
@@ -140,7 +140,7 @@ def rates_by_size(report: RunReport) -> Plot | None:
     settled = [each for each in products if not each.unsettled]
     fastest = max(settled, key=lambda each: each.arithmetic_rate or 0, default=None)
     answer = f"The fastest is {fastest.name}: {fastest.rate_text}." if fastest else UNSETTLED
-    table = Table(["product", "operations", "rate", "spread", "measured"], rows, words=frozenset({4}))
+    table = Table(["product", "operations", "rate", "spread", "measured"], rows)
     return drawing.plot("How fast is each dtype multiplied, and from which size on?", answer, table,
                         f"Lines join the square products. {HOLLOW}")  # fmt: skip
 
@@ -194,7 +194,7 @@ def bandwidths(report: RunReport) -> Plot | None:
     rows = [[each.case, binary(each.number("bytes")), each.rate_text, f"{each.number('read_share'):.0%}",
              spread_text(each), ", ".join(filter(None, [each.method, each.info.get("label")]))]
             for each in streams]  # fmt: skip
-    table = Table(["stream", "working set", "bandwidth", "reads", "spread", "measured"], rows, words=frozenset({5}))
+    table = Table(["stream", "working set", "bandwidth", "reads", "spread", "measured"], rows)
     remark = f"The rows of a cache run on one core, those of the memory on all. {HOLLOW}"
     answer = f"At most: {', '.join(best)}." if best else UNSETTLED
     return drawing.plot("How fast is memory, and each cache?", answer, table, remark)
@@ -311,5 +311,5 @@ def predictions(report: RunReport) -> Plot | None:
     drawing.axes.set_xlabel("measured (or counted) over predicted")
     answer = f"{near} of {len(rows)} predictions are within {NEAR:.0%} of what was measured or counted."
     return drawing.plot("Do the formulas predict what is measured?", answer,
-                        Table(["what", "benchmark", "predicted", "measured", "ratio"], rows, text=2),
+                        Table(["what", "benchmark", "predicted", "measured", "ratio"], rows),
                         NOT_PREDICTED)  # fmt: skip
