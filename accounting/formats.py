@@ -7,11 +7,14 @@ holds every value of every other format exactly. An unknown name raises ValueErr
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from accounting.checks import validate_fields, validated_choice, validated_int, validated_real
 
@@ -232,35 +235,13 @@ def _validated_pattern(row: Format | IntegerFormat, pattern: int) -> int:
     return pattern
 
 
-_FLOATS = (
-    # name, exponent bits, fraction bits, bias, specials, name in torch
-    Format("fp64", 11, 52, 1023, IEEE, "float64"),
-    Format("fp32", 8, 23, 127, IEEE, "float32"),
-    Format("tf32", 8, 10, 127, IEEE, None, padding_bits=13),
-    Format("bf16", 8, 7, 127, IEEE, "bfloat16"),
-    Format("fp16", 5, 10, 15, IEEE, "float16"),
-    Format("fp8_e4m3", 4, 3, 7, FN, "float8_e4m3fn"),
-    Format("fp8_e5m2", 5, 2, 15, IEEE, "float8_e5m2"),
-    Format("fp8_e4m3fnuz", 4, 3, 8, FNUZ, "float8_e4m3fnuz"),
-    Format("fp8_e5m2fnuz", 5, 2, 16, FNUZ, "float8_e5m2fnuz"),
-    Format("fp4_e2m1", 2, 1, 1, ALL_FINITE, "float4_e2m1fn_x2"),
-    Format("e8m0", 8, 0, 127, FN, "float8_e8m0fnu", signed=False, subnormals=False),
-)
-_INTEGERS = (
-    # name, bits, signed, name in torch
-    IntegerFormat("int64", 64, True, "int64"),
-    IntegerFormat("int32", 32, True, "int32"),
-    IntegerFormat("int16", 16, True, "int16"),
-    IntegerFormat("int8", 8, True, "int8"),
-    # torch.int4 exists as a name, but has no operations and an itemsize of a whole byte: not this format.
-    IntegerFormat("int4", 4, True, None),
-    IntegerFormat("uint16", 16, False, "uint16"),
-    IntegerFormat("uint8", 8, False, "uint8"),
-    IntegerFormat("bool", 1, False, "bool", padding_bits=7),
-)
+_TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+# torch.int4 exists as a name, but has no operations and an itemsize of a whole byte: not the table's int4.
+_FLOATS = {name: Format(name, **row) for name, row in _TABLE["floats"].items()}
+_INTEGERS = {name: IntegerFormat(name, **row) for name, row in _TABLE["integers"].items()}
 
 # Every dtype name that accounting knows, and its row.
-FORMATS: dict[str, Format | IntegerFormat] = {row.name: row for row in (*_FLOATS, *_INTEGERS)}
+FORMATS: dict[str, Format | IntegerFormat] = {**_FLOATS, **_INTEGERS}
 
 _NAMES = {row.torch_name: row.name for row in FORMATS.values() if row.torch_name} | {name: name for name in FORMATS}
 
@@ -407,14 +388,10 @@ class BlockFormat:
         return self.scale.rounded(math.ldexp(1.0, exponent), overflow="saturate")
 
 
-_FLOAT = {row.name: row for row in _FLOATS}
-_BLOCKS = (
-    BlockFormat("mxfp8_e4m3", _FLOAT["fp8_e4m3"], 32, _FLOAT["e8m0"]),
-    BlockFormat("mxfp8_e5m2", _FLOAT["fp8_e5m2"], 32, _FLOAT["e8m0"]),
-    BlockFormat("mxfp4", _FLOAT["fp4_e2m1"], 32, _FLOAT["e8m0"]),
-    BlockFormat("nvfp4", _FLOAT["fp4_e2m1"], 16, _FLOAT["fp8_e4m3"], tensor_scale=_FLOAT["fp32"]),
-)
-BLOCK_FORMATS: dict[str, BlockFormat] = {row.name: row for row in _BLOCKS}
+BLOCK_FORMATS: dict[str, BlockFormat] = {
+    name: BlockFormat(name, **{key: _FLOATS.get(value, value) for key, value in row.items()})
+    for name, row in _TABLE["blocks"].items()
+}
 
 
 def block_format_of(name: str) -> BlockFormat:

@@ -74,20 +74,6 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return 0 in sizes or all(stride == dense for size, stride, dense in used if size != 1)
 
 
-def storage_extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements of storage from the first to the last that a tensor touches: 1 + Σ (shape[d] − 1)·strides[d].
-
-    An expanded tensor (stride 0) spans fewer elements than it shows, a slice with steps more (gaps are included). A
-    tensor without elements spans 0. The storage must hold the tensor's offset + this many elements.
-
-    >>> storage_extent((3, 4), (4, 1)), storage_extent((1000,), (0,)), storage_extent((3,), (4,))
-    (12, 1, 9)
-    """
-    sizes = validated_ints("shape", shape)
-    widths = _strides_of(sizes, strides)
-    return 0 if 0 in sizes else 1 + sum((size - 1) * width for size, width in zip(sizes, widths, strict=True))
-
-
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     """Shape of an elementwise operation: aligned at the last dimension; sizes that differ must be 1 on one side.
 
@@ -213,8 +199,12 @@ class Layout:
 
     @property
     def storage_numel(self) -> int:
-        """Fewest elements a storage needs to hold this tensor: offset + extent, or 0 for one without elements."""
-        return self.offset + storage_extent(self.shape, self.strides) if self.numel else 0
+        """Elements of the least storage for this tensor: offset + 1 + Σ (shape[d] − 1)·strides[d]; 0 if it has none.
+
+        An expanded tensor (stride 0) spans fewer elements than it shows, a slice with steps more (gaps are included).
+        """
+        steps = ((size - 1) * width for size, width in zip(self.shape, self.strides, strict=True))
+        return self.offset + 1 + sum(steps) if self.numel else 0
 
     def offset_of(self, *index: int) -> int:
         """Position in the storage of one element: offset + Σ index·stride."""

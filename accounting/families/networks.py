@@ -8,7 +8,7 @@ from typing import Any
 
 from accounting.checks import checked, validate_fields, validated_choice, validated_int
 from accounting.families.layers import attention, convolution, embedding, head, linear, mixture, mlp, other
-from accounting.parts import LinearMaps, Mixing, OtherParameters, Parts, Rows
+from accounting.parts import Parts, Rows
 
 NORMS = ("layernorm", "rmsnorm")
 
@@ -65,21 +65,10 @@ class Built:
     15
     """
 
-    @cached_property
-    def parts(self) -> Parts:
-        raise NotImplementedError
-
-    @property
-    def linear_maps(self) -> tuple[LinearMaps, ...]:
-        return self.parts.linear_maps
-
-    @property
-    def attentions(self) -> tuple[Mixing, ...]:
-        return self.parts.attentions
-
-    @property
-    def other_parameters(self) -> tuple[OtherParameters, ...]:
-        return self.parts.other_parameters
+    parts: Any  # Parts, as a field or a property
+    linear_maps = property(lambda self: self.parts.linear_maps)
+    attentions = property(lambda self: self.parts.attentions)
+    other_parameters = property(lambda self: self.parts.other_parameters)
 
 
 @dataclass(frozen=True)
