@@ -1,7 +1,5 @@
 """The clock of each device, and timing by it; CUDA is tried on the simulated card."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from time import perf_counter
 
 import pytest
@@ -45,19 +43,14 @@ def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for() -> None:
     assert timing.times_s == pytest.approx([0.003] * 4, abs=2e-5), f"{timing}"
 
 
-@contextmanager
-def host_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
-    """A clock of the host that stands still but for what is passed to `wait`."""
-    now = [0.0]
-    with monkeypatch.context() as patch:
-        patch.setattr(timing, "perf_counter", lambda: now[0])
-        yield lambda seconds: now.__setitem__(0, now[0] + seconds)
-
-
 def test_only_the_calls_after_the_warm_up_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with host_clock(monkeypatch) as wait:
-        calls = iter([100.0, 100.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-        timing = measured.time(lambda: wait(next(calls)), warmup=2, rounds=5)
-    assert timing.times_s == (1.0, 2.0, 3.0, 4.0, 5.0), f"{timing}"
-    assert timing.median_s == 3.0, f"{timing.median_s}"
-    assert timing.spread == pytest.approx((4 - 2) / 3), f"{timing.spread}"
+    now, calls = [0.0], iter([100.0, 100.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
+    found = measured.time(lambda: wait(next(calls)), warmup=2, rounds=5)
+    assert found.times_s == (1.0, 2.0, 3.0, 4.0, 5.0), f"{found}"
+    assert found.median_s == 3.0, f"{found.median_s}"
+    assert found.spread == pytest.approx((4 - 2) / 3), f"{found.spread}"

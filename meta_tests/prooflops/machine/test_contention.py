@@ -5,37 +5,20 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_tests.conftest import ROOT
 from prooflops.machine import contention, instructions
 from prooflops.machine.contention import Watch, label_contention
 from prooflops.machine.instructions import EMPTY_CALLS, call_counted, is_permitted
 
 WORK = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
-HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\ninput()"  # and lives on
-
-
-@contextmanager
-def child(code: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
-    """A process that runs `code`, from its first output to the end of the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment}, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        process.stdout.read(1)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\nimport sys\nsys.stdin.read()"  # and lives on
 
 
 @given(
@@ -77,8 +60,11 @@ def test_what_others_do_meanwhile_is_reported(tmp_path: Path, monkeypatch: pytes
 
 def test_a_process_that_this_one_started_is_its_own_work() -> None:
     before, _ = contention._own_s()
-    with child(HAS_WORKED):
-        assert contention._own_s()[0] - before > 0.25, "the CPU time of a living child should count as its parent's"
+    with subprocess.Popen([sys.executable, "-c", HAS_WORKED], text=True, stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        seen = contention._own_s()[0] - before
+    assert seen > 0.25, "the CPU time of a living child should count as its parent's"
 
 
 def test_without_proc_nothing_is_guessed(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""The choice of a device, its precision and fingerprint; GPUs by stand-ins."""
+"""The choice of a device, its precision and fingerprint; GPUs by the simulated card."""
 
 import os
-from types import SimpleNamespace
+from collections.abc import Iterator
 
 import pytest
 import torch
 
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
 from prooflops.machine import device as devices
 
 CPU = torch.device("cpu")
@@ -13,18 +15,11 @@ GPU = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with one H200, as torch describes it."""
-    facts = SimpleNamespace(
-        name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=150_754_820_096
-    )
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: facts.name)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (facts.major, facts.minor))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: facts)
+def h200(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine with one H200."""
     monkeypatch.setattr(devices, "highest_clock_hz", lambda device: 1980e6)
-    devices.name.cache_clear()
+    with simulated(Card("H200 SXM 141GB")):
+        yield
 
 
 @pytest.mark.usefixtures("h200")
