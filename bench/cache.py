@@ -33,26 +33,19 @@ class Caches(Protocol):
     last_level_bytes: int | None
 
 
-def flush_bytes(device: torch.device, caches: Caches, room_bytes: float = math.inf) -> tuple[int, bool]:
-    """How large a buffer empties the caches of `device`: twice the last level; and whether it had to be cut short.
+def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf) -> Flush:
+    """The flush of these caches of `device`: its buffer has twice the last level, unless it had to be cut short.
 
     At least 256 MiB on an accelerator, but at most a quarter of `room_bytes`. On a CPU at most 1 GiB and a sixteenth
     of the memory.
     """
-    wanted = 2 * (caches.last_level_bytes or UNKNOWN_CACHE_BYTES)
+    wanted, limit = 2 * (caches.last_level_bytes or UNKNOWN_CACHE_BYTES), room_bytes / 4
     if device.type != "cpu":
         wanted = max(wanted, LEAST_HIP_FLUSH_BYTES if torch.version.hip else LEAST_FLUSH_BYTES)
-        return int(min(wanted, room_bytes / 4)), wanted > room_bytes / 4
-    limit = LARGEST_CPU_FLUSH_BYTES
-    if caches.memory_bytes:
-        limit = min(limit, int(caches.memory_bytes * LARGEST_SHARE_OF_MEMORY))
-    return min(wanted, limit), wanted > limit
-
-
-def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf) -> Flush:
-    """The flush of these caches of `device`."""
-    size, capped = flush_bytes(device, caches, room_bytes)
-    return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), capped, caches)
+    else:
+        limit = min(LARGEST_CPU_FLUSH_BYTES, (caches.memory_bytes or math.inf) * LARGEST_SHARE_OF_MEMORY)
+    size = int(min(wanted, limit))
+    return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), wanted > limit, caches)
 
 
 @dataclass(eq=False)

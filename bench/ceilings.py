@@ -124,7 +124,7 @@ class Ceilings:
             space,
             search.rate_on(operands, self._timer, idle_s=REST_S if bursts else 0.0),
             units=search.units_of(self._device),
-            tiles=search.tiles_of(self._device),
+            tiles=search.CPU_TILES if self._device.type == "cpu" else search.GPU_TILES,
             budget_s=budget_s,
         )
         multiply, flops = operands.multiply(*found.shape)

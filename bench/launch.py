@@ -20,7 +20,8 @@ REPLAYED = 20
 def figures(
     function: Callable[[], object], seconds: float, operators: int | None, device: torch.device
 ) -> dict[str, Any]:
-    """The launch cost of a function that takes `seconds`: `launch_share`, and on CUDA `enqueue_s` and `graph_s`.
+    """The launch cost of a function that takes `seconds`: `launch_share`, `bound` where that is a half, and on CUDA
+    `enqueue_s` and `graph_s`.
 
     A CPU: the time of as many empty operators as the function dispatches, over its own; nothing where their number is
     not known. CUDA: the host's time for handing over one call; where that is most of the time, the device waits for the
@@ -30,16 +31,19 @@ def figures(
     if device.type == "cpu":
         if not operators:
             return {}
-        return {"operators": operators, "launch_share": min(operators * empty_operator_s(device) / seconds, 1.0)}
+        share = min(operators * empty_operator_s(device, torch.get_num_threads()) / seconds, 1.0)
+        return {"operators": operators, "launch_share": share, **({"bound": "launch"} if share >= LAUNCH_SHARE else {})}
     enqueue = enqueue_s(function, device, calls=max(1, min(ENQUEUED, int(ENQUEUED_S / seconds))))
-    found: dict[str, Any] = {"operators": operators, "enqueue_s": enqueue, "launch_share": min(enqueue / seconds, 1.0)}
-    if found["launch_share"] >= LAUNCH_SHARE and device.type == "cuda":
-        found |= replay(function, device)
+    share = min(enqueue / seconds, 1.0)
+    found: dict[str, Any] = {"operators": operators, "enqueue_s": enqueue, "launch_share": share}
+    if share >= LAUNCH_SHARE:
+        found |= {"bound": "launch", **(replay(function, device) if device.type == "cuda" else {})}
     return found
 
 
 @cache
-def _empty_operator_s(device: torch.device, threads: int) -> float:
+def empty_operator_s(device: torch.device, threads: int) -> float:
+    """Time of an operator that has nothing to do but to be dispatched: the addition of one element to another."""
     x = torch.ones(1, device=device)
     out = torch.empty_like(x)
 
@@ -48,11 +52,6 @@ def _empty_operator_s(device: torch.device, threads: int) -> float:
             torch.add(x, x, out=out)
 
     return measured.time(many, device, warmup=2, rounds=9).median_s / 100
-
-
-def empty_operator_s(device: torch.device) -> float:
-    """Time of an operator that has nothing to do but to be dispatched: the addition of one element to another."""
-    return _empty_operator_s(device, torch.get_num_threads())
 
 
 def enqueue_s(function: Callable[[], object], device: torch.device, calls: int = ENQUEUED) -> float:

@@ -148,7 +148,7 @@ class Measure:
         assert seconds > 0, f"the median time is {seconds} s, but should be positive: was the device waited for?"
         self._record_rounds(seconds, rounds)
         if operators is not None and setup is None and not self.brief:
-            self._record_launch(function, seconds, operators)
+            self.info.update(launch.figures(function, seconds, operators, self._device))
         return seconds
 
     def work(
@@ -247,12 +247,6 @@ class Measure:
             ci_high=interval and interval[1],
             stopped_by="interval" if narrow else "time" if rounds.number >= rounds.affordable else "pilot",
         )
-
-    def _record_launch(self, function: Callable[[], object], seconds: float, operators: int) -> None:
-        figures = launch.figures(function, seconds, operators, self._device)
-        self.info.update(figures)
-        if figures.get("launch_share", 0) >= launch.LAUNCH_SHARE:
-            self.info["bound"] = "launch"
 
 
 def run_rounds(

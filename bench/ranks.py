@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from math import ceil, inf, prod
 from statistics import median
@@ -193,8 +193,8 @@ class Ranks:
         pace: Pace,
         timer: Callable[[], Any],
         *,
-        before: Callable[[], object] = lambda: None,
-        conditions: Callable[[], AbstractContextManager[dict[str, Any]]] = lambda: nullcontext({}),
+        before: Callable[[], object],
+        conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
     ) -> float:
         """Runs the same number of rounds on all ranks, and returns the median round of the slowest rank in seconds.
 

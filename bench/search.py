@@ -156,11 +156,6 @@ def units_of(device: torch.device) -> int:
     return torch.get_num_threads()
 
 
-def tiles_of(device: torch.device) -> tuple[tuple[int, int], ...]:
-    """The tiles by which outputs are ranked on a device."""
-    return CPU_TILES if device.type == "cpu" else GPU_TILES
-
-
 def space_of(device: torch.device, most_flops: float = math.inf, most_elements: float = math.inf) -> Space:
     """Sizes at which a device is fast: the largest product costs at most `most_flops`, its matrices at most
     `most_elements` each."""

@@ -69,7 +69,11 @@ def place(
         def count() -> counted.CountedWork:
             __tracebackhide__ = True
             seen = assert_bytes(work, kernel.run, uncounted=kernel.more_bytes)
-            assert_counted(kernel, seen.total + seen.elementwise)
+            found, wanted = seen.total + seen.elementwise, work.flops + kernel.more_flops
+            assert found == wanted, (
+                f"{found} FLOPs are counted, but should be {wanted}: {work.flops} by formula, {kernel.more_flops:+d} "
+                f"by convention ({kernel.why or 'none differs'})"
+            )
             return seen
 
         seen = measure.once(count)
@@ -128,16 +132,6 @@ def roofs(
     if fits_cache:
         return peak, roof, ""
     return peak, bandwidths.raised(reads, kernel.run, work.bytes), "bandwidth"
-
-
-def assert_counted(kernel: Kernel, flops: int) -> None:
-    """Raises AssertionError where the FLOPs by formula are not those counted, but for the difference stated."""
-    __tracebackhide__ = True
-    wanted = kernel.work.flops + kernel.more_flops
-    assert flops == wanted, (
-        f"{flops} FLOPs are counted, but should be {wanted}: {kernel.work.flops} by formula, {kernel.more_flops:+d} "
-        f"by convention ({kernel.why or 'none differs'})"
-    )
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -9,16 +9,7 @@ from bench.ceilings import Ceilings
 from bench.products import DTYPES, Unsupported
 from bench.rates import judged
 
-COPIED_BYTES = 2**28  # beyond most caches
 CHAIN = 50
-
-
-def copied_bytes_per_s(device: torch.device) -> float:
-    """The best rate at which this device copies an array beyond its caches: each byte is read once and written once."""
-    source = torch.randn(COPIED_BYTES // 4, device=device)
-    target = torch.empty_like(source)
-    timing = measured.time(lambda: target.copy_(source), device, warmup=3, rounds=9)
-    return 2 * COPIED_BYTES / min(timing.times_s)
 
 
 def overhead_s(device: torch.device) -> float:
@@ -42,7 +33,7 @@ def ceiling_of(ceilings: Ceilings, dtype: str) -> float | None:
         return None
 
 
-def test_training_step(user_model, benchmark, measure, ceilings, device, peak_flop_per_s, bound_flop_per_s):
+def test_training_step(user_model, benchmark, measure, ceilings, bandwidths, device, peak_flop_per_s, bound_flop_per_s):
     flops, instance = user_model.flops, user_model.fresh()
     formats = [dtype for dtype in flops.by_dtype if dtype in DTYPES]
     instance.step()  # the first step may create the optimizer's state
@@ -53,12 +44,12 @@ def test_training_step(user_model, benchmark, measure, ceilings, device, peak_fl
     )
     seconds = measure.median_s(instance.step, flops=flops.executed, moved_bytes=flops.moved_bytes)
     step = user_model.record_step(
-        seconds,
-        benchmark.stats["iqr"] / seconds,
-        benchmark.stats["rounds"],
+        seconds=seconds,
+        spread=benchmark.stats["iqr"] / seconds,
+        rounds=benchmark.stats["rounds"],
         peak_flop_per_s={dtype: peak_flop_per_s(dtype) for dtype in formats},
         ceiling_flop_per_s={dtype: ceiling_of(ceilings, dtype) for dtype in formats},
-        bytes_per_s=copied_bytes_per_s(device),
+        bytes_per_s=bandwidths.bytes_per_s(0.5),  # as of a copy, half of it reads
         overhead_s=overhead_s(device),
     )
     measure.declare(flop_per_s=flops.model / seconds, mfu=step.mfu, share_of_ceiling=step.share_of_ceiling)

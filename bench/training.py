@@ -176,8 +176,3 @@ class Step:
         cast: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype) if dtype else nullcontext()
         with cast, Float32Products(self.recipe):
             yield
-
-
-def smaller(work: Workload) -> Workload:
-    """The same model with an eighth of the batch, for untimed checks."""
-    return replace(work, batch=max(work.batch // 8, 2))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,24 +69,20 @@ OVERHEAD = "overhead"
 
 
 @dataclass(frozen=True)
-class MachineRates:
-    """The rates of this machine, measured in this run and stated by its vendor, per dtype of the products."""
+class MeasuredStep:
+    """One training step by the device's clock, and the least times of its FLOPs, its bytes and its operators.
 
+    By rates of this machine, measured in this run and stated by its vendor, per dtype of the products.
+    """
+
+    flops: ExplainedFlops
+    seconds: float
+    spread: float  # the middle half of the rounds, as a share of the median
+    rounds: int
     peak_flop_per_s: Mapping[str, float | None]
     ceiling_flop_per_s: Mapping[str, float | None]
     bytes_per_s: float
     overhead_s: float  # of one operator on a handful of elements, autograd included
-
-
-@dataclass(frozen=True)
-class MeasuredStep:
-    """One training step by the device's clock, and the least times of its FLOPs, its bytes and its operators."""
-
-    seconds: float
-    spread: float  # the middle half of the rounds, as a share of the median
-    rounds: int
-    flops: ExplainedFlops
-    rates: MachineRates
 
     @property
     def per_s(self) -> float:
@@ -95,12 +92,12 @@ class MeasuredStep:
     @property
     def mfu(self) -> float | None:
         """The FLOPs that the mathematics needs, against the vendor's peak; None if none is on record."""
-        return mfu(self.flops.model, self.seconds, self._rate(self.rates.peak_flop_per_s))
+        return mfu(self.flops.model, self.seconds, self._rate(self.peak_flop_per_s))
 
     @property
     def hfu(self) -> float | None:
         """All FLOPs that were executed, against the vendor's peak."""
-        return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.rates.peak_flop_per_s))
+        return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.peak_flop_per_s))
 
     @property
     def mfu_of_ceiling(self) -> float | None:
@@ -114,7 +111,7 @@ class MeasuredStep:
 
     @property
     def _ceiling(self) -> float | None:
-        return self._rate(self.rates.ceiling_flop_per_s)
+        return self._rate(self.ceiling_flop_per_s)
 
     def _rate(self, per_dtype: Mapping[str, float | None]) -> float | None:
         """The rate of products of several dtypes one after the other: the FLOPs over the sum of their times."""
@@ -134,15 +131,15 @@ class MeasuredStep:
     @property
     def ridge(self) -> float | None:
         """The intensity at which this machine's own two ceilings meet."""
-        return None if self._ceiling is None else ridge_point(self._ceiling, self.rates.bytes_per_s)
+        return None if self._ceiling is None else ridge_point(self._ceiling, self.bytes_per_s)
 
     @property
     def least_times_s(self) -> dict[str, float]:
         """The times of arithmetic, memory traffic and launching, each alone."""
         return {
             **({"compute": self.flops.executed / self._ceiling} if self._ceiling else {}),
-            "memory": self.flops.moved_bytes / self.rates.bytes_per_s,
-            "launch": self.flops.operators * self.rates.overhead_s,
+            "memory": self.flops.moved_bytes / self.bytes_per_s,
+            "launch": self.flops.operators * self.overhead_s,
         }
 
     @property
@@ -208,7 +205,7 @@ class Examination:
     def sweep(self) -> Sweep:
         return sweep_of(self.user_model, self.argument, self.limit)
 
-    def record_step(self, seconds: float, spread: float, rounds: int, **rates: object) -> MeasuredStep:
-        """Keeps the measured time of a step, with the fields of `MachineRates`."""
-        self.step = MeasuredStep(seconds, spread, rounds, self.flops, MachineRates(**rates))  # type: ignore[arg-type]
+    def record_step(self, **measured: Any) -> MeasuredStep:
+        """Keeps the measured time of a step, with the fields of `MeasuredStep`."""
+        self.step = MeasuredStep(self.flops, **measured)
         return self.step

@@ -39,6 +39,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 FACTS = ("inventory", "flops", "memory", "breakdown", "inference", "sweep")
 STEP_FIGURES = ("seconds", "spread", "rounds", "per_s", "mfu", "hfu", "mfu_of_ceiling", "share_of_ceiling", "intensity",
                 "ridge", "least_times_s", "bound")  # fmt: skip
+RATES = ("peak_flop_per_s", "ceiling_flop_per_s", "bytes_per_s", "overhead_s")
 MODULE_FIGURES = ("parameters", "FLOPs forward", "FLOPs backward", "kept", "forward", "backward")
 FIGURE = frozenset("0123456789+-")
 UNFOLDED = 1  # levels of the tree that are open at first
@@ -120,7 +121,8 @@ def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, 
         rules = {name: flops.rule(phase) for phase, name in RULES.items()}
         content["flops"] |= {"model": flops.model, "executed": flops.executed, **rules}
     if step := examination.step:
-        content["step"] = {**{name: getattr(step, name) for name in STEP_FIGURES}, "rates": asdict(step.rates)}
+        figures, rates = ({name: getattr(step, name) for name in names} for names in (STEP_FIGURES, RATES))
+        content["step"] = {**figures, "rates": rates}
     return content
 
 

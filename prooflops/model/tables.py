@@ -162,7 +162,7 @@ def memory_section(memory: StepMemory) -> Section:
 
 
 def step_section(step: MeasuredStep) -> Section:
-    flops, rates = step.flops, step.rates
+    flops = step.flops
     executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed" if flops.recomputed else "= MFU"
     ridge = f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
     rows = [
@@ -170,17 +170,17 @@ def step_section(step: MeasuredStep) -> Section:
         ["step", seconds_text(step.seconds), f"median of {step.rounds} rounds, IQR {step.spread:.1%}"],
         ["throughput", f"{engineering(step.per_s, '')}{flops.unit}/s", ""],
         ["rate", engineering(flops.model / step.seconds, "FLOP/s"), f"model FLOPs, in {', '.join(flops.by_dtype)}"],
-        ["MFU", share(step.mfu, "not checked"), _rates_text(rates.peak_flop_per_s, flops, "vendor's dense peak")],
+        ["MFU", share(step.mfu, "not checked"), _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak")],
         ["HFU", share(step.hfu, "not checked"), executed],
-        ["MFU of own ceiling", share(step.mfu_of_ceiling, "-"), _rates_text(rates.ceiling_flop_per_s, flops, "own")],
+        ["MFU of own ceiling", share(step.mfu_of_ceiling, "-"), _rates_text(step.ceiling_flop_per_s, flops, "own")],
         ["HFU of own ceiling", share(step.share_of_ceiling, "-"), executed],
         ["intensity", f"{step.intensity:.3g} FLOP/B", "each operator reads and writes its tensors: nothing fused"],
-        ["ridge point", ridge, f"own ceilings: {engineering(rates.bytes_per_s, 'B/s')} for copies"],
+        ["ridge point", ridge, f"own ceilings: {engineering(step.bytes_per_s, 'B/s')} for copies"],
     ]
     reasons = {
         "compute": "the FLOPs at this machine's own ceiling",
         "memory": f"{bytes_text(flops.moved_bytes)} at this machine's own bandwidth",
-        "launch": f"{flops.operators:,} operators, {seconds_text(rates.overhead_s)} each",
+        "launch": f"{flops.operators:,} operators, {seconds_text(step.overhead_s)} each",
     }
     for name, seconds in step.least_times_s.items():
         part = f"{seconds / step.seconds:.1%} of the step: {reasons[name]}"

@@ -14,7 +14,7 @@ SPECS = {"resnet": "zoo.resnet:factory", "gpt": "zoo.gpt:factory", "own": "zoo.o
 QUICK = "-p no:cacheprovider --device cpu --quick"
 # What takes most of a run's time, and a shorter form of it.
 SLOW = {
-    "test_user_model.py": ("2**28", "2**20"),
+    "streams.py": ('"quick": 2**27', '"quick": 2**20'),
     "rounds.py": ("Pace(0.02, 0.05, 0.08,", "Pace(0.005, 0.01, 0.01,"),
 }
 PLANTED = """
