@@ -162,7 +162,7 @@ class _Counter(TorchDispatchMode):
     def _attention(self, rule: Rule, args: Any, kwargs: Any) -> int:
         """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are entered as such."""
         arguments = {each.name: value for each, value in zip(rule.schema.arguments, args, strict=False)} | kwargs
-        shapes = attentions(rule.attention, arguments, self._pairs)
+        shapes = attentions(arguments, self._pairs)
         if not rule.attention.endswith("backward"):
             return sum(map(attention_flops, shapes))
         steps = [attention_step(shape, "flash") for shape in shapes]
