@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 import sys
 import tempfile
@@ -317,11 +316,7 @@ def end_run_on_sigint(session: pytest.Session) -> None:
 
     if callable(before):
         signal.signal(signal.SIGINT, stop)
-        session.config.add_cleanup(functools.partial(_restore_sigint, before))
-
-
-def _restore_sigint(handler: Any) -> None:
-    signal.signal(signal.SIGINT, handler)
+        session.config.add_cleanup(lambda: signal.signal(signal.SIGINT, before))  # type: ignore[arg-type]
 
 
 @pytest.hookimpl(tryfirst=True)

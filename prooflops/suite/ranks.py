@@ -175,8 +175,9 @@ class RankPlugin:
             terminalreporter.section(f"{self.size} ranks")
             for line in aligned(table(benchmarks)):
                 terminalreporter.write_line(line)
-            for line in stragglers(benchmarks):
-                terminalreporter.write_line(line, yellow=True)
+            for bench in benchmarks:
+                for text in bench["extra_info"]["stragglers"]:
+                    terminalreporter.write_line(f"straggler: {text} [{bench['name']}]", yellow=True)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
@@ -224,10 +225,3 @@ def table(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             least if least == most else f"{least} to {most}",
         ])  # fmt: skip
     return rows
-
-
-def stragglers(benchmarks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line per straggler, with its benchmark."""
-    return [
-        f"straggler: {text} [{bench['name']}]" for bench in benchmarks for text in bench["extra_info"]["stragglers"]
-    ]

@@ -34,11 +34,8 @@ class Evidence:
     def properties(self) -> list[tuple[str, object]]:
         """The same as test properties in JUnit's XML."""
         rows = [("claim", claim) for claim in self.claims] + [("figure", figure) for figure in self.figures]
-        return [
-            *rows,
-            ("cases", self.cases),
-            *((key, text) for key in ("unmet", "crash") if (text := getattr(self, key))),
-        ]
+        rows += [(key, text) for key in ("unmet", "crash") if (text := getattr(self, key))]
+        return [*rows, ("cases", self.cases)]
 
 
 EVIDENCE = pytest.StashKey[Evidence]()
@@ -115,9 +112,8 @@ class Run:
     def partial(self) -> str:
         """Why the run stopped early, and after how many tests; empty for a complete run."""
         ended = len(self.ended & self.chosen.keys())
-        return (
-            f"{self.stopped or 'ended'}, after {ended} of {len(self.chosen)} tests" if ended < len(self.chosen) else ""
-        )
+        whole = ended == len(self.chosen)
+        return "" if whole else f"{self.stopped or 'ended'}, after {ended} of {len(self.chosen)} tests"
 
 
 RUN = pytest.StashKey[Run]()

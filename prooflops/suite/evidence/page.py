@@ -78,10 +78,11 @@ def own_lines(file: EvidenceFile) -> list[str]:
     lines = [
         "## Tests",
         "",
-        f"{len(rows)} ended, in {slices} slices, {slices - len(file.rows('over'))} of them killed.",
+        f"{len(rows)} ended. Slices: {slices}, of which killed: {slices - len(file.rows('over'))}.",
     ]
     lines += ["", *markdown.table([["red; the log is in the file", "", "reason"], *red]), ""]
-    return lines + markdown.folded("Never reached", [f"- `{test}`" for test in file.remaining()])
+    left = [f"- `{test}`" for test in file.remaining()]
+    return lines + (markdown.folded(f"{len(left)} tests have not run yet", left) if left else [])
 
 
 def write_index(folder: Path) -> None:

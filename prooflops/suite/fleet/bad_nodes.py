@@ -60,10 +60,6 @@ class Fleet:
     least: Mapping[str, float]  # the smallest share at which one would be named; OVERALL for machines as a whole
 
     @property
-    def bad(self) -> list[Named]:
-        return [each for each in self.named if each.state == CONFIRMED]
-
-    @property
     def limits(self) -> str:
         """The smallest slowdown this comparison can detect."""
         if len(self.nodes) < FEWEST:
@@ -98,7 +94,12 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
             first[run.node] = run
     times = by_benchmark(first)
     found = compare(times)
-    slower, faster = far_nodes(found)
+    far = [(node, name, each) for name, row in found.items() for node, each in row.items() if each.outlier]
+    slower: dict[str, dict[str, Deviation]] = {}
+    for node, name, each in far:
+        if each.share > 0:
+            slower.setdefault(node, {})[name] = each
+    faster = [node for node in dict.fromkeys(node for node, *_ in far) if node not in slower]
     healthy = [node for node in first if node not in slower]
     overall = found.get(OVERALL, {})
     best = min(healthy, key=lambda node: abs(overall[node].share) if node in overall else math.inf, default="")
@@ -174,19 +175,6 @@ def overall_distances(nodes: Mapping[str, Sequence[str]], distances: Mapping[str
     medians = {node: median(group) for node, group in groups.items() if 2 * len(group) >= len(distances)}
     middle = median(medians.values()) if medians else 0.0
     return {node: each - middle for node, each in medians.items()}
-
-
-def far_nodes(found: Mapping[str, Mapping[str, Deviation]]) -> tuple[dict[str, dict[str, Deviation]], list[str]]:
-    """The slower machines with their slow benchmarks, and the faster machines."""
-    slower: dict[str, dict[str, Deviation]] = {}
-    faster: dict[str, None] = {}
-    for name, row in found.items():
-        for node, each in row.items():
-            if each.outlier and each.share > 0:
-                slower.setdefault(node, {})[name] = each
-            elif each.outlier:
-                faster[node] = None
-    return slower, [node for node in faster if node not in slower]
 
 
 def second_try(

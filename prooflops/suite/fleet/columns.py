@@ -111,15 +111,13 @@ def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str
             shares = [share(bench.number("mfu") or None, "no peak on record") if bench else "-" for bench in best]
             rows.append([f"{dtype}, of the vendor's peak", *shares])
         if prices:
-            rows.append([f"{dtype}, USD per 10^18 FLOPs", *map(price, shown, best, [prices] * len(shown))])
+            speeds = [bench.arithmetic_rate if bench else None for bench in best]
+            usd = [
+                f"{prices[column.kind] / HOUR_S / speed * EXA:.3g}" if speed and column.kind in prices else "-"
+                for column, speed in zip(shown, speeds, strict=True)
+            ]
+            rows.append([f"{dtype}, USD per 10^18 FLOPs", *usd])
     return rows
-
-
-def price(column: Column, bench: Measurement | None, prices: Mapping[str, float]) -> str:
-    hourly = prices.get(column.kind)
-    if hourly is None or bench is None or not bench.arithmetic_rate:
-        return "-"
-    return f"{hourly / HOUR_S / bench.arithmetic_rate * EXA:.3g}"
 
 
 def times(shown: Sequence[Column]) -> list[list[str]]:
@@ -134,11 +132,11 @@ def times(shown: Sequence[Column]) -> list[list[str]]:
         cells = [engineering(first, "s") if first else "-"]
         for column in shown[1:]:
             time_s = column.time_s(name)
-            if not first or not time_s:
+            if first and time_s:
+                within = abs(time_s / first - 1) <= max(each.spreads.get(name, 0.0) for each in (column, shown[0]))
+                cells.append(f"{'~ ' * within}{time_s / first:.2f}x")
+            else:
                 cells.append(engineering(time_s, "s") if time_s else "-")
-                continue
-            within = abs(time_s / first - 1) <= max(column.spreads.get(name, 0.0), shown[0].spreads.get(name, 0.0))
-            cells.append(f"{'~ ' if within else ''}{time_s / first:.2f}x")
         rows.append([short_name(name), *cells])
     return rows
 

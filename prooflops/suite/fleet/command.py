@@ -13,7 +13,7 @@ from prooflops import __version__
 from prooflops.console.tables import fitted, markdown_table
 from prooflops.history import records as history
 from prooflops.suite.fleet import columns as side_by_side
-from prooflops.suite.fleet.bad_nodes import OVERALL, SUSPECT, Fleet, Named, fleets
+from prooflops.suite.fleet.bad_nodes import CONFIRMED, OVERALL, SUSPECT, Fleet, Named, fleets
 from prooflops.suite.fleet.nodes import NodeRun, read_runs, short_name
 from prooflops.suite.report import page
 from prooflops.suite.report.drawing import Table, visible
@@ -68,7 +68,7 @@ def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
     history.write_atomically(folder / "compare.md", "\n".join(text) + "\n")
     history.write_atomically(folder / "compare.html", html)
     say(f"report: {folder}/compare.html")
-    return int(any(fleet.bad for fleet in found))
+    return int(any(named.state == CONFIRMED for fleet in found for named in fleet.named))
 
 
 def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[list[str]]]:
