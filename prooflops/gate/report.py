@@ -80,19 +80,11 @@ def short_lines(rows: Sequence[Row], most: int) -> list[str]:
     lines = []
     for row, three in zip(changed, cells, strict=True):
         start = "".join(cell.ljust(width) + "  " for cell, width in zip(three, widths, strict=True) if width)
-        lines.append(start + cut(row.name, max(most - len(start), SHORTEST_NAME)))
+        room = max(most - len(start), SHORTEST_NAME)
+        lines.append(start + (row.name if len(row.name) <= room else "…" + row.name[1 - room :]))  # its end tells it
         if row.note and row.verdict in ("MISSING", "INCONCLUSIVE") and not row.effect:
             lines.append("  " + row.note)
     return [*lines, *one_line(rows)]
-
-
-def cut(text: str, width: int) -> str:
-    """`text`, shortened at its beginning to fit: the ends of node ids differ.
-
-    >>> cut("tests/test_a.py::test_product[fp32]", 20)
-    '…:test_product[fp32]'
-    """
-    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
 def one_line(rows: Sequence[Row]) -> list[str]:

@@ -198,19 +198,12 @@ def check_origins(before: Replicate, after: Replicate, root: Path, asked: str) -
         roots = [before.side.root, after.side.root]
     theirs, ours = (each.resolve() for each in roots)
     for done, own, foreign in ((before, theirs, ours), (after, ours, theirs)):
-        wrong = {
-            name: file
-            for name, file in done.modules.items()
-            if Path(file).is_relative_to(foreign)
-            and not Path(file).is_relative_to(own)
-            and not Path(file).is_relative_to(done.prefix)
-        }
-        if wrong:
-            name, file = next(iter(wrong.items()))
-            raise pytest.UsageError(
-                f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
-                "which is the other side's: both would run the same code; see PYTHONPATH"
-            )
+        for name, file in done.modules.items():
+            if [Path(file).is_relative_to(place) for place in (foreign, own, done.prefix)] == [True, False, False]:
+                raise pytest.UsageError(
+                    f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
+                    "which is the other side's: both would run the same code; see PYTHONPATH"
+                )
     built = [[file for file in done.modules.values() if file.endswith((".so", ".pyd"))] for done in (before, after)]
     if before.side.fresh and built[1] and not built[0]:
         raise pytest.UsageError(

@@ -40,13 +40,13 @@ def trends(summaries: Sequence[Summary]) -> list[Trend]:
     return sorted(found, key=lambda trend: (trend.name, trend.records[-1].moment))
 
 
-def sparkline(times_s: Sequence[float], width: int = 24) -> str:
-    """A series as a row of bars, the newest `width` records; the full height is the slowest.
+def sparkline(times_s: Sequence[float]) -> str:
+    """A series as a row of bars, the newest 24 records; the full height is the slowest.
 
     >>> sparkline([1.0, 1.0, 2.0, 1.5])
     '▁▁█▅'
     """
-    shown = list(times_s)[-width:]
+    shown = times_s[-24:]
     low, high = min(shown), max(shown)
     scale = (len(BARS) - 1) / (high - low) if high > low * (1 + SMALLEST) else 0.0
     return "".join(BARS[round((each - low) * scale)] for each in shown)

@@ -35,13 +35,12 @@ OUTER = 0.15  # the share of all machines that those may be among
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far one machine is from the median one: as a share of it, and in robust standard deviations.
+    """How far one machine is from the median one, as a share of it.
 
     `least`: the smallest share at which it would be named an outlier; infinite where too few machines are compared.
     """
 
     share: float
-    z: float
     least: float
 
     @property
@@ -49,27 +48,19 @@ class Deviation:
         return abs(self.share) >= self.least
 
 
-def deviations(
-    times: Sequence[float], tests: int = 1, level: float = LEVEL, freedom: float = math.inf
-) -> list[Deviation]:
-    """Each time against the median of them all. `tests`: the number of benchmarks that share the level.
+def deviations_at(distances: Sequence[float], scale: float, level: float, freedom: float) -> list[Deviation]:
+    """Each machine against the median of all, by its distance; `level` is that of this one test.
 
-    An outlier is beyond `threshold(N, level / tests, freedom)` by z, beyond 3 %, and apart from the next machines.
+    An outlier is beyond `threshold(N, level, freedom)` by z, beyond 3 %, and apart from the next machines.
 
-    >>> [each.outlier for each in deviations([1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.2])].index(True)
+    >>> times = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.2]
+    >>> [each.outlier for each in deviations_at(*distances_and_scale(times), LEVEL, math.inf)].index(True)
     7
     """
-    return deviations_at(*distances_and_scale(times), level / tests, freedom)
-
-
-def deviations_at(distances: Sequence[float], scale: float, level: float, freedom: float) -> list[Deviation]:
-    """The same of distances whose scale is known already; `level` is that of this one test."""
     sides = (distances, [-each for each in distances])
     slow, fast = (least_share(scale, side, level, freedom) for side in sides)
-    return [
-        Deviation(math.copysign(math.expm1(abs(distance)), distance), z, fast if distance < 0 else slow)
-        for distance, z in zip(distances, scores(distances, scale), strict=True)
-    ]
+    shares = [math.copysign(math.expm1(abs(distance)), distance) for distance in distances]
+    return [Deviation(share, fast if share < 0 else slow) for share in shares]
 
 
 def scores(distances: Sequence[float], scale: float) -> list[float]:
@@ -157,8 +148,6 @@ def threshold(machines: int, level: float, freedom: float = math.inf) -> float:
     >>> threshold(8, 0.05) < threshold(4, 0.05), threshold(64, 0.05) < threshold(64, 0.0005)
     (True, True)
     """
-    if machines < FEWEST:
-        raise ValueError(f"machines must be at least {FEWEST}, got {machines}")
     if machines > LARGEST_SIMULATED:
         return student_z(level / (2 * machines), freedom) * (1 + 0.6 / math.sqrt(machines))
     random = np.random.default_rng(machines)

@@ -22,7 +22,7 @@ import pytest
 from prooflops.console.tables import aligned, engineering, markdown_table
 from prooflops.gate import cleanup_process
 from prooflops.gate.options import history_folder, settings, words_for_children
-from prooflops.gate.process import DROPPED
+from prooflops.gate.process import DROPPED, PACKAGE
 from prooflops.history import records as history
 from prooflops.run_state import REPLICATE
 from prooflops.suite import ranks
@@ -86,14 +86,18 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None
         config.option.device = cards[0].name
         return None
     folder = Path(config.option.report) / "cards"
-    words = words_for_children(config, folder.absolute() / "cache")
-    command = [sys.executable, "-m", "pytest", "-p", "prooflops.gate.child.options", *words]
-    runs = validate(cards, command, config.invocation_params.dir, folder, say)
+    runs = validate(cards, command_of(config, folder), config.invocation_params.dir, folder, say)
     store(runs, history_folder(config))
     return conclude(runs, folder, say)
 
 
 # ---- running -----------------------------------------------------------------------------------------------------
+
+
+def command_of(config: pytest.Config, folder: Path) -> list[str]:
+    """This run's command line for the process of a card."""
+    words = words_for_children(config, folder.absolute() / "cache")
+    return [sys.executable, "-m", "pytest", "-p", "prooflops.gate.child.options", *words]
 
 
 def validate(
@@ -123,6 +127,7 @@ def validate(
 
 def start(card: Card, command: Sequence[str], root: Path, output: Path, record: Path) -> subprocess.Popen[bytes]:
     inherited = {key: value for key, value in os.environ.items() if key not in DROPPED}
+    inherited["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     with open(output, "wb") as printed:
         return subprocess.Popen(
             [*command, *card.arguments],

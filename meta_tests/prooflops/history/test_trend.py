@@ -3,19 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from meta_tests.prooflops.statistics.simulated import times
 from prooflops.history import listing, records, trend
 from prooflops.history.records import Summary, Timed
 
 NAME = "bench/test_a.py::test_a"
-
-
-def times(*levels: tuple[float, int]) -> list[float]:
-    """Log-normal times with 2 % of noise at each level, as many as its second figure."""
-    draw = np.random.default_rng(0)
-    return [level * float(np.exp(draw.normal(0, 0.02))) for level, count in levels for _ in range(count)]
 
 
 def summary(index: int, time_s: float, *, device: str = "cpu-1", method: int = 3, name: str = NAME) -> Summary:

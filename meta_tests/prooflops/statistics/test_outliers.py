@@ -7,7 +7,8 @@ import pytest
 
 from prooflops.statistics.outliers import (
     LEVEL,
-    deviations,
+    deviations_at,
+    distances_and_scale,
     least_distance,
     tail_freedom,
     threshold,
@@ -25,7 +26,8 @@ from prooflops.statistics.outliers import (
     ],
 )
 def test_an_outlier_is_far_by_share_and_by_the_deviation_of_all(values: list[float], expected: list[int]) -> None:
-    assert [i for i, each in enumerate(deviations(values)) if each.outlier] == expected
+    found = deviations_at(*distances_and_scale(values), LEVEL, math.inf)
+    assert [i for i, each in enumerate(found) if each.outlier] == expected
 
 
 @pytest.mark.parametrize("machines", [4, 8, 16, 64, 200])

@@ -1,11 +1,10 @@
 """`--device all` on a machine whose cards are stand-ins: processes of this machine, told apart by their environment."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from meta_tests.conftest import ROOT
+from meta_tests.prooflops.gate.foreign_repo import config_in
 from prooflops.suite import all_devices
 from prooflops.suite.all_devices import ALONE, AT_ONCE, Card
 
@@ -36,10 +35,9 @@ def validate(tmp_path: Path, *cards: Card) -> tuple[int, str]:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     said: list[str] = []
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmark"]
-    command += ["-p", "prooflops.plugin"]
+    config = config_in(tmp_path, "-q", "-p", "benchmark", "-p", "prooflops.plugin", "--lf", "--junitxml=x.xml")
+    command = all_devices.command_of(config, tmp_path / "cards")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others take a third of each of the eight processes
         found = all_devices.validate(cards, command, tmp_path, tmp_path / "cards", said.append)
     code = all_devices.conclude(found, tmp_path / "cards", said.append)

@@ -1,6 +1,6 @@
-"""The memory or the instructions of a benchmarked call.
+"""Hooks into pytest-benchmark: looks at the core between rounds, and the memory or instructions of a call.
 
-It measures a call that pytest-benchmark makes anyway and doesn't time: the one whose result `benchmark(function)`
+Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result `benchmark(function)`
 returns, that of `pedantic` with several iterations, or one of three or more warm-up rounds of `pedantic`, neither the
 first nor the last. So the function is called as often as without the gate, the call is warm, and the timed rounds call
 the function itself.
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from ...machine.core_speed import CoreSpeed
 from ...machine.instructions import call_counted, is_permitted
 
 try:
@@ -63,19 +64,20 @@ def resource_of(process: int) -> str:
     return BY_PROCESS[process] if process < len(BY_PROCESS) else ""
 
 
-def measure_untimed_calls(measured: str) -> None:
-    """Makes the fixture `benchmark` measure calls that it doesn't time, and store the figures in `extra_info`.
+def instrument(measured: str, speed: CoreSpeed) -> None:
+    """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that it doesn't time.
 
-    `measured`: MEMORY or INSTRUCTIONS, as each would disturb the other; MEMORY too where instructions can't be counted.
-    It measures nothing where pytest-benchmark is built in another way than versions 5.0 to 5.3.
+    `measured`: MEMORY or INSTRUCTIONS, as each would disturb the other, or neither; MEMORY too where instructions can't
+    be counted. The figures go to `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3
+    nothing is measured, and only the looks before and after remain.
     """
-    if not measured or find_spec("pytest_benchmark") is None:
+    if find_spec("pytest_benchmark") is None:
         return
     from pytest_benchmark import fixture
 
-    measured = measured if is_permitted() else MEMORY
+    measured = MEMORY if measured and not is_permitted() else measured
     cls: Any = getattr(fixture, "BenchmarkFixture", None)
-    # No public name tells the function of a timed round from the same function called for its result.
+    # No public hook runs between two rounds, or tells a timed round from a call for the function's result.
     plain, pedantic, make_runner = (getattr(cls, name, None) for name in ("__call__", "pedantic", "_make_runner"))
     if not (plain and pedantic and make_runner):
         return
@@ -97,11 +99,28 @@ def measure_untimed_calls(measured: str) -> None:
         chosen = warm_ups - 1 if isinstance(warm_ups, int) and warm_ups > 2 else 0
         return run(self, pedantic, UntimedCall(target, measured, chosen), args, kwargs)
 
+    timing: Any = None  # the benchmark that is timed; `pedantic` makes a runner for each round
+
     def runner(self: Any, function_to_benchmark: Any, *args: Any) -> Any:
         is_ours = isinstance(function_to_benchmark, UntimedCall)
-        return make_runner(self, function_to_benchmark.in_round() if is_ours else function_to_benchmark, *args)
+        run = make_runner(self, function_to_benchmark.in_round() if is_ours else function_to_benchmark, *args)
 
-    cls.__call__, cls.pedantic, cls._make_runner = call, call_pedantic, runner
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal timing
+            __tracebackhide__ = True
+            stats = getattr(self, "stats", None)
+            if stats is not timing:
+                timing = stats
+                speed.begin()
+            if stats is not None:  # it is None while the benchmark is calibrated
+                speed.look()
+            return run(*args, **kwargs)
+
+        return timed
+
+    cls._make_runner = runner
+    if measured:
+        cls.__call__, cls.pedantic = call, call_pedantic
 
 
 def call_traced(figures: Figures, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

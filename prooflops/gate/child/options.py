@@ -10,7 +10,8 @@ import pytest
 # By attribute of `config.option`: files of reports, selection by the last run, early ends, debuggers, coverage; and
 # switched-off benchmarks, as projects' `addopts` often have them for plain runs.
 PARENTS: dict[str, Any] = {
-    "xmlpath": None, "report_log": None, "htmlpath": None, "lf": False, "failedfirst": False, "newfirst": False,
+    "xmlpath": None, "report_log": None, "htmlpath": None, "json_report": False, "allure_report_dir": None,
+    "lf": False, "failedfirst": False, "newfirst": False,
     "cacheclear": False, "stepwise": False, "stepwise_skip": False, "stepwise_reset": False, "maxfail": 0,
     "usepdb": False, "trace": False, "basetemp": None, "no_cov": True, "benchmark_autosave": None,
     "benchmark_save": None, "benchmark_save_data": False, "benchmark_compare": [], "benchmark_compare_fail": None,

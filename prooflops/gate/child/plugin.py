@@ -24,7 +24,7 @@ import pytest
 from ...machine.contention import Watch, without_own
 from ...machine.core_speed import CoreSpeed
 from ...run_state import is_benchmark, plain_figure
-from .calls import measure_untimed_calls
+from .calls import instrument
 from .turns import LAST, NEXT, Turn, footprint
 
 RECORD = "PROOFLOPS_RECORD_TO"
@@ -192,37 +192,6 @@ class Replicate:
         ]
 
 
-def look_between_rounds(speed: CoreSpeed) -> None:
-    """Makes pytest-benchmark look at the core's speed before each timed round, but not while it calibrates."""
-    from pytest_benchmark import fixture
-
-    # No public hook runs between two rounds. If this private name is gone, only the looks before and after remain.
-    cls: Any = fixture.BenchmarkFixture
-    make_runner = getattr(cls, "_make_runner", None)
-    if make_runner is None:
-        return
-
-    timing: Any = None  # the benchmark that is timed; `pedantic` makes a runner for each round
-
-    def runner(self: Any, *args: Any) -> Any:
-        run = make_runner(self, *args)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            nonlocal timing
-            __tracebackhide__ = True
-            stats = getattr(self, "stats", None)
-            if stats is not timing:
-                timing = stats
-                speed.begin()
-            if stats is not None:
-                speed.look()
-            return run(*args, **kwargs)
-
-        return timed
-
-    cls._make_runner = runner
-
-
 def modules() -> dict[str, str]:
     """Name and file of every imported module outside site-packages, the standard library and this linked package."""
     library, linked = str(Path(os.__file__).resolve().parent), f"{__name__.partition('.')[0]}."
@@ -262,8 +231,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, None, None]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
     task = config.stash[ASKED]
-    measure_untimed_calls(task["measured"])
     replicate = Replicate(task, config.stash[GIVEN])
-    look_between_rounds(replicate.speed)
+    instrument(task["measured"], replicate.speed)
     atexit.register(replicate.leave)  # functions that the tests register run before it
     config.pluginmanager.register(replicate, "prooflops.gate.replicate")

@@ -64,10 +64,12 @@ def alternate(channels: Sequence[socket.socket], runs: Callable[[int], bool], un
             turn = begins if begins in behind else behind[0]
             turns_of[turn] += 1
             waiting.discard(turn)
-            _send(channels[turn], GO)
+            _let_go(channels[turn])
         busy = {channels[each]: each for each in turns_of.keys() - waiting}
         for channel in select.select([*busy], [], [], LOOK_S)[0]:
-            each, message = busy[channel], _receive(channel)
+            each, message = busy[channel], b""  # empty where the process has ended
+            with suppress(OSError):
+                message = channel.recv(1)
             if message == NEXT:
                 waiting.add(each)
             else:
@@ -76,20 +78,12 @@ def alternate(channels: Sequence[socket.socket], runs: Callable[[int], bool], un
         for each in [each for each in turns_of.keys() - waiting if not runs(each)]:
             del turns_of[each]
     for each in ending:
-        _send(channels[each], GO)
+        _let_go(channels[each])
 
 
-def _receive(channel: socket.socket) -> bytes:
-    """The message of a process; empty where it has ended."""
-    try:
-        return channel.recv(1)
-    except OSError:
-        return b""
-
-
-def _send(channel: socket.socket, message: bytes) -> None:
+def _let_go(channel: socket.socket) -> None:
     with suppress(OSError):  # the process has ended: the next look says so
-        channel.sendall(message)
+        channel.sendall(GO)
 
 
 def footprint() -> dict[str, Any]:
