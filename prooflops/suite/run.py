@@ -42,36 +42,27 @@ EVIDENCE = pytest.StashKey[Evidence]()
 LONGEST_REASON = 600
 
 
+@dataclass(eq=False)
 class Run:
     """Collects the outcomes of one run's claim tests, as a plugin."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        pace: str,
-        registry: Registry,
-        selected: frozenset[str] | None,
-        known: frozenset[str],
-        peaks: Peaks,
-        floors: Floors,
-    ) -> None:
-        self.device = device
-        self.pace = pace
-        self.registry = registry
-        self.selected = selected
-        self.known = known
-        self.peaks = peaks
-        self.floors = floors
-        self.outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
-        self.tests: defaultdict[str, dict[str, str]] = defaultdict(dict)  # per claim and test, why it may not run
-        self.chosen: dict[str, list[str]] = {}  # the selected tests, each with its claims
-        self.ended: set[str] = set()
-        self.stopped = ""  # why the run ended early, if it did
-        self.notes: list[str] = []  # on machine settings that this run ignores
-        self.fingerprint: dict[str, Any] = {}  # from the start: a lost device cannot be read
-        self.caches: dict[str, int] = {}  # bytes of data cache by level
-        self.selection = ""  # the command line's selection; empty for the whole suite
-        self._began = time.monotonic()
+    device: torch.device
+    pace: str
+    registry: Registry
+    selected: frozenset[str] | None
+    known: frozenset[str]
+    peaks: Peaks
+    floors: Floors
+    outcomes: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
+    tests: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # why each may not run
+    chosen: dict[str, list[str]] = field(default_factory=dict)  # the selected tests, each with its claims
+    ended: set[str] = field(default_factory=set)
+    stopped: str = ""  # why the run ended early, if it did
+    notes: list[str] = field(default_factory=list)  # on machine settings that this run ignores
+    fingerprint: dict[str, Any] = field(default_factory=dict)  # from the start: a lost device cannot be read
+    caches: dict[str, int] = field(default_factory=dict)  # bytes of data cache by level
+    selection: str = ""  # the command line's selection; empty for the whole suite
+    began: float = field(default_factory=time.monotonic)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.chosen = {item.nodeid: item.stash[EVIDENCE].claims for item in session.items if EVIDENCE in item.stash}
@@ -106,7 +97,7 @@ class Run:
     @property
     def seconds(self) -> float:
         """Seconds since the run began."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
 
     @property
     def partial(self) -> str:

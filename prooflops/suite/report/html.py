@@ -108,30 +108,28 @@ def benchmark_table(report: RunReport) -> Table:
 
 
 def machine_facts(report: RunReport) -> list[tuple[str, str]]:
-    """The machine and the run, as pairs."""
-    facts: Mapping[str, Any] = report.machine
-    memory = facts.get("memory_bytes")
-    count = f"{facts['count']} x " if (facts.get("count") or 1) > 1 else ""
-    flags = ", ".join(f"{key} = {value}" for key, value in (facts.get("flags") or {}).items())
-    rows = [
-        ("device", f"{count}{facts.get('name')} ({facts.get('device', 'unknown')})"),
-        ("memory", binary(memory) if memory else "unknown"),
-        ("features", ", ".join(facts.get("isa") or ())),
-        ("caches", ", ".join(f"{level} {binary(size)}" for level, size in report.caches.items())),
-        *((key, str(facts[key])) for key in ("driver", "cuda", "hip", "torch", "python", "system") if facts.get(key)),
-        ("threads", f"{facts['threads']} on {facts.get('cores')} cores" if facts.get("threads") else ""),
-        ("flags", flags),
-        ("peaks", ", ".join(f"{dtype} {engineering(value, 'FLOP/s')} ({whose})" for whose, peaks in report.peaks.items()
-                            for dtype, value in peaks.items())),
-        ("date", report.date[:19].replace("T", " ")),
-        ("duration", page.duration(report.duration_s) if report.duration_s else ""),
-        ("command", report.command),
-        ("revision", report.revision),
-        ("pace", report.pace),
-        ("method of measuring", ", ".join(report.methods)),
-        ("extent", f"part of a run: {report.partial}" if report.partial else "whole run"),
-    ]  # fmt: skip
-    return [(name, value) for name, value in rows if value]
+    """The machine's fingerprint and the run, as pairs."""
+    stated = {f"peaks {whose}": {dtype: engineering(peak, "FLOP/s") for dtype, peak in peaks.items()}
+              for whose, peaks in report.peaks.items()}  # fmt: skip
+    facts: dict[str, Any] = {
+        **report.machine,
+        "memory_bytes": binary(memory) if (memory := report.machine.get("memory_bytes")) else "",
+        "caches": {level: binary(size) for level, size in report.caches.items()},
+        **stated,
+        "date": report.date[:19].replace("T", " "),
+        "duration": page.duration(report.duration_s) if report.duration_s else "",
+        **{key: getattr(report, key) for key in ("command", "revision", "pace")},
+        "methods of measuring": report.methods,
+        "extent": f"part of a run: {report.partial}" if report.partial else "whole run",
+    }
+    return [(name.removesuffix("_bytes"), text) for name, value in facts.items() if (text := listed(value))]
+
+
+def listed(value: Any) -> str:
+    """A fact as text: "avx2, fma3", "L1 64.0 KiB, L2 2.0 MiB"."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {each}" for key, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value or "")
 
 
 def trend_row(each: Trend) -> dict[str, Any]:
