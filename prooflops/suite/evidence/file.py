@@ -13,6 +13,7 @@ import os
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ TASK = "PROOFLOPS_EVIDENCE"  # variable of a process of pytest: what it is to do
 RED = ("failed", "error", "timed out", "crashed")
 
 
+@dataclass(frozen=True)
 class EvidenceFile:
-    """Reads and writes one file of evidence."""
+    """Reads and writes one file of evidence. Standard library only."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def append(self, event: str, **row: Any) -> None:
         """Appends one line and flushes it to the disk."""
@@ -63,7 +64,8 @@ class EvidenceFile:
 
     def unended(self) -> dict[str, int]:
         """The tests that started and did not end, with the number of their starts."""
-        return dict(Counter(row["test"] for row in self.rows("start") if row["test"] not in self.ended()))
+        ended = self.ended()
+        return dict(Counter(row["test"] for row in self.rows("start") if row["test"] not in ended))
 
     def remaining(self) -> list[str]:
         """The tests that have not ended, in the order of the plan."""
