@@ -16,8 +16,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from accounting.attention import attention_flops, attention_step
 from accounting.checks import validated_choice
 from accounting.counted.attention import UnfusedMasks, attentions
-from accounting.counted.modules import RunningModules
-from accounting.counted.result import BACKWARD, FORWARD, PRODUCTS, READ, RECOMPUTED, UNKNOWN, WRITTEN, CountedWork
+from accounting.counted.result import (
+    BACKWARD,
+    FORWARD,
+    PRODUCTS,
+    READ,
+    RECOMPUTED,
+    UNKNOWN,
+    WRITTEN,
+    CountedWork,
+    Tally,
+)
 from accounting.counted.rules import Rule, rule_of, rule_of_own_kernel
 from accounting.counted.tensors import NotStridedError, bytes_of, tensors_in
 
@@ -54,9 +63,6 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     - Forward is everything outside a backward pass, the optimizer's step and a loss included. Recomputed is everything
       inside a backward pass with gradients enabled: torch's checkpointing of either kind, and other libraries'. With
       create_graph=True gradients always are; there, and with retain_graph=True, only torch's is recognised.
-    - Modules are named as torch's ModuleTracker names them: the class of the outermost, then attributes. In a backward
-      pass it knows a module by the gradients of its inputs and outputs, so a module whose input needs no gradient
-      stays open until the pass ends.
     - An operator reads every tensor once (an expanded one by its own elements) and writes every result once: the
       traffic of memory if nothing is fused, cached or read twice.
 
@@ -76,16 +82,14 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     (48, 48, Totals(products=96, elementwise=0, read_bytes=100, written_bytes=80))
     """
     masks = UnfusedMasks() if validated_choice("pairs", pairs, PAIRS) == "causal" else None
-    modules = RunningModules()
-    counter = _Counter(modules, masks)
+    counter = _Counter(masks)
     if not IMPORTS_DYNAMO_UNSEEN:
         importlib.import_module("torch._dynamo")
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
         stack.enter_context(masks or nullcontext())
-        stack.enter_context(modules)
         stack.enter_context(counter)
-        yield CountedWork(modules.tallies, counter.products)
+        yield CountedWork(counter.tally)
 
 
 @contextmanager
@@ -104,12 +108,11 @@ class _Counter(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, modules: RunningModules, masks: UnfusedMasks | None) -> None:
+    def __init__(self, masks: UnfusedMasks | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._modules = modules
         self._masks = masks
         self._pairs = "full" if masks is None else "causal"
-        self.products = [0, 0, 0]  # of each phase
+        self.tally: Tally = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -131,7 +134,7 @@ class _Counter(TorchDispatchMode):
 
     def _count(self, rule: Rule, out: Any, args: Any, kwargs: Any) -> None:
         phase = _phase()
-        figures = self._figures(rule, phase)
+        figures = self.tally.setdefault((rule.operator, phase), [0] * 5)
         if rule.moves:
             try:
                 written = bytes_of(out) or _updated_bytes(rule, args)
@@ -149,15 +152,6 @@ class _Counter(TorchDispatchMode):
             if rule.kind == PRODUCTS and flops:
                 flops = self._adjusted(flops, out)
         figures[rule.kind] += flops
-        if rule.kind == PRODUCTS:
-            self.products[phase] += flops
-
-    def _figures(self, rule: Rule, phase: int) -> list[int]:
-        tally = self._modules.tally()
-        figures = tally.get((rule.operator, phase))
-        if figures is None:
-            figures = tally[rule.operator, phase] = [0] * 5
-        return figures
 
     def _attention(self, rule: Rule, args: Any, kwargs: Any) -> int:
         """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are entered as such."""
@@ -167,8 +161,7 @@ class _Counter(TorchDispatchMode):
             return sum(map(attention_flops, shapes))
         steps = [attention_step(shape, "flash") for shape in shapes]
         recomputed = sum(step.recomputation for step in steps)
-        self._figures(rule, RECOMPUTED)[PRODUCTS] += recomputed
-        self.products[RECOMPUTED] += recomputed
+        self.tally.setdefault((rule.operator, RECOMPUTED), [0] * 5)[PRODUCTS] += recomputed
         return sum(step.backward for step in steps)
 
     def _adjusted(self, flops: int, out: Any) -> int:

@@ -1,10 +1,9 @@
-"""The results of a count: FLOPs and bytes by operator, module and phase."""
+"""The results of a count: FLOPs and bytes by operator and phase."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from accounting.checks import validated_choice
 from accounting.flops import StepFlops
@@ -25,7 +24,7 @@ Tally = dict[tuple[str, int], list[int]]  # (operator, when) -> figures
 
 
 class Totals(NamedTuple):
-    """The FLOPs and bytes of one operator, one module or all of them."""
+    """The FLOPs and bytes of one operator or of all of them."""
 
     products: int = 0  # FLOPs of sums of multiply-adds
     elementwise: int = 0  # FLOPs of elementwise operations and reductions
@@ -57,66 +56,55 @@ class CountedWork:
     complete only where it is empty.
     """
 
-    def __init__(self, table: Mapping[frozenset[str], Tally], products: Sequence[int]) -> None:
-        self._table = table
-        self._products = products  # of each phase
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
 
-    def by_operator(self, phase: str = "all", module: str = "Global") -> dict[str, Totals]:
-        """The figures per operator, such as {"aten.mm": …}, of one phase and within one module.
+    def by_operator(self, phase: str = "all") -> dict[str, Totals]:
+        """The figures per operator, such as {"aten.mm": …}, of one phase.
 
-        `phase` is "forward", "backward" (recomputation included), "recomputed" or "all"; "Global" is every module.
+        `phase` is "forward", "backward" (recomputation included), "recomputed" or "all".
         """
-        return self._totals_by(phase, lambda modules, operator: (operator,) * (module in modules))
-
-    def by_module(self, phase: str = "all") -> dict[str, Totals]:
-        """The figures per module, each with those of its submodules; "Global" is everything."""
-        return self._totals_by(phase, lambda modules, operator: modules)
+        phases = PHASES[validated_choice("phase", phase, PHASES)]
+        sums: dict[str, list[int]] = {}
+        for (operator, when), figures in list(self._tally.items()):
+            if when in phases:
+                sums[operator] = [a + b for a, b in zip(sums.get(operator, [0] * 5), figures, strict=True)]
+        places = (PRODUCTS, ELEMENTWISE, READ, WRITTEN)
+        return {operator: Totals(*(figures[place] for place in places)) for operator, figures in sums.items()}
 
     def totals(self, phase: str = "all") -> Totals:
         """The figures of all operators together."""
-        return self.by_module(phase).get("Global", Totals())
-
-    def _totals_by(self, phase: str, names: Callable[[frozenset[str], str], Any]) -> dict[str, Totals]:
-        """The figures summed under every name that the open modules and the operator have."""
-        phases = PHASES[validated_choice("phase", phase, PHASES)]
-        sums: dict[str, list[int]] = {}
-        for modules, tally in list(self._table.items()):
-            for (operator, when), figures in list(tally.items()):
-                for name in names(modules, operator) if when in phases else ():
-                    so_far = sums.get(name, [0] * 5)
-                    sums[name] = [a + b for a, b in zip(so_far, figures, strict=True)]
-        places = (PRODUCTS, ELEMENTWISE, READ, WRITTEN)
-        return {name: Totals(*(figures[place] for place in places)) for name, figures in sums.items()}
+        return Totals(*map(sum, zip(*self.by_operator(phase).values(), strict=True)))
 
     @property
     def total(self) -> int:
         """FLOPs of all products that ran, as HFU counts them."""
-        return sum(self._products)
+        return self.totals().products
 
     @property
     def forward(self) -> int:
         """FLOPs of the products outside a backward pass (an optimizer's step included)."""
-        return self._products[FORWARD]
+        return self.totals("forward").products
 
     @property
     def backward(self) -> int:
         """FLOPs of the products inside a backward pass, recomputation included."""
-        return self._products[BACKWARD] + self._products[RECOMPUTED]
+        return self.totals("backward").products
 
     @property
     def recomputed(self) -> int:
         """FLOPs of products that the backward pass ran once more: checkpointed code, the scores of a flash kernel."""
-        return self._products[RECOMPUTED]
+        return self.totals("recomputed").products
 
     @property
     def model(self) -> int:
         """FLOPs of the products that the mathematics needs, without the recomputed, as MFU counts them."""
-        return self._products[FORWARD] + self._products[BACKWARD]
+        return self.total - self.recomputed
 
     @property
     def step(self) -> StepFlops:
         """The products by purpose: comparable to `accounting.models.step_flops`, whose `backward` repeats nothing."""
-        return StepFlops(self.forward, self._products[BACKWARD], self.recomputed)
+        return StepFlops(self.forward, self.backward - self.recomputed, self.recomputed)
 
     @property
     def elementwise(self) -> int:
@@ -148,9 +136,8 @@ class CountedWork:
     def unknown(self) -> dict[str, int]:
         """Operators without a formula that are not known to cost nothing, with the number of their calls."""
         sums: Counter[str] = Counter()
-        for tally in list(self._table.values()):
-            for (operator, _), figures in list(tally.items()):
-                sums[operator] += figures[UNKNOWN]
+        for (operator, _), figures in list(self._tally.items()):
+            sums[operator] += figures[UNKNOWN]
         return {operator: calls for operator, calls in sums.items() if calls}
 
     def __repr__(self) -> str:
