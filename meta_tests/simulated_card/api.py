@@ -93,9 +93,8 @@ def _to(card: Card, kernels: Kernels) -> Callable[..., Tensor]:
     def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         kwargs = {"dtype" if name == "torch_dtype" else name: value for name, value in kwargs.items()}
         copy = kwargs.pop("copy", False)
-        if (args and isinstance(args[0], Tensor)) or "other" in kwargs:
-            other = kwargs.pop("other", None) if "other" in kwargs else args[0]
-            args, kwargs = args[1:], {"device": other.device, "dtype": other.dtype, **kwargs}
+        if args and isinstance(args[0], Tensor):
+            args, kwargs = args[1:], {"device": args[0].device, "dtype": args[0].dtype, **kwargs}
         device, dtype, late, layout = torch._C._nn._parse_to(*args, **kwargs)
         plain = type(x) in (Tensor, torch.nn.Parameter) and not x.is_meta
         if not plain or (device is not None and device.type not in ("cpu", card.kind)):
@@ -118,10 +117,7 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
 
     def numpy(x: Tensor, *, force: bool = False) -> Any:
         if kernels.has(x) and not force:
-            raise TypeError(
-                f"can't convert {x.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
-                "memory first."
-            )
+            raise TypeError(f"can't convert {x.device} device type tensor to numpy")
         return real["numpy"](x.cpu() if kernels.has(x) else x, force=force)
 
     def data_ptr(x: Tensor) -> int:
@@ -129,15 +125,10 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
         return real["data_ptr"](x) if begin is None else begin + x.storage_offset() * x.element_size()
 
     def pin_memory(x: Tensor, device: Any = None) -> Tensor:
-        if kernels.has(x):
-            raise RuntimeError(f"cannot pin '{x.device}' only dense CPU tensors can be pinned")
         return x if kernels.is_pinned(x) else kernels.pin(x.detach().clone())
 
     def device(x: Tensor) -> torch.device:
         return card.device if kernels.has(x) else real["device"].__get__(x)
-
-    def cuda(x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
-        return to(x, card.device, non_blocking=non_blocking)
 
     is_on = {f"is_{kind}": property(lambda x, kind=kind: device(x).type == kind) for kind in ("cuda", "mps", "cpu")}
     return is_on | {
@@ -145,7 +136,6 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
         "get_device": lambda x: 0 if kernels.has(x) else -1,
         "to": to,
         "cpu": lambda x, memory_format=None: to(x, CPU),
-        "cuda": cuda,
         "numpy": numpy,
         "tolist": lambda x: real["tolist"](to(x.detach(), CPU) if kernels.has(x) else x),
         "data_ptr": data_ptr,
@@ -348,7 +338,7 @@ def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
         "memory_allocated": figure("allocated_bytes"),
         "max_memory_allocated": figure("allocated_bytes", "peak"),
         "memory_reserved": figure("reserved_bytes"),
-        "memory_stats": lambda device=None: memory.stats() if torch.device(device or 0).index in (None, 0) else {},
+        "memory_stats": lambda device=None: memory.stats() if str(device) in ("None", "0", "cuda", "cuda:0") else {},
         "reset_peak_memory_stats": lambda device=None: memory.reset_peak(),
         "empty_cache": memory.empty_cache,
         "mem_get_info": lambda device=None: (card.memory_bytes - memory.current("reserved_bytes"), card.memory_bytes),
