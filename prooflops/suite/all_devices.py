@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from prooflops.console.tables import aligned, engineering, markdown_table
+from prooflops.console.tables import engineering
 from prooflops.gate import cleanup_process
 from prooflops.gate.options import history_folder, settings, words_for_children
 from prooflops.gate.process import DROPPED, PACKAGE
@@ -27,7 +27,7 @@ from prooflops.history import records as history
 from prooflops.run_state import REPLICATE
 from prooflops.suite import ranks
 from prooflops.suite.fleet.bad_nodes import Fleet, by_benchmark, fleets
-from prooflops.suite.fleet.command import headline
+from prooflops.suite.fleet.command import headline, present
 from prooflops.suite.fleet.nodes import NodeRun, short_name
 from prooflops.suite.verdicts import RED
 
@@ -157,19 +157,12 @@ def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) 
     nodes = {phase: [node_run(run) for run in runs if run.phase == phase and run.record] for phase in (ALONE, AT_ONCE)}
     found = {phase: fleets(each) for phase, each in nodes.items()}
     cards = [run.card.name for run in runs if run.phase == ALONE]
-    page = [f"# {len(cards)} cards, each alone and all at once", ""]
     tables = {f"{phase}: time against the median card": deviation_table(each, found[phase], cards)
               for phase, each in nodes.items()}  # fmt: skip
     tables["at once: time against the same card alone"] = ratio_table(nodes[ALONE], nodes[AT_ONCE], cards)
-    for title, rows in tables.items():
-        page += [f"## {title}", "", *markdown_table(rows), ""]
-        for line in ("", title, *aligned(rows)):
-            say(line)
     lines = [f"{phase}: {line}" for phase, each in nodes.items() if each for line in headline(each, found[phase])]
-    for line in (*lines, *failures(runs)):
-        page.append(f"- {line}")
-        say(line)
-    history.write_atomically(folder / "cards.md", "\n".join(page) + "\n")
+    title = f"{len(cards)} cards, each alone and all at once"
+    present(title, [*lines, *failures(runs)], tables, folder / "cards.md", say)
     say(f"report: {folder}/cards.md")
     return int(any(run.code or run.record is None for run in runs))
 

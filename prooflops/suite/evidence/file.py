@@ -25,7 +25,7 @@ RED = ("failed", "error", "timed out", "crashed")
 
 @dataclass(frozen=True)
 class EvidenceFile:
-    """Reads and writes one file of evidence. Standard library only."""
+    """Reads and writes one file of evidence."""
 
     path: Path
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,9 +42,6 @@ def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
     tables = {title: rows for title, rows in tables_of(runs, prices).items() if len(rows) > 1}
     lines = [*headline(runs, found), *(f"unreadable: {line}" for line in unreadable)]
     folder = Path(config.option.report)
-    text = ["# Runs compared", "", *(f"- {line}" for line in lines), ""]
-    for title, rows in tables.items():
-        text += [f"## {title}", "", *markdown_table(rows), ""]
     html = page.render(
         "fleet.html.j2",
         version=__version__,
@@ -55,20 +52,28 @@ def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
         nodes=len({run.node for run in runs}),
         days=days_of(runs),
     )
-    width = width_of(sys.stdout.isatty())
-    for line in lines:
-        for part in wrapped(visible(line), width, "  "):
-            say(part)
-    for title, rows in tables.items():
-        shown = rows[: MOST_PRINTED + 1]
-        for line in ("", title, *fitted(shown, width)):
-            say(visible(line))
-        if len(rows) > len(shown):
-            say(f"and {len(rows) - len(shown)} more on the page")
-    history.write_atomically(folder / "compare.md", "\n".join(text) + "\n")
+    present("Runs compared", lines, tables, folder / "compare.md", say)
     history.write_atomically(folder / "compare.html", html)
     say(f"report: {folder}/compare.html")
     return int(any(named.state == CONFIRMED for fleet in found for named in fleet.named))
+
+
+def present(
+    title: str, lines: Sequence[str], tables: Mapping[str, list[list[str]]], file: Path, say: Callable[[str], None]
+) -> None:
+    """Prints lines and tables, and writes them to a file as Markdown."""
+    width = width_of(sys.stdout.isatty())
+    text = [f"# {title}", "", *(f"- {line}" for line in lines), ""]
+    for line in lines:
+        for part in wrapped(visible(line), width, "  "):
+            say(part)
+    for name, rows in tables.items():
+        text += [f"## {name}", "", *markdown_table(rows), ""]
+        for line in ("", name, *fitted(rows[: MOST_PRINTED + 1], width)):
+            say(visible(line))
+        if len(rows) > MOST_PRINTED + 1:
+            say(f"and {len(rows) - MOST_PRINTED - 1} more on the page")
+    history.write_atomically(file, "\n".join(text) + "\n")
 
 
 def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[list[str]]]:
