@@ -277,13 +277,3 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
     if _drawn not in config.stash:
         return ""
     return f"{config.stash[_drawn]}; check it out to draw them again, or run one by its node id without --quick"
-
-
-@pytest.fixture(scope="session")
-def python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs this Python on a line of code in the root of the clone."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-    return run

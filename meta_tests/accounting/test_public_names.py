@@ -1,7 +1,7 @@
 """The names of `accounting`: what a type checker knows, what is loaded when."""
 
 import subprocess
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,10 @@ import accounting
 from meta_tests.conftest import ROOT
 
 
-def test_a_module_is_loaded_when_it_is_first_used(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_a_module_is_loaded_when_it_is_first_used() -> None:
     loaded = "sorted(name for name in sys.modules if name.startswith('accounting.') or name == 'torch')"
-    done = python("-c", f"import sys, accounting; print({loaded}); accounting.formats; print({loaded})")
+    code = f"import sys, accounting; print({loaded}); accounting.formats; print({loaded})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "[]\n['accounting.checks', 'accounting.formats']\n", done.stderr
 
 
