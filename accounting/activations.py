@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from accounting.checks import at_least_one, checked, instance_of, validated_choice, validated_model
+from accounting.checks import at_least_one, checked, instance_of, validated_choice
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Transformer
@@ -50,7 +50,16 @@ class SavedTensor(NamedTuple):
         return self.copies * element_bytes(self.elements, self.dtype)
 
 
-@checked(batch=at_least_one, sequence=at_least_one, model=validated_model)
+def _known(name: str, value: Any) -> Model:
+    if isinstance(value, Model):
+        return value
+    raise TypeError(
+        f"{name} must be a DeepLinear or a Transformer, whose saved tensors are known one by one, "
+        f"got a {type(value).__name__}; accounting.predicted.memory counts those of the built net"
+    )
+
+
+@checked(batch=at_least_one, sequence=at_least_one, model=_known)
 def saved_tensors(
     model: Model,
     batch: int,
@@ -69,7 +78,6 @@ def saved_tensors(
     >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
     layers output 8 fp32 2 64
     """
-    _refuse_unknown(model)
     dtype = dtype_name(dtype, DTYPES)
     if isinstance(model, DeepLinear):
         return tuple(_of_deep_linear(model, batch, dtype, autocast))
@@ -86,7 +94,7 @@ def saved_tensors(
     )
 
 
-@checked("checkpoint_every", model=validated_model, batch=at_least_one, micro_batches=at_least_one)
+@checked("checkpoint_every", model=_known, batch=at_least_one, micro_batches=at_least_one)
 def activation_bytes(
     model: Model,
     batch: int,
@@ -120,7 +128,7 @@ def activation_bytes(
     return ends + -(-model.layers // every) * _layer_input_bytes(model, part, sequence, dtype)
 
 
-@checked(checkpoint_every=at_least_one, model=validated_model)
+@checked(checkpoint_every=at_least_one, model=_known)
 def recomputed_bytes(
     model: Model,
     batch: int,
@@ -138,7 +146,6 @@ def recomputed_bytes(
     >>> recomputed_bytes(DeepLinear(dim=4, layers=4), batch=2, checkpoint_every=2)
     32
     """
-    _refuse_unknown(model)
     dtype = dtype_name(dtype, DTYPES)
     layers = min(checkpoint_every, model.layers)
     saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention)
@@ -177,16 +184,6 @@ def deep_linear_peak_bytes(
     loss_and_its_gradient = 2
     step_bytes = (rows * model.inputs + max(moments) + loss_and_its_gradient) * size
     return model_state_bytes + step_bytes
-
-
-def _refuse_unknown(model: Any) -> None:
-    """Raises TypeError for a model whose saved tensors are unknown."""
-    if isinstance(model, Model):
-        return
-    raise TypeError(
-        f"model must be a DeepLinear or a Transformer, whose saved tensors are known one by one, "
-        f"got a {type(model).__name__}; accounting.predicted.memory counts those of the built net"
-    )
 
 
 def _of_deep_linear(model: DeepLinear, batch: int, dtype: str, autocast: str | None) -> Iterator[SavedTensor]:

@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 from math import prod
 
 from accounting import contraction
-from accounting.checks import checked, validate_fields, validated_bool, validated_int, validated_ints
+from accounting.checks import checked, validate_fields, validated_bool, validated_ints
 from accounting.contraction import Order
 from accounting.layout import broadcast_shape
 
@@ -30,7 +30,7 @@ RECOMPUTED_PRODUCTS = 1  # the forward again, if its result was not kept for the
 
 @dataclass(frozen=True)
 class StepFlops:
-    """FLOPs of one training step by purpose; layers and steps add up with `+`, `sum` and `*`.
+    """FLOPs of one training step by purpose; layers and steps add up with `+` and `sum`.
 
     MFU counts `model`, the FLOPs that the mathematics needs; HFU counts `hardware`, the FLOPs that ran.
 
@@ -62,12 +62,6 @@ class StepFlops:
 
     def __radd__(self, other: object) -> StepFlops:
         return self if other == 0 else NotImplemented  # sum() starts from 0
-
-    def __mul__(self, times: int) -> StepFlops:
-        n = validated_int("times", times)
-        return StepFlops(*(n * flops for flops in astuple(self)))
-
-    __rmul__ = __mul__
 
 
 @checked("m", "k", "n", "batch")
