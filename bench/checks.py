@@ -89,21 +89,15 @@ def assert_random(tensors: Iterable[torch.Tensor]) -> None:
     for tensor in tensors:
         if tensor.numel() < FEWEST_ELEMENTS:
             continue
-        value, share = most_frequent(tensor)
+        flat = tensor.detach().reshape(-1)
+        places = torch.randint(flat.numel(), (min(SAMPLE, flat.numel()),), device=flat.device)
+        # By their bits, for NaN is unequal to itself; + 0.0 makes one zero of the two.
+        bits, counts = (flat[places].cpu().double() + 0.0).view(torch.int64).unique(return_counts=True)
+        value, share = float(bits[counts.argmax()].view(torch.float64)), float(counts.max() / counts.sum())
         assert share <= LARGEST_SHARE, (
             f"{share:.0%} of an input of {tuple(tensor.shape)} {tensor.dtype} are {value:g}, "
             "but inputs should be random"
         )
-
-
-def most_frequent(tensor: torch.Tensor) -> tuple[float, float]:
-    """The most frequent value in a sample of the tensor, and its share."""
-    flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach().flatten()
-    places = torch.randint(flat.numel(), (min(SAMPLE, flat.numel()),), device=flat.device)
-    # By their bits, for NaN is unequal to itself; + 0.0 makes one zero of the two.
-    bits, counts = (flat[places].cpu().double() + 0.0).view(torch.int64).unique(return_counts=True)
-    top = int(counts.argmax())
-    return float(bits[top].view(torch.float64)), float(counts[top] / counts.sum())
 
 
 def overwrite(examined: Examined) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from accounting import measured
 from accounting.devices.floors import NOMINAL, Floor, shown
-from bench.products import Product
+from bench.products import Float32Products, Product
 
 PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}  # for a card to cool, and other work to end
 ROUNDS_AGAIN = 15
@@ -75,7 +75,8 @@ class Delivery:
     def product(self, dtype: str, case: Product, *, figure: str = "", allowance: float = 1.0) -> None:
         """Asserts the floor of a matrix product that was measured; `figure`: where it is not that of the dtype."""
         __tracebackhide__ = True
-        self.check(figure or dtype, case.work.flops, "FLOP/s", case.multiply, dtype=dtype, allowance=allowance)
+        with Float32Products(dtype):
+            self.check(figure or dtype, case.work.flops, "FLOP/s", case.multiply, dtype=dtype, allowance=allowance)
 
     def check(
         self, figure: str, amount: float, unit: str, function: Callable[[], object], *,

@@ -33,7 +33,13 @@ def figures(
             return {}
         share = min(operators * empty_operator_s(device, torch.get_num_threads()) / seconds, 1.0)
         return {"operators": operators, "launch_share": share, **({"bound": "launch"} if share >= LAUNCH_SHARE else {})}
-    enqueue = enqueue_s(function, device, calls=max(1, min(ENQUEUED, int(ENQUEUED_S / seconds))))
+    calls = max(1, min(ENQUEUED, int(ENQUEUED_S / seconds)))
+    measured.synchronise(device)
+    start = perf_counter()
+    for _ in range(calls):
+        function()
+    enqueue = (perf_counter() - start) / calls
+    measured.synchronise(device)
     share = min(enqueue / seconds, 1.0)
     found: dict[str, Any] = {"operators": operators, "enqueue_s": enqueue, "launch_share": share}
     if share >= LAUNCH_SHARE:
@@ -52,17 +58,6 @@ def empty_operator_s(device: torch.device, threads: int) -> float:
             torch.add(x, x, out=out)
 
     return measured.time(many, device, warmup=2, rounds=9).median_s / 100
-
-
-def enqueue_s(function: Callable[[], object], device: torch.device, calls: int = ENQUEUED) -> float:
-    """The host's time of one call, not waiting for the device; from calls few enough not to fill its queue."""
-    measured.synchronise(device)
-    start = perf_counter()
-    for _ in range(calls):
-        function()
-    seconds = (perf_counter() - start) / calls
-    measured.synchronise(device)
-    return seconds
 
 
 @cache

@@ -19,7 +19,7 @@ import torch
 from accounting import measured
 from accounting.measured import median_interval
 from accounting.roofline import Work
-from bench import launch
+from bench import launch, timing
 from bench.brief import BriefSchedule
 from bench.cache import Flush
 from bench.ceilings import Ceilings
@@ -84,9 +84,8 @@ class Measure:
     def skip_if_held_up(self, function: Callable[[], object]) -> None:
         """Skips if a call takes `HELD_UP` times as long as allowed: the benchmark calls it 30 times and more.
 
-        Threads that wait for one another after each operator take 20 to 40 times as long beside busy processes. The
-        ceiling does not show it: beside them it was found a hundred times too low. In a process of the gate this does
-        nothing: its plan leaves out long benchmarks.
+        Threads that wait for one another after each operator take 20 to 40 times as long beside busy processes, which
+        no ceiling shows. In a process of the gate this does nothing: its plan leaves out long benchmarks.
         """
         if self.brief:
             return
@@ -134,7 +133,8 @@ class Measure:
         flush = self._checked_flush() if cache == "cold" else None
         call = TimedCall(function, setup, flush)
         call_s, waited_share = self._schedule.first_calls(self._timer, call)
-        calls = 1 if call.is_prepared else max(1, math.ceil(self._timer.shortest_round_s / call_s))
+        shortest_s = timing.SHORTEST_ROUND_S if self._device.type == "cpu" else timing.SHORTEST_DEVICE_ROUND_S
+        calls = 1 if call.is_prepared else max(1, math.ceil(shortest_s / call_s))
         self.info.update(declared, method=METHOD, cache=cache, calls_per_round=calls, waited_share=waited_share)
         rounds = self._schedule.rounds(self._timer, call, calls, call_s, call_s < sustained_below_s)
         self.info.update(rounds.figures)

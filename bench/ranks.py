@@ -218,6 +218,7 @@ class Ranks:
         if benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
         every = self.gather([float(time) for time in benchmark.stats.stats.data])
+        who = {"host": socket.gethostname(), "device": str(self.device), "threads": torch.get_num_threads()}
         seconds = median(_slowest(every))
         benchmark.extra_info.update(
             method=METHOD,
@@ -228,7 +229,9 @@ class Ranks:
             backend=self.backend,
             ranks=[
                 {"rank": rank, "median_s": median(times), **who}
-                for rank, (times, who) in enumerate(zip(every, self.gather(self._who(state)), strict=True))
+                for rank, (times, who) in enumerate(
+                    zip(every, self.gather({**who, "labels": state.get("labels", [])}), strict=True)
+                )
             ],
             stragglers=[],
         )
@@ -251,14 +254,6 @@ class Ranks:
             pilot.append(max((timer() - start) / calls, 1e-9))
         return _slowest(self.gather(pilot))
 
-    def _who(self, state: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "host": socket.gethostname(),
-            "device": str(self.device),
-            "threads": torch.get_num_threads(),
-            "labels": state.get("labels", []),
-        }
-
     def name_stragglers(self, benchmark: Any, found: Sequence[dict[str, Any]]) -> None:
         """Puts the arrivals of each rank into the record, and names those that the others wait for."""
         ranks = benchmark.extra_info["ranks"]
@@ -270,9 +265,6 @@ class Ranks:
             f"for its own work, the median rank {usual:.3g} s, and came {found[rank]['late_s']:.3g} s late"
             for rank in stragglers([arrival["rounds_s"] for arrival in found])
         ]
-
-    def close(self) -> None:
-        dist.destroy_process_group()
 
 
 def _slowest(every: Sequence[Sequence[float]]) -> list[float]:

@@ -1,4 +1,4 @@
-"""A row's figures and the one place where they are judged: by bounds from above, a floor from below, a ceiling."""
+"""A row's rates, judged by bounds from above, and its shares of a peak and a ceiling; floors: `bench.delivery`."""
 
 from __future__ import annotations
 

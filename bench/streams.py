@@ -94,11 +94,6 @@ class Size:
     multiple: float | None  # of the last-level cache, by one array; None where nobody names the cache
     label: str = ""
 
-    @property
-    def exceeds_caches(self) -> bool:
-        """Whether one array alone does not fit the last level."""
-        return self.multiple is not None and self.multiple > 1
-
 
 def wanted_multiple(device: torch.device) -> int:
     """The length of an array of a row of memory, in last-level caches."""
@@ -122,20 +117,12 @@ def memory_size(device: torch.device, pace: str, caches: Caches, room_bytes: flo
     else:
         size = max(wanted, LEAST_HIP_ARRAY_BYTES if torch.version.hip else LEAST_DEVICE_ARRAY_BYTES)
     size = min(size, int(room_bytes * LARGEST_SHARE_OF_ROOM)) if room_bytes < math.inf else size
-    multiple = size / known if known else None
-    return Size(size // 4, MEMORY, multiple, _label(multiple, wanted_multiple(device)))
-
-
-def _label(multiple: float | None, wanted: int = WANTED_MULTIPLE) -> str:
-    """
-    >>> _label(4.0), _label(1.5), _label(0.5), _label(None)
-    ('', 'arrays of 1.5 caches', 'fits the cache: 0.5 of it', 'cache unknown')
-    """
-    if multiple is None:
-        return "cache unknown"
-    if multiple >= wanted:
-        return ""
-    return f"arrays of {multiple:.2g} caches" if multiple > 1 else f"fits the cache: {multiple:.2g} of it"
+    if not known:
+        return Size(size // 4, MEMORY, None, "cache unknown")
+    multiple, label = size / known, ""
+    if multiple < wanted_multiple(device):
+        label = f"arrays of {multiple:.2g} caches" if multiple > 1 else f"fits the cache: {multiple:.2g} of it"
+    return Size(size // 4, MEMORY, multiple, label)
 
 
 def cache_size(level: str, arrays: int, known: Mapping[str, int]) -> Size | None:

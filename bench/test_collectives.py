@@ -67,7 +67,7 @@ def ranks(job, device) -> Iterator[Ranks]:
     job.publish_failure, job.other_failures = ranks.publish_failure, ranks.failures
     yield ranks
     if not job.failed_alone:
-        ranks.close()
+        dist.destroy_process_group()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from statistics import median
@@ -35,19 +34,6 @@ COMPILED_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
 LECTURE = (16384, 32768, 8192)
 
 Examined = tuple[float, Work]  # the loss of a first step, and the work of one
-
-
-@pytest.fixture
-def skip_if_slow(ceilings, measure) -> Callable[[Workload, str], None]:
-    """Skips where the device does not multiply the dtype, or would take too long at the best rate it reached."""
-
-    def check(work: Workload, recipe: str) -> None:
-        try:
-            measure.skip_if_longer(work.flops().hardware, recipe, ceilings)
-        except Unsupported as reason:
-            pytest.skip(str(reason))
-
-    return check
 
 
 def assert_it_learns(step: Step) -> float:
@@ -89,11 +75,14 @@ def record_rates(
 @pytest.mark.parametrize("mode", ["eager", pytest.param("compiled", marks=pytest.mark.needs("c++"))])
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("model", MODELS)
-def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, skip_if_slow, measure):
+def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, measure):
     if mode == "compiled" and pace != "thorough" and (device.type == "cpu" or recipe != COMPILED_ALWAYS):
         pytest.skip(f"compiling takes longer than all other benchmarks: --thorough, or {COMPILED_ALWAYS} on a GPU")
     work = workload(model, recipe, device, sizing.fitting)
-    skip_if_slow(work, recipe)
+    try:
+        measure.skip_if_longer(work.flops().hardware, recipe, ceilings)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
     step, flops = Step(work, recipe, device), work.flops()
     measure.skip_if_held_up(step.gradients)
 
@@ -222,7 +211,7 @@ def step_memory(step: Step) -> dict[str, dict[str, Any]]:
     """
     weights, rows = [*step.module.parameters()], step.optimizer.state.values()
     state = [value for row in rows for value in row.values() if isinstance(value, torch.Tensor)]
-    fixed = {"weights": bytes_of(weights), "optimizer state": bytes_of(state)}
+    fixed = {"weights": sum(each.nbytes for each in weights), "optimizer state": sum(each.nbytes for each in state)}
     gradients = {}
     with measured.memory(step.device) as memory:
         loss = step.forward(step.data, step.targets)
@@ -231,7 +220,7 @@ def step_memory(step: Step) -> dict[str, dict[str, Any]]:
         step.backward(loss)
         del loss
         memory.mark("backward")
-        gradients["backward"] = bytes_of([each.grad for each in weights if each.grad is not None])
+        gradients["backward"] = sum(each.grad.nbytes for each in weights if each.grad is not None)
         step.update()
         memory.mark("optimizer")
         gradients["optimizer"] = 0
@@ -242,10 +231,6 @@ def step_memory(step: Step) -> dict[str, dict[str, Any]]:
         }
         for part, held in gradients.items()
     }
-
-
-def bytes_of(tensors: list[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def held_bytes(step: Step) -> int:

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from accounting import measured
-from accounting.memory import element_bytes
-from accounting.roofline import Work
 from bench.checks import assert_random
 from bench.measuring import Measure
 from bench.streams import assert_bytes
@@ -53,16 +51,9 @@ def test_peer(device, pace, measure, delivery):
     target = torch.empty_like(
         source, device=torch.device("cuda", ((device.index or 0) + 1) % torch.cuda.device_count())
     )
-    work = Work(0, element_bytes(source.numel(), "fp32"))
-
-    def run() -> torch.Tensor:
-        return target.copy_(source, non_blocking=True)
-
-    def check(got: torch.Tensor) -> None:
-        assert torch.equal(got.cpu(), source.cpu()), "elements arrived changed"
-
-    measure.work(run, work, dtype="fp32", check=check, counted=False, launch=False, direction="peer")
-    delivery.check("peer", work.bytes, "B/s", run)
+    case = Transfer(lambda: target.copy_(source, non_blocking=True), source, target)
+    measured_copy(case, device, measure, direction="peer")
+    delivery.check("peer", case.work.bytes, "B/s", case.run)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

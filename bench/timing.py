@@ -66,10 +66,6 @@ class CallTimer:
     def __init__(self, device: torch.device, clock: Callable[[], Any]) -> None:
         self.device, self.clock = device, clock
 
-    @property
-    def shortest_round_s(self) -> float:
-        return SHORTEST_ROUND_S if self.device.type == "cpu" else SHORTEST_DEVICE_ROUND_S
-
     def call_s(self, call: TimedCall) -> tuple[float, float]:
         """Seconds of a call by the clock, the mean of several short ones, and their share of the host's time."""
         seconds, share = self._calls_s(call, 1)

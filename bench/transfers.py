@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accounting.checks import validated_positive
 from accounting.roofline import Work
 
 DIRECTIONS = ("to-device", "to-host")
@@ -27,8 +26,7 @@ def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
     >>> overlap_share(2.0, 1.0, 2.0), overlap_share(2.0, 1.0, 3.0), overlap_share(2.0, 1.0, 2.5)
     (1.0, 0.0, 0.5)
     """
-    times = [validated_positive("first_s", first_s), validated_positive("second_s", second_s)]
-    return (sum(times) - validated_positive("together_s", together_s)) / min(times)
+    return (first_s + second_s - together_s) / min(first_s, second_s)
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from accounting import measured
+from accounting.devices.floors import floor_of
 from accounting.measured import median_interval
 from accounting.roofline import Work, matmul_work
-from bench import cache, launch, measuring, timing
+from bench import cache, delivery, launch, measuring, timing
 from bench.ceilings import Ceilings
 from bench.measuring import METHOD, Measure
 from bench.products import Float32Products, product
@@ -184,3 +188,19 @@ def test_fp32_is_rounded_in_rows_of_tf32_alone_and_no_call_says_so_itself(
         torch.backends.cuda.matmul.allow_tf32 = before
     assert {*allowed} == {dtype == "tf32"}
     assert len(entered) == 1, f"entered {len(entered)} times for {len(allowed)} calls"
+
+
+def test_a_row_of_tf32_below_its_floor_is_measured_again_in_tf32(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "AGAIN_S", 0)
+    monkeypatch.setitem(delivery.PAUSE_S, "quick", 0)
+    allowed: list[bool] = []
+    right = product("tf32", 64, 64, 64, card.device)
+    case = replace(right, multiply=lambda: allowed.append(torch.backends.cuda.matmul.allow_tf32) or right.multiply())
+    floors = SimpleNamespace(of=lambda *_: floor_of("H100 SXM", "tf32"), nominal=lambda *_: 494.7e12)
+    row = delivery.Delivery(
+        card.device, floors, "a test", {"flop_per_s": 1e12}, pace="quick", conditions=lambda: nullcontext({}),
+        causes=lambda *_: [],
+    )  # fmt: skip
+    with pytest.raises(delivery.BelowFloor, match="tf32 1 TFLOP"):
+        row.product("tf32", case)
+    assert {*allowed} == {True}
