@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -274,7 +275,7 @@ def pytest_runtest_makereport(
         evidence.crash = crash_of(error) if call.when == "call" else f"{call.when}: {one_line(error)}"
         if lost := machine.why_lost(item.config.stash[RUN].device):
             evidence.crash = item.session.shouldfail = f"the device is lost: {lost} [after {item.nodeid}]"
-    evidence.attach(result)
+    result.evidence = asdict(evidence)  # type: ignore[attr-defined]  # as plain data, which xdist sends on
     if result.when == "teardown":  # JUnit's XML takes the properties of this report
         result.user_properties = [*result.user_properties, *evidence.properties]
     if evidence.claims and result.failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -25,10 +25,6 @@ class Evidence:
     cases: int = 0
     unmet: str = ""  # the required hardware that this machine lacks
     crash: str = ""  # the error that ended it, if it does not contradict its claims
-
-    def attach(self, report: pytest.TestReport) -> None:
-        """Attaches it to a report as a plain dict, which survives pytest's serialisation (xdist)."""
-        report.evidence = asdict(self)  # type: ignore[attr-defined]
 
     @property
     def properties(self) -> list[tuple[str, object]]:

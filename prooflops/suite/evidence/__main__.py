@@ -105,10 +105,12 @@ def held(file: EvidenceFile, resumed: Path | None) -> Iterator[int]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except BlockingIOError:
                 if time.monotonic() > until:
                     raise Refused(f"another run is writing to {file.path}") from None
                 time.sleep(0.1)
+            except OSError:  # a file system without locks
+                break
         known = {*file.lines()}
         if new := [line for line in EvidenceFile(resumed).lines() if line not in known] if resumed else []:
             file.append_lines(new)
