@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -85,18 +84,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensor = product()
         if tensor is not None and tensor.grad_fn is not None:
             end = self.ledger.lend(size)
-            tensor.grad_fn.register_prehook(_Loan(end))
 
+            def hook(_: Any) -> None:  # the number ends when its node runs, or is freed itself
+                end()
 
-class _Loan:
-    """Frees a boxed number when its node runs, or is freed itself."""
-
-    def __init__(self, end: Callable[[], None]) -> None:
-        self._end = end
-        weakref.finalize(self, end)
-
-    def __call__(self, _: Any) -> None:
-        self._end()
+            weakref.finalize(hook, end)
+            tensor.grad_fn.register_prehook(hook)
 
 
 def _with_outputs_of_kernel(func: Any, args: Any, kwargs: Any, out: Any, measures: bool) -> Any:
