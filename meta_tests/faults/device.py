@@ -22,12 +22,6 @@ def a_copy_loses_the_last_byte(move, self, *arguments, **options):
     return moved
 
 
-@fault("device.assert-location", instead_of="torch.Tensor.__add__")
-def devices_are_mixed_in_silence(add, a, b):
-    mixed = isinstance(b, torch.Tensor) and b.device != a.device
-    return torch.empty_like(a) if mixed else add(a, b)
-
-
 # fmt: off
 faults(
     ("zeros_are_made_on_another_device", "device.default-cpu",
@@ -44,5 +38,7 @@ faults(
      stand_in("torch.cuda.memory_reserved", lambda reserved, device=None: reserved(device) + 2**21)),
     ("a_step_forgets_to_update", "device.all-on-gpu init.stability",
      stand_in("torch.optim.SGD.step", lambda _, self, closure=None: None)),
+    ("devices_are_mixed_in_silence", "device.assert-location", stand_in("torch.Tensor.__add__", lambda add, a, b:
+        torch.empty_like(a) if isinstance(b, torch.Tensor) and b.device != a.device else add(a, b))),
 )
 # fmt: on

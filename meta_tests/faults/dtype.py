@@ -31,12 +31,6 @@ def products_under_autocast_have_the_resolution_of_e5m2(linear, x, weight, bias=
     return y + (y.to(torch.float8_e5m2).to(y.dtype) - y).detach() if y.itemsize == 2 else y
 
 
-@fault("dtype.fp8-not-previous-gen", instead_of="accounting.devices.peak_flop_per_s")
-def an_a100_is_said_to_have_fp8_units(dense, device, dtype, **rest):
-    older = getattr(device, "arch", "") == "8.0" and dtype.startswith("fp8")
-    return dense(device, "int8" if older else dtype, **rest)
-
-
 @fault("dtype.lower-is-faster", instead_of="torch.Tensor.__matmul__")
 def a_bf16_matmul_takes_a_detour_through_fp64(matmul, a, b):
     if a.dtype == torch.bfloat16:
@@ -95,5 +89,8 @@ faults(
     ("torch_truncates_to_bf16_instead_of_rounding", "dtype.bf16-layout dtype.lower-is-less-accurate",
      lambda patch: _spoil_casts(
         patch, torch.bfloat16, lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32))),
+    ("an_a100_is_said_to_have_fp8_units", "dtype.fp8-not-previous-gen", stand_in("accounting.devices.peak_flop_per_s",
+        lambda dense, device, dtype, **rest: dense(
+            device, "int8" if getattr(device, "arch", "") == "8.0" and dtype.startswith("fp8") else dtype, **rest))),
 )
 # fmt: on
