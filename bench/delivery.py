@@ -104,7 +104,7 @@ class Delivery:
         found, conditions = Figure(figure, value, unit, floor, nominal), self._info.get("conditions", {})
         if not found.met:
             time.sleep(PAUSE_S[self._pace])
-            with self._conditions() as conditions:
+            with self._conditions() as conditions, Float32Products(dtype or "fp32"):
                 seconds = self._seconds(function)
             value = amount / seconds if amount else seconds
             best = min if unit == "s" else max

@@ -255,7 +255,7 @@ def _streams(card: Card) -> tuple[type, type]:
             self.time_s = stream.ready_s = max(stream.ready_s, card.queue_now())
 
         def query(self) -> bool:
-            return self.time_s is None or self.time_s <= card.queue_now()
+            return self.time_s is None or self.time_s <= card.queue_now() + 1e-12  # of rounding
 
         def synchronize(self) -> None:
             if self.time_s is not None:

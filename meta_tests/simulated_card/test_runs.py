@@ -62,6 +62,17 @@ def test_a_users_model_is_measured_on_the_simulated_card(tmp_path: Path) -> None
     assert_holds(run_on_card(tmp_path, model, "test_claims/test_user_model.py", "bench/test_user_model.py"), least=15)
 
 
+def test_a_card_at_a_tenth_of_its_bf16_peak_is_red(tmp_path: Path) -> None:
+    ceilings = [f"bench/test_matmul.py::test_ceiling[{dtype}-sustainable]" for dtype in ("bf16", "fp16")]
+    run = run_on_card(tmp_path, "--card-share=bf16=0.1", *ceilings, "bench/test_launch.py")
+    assert run.code == 1
+    assert re.search(
+        r"^BELOW FLOOR +bf16 .* % of the dense peak \(at least 64 % .* below in ceiling", run.output, re.MULTILINE
+    )
+    assert re.search(r"^delivers +fp16 ", run.output, re.MULTILINE)
+    assert re.search(r"^delivers +launch +4.4 µs", run.output, re.MULTILINE)
+
+
 RATED = {
     "test_matmul[fp32-square-1024]": ("fp32", "flop_per_s"),
     "test_matmul[bf16-square-2048]": ("bf16", "flop_per_s"),
@@ -83,7 +94,10 @@ def test_benchmarks_measure_the_rates_that_the_card_is_set_to(tmp_path: Path, sh
     names = " or ".join(["test_overlap", *(name.partition("[")[2].rstrip("]") for name in RATED)])
     files = ("bench/test_matmul.py", "bench/test_bandwidth.py", "bench/test_transfer.py")
     record = tmp_path / "record.json"
-    run = run_on_card(tmp_path, *options, *files, "-k", names, f"--benchmark-json={record}", "--card-memory=1024")
+    floors = ["--floor=memory=0.1", "--floor=link=0.1", "--floor=bf16=0.1"]
+    run = run_on_card(
+        tmp_path, *options, *floors, *files, "-k", names, f"--benchmark-json={record}", "--card-memory=1024"
+    )
     assert_holds(run, least=len(RATED))
     rows = {row["name"]: row for row in json.loads(record.read_text("utf-8"))["benchmarks"]}
     for way in ("to-device", "to-host"):

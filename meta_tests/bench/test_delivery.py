@@ -1,0 +1,190 @@
+"""Does a card deliver? Degraded simulated cards are red and name the cause; healthy ones are not."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import measured
+from accounting.devices.floors import FIGURES, floor_of
+from bench import delivery
+from bench.delivery import BelowFloor, Delivery
+from bench.products import Float32Products, product
+from bench.streams import Arrays
+from bench.transfers import transfer
+from meta_tests.conftest import ROOT, fork_pytest
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
+from prooflops.machine import health
+from prooflops.machine.conditions import conditions
+from prooflops.suite.floors import Floors, stated_floors
+from prooflops.suite.peaks import Peaks
+
+CUDA = torch.device("cuda", 0)
+PRODUCTS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "int8")
+STREAMS = ("copy", "scale", "add", "triad", "sum", "dot")
+LINKS = ("to-device", "to-host")
+SIDE = 4096
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "PAUSE_S", {"quick": 0.0})
+    monkeypatch.setattr(delivery, "AGAIN_S", 0.0)
+
+
+def workload(figure: str) -> tuple[float, str, Callable[[], object], str]:
+    """FLOPs or bytes of a call, their unit, the call, and its dtype."""
+    if figure in PRODUCTS:
+        case = product(figure, SIDE, SIDE, SIDE, CUDA)
+        return case.work.flops, "FLOP/s", case.multiply, figure
+    if figure in STREAMS:
+        stream = Arrays(2**24, CUDA).stream(figure)
+        return stream.work.bytes, "B/s", stream.run, ""
+    if figure in LINKS:
+        case = transfer(figure, 2**23, CUDA, pinned=True, blocking=False)
+        return case.work.bytes, "B/s", case.run, ""
+    x = torch.rand(1, device=CUDA)
+    return 0, "s", partial(torch.add, x, x, out=torch.empty_like(x)), ""
+
+
+def check(card: Card, figure: str, stated: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Measures a figure on a card as the benchmarks do, and asserts its floor; what is recorded of it."""
+    with simulated(card):
+        card.only_timed = True
+        info: dict[str, Any] = {}
+        floors = Floors(CUDA, Peaks(CUDA), stated_floors(stated))
+        asked = Delivery(
+            CUDA, floors, figure, info, pace="quick",
+            conditions=partial(conditions, CUDA), causes=partial(health.causes, CUDA),
+        )  # fmt: skip
+        amount, unit, function, dtype = workload(figure)
+        with Float32Products(dtype):
+            seconds = measured.time(function, CUDA, warmup=2, rounds=9).median_s
+        asked.check(figure, amount, unit, function, seconds=seconds, dtype=dtype)
+    return dict(info["delivers"])
+
+
+def degraded(shares: dict[str, float], readings: dict[str, int]) -> Card:
+    card = Card(memory_bytes=2**31)
+    for name, share in shares.items():
+        card.rates.lower(name, share)
+    card.readings |= readings
+    return card
+
+
+WITHIN = ""
+# The figure, the rates that are lowered, NVML's readings, and what the message says; WITHIN: the margin allows it.
+DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
+    *((dtype, {dtype: 0.1}, {}, f"BELOW FLOOR: {dtype} .* % of the dense peak") for dtype in PRODUCTS),
+    *((dtype, {dtype: 0.5}, {}, "BELOW FLOOR") for dtype in ("fp64", "fp32", "tf32", "bf16", "fp16")),
+    *((dtype, {dtype: 0.5}, {}, WITHIN) for dtype in ("fp8_e4m3", "int8")),  # nothing is published: wide floors
+    *((dtype, {dtype: 0.9}, {}, WITHIN) for dtype in PRODUCTS),
+    *((kernel, {"memory": 0.5}, {}, "BELOW FLOOR: .* % of the bandwidth") for kernel in STREAMS),
+    ("copy", {"memory": 0.8}, {}, "BELOW FLOOR: copy .* expected at least 82 % of the bandwidth"),
+    *((kernel, {"memory": 0.75}, {}, "BELOW FLOOR") for kernel in ("scale", "add", "triad")),
+    *((kernel, {"memory": 0.85}, {}, WITHIN) for kernel in ("scale", "add", "triad", "sum", "dot")),
+    *((link, {link: 0.5}, {"width": 8}, "PCI Express lanes 8 of 16") for link in LINKS),
+    *((link, {link: 0.25}, {"generation": 3}, "PCI Express generation 3 of 5") for link in LINKS),
+    *((link, {link: 0.25}, {"width": 4}, "PCI Express lanes 4 of 16") for link in LINKS),
+    *((link, {link: 0.96}, {}, WITHIN) for link in LINKS),
+    *((kernel, {"memory": 0.1}, {}, "BELOW FLOOR") for kernel in STREAMS),
+    ("bf16", {"clock": 0.92}, {}, WITHIN),
+    *((dtype, {"clock": 0.5}, {}, "clock 915 of 1976 MHz") for dtype in ("fp64", "fp32", "tf32", "bf16", "fp16")),
+    ("bf16", {"clock": 0.7}, {"power_limit": 400_000, "reasons": 0x4}, "throttled: power cap, .*power limit 400 W"),
+    ("bf16", {"clock": 0.6}, {"temperature": 92, "reasons": 0x40}, "temperature .hardware.*temperature 92 °C"),
+    ("bf16", {"bf16": 0.5}, {"processes": 2}, "1 other process on the GPU"),
+    ("copy", {"memory": 0.5}, {"errors": 3, "rows_to_remap": 1}, "3 uncorrected memory errors, memory rows wait"),
+    ("launch", {"launch": 0.2}, {}, "BELOW FLOOR: launch .* expected at most 15 µs"),
+    ("launch", {"launch": 0.5}, {}, WITHIN),
+]
+
+
+@pytest.mark.parametrize(("figure", "shares", "readings", "saying"), DEGRADATIONS, ids=lambda part: str(part)[:40])
+def test_a_degraded_card_is_red_and_names_the_cause(
+    figure: str, shares: dict[str, float], readings: dict[str, int], saying: str
+) -> None:
+    card = degraded(shares, readings)
+    if not saying:
+        assert check(card, figure)["met"]
+        return
+    with pytest.raises(BelowFloor) as red:
+        check(card, figure)
+    message = str(red.value)
+    assert re.search(saying, message), message
+    assert message.startswith(f"BELOW FLOOR: {figure} "), message
+    assert readings or "clock" in shares or message.endswith("this machine shows: no cause") or "contended" in message
+
+
+HEALTHY = {
+    "H100 SXM5 80GB": 0.79,
+    "H200 SXM 141GB": 0.79,
+    "A100 SXM4 80GB": 0.85,
+    "B200": 0.77,
+    "RTX 4090": 0.9,
+    "L4": 0.55,
+}
+
+
+def healthy_cards(number: int) -> Iterator[tuple[Card, str]]:
+    """Cards of a fleet with their spread of 3 %, warm and cold, and a figure to look at."""
+    drawn = random.Random(20261125)
+    for each in range(number):
+        label = drawn.choice(list(HEALTHY))
+        card = Card(label, memory_bytes=2**31)
+        share = HEALTHY[label] / 0.8 * max(0.94, min(drawn.gauss(1.0, 0.015), 1.06)) * drawn.choice([1.0, 1.03])
+        for rate in card.rates.flop_per_s:
+            card.rates.flop_per_s[rate] *= share
+        card.rates.lower("memory", max(0.97, min(drawn.gauss(0.99, 0.01), 1.01)))
+        card.rates.lower("launch", drawn.uniform(0.5, 1.0))
+        figures = ["fp32", "bf16", "fp16", *STREAMS, "launch"]
+        yield card, figures[each % len(figures)]
+
+
+@pytest.mark.parametrize("cards", [20, pytest.param(200, marks=pytest.mark.prove)])
+def test_no_card_of_many_healthy_ones_is_red(cards: int) -> None:
+    for card, figure in healthy_cards(cards):
+        assert check(card, figure)["met"] is not False, (card.label, figure)
+
+
+def test_an_unknown_peak_is_not_checked_and_an_options_floor_goes_before_the_table() -> None:
+    card = Card(memory_bytes=2**31)
+    card.name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    assert check(card, "bf16")["unknown"] == "the dense peak of this device is not on record"
+    with pytest.raises(BelowFloor, match=r"expected at least 95 % of the dense peak; of --floor"):
+        check(Card(memory_bytes=2**31), "bf16", ("bf16=0.95",))
+    assert check(degraded({"bf16": 0.5}, {}), "bf16", ("bf16=0.3",))["met"]
+
+
+@given(st.sampled_from(FIGURES), st.floats(0.01, 0.99), st.sampled_from(["H100 SXM", "RTX 4090", "MI300X"]))
+def test_a_floor_separates_what_reaches_it_from_what_does_not(figure: str, share: float, device: str) -> None:
+    floor = floor_of(device, figure)
+    assert floor is not None
+    better, worse = (share, 1 / share) if floor.of == "s" else (1 / share, share)
+    assert floor.is_met(floor.limit * better)
+    assert not floor.is_met(floor.limit * worse)
+    assert floor.healthy is None or floor.limit < floor.healthy[0] <= floor.healthy[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        (["--floor=bf17=0.7"], "the figure must be one of bf16, fp16"),
+        (["--floor=bf16=70"], "must be above 0 and at most 1"),
+        (["--floor=bf16"], "must be above 0 and at most 1"),
+        (["--reference=missing.json"], "--reference missing.json must be a run record: No such file"),
+        (["--reference=pyproject.toml"], "--reference pyproject.toml must be a run record"),
+    ],
+)
+def test_impossible_floors_are_refused_before_anything_runs(options: list[str], saying: str) -> None:
+    run = fork_pytest(ROOT, "bench/test_launch.py", *options)
+    assert run.code == 4
+    assert saying in run.output
