@@ -87,9 +87,9 @@ def measure(
 
 
 @pytest.fixture
-def delivery(request, measure, device, pace, floors, conditions, causes) -> Delivery:
+def delivery(request, gate_replicate, benchmark, device, pace, floors, conditions, causes) -> Delivery:
     """Asserts the floors of a benchmark's figures, see `bench.delivery`; not in a process of the gate."""
     return Delivery(
-        device, floors, request.node.nodeid, measure.info,
-        pace=pace, conditions=conditions, causes=causes, active=not measure.brief,
+        device, floors, request.node.nodeid, benchmark.extra_info,
+        pace=pace, conditions=conditions, causes=causes, active=not gate_replicate,
     )  # fmt: skip

@@ -79,13 +79,14 @@ class Delivery:
             self.check(figure or dtype, case.work.flops, "FLOP/s", case.multiply, dtype=dtype, allowance=allowance)
 
     def check(
-        self, figure: str, amount: float, unit: str, function: Callable[[], object], *,
+        self, figure: str, amount: float, unit: str, function: Callable[[], object] | None, *,
         seconds: float | None = None, dtype: str = "", allowance: float = 1.0,
     ) -> None:  # fmt: skip
         """Asserts the floor of `figure`: `amount` FLOPs or bytes over `seconds` (by default as measured), or the time.
 
-        `function` is called once more where the figure falls short, after a pause. `allowance`: the share of the floor
-        that this shape must reach. Raises BelowFloor if the figure falls short twice.
+        `function` is measured once more where the figure falls short, after a pause; None where ranks would not do so
+        alike. `allowance`: the share of the floor that this shape must reach.
+        Raises BelowFloor if the figure falls short twice.
         """
         __tracebackhide__ = True
         if not self._active:
@@ -98,11 +99,11 @@ class Delivery:
         value = amount / seconds if amount else seconds
         entry = {"figure": figure, "value": value, "unit": unit}
         if floor is None or (floor.of in NOMINAL and not nominal):
-            self._info["delivers"] = entry | {"unknown": self._floors.why_unknown(floor)}
+            self._info["delivers"] = entry | {"unknown": self._floors.why_unknown(figure, floor)}
             return
         floor = floor._replace(limit=floor.limit * allowance if floor.of != "s" else floor.limit / allowance)
         found, conditions = Figure(figure, value, unit, floor, nominal), self._info.get("conditions", {})
-        if not found.met:
+        if not found.met and function is not None:
             time.sleep(PAUSE_S[self._pace])
             with self._conditions() as conditions, Float32Products(dtype or "fp32"):
                 seconds = self._seconds(function)

@@ -34,6 +34,7 @@ COMMAND = "torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py"
 KIB, MIB = 2**10, 2**20
 SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB)
 MOST_BYTES = {"cpu": {"quick": 4 * MIB, "default": 16 * MIB, "thorough": 64 * MIB}}
+LARGE, LARGE_ALLOWANCE = 1024 * MIB, 0.8  # where floors are asserted, and the share of them that is enough there
 QUICK_SIZES = (4 * KIB, 4 * MIB, 256 * MIB)
 BLOCK = 1_000_003
 ARRIVALS = 12
@@ -164,7 +165,7 @@ def text_of(size: int) -> str:
 
 @pytest.mark.parametrize("size", SIZES, ids=text_of)
 @pytest.mark.parametrize("name", ["all-reduce", "all-gather", "reduce-scatter"])
-def test_collective(name, size, ranks, timed, benchmark, device, pace):
+def test_collective(name, size, ranks, timed, benchmark, device, pace, delivery):
     most = MOST_BYTES.get(device.type, {}).get(pace, SIZES[-1])
     if size > most or (pace == "quick" and size not in QUICK_SIZES):
         pytest.skip(f"not in the {pace} pace on {device.type}")
@@ -181,6 +182,10 @@ def test_collective(name, size, ranks, timed, benchmark, device, pace):
         algbw_bytes_per_s=bandwidth,
         busbw_bytes_per_s=bandwidth * bus_factor(name, ranks.size),
     )
+    if name == "all-reduce" and size >= LARGE and ranks.backend == "nccl":
+        with ranks.together("the floor"):  # of the bus bandwidth, for messages of some GiB
+            delivery.check(name, benchmark.extra_info["busbw_bytes_per_s"] * seconds, "B/s", None,
+                           seconds=seconds, allowance=LARGE_ALLOWANCE)  # fmt: skip
 
 
 Wrap = Callable[[nn.Module, Ranks], tuple[nn.Module, Any]]  # the model and its optimizer

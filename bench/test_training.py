@@ -22,6 +22,7 @@ from bench.rates import shares_of
 from bench.training import ON_CPU, PARTS, RECIPES, Step, Workload, workload
 
 MODELS = tuple(ON_CPU)
+LEAST_JOULES = 50.0  # which a busy card takes in 0.1 s: its counter moves every 20 to 100 ms
 STEPS_UNTIL_IT_LEARNS = 5
 PARTS_TIMED = {"quick": 5, "default": 10, "thorough": 30}
 PAIRS = {"quick": 3, "default": 11, "thorough": 31}
@@ -65,6 +66,7 @@ def record_rates(
     measure.declare(**shares)
     measure.declare(
         tokens_per_s=work.tokens / seconds,
+        joules_per_token=joules_per_token(measure.info, work.tokens),
         model_flops=model,
         mfu=mfu(model, seconds, peak),
         hfu=hfu(model, hardware - model, seconds, peak),
@@ -72,10 +74,19 @@ def record_rates(
     )
 
 
+def joules_per_token(info: dict[str, Any], tokens: int) -> float | None:
+    """The card's energy over the rounds, per token; None without a counter, or where the rounds are too short."""
+    before, after = (info.get("conditions", {}).get(key, {}).get("energy_j") for key in ("before", "after"))
+    calls = info.get("rounds", 0) * info.get("calls_per_round", 0)
+    if before is None or after is None or after - before < LEAST_JOULES or not calls:
+        return None
+    return float(after - before) / (calls * tokens)
+
+
 @pytest.mark.parametrize("mode", ["eager", pytest.param("compiled", marks=pytest.mark.needs("c++"))])
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("model", MODELS)
-def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, measure):
+def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, measure, delivery):
     if mode == "compiled" and pace != "thorough" and (device.type == "cpu" or recipe != COMPILED_ALWAYS):
         pytest.skip(f"compiling takes longer than all other benchmarks: --thorough, or {COMPILED_ALWAYS} on a GPU")
     work = workload(model, recipe, device, sizing.fitting)
@@ -104,6 +115,8 @@ def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per
     measure.declare(**{f"{part}_s": parts[part] for part in PARTS}, parts_over_step=sum(parts.values()) / seconds)
     if mode == "eager":
         measure.declare(step_memory=step_memory(step))
+    if peak_flop_per_s(recipe):
+        delivery.check("mfu", flops.model, "FLOP/s", step, seconds=seconds, dtype=recipe)
 
 
 def compiled_step(

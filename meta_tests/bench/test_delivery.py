@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import measured
-from accounting.devices.floors import FIGURES, floor_of
+from accounting.devices.floors import FIGURES, Floor, floor_of
 from bench import delivery
 from bench.delivery import BelowFloor, Delivery
 from bench.products import Float32Products, product
@@ -25,7 +28,7 @@ from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
 from prooflops.machine import health
 from prooflops.machine.conditions import conditions
-from prooflops.suite.floors import Floors, stated_floors
+from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors
 from prooflops.suite.peaks import Peaks
 
 CUDA = torch.device("cuda", 0)
@@ -56,12 +59,14 @@ def workload(figure: str) -> tuple[float, str, Callable[[], object], str]:
     return 0, "s", partial(torch.add, x, x, out=torch.empty_like(x)), ""
 
 
-def check(card: Card, figure: str, stated: tuple[str, ...] = ()) -> dict[str, Any]:
+def check(
+    card: Card, figure: str, stated: tuple[str, ...] = (), reference: Mapping[str, Floor] = MappingProxyType({})
+) -> dict[str, Any]:
     """Measures a figure on a card as the benchmarks do, and asserts its floor; what is recorded of it."""
     with simulated(card):
         card.only_timed = True
         info: dict[str, Any] = {}
-        floors = Floors(CUDA, Peaks(CUDA), stated_floors(stated))
+        floors = Floors(CUDA, Peaks(CUDA), stated_floors(stated), reference)
         asked = Delivery(
             CUDA, floors, figure, info, pace="quick",
             conditions=partial(conditions, CUDA), causes=partial(health.causes, CUDA),
@@ -180,7 +185,7 @@ def test_a_floor_separates_what_reaches_it_from_what_does_not(figure: str, share
         (["--floor=bf17=0.7"], "the figure must be one of bf16, fp16"),
         (["--floor=bf16=70"], "must be above 0 and at most 1"),
         (["--floor=bf16"], "must be above 0 and at most 1"),
-        (["--reference=missing.json"], "--reference missing.json must be a run record: No such file"),
+        (["--reference=missing.json"], "must be a run record or a file of make evidence: No such file"),
         (["--reference=pyproject.toml"], "--reference pyproject.toml must be a run record"),
     ],
 )
@@ -188,3 +193,24 @@ def test_impossible_floors_are_refused_before_anything_runs(options: list[str], 
     run = fork_pytest(ROOT, "bench/test_launch.py", *options)
     assert run.code == 4
     assert saying in run.output
+
+
+@pytest.mark.parametrize("form", ["record.json", "evidence.jsonl"])
+def test_a_healthy_machines_record_is_the_floor_of_the_next(tmp_path: Path, form: str) -> None:
+    bench = {
+        "fullname": "bf16", "stats": {"median": 1.0, "iqr": 0.01},
+        "extra_info": {"delivers": {"figure": "bf16", "value": 8e14, "unit": "FLOP/s"}},
+    }  # fmt: skip
+    rows = [
+        {"event": "plan", "fingerprint": {"name": "NVIDIA H100 80GB HBM3"}},
+        {"event": "end", "benchmarks": [bench]},
+    ]
+    text = "\n".join(map(json.dumps, rows)) if form.endswith("l") else json.dumps({"benchmarks": [bench]})
+    (tmp_path / form).write_text(text)
+    floors = reference_floors(tmp_path / form)
+    assert floors["bf16"].limit == pytest.approx(8e14 * (1 - 0.01 - 0.05))
+    assert check(Card(memory_bytes=2**31), "bf16", reference=floors)["met"]
+    with pytest.raises(BelowFloor, match=rf"expected at least 752 TFLOP/s; of {form.partition('.')[0]}"):
+        check(degraded({"bf16": 0.9}, {}), "bf16", reference=floors)
+    with simulated(Card(memory_bytes=2**31)):
+        assert committed_floors(tmp_path, CUDA) == (floors if form.endswith("l") else {})

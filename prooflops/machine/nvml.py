@@ -104,6 +104,7 @@ def state(uuid: object) -> dict[str, Any]:
         "memory_clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM),
         "power_w": lambda nvml: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
         "power_limit_w": lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1e3,
+        "energy_j": lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3,
         "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU),
         "reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(card)),
         "processes": lambda nvml: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),

@@ -6,13 +6,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from accounting.devices import bandwidth_bytes_per_s
-from accounting.devices.floors import FIGURES, GROUPS, MARGIN, NOMINAL, Floor, floor_of, pcie_bytes_per_s
+from accounting.devices.floors import FIGURES, GROUPS, MARGIN, NOMINAL, Floor, floor_of, pcie_bytes_per_s, published_mfu
 from prooflops.machine import device as machine
 from prooflops.machine import health
 from prooflops.suite.peaks import Peaks
@@ -56,32 +57,54 @@ def stated_floors(texts: Sequence[str]) -> dict[str, float]:
     return floors
 
 
-def reference_floors(file: str) -> dict[str, Floor]:
-    """The floor of each benchmark of a healthy machine's run record: its figure less its spread and the margin.
+def reference_floors(file: str | Path) -> dict[str, Floor]:
+    """The floor of each benchmark of a healthy machine: its figure less its spread and the margin.
 
-    Raises ValueError for a file that is no run record, or in which no benchmark has such a figure.
+    `file`: a run record, or a file of `make evidence`. Raises ValueError for another, or where no benchmark has a
+    figure with a floor.
     """
     try:
-        record = json.loads(Path(file).read_text(encoding="utf-8"))
-        benchmarks = record["benchmarks"]
-        name = record["machine_info"].get("prooflops", {}).get("name") or file
+        text = Path(file).read_text(encoding="utf-8")
+        if Path(file).suffix == ".jsonl":
+            rows = [json.loads(line) for line in text.splitlines()]
+            benchmarks = [bench for row in rows for bench in row.get("benchmarks", ())]
+        else:
+            benchmarks = json.loads(text)["benchmarks"]
+        floors = {bench["fullname"]: _reference_floor(bench, str(file)) for bench in benchmarks if _figure(bench)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"--reference {file} must be a run record: {getattr(error, 'strerror', None) or error}"
-        ) from error
-    floors = {}
-    for bench in benchmarks:
-        delivered = bench.get("extra_info", {}).get("delivers", {})
-        if "value" not in delivered:
-            continue
-        spread = bench["stats"]["iqr"] / bench["stats"]["median"]
-        less = 1 - min(spread + MARGIN, 0.5)
-        unit = delivered["unit"]
-        limit = delivered["value"] / less if unit == "s" else delivered["value"] * less
-        floors[bench["fullname"]] = Floor(delivered["figure"], limit, unit, None, str(name), f"reference {file}")
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"--reference {file} must be a run record or a file of make evidence: {reason}") from error
     if not floors:
         raise ValueError(f"--reference {file}: none of its {len(benchmarks)} benchmarks has a figure with a floor")
     return floors
+
+
+def _figure(bench: Mapping[str, Any]) -> Mapping[str, Any]:
+    delivered: Mapping[str, Any] = bench.get("extra_info", {}).get("delivers", {})
+    return delivered if "value" in delivered else {}
+
+
+def _reference_floor(bench: Mapping[str, Any], file: str) -> Floor:
+    figure = _figure(bench)
+    less = 1 - min(bench["stats"]["iqr"] / bench["stats"]["median"] + MARGIN, 0.5)
+    limit = figure["value"] / less if figure["unit"] == "s" else figure["value"] * less
+    return Floor(figure["figure"], limit, figure["unit"], None, Path(file).stem, f"reference {file}")
+
+
+def committed_floors(folder: Path, device: torch.device) -> dict[str, Floor]:
+    """Those of the newest evidence in `folder` of an accelerator of this name; empty without one, and for a CPU."""
+    if device.type == "cpu":
+        return {}
+    for file in sorted(folder.glob("*.jsonl"), key=lambda file: file.stem[-10:], reverse=True):
+        try:
+            with file.open(encoding="utf-8") as lines:
+                plans = (json.loads(line) for line in islice(lines, 5))
+                names = {str(row.get("fingerprint", {}).get("name")) for row in plans}
+            if machine.name(device) in names:
+                return reference_floors(file)
+        except (OSError, ValueError):  # evidence without such figures, or cut off
+            continue
+    return {}
 
 
 @dataclass(frozen=True)
@@ -111,8 +134,11 @@ class Floors:
         link = health.link(self.device) if of == "link" else {}
         return pcie_bytes_per_s(link["possible_generation"], link["possible_width"]) if link else None
 
-    def why_unknown(self, floor: Floor | None) -> str:
+    def why_unknown(self, figure: str, floor: Floor | None) -> str:
         """Why a figure cannot be compared."""
+        if figure == MFU:
+            runs = ", ".join(f"{run['run']} {100 * run['mfu'][0]:.0f} % on {run['device']}" for run in published_mfu())
+            return f"no floor is given (--floor mfu=0.4); published are {runs}"
         if floor is None:
             return "no floor is known for it on this device"
         if self.device.type == "cpu":
@@ -126,14 +152,3 @@ class Floors:
         if figure in ABSOLUTE:
             return "B/s" if value > 1 else "link"
         return "bandwidth" if figure in GROUPS["memory"] else "peak"
-
-
-def as_figures(floor: Floor) -> dict[str, Any]:
-    """A floor for the record."""
-    return {
-        "floor": floor.limit,
-        "floor_of": floor.of,
-        "healthy": floor.healthy,
-        "whose": floor.whose,
-        "source": floor.source,
-    }

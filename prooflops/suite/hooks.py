@@ -37,7 +37,7 @@ from prooflops.suite.collection import (
     use_device_clock,
 )
 from prooflops.suite.crashes import crash_of, one_line
-from prooflops.suite.floors import Floors, reference_floors, stated_floors
+from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.report import terminal, writing
@@ -132,7 +132,9 @@ def pytest_configure(config: pytest.Config) -> None:
             device,
             peaks,
             stated_floors([*(config.option.floor or config.getini("floor"))]),
-            reference_floors(config.option.reference) if config.option.reference else {},
+            reference_floors(config.option.reference)
+            if config.option.reference
+            else committed_floors(config.rootpath / "results", device),
         )
     except (ValueError, RegistryError) as error:
         raise pytest.UsageError(str(error)) from error
