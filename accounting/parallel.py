@@ -26,7 +26,7 @@ from accounting.formats import Dtype, dtype_name
 from accounting.memory import element_bytes
 from accounting.models import Model, Transformer
 from accounting.optimizers import Recipe, recipe_of
-from accounting.parts import AttentionLayers
+from accounting.parts import AttentionLayers, LinearMaps
 
 # Classes that each stage of ZeRO divides among the devices; the others are whole on each.
 ZERO_SHARDS: dict[int, tuple[str, ...]] = {
@@ -35,7 +35,7 @@ ZERO_SHARDS: dict[int, tuple[str, ...]] = {
     2: ("state", "master", "gradients"),
     3: ("state", "master", "gradients", "parameters"),
 }
-KINDS = ("tensor", "context", "pipeline", "data")
+KINDS = ("tensor", "context", "pipeline", "expert", "data")
 RECOMPUTE = ("none", "full")
 # Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one neighbour.
 PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
@@ -83,8 +83,9 @@ class Parallelism:
     """The split of training: `devices` = data · tensor · context · pipeline.
 
     `zero_stage` shards the model state over data · context devices (3: FSDP). `sequence` splits the tokens of norms and
-    dropout over the tensor group. A pipeline runs `micro_batches` per step by 1F1B, with `interleaved` chunks of layers
-    per device.
+    dropout over the tensor group. `expert` of the data · context devices share a layer's experts. A pipeline runs
+    `micro_batches` per step by 1F1B, with `interleaved` chunks of layers per device.
+    Raises ValueError unless `expert` divides data · context.
 
     >>> Parallelism(data=128, tensor=8, pipeline=16, micro_batches=16).devices
     16384
@@ -94,15 +95,18 @@ class Parallelism:
     tensor: int = 1
     context: int = 1
     pipeline: int = 1
+    expert: int = 1
     zero_stage: int = 0
     sequence: bool = True
     micro_batches: int = 1
     interleaved: int = 1
 
     def __post_init__(self) -> None:
-        sizes = ("data", "tensor", "context", "pipeline", "micro_batches", "interleaved")
+        sizes = ("data", "tensor", "context", "pipeline", "expert", "micro_batches", "interleaved")
         validate_fields(self, *sizes, minimum=1, flags=("sequence",))
         object.__setattr__(self, "zero_stage", validated_choice("zero_stage", self.zero_stage, ZERO_SHARDS))
+        if self.replicas % self.expert:
+            raise ValueError(f"expert must divide data · context = {self.replicas}, got {self.expert}")
 
     @property
     def replicas(self) -> int:
@@ -152,8 +156,8 @@ class Parallelism:
 
 
 @checked(model=validated_model, split=instance_of(Parallelism))
-def device_parameters(model: Model, split: Parallelism) -> tuple[int, int]:
-    """Parameters on a device of the fullest stage before ZeRO: of its layers, and of the ends.
+def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
+    """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and of the ends.
 
     `tensor` divides matrices and embeddings; norms, routers and learned positions are whole on each device. The fullest
     stage has the embedding or the head, and a copy of a tied embedding. Ignored: biases after row-parallel matrices,
@@ -161,19 +165,21 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int]:
 
     >>> from accounting.models import LLAMA3_70B
     >>> device_parameters(LLAMA3_70B, Parallelism(tensor=8, pipeline=4))
-    (2139422720, 131342336)
+    (2139422720, 0, 131342336)
     """
     stored = (*model.other_parameters, *model.linear_maps)
     blocks = {each.block_end for each in stored if each.place < each.block_end}
-    (own, of_all), layers, first, last = split.stage_layers(model), 0, 0, 0
+    (own, of_all), layers, experts, first, last = split.stage_layers(model), 0, 0, 0, 0
     for each in stored:
         elements = each.parameters if each.part in REPLICATED else -(-each.parameters // split.tensor)
         if each.block_end not in blocks:
             first, last = (first + elements, last) if getattr(each, "looked_up", False) else (first, last + elements)
+        elif isinstance(each, LinearMaps) and each.copies > each.uses:
+            experts += -(-elements * own // of_all // split.expert)
         else:
             layers += -(-elements * own // of_all)
     tied = sum(-(-maps.weights // split.tensor) for maps in model.linear_maps if not maps.copies)
-    return layers, first + last if split.pipeline == 1 else max(first, last + tied)
+    return layers, experts, first + last if split.pipeline == 1 else max(first, last + tied)
 
 
 @checked("batch", "sequence", model=validated_model, split=instance_of(Parallelism))
@@ -190,14 +196,15 @@ def collectives(
     tensor: all-reduces of the b·s·h activations after attention, MLP and embedding, and of the gradients before
     attention, MLP and head; with `sequence` all-gathers and reduce-scatters of the same bytes. context: keys and values
     gathered forward and backward, their fp32 gradients once around the ring. pipeline: b·s·h forward and its gradient
-    back over each border. data: gradients all-reduced; from ZeRO stage 1 on reduce-scattered, and the parameters
-    gathered; at stage 3 per micro-batch, those of the layers twice. `recompute="full"` repeats the layers' forward.
-    Equals the traffic of torch 2.13's DDP, FSDP2, tensor, context and pipeline parallelism. Megatron gathers the
-    layers' inputs once more in the backward pass.
+    back over each border. expert: each token to its experts and back, and the gradients likewise. data: gradients
+    all-reduced; from ZeRO stage 1 on reduce-scattered, and the parameters gathered; at stage 3 per micro-batch, those
+    of the layers twice. `recompute="full"` repeats the layers' forward. Equals the traffic of torch 2.13's DDP, FSDP2,
+    tensor, context and pipeline parallelism, with tokens routed evenly. Megatron gathers the layers' inputs once more
+    in the backward pass.
     Raises ValueError for a batch or sequence that does not divide.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2;
-    Liu et al. 2023, arXiv:2310.01889 (context); Narayanan et al. 2021, arXiv:2104.04473, section 2.2;
-    Rajbhandari et al. 2020, arXiv:1910.02054, section 7 (data).
+    Liu et al. 2023, arXiv:2310.01889 (context); Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Lepikhin et al.
+    2020, arXiv:2006.16668, section 3.3 (expert); Rajbhandari et al. 2020, arXiv:1910.02054, section 7 (data).
 
     >>> from accounting.models import LLAMA3_8B
     >>> for each in collectives(LLAMA3_8B, Parallelism(data=8, zero_stage=3), 8, 8192): print(*each)
@@ -231,19 +238,24 @@ def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe,
     borders = 2 * split.interleaved - (split.pipeline == 2)
     yield Collective("pipeline", "send", split.pipeline, part, borders * micro)
 
+    experts = [maps for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses]
+    routed = sum(maps.layers * maps.uses for maps in experts)
+    yield Collective("expert", "all-to-all", split.expert, part, (4 + 2 * again) * routed * layers // of_all * micro)
+
 
 def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator[Collective]:
-    """Communication of gradients and, with ZeRO, parameters."""
-    inside, outside = device_parameters(model, split)
-    stage, micro, sharers = split.zero_stage, split.micro_batches, split.replicas
-    gradients = element_bytes(inside + outside, dtypes.gradients)
-    if not stage:
-        yield Collective("data", "all-reduce", sharers, gradients, 1)
-        return
-    for elements, count in ((inside, 2 * micro), (outside, micro)):
-        parameters = element_bytes(elements, dtypes.parameters)
-        yield Collective("data", "all-gather", sharers, parameters, count if stage == 3 else 1)
-    yield Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1)
+    """Communication of gradients and, with ZeRO, parameters; experts are shared among fewer devices."""
+    own, experts, ends = device_parameters(model, split)
+    stage, micro = split.zero_stage, split.micro_batches
+    for inside, outside, sharers in ((own, ends, split.replicas), (experts, 0, split.replicas // split.expert)):
+        gradients = element_bytes(inside + outside, dtypes.gradients)
+        if not stage:
+            yield Collective("data", "all-reduce", sharers, gradients, 1)
+            continue
+        for elements, count in ((inside, 2 * micro), (outside, micro)):
+            parameters = element_bytes(elements, dtypes.parameters)
+            yield Collective("data", "all-gather", sharers, parameters, count if stage == 3 else 1)
+        yield Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1)
 
 
 @checked("batch", "sequence", model=instance_of(Transformer), split=instance_of(Parallelism))

@@ -10,7 +10,7 @@ The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for spars
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Any
@@ -226,9 +226,12 @@ def step_plan(
     for each in collectives(model, split, batch, sequence, dtypes, recompute):
         rate = wire_bytes_per_s[each.kind] if isinstance(wire_bytes_per_s, Mapping) else wire_bytes_per_s
         wire[each.kind] += each.sent_bytes / validated_positive("wire_bytes_per_s", rate)
+    layers, routed, ends = device_parameters(model, split)
+    dense = device_state(layers + ends, split.replicas, split.zero_stage, optimizer, dtypes)
+    experts = device_state(routed, split.replicas // split.expert, split.zero_stage, optimizer, dtypes)
     return StepPlan(
         split,
-        device_state(sum(device_parameters(model, split)), split.replicas, split.zero_stage, optimizer, dtypes),
+        ModelState(*(sum(part) for part in zip(astuple(dense), astuple(experts), strict=True))),
         device_activation_bytes(model, split, batch, sequence, dtypes.parameters, recompute=recompute),
         memory_bytes,
         _hardware_flops(model, batch, sequence, recompute, pairs)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accounting.models import Transformer
+from accounting.models import MIXTRAL_8X7B, Transformer
 from accounting.parallel import Parallelism, collectives, device_activation_bytes, device_parameters
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
@@ -215,3 +215,17 @@ def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch: pytest.MonkeyP
         sent.append(wire.bytes["send"])
     should = arrays(model, split)
     assert {"send": max(sent)} == should, f"the ranks send {sent}, but the busiest should {should} [{split}]"
+
+
+def test_devices_that_share_experts_hold_their_part_and_send_each_token_there_and_back() -> None:
+    whole, shared = Parallelism(data=8), Parallelism(data=8, expert=4)
+    layers, experts, ends = device_parameters(MIXTRAL_8X7B, whole)
+    assert device_parameters(MIXTRAL_8X7B, shared) == (layers, experts // 4, ends)
+    exchange, _, gradients = collectives(MIXTRAL_8X7B, shared, BATCH, SEQUENCE)
+    # Each of two experts a token, there and back, forward and backward, in bf16.
+    token_bytes = BATCH // 8 * SEQUENCE * MIXTRAL_8X7B.dim * 2
+    assert (exchange.name, exchange.ranks, exchange.bytes) == ("all-to-all", 4, token_bytes), f"{exchange}"
+    assert exchange.times == 2 * 4 * MIXTRAL_8X7B.layers, f"{exchange}"
+    assert (gradients.ranks, gradients.bytes) == (2, 4 * experts // 4), f"{gradients}"
+    with pytest.raises(ValueError, match="expert must divide data · context = 8, got 3"):
+        Parallelism(data=8, expert=3)
