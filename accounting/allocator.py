@@ -4,7 +4,7 @@
 a whole block that it does not fill. `memory_stats()["requested_bytes.all.current"]` is the exact sum of the tensors.
 The CPU allocator charges exactly the request.
 
-Modelled: the default configuration. Not modelled: `expandable_segments`, `roundup_power2_divisions`,
+Modelled: the default configuration and `expandable_segments`. Not modelled: `roundup_power2_divisions`,
 `max_split_size_mb`, private pools, PYTORCH_NO_CUDA_MEMORY_CACHING=1. A negative request raises ValueError.
 Source: kMinBlockSize and its neighbours in c10/core/AllocatorConfig.h, round_size, get_pool, get_allocation_size and
 should_split in c10/cuda/CUDACachingAllocator.cpp (torch 2.13). Not yet run on a CUDA device.
@@ -12,7 +12,9 @@ should_split in c10/cuda/CUDACachingAllocator.cpp (torch 2.13). Not yet run on a
 
 from __future__ import annotations
 
-from accounting.checks import checked, validated_ints
+import re
+
+from accounting.checks import checked, validated_bool, validated_instance, validated_ints
 
 BLOCK_BYTES = 512  # every block is a multiple of this (kMinBlockSize)
 SMALL_REQUEST_BYTES = 2**20  # up to here a request is served by the small pool (kSmallSize)
@@ -21,7 +23,7 @@ LARGE_SEGMENT_BYTES = 20 * 2**20  # and by the large pool for a request below LA
 LARGE_REQUEST_BYTES = 10 * 2**20  # from here on a request gets a segment of its own (kMinLargeAlloc)
 SEGMENT_ROUNDING_BYTES = 2 * 2**20  # to which such a segment is rounded up (kRoundLarge)
 
-# torch's defaults for cuBLAS, in KiB · count: 4096 · 2 + 16 · 8, and 4096 · 8.
+# torch's defaults for cuBLAS, in the KiB · count of CUBLAS_WORKSPACE_CONFIG: 4096 · 2 + 16 · 8, and 4096 · 8.
 CUBLAS_WORKSPACE_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
 CUBLAS_WORKSPACE_BYTES_HOPPER_ON = 4096 * 1024 * 8
 
@@ -42,7 +44,7 @@ def segment_bytes(request: int) -> int:
     """Bytes taken from the driver if no free block fits: 2 MiB, 20 MiB, or the request rounded up to 2 MiB.
 
     `memory_reserved` grows by this. Requests up to 1 MiB share segments of 2 MiB, those below 10 MiB segments of 20
-    MiB; a larger one gets its own.
+    MiB; a larger one gets its own. Expandable segments map pages of 2 or 20 MiB instead (not modelled).
 
     >>> [segment_bytes(mib * 2**20) // 2**20 for mib in (0, 1, 2, 10, 11)]
     [0, 2, 20, 10, 12]
@@ -57,46 +59,62 @@ def segment_bytes(request: int) -> int:
     return -(-rounded // SEGMENT_ROUNDING_BYTES) * SEGMENT_ROUNDING_BYTES
 
 
-def charged_bytes(request: int) -> int:
-    """Growth of `memory_allocated` for a request served from a fresh segment.
+@checked("block", expandable_segments=validated_bool)
+def charged_bytes(request: int, block: int | None = None, expandable_segments: bool = False) -> int:
+    """Growth of `memory_allocated` for a request served from a free `block`, by default from a fresh segment.
 
-    The segment is split, and the rounded request charged, in the small pool, and in the large one if more than 1 MiB
-    remains. Otherwise the whole segment is charged: 11 MiB cost 12.
+    The block is split, and the rounded request charged, if enough remains: 512 bytes in the small pool, more than 1 MiB
+    in the large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12 costs 12. With expandable
+    segments every block is split.
+    Raises ValueError if the block is too small or not a multiple of 512.
 
-    >>> charged_bytes(11 * 2**20) // 2**20, charged_bytes(513)
-    (12, 1024)
+    >>> charged_bytes(11 * 2**20) // 2**20, charged_bytes(11 * 2**20, expandable_segments=True) // 2**20
+    (12, 11)
     """
-    rounded, segment = rounded_bytes(request), segment_bytes(request)
-    is_split = rounded <= SMALL_REQUEST_BYTES or segment - rounded > SMALL_REQUEST_BYTES
-    return rounded if is_split else segment
+    rounded = rounded_bytes(request)
+    free = segment_bytes(request) if block is None else block
+    if free < rounded or free % BLOCK_BYTES:
+        raise ValueError(f"block must be a multiple of {BLOCK_BYTES} bytes that holds request={rounded}, got {free}")
+    remainder = free - rounded
+    large = not expandable_segments and rounded > SMALL_REQUEST_BYTES
+    is_split = remainder > SMALL_REQUEST_BYTES if large else remainder >= BLOCK_BYTES
+    return rounded if is_split or rounded == 0 else free
 
 
-def charge_bounds(request: int) -> tuple[int, int]:
+@checked(expandable_segments=validated_bool)
+def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int, int]:
     """Least and greatest charge for a request, whatever was allocated and freed before.
 
-    Both are the rounded request up to 1 MiB. Above, a reused block that exceeds the request by up to 1 MiB is handed
-    out whole. Bounds of several tensors add up; a difference of two `memory_allocated` readings lies between the sums.
+    Both are the rounded request up to 1 MiB, and always with expandable segments. Above, a reused block that exceeds
+    the request by up to 1 MiB is handed out whole. Bounds of several tensors add up; a difference of two
+    `memory_allocated` readings lies between the sums.
 
     >>> charge_bounds(1000)
     (1024, 1024)
     """
     rounded = rounded_bytes(request)
-    return rounded, rounded + SMALL_REQUEST_BYTES * (rounded > SMALL_REQUEST_BYTES)
+    whole_blocks = not expandable_segments and rounded > SMALL_REQUEST_BYTES
+    return rounded, rounded + SMALL_REQUEST_BYTES * whole_blocks
 
 
-def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
+def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | None = None) -> int:
     """Bytes of the workspace that torch allocates for cuBLAS: 32 MiB on Hopper and Blackwell, 8,519,680 before.
 
     It is allocated at the first matmul of each handle and stream, kept (per call from torch 2.15), and counts in
-    `memory_allocated`: warm up before taking a difference. Not modelled: CUBLAS_WORKSPACE_CONFIG, ROCm (32 MiB, 128 on
-    MI300 and MI350), and older torch, which gives 32 MiB only to compute capability 9.0.
-    Raises ValueError for a capability that is not a pair of integers.
+    `memory_allocated`: warm up before taking a difference. `config` is the value of CUBLAS_WORKSPACE_CONFIG, pairs of
+    :KiB:count that replace the default. Not modelled: ROCm (32 MiB, 128 on MI300 and MI350), and older torch, which
+    gives 32 MiB only to compute capability 9.0.
+    Raises ValueError for a config of another form, and for a capability that is not a pair of integers.
     Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
 
-    >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0))
-    (33554432, 8519680)
+    >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0)), cublas_workspace_bytes((8, 0), ":4096:8")
+    (33554432, 8519680, 33554432)
     """
     capability = validated_ints("compute_capability", compute_capability)
     if len(capability) != 2:
         raise ValueError(f"compute_capability must be a pair of integers such as (9, 0), got {capability}")
-    return CUBLAS_WORKSPACE_BYTES_HOPPER_ON if capability[0] in (9, 10, 12) else CUBLAS_WORKSPACE_BYTES
+    if config is None:
+        return CUBLAS_WORKSPACE_BYTES_HOPPER_ON if capability[0] in (9, 10, 12) else CUBLAS_WORKSPACE_BYTES
+    if not re.fullmatch(r"(:\d+:\d+)+", validated_instance("config", config, str)):
+        raise ValueError(f"config must be pairs of :KiB:count such as ':4096:2:16:8', got {config!r}")
+    return sum(1024 * int(kib) * int(blocks) for kib, blocks in re.findall(r":(\d+):(\d+)", config))

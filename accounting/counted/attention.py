@@ -1,14 +1,15 @@
 """Attention, counted by one of two conventions: all pairs of query and key, or the pairs that the mask leaves.
 
 The shapes of its arguments describe a fused kernel. Unfused attention is dispatched as plain products, which
-`UnfusedMasks` recognises. A mask that is a tensor is read to count its pairs.
+`UnfusedMasks` recognises. The mask itself, a tensor or FlexAttention's blocks, is read to count its pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise, product
 from math import prod
 from typing import Any
 
@@ -25,32 +26,56 @@ _SCALED = """
 _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
 _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
 """.split()
-ATTENTION = frozenset((*_SCALED, *(f"{name}_backward" for name in _SCALED)))
+_FORWARD = (*_SCALED, "_flash_attention_forward", "_efficient_attention_forward")
+_BACKWARD = (*(f"{name}_backward" for name in _SCALED), "_flash_attention_backward", "_efficient_attention_backward")
+FLEX = ("flex_attention", "flex_attention_backward")  # operators of higher order, without a schema
+ATTENTION = frozenset((*_FORWARD, *_BACKWARD, *FLEX))
 
 
-def attentions(arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
-    """The shapes that a fused kernel attends over, given its arguments by their schema's names.
+def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
+    """The shapes that a call of the kernel `name` (in `ATTENTION`) attends over; `arguments` by their schema's names.
 
-    There are two where a causal mask splits one.
+    There are several where sequences of different lengths lie one after the other, or where a causal mask splits one.
     """
-    query, key, value = (arguments[each].shape for each in ("query", "key", "value"))  # (..., head, position, width)
-    rows, queries, width = int(prod(query[:-2])), int(query[-2]), int(query[-1])
-    whole = Attention(rows, 1, queries, width, key_length=int(key[-2]), value_dim=int(value[-1]))
+    query, key, value = (arguments[each] for each in ("query", "key", "value"))
+    dense = name.startswith("_scaled_dot_product") or name in FLEX
+    widths: dict[str, Any] = {"head_dim": int(query.shape[-1]), "value_dim": int(value.shape[-1])}
+    if dense:  # (..., head, position, width)
+        rows = int(prod(query.shape[:-2]))
+        shapes = [Attention(rows, 1, int(query.shape[-2]), key_length=int(key.shape[-2]), **widths)]
+    else:  # (batch, position, head, width), or (position, head, width) of sequences one after the other
+        lengths = zip(_lengths(arguments, "q", query), _lengths(arguments, "k", key), strict=True)
+        shapes = [Attention(1, int(query.shape[-2]), queries, key_length=keys, **widths) for queries, keys in lengths]
     if pairs == "full":
-        return [whole]
-    if arguments.get("is_causal"):
-        return unmasked(whole)
-    left = mask_share(next((arguments[name] for name in ("attn_mask", "attn_bias") if name in arguments), None))
-    # A share of the pairs that no window or triangle describes counts as queries of one key each.
-    scores = int(whole.scores * left)
-    return [whole] if left == 1 else [replace(whole, batch=1, heads=1, query_length=scores, key_length=1)]
+        return shapes
+    mask = arguments.get("custom_mask_type")
+    if not (mask or arguments.get("is_causal")):
+        left = flex_share(arguments["block_mask"]) if name in FLEX else mask_share(_mask_tensor(arguments))
+        return shapes if left == 1 else [_of_pairs(shape, left) for shape in shapes]
+    # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
+    at_end = not dense if arguments.get("is_causal") else mask == 2
+    return [part for shape in shapes for part in unmasked(shape, at_end)]
 
 
-def unmasked(whole: Attention) -> list[Attention]:
-    """The pairs that torch's causal mask leaves: query i sees the first i keys; beyond the last, all keys."""
+def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
+    """The pairs that a causal mask leaves: query i sees the first i keys, or with `at_end` the last query all keys.
+
+    The two differ where there are more keys than queries. Queries beyond the last key see all keys.
+    """
+    if at_end and whole.keys > whole.query_length:
+        return [replace(whole, pairs="causal")]
     masked = min(whole.query_length, whole.keys)
     square = replace(whole, query_length=masked, key_length=masked, pairs="causal")
     return [square, replace(whole, query_length=whole.query_length - masked, key_length=whole.keys)]
+
+
+def _of_pairs(whole: Attention, share: Fraction) -> Attention:
+    """Attention over a share of the pairs that no window or triangle describes, as queries of one key each."""
+    return replace(whole, batch=1, heads=1, query_length=int(whole.scores * share), key_length=1)
+
+
+def _mask_tensor(arguments: Mapping[str, Any]) -> Any:
+    return next((arguments[name] for name in ("attn_mask", "attn_bias", "bias") if name in arguments), None)
 
 
 def mask_share(mask: Any) -> Fraction:
@@ -58,10 +83,56 @@ def mask_share(mask: Any) -> Fraction:
 
     Reads the mask once, and waits for its device. Where it cannot be read (on the meta device) all pairs count.
     """
-    if mask is None or mask.device.type == "meta" or isinstance(mask, FakeTensor) or not mask.numel():
+    if mask is None or not _readable(mask) or not mask.numel():
         return Fraction(1)
     left = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
     return Fraction(int(left.count_nonzero()), mask.numel())
+
+
+@torch.no_grad()
+def flex_share(blocks: Sequence[Any]) -> Fraction:
+    """The share of pairs that FlexAttention's mask leaves: full blocks whole, partial ones pair by pair.
+
+    `blocks` is BlockMask.as_tuple(), followed by the tensors that the mask's function reads.
+    """
+    first = next(place for place, each in enumerate(blocks) if isinstance(each, torch.Tensor))
+    last = next(place for place, each in enumerate(blocks) if callable(each))
+    (queries, keys), (rows, columns) = blocks[:2], blocks[last - 2 : last]
+    mask_mod, buffers, tables = blocks[last], blocks[last + 1 :], blocks[first : first + 4]
+    if first != 2 or not _readable(tables[0]) or (queries, keys) == (1, 1):  # (1, 1): FlexAttention without a mask
+        return Fraction(1)
+    left = 0
+    for counts, places, partial in ((*tables[:2], True), (*tables[2:], False)):
+        where = product(*map(range, counts.shape)) if counts is not None else ()
+        for batch, head, row in where:
+            query = torch.arange(row * rows, min((row + 1) * rows, queries), device=counts.device)
+            kept = places[batch, head, row, : counts[batch, head, row], None]
+            key = torch.arange(columns, device=counts.device) + columns * kept
+            key = key[key < keys]
+            seen: Any = torch.ones((), dtype=torch.bool, device=counts.device)
+            if partial:
+                indices = torch.tensor(batch, device=counts.device), torch.tensor(head, device=counts.device)
+                seen = mask_mod(*indices, query[:, None], key, *buffers)
+            left += int(seen.expand(len(query), len(key)).count_nonzero())
+    return Fraction(left, prod(tables[0].shape[:2]) * queries * keys)
+
+
+def _readable(tensor: Any) -> bool:
+    return tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
+
+
+def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:
+    """The lengths of the sequences of queries ("q") or keys ("k"); each the longest if they cannot be read (meta)."""
+    bounds, longest = (
+        next((arguments[name] for name in names if name in arguments), None)
+        for names in ((f"cum_seq_{side}", f"cu_seqlens_{side}"), (f"max_{side}", f"max_seqlen_{side}"))
+    )
+    if bounds is None:
+        return [int(operand.shape[1])] * int(operand.shape[0])
+    if bounds.device.type == "meta":
+        return [int(longest or 0)] * (int(bounds.shape[0]) - 1)
+    places = [int(place) for place in bounds]
+    return [end - start for start, end in pairwise(places)]
 
 
 # --- masked attention on the unfused path -----------------------------------------------------------------------------

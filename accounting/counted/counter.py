@@ -51,9 +51,10 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     Conventions:
     - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point numbers.
     - Attention counts all pairs of query and key, masked or not. With pairs="causal" it counts the pairs that the mask
-      leaves, windows included: `is_causal=True`, or a mask given to scaled_dot_product_attention as a tensor (each call
-      reads it once, and waits for its device; on the meta device it can't be read, and saves nothing). Kernels execute
-      all pairs under a tensor. FlexAttention counts all pairs. Masks that a model adds to the scores are not seen.
+      leaves, windows included: `is_causal=True`, a mask given to scaled_dot_product_attention as a tensor (each call
+      reads it once, and waits for its device; on the meta device it can't be read, and saves nothing), or a BlockMask
+      of FlexAttention. Kernels execute more: all pairs under a tensor, whole blocks under a BlockMask. Masks that a
+      model adds to the scores by itself are not seen.
     - The backward pass of a fused kernel is 5 products; one of them recomputes the scores. That of the unfused path
       is 4. Padding of a convolution is counted as data. A product's bias is ignored.
     - Elementwise operations and reductions are one FLOP per element of the largest tensor they read or write, whatever
@@ -73,7 +74,8 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     runs and counts uncompiled within the block, and compiled after it. Blocks may be nested; each counts all that
     happens within it.
 
-    Raises ValueError for another convention of `pairs`.
+    Raises ValueError for another convention of `pairs`; NotImplementedError for FlexAttention on torch 2.6, which hands
+    it to no mode.
 
     >>> layer = torch.nn.Linear(3, 4, bias=False)
     >>> with flops() as count:
@@ -155,8 +157,12 @@ class _Counter(TorchDispatchMode):
 
     def _attention(self, rule: Rule, args: Any, kwargs: Any) -> int:
         """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are entered as such."""
-        arguments = {each.name: value for each, value in zip(rule.schema.arguments, args, strict=False)} | kwargs
-        shapes = attentions(arguments, self._pairs)
+        if rule.schema is None:  # FlexAttention: a mask, and the tensors that its function reads
+            mask = next(each for each in args[3:] if isinstance(each, tuple))
+            arguments = {"query": args[0], "key": args[1], "value": args[2], "block_mask": (*mask, *args[-1])}
+        else:
+            arguments = {each.name: value for each, value in zip(rule.schema.arguments, args, strict=False)} | kwargs
+        shapes = attentions(rule.attention, arguments, self._pairs)
         if not rule.attention.endswith("backward"):
             return sum(map(attention_flops, shapes))
         steps = [attention_step(shape, "flash") for shape in shapes]

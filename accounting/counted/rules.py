@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from accounting.counted.attention import ATTENTION
+from accounting.counted.attention import ATTENTION, FLEX
 from accounting.counted.operators import OPERATORS, Formula, elements
 from accounting.counted.result import ELEMENTWISE, PRODUCTS, UNKNOWN
 from accounting.counted.tensors import tensors_in
@@ -59,6 +59,8 @@ def _rule(func: Any) -> Rule:
     if isinstance(func, torch._ops.HigherOrderOperator):
         if name == "cond":
             return Rule(name, "branch")
+        if name in FLEX:
+            return Rule(name, "count", PRODUCTS, attention=name)
         if func not in flop_registry:
             return Rule(name, "count", formula=_one_call_if_it_reads_a_tensor)
         return Rule(name, "count", PRODUCTS, _with_result(flop_registry[func]))

@@ -15,12 +15,13 @@ from accounting import allocator
 MIB = 2**20
 
 
-@given(request_bytes=st.integers(0, 64 * MIB))
-def test_every_charge_lies_between_its_bounds(request_bytes):
+@given(request_bytes=st.integers(0, 64 * MIB), spare=st.integers(0, 100_000))
+def test_every_charge_lies_between_its_bounds(request_bytes, spare):
     least, greatest = allocator.charge_bounds(request_bytes)
-    charge = allocator.charged_bytes(request_bytes)
-    assert request_bytes <= least <= charge <= greatest, f"{charge=}, but should be in [{least}, {greatest}]"
-    assert charge % 512 == 0, f"{charge=}, but should be a multiple of 512"
+    block = allocator.rounded_bytes(request_bytes) + spare * allocator.BLOCK_BYTES
+    for charge in (allocator.charged_bytes(request_bytes), allocator.charged_bytes(request_bytes, block)):
+        assert request_bytes <= least <= charge <= greatest, f"{charge=}, but should be in [{least}, {greatest}]"
+        assert charge % 512 == 0, f"{charge=}, but should be a multiple of 512"
 
 
 @pytest.fixture
@@ -51,8 +52,10 @@ def test_memory_allocated_grows_by_the_charge(default_allocator, request_bytes):
 
 
 @pytest.mark.parametrize(
-    ("capability", "workspace"), [((8, 0), 8_519_680), ((8, 9), 8_519_680), *(((n, 0), 2**25) for n in (9, 10, 12))]
-)
-def test_the_workspace_of_cublas_follows_the_capability(capability, workspace):
-    got = allocator.cublas_workspace_bytes(capability)
-    assert got == workspace, f"cublas_workspace_bytes={got}, but should be {workspace} [{capability=}]"
+    ("capability", "config", "workspace"),
+    [((8, 0), None, 8_519_680), ((8, 9), None, 8_519_680), ((9, 0), None, 33_554_432), ((10, 0), None, 33_554_432),
+     ((12, 0), None, 33_554_432), ((8, 0), ":16:8", 131_072), ((9, 0), ":4096:2:16:8", 8_519_680)],
+)  # fmt: skip
+def test_the_workspace_of_cublas_follows_capability_and_config(capability, config, workspace):
+    got = allocator.cublas_workspace_bytes(capability, config)
+    assert got == workspace, f"cublas_workspace_bytes={got}, but should be {workspace} [{capability=}, {config=}]"

@@ -47,7 +47,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
     (memory.model_state, {"parameters": 96, "optimizer": "adamw", "recipe": "fp32"}),
     (memory.optimizer_step_peak_bytes, {"sizes": [96, 96], "implementation": "fused", "optimizer": "adamw"}),
     (memory.training_phases, {"parameters": 96, "activations": 96, "set_to_none": False}),
-    (allocator.charged_bytes, {"request": 96}),
+    (allocator.charged_bytes, {"request": 96, "block": 1024, "expandable_segments": True}),
     (families.DeepLinear, {"dim": 96, "layers": 96, "bias": True}),
     (families.Transformer, {"vocab_size": 96, "layers": 9, "dim": 96, "heads": 12, "hidden": 96, "gated": True,
                             "norm": "rmsnorm"}),

@@ -1,7 +1,9 @@
 """What attention costs: in full or for the pairs that a causal mask leaves, fused or not."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from accounting import counted
-from accounting.attention import Attention, attention_step
+from accounting.attention import Attention, attention_flops, attention_step
 from meta_tests.accounting.counted import operator_definitions as define
 
 
@@ -74,3 +76,49 @@ def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(backend: SDP
         convention = "flash" if backend == SDPBackend.FLASH_ATTENTION else "math"
         should = attention_step(shape, convention)
         assert count.step == should, f"{count.step}, but the formula says {should} [{pairs}, {backend}, {kind}]"
+
+
+def flex() -> Any:
+    return pytest.importorskip("torch.nn.attention.flex_attention")
+
+
+DOCUMENTS = torch.tensor([0] * 70 + [1] * 100 + [2] * 90)
+MASKS: dict[str, Callable[..., Tensor]] = {
+    "window": lambda b, h, i, j: (i >= j) & (i - j < 100),
+    "documents": lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j),
+    "of each head": lambda b, h, i, j: (i >= j) & (i - j < 50 + 100 * h),
+    "all": lambda b, h, i, j: j >= 0,
+}
+sees_flex = pytest.mark.skipif(
+    torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators"
+)
+
+
+@sees_flex
+@pytest.mark.parametrize("name", ["window", "documents", "of each head"])
+def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, length = flex(), len(DOCUMENTS)
+    monkeypatch.setattr(module, "_validate_device", lambda *_: None)  # it refuses gradients on the CPU
+    per_head = 2 if name == "of each head" else None
+    blocks = module.create_block_mask(MASKS[name], None, per_head, length, length, device="cpu", BLOCK_SIZE=64)
+    leaves = [torch.randn(2, heads, length, 16, requires_grad=True) for heads in (4 // ((per_head and 2) or 1), 2, 2)]
+    with warnings.catch_warnings(), counted.flops(pairs="causal") as count:
+        warnings.simplefilter("ignore")  # it is not compiled
+        module.flex_attention(*leaves, block_mask=blocks, enable_gqa=per_head is None).sum().backward()
+    dense = module.create_mask(MASKS[name], 1, per_head, length, length, device="cpu")
+    scores = int(dense.sum()) * 2 * leaves[0].shape[1] // dense.shape[1]
+    should = attention_step(Attention(1, 1, scores, 16, key_length=1), "flash")
+    assert count.step == should, f"{count.step}, but the mask leaves {should} [{name}]"
+    with warnings.catch_warnings(), counted.flops() as count:
+        warnings.simplefilter("ignore")
+        module.flex_attention(*leaves, block_mask=blocks, enable_gqa=per_head is None)
+    full = attention_flops(Attention(2, leaves[0].shape[1], length, 16))
+    assert count.total == full, f"{count.total}, but all pairs cost {full} [{name}]"
+
+
+@pytest.mark.parametrize(("pairs", "scores"), [("full", 10**2 + 20**2), ("causal", 55 + 210)])
+def test_sequences_one_after_the_other_attend_to_their_own_tokens_alone(pairs: str, scores: int) -> None:
+    x, bounds = torch.empty(30, 4, 16, device="meta"), torch.tensor([0, 10, 30])
+    with counted.flops(pairs=pairs) as count:
+        torch.ops.aten._flash_attention_forward(x, x, x, bounds, bounds, 20, 20, 0.0, True, False)
+    assert count.total == 4 * 4 * 16 * scores, f"{count.total}, but 4 heads of 16 over {scores} pairs are counted"
