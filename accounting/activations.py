@@ -1,6 +1,6 @@
 """Activations: the tensors a forward pass keeps for its backward pass, for both models, tensor by tensor.
 
-Other models (latent attention, state spaces, windows, shared experts, encoders) are refused: how many copies
+Other models (latent attention, state spaces, windows, shared experts, adapters, encoders) are refused: how many copies
 autograd keeps depends on how a net is written. `accounting.predicted` runs the net instead.
 
 A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a nonlinearity its input or
@@ -19,17 +19,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from accounting.checks import at_least_one, checked, instance_of, validated_choice
+from accounting.checks import at_least_one, checked, instance_of, validated_bool, validated_choice
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Transformer
 
 Model = DeepLinear | Transformer  # whose activations are known tensor by tensor
 
-ATTENTION = ("flash", "math")
+ATTENTION = ("flash", "math", "unfused")
 DTYPES = ("fp64", "fp32", "bf16", "fp16")
 # The state of torch's CPU generator, which each checkpointed segment keeps in order to repeat its dropout.
 RANDOM_STATE_BYTES = 5056
+# Tensors that selective recomputation repeats from queries, keys and values.
+SCORES = ("log of row sums", "probabilities", "probabilities' mask", "probabilities after dropout")
 
 
 class SavedTensor(NamedTuple):
@@ -59,7 +61,7 @@ def _known(name: str, value: Any) -> Model:
     )
 
 
-@checked(batch=at_least_one, sequence=at_least_one, model=_known)
+@checked(batch=at_least_one, sequence=at_least_one, dropout=validated_bool, model=_known)
 def saved_tensors(
     model: Model,
     batch: int,
@@ -67,34 +69,51 @@ def saved_tensors(
     dtype: Dtype = "fp32",
     attention: str = "flash",
     autocast: str | None = None,
+    *,
+    dropout: bool = False,
 ) -> tuple[SavedTensor, ...]:
     """The tensors that the forward pass of `model` keeps, by part: their bytes sum to `activation_bytes`.
 
-    `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per query, "math"
-    each head's whole sequence × sequence matrix, in fp32 for 16-bit dtypes. `autocast`, for deep linear nets only,
+    `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per query, the others each
+    head's whole sequence × sequence matrix: "math" (torch's) in fp32 for 16-bit dtypes, "unfused" (product, softmax,
+    product, as Megatron's) in the dtype itself. `dropout` after embedding, attention, MLP and kept probabilities adds
+    masks of one byte per element, as on CUDA (the CPU keeps them in `dtype`). `autocast`, for deep linear nets only,
     computes in that dtype and keeps casts of the input and of every weight that passes a gradient on.
-    Raises ValueError for autocast of a transformer.
+    Raises ValueError for autocast of a transformer, dropout of a deep linear net.
 
     >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
     layers output 8 fp32 2 64
     """
     dtype = dtype_name(dtype, DTYPES)
     if isinstance(model, DeepLinear):
+        if dropout:
+            raise ValueError("dropout must be False for a deep linear net, got True")
         return tuple(_of_deep_linear(model, batch, dtype, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
     tokens = batch * sequence
     validated_choice("attention", attention, ATTENTION)
     block = [*_of_attention(model, tokens, sequence, dtype, attention), *_of_mlp(model, tokens, dtype)]
+    masks = [SavedTensor(part, "dropout mask", tokens * model.dim, "bool") for part in ("attention", "mlp")]
+    if dropout and attention != "flash":
+        probabilities = next(tensor for tensor in block if tensor.name == "probabilities")
+        masks += [
+            probabilities._replace(name="probabilities' mask", dtype="bool"),
+            probabilities._replace(name="probabilities after dropout"),
+        ]
+    block += masks if dropout else []
     positions = [SavedTensor("embedding", "positions", sequence, "int64")] if model.learned_positions else []
     return (
         *positions,
+        *(mask._replace(part="embedding") for mask in masks[: bool(dropout)]),
         *(tensor._replace(copies=tensor.copies * model.layers) for tensor in block),
         *_of_norm(model, "head", tokens, dtype),
     )
 
 
-@checked("checkpoint_every", model=_known, batch=at_least_one, micro_batches=at_least_one)
+@checked(
+    "checkpoint_every", flags=("selective", "dropout"), model=_known, batch=at_least_one, micro_batches=at_least_one
+)
 def activation_bytes(
     model: Model,
     batch: int,
@@ -102,28 +121,34 @@ def activation_bytes(
     dtype: Dtype = "fp32",
     *,
     checkpoint_every: int = 0,
+    selective: bool = False,
     micro_batches: int = 1,
     attention: str = "flash",
     autocast: str | None = None,
+    dropout: bool = False,
 ) -> int:
     """Bytes that the forward pass leaves for the backward pass; for a deep linear net batch · dim · layers elements.
 
     `checkpoint_every` = k keeps only the input of every k layers. Not included: 5056 bytes of random state
-    per input on the CPU. `recomputed_bytes` gives the temporary extra. `micro_batches` splits the batch and accumulates
-    gradients: the activations are those of the largest part, ⌈batch / n⌉. Exact (see the module).
-    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 5.
+    per input on the CPU. `recomputed_bytes` gives the temporary extra. `selective` recomputes the attention's `SCORES`:
+    few FLOPs, many bytes. `micro_batches` splits the batch and accumulates gradients: the activations are those of the
+    largest part, ⌈batch / n⌉. Exact (see the module). A GPT block in 16 bits, unfused, with dropout keeps
+    s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h. The source leaves out the norms' statistics, 8·s·b, below 0.1 % from
+    h = 256 on.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1 and section 5.
 
     >>> net = DeepLinear(dim=4, layers=4)
     >>> activation_bytes(net, 2), activation_bytes(net, 2, checkpoint_every=2)
     (128, 64)
     """
     part, every = -(-batch // micro_batches), checkpoint_every
-    saved = saved_tensors(model, part, sequence, dtype, attention, autocast)
+    saved = saved_tensors(model, part, sequence, dtype, attention, autocast, dropout=dropout)
     if every and autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
+    kept = [tensor for tensor in saved if not (selective and tensor.name in SCORES)]
     if not every:
-        return sum(tensor.bytes for tensor in saved)
-    ends = sum(tensor.bytes for tensor in saved if not _in_block(tensor))
+        return sum(tensor.bytes for tensor in kept)
+    ends = sum(tensor.bytes for tensor in kept if not _in_block(tensor))
     # Of a deep linear net the input of the first segment is the batch, but the output of the last is the head's input.
     return ends + -(-model.layers // every) * _layer_input_bytes(model, part, sequence, dtype)
 
@@ -137,6 +162,7 @@ def recomputed_bytes(
     *,
     checkpoint_every: int,
     attention: str = "flash",
+    dropout: bool = False,
 ) -> int:
     """Bytes of activations that return while one checkpointed segment of `checkpoint_every` layers is recomputed.
 
@@ -148,7 +174,7 @@ def recomputed_bytes(
     """
     dtype = dtype_name(dtype, DTYPES)
     layers = min(checkpoint_every, model.layers)
-    saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention)
+    saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention, dropout=dropout)
     inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
     return inside - (0 if _norm_keeps_a_copy(model, dtype) else _layer_input_bytes(model, batch, sequence, dtype))
 
@@ -235,8 +261,9 @@ def _of_attention(model: Transformer, tokens: int, sequence: int, dtype: str, at
         yield SavedTensor("attention", "log of row sums", tokens * model.heads, _wide(dtype))
     else:
         # Keys and values are repeated for every query head; torch makes 16-bit products in fp32.
-        yield SavedTensor("attention", "query, key and value", queries, _wide(dtype), copies=3)
-        yield SavedTensor("attention", "probabilities", tokens * sequence * model.heads, _wide(dtype))
+        made = _wide(dtype) if attention == "math" else dtype
+        yield SavedTensor("attention", "query, key and value", queries, made, copies=3)
+        yield SavedTensor("attention", "probabilities", tokens * sequence * model.heads, made)
     yield SavedTensor("attention", "output", queries, dtype)
 
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accounting.activations import saved_tensors
+from accounting.activations import SCORES, saved_tensors
 from accounting.checks import (
     at_least_one,
     checked,
     instance_of,
     validate_fields,
+    validated_bool,
     validated_choice,
     validated_instance,
     validated_model,
@@ -36,12 +37,12 @@ ZERO_SHARDS: dict[int, tuple[str, ...]] = {
     3: ("state", "master", "gradients", "parameters"),
 }
 KINDS = ("tensor", "context", "pipeline", "expert", "data")
-RECOMPUTE = ("none", "full")
+RECOMPUTE = ("none", "selective", "full")
 # Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one neighbour.
 PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 REPLICATED = ("norms", "positions", "router")  # parts that every rank of a tensor group holds whole
 # Saved tensors that a tensor group divides by heads or columns.
-OF_OWN_HEADS = ("query", "key and value", "output", "hidden", "log of row sums")
+OF_OWN_HEADS = ("query", "key and value", "query, key and value", "output", "hidden", *SCORES)
 
 
 @checked(ranks=at_least_one)
@@ -258,7 +259,7 @@ def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator
         yield Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1)
 
 
-@checked("batch", "sequence", model=instance_of(Transformer), split=instance_of(Parallelism))
+@checked("batch", "sequence", model=instance_of(Transformer), split=instance_of(Parallelism), dropout=validated_bool)
 def device_activation_bytes(
     model: Transformer,
     split: Parallelism,
@@ -267,12 +268,14 @@ def device_activation_bytes(
     dtype: Dtype = "bf16",
     *,
     recompute: str = "none",
+    attention: str = "flash",
+    dropout: bool = False,
 ) -> int:
     """Bytes of saved activations in flight on a device of the first stage, which holds most of them.
 
-    Tensor parallelism divides a block's heads and columns, with `sequence` also its norms; context divides the
-    sequence. `recompute` repeats nothing ("none"), or all but the layers' inputs ("full"; one layer is back at a time).
-    Norms are CUDA's, one kernel that keeps no copy. Exact for
+    A GPT block keeps s·b·h·(10 + 24/t + 5·a·s/(h·t)) with tensor parallelism t, s·b·h·(34 + 5·a·s/h)/t with `sequence`;
+    context divides the sequence. `recompute` repeats nothing ("none"), the attention's scores ("selective"), or all but
+    the layers' inputs ("full"; one layer is back at a time). Norms are CUDA's, one kernel that keeps no copy. Exact for
     Megatron; torch also keeps the gathered inputs of attention and MLP: 4·s·b·h·(1 − 1/t) per layer.
     Ignored: temporaries, logits, experts that get more tokens than others.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, table 2 and section 4.2.3.
@@ -285,8 +288,8 @@ def device_activation_bytes(
     model, (rows, sequence) = validated_instance("model", model, Transformer), split.micro_batch(batch, sequence)
     dtype, recompute = dtype_name(dtype), validated_choice("recompute", recompute, RECOMPUTE)
     kept = {"layers": 0, "embedding": 0, "head": 0}
-    for tensor in saved_tensors(model, rows, sequence, dtype):
-        if tensor.name == "norm before weight":
+    for tensor in saved_tensors(model, rows, sequence, dtype, attention, dropout=dropout):
+        if tensor.name == "norm before weight" or (recompute == "selective" and tensor.name in SCORES):
             continue
         shared = tensor.name in OF_OWN_HEADS or (split.sequence and tensor.name != "cosines and sines")
         size = (tensor._replace(dtype=dtype) if tensor.name == "norm input" else tensor).bytes

@@ -243,7 +243,9 @@ def step_plan(
 
 @lru_cache(maxsize=1)  # the same for every way to split a step
 def _hardware_flops(model: Transformer, batch: int, sequence: int, recompute: str, pairs: str) -> int:
-    return step_flops(model, batch, sequence, pairs=pairs, checkpoint_every=int(recompute == "full")).hardware
+    flops = step_flops(model, batch, sequence, pairs=pairs, checkpoint_every=int(recompute == "full")).hardware
+    again = sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
+    return flops + (again if recompute == "selective" else 0)
 
 
 @checked("batch", "sequence", "largest_tensor", model=instance_of(Transformer), devices=at_least_one)

@@ -2,12 +2,16 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from accounting import measured
 from accounting.activations import ATTENTION, RANDOM_STATE_BYTES, activation_bytes
@@ -18,6 +22,27 @@ from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, sizes
 
 
+def dropped(x, share=0.1):
+    """Dropout as CUDA's kernel has it, whose mask is of bools; the CPU's own is of the dtype of `x`."""
+    return torch.native_dropout(x, share, True)[0]
+
+
+def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False, selective=False):
+    """Attention written out: a product, a softmax, a product, all in the dtype of the queries; perhaps recomputed."""
+    if enable_gqa:
+        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
+
+    def core(query, key, value):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        hidden = torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
+        probabilities = (scores + hidden).softmax(-1)
+        return (dropped(probabilities) if dropout else probabilities) @ value
+
+    if selective:
+        return checkpoint(core, query, key, value, use_reentrant=False, preserve_rng_state=False)
+    return core(query, key, value)
+
+
 def saved_by(
     workloads,
     model,
@@ -26,6 +51,9 @@ def saved_by(
     dtype="fp32",
     attention="flash",
     autocast=None,
+    *,
+    dropout=False,
+    selective=False,
     checkpoint_every=0,
 ):
     """Bytes that autograd keeps in a real forward pass, the batch and the parameters excepted."""
@@ -34,7 +62,13 @@ def saved_by(
     if x.is_floating_point():
         x = x.to(TORCH_DTYPES[dtype])
     cast = torch.autocast("cpu", TORCH_DTYPES[autocast]) if autocast else nullcontext()
+    if dropout:
+        for part in (net.embedding, *(part for layer in net.layers for part in (layer.attention, layer.mlp))):
+            part.register_forward_hook(lambda module, arguments, output: dropped(output))
+    attend = partial(unfused, dropout=dropout, selective=selective)
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "math" else nullcontext()
+    if attention == "unfused":
+        kernel = patch.object(functional, "scaled_dot_product_attention", attend)
     with cast, kernel:
         return tensors.saved_bytes(lambda: net(x), [x, *net.parameters()])
 
@@ -52,15 +86,17 @@ def test_activations_of_a_transformer_are_what_autograd_keeps(workloads, model, 
     assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {batch=}, {sequence=}, {dtype=}]"
 
 
+@pytest.mark.parametrize(("attention", "selective"), [("flash", False), ("unfused", False), ("unfused", True)])
 @pytest.mark.parametrize("dtype", [pytest.param("fp32", marks=pytest.mark.prove), "bf16"])
 @pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B], ids=["gpt2", "llama3", "mixtral"])
-def test_a_reduced_preset_keeps_the_same_in_16_bits(workloads, preset, dtype):
+def test_dropout_keeps_masks_and_selective_recomputation_drops_scores(workloads, preset, dtype, attention, selective):
     model = replace(workloads.reduced(preset, layers=2, head_dim=4), vocab_size=64)
-    if model.heads != model.kv_heads and not has_grouped_flash():
+    if attention == "flash" and model.heads != model.kv_heads and not has_grouped_flash():
         pytest.skip("this torch has no flash attention in groups on the CPU")
-    got = saved_by(workloads, model, 2, 6, dtype)
-    formula = activation_bytes_here(model, 2, 6, dtype)
-    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {dtype=}]"
+    options = {"attention": attention, "dropout": True, "selective": selective}
+    got = saved_by(workloads, model, 2, 6, dtype, **options)
+    formula = activation_bytes_here(model, 2, 6, dtype, **options)
+    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {dtype=}, {options}]"
 
 
 @given(

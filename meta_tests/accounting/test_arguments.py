@@ -59,7 +59,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
     (models.cache_bytes, {"model": NET, "batch": 96, "context": 96, "dtype": "bf16"}),
     (models.rule_flops, {"rule": "step", "parameters": 96, "tokens": 96}),
     (activations.activation_bytes, {"model": NET, "batch": 96, "sequence": 96, "dtype": "bf16", "attention": "flash",
-                                    "micro_batches": 2}),
+                                    "dropout": True, "micro_batches": 2}),
     (parallel.collectives, {"model": NET, "split": SPLIT, "batch": 96, "sequence": 96, "recompute": "full"}),
     (parallel.Parallelism, {"data": 96, "tensor": 96, "zero_stage": 3, "sequence": False}),
     (planning.training_days, {"parameters": 96, "tokens": 96, "devices": 96, "peak_flop_per_s": 9e9, "mfu": 0.5}),

@@ -229,3 +229,17 @@ def test_devices_that_share_experts_hold_their_part_and_send_each_token_there_an
     assert (gradients.ranks, gradients.bytes) == (2, 4 * experts // 4), f"{gradients}"
     with pytest.raises(ValueError, match="expert must divide data · context = 8, got 3"):
         Parallelism(data=8, expert=3)
+
+
+@pytest.mark.parametrize(
+    ("split", "recompute", "share"),  # of s·b·h bytes a layer
+    [(Parallelism(), "none", 114), (Parallelism(), "selective", 34), (Parallelism(tensor=8), "none", 114 / 8),
+     (Parallelism(tensor=8), "selective", 34 / 8), (Parallelism(tensor=8, sequence=False), "none", 10 + 104 / 8)],
+)  # fmt: skip
+def test_a_layer_of_gpt3_keeps_what_megatrons_paper_prints(split: Parallelism, recompute: str, share: float) -> None:
+    """Korthikanti et al. 2022, arXiv:2205.05198, table 2: 5·a·s/h = 80 for GPT-3, and 34 for everything else."""
+    gpt = Transformer(vocab_size=8, layers=1, dim=12288, heads=96, hidden=49152, learned_positions=2048)
+    options: dict[str, Any] = {"recompute": recompute, "attention": "unfused", "dropout": True}
+    sizes = [device_activation_bytes(model, split, 1, 2048, **options) for model in (gpt, replace(gpt, layers=2))]
+    layer = (sizes[1] - sizes[0]) / (2048 * 12288)
+    assert layer == pytest.approx(share, rel=1e-3), f"{layer:.3f} bytes an element of a layer's input, but {share}"
