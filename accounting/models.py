@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from accounting.checks import at_least_one, checked, validated_bool, validated_choice, validated_model
@@ -22,6 +23,7 @@ from accounting.families import (
     DeepLinear,
     Transformer,
     from_config,
+    with_adapters,
 )
 from accounting.flops import (
     FORWARD_PRODUCTS,
@@ -31,13 +33,16 @@ from accounting.flops import (
     StepFlops,
 )
 from accounting.formats import Dtype
-from accounting.memory import element_bytes
-from accounting.parts import Lengths, LinearMaps, Mixing, OtherParameters, Part, length
+from accounting.memory import ModelState, element_bytes, model_state
+from accounting.optimizers import Optimizer, Recipe, recipe_of
+from accounting.parts import OPERANDS, Lengths, LinearMaps, Mixing, OtherParameters, Part, length
+from accounting.roofline import Work
 
 __all__ = [
     "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES", "DeepLinear", "Model",
-    "Transformer", "active_parameter_count", "backward_flops", "cache_bytes", "forward_flops", "from_config",
-    "matmul_parameter_count", "parameter_count", "parameter_counts", "recompute_flops", "rule_flops", "step_flops",
+    "Transformer", "active_parameter_count", "backward_flops", "cache_bytes", "decoding_work", "fine_tuning_state",
+    "forward_flops", "from_config", "matmul_parameter_count", "parameter_count", "parameter_counts",
+    "recompute_flops", "rule_flops", "step_flops", "trainable_parameter_count", "with_adapters",
 ]  # fmt: skip
 
 
@@ -126,18 +131,67 @@ def matmul_parameter_count(model: Model) -> int:
     return sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps)
 
 
-@checked("batch", model=validated_model)
-def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16") -> int:
+@checked(model=validated_model)
+def trainable_parameter_count(model: Model) -> int:
+    """Parameters that are not frozen: those with gradients, optimizer state and master copies.
+
+    >>> trainable_parameter_count(with_adapters(LLAMA3_8B, rank=16))
+    6815744
+    """
+    return parameter_count(model) - sum(each.parameters * each.frozen for each in _stored(model))
+
+
+@checked(model=validated_model)
+def fine_tuning_state(
+    model: Model, optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: Dtype | None = None
+) -> ModelState:
+    """Bytes of model state if some parameters are frozen: frozen ones are only stored, in `frozen_dtype`.
+
+    `frozen_dtype` None is the recipe's own; a 4-bit one stands for QLoRA. Ignored: the scales of a quantised format.
+
+    >>> fine_tuning_state(with_adapters(LLAMA3_8B, rank=16), recipe="bf16-fp32-master").total / 1e9
+    16.1695744
+    """
+    trained = trainable_parameter_count(model)
+    state, dtype = model_state(trained, optimizer, recipe), frozen_dtype or recipe_of(recipe).parameters
+    return replace(state, parameters=state.parameters + element_bytes(parameter_count(model) - trained, dtype))
+
+
+@checked("batch", model=validated_model, latents=validated_bool)
+def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> int:
     """Bytes that generation keeps for `batch` sequences of `context` tokens, in all layers.
 
     Keys and values of each token in every causal layer (the last w − 1 tokens within a window of w); those of an
-    encoder's output; a recurrent layer's state at any length; the compressed form of MLA. Exact for a cache without
-    padding whose states have one dtype.
+    encoder's output; a recurrent layer's state at any length. Compressed forms (MLA) are kept unless `latents` is
+    False. Exact for a cache without padding whose states have one dtype.
 
     >>> cache_bytes(LLAMA3_70B, 1, 8192) / 2**30
     2.5
     """
-    return element_bytes(batch * sum(each.cached_elements(context) for each in model.attentions), dtype)
+    elements = sum(each.cached_elements(context, latents) for each in model.attentions)
+    return element_bytes(batch * elements, dtype)
+
+
+@checked("batch", model=validated_model, latents=validated_bool)
+def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> Work:
+    """FLOPs and bytes of one further token for each of `batch` sequences; its `intensity` bounds generation.
+
+    Each weight that a token meets is read once per batch, each sequence's cache once; of the experts at most as many as
+    the batch can reach. Ignored: activations, the new token's own cache entry, look-ups.
+
+    >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2), round(decoding_work(LLAMA3_70B, 64, 8192).intensity, 1)
+    (1.13, 33.0)
+    """
+    _refuse_beyond_positions(model, context)
+    flops, read = 0, 0
+    for maps in model.linear_maps:
+        if maps.rows == "tokens":
+            flops += maps.product_flops(batch, 1)
+            touched = min(max(maps.copies, 1), maps.uses * batch)
+            read += maps.layers * touched * (maps.weights + maps.biases)
+    read += sum(each.parameters for each in model.other_parameters if not each.looked_up)
+    flops += sum(each.decoding_flops(batch, context, latents) for each in model.attentions)
+    return Work(flops, element_bytes(read, dtype) + cache_bytes(model, batch, context, dtype, latents=latents))
 
 
 @checked("batch", model=validated_model)
@@ -169,10 +223,10 @@ def backward_flops(
 ) -> int:
     """FLOPs of a backward pass: twice the forward, minus the gradients that nothing needs.
 
-    Each product y = x·w has two gradients of its own size, dw and dx; nothing below the first parameter has a dx. A
-    deep linear net whose data needs no gradient skips dx of its first layer, 2·batch·inputs·dim. In a transformer every
-    product has both, since the embedding below is trained (by additions, not products). `convention` is the
-    attention's: see `accounting.attention.attention_backward_flops`.
+    Each product y = x·w has two gradients of its own size, dw and dx. A frozen matrix has no dw; nothing below the
+    first trained parameter has a dx. A deep linear net whose data needs no gradient skips dx of its first layer,
+    2·batch·inputs·dim. In a transformer every product has both, since the embedding below is trained (by additions,
+    not products). `convention` is the attention's: see `accounting.attention.attention_backward_flops`.
     Raises ValueError for an `input_gradient` of token ids.
 
     >>> net = DeepLinear(dim=64, layers=2)
@@ -180,12 +234,14 @@ def backward_flops(
     True
     """
     _refuse_beyond_positions(model, sequence)
-    first, flops = _first_place(model, input_gradient), 0
+    trained, flops = _trained(model, input_gradient), 0
     for maps in model.linear_maps:
         of_a_layer = maps.product_flops(batch, sequence) // maps.layers
-        layers_fed = maps.layers if first < maps.place else (maps.layers - 1) * (first <= maps.block_end)
-        flops += of_a_layer * (WEIGHT_GRADIENT_PRODUCTS * maps.layers + INPUT_GRADIENT_PRODUCTS * layers_fed)
-    return flops + sum(each.backward_flops(batch, sequence, pairs, convention) for each in model.attentions)
+        flops += 0 if maps.frozen else WEIGHT_GRADIENT_PRODUCTS * of_a_layer * maps.layers
+        flops += INPUT_GRADIENT_PRODUCTS * of_a_layer * _layers_fed(maps, trained)
+    for each in model.attentions:
+        flops += _attention_backward(each, trained, batch, sequence, pairs, convention)
+    return flops
 
 
 @checked("batch", "layers", early_stop=validated_bool, model=validated_model, every=at_least_one)
@@ -281,11 +337,32 @@ def _looked_up(model: Model) -> int:
     return tables - sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps if not maps.copies)
 
 
-def _first_place(model: Model, input_gradient: bool) -> int:
-    """The place of the first parameters; with `input_gradient` that of the data, before all others."""
+def _trained(model: Model, input_gradient: bool) -> list[Part]:
+    """The trained parts; with `input_gradient` also the data, as a part before all others."""
     if input_gradient and any(table.looked_up for table in model.other_parameters):
         raise ValueError("input_gradient must be False for a model of token ids, which have none, got True")
-    return -1 if input_gradient else min((each.place for each in _stored(model) if each.parameters), default=0)
+    data = [Part("data", place=-1)] if input_gradient else []
+    return data + [each for each in _stored(model) if each.parameters and not each.frozen]
+
+
+def _layers_fed(part: Part, trained: list[Part]) -> int:
+    """In how many of its layers `part` needs an input gradient: in all, in all but the first, or in none."""
+    first = min((each.place for each in trained), default=part.block_end + 1)
+    return part.layers if first < part.place else (part.layers - 1) * (first <= part.block_end)
+
+
+def _attention_backward(
+    each: Mixing, trained: list[Part], batch: int, sequence: Lengths, pairs: str, convention: str
+) -> int:
+    """FLOPs of attention's gradients; in the first layer only of the operands that follow a trained part."""
+    before = {getattr(part, "name", "") for part in trained if part.place < each.place}
+    needed = frozenset(before) if before <= OPERANDS else OPERANDS
+    layers = _layers_fed(each, trained)
+    if needed == OPERANDS:
+        return each.backward_flops(batch, sequence, pairs, convention)
+    whole = each.backward_flops(batch, sequence, pairs, convention) // each.layers
+    first = replace(each, layers=1).backward_flops(batch, sequence, pairs, convention, needed)
+    return whole * (layers - bool(needed)) + first
 
 
 @checked("parameters", "tokens")

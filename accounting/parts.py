@@ -19,6 +19,7 @@ from accounting.flops import MULTIPLY_ADD_FLOPS
 # length of. "tokens" is the model's own stream; an encoder's is "source".
 Rows = int | str
 Lengths = int | Mapping[str, int]
+OPERANDS = frozenset({"query", "key", "value"})
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Part:
     layers: int = 1
     place: int = 0
     block_end: int = 0
+    frozen: bool = False
 
     @property
     def parameters(self) -> int:
@@ -68,7 +70,7 @@ class LinearMaps(Part):
 
     def __post_init__(self) -> None:
         validate_fields(self, "in_features", "out_features", "layers", "copies", "uses", "place", "block_end")
-        validate_fields(self, flags=["bias", "ends_layer"])
+        validate_fields(self, flags=["bias", "ends_layer", "frozen"])
 
     @property
     def weights(self) -> int:
@@ -112,7 +114,7 @@ class OtherParameters(Part):
 
     def __post_init__(self) -> None:
         validate_fields(self, "elements", "layers", "place", "block_end", "longest")
-        validate_fields(self, flags=["looked_up"])
+        validate_fields(self, flags=["looked_up", "frozen"])
 
     @property
     def parameters(self) -> int:
@@ -149,7 +151,7 @@ class AttentionLayers(Part):
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
         validate_fields(self, "heads", "head_dim", "kv_heads", "value_dim", "window", "layers", "place", "block_end")
-        validate_fields(self, flags=["causal", "chunked"])
+        validate_fields(self, flags=["causal", "chunked", "frozen"])
         self.shape(1, 1, 1)
 
     def shape(self, batch: int, queries: int, keys: int, pairs: str = "full") -> Attention:
@@ -171,17 +173,31 @@ class AttentionLayers(Part):
         """FLOPs of the forward products, of all layers."""
         return attention_flops(self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs))
 
-    def backward_flops(self, batch: int, sequence: Lengths, pairs: str, convention: str) -> int:
-        """FLOPs of the gradients of queries, keys and values, of all layers."""
+    def backward_flops(
+        self, batch: int, sequence: Lengths, pairs: str, convention: str, needed: frozenset[str] = OPERANDS
+    ) -> int:
+        """FLOPs of the gradients of the `needed` operands, of all layers; "flash" computes all of them or none."""
         shape = self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs)
-        return attention_backward_flops(shape, convention)
+        if needed and (needed == OPERANDS or convention == "flash"):
+            return attention_backward_flops(shape, convention)
+        # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ for either, dv = pᵀ·do
+        of_key_width, of_value_width = len(needed - {"value"}), bool(needed - {"value"}) + ("value" in needed)
+        return MULTIPLY_ADD_FLOPS * shape.scores * (of_key_width * self.head_dim + of_value_width * self.value_dim)
 
-    def cached_elements(self, context: Lengths) -> int:
+    def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:
+        """FLOPs of one further token after `context`; with `latents` every head attends to those."""
+        own = self.keys == self.queries
+        shape = self.shape(batch, 1, length(self.keys, context) + own, "causal" if own else "full")
+        if latents and self.latent[0]:
+            shape = replace(shape, kv_heads=1, head_dim=sum(self.latent), value_dim=self.latent[0])
+        return attention_flops(shape)
+
+    def cached_elements(self, context: Lengths, latents: bool) -> int:
         """Elements that all layers keep of one sequence; the last w − 1 tokens within a window of w."""
         tokens = length(self.keys, context)
         if self.keys == self.queries:
             tokens = self.causal * (min(tokens, self.window - 1) if self.window else tokens)
-        width = sum(self.latent) or self.kv_heads * (self.head_dim + self.value_dim)
+        width = sum(self.latent) if latents and self.latent[0] else self.kv_heads * (self.head_dim + self.value_dim)
         return self.layers * tokens * width
 
 
@@ -222,11 +238,17 @@ class RecurrentLayers(Part):
         widths += self.state_products * self.key_dim * self.value_dim
         return MULTIPLY_ADD_FLOPS * self.layers * validated_int("batch", batch) * tokens * self.heads * widths
 
-    def backward_flops(self, batch: int, sequence: Lengths, pairs: str, _convention: str) -> int:
+    def backward_flops(
+        self, batch: int, sequence: Lengths, pairs: str, _convention: str, needed: frozenset[str] = OPERANDS
+    ) -> int:
         """FLOPs of the gradients of both factors of every product: twice the forward."""
-        return 2 * self.forward_flops(batch, sequence, pairs)
+        return 2 * self.forward_flops(batch, sequence, pairs) if needed else 0
 
-    def cached_elements(self, context: Lengths) -> int:  # noqa: ARG002
+    def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:  # noqa: ARG002
+        """FLOPs of one further token, in the recurrent form, at any context."""
+        return replace(self, chunk=0).forward_flops(batch, 1, "full")
+
+    def cached_elements(self, context: Lengths, latents: bool) -> int:  # noqa: ARG002
         """Elements that all layers keep of one sequence of any length."""
         return self.layers * (self.heads * self.key_dim * self.value_dim + self.kept)
 

@@ -139,12 +139,13 @@ def latent_attention(
 ) -> Parts:
     """MLA: queries, keys and values of low rank; keys have `rope` further elements, which all heads share.
 
-    A cache keeps kv_rank + rope elements per token, which heads attend to at inference.
+    A cache keeps kv_rank + rope elements per token. At inference heads attend to the latents themselves: the maps to
+    keys and values are absorbed by those of queries and outputs, at the same FLOPs per new token.
     Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
 
     >>> [layer] = latent_attention(7168, 128, 1536, 512, 128, 64, 128).attentions  # DeepSeek-V3
-    >>> layer.cached_elements(1)
-    576
+    >>> layer.cached_elements(1, latents=True), layer.cached_elements(1, latents=False)
+    (576, 40960)
     """
     queries = linear("attention", q_rank or dim, heads * (nope + rope), "query")
     if q_rank:
@@ -174,7 +175,7 @@ def state_space(
     Source: Dao and Gu 2024, arXiv:2405.21060, section 7.
 
     >>> [layer] = state_space(4096, heads=128, head_dim=64, state=128, groups=8, kernel=4).attentions
-    >>> layer.cached_elements(1) == layer.cached_elements(10**6)
+    >>> layer.cached_elements(1, latents=False) == layer.cached_elements(10**6, latents=False)
     True
     """
     inner, mixed = heads * head_dim, heads * head_dim + 2 * groups * state
@@ -221,8 +222,8 @@ def delta_rule(
     Source: Yang et al. 2024, Gated Delta Networks, arXiv:2412.06464; the layout of Qwen3-Next.
 
     >>> [layer] = delta_rule(2048, 16, 32, 128, 128, kernel=4).attentions
-    >>> layer.cached_elements(10**6)  # a state of 128 × 128 in each of 32 heads, and the last inputs of a convolution
-    557056
+    >>> layer.decoding_flops(1, 10**6, latents=False)  # a product of three with a state of 128 × 128, in 32 heads
+    3145728
     """
     keys, values = key_heads * key_dim, value_heads * value_dim
     products: dict[str, Any] = {"key_products": 2, "value_products": 1, "state_products": 3}

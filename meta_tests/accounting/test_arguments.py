@@ -56,7 +56,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
     (families.state_space, {"dim": 96, "heads": 96, "head_dim": 96, "state": 96, "groups": 96, "kernel": 96}),
     (models.parameter_count, {"model": NET}),
     (models.step_flops, {"model": NET, "batch": 96, "sequence": 96, "pairs": "causal", "checkpoint_every": 96}),
-    (models.cache_bytes, {"model": NET, "batch": 96, "context": 96, "dtype": "bf16"}),
+    (models.decoding_work, {"model": NET, "batch": 96, "context": 96, "dtype": "bf16", "latents": False}),
     (models.rule_flops, {"rule": "step", "parameters": 96, "tokens": 96}),
     (activations.activation_bytes, {"model": NET, "batch": 96, "sequence": 96, "dtype": "bf16", "attention": "flash",
                                     "dropout": True, "micro_batches": 2}),
