@@ -24,9 +24,15 @@ def test_no_pace_skips_a_step_on_the_card_that_it_is_sized_for(model: str, recip
 def test_a_pinned_batch_itself_is_copied_to_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an operator makes of it would be pageable."""
     with simulated(Card(memory_bytes=2**28)) as kernels:
-        copies, copy = [], kernels.card.copy
+        copies: list[bool] = []
+        copy = kernels.card.copy
         tokens = torch.arange(2**12).pin_memory()
-        monkeypatch.setattr(kernels.card, "copy", lambda nbytes, pinned: copies.append(pinned) or copy(nbytes, pinned))
+
+        def noted(nbytes: int, pinned: bool, to_host: bool) -> float:
+            copies.append(pinned)
+            return copy(nbytes, pinned, to_host)
+
+        monkeypatch.setattr(kernels.card, "copy", noted)
         got = sent(tokens, kernels.card.device, 100)
         assert copies == [True]
         assert got.cpu().tolist() == [each % 100 for each in range(2**12)]
