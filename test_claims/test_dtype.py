@@ -179,6 +179,16 @@ def test_a_cast_and_the_format_make_this_of_the_value(name, value, should, devic
     assert got == formula == should, f"{name}({value!r}) is {got!r}, {formula=}, but both should be {should!r}"
 
 
+@pytest.mark.claim("dtype.bf16-resolution")
+@given(fraction=st.integers(0, 2**23 - 1), exponent=st.integers(-14, 14), sign=st.sampled_from([1, -1]))
+def test_of_23_fraction_bits_bf16_keeps_7_and_fp16_10_rounded_to_the_nearest(device, fraction, exponent, sign):
+    value = sign * math.ldexp(2**23 + fraction, exponent - 23)
+    for name, bits in (("bf16", 7), ("fp16", 10), ("fp32", 23)):
+        got, spacing = cast_of(value, dtype_of(name), device), 2.0 ** (exponent - bits)
+        should = round(value / spacing) * spacing
+        assert got == should, f"{name} makes {got!r} of {value!r}, but with {bits} fraction bits should make {should!r}"
+
+
 @pytest.mark.claim("dtype.bf16-range")
 def test_bf16_has_the_least_normal_of_fp32_and_996_thousandths_of_its_maximum(device):
     bf16, fp32 = format_of("bf16"), format_of("fp32")
@@ -414,16 +424,22 @@ def test_a_block_format_stores_and_returns_what_its_specification_says(name, val
 
 @pytest.mark.claim("dtype.fp4-block-scale-range")
 def test_over_six_decades_one_scale_per_tensor_loses_most_blocks_and_one_per_block_keeps_them(record_figure):
+    """Each row of `x` is a block: a coarser one would hold magnitudes decades apart."""
     x = numbers.blocks_over(decades=6)
     one_scale = x.abs().max() / 6
     single = numbers.nearest_even(x / one_scale, torch.tensor(numbers.E2M1_GRID, dtype=torch.float64)) * one_scale
     zeros = (single == 0).double().mean().item()
-    errors = {name: numbers.block_errors(numbers.kept_by(name, x), x) for name in ("mxfp4", "nvfp4")}
+    blocks = {"mxfp4": x, "nvfp4": numbers.blocks_over(decades=6, width=16)}
+    kept = {name: numbers.kept_by(name, rows) for name, rows in blocks.items()}
+    errors = {name: numbers.block_errors(kept[name], rows) for name, rows in blocks.items()}
     error = numbers.block_errors(single, x)
     blocked = ", ".join(f"{name} {of_blocks:.3f}" for name, of_blocks in errors.items())
     record_figure(f"mean error of a block: one scale {error:.3f} ({zeros:.0%} zeros), {blocked}")
     assert min(error, zeros) > 0.7, f"one scale: {error=:.3f}, {zeros:.0%} zeros, but should lose most of the tensor"
     assert max(errors.values()) < 0.2, f"mean relative error of a block: {errors}, but should be below 0.2"
+    for name, rows in blocks.items():
+        specified = numbers.blocks_quantised(name, rows.flatten().tolist()).view_as(rows)
+        assert not (wrong := difference(kept[name], specified)), f"{name} against its specification: {wrong}"
 
 
 @pytest.mark.claim("dtype.fp4-block-scale-range")
@@ -435,6 +451,8 @@ def test_nvfp4_loses_blocks_further_below_the_largest_than_its_scale_reaches_and
     assert lost["nvfp4"].tolist() == below.tolist(), "NVFP4 should lose the blocks 2^18.8 below the largest"
     assert below.double().mean() > 0.3, "the blocks should reach beyond the range of an e4m3 scale"
     assert not lost["mxfp4"].any(), f"MXFP4 loses {int(lost['mxfp4'].sum())} blocks, but should keep all"
+    ends = torch.tensor([[6 * 2.0**127], [2.0**-128]], dtype=torch.float64).expand(2, 32)  # 254 binades of scales
+    assert not (wrong := difference(numbers.kept_by("mxfp4", ends), ends)), f"MXFP4 at the ends of its range: {wrong}"
 
 
 @pytest.mark.claim("dtype.fp4-in-torch")

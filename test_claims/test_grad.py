@@ -95,7 +95,7 @@ def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
         assert stated.shape != weight.shape, f"the stated product has the weight's shape {tuple(weight.shape)}"
 
 
-@pytest.mark.claim("grad.backward-4BN", "grad.quadruples", "grad.six-rule", "flops.step-without-B")
+@pytest.mark.claim("grad.backward-4BN", "grad.quadruples", "grad.six-rule", "grad.wallclock-3x", "flops.step-without-B")
 @given(b=sizes(most=5), widths=widths_of_nets)
 def test_backward_costs_twice_the_forward_where_every_input_needs_a_gradient(device, b, widths):
     net = linear_net(widths, device)
@@ -318,7 +318,7 @@ def test_values_and_gradients_of_an_operator_are_those_of_its_definition(device,
 
 @pytest.mark.claim("grad.wallclock-3x")
 def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(device, sizing, speed):
-    """Three products against one, to a factor of two: libraries differ in how fast they multiply transposes."""
+    """Three products against one, to half: libraries differ in how fast they multiply transposes."""
     n = 192 if device.type == "cpu" else sizing.fitting(8192, lambda n: 7 * 4 * n * n, least=2048)
     layer = torch.nn.Linear(n, n, bias=False, device=device)
     x, dy = torch.rand(n, n, device=device, requires_grad=True), torch.rand(n, n, device=device)
@@ -327,4 +327,4 @@ def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(devi
         torch.autograd.grad(layer(x), (x, layer.weight), dy)
 
     claim = "forward and backward against forward, in time"
-    speed.assert_slower(both, lambda: layer(x), claim, at_least=1.5, at_most=6)
+    speed.assert_slower(both, lambda: layer(x), claim, at_least=2, at_most=4.5)

@@ -353,13 +353,19 @@ def test_64_examples_at_once_are_far_faster_than_one_by_one(device, speed):
 @pytest.mark.claim("roof.rough")
 @pytest.mark.parametrize("factor", [0.5, 2])
 def test_a_wrong_factor_of_two_in_the_bytes_changes_no_verdict_of_the_lecture(factor):
+    """Beside each formula its FLOPs by definition: of n elements with weights beside them, and of n³ multiply-adds."""
+    n, units = ROW, flops_while_a_byte_moves(H100, "bf16")
     ideal = {
-        "relu": (roofline.elementwise_work((ROW,)), False),
-        "gelu": (roofline.elementwise_work((ROW,), "gelu"), False),
-        "dot": (roofline.dot_work(ROW), False),
-        "matvec": (roofline.matvec_work(ROW, ROW), False),
-        "matmul": (roofline.matmul_work(ROW, ROW, ROW), True),
+        "relu": (roofline.elementwise_work((n,)), n, 4 * n),
+        "gelu": (roofline.elementwise_work((n,), "gelu"), 5 * n, 4 * n),
+        "dot": (roofline.dot_work(n), 2 * n - 1, 4 * n + 2),
+        "matvec": (roofline.matvec_work(n, n), (2 * n - 1) * n, 2 * n * (n + 2)),
+        "matmul": (roofline.matmul_work(n, n, n), (2 * n - 1) * n * n, 6 * n * n),
     }
-    for name, (work, computes) in ideal.items():
+    assert ridge(H100, "bf16") == pytest.approx(units, rel=2e-3), f"the units do {units:.1f} FLOPs a byte"
+    for name, (work, flops, nbytes) in ideal.items():
         rough = roofline.arithmetic_intensity(work.flops, round(work.bytes * factor))
-        assert (rough >= ridge(H100, "bf16")) == computes, f"{name} has {rough:.3g} FLOPs per byte and changes sides"
+        exact = Fraction(flops, nbytes)
+        assert rough * factor == pytest.approx(float(exact), rel=2e-3), f"{name} has {rough}, but should have {exact}"
+        sides = rough >= ridge(H100, "bf16"), exact / Fraction(factor) >= units, exact >= units
+        assert sides == (name == "matmul",) * 3, f"{name} has {rough:.3g} FLOPs per byte and changes sides: {sides}"

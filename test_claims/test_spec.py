@@ -111,7 +111,7 @@ def test_what_practice_loses_comes_on_top_of_the_half_and_is_no_half(card):
     assert share != pytest.approx(1, abs=1e-3), f"practice should lose or gain something of the dense peak [{card}]"
 
 
-@pytest.mark.claim("spec.h100-fp32-67", "spec.tensor-core")
+@pytest.mark.claim("spec.h100-fp32-67", "spec.fp32-slower", "spec.tensor-core")
 def test_67_teraflop_per_s_are_the_vector_units_of_the_sxm_board():
     sxm, pcie = (tera(row, "fp32") for row in (H100, H100_PCIE))
     units = rederived(132 * 128, 1, 1980), rederived(114 * 128, 1, 1755)
@@ -152,6 +152,18 @@ def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits_and_jumps_from_
     assert peaks[-1] == pytest.approx(fp8, rel=1e-3), f"fp8 has {peaks[-1]} TFLOP/s, but its units give {fp8:.0f}"
     units = tera(H100, "fp64") / tera(H100, "fp64", path="vector")
     assert units == pytest.approx(2, rel=0.01), f"matrix units do {units:.2f} times the fp64 of vector units, not twice"
+
+
+@pytest.mark.claim("spec.fp8-faster")
+def test_published_training_in_fp8_is_1_3_times_as_fast_as_in_bf16():
+    runs = {run.dtype: run for run in published.RUNS if (run.model, run.sequence) == ("3b", 512)}
+    gain = runs["fp8_e4m3"].tokens_per_s / runs["bf16"].tokens_per_s
+    busy_peaks = {dtype: run.mfu * tera(H100, dtype) for dtype, run in runs.items()}
+    implied = busy_peaks["fp8_e4m3"] / busy_peaks["bf16"]
+    assert gain == pytest.approx(implied, rel=5e-3), (
+        f"the tokens say {gain:.3f}, the printed utilisations {implied:.3f}"
+    )
+    assert round(gain, 1) == 1.3, f"fp8 trains {gain:.2f} times as fast as bf16, but should 1.3 times"
 
 
 @pytest.mark.claim("spec.fp8-faster")
@@ -234,7 +246,7 @@ def test_no_dense_product_comes_near_the_peak_with_sparsity(card):
     assert share < most, f"a dense product reaches {share:.2f} of the figure with sparsity, not at most {most}"
 
 
-@pytest.mark.claim("spec.sparsity-unused")
+@pytest.mark.claim("spec.sparsity-unused", "spec.h100-989")
 @pytest.mark.parametrize("run", published.RUNS[:4], ids=lambda run: f"{run.model} {run.sequence}")
 def test_published_utilisation_is_held_against_the_dense_peak(run):
     rate = run.flops_per_token * run.tokens_per_s / run.devices
@@ -294,6 +306,15 @@ def test_a_product_outruns_elementwise_arithmetic_here(device, speed):
         "an eighth of a product's multiply-adds, elementwise, against the product",
         at_least=1 / 8,
     )
+
+
+@pytest.mark.claim("spec.tensor-core", "spec.fp32-slower")
+@pytest.mark.parametrize("card", [of for of in published.PRODUCTS if of.card != "H20"], ids=lambda card: card.card)
+def test_published_products_of_16_bits_outrun_what_the_vector_units_could_do(card):
+    """Vector units do up to 256 multiply-adds of 16 bits a clock: twice those of fp32, on an A100 four times."""
+    row = ACCELERATORS[card.card]
+    most = rederived(row.units, 256, row.clocks_mhz[0])
+    assert card.fp32 < most < min(card.fp16, card.bf16), f"the units of {card} do {most:.0f} TFLOP/s, not in between"
 
 
 @pytest.mark.claim("spec.tensor-core")

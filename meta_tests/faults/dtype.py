@@ -57,6 +57,10 @@ faults(
      lambda patch: _set_cell(patch, "fp4_e2m1", fraction_bits=2)),
     ("the_blocks_of_mxfp4_are_as_large_as_the_tensor", "dtype.fp4-block-scale dtype.fp4-block-scale-range",
      lambda patch: _set_cell(patch, "mxfp4", block_size=2048)),
+    ("the_blocks_of_nvfp4_are_those_of_mxfp4", "dtype.fp4-block-scale-range",
+     lambda patch: _set_cell(patch, "nvfp4", block_size=32)),
+    ("the_scale_of_mxfp4_is_that_of_nvfp4", "dtype.fp4-block-scale-range",
+     lambda patch: _set_cell(patch, "mxfp4", scale=formats.FORMATS["fp8_e4m3"])),
     ("the_scale_of_nvfp4_is_a_power_of_two", "dtype.fp4-block-scale dtype.fp4-block-scale-range",
      lambda patch: _set_cell(patch, "nvfp4", scale=formats.FORMATS["e8m0"])),
     ("ties_are_rounded_away_from_zero", "dtype.fp32-layout dtype.fp16-layout dtype.fp8-rounding dtype.fp4-block-scale",
@@ -86,7 +90,8 @@ faults(
     ("the_scales_of_an_fp8_matmul_are_ignored", "dtype.fp8-h100-only", stand_in("torch._scaled_mm",
         lambda scaled_mm, a, b, scale_a, scale_b, out_dtype:
             scaled_mm(a, b, torch.tensor(1.0), torch.tensor(1.0), out_dtype=out_dtype))),
-    ("torch_truncates_to_bf16_instead_of_rounding", "dtype.bf16-layout dtype.lower-is-less-accurate",
+    ("torch_truncates_to_bf16_instead_of_rounding",
+     "dtype.bf16-layout dtype.lower-is-less-accurate dtype.bf16-resolution",
      lambda patch: _spoil_casts(
         patch, torch.bfloat16, lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32))),
     ("an_a100_is_said_to_have_fp8_units", "dtype.fp8-not-previous-gen", stand_in("accounting.devices.peak_flop_per_s",

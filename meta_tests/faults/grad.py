@@ -79,6 +79,8 @@ faults(
     ("a_linear_layer_computes_its_output_again_in_the_backward_pass",
      "grad.backward-4BN grad.six-rule grad.param-sharing grad.same-as-forward-misconception grad.seq-length",
      lambda patch: patch.setattr(torch.nn.functional, "linear", _ComputedTwice.layer)),
+    ("a_gradient_is_computed_twice", "grad.wallclock-3x", stand_in("torch.autograd.grad",
+        lambda grad, *args, **rest: (grad(*args, **{**rest, "retain_graph": True}), grad(*args, **rest))[1])),
     ("a_graph_survives_its_backward_pass", "grad.graph-built-in-forward", stand_in("torch.Tensor.backward",
         lambda original, self, gradient=None, **_: original(self, gradient, retain_graph=True))),
     ("the_derivative_of_tanh_lacks_a_square", "grad.no-manual",

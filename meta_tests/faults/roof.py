@@ -49,6 +49,10 @@ def a_die_does_half_as_much_per_clock(patch):
 faults(
     ("the_ridge_is_inverted", "roof.accelerator-300 roof.matmul roof.most-others roof.below-is-memory-bound roof.rough",
      stand_in("accounting.roofline.ridge_point", lambda _, peak, bandwidth: bandwidth / peak)),
+    ("a_flop_counts_twenty_times", "roof.rough", stand_in("accounting.roofline.arithmetic_intensity",
+        lambda intensity, flops, nbytes: intensity(20 * flops, nbytes))),
+    ("the_ridge_lies_at_a_twentieth", "roof.rough",
+     stand_in("accounting.roofline.ridge_point", lambda ridge, peak, bandwidth: ridge(peak, bandwidth) / 20)),
     ("the_peak_is_the_one_with_sparsity",
      ("roof.accelerator-300 roof.matmul roof.relu roof.bigger-batch mfu.definition mfu.fp32-example mfu.bf16-example "
       "mfu.hfu napkin.144-days"), stand_in("accounting.devices.peak_flop_per_s",

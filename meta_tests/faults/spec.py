@@ -33,6 +33,32 @@ def fp32_and_tf32_change_places_in_the_table(patch):
     patch.setitem(columns, "tf32", ("fp32",))
 
 
+@fault("spec.fp32-slower")
+def an_h100_is_given_400_teraflop_per_s_of_fp32(patch):
+    for dtype in ("fp32", "tf32"):
+        patch.setitem(H100.peaks, dtype, Figure(400 if dtype == "fp32" else 495))
+
+
+@fault("spec.tensor-core")
+def published_products_run_on_the_vector_units(patch):
+    cards = [card._replace(bf16=1.5 * card.fp32) for card in published().PRODUCTS]
+    patch.setattr(published(), "PRODUCTS", cards)
+
+
+@fault("spec.h100-989")
+def published_utilisation_is_that_of_another_peak(patch):
+    runs = [run._replace(mfu=run.mfu * 989 / 756) for run in published().RUNS]
+    patch.setattr(published(), "RUNS", runs)
+
+
+@fault("spec.fp8-faster")
+def published_fp8_runs_are_no_faster(patch):
+    runs = [
+        run._replace(tokens_per_s=run.tokens_per_s * 3 // 4) if "fp8" in run.dtype else run for run in published().RUNS
+    ]
+    patch.setattr(published(), "RUNS", runs)
+
+
 @fault("spec.h100-80gb")
 def the_nvl_is_given_80_gb(patch):
     from test_claims import test_spec

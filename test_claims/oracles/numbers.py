@@ -330,10 +330,10 @@ def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
     return None
 
 
-def blocks_over(decades: float) -> torch.Tensor:
-    """64 rows of 32 normal values, each row with a magnitude of its own."""
+def blocks_over(decades: float, width: int = 32) -> torch.Tensor:
+    """64 rows of `width` normal values, each row with a magnitude of its own."""
     magnitudes = torch.rand(64, 1, generator=torch.Generator().manual_seed(1)).double() - 0.5
-    return torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).double() * 10 ** (decades * magnitudes)
+    return torch.randn(64, width, generator=torch.Generator().manual_seed(0)).double() * 10 ** (decades * magnitudes)
 
 
 def block_errors(kept: torch.Tensor, x: torch.Tensor) -> float:
