@@ -16,6 +16,13 @@ from packaging.requirements import Requirement
 import setup_env
 from meta_tests.conftest import ROOT
 
+MODEL = """
+import torch
+
+def factory(batch=8):
+    return torch.nn.Linear(16, 4), torch.randn(batch, 16)
+"""
+SUITE = [need.name for need in setup_env.requirements("suite")]
 CORE = [need.name for need in setup_env.requirements()]
 BENCHMARK = """
 import work
@@ -90,6 +97,12 @@ def foreign(tmp_path):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def suite(wheel, tmp_path_factory):
+    """A Python with the wheel and all that the suite needs."""
+    return environment(tmp_path_factory.mktemp("suite"), wheel, SUITE)
+
+
 def run_pytest(python, *arguments, cwd):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH", "GIT"))}
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
@@ -135,3 +148,32 @@ def test_without_numpy_and_scipy_a_plain_run_passes_and_an_option_says_what_to_i
         done = run_pytest(lean, *options, cwd=foreign)
         assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
         assert "-m pip install numpy scipy" in done.stderr
+
+
+def test_a_model_is_examined_from_its_own_folder_whatever_the_project_around_it_has(suite, tmp_path):
+    project = tmp_path / "a project"
+    (project / "bench").mkdir(parents=True)
+    (project / "bench" / "__init__.py").touch()
+    (project / "tiny.py").write_text(MODEL)
+    (project / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--device')\n")
+    (project / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -W error -n 2\n")
+    done = run_pytest(suite, "--model", f"{project}/tiny.py:factory", "--device=cpu", "--quick", cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "N = 68 parameters" in done.stdout
+    assert "one training step" in done.stdout
+    assert list((project / "reports").glob("model-*tiny.py-factory.html"))
+    assert list((project / ".prooflops").rglob("*.json"))
+    assert {path.name for path in project.iterdir()} <= {
+        *("bench", "tiny.py", "conftest.py", "pytest.ini"),
+        *("reports", ".prooflops", ".pytest_cache", ".benchmarks", ".hypothesis", "__pycache__"),
+    }
+
+
+def test_without_torch_a_model_is_answered_with_what_to_install_and_a_foreign_option_stays_its_own(core, tmp_path):
+    done = run_pytest(core, "--model=tiny.py:factory", cwd=tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "-m pip install torch hypothesis einops matplotlib jinja2" in done.stderr, done.stderr
+    (tmp_path / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--model')\n")
+    (tmp_path / "test_it.py").write_text("def test_it(pytestconfig):\n    assert pytestconfig.option.model == 'bert'\n")
+    done = run_pytest(core, "--model=bert", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

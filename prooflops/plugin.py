@@ -6,15 +6,25 @@ library, and does nothing unless one of its options is given.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Generator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from prooflops import run_state
 from prooflops.gate.options import add_options, history_folder, marker_settings, settings
-from prooflops.run_state import is_benchmark, is_replicate
+from prooflops.run_state import SUITE_ROOT, is_benchmark, is_replicate
+
+SUITE_PLUGINS = ("prooflops.suite.hooks", "prooflops.model.model_option")
+SUITE_PACKAGES = ("torch", "hypothesis", "einops", "matplotlib", "jinja2")
+MODEL_TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
+# As the command `pytest`: the folder in which it is called is not searched for modules before all others.
+START = "import sys; sys.path[:1] = []; sys.argv[0] = 'pytest'; import pytest; sys.exit(pytest.console_main())"
+_runs_a_model = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +49,43 @@ def pytest_configure(config: pytest.Config) -> None:
         run.configure(config, settings(config))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> Generator[None]:
+    """Outside a clone `--model` is left to `run_model`, unless the project has an option of this name itself."""
+    yield
+    if any(word.partition("=")[0] == "--model" for word in args) and not hasattr(early_config.option, "model"):
+        early_config.stash[_runs_a_model] = True
+        args.clear()  # pytest would refuse what it does not know
+
+
+def run_model(config: pytest.Config) -> int:
+    """Runs pytest with the suite's plugins and tests, as a clone does, apart from this project's settings."""
+    if missing := [name for name in SUITE_PACKAGES if find_spec(name) is None]:
+        install = f"{sys.executable} -m pip install {' '.join(missing)}"
+        raise pytest.UsageError(f"--model needs {', '.join(missing)}, which {sys.executable} lacks: {install}")
+    # Without settings of its own, pytest may have taken its rootdir from a path among the arguments.
+    root = config.rootpath if config.inipath else config.invocation_params.dir
+    own = [
+        *("-c", os.devnull, f"--rootdir={SUITE_ROOT}", "-o", "testpaths=test_claims bench", "--benchmark-quiet"),
+        *(word for plugin in SUITE_PLUGINS for word in ("-p", plugin)),
+        *("-o", f"cache_dir={root / '.pytest_cache'}"),
+    ]
+    tests = [str(SUITE_ROOT / file) for file in MODEL_TESTS]
+    history = root / (os.environ.get("PROOFLOPS_HISTORY") or str(config.getini("gate_history")))
+    child = subprocess.Popen(
+        [sys.executable, "-c", START, *own, *config.invocation_params.args, *tests],
+        env={**os.environ, "PROOFLOPS_HISTORY": str(history)},
+    )
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:  # the child has it as well, and ends by itself
+            continue
+
+
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if _runs_a_model in config.stash:
+        return run_model(config)
     if not config.getoption("gate_history"):
         return None
     from prooflops.history import listing

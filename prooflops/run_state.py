@@ -10,6 +10,9 @@ import pytest
 
 REPLICATE = "PROOFLOPS_RECORD_TO"  # variable of a process that others started: the one file it writes its record to
 
+PACKAGED_TESTS = Path(__file__).with_name("tests")  # of an installed copy
+SUITE_ROOT = PACKAGED_TESTS if PACKAGED_TESTS.is_dir() else Path(__file__).parents[1]  # where bench and test_claims lie
+
 RECORD_PATH = pytest.StashKey[Path]()  # where the record of this run was written
 STORAGE_ERROR = pytest.StashKey[str]()  # why the record or a baseline could not be written
 WATCH = pytest.StashKey[Any]()  # during a benchmark's call: the machine.contention.Watch that began with it

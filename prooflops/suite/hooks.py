@@ -22,7 +22,7 @@ from prooflops.console.progress import RunProgress
 from prooflops.gate.options import history_folder
 from prooflops.machine import device as machine
 from prooflops.machine.caches import caches_of
-from prooflops.run_state import PARTIAL, is_replicate
+from prooflops.run_state import PACKAGED_TESTS, PARTIAL, is_replicate
 from prooflops.suite import ranks
 from prooflops.suite.collection import (
     EXAMPLE_COUNTER,
@@ -182,9 +182,11 @@ def draw_examples(number: int) -> None:
 
 def refuse_a_mix_of_copies(root: Path) -> None:
     """Stops a run whose tests come from a clone but whose code comes from an installed copy."""
+    root = root.resolve()
+    home = root.parents[1] if root == PACKAGED_TESTS.resolve() else root
     for package in (accounting, prooflops):
         origin = Path(str(package.__file__)).resolve()
-        if root.resolve() not in origin.parents:
+        if home not in origin.parents:
             raise pytest.UsageError(
                 f"{package.__name__} was imported from {origin.parent}, but these tests are those of {root}: "
                 f"uninstall the other copy (pip uninstall prooflops), or install this one (pip install -e {root})"
