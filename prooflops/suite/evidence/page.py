@@ -11,8 +11,9 @@ from prooflops import __version__
 from prooflops.console.tables import markdown_table
 from prooflops.history.records import write_atomically
 from prooflops.suite.evidence.file import RED, EvidenceFile
+from prooflops.suite.evidence.whole_page import folded, whole_page
 from prooflops.suite.registry import Registry, load_registry
-from prooflops.suite.report import markdown
+from prooflops.suite.report.markdown import table
 from prooflops.suite.report.run_report import RunReport, run_report
 from prooflops.suite.report.tables import best_rates
 from prooflops.suite.verdicts import VERDICTS, Outcome, Verdict, verdict_of
@@ -35,7 +36,7 @@ def write(file: EvidenceFile) -> RunReport:
     report = run_report(record_of(file, verdicts), verdicts, registry, plan["headline"], partial)
     if not report.partial and not file.rows("verdicts"):
         file.append("verdicts", verdicts={claim.id: [claim.verdict, claim.reason] for claim in report.claims})
-    text = "\n".join([markdown.markdown(report), *own_lines(file)])
+    text = "\n".join([whole_page(report), *own_lines(file)])
     write_atomically(file.path.with_suffix(".md"), text + "\n")
     return report
 
@@ -80,9 +81,9 @@ def own_lines(file: EvidenceFile) -> list[str]:
         "",
         f"{len(rows)} ended. Slices: {slices}, of which killed: {slices - len(file.rows('over'))}.",
     ]
-    lines += ["", *markdown.table([["red; the log is in the file", "", "reason"], *red]), ""]
+    lines += ["", *table([["red; the log is in the file", "", "reason"], *red]), ""]
     left = [f"- `{test}`" for test in file.remaining()]
-    return lines + (markdown.folded(f"{len(left)} tests have not run yet", left) if left else [])
+    return lines + (folded(f"{len(left)} tests have not run yet", left) if left else [])
 
 
 def write_index(folder: Path) -> None:

@@ -124,10 +124,10 @@ class Drawing:
         (artist,) = self.axes.plot([x], [y], MARKERS[series % len(MARKERS)], color=colour, markerfacecolor=face)
         self.title_of(artist, title)
 
-    def line(self, spots: Sequence[tuple[float, float]], series: int) -> None:
-        """Draws a line in a series' colour."""
+    def line(self, spots: Sequence[tuple[float, float]], series: int) -> Any:
+        """Draws a line in a series' colour, and returns it."""
         x, y = [x for x, _ in spots], [y for _, y in spots]
-        self.axes.plot(x, y, color=SERIES[series % len(SERIES)], linewidth=1.2)
+        return self.axes.plot(x, y, color=SERIES[series % len(SERIES)], linewidth=1.2)[0]
 
     def legend(self, names: Sequence[str] = (), above: float = 1.0) -> None:
         """The legend above the axes: of series whose points are drawn singly, or of what bears labels."""

@@ -9,7 +9,7 @@ from statistics import median
 from prooflops.console.tables import engineering
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport
-from prooflops.suite.report.tables import best_rates, kernels_of
+from prooflops.suite.report.tables import best_rates, kernels_of, memory_stream
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
 FAR_BELOW = 0.5  # below this share of the roofs, neither roof is the limit
@@ -42,12 +42,19 @@ def unusual(report: RunReport) -> list[str]:
 
 
 def _slow_dtypes(report: RunReport) -> Iterable[str]:
-    best = {dtype: bench for dtype, bench, _ in best_rates(report.benchmarks) if not bench.unsettled}
+    best = {dtype: bench for dtype, bench, _ in best_rates(report.benchmarks)}
+    unknown = []
     for narrow, wide in NARROWER.items():
         if narrow in best and wide in best:
-            ratio = (best[narrow].arithmetic_rate or 0.0) / (best[wide].arithmetic_rate or 1.0)
-            if ratio < 1:
-                yield f"{narrow} is multiplied slower than {wide}: at {ratio:.2g} times its rate"
+            pair = best[narrow], best[wide]
+            ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
+            if any(bench.is_wide for bench in pair):
+                unknown.append(f"{narrow} with {wide}")
+            elif ratio < 1:
+                marked = " (contended)" if any(bench.unsettled for bench in pair) else ""
+                yield f"{narrow} is multiplied slower than {wide}: at {ratio:.2g} times its rate{marked}"
+    if unknown:
+        yield f"not known how the rates of these compare, as they spread too widely: {', '.join(unknown)}"
 
 
 def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
@@ -60,11 +67,11 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         )
     if wide := [bench for bench in benchmarks if bench.is_wide]:
         yield f"{len(wide)} of {len(benchmarks)} benchmarks spread too widely to conclude anything from them"
+    if above := [bench.name for bench in benchmarks if bench.unsettled.startswith("above")]:
+        yield f"not known what limits these, which exceed the highest ceiling or roof of this run: {first(above)}"
 
 
 def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    if above := [bench.name for bench in benchmarks if bench.number("share_of_ceiling") > 1]:
-        yield f"faster than the own ceiling, which was measured too low: {first(above)}"
     multiples = [bench.number("cache_multiple") for bench in benchmarks if bench.level == "memory"
                  and bench.has("cache_multiple")]  # fmt: skip
     if multiples and min(multiples) < FEW_CACHES:
@@ -88,9 +95,9 @@ def _settings(report: RunReport) -> Iterable[str]:
 
 
 def limits(report: RunReport) -> list[str]:
-    """The machine's limits, from uncontended measurements with a narrow spread."""
+    """The machine's limits, from uncontended measurements with a narrow spread; a maximum is one over all."""
     benchmarks = [bench for bench in report.benchmarks if not bench.unsettled]
-    return [*_roofs(benchmarks), *_bandwidth(benchmarks), *_training(benchmarks), *_data(benchmarks)]
+    return [*_roofs(benchmarks), *_bandwidth(report.benchmarks), *_training(report.benchmarks), *_data(benchmarks)]
 
 
 def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
@@ -106,16 +113,17 @@ def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _bandwidth(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    streams = [bench for bench in benchmarks if bench.level == "memory" and bench.has("bytes_per_s")]
-    if streams:
-        best = max(streams, key=lambda bench: bench.number("bytes_per_s"))
+    if best := memory_stream(benchmarks):
         share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
-        yield f"the memory gives {best.rate_text} at most ({best.case.partition('-')[2]}){share}"
+        marked = f", {best.unsettled}" if best.unsettled else ""
+        yield f"the memory gives {best.rate_text} at most ({best.case.partition('-')[2]}{marked}){share}"
 
 
 def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     for bench in benchmarks:
-        if bench.family == "step" and bench.has("share_of_ceiling"):
+        if bench.family == "step" and bench.unsettled:
+            yield f"a training step ({bench.case}): not known: {bench.unsettled}"
+        elif bench.family == "step" and bench.has("share_of_ceiling"):
             parts = {key: bench.number(f"{key}_s") for key in ("forward", "backward", "optimizer")
                      if bench.has(f"{key}_s")}  # fmt: skip
             most = max(parts, key=lambda key: parts[key], default="")

@@ -10,13 +10,12 @@ from typing import Any
 from prooflops.console.tables import binary, engineering
 from prooflops.history import trend
 from prooflops.history.trend import Trend
-from prooflops.suite.peaks import share_of_peak
-from prooflops.suite.report import highlights, page
+from prooflops.suite.report import delivery, highlights, page
 from prooflops.suite.report.drawing import Table
 from prooflops.suite.report.measurement import WIDEST_SPREAD
 from prooflops.suite.report.plots import plots_of
-from prooflops.suite.report.run_report import RunReport, by_topic
-from prooflops.suite.report.tables import best_rates, rates_of, spread_text
+from prooflops.suite.report.run_report import RunReport, by_topic, unchecked
+from prooflops.suite.report.tables import RATES_HEAD, best_rates, rates_of, spread_text
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,14 @@ class Tile:
 def html(report: RunReport) -> str:
     """The page of a run. Equal reports give equal bytes."""
     history = [trend_row(each) for each in report.trends]
-    best = Table(
-        ["dtype", "rate", "of vendor peak", "of own ceiling", "in", "spread"],
-        [cells for *_, cells in best_rates(report.benchmarks, report.peaks)],
-    )
+    best = Table(RATES_HEAD, [cells for *_, cells in best_rates(report.benchmarks, report.peaks)])
+    delivered = delivery.lines(report.benchmarks)
     benchmarks = benchmark_table(report)
     sections = {
-        "failures": ("What fails", report.red),
-        "corrections": ("Corrections", report.with_verdicts("corrected")),
+        "delivers": ("Does it deliver?", delivered),
         "limits": ("Limits", limits := highlights.limits(report)),
+        "unusual": ("Unusual", unusual := highlights.unusual(report)),
+        "rates": ("Rates", best.rows),
         "plots": ("Measured", plots := plots_of(report)),
         "history": ("History", history),
         "claims": ("Claims", report.claims),
@@ -51,11 +49,13 @@ def html(report: RunReport) -> str:
     return page.render(
         "run.html.j2",
         report=report,
+        delivered=delivered,
+        lead=delivery.summary(delivered) if delivered else highlights.sentence(report),
         sentence=highlights.sentence(report),
         tiles=tiles(report),
         contents=[(name, title) for name, (title, there) in sections.items() if there],
         best=best,
-        unusual=highlights.unusual(report),
+        unusual=unusual,
         limits=limits,
         plots=plots,
         history=history,
@@ -66,35 +66,23 @@ def html(report: RunReport) -> str:
         widest=WIDEST_SPREAD,
         machine=machine_facts(report),
         topics=by_topic(report.claims),
+        unchecked=unchecked(report.claims),
         functions=lambda tests: Counter(test.partition("[")[0] for test in tests),
     )
 
 
 def tiles(report: RunReport) -> list[Tile]:
-    """The five figures: claims that hold, are corrected, fail or are unchecked; the best rate."""
-    counts, made = report.counts, []
-    if report.claims:
-        hold, red = counts["holds"] + counts["holds if"], counts["FAILS"] + counts["error"]
-        crashed = f"{counts['error']} of them crashed" if counts["error"] else "contradicted by this machine"
-        made = [
-            Tile(str(hold), "hold", f"{counts['holds if']} under a condition", "holds", "✓"),
-            Tile(str(counts["corrected"]), "corrected", "wrong as they circulate", "corrected", "≠"),
-            Tile(str(red), "fail" if red != 1 else "fails", crashed if red else "nothing contradicted", "fails" if red
-                 else "", "✕"),
-            Tile(str(counts["not checked"]), "not checked", f"and {counts['on record']} only on record", "unchecked",
-                 "–"),
-        ]  # fmt: skip
-    best = best_rates(report.benchmarks, report.peaks)
-    if best and best[0][1].unsettled:
-        made.append(Tile("–", "best rate", "every product was contended, or its spread too wide"))
-    elif best:
-        dtype, bench, cells = best[0]
-        peak = share_of_peak(bench.info, report.peaks)
-        of_peak = f"{peak} of the vendor's peak" if peak.endswith("%") else peak
-        made.append(
-            Tile(bench.rate_text, f"best rate, {dtype}", f"{cells[3].removesuffix(' !')} of own ceiling; {of_peak}")
-        )
-    return made
+    """The four figures: claims that hold, are corrected, fail or are unchecked."""
+    counts = report.counts
+    hold, red = counts["holds"] + counts["holds if"], counts["FAILS"] + counts["error"]
+    crashed = f"{counts['error']} of them crashed" if counts["error"] else "contradicted by this machine"
+    return [
+        Tile(str(hold), "hold", f"{counts['holds if']} under a condition", "holds", "✓"),
+        Tile(str(counts["corrected"]), "corrected", "wrong as they circulate", "corrected", "≠"),
+        Tile(str(red), "fail" if red != 1 else "fails", crashed if red else "nothing contradicted",
+             "fails" if red else "", "✕"),
+        Tile(str(counts["not checked"]), "not checked", f"and {counts['on record']} only on record", "unchecked", "–"),
+    ]  # fmt: skip
 
 
 def benchmark_table(report: RunReport) -> Table:

@@ -11,8 +11,9 @@ from prooflops.console.tables import engineering
 
 # Share of the median. A wider interquartile range or 95 % interval of the median allows no conclusion.
 WIDEST_SPREAD = 0.25
-WIDE = "spread too wide to conclude"
 CONTENDED = "contended"  # prefix of a label: other work competed for the cores
+EXCEEDS = 1 + 1e-6  # a share that is above 1 by more than rounding
+PRODUCTS = ("matmul", "ceiling", "fast_accumulation", "layer")  # families of matrix products
 
 
 @dataclass(frozen=True)
@@ -83,17 +84,29 @@ class Measurement:
         return self.spread > WIDEST_SPREAD
 
     @property
+    def is_product(self) -> bool:
+        """Whether it is one matrix product."""
+        return self.family in PRODUCTS and self.arithmetic_rate is not None
+
+    @property
     def unsettled(self) -> str:
-        """Why it allows no conclusion, in at most two words; empty if it does."""
-        contended = any(label.startswith(CONTENDED) for label in self.labels)
-        return "too wide" if self.is_wide else CONTENDED * contended
+        """Why it allows no conclusion, in a few words; empty if it does."""
+        if self.is_wide:
+            return "spread too wide"
+        for key, bound in (("share_of_ceiling", "its ceiling"), ("share_of_attainable", "its roof")):
+            if self.number(key) > EXCEEDS:
+                return f"above {bound}"
+        return CONTENDED * any(label.startswith(CONTENDED) for label in self.labels)
 
     @property
     def rate(self) -> tuple[float, str] | None:
-        """The declared rate and its unit: FLOP/s, OP/s or B/s; always B/s for a stream."""
+        """The declared rate and its unit: FLOP/s, OP/s or B/s; always B/s for a stream.
+
+        A launch-bound row has no bandwidth: its time is that of the launch.
+        """
         keys = (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s"))
         for key, unit in keys[2:] if self.info.get("memory_level") else keys:
-            if (value := self.number(key)) > 0:
+            if (value := self.number(key)) > 0 and not (unit == "B/s" and self.info.get("bound") == "launch"):
                 return value, unit
         return None
 
@@ -109,19 +122,11 @@ class Measurement:
 
     @property
     def bound(self) -> str:
-        """Its limit: "memory-bound", "compute-bound", "launch-bound"; else why that is unknown, or empty.
-
-        A benchmark above the memory roof is not memory-bound: its operands lie in a cache, or the roof was measured
-        too low.
-        """
+        """Its limit: "memory-bound", "compute-bound", "launch-bound"; else why that is unknown, or empty."""
         bound = self.info.get("bound")
         if not bound:
             return ""
-        if self.unsettled:
-            return WIDE if self.is_wide else CONTENDED
-        if bound == "memory" and self.number("share_of_attainable") > 1:
-            return "above the memory roof"
-        return f"{bound}-bound"
+        return f"not known: {self.unsettled}" if self.unsettled else f"{bound}-bound"
 
     @property
     def method(self) -> str:
@@ -145,5 +150,5 @@ class Measurement:
     @property
     def notes(self) -> str:
         """A short note: cache state, limit, and the start of each label."""
-        found = [self.cache, self.bound or (WIDE if self.is_wide else ""), str(self.info.get("label") or "")]
+        found = [self.cache, self.bound or self.unsettled, str(self.info.get("label") or "")]
         return ", ".join(filter(None, dict.fromkeys([*found, *(label.partition(":")[0] for label in self.labels)])))

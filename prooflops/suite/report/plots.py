@@ -10,14 +10,14 @@ from prooflops.console.tables import binary, engineering, share
 from prooflops.suite.report.drawing import FAINT, INK, SERIES, SETTINGS, Drawing, Plot, Table, label, log_axes
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport
-from prooflops.suite.report.tables import kernels_of, spread_text
+from prooflops.suite.report.tables import kernels_of, memory_stream, spread_text
 
-HOLLOW = "Hollow: contended, or the spread is too wide to conclude."
+HOLLOW = "Hollow: contended, above its roof, or the spread is too wide to conclude."
 BOTH_ROOFS = (
-    "Both roofs are measured in the same run: the ceiling of the dtype's products (level), and the bandwidth for the "
-    f"kernel's own share of reads (the two slopes are those of the most and the fewest). {HOLLOW}"
+    "Both roofs are measured in the same run: the ceiling of the dtype's products (level), and the bandwidth of the "
+    f"memory (slope). The share is of the bandwidth for the kernel's own mix of reads and writes. {HOLLOW}"
 )
-UNSETTLED = "Each of them was contended, or its spread is too wide to say."
+UNSETTLED = "Not known: each of them was contended, or spread too widely."
 PARTS = ("forward", "backward", "optimizer")
 NEAR = 0.1  # of a prediction
 
@@ -31,7 +31,7 @@ def plots_of(report: RunReport) -> list[Plot]:
         return [plot for make in made if (plot := make(report))]
 
 
-def is_product(bench: Measurement) -> bool:
+def is_matmul(bench: Measurement) -> bool:
     """Whether it is a matrix product, but not the search for the ceiling."""
     return bool(bench.family == "matmul" and bench.arithmetic_rate and bench.has("flops"))
 
@@ -44,19 +44,15 @@ def dtypes_of(benchmarks: Iterable[Measurement]) -> list[str]:
 
 
 def roofline(report: RunReport) -> Plot | None:
-    """Kernels (without any: products) over their intensity, under the measured roofs.
-
-    Roofs: each dtype's ceiling, and the bandwidths at the largest and smallest share of reads. Streams are not drawn,
-    because they are the roofs.
-    """
-    benchmarks = kernels_of(report.benchmarks) or [each for each in report.benchmarks if is_product(each)]
+    """Kernels (without any: products) over their intensity, under the measured roofs. Streams are the roofs."""
+    benchmarks = kernels_of(report.benchmarks) or [each for each in report.benchmarks if is_matmul(each)]
     points = [each for each in benchmarks if each.has("flops", "bytes") and each.arithmetic_rate and each.dtype]
     if not points:
         return None
     drawing = Drawing("roofline", f"Roofline measured on {report.machine.get('name')}", height=5.0)
     dtypes = dtypes_of(points)
     spots = [(each.number("flops") / each.number("bytes"), each.arithmetic_rate or 0.0) for each in points]
-    _draw_roofs(drawing, points, [x for x, _ in spots])
+    _draw_roofs(drawing, points, [x for x, _ in spots], memory_stream(report.benchmarks))
     rows = []
     for number, (each, (x, y)) in enumerate(zip(points, spots, strict=True), start=1):
         title = f"{number} {each.name}: {each.rate_text}, {each.bound or 'not placed'}"
@@ -65,17 +61,12 @@ def roofline(report: RunReport) -> Plot | None:
         drawing.axes.annotate(str(number), (x, y), (-6 if left else 6, 0), textcoords="offset points", fontsize=8,
                               ha="right" if left else "left", va="center")  # fmt: skip
         of_roof = share(each.number("share_of_attainable") or None, "-")
-        bound = "spread too wide" if each.is_wide else each.bound or "-"
-        rows.append([str(number), each.name, f"{x:.3g}", each.rate_text, of_roof, f"{each.spread:.1%}", bound])
+        rows.append([str(number), each.name, f"{x:.3g}", each.rate_text, of_roof, f"{each.spread:.1%}", each.bound])
     drawing.legend(dtypes)
     log_axes(drawing.axes, "arithmetic intensity, FLOPs per byte", "rate", y_unit="FLOP/s")
     drawing.axes.legend(loc="lower right")
     head = ["point", "kernel", "FLOP/B", "rate", "of its roof", "spread", "held back by"]
-    above = "What lies above the memory roof is not held back by it: its operands come from a cache."
-    return drawing.plot(
-        "Which roof holds each kernel back?", _roofline_answer(points), Table(head, rows),
-        BOTH_ROOFS, *([above] if any(each.bound == "above the memory roof" for each in points) else []),
-    )  # fmt: skip
+    return drawing.plot("Which roof holds each kernel back?", _roofline_answer(points), Table(head, rows), BOTH_ROOFS)
 
 
 def _is_right_of(x: float, y: float, other: tuple[float, float]) -> bool:
@@ -83,37 +74,33 @@ def _is_right_of(x: float, y: float, other: tuple[float, float]) -> bool:
     return bool(y and other[1]) and 0 <= log10(other[0] / x) < 0.18 and abs(log10(other[1] / y)) < 0.06
 
 
-def _draw_roofs(drawing: Drawing, points: Sequence[Measurement], intensities: Sequence[float]) -> None:
-    """Draws the bandwidths at the largest and smallest share of reads, and each dtype's ceiling."""
-    slopes: dict[float, float] = {}
-    for each in points:
-        if each.has("roof_bytes_per_s"):
-            reads = round(each.number("read_share"), 2)
-            slopes[reads] = max(slopes.get(reads, 0.0), each.number("roof_bytes_per_s"))
-    left, right = min(intensities) / 2, 2 * max(intensities)
-    steepest, highest = max(slopes.values(), default=0.0), 0.0
+def _draw_roofs(
+    drawing: Drawing, points: Sequence[Measurement], intensities: Sequence[float], stream: Measurement | None
+) -> None:
+    """Draws the memory's bandwidth, that of `stream` if there is one, and each dtype's ceiling."""
+    bandwidth = stream.number("bytes_per_s") if stream else max(each.number("roof_bytes_per_s") for each in points)
+    left, right, highest = min(intensities) / 2, 2 * max(intensities), 0.0
     for series, dtype in enumerate(dtypes_of(points)):
         if ceiling := max(each.number("ceiling_flop_per_s") for each in points if each.dtype == dtype):
             highest = max(highest, ceiling)
-            start = ceiling / steepest if steepest else left
-            drawing.line([(min(start, right), ceiling), (max(2 * start, right), ceiling)], series)
-    for reads, style in zip(sorted({max(slopes), min(slopes)}) if slopes else (), ("--", "-"), strict=False):
-        bandwidth = slopes[reads]
+            start = ceiling / bandwidth if bandwidth else left
+            roof = drawing.line([(min(start, right), ceiling), (max(2 * start, right), ceiling)], series)
+            drawing.title_of(roof, f"ceiling of {dtype}: {engineering(ceiling, 'FLOP/s')}")
+    if bandwidth:
         end = max(highest / bandwidth or right, 2 * left)
-        name = f"{engineering(bandwidth, 'B/s')}, {reads:.0%} reads"
-        drawing.axes.plot(
-            [left, end], [left * bandwidth, end * bandwidth], style, color=FAINT, linewidth=1.2, label=name
-        )
+        kernel = f" ({stream.case.rpartition('-')[2]})" if stream else ""
+        name = f"memory, {engineering(bandwidth, 'B/s')}{kernel}"
+        (roof,) = drawing.axes.plot([left, end], [left * bandwidth, end * bandwidth], color=FAINT, linewidth=1.2,
+                                    label=name)  # fmt: skip
+        drawing.title_of(roof, name)
 
 
 def _roofline_answer(points: Sequence[Measurement]) -> str:
-    found = Counter(each.bound for each in points if each.bound and not each.unsettled)
-    number = sum(bool(each.unsettled) for each in points)
-    if number == len(points):
+    if all(each.unsettled for each in points):
         return UNSETTLED
+    found = Counter(each.bound or f"not known: {each.unsettled}" for each in points if each.bound or each.unsettled)
     listed = ", ".join(f"{number} {bound}" for bound, number in found.most_common())
-    left = f"; {number} were contended, or their spread is too wide to say" if number else ""
-    return f"Of {len(points)} kernels {listed}{left}." if listed else f"{len(points)} products under the roofs{left}."
+    return f"Of {len(points)} kernels {listed}." if listed else f"{len(points)} products under the roofs."
 
 
 # ---- products ----------------------------------------------------------------------------------------------------
@@ -121,7 +108,7 @@ def _roofline_answer(points: Sequence[Measurement]) -> str:
 
 def rates_by_size(report: RunReport) -> Plot | None:
     """Each product's rate over its FLOPs, one series per dtype."""
-    products = [each for each in report.benchmarks if is_product(each)]
+    products = [each for each in report.benchmarks if is_matmul(each)]
     if not products:
         return None
     drawing = Drawing("rates-by-size", "Rate of products by dtype and size")
@@ -137,9 +124,8 @@ def rates_by_size(report: RunReport) -> Plot | None:
     drawing.legend(dtypes_of(products))
     rows = [[each.name, engineering(each.number("flops"), "FLOP"), each.rate_text, spread_text(each), each.method]
             for each in products]  # fmt: skip
-    settled = [each for each in products if not each.unsettled]
-    fastest = max(settled, key=lambda each: each.arithmetic_rate or 0, default=None)
-    answer = f"The fastest is {fastest.name}: {fastest.rate_text}." if fastest else UNSETTLED
+    fastest = max(products, key=lambda each: each.arithmetic_rate or 0)
+    answer = f"The fastest is {fastest.name}: {fastest.rate_text}."
     table = Table(["product", "operations", "rate", "spread", "measured"], rows)
     return drawing.plot("How fast is each dtype multiplied, and from which size on?", answer, table,
                         f"Lines join the square products. {HOLLOW}")  # fmt: skip
@@ -174,7 +160,7 @@ def ceiling_shares(report: RunReport) -> Plot | None:
 
 def bandwidths(report: RunReport) -> Plot | None:
     """Each STREAM kernel's bandwidth over its bytes, with the caches marked."""
-    streams = [each for each in report.benchmarks if each.level and each.has("bytes", "bytes_per_s")]
+    streams = [each for each in report.benchmarks if each.level and each.has("bytes") and each.rate]
     if not streams:
         return None
     kernels = list(dict.fromkeys(each.case.rpartition("-")[2] for each in streams))
@@ -195,9 +181,8 @@ def bandwidths(report: RunReport) -> Plot | None:
              spread_text(each), ", ".join(filter(None, [each.method, each.info.get("label")]))]
             for each in streams]  # fmt: skip
     table = Table(["stream", "working set", "bandwidth", "reads", "spread", "measured"], rows)
-    remark = f"The rows of a cache run on one core, those of the memory on all. {HOLLOW}"
-    answer = f"At most: {', '.join(best)}." if best else UNSETTLED
-    return drawing.plot("How fast is memory, and each cache?", answer, table, remark)
+    remark = f"The rows of a cache run on one core, those of the memory on all. Without launch-bound ones. {HOLLOW}"
+    return drawing.plot("How fast is memory, and each cache?", f"At most: {', '.join(best)}.", table, remark)
 
 
 def _mark_levels(drawing: Drawing, streams: Sequence[Measurement], report: RunReport) -> list[str]:
@@ -211,8 +196,8 @@ def _mark_levels(drawing: Drawing, streams: Sequence[Measurement], report: RunRe
         named = f" {binary(report.caches[level])}" if level in report.caches else ""
         drawing.axes.text((min(sizes) * max(sizes)) ** 0.5, 1.01, label(level + named), ha="center", fontsize=9,
                           transform=drawing.axes.get_xaxis_transform())  # fmt: skip
-        if settled := [each for each in own if not each.unsettled]:
-            best.append(f"{level} {max(settled, key=lambda each: each.number('bytes_per_s')).rate_text}")
+        fastest = max(own, key=lambda each: each.number("bytes_per_s"))
+        best.append(f"{level} {fastest.rate_text} ({fastest.case.rpartition('-')[2]})")
     return best
 
 
@@ -234,7 +219,7 @@ def step_times(report: RunReport) -> Plot | None:
             drawing.title_of(bar, f"{each.case}, {part}: {engineering(time_s, 's')}")
             left += time_s * 1e3
         listed = ", ".join(f"{part} {time_s / sum(times.values()):.0%}" for part, time_s in times.items())
-        shares.append(f"{each.case}: {listed}")
+        shares.append(f"{each.case}: {f'not known: {each.unsettled}' if each.unsettled else listed}")
     drawing.rows([each.case for each in steps])
     drawing.axes.set_xlabel("ms")
     drawing.legend()

@@ -12,7 +12,9 @@ from typing import Any
 
 from prooflops.history.trend import Trend
 from prooflops.suite.registry import Registry, Source
+from prooflops.suite.report import delivery
 from prooflops.suite.report.measurement import Measurement
+from prooflops.suite.report.reconciled import reconciled
 from prooflops.suite.verdicts import RED, VERDICTS, Verdict
 
 SCHEMA = 2  # of verdicts.json, raised for incompatible changes; 1 was a list without a head
@@ -71,6 +73,15 @@ def by_topic(claims: Iterable[Verdict]) -> dict[str, list[Verdict]]:
     return topics
 
 
+def unchecked(claims: Iterable[Verdict]) -> list[tuple[str, list[str]]]:
+    """The reasons for unchecked claims, each with the claims' ids."""
+    reasons: dict[str, list[str]] = {}
+    for claim in claims:
+        if claim.verdict == "not checked":
+            reasons.setdefault(claim.reason, []).append(claim.id)
+    return [*reasons.items()]
+
+
 def run_report(
     record: Mapping[str, Any],
     verdicts: Sequence[Verdict],
@@ -87,7 +98,7 @@ def run_report(
         headline=tuple(headline),
         claims=tuple(verdicts),
         sources=registry.sources,
-        benchmarks=tuple(map(Measurement.of, record["benchmarks"])),
+        benchmarks=reconciled(map(Measurement.of, record["benchmarks"])),
         peaks=ours["peaks"],
         caches=ours["caches"],
         date=str(record.get("datetime") or ""),
@@ -110,6 +121,7 @@ def verdicts_json(report: RunReport) -> str:
         "partial": report.partial,
         "machine": dict(report.machine),
         "versions": {key: report.machine.get(key) for key in VERSIONS},
+        "delivers": [each.as_dict() for each in delivery.figures(report.benchmarks)],
         "counts": report.counts,
         "claims": [
             {

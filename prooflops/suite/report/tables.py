@@ -13,6 +13,7 @@ from prooflops.suite.report.run_report import by_topic
 from prooflops.suite.verdicts import VERDICTS, Verdict
 
 PLACED = ("flops", "bytes", "intensity", "counted_intensity", "attainable_flop_per_s", "flop_per_s", "ridge")
+RATES_HEAD = ["dtype", "rate", "of vendor peak", "in", "spread"]
 NO_PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
@@ -50,60 +51,33 @@ def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
     return [bench for bench in benchmarks if bench.info.get("roofline") and bench.has(*PLACED)]
 
 
-def roofline_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
-    """One row per roofline kernel: intensity by formula and as counted, and place under the roofs.
-
-    Without kernels, only the head.
-    """
-    rows = [["kernel", "intensity, FLOP/B", "counted", "reads", "attainable", "achieved", "share", "bound",
-             "ridge measured", "on paper"]]  # fmt: skip
-    for bench in kernels_of(benchmarks):
-        extra = bench.info
-        paper = extra.get("paper_ridge")
-        rows.append([
-            bench.name,
-            f"{extra['intensity']:.3g}",
-            f"{extra['counted_intensity']:.3g}" + (" *" if extra.get("counted_otherwise") else ""),
-            f"{bench.number('read_share'):.0%}",
-            engineering(extra["attainable_flop_per_s"], "FLOP/s"),
-            engineering(extra["flop_per_s"], "FLOP/s"),
-            share(bench.number("share_of_attainable") or None, "-"),
-            bench.bound.removesuffix("-bound") + (f", {extra['roof_label']}" if extra.get("roof_label") else ""),
-            f"{extra['ridge']:.3g}",
-            f"{paper:.3g}" if paper else "no peak on record",
-        ])  # fmt: skip
-    return rows
+def memory_stream(benchmarks: Sequence[Measurement]) -> Measurement | None:
+    """The fastest stream from and to memory: the one bandwidth of the memory that a page gives."""
+    streams = [bench for bench in benchmarks if bench.level == "memory" and bench.rate]
+    return max(streams, key=lambda bench: bench.number("bytes_per_s"), default=None)
 
 
 def best_rates(
     benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
 ) -> list[tuple[str, Measurement, list[str]]]:
-    """The fastest benchmark per multiplied dtype, with the cells of its row: rate, shares, name, spread.
+    """The fastest matrix product per dtype, with the cells of its row: dtype, rate, share of peak, name, spread.
 
-    A contended benchmark, or one with a wide spread, is used only for lack of another, and comes last.
+    Contention only lowers a rate, so that contended products take part, and are marked.
     """
     best: dict[str, Measurement] = {}
     for bench in benchmarks:
-        dtype = bench.dtype
-        if bench.arithmetic_rate is None or not dtype or not bench.has("ceiling_flop_per_s"):
-            continue
-        before = best.get(dtype)
-        if before is None or _merit(bench) > _merit(before):
-            best[dtype] = bench
-    rows = []
-    for dtype, bench in sorted(best.items(), key=lambda each: _merit(each[1]), reverse=True):
-        ceiling = max(each.number("ceiling_flop_per_s") for each in benchmarks
-                      if each.dtype == dtype)  # fmt: skip
-        own = share((bench.arithmetic_rate or 0.0) / ceiling if ceiling else None, "-")
-        cells = [dtype, bench.rate_text, share_of_peak(bench.info, peaks), own, bench.name, spread_text(bench)]
-        rows.append((dtype, bench, cells))
-    return rows
+        if bench.is_product and bench.dtype and _rate(bench) > (_rate(best[bench.dtype]) if bench.dtype in best else 0):
+            best[bench.dtype] = bench
+    return [
+        (dtype, bench, [dtype, bench.rate_text, share_of_peak(bench.info, peaks), bench.name, spread_text(bench)])
+        for dtype, bench in sorted(best.items(), key=lambda each: _rate(each[1]), reverse=True)
+    ]
 
 
-def _merit(bench: Measurement) -> tuple[bool, float]:
-    return not bench.unsettled, bench.arithmetic_rate or 0.0
+def _rate(bench: Measurement) -> float:
+    return bench.arithmetic_rate or 0.0
 
 
 def spread_text(bench: Measurement) -> str:
-    """The spread in percent, with the reason if it allows no conclusion: too wide, or contended."""
+    """The spread in percent, with the reason if it allows no conclusion."""
     return f"{bench.spread:.1%}" + (f": {bench.unsettled}" if bench.unsettled else "")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 
 import pytest
 
 from prooflops.console.tables import fitted
 from prooflops.suite.report.delivery import lines
+from prooflops.suite.report.run_report import unchecked
 from prooflops.suite.report.tables import benchmark_table, topic_table
 from prooflops.suite.report.writing import FinishedRun
-from prooflops.suite.verdicts import RED, Verdict
+from prooflops.suite.verdicts import RED
 
 COLOURS = {"FAILS": "red", "error": "red", "not checked": "yellow", "corrected": "cyan"}
 LEAST_WIDTH = 40
@@ -45,8 +46,7 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, know
         terminal.section("does it deliver?")
         width = max((len(each.figure) for each in delivered if each.met is not None), default=0)
         for each in delivered:
-            word = {True: "delivers", False: "BELOW FLOOR", None: ""}[each.met]
-            line(f"{word:<11}  {each.figure:<{width}}  {each.text}", "    ", red=each.met is False)
+            line(f"{each.word:<11}  {each.figure:<{width}}  {each.text}", "    ", red=each.met is False)
     for title, rows in {
         "benchmarks": benchmark_table(report.benchmarks, report.peaks) if report.benchmarks else [],
         "verdicts": topic_table(report.claims) if report.claims else [],
@@ -61,8 +61,8 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, know
         for claim in shown:
             colour = COLOURS.get(claim.verdict, "green")
             line(f"{claim.id:<{width}}  {claim.line}", indent="    ", **{colour: True})
-        for text in () if verbose else unchecked(report.claims):
-            line(text, yellow=True)
+        for reason, ids in () if verbose else unchecked(report.claims):
+            line(f"not checked, {reason}: {', '.join(ids)}", yellow=True)
         settled = {claim.id for claim in report.claims if claim.verdict not in (*RED, "not checked")}
         for listed in sorted({*known} & settled):
             line(f"{listed} is listed in --known-failures but now holds: remove it there", yellow=True)
@@ -76,13 +76,3 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, know
         line(f"report: {finished.folder}/report.html  and report.md, verdicts.json beside it")
     if finished.record:
         line(f"record: {finished.record}")
-
-
-def unchecked(claims: Sequence[Verdict]) -> Iterator[str]:
-    """One line per reason for unchecked claims."""
-    reasons: dict[str, list[str]] = {}
-    for claim in claims:
-        if claim.verdict == "not checked":
-            reasons.setdefault(claim.reason, []).append(claim.id)
-    for reason, ids in reasons.items():
-        yield f"not checked, {reason}: {', '.join(ids)}"

@@ -16,7 +16,7 @@ ONE_OF_EACH = """() => {
         if (seen.has(claim.dataset.verdict)) claim.remove();
         seen.add(claim.dataset.verdict);
     }
-    const many = "section.topic:not(:has(details)), tbody tr:nth-child(n+3), .corrections div:nth-child(n+3), svg g g";
+    const many = "details.topic:not(:has(details)), tbody tr:nth-child(n+3), .corrections div:nth-child(n+3), svg g g";
     document.querySelectorAll(many).forEach((each) => each.remove());
 }"""
 
@@ -35,7 +35,9 @@ def opened(browser: Browser, file: Path) -> Iterator[Opened]:
 
 
 def shown(page: Any) -> int:
-    return int(page.evaluate("[...document.querySelectorAll('details.claim')].filter((e) => e.offsetParent).length"))
+    return int(
+        page.evaluate("[...document.querySelectorAll('details.claim')].filter((e) => e.checkVisibility()).length")
+    )
 
 
 def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, file: Path) -> None:
@@ -45,13 +47,15 @@ def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, f
 
 def test_claims_are_found_as_one_types_and_by_their_verdict(opened: Opened, report: RunReport) -> None:
     page = opened.page
+    assert shown(page) == 0, "claims are folded by topic"
+    page.get_by_role("button", name="Open all shown").click()
     assert shown(page) == len(report.claims)
     page.get_by_label("Search claims").fill("bf16 RANGE")
     few = shown(page)
     assert 0 < few < 40
     assert page.locator("#shown").inner_text() == f"{few} of {len(report.claims)} claims"
     page.get_by_label("Search claims").fill("xyzzy")
-    assert (shown(page), page.locator("section.topic:visible").count()) == (0, 0)
+    assert (shown(page), page.locator("details.topic:visible").count()) == (0, 0)
     page.get_by_label("Search claims").fill("")
     page.locator("input[value=corrected]").check()
     assert shown(page) == report.counts["corrected"]

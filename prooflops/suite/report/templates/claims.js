@@ -4,7 +4,7 @@
   const search = document.getElementById("search");
   const shown = document.getElementById("shown");
   const unfold = document.getElementById("unfold");
-  const topics = [...document.querySelectorAll("section.topic")];
+  const topics = [...document.querySelectorAll("details.topic")];
   const claims = [...document.querySelectorAll("details.claim")].map((element) => ({
     element,
     verdict: element.dataset.verdict,
@@ -21,6 +21,7 @@
     }
     for (const topic of topics) {
       topic.hidden = !topic.querySelector("details.claim:not([hidden])");
+      if (words.length || verdict) topic.open = true;
     }
     const number = visible().length;
     shown.textContent = number === claims.length ? `${number} claims` : `${number} of ${claims.length} claims`;
@@ -40,7 +41,7 @@
         form.reset();
         apply();
       }
-      target.open = true;
+      target.open = target.parentElement.open = true;
       target.scrollIntoView();
     }
   }
@@ -51,7 +52,7 @@
   unfold.addEventListener("click", () => {
     const all = visible();
     const open = !all.every(({ element }) => element.open);
-    for (const { element } of all) element.open = open;
+    for (const { element } of all) element.open = element.parentElement.open = open;
     label();
   });
   document.addEventListener("toggle", label, true);

@@ -1,0 +1,119 @@
+"""No page concludes what contradicts its own figures: a run's record in, its pages out."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from accounting.devices.floors import floor_of
+from meta_tests.contradictions import Page, contradictions
+from prooflops.suite.report.html import html
+from prooflops.suite.report.markdown import LARGEST_BYTES, markdown
+from prooflops.suite.report.run_report import RunReport, verdicts_json
+
+ReportOf = Callable[..., RunReport]
+STEP, ROW = "step[deep-linear-bf16-eager]", "stream[L1-copy]"
+BUSY = {"labels": ["contended: other work"]}
+
+
+def busy(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
+    """Other work beside all products of bf16, none beside a step that is counted too fast; caches bound by launches."""
+    if name.startswith(("matmul[bf16", "ceiling[bf16", "layer[bf16", "matmul[fp8", "ceiling[fp8")):
+        info["conditions"] = BUSY
+    if name == STEP:
+        info |= {"flop_per_s": 5e12, "share_of_ceiling": 3.27, "conditions": {}, "ci_low": 1.0, "ci_high": 1.0}
+        stats["iqr"] = 0.0
+    if name == ROW:
+        info |= {"bound": "launch", "launch_share": 0.98}
+
+
+def test_the_checker_sees_each_contradiction() -> None:
+    """In words of pages that were printed once."""
+    tile = '<li class="tile"><span class="value">324%</span><span class="label">MFU of own ceiling</span></li>'
+    rates = (
+        '<section id="rates"><table><thead><tr><th>dtype</th><th>rate</th><th>in</th></tr></thead>'
+        "<tr><td>bf16</td><td>246 GFLOP/s</td><td>step[deep-linear-bf16-eager]</td></tr></table></section>"
+        '<section id="benchmarks"><table><thead><tr><th>benchmark</th><th>rate</th><th>notes</th></tr></thead>'
+        "<tr><td>matmul[bf16-square-1024]</td><td>992 GFLOP/s</td><td></td></tr>"
+        "<tr><td>stream[L1-copy]</td><td>32.4 GB/s</td><td>launch-bound</td></tr></table></section>"
+    )
+    memory = '<p class="answer">At most: memory 103 GB/s (sum).</p><p class="answer">memory, 59.7 GB/s</p>'
+    operators = (
+        '<p class="lead">compute-bound</p><table><thead><tr><th>time</th><th>note</th></tr></thead>'
+        "<tr><td>MFU of own ceiling</td><td>own: fp32 12.6 GFLOP/s</td></tr></table>"
+        "<table><thead><tr><th>operator</th><th>rate</th></tr></thead>"
+        "<tr><td>aten.mm</td><td>183 GFLOP/s</td></tr></table>"
+    )
+    assert [len(contradictions(text)) for text in (tile, rates, memory, operators)] == [1, 3, 1, 1]
+    assert contradictions(operators.replace("compute-bound", "not known: ...") + tile.replace("324%", "–")) == []
+
+
+def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: ReportOf) -> None:
+    report = report_of(busy)
+    page = html(report)
+    assert contradictions(page) == []
+    rates = {row["dtype"]: row for row in Page(page).tables["rates"]}
+    assert "contended" in rates["bf16"]["spread"]
+    assert f"{STEP.removeprefix('step[').removesuffix(']')}): not known: above its ceiling" in page
+    row = next(row for row in Page(page).tables["benchmarks"] if row["benchmark"] == ROW)
+    assert (row["rate"], "launch-bound" in row["notes"]) == ("-", True)
+
+
+def test_a_wide_spread_leads_to_no_conclusion(report_of: ReportOf) -> None:
+    def wide(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
+        stats["iqr"] = 1.08 * stats["median"]
+
+    page = html(report_of(wide))
+    assert contradictions(page) == []
+    bounds = [text for text in Page(page).conclusions if "-bound" in text or "% of the own ceiling" in text]
+    assert bounds == []
+
+
+@pytest.fixture(scope="module")
+def delivering(report_of: ReportOf) -> RunReport:
+    """Of an H100: bf16 reaches its floor, copy does not, and none is known of the launch."""
+
+    def delivers(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
+        bf16, memory = floor_of("H100 SXM", "bf16"), floor_of("H100 SXM", "copy")
+        assert bf16
+        assert memory
+        if name == "matmul[bf16-square-1024]":
+            info["delivers"] = {"figure": "bf16", "value": 780e12, "unit": "FLOP/s", "share": 0.79, "nominal": 989e12,
+                                "floor": bf16._asdict(), "met": True, "causes": []}  # fmt: skip
+        if name == "stream[memory-copy]":
+            info["delivers"] = {"figure": "copy", "value": 1e12, "unit": "B/s", "share": 0.3, "nominal": 3.35e12,
+                                "floor": memory._asdict(), "met": False, "causes": ["throttled: heat"]}  # fmt: skip
+        if name == "stream[memory-add]":
+            info["delivers"] = {"figure": "add", "value": 1e12, "unit": "B/s", "unknown": "no floor is known"}
+
+    return report_of(delivers)
+
+
+def test_the_page_begins_with_whether_the_machine_delivers(delivering: RunReport) -> None:
+    page, text = html(delivering), markdown(delivering)
+    conclusions = Page(page).conclusions
+    assert conclusions[0] == "BELOW FLOOR: copy; 1 of 2 figures with a known floor is reached."
+    below, met, unknown = (conclusions[place].strip() for place in (1, 2, 3))
+    assert below.startswith("✕BELOW FLOOR copy 1000 GB/s, 30 % of the bandwidth")
+    assert below.endswith("below in stream[memory-copy]: throttled: heat")
+    assert met.startswith(
+        "✓delivers bf16 780 TFLOP/s, 79 % of the dense peak (at least 71 % of the dense peak; healthy"
+    )
+    assert unknown == "–not checked add no floor is known"
+    assert '<li class="below">' in page
+    order = [text.index(part) for part in ("**BELOW FLOOR**: copy", "delivers: bf16", "## What limits", "## Claims")]
+    assert order == sorted(order)
+    rows = {row["figure"]: row for row in json.loads(verdicts_json(delivering))["delivers"]}
+    assert {name: row["met"] for name, row in rows.items()} == {"bf16": True, "copy": False, "add": None}
+    assert rows["copy"]["causes"] == ["throttled: heat"]
+
+
+def test_the_short_page_fits_a_comment_whatever_fails(report: RunReport, report_of: ReportOf) -> None:
+    from dataclasses import replace
+
+    assert len(markdown(report).encode()) <= LARGEST_BYTES
+    failing = tuple(replace(each, verdict="FAILS", reason="é" * 900) for each in report.claims)
+    text = markdown(replace(report, claims=failing))
+    assert len(text.encode()) <= LARGEST_BYTES
+    assert "Cut here" in text
