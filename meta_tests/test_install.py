@@ -177,3 +177,32 @@ def test_without_torch_a_model_is_answered_with_what_to_install_and_a_foreign_op
     (tmp_path / "test_it.py").write_text("def test_it(pytestconfig):\n    assert pytestconfig.option.model == 'bert'\n")
     done = run_pytest(core, "--model=bert", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--modle=tiny.py:factory"], "did you mean: --model for --modle?"),
+        (["--model", "tiny.py:factory", "--deivce", "cpu"], "did you mean: --device for --deivce?"),
+        (
+            ["--model", "{elsewhere}/tiny.py"],
+            "write --model={elsewhere}/tiny.py:NAME with one of its functions: factory",
+        ),
+        (
+            ["{clone}", "--report", "{elsewhere}"],
+            "write --report={elsewhere}, or pytest takes its rootdir from the path",
+        ),
+        (["{clone}", "--model", "{elsewhere}/tiny.py"], "write --model={elsewhere}/tiny.py:factory, or pytest"),
+    ],
+)
+def test_the_error_names_the_form_of_an_option_that_was_meant(suite, tmp_path, words, meant):
+    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+    for folder in (own, elsewhere):
+        folder.mkdir()
+        (folder / "tiny.py").write_text(MODEL)
+    options = [word.format(elsewhere=elsewhere) for word in words if word != "{clone}"]
+    done = run_pytest(suite, *options, cwd=ROOT if "{clone}" in words else own)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    assert meant.format(elsewhere=elsewhere) in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path.name for path in own.iterdir()} <= {"tiny.py", "__pycache__"}

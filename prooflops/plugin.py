@@ -6,6 +6,7 @@ library, and does nothing unless one of its options is given.
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -21,14 +22,28 @@ from prooflops.run_state import SUITE_ROOT, is_benchmark, is_replicate
 
 SUITE_PLUGINS = ("prooflops.suite.hooks", "prooflops.model.model_option")
 SUITE_PACKAGES = ("torch", "hypothesis", "einops", "matplotlib", "jinja2")
+SUITE_PATHS = ("--model", "--report", "--report-compare", "--reference", "--known-failures")
 MODEL_TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
 # As the command `pytest`: the folder in which it is called is not searched for modules before all others.
-START = "import sys; sys.path[:1] = []; sys.argv[0] = 'pytest'; import pytest; sys.exit(pytest.console_main())"
+START = "import sys; sys.path[:1] = []; sys.argv[0] = 'pytest'; import pytest; sys.exit(pytest.main())"
 _runs_a_model = pytest.StashKey[bool]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
+    suggest_options(parser, pluginmanager, "prooflops gate", "--model")
+
+
+def suggest_options(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager, group: str, *more: str) -> None:
+    """Has pytest's error for an unknown option name the option of this group that it resembles."""
+    names = [name for option in parser.getgroup(group).options for name in option.names()] + [*more]
+    config = pluginmanager.get_plugin("pytestconfig")
+    given = {str(word).partition("=")[0] for word in config.invocation_params.args} if config else set()
+    for word in sorted(word for word in given - {*names} if word.startswith("--")):
+        from difflib import get_close_matches
+
+        if close := get_close_matches(word, names, n=1, cutoff=0.8):
+            parser.extra_info["did you mean"] = f"{close[0]} for {word}?"
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -53,7 +68,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> Generator[None]:
     """Outside a clone `--model` is left to `run_model`, unless the project has an option of this name itself."""
     yield
-    if any(word.partition("=")[0] == "--model" for word in args) and not hasattr(early_config.option, "model"):
+    if hasattr(early_config.option, "model"):
+        return
+    here = early_config.invocation_params.dir
+    if (here / "test_claims" / "registry").is_dir():  # a clone, but pytest has read the conftest.py of another folder
+        for name, path in itertools.pairwise(args):
+            if name in SUITE_PATHS and (here / path).exists():
+                meant = f"{name}={path}{':factory' if name == '--model' else ''}"
+                raise pytest.UsageError(f"{name} {path}: write {meant}, or pytest takes its rootdir from the path")
+    elif any(word.partition("=")[0] == "--model" for word in args):
         early_config.stash[_runs_a_model] = True
         args.clear()  # pytest would refuse what it does not know
 

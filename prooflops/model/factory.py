@@ -69,13 +69,15 @@ def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
     with naming(spec):
         place, _, path = spec.rpartition(":")
         is_file = place.endswith(".py")
+        if spec.endswith(".py") and (folder / spec).is_file():
+            names = ", ".join(_own_functions(_imported_file(folder / spec))) or "none is in it"
+            raise ModelError(f"must be {FORMS}; write --model={spec}:NAME with one of its functions: {names}")
         if not re.fullmatch(DOTTED, path) or not (is_file or re.fullmatch(DOTTED, place)):
             raise ModelError(f"must be {FORMS}")
         found: Any = _imported_file(folder / place) if is_file else _imported_module(place, folder)
-        module_name = found.__name__
         for name in path.split("."):
             if not hasattr(found, name):
-                validated_choice("the factory", name, _own_functions(found, module_name))
+                validated_choice("the factory", name, _own_functions(found))
             found = getattr(found, name)
         if not callable(found):
             raise ModelError(f"the factory must be callable, got {found!r} of type {type(found).__name__}")
@@ -84,11 +86,11 @@ def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _own_functions(holder: Any, module_name: str) -> list[str]:
+def _own_functions(holder: Any) -> list[str]:
     """The public functions and classes that a module or class defines, not those it imports."""
+    home = holder.__name__ if isinstance(holder, ModuleType) else holder.__module__
     own = {each: getattr(holder, each) for each in vars(holder) if not each.startswith("_")}
-    return [each for each, value in own.items() if callable(value)
-            and getattr(value, "__module__", module_name) == module_name]  # fmt: skip
+    return [name for name, value in own.items() if callable(value) and getattr(value, "__module__", home) == home]
 
 
 def _imported_module(module_name: str, folder: Path) -> ModuleType:

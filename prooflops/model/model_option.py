@@ -18,6 +18,7 @@ from prooflops.model.factory import ModelError
 from prooflops.model.page import print_pages, write_pages
 from prooflops.model.sweep import default_of
 from prooflops.model.user_model import load_user_model
+from prooflops.plugin import suggest_options
 from prooflops.suite.collection import check_claims_exist, claims_of
 from prooflops.suite.registry import Registry
 from prooflops.suite.run import RUN, outcome_of
@@ -27,7 +28,7 @@ _examinations = pytest.StashKey[dict[str, Examination]]()  # by the value of --m
 _answers = pytest.StashKey["Answers"]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     group = parser.getgroup("prooflops")
     group.addoption(
         "--model",
@@ -48,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "accelerator, 1 GiB on a CPU)",
     )
     parser.addini("model_tests", "the files of tests that --model runs, and nothing else does", type="paths")
+    suggest_options(parser, pluginmanager, "prooflops")
 
 
 @pytest.hookimpl(trylast=True)  # after the suite's own, which chooses the device and loads the registry

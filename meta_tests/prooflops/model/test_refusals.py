@@ -13,7 +13,11 @@ from prooflops.model.user_model import load_user_model
 CPU = torch.device("cpu")
 
 REFUSED: dict[str, tuple[str, ...]] = {
-    "zoo/gpt.py": ("must be module:factory, such as my_package.my_module:factory, or path/to/file.py:factory",),
+    "zoo/gpt.py": (
+        "must be module:factory, such as my_package.my_module:factory, or path/to/file.py:factory",
+        "write --model=zoo/gpt.py:NAME with one of its functions: ModelOutput, Block, LMHeadModel, factory",
+    ),
+    "zoo.gpt:factory --quikc": ("unrecognized arguments: --quikc", "did you mean: --quick for --quikc?"),
     "zoo/gpd.py:factory": ("no such file", "zoo/gpd.py; ", "gpt.py", "or path/to/file.py:factory"),
     "zoo/failing.py:factory": ("failing.py raised RuntimeError: this module cannot be imported", "failing.py:1"),
     "zoo.gpd:factory": ("no module named zoo.gpd", "broken", "gpt"),
