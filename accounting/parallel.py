@@ -139,8 +139,13 @@ class Parallelism:
         return min(v * self.micro_batches, p * v + (p - 1 if v > 1 else 0))
 
     def stage_layers(self, model: Model) -> tuple[int, int]:
-        """Layers of the fullest stage and of the model; raises ValueError if a chunk would have none."""
+        """Layers of the fullest stage and of the model; raises ValueError for a split that the model cannot have."""
         layers, chunks = sum(each.layers for each in model.attentions), self.pipeline * self.interleaved
+        heads = [("tensor", self.tensor, "heads", each.heads) for each in model.attentions]
+        experts = [("expert", self.expert, "experts", m.copies) for m in model.linear_maps if m.copies > m.uses]
+        for name, parts, divided, number in heads + experts:
+            if number % parts:
+                raise ValueError(f"{name} must divide the {divided} of the model, {number}, got {parts}")
         if layers < chunks:
             raise ValueError(f"pipeline · interleaved must be at most layers={layers}, got {chunks}")
         return self.interleaved * -(-layers // chunks), layers

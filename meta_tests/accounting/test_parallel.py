@@ -243,3 +243,14 @@ def test_a_layer_of_gpt3_keeps_what_megatrons_paper_prints(split: Parallelism, r
     sizes = [device_activation_bytes(model, split, 1, 2048, **options) for model in (gpt, replace(gpt, layers=2))]
     layer = (sizes[1] - sizes[0]) / (2048 * 12288)
     assert layer == pytest.approx(share, rel=1e-3), f"{layer:.3f} bytes an element of a layer's input, but {share}"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [({"tensor": 3}, "tensor must divide the heads of the model, 32, got 3"), ({"tensor": 64}, "heads of the model"),
+     ({"data": 3, "expert": 3}, "expert must divide the experts of the model, 8, got 3")],
+)  # fmt: skip
+def test_a_split_that_no_device_could_hold_is_refused(sizes: dict[str, int], message: str) -> None:
+    for of in (device_parameters, lambda model, split: device_activation_bytes(model, split, 3, SEQUENCE)):
+        with pytest.raises(ValueError, match=message):
+            of(MIXTRAL_8X7B, Parallelism(**sizes))
