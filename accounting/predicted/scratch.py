@@ -66,8 +66,10 @@ def call_of(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> Call:
 
 # --- operators without scratch ----------------------------------------------------------------------------------------
 
-# On the CPU these hold next to nothing beyond their outputs: boxed numbers, a number per thread in a sum, a block of
-# 60 · 60 elements in a transposed copy. The same is true of their in-place forms, whose names end in _.
+BLOCK = 60 * 60  # elements through which a matrix is copied transposed
+# On the CPU these hold next to nothing beyond their outputs: boxed numbers, a number per thread in a sum, a `BLOCK` in
+# a transposed copy. The same is true of their in-place forms, whose names end in _. Those that
+# "copy" hold a copy of each operand that is not contiguous; what the "contiguous" ones do with such is not known.
 WITHOUT_SCRATCH: dict[str, list[str]] = json.loads(
     Path(__file__).with_name("without_scratch.json").read_text(encoding="utf-8")
 )
@@ -75,23 +77,39 @@ WITHOUT_SCRATCH: dict[str, list[str]] = json.loads(
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 
 
-def is_scratch_free(operator: Any, args: Any, device: str) -> bool:
+def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int | None:
+    """Bytes that the operator's kernel holds beyond its outputs; None where that is not known."""
     if operator.is_view:
-        return True
+        return 0
     if device != "cpu" or operator.namespace != "aten":
-        return False
+        return None
     name = operator._opname.rstrip("_")
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dim()]
-    if name in WITHOUT_SCRATCH["pointwise"] or name.startswith("_foreach_"):
-        # Operands of other dtypes are cast to a common one first; a condition is not.
-        return len({tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}) < 2
-    if name in WITHOUT_SCRATCH["moves"]:
-        return True
+    strided = [tensor for tensor in tensors if not tensor.is_contiguous()]
+    is_pointwise = name in WITHOUT_SCRATCH["pointwise"] or name.startswith("_foreach_")
+    if name in WITHOUT_SCRATCH["contiguous"] and strided:
+        return None
+    if is_pointwise or name in WITHOUT_SCRATCH["of one dtype"]:
+        # Operands of other dtypes, and integers of which the function is none, are cast first; a condition is not.
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        if len({tensor.dtype for tensor in (*tensors, *made)} - ({torch.bool} if is_pointwise else set())) > 1:
+            return None
+    if is_pointwise or name in WITHOUT_SCRATCH["moves"]:
+        return 0
     if any(tensor.is_floating_point() and tensor.element_size() < 4 for tensor in tensors):
-        return False
+        return None
     if name in PRODUCTS:  # oddly strided matrices are copied
-        return all(_is_ready_for_blas(tensor) for tensor in tensors if tensor.dim() > 1)
-    return name in WITHOUT_SCRATCH["reductions and tables"]
+        return 0 if all(_is_ready_for_blas(tensor) for tensor in tensors if tensor.dim() > 1) else None
+    if name in WITHOUT_SCRATCH["copy"]:
+        blocks = [BLOCK * tensor.element_size() * _is_copied_in_blocks(tensor) for tensor in strided]
+        return sum(tensor.numel() * tensor.element_size() for tensor in strided) + max(blocks, default=0)
+    if name == "mse_loss" and (*args, 1)[2]:  # the squares, beside the storage that the loss keeps
+        return int(args[0].numel() * args[0].element_size())
+    return 0 if name in WITHOUT_SCRATCH["reductions and tables"] else None
+
+
+def _is_copied_in_blocks(tensor: Tensor) -> bool:
+    return tensor.dim() == 2 and tensor.stride() == (1, len(tensor)) and tensor.numel() >= BLOCK
 
 
 def _is_ready_for_blas(matrix: Tensor) -> bool:
@@ -109,6 +127,16 @@ NEARLY_FAKED = frozenset({"aten::_embedding_bag"})
 # The kernels of layer norm return mean and deviation, and the gradients of weight and bias, in the dtype of the
 # weights; fake ones may have that of the input, as under autocast. Values: the place of the weights in the arguments.
 WEIGHTS_OF_LAYER_NORM = {"aten::native_layer_norm": 2, "aten::native_layer_norm_backward": 5}
+
+# The kernels of these losses reduce their terms into the first of them, and so keep the storage of all.
+KEEPS_ITS_TERMS = frozenset(
+    {"aten::mse_loss", "aten::smooth_l1_loss", "aten::soft_margin_loss", "aten::binary_cross_entropy"}
+)
+
+
+def with_storage_of_terms(args: tuple[Any, ...], out: Tensor) -> Tensor:
+    """The loss in a storage of as many elements as it reduces."""
+    return out if out.dim() else out.new_empty(max(1, args[0].numel())).as_strided((), ())
 
 
 def with_dtype_of_weights(args: tuple[Any, ...], out: Any, place: int) -> Any:

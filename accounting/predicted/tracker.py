@@ -14,13 +14,15 @@ from torch.utils._pytree import tree_leaves
 from accounting.predicted.fake_cuda import can_fake_cuda
 from accounting.predicted.ledger import CallMade, Ledger
 from accounting.predicted.scratch import (
+    KEEPS_ITS_TERMS,
     NEARLY_FAKED,
     WEIGHTS_OF_LAYER_NORM,
     WRONGLY_FAKED,
     call_of,
-    is_scratch_free,
+    known_scratch,
     with_dtype_of_weights,
     with_real_sizes,
+    with_storage_of_terms,
 )
 
 # Autograd adds and scatters in place to a plain tensor that nothing else refers to; not to a fake one, which is a
@@ -67,7 +69,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if on_cpu:
                     _refuse_unfakeable(tensor)
                 ledger.see(tensor, in_backward and torch.is_grad_enabled(), successor_of)
-        if not is_scratch_free(func, args, ledger.device):
+        held = known_scratch(func, args, ledger.device, out)
+        if held:
+            ledger.lend(held)()
+        elif held is None:
             outputs = tuple(range(before, len(ledger.storages)))
             call = call_of(func, args, kwargs)
             ledger.calls.append(CallMade(call, len(ledger.ends), len(ledger.events), outputs))
@@ -97,6 +102,8 @@ def _with_outputs_of_kernel(func: Any, args: Any, kwargs: Any, out: Any, measure
     name = func._schema.name
     if name in WEIGHTS_OF_LAYER_NORM:
         return with_dtype_of_weights(args, out, WEIGHTS_OF_LAYER_NORM[name])
+    if name in KEEPS_ITS_TERMS:
+        return with_storage_of_terms(args, out)
     if name in WRONGLY_FAKED or (measures and name in NEARLY_FAKED):
         return with_real_sizes(call_of(func, args, kwargs), out, measures)
     return out
