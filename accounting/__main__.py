@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +33,72 @@ KNOWN: dict[str, Transformer] = {
 }
 USUAL_SEQUENCE = 8192
 PLAIN = "known of decoders whose layers are alike, without windows, latents or extra norms"
-Lines = Iterator[tuple[str, str]]
+Lines = Iterator[tuple[str, str, dict[str, Any]]]  # label, text, and the same figures for programs
+EXAMPLES = """examples:
+  python -m accounting llama-3-70b --devices 1024 --tokens 15T
+  python -m accounting path/to/config.json --device A100-SXM4-80GB --sequence 4096 --mfu 0.5
+  python -m accounting Qwen/Qwen3-8B --devices 8 --tokens 300B --json   # of the local Hugging Face cache
+"""
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The parsed command line; figures are still text."""
-    parser = argparse.ArgumentParser(prog="python -m accounting", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m accounting",
+        description="Napkin figures of a training run, by the formulas.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
-    add("model", help=f"a config.json, its folder, or one of {', '.join(KNOWN)}")
+    add("model", help=f"a config.json, its folder, a name of the local Hugging Face cache, or {', '.join(KNOWN)}")
     add("--device", default="H100 SXM", help="as you would call it: 'A100-SXM4-80GB' (default: %(default)s)")
     add("--devices", default="1", help="how many (default: %(default)s)")
     add("--tokens", default="1T", help="of the whole run: 15T, 300B (default: %(default)s)")
     add("--batch", help="sequences a step (default: one for each device)")
-    add("--sequence", help=f"tokens of a sequence (default: {USUAL_SEQUENCE}, or what the model has)")
+    add("--sequence", help=f"tokens of a sequence (default: the model's context, at most {USUAL_SEQUENCE:,})")
     add("--mfu", type=float, default=0.4, help="share of the peak (default: %(default)s)")
     add("--dtype", default="bf16", help="of the products (default: %(default)s)")
     add("--recipe", default="bf16-fp32-gradients-master", help="dtypes of the model state (default: %(default)s)")
     add("--optimizer", default="adamw", help="default: %(default)s")
     add("--wire", default="50G", help="bytes a second that a device can send (default: %(default)s)")
+    add("--json", action="store_true", help="print the figures for programs")
     return parser.parse_args(words)
 
 
-def model_called(name: str) -> Model:
-    """The model of a config file, of text alone where it handles more, or one that is known by this name."""
-    if Path(name).exists():
-        return transformer_from_config(name) or from_config(name, text_only=True)
+def model_called(name: str) -> tuple[Model, int | None]:
+    """The model of a config file, of text alone where it handles more, or one known by this name; and its context."""
+    if file := config_file(name):
+        model = transformer_from_config(file) or from_config(file, text_only=True)
+        content = json.loads(file.read_text(encoding="utf-8"))
+        text = content.get("text_config", content)
+        return model, text.get("max_position_embeddings", text.get("n_positions"))
     try:
-        return KNOWN[validated_choice("model", name.lower(), KNOWN)]
+        return KNOWN[validated_choice("model", name.lower(), KNOWN)], None
     except ValueError as error:
-        raise ValueError(f"{error}; or give the path of a config.json") from None
+        cached = f"the name of a model whose config.json is in {hub_cache()}"
+        raise ValueError(f"{error}; or give the path of a config.json, or {cached}") from None
+
+
+def config_file(name: str) -> Path | None:
+    """The config.json of a path, or of the newest snapshot of a model in the local Hugging Face cache."""
+    path = Path(name)
+    if path.exists():
+        return path / "config.json" if path.is_dir() else path
+    if name.lower() in KNOWN:
+        return None
+    files = (hub_cache() / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json")
+    return max(files, key=lambda file: file.stat().st_mtime, default=None)
+
+
+def hub_cache() -> Path:
+    """The folder in which huggingface_hub keeps what it has downloaded."""
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 sequence, 2,048 sequences."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def count(name: str, figure: str) -> int:
@@ -67,27 +107,32 @@ def count(name: str, figure: str) -> int:
 
 
 def napkin(asked: argparse.Namespace) -> Lines:
-    """The lines of the answer, each with its label. Raises ValueError, naming what is valid."""
-    model, device = model_called(asked.model), device_called(asked.device)
-    longest = max((table.longest for table in model.other_parameters), default=0) or USUAL_SEQUENCE
+    """The lines of the answer, each with its label and figures. Raises ValueError, naming what is valid."""
+    (model, context), device = model_called(asked.model), device_called(asked.device)
+    learned = max((table.longest for table in model.other_parameters), default=0)
+    longest = min(filter(None, (learned, context)), default=USUAL_SEQUENCE)
     devices, tokens = count("devices", asked.devices), count("tokens", asked.tokens)
     batch = count("batch", asked.batch or asked.devices)
     sequence = count("sequence", asked.sequence or str(min(USUAL_SEQUENCE, longest)))
     parameters, active = parameter_count(model), active_parameter_count(model)
-    yield "parameters", f"{parameters:,}" + (f", of which a token meets {active:,}" if active < parameters else "")
+    shown = f"{parameters:,}" + (f", of which a token meets {active:,}" if active < parameters else "")
+    yield "parameters", shown, {"parameters": parameters, "active_parameters": active}
     # An encoder is given as many tokens as the decoder.
     step = models.step_flops(model, batch, {"source": sequence, "tokens": sequence}, pairs="causal").model
     steps = -(-tokens // (batch * sequence))
-    yield "a step", f"{batch:,} sequences of {sequence:,} tokens: {with_unit(step, 'FLOP')}"
+    of_more = f" (the model's context is {longest:,})" if sequence < longest and not asked.sequence else ""
+    shown = f"{counted(batch, 'sequence')} of {sequence:,} tokens{of_more}: {with_unit(step, 'FLOP')}"
+    yield "a step", shown, {"batch": batch, "sequence": sequence, "context": longest, "step_flops": step}
     rule = models.rule_flops("step", active, tokens) / (steps * step)
-    yield "the run", f"{steps:,} steps: {with_unit(steps * step, 'FLOP')} (6ND says {rule:.3f} times that)"
+    shown = f"{counted(steps, 'step')}: {with_unit(steps * step, 'FLOP')} (6ND says {rule:.3f} times that)"
+    yield "the run", shown, {"steps": steps, "flops": steps * step, "rule_6nd": rule}
     peak = peak_flop_per_s(device, asked.dtype)
     if peak is None:
-        yield "time", f"unknown: no peak of {asked.dtype} is on record for {device.label}"
+        yield "time", f"unknown: no peak of {asked.dtype} is on record for {device.label}", {"days": None}
     else:
         days = training_s(steps * step, devices, peak, asked.mfu) / SECONDS_PER_DAY
         shown = f"{devices:,} × {device.label} of {with_unit(peak, 'FLOP/s')}"
-        yield "time", f"{days:,.1f} days at an MFU of {asked.mfu:.0%} on {shown}"
+        yield "time", f"{days:,.1f} days at an MFU of {asked.mfu:.0%} on {shown}", {"days": days}
     yield from held(asked, model, sequence)
     yield from fitting(asked, model, device, devices, batch, sequence)
 
@@ -98,16 +143,20 @@ def held(asked: argparse.Namespace, model: Model, sequence: int) -> Lines:
     validated_choice("optimizer", asked.optimizer, by_count)
     state = model_state(parameter_count(model), asked.optimizer, asked.recipe)
     for part in ("parameters", "gradients", "state", "master"):
-        yield f"memory: {part}", with_unit(getattr(state, part), "B")
+        yield f"memory: {part}", with_unit(getattr(state, part), "B"), {f"{part}_bytes": getattr(state, part)}
+    total, of_what = state.total, "without activations"
     if isinstance(model, Transformer):
         dtype = dtype_name(asked.dtype)
         kept = dtype if dtype in DTYPES else {"tf32": "fp32"}.get(dtype, "bf16")  # products in fewer bits keep as many
-        saved = with_unit(activation_bytes(model, 1, sequence, kept), "B")
-        yield "memory: activations", f"{saved} of one sequence in {kept}, nothing recomputed"
+        saved = activation_bytes(model, 1, sequence, kept)
+        shown = f"{with_unit(saved, 'B')} of one sequence in {kept}, nothing recomputed"
+        yield "memory: activations", shown, {"activation_bytes": saved}
+        total, of_what = total + saved, "of the state and one sequence"
     else:
-        yield "memory: activations", f"unknown: {PLAIN}"
+        yield "memory: activations", f"unknown: {PLAIN}", {"activation_bytes": None}
+    yield "memory: total", f"{with_unit(total, 'B')} {of_what}, on one device", {"total_bytes": total}
     cached = cache_bytes(model, 1, {"source": sequence, "tokens": sequence}, asked.dtype)
-    yield "cache", f"{with_unit(cached, 'B')} of one sequence in generation"
+    yield "cache", f"{with_unit(cached, 'B')} of one sequence in generation", {"cache_bytes": cached}
 
 
 def fitting(
@@ -116,14 +165,20 @@ def fitting(
     """Which shards of the model state fit, and the fastest way to split a step."""
     memory, peak = memory_bytes(device), peak_flop_per_s(device, asked.dtype)
     if memory is None:
-        yield "fits", f"unknown: the memory of {device.label} is not on record as one size"
+        yield "fits", f"unknown: the memory of {device.label} is not on record as one size", {"device_bytes": None}
         return
-    for stage in ZERO_SHARDS:
-        each = device_state(parameter_count(model), devices, stage, asked.optimizer, asked.recipe).total
+    shards = {
+        stage: device_state(parameter_count(model), devices, stage, asked.optimizer, asked.recipe).total
+        for stage in ZERO_SHARDS
+    }
+    alike = len({*shards.values()}) == 1
+    for stage, each in [*shards.items()][: 1 if alike else None]:
+        label = f"ZeRO stage {stage} to {max(shards)}" if alike else f"ZeRO stage {stage}"
         fits = "fits" if each <= memory else "does not fit"
-        yield f"ZeRO stage {stage}", f"{with_unit(each, 'B')} of state a device: {fits} into {with_unit(memory, 'B')}"
+        shown = f"{with_unit(each, 'B')} of state a device: {fits} into {with_unit(memory, 'B')}"
+        yield label, shown, {"device_bytes": memory, "zero_state_bytes": shards}
     if peak is None or not isinstance(model, Transformer):
-        yield "fastest", f"unknown: {PLAIN if peak else f'no peak of {asked.dtype} is on record'}"
+        yield "fastest", f"unknown: {PLAIN if peak else f'no peak of {asked.dtype} is on record'}", {"fastest": None}
         return
     options: dict[str, Any] = {
         "memory_bytes": memory,
@@ -132,19 +187,28 @@ def fitting(
     }
     plans = fitting_plans(model, devices, batch, sequence, recipe=asked.recipe, optimizer=asked.optimizer, **options)
     if not plans:
-        yield "fastest", "no way to split a step fits, with one sequence a micro-batch and nothing recomputed"
+        shown = "no way to split a step fits, with one sequence a micro-batch and nothing recomputed"
+        yield "fastest", shown, {"fastest": None}
         return
     best, split = plans[0], plans[0].split
     ways = f"data {split.data} · tensor {split.tensor} · context {split.context} · pipeline {split.pipeline}"
-    yield "fastest", f"{ways}, ZeRO stage {split.zero_stage}: {with_unit(best.held_bytes, 'B')} a device"
-    yield "", f"at least {best.seconds:.3g} s a step, bound by {best.bound}; {len(plans)} ways fit"
+    found = {"split": asdict(split), "held_bytes": best.held_bytes, "seconds": best.seconds, "bound": best.bound}
+    shown = f"{ways}, ZeRO stage {split.zero_stage}: {with_unit(best.held_bytes, 'B')} a device"
+    yield "fastest", shown, {"fastest": found}
+    fit = f"{counted(len(plans), 'way')} fit{'s' * (len(plans) == 1)}"
+    yield "", f"at least {best.seconds:.3g} s a step, bound by {best.bound}; {fit}", {"plans": len(plans)}
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints the figures; 2 where something asked for is not valid."""
     asked = arguments(words)
     try:
-        for label, text in list(napkin(asked)):
+        lines = list(napkin(asked))
+        if asked.json:
+            figures = {name: figure for *_, figures in lines for name, figure in figures.items()}
+            print(json.dumps({"model": asked.model, "device": asked.device, **figures}, indent=1))
+            return 0
+        for label, text, _ in lines:
             print(f"{label:20}{text}")
     except (ValueError, TypeError, OSError) as error:
         print(f"python -m accounting: {error}", file=sys.stderr)

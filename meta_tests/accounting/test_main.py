@@ -7,6 +7,7 @@ import pytest
 
 from accounting.__main__ import KNOWN, USUAL_SEQUENCE, main
 from accounting.activations import activation_bytes
+from accounting.memory import model_state
 from accounting.models import LLAMA3_70B, cache_bytes, parameter_count, step_flops
 from accounting.units import with_unit
 from meta_tests.accounting.families.published import MODELS
@@ -41,6 +42,52 @@ def test_a_config_file_is_read(capsys, tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps(MODELS[name]["config"]))
     for path in (tmp_path, tmp_path / "config.json"):
         assert printed(capsys, str(path))["parameters"].split(",")[0] == f"{MODELS[name]['parameters']:,}".split(",")[0]
+
+
+def config(name, **changes):
+    return json.dumps(MODELS[name]["config"] | changes)
+
+
+def test_the_sequence_is_the_models_own_context_up_to_the_usual_one(capsys, tmp_path):
+    for own, said in (
+        (2048, "1 sequence of 2,048 tokens: "),
+        (131072, "8,192 tokens (the model's context is 131,072)"),
+    ):
+        (tmp_path / "config.json").write_text(config("meta-llama/Llama-3.1-8B", max_position_embeddings=own))
+        assert said in printed(capsys, str(tmp_path))["a step"]
+
+
+def test_a_name_of_the_hub_is_read_from_the_local_cache(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--Qwen--Qwen3-8B" / "snapshots" / "b968826d9c46"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(config("Qwen/Qwen3-8B"))
+    assert printed(capsys, "Qwen/Qwen3-8B")["parameters"] == f"{MODELS['Qwen/Qwen3-8B']['parameters']:,}"
+    assert main(["Qwen/Qwen3-9B"]) == 2
+    assert f"or the name of a model whose config.json is in {tmp_path}" in capsys.readouterr().err
+
+
+def test_the_total_is_that_of_the_state_and_one_sequence_and_equal_stages_are_one_line(capsys):
+    said = printed(capsys, "gpt2")
+    total = model_state(parameter_count(KNOWN["gpt2"]), "adamw", "bf16-fp32-gradients-master").total
+    total += activation_bytes(KNOWN["gpt2"], 1, 1024, "bf16")
+    assert said["memory: total"].startswith(with_unit(total, "B"))
+    assert [label for label in said if label.startswith("ZeRO")] == ["ZeRO stage 0 to 3"]
+    assert said[""].endswith("; 1 way fits")
+
+
+def test_the_same_figures_are_printed_for_programs_and_the_help_has_examples(capsys):
+    assert main(["llama-3-70b", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["parameters"] == parameter_count(LLAMA3_70B)
+    assert figures["step_flops"] == step_flops(LLAMA3_70B, 1, USUAL_SEQUENCE, pairs="causal").model
+    assert (figures["fastest"], len(figures["zero_state_bytes"])) == (None, 4)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  python -m accounting ")]
+    assert len(examples) == 3
+    for line in examples[:1]:
+        assert main(line.partition("accounting ")[2].split()) == 0
 
 
 @pytest.mark.parametrize("name", KNOWN)
