@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from accounting import measured
+from test_claims.oracles.tensors import metered, warm_up
 from test_claims.strategies import draw_dtypes_of
 
 
@@ -15,17 +16,18 @@ def _dtypes_of_the_device(device: torch.device) -> None:
     draw_dtypes_of(device)
 
 
+@pytest.fixture(scope="session")
+def metered_device(device: torch.device) -> torch.device:
+    """The device under test where torch counts the bytes that tensors hold on it, elsewhere (mps) the CPU."""
+    return metered(device)
+
+
 @pytest.fixture
 def memory_device(device: torch.device) -> torch.device:
-    """The device under test, where torch counts the bytes on it; warmed up, because cuBLAS takes a workspace.
-
-    cuBLASLt, which multiplies where a bias is added, may take one of its own.
-    """
+    """The device under test, where torch counts the bytes on it; warmed up."""
     if why := measured.why_uncounted(device):
         pytest.skip(why)
-    for bias in (False, True):
-        x = torch.ones(64, 8, device=device, requires_grad=True)
-        torch.nn.Linear(8, 8, bias=bias, device=device)(x).sum().backward()
+    warm_up(device)
     return device
 
 

@@ -105,14 +105,14 @@ def deep_net(width, layers, function, device):
 
 
 def kept_by(net, x):
-    return tensors.saved_bytes(lambda: net(x), [x, *net.parameters()])
+    return tensors.graph_bytes(x.device, lambda: net(x))
 
 
 @pytest.mark.claim("act.BDL")
 @given(model=nets, batch=sizes(most=8), dtype=dtypes_among(["fp64", "fp32"]))
-def test_a_deep_linear_net_keeps_batch_times_width_times_layers(workloads, device, model, batch, dtype):
-    net = workloads.build(model, device=device, dtype=TORCH_DTYPES[dtype])
-    got = kept_by(net, workloads.inputs(model, batch, device=device).to(TORCH_DTYPES[dtype]))
+def test_a_deep_linear_net_keeps_batch_times_width_times_layers(workloads, metered_device, model, batch, dtype):
+    net = workloads.build(model, device=metered_device, dtype=TORCH_DTYPES[dtype])
+    got = kept_by(net, workloads.inputs(model, batch, device=metered_device).to(TORCH_DTYPES[dtype]))
     elements, formula = batch * model.dim * model.layers, activation_bytes(model, batch, dtype=dtype)
     should = elements * TORCH_DTYPES[dtype].itemsize
     assert got == should, f"autograd keeps {got} bytes, but should keep {should} [{model}, {batch=}, {dtype}]"
@@ -122,10 +122,10 @@ def test_a_deep_linear_net_keeps_batch_times_width_times_layers(workloads, devic
 @pytest.mark.claim("act.BDL")
 @pytest.mark.parametrize("name", KEPT)
 @given(batch=sizes(most=8), width=sizes(2, 16), layers=sizes(most=4))
-def test_a_function_that_keeps_its_input_doubles_it(device, name, batch, width, layers):
+def test_a_function_that_keeps_its_input_doubles_it(metered_device, name, batch, width, layers):
     """ReLU and tanh keep their output, which the next linear map keeps anyway; GELU and SiLU keep their input."""
     function, each, per_row = KEPT[name]
-    got = kept_by(deep_net(width, layers, function, device), torch.randn(batch, width, device=device))
+    got = kept_by(deep_net(width, layers, function, metered_device), torch.randn(batch, width, device=metered_device))
     should = 4 * layers * batch * (each * width + per_row)
     assert got == should, f"with {name} {got} bytes are kept, but should be {should} [{batch=}, {width=}, {layers=}]"
 
@@ -133,45 +133,52 @@ def test_a_function_that_keeps_its_input_doubles_it(device, name, batch, width, 
 @pytest.mark.claim("act.BDL")
 @pytest.mark.parametrize("fused", [False, True], ids=["math", "fused"])
 @pytest.mark.parametrize("tokens", [32, 64, 128])
-def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(device, record_figure, fused, tokens):
+def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(metered_device, record_figure, fused, tokens):
     batch, heads, width = 2, 3, 16
-    query, key, value = (torch.randn(batch, heads, tokens, width, device=device).requires_grad_() for _ in range(3))
+    query, key, value = (
+        torch.randn(batch, heads, tokens, width, device=metered_device).requires_grad_() for _ in range(3)
+    )
     backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if fused else [SDPBackend.MATH]
 
     def attend():
         with sdpa_kernel(backends):
-            scaled_dot_product_attention(query, key, value, is_causal=True)
+            return scaled_dot_product_attention(query, key, value, is_causal=True)
 
-    got = tensors.saved_bytes(attend, [query, key, value])
+    got = tensors.graph_bytes(metered_device, attend)
     rows, output = 4 * batch * heads * tokens, query.nbytes
     record_figure(f"{tokens} tokens, {'fused' if fused else 'math'}: {got} bytes")
     # The pairs, scaled queries and keys; or the output and a number a row, to which CUDA adds dropout's random state.
-    should, more = (output + rows, 0 if device.type == "cpu" else 64) if fused else (rows * tokens + 2 * output, 0)
+    should = output + rows if fused else rows * tokens + 2 * output
+    more = 64 if fused and metered_device.type != "cpu" else 0
     assert should <= got <= should + more, f"it keeps {got} bytes, but should keep {should} [{fused=}, {tokens=}]"
 
 
 @pytest.mark.claim("act.why", "grad.needs-activations")
 @given(batch=sizes(most=5), width=sizes(2, 8), layers=sizes(2, 4), data=st.data())
-def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(device, batch, width, layers, data):
-    net = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers))).to(device)
+def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(metered_device, batch, width, layers, data):
+    net = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers))).to(metered_device)
     learning = data.draw(st.lists(st.booleans(), min_size=layers, max_size=layers), label="learning")
     inputs, kept = [], []
     for layer, learns in zip(net, learning, strict=True):
         layer.weight.requires_grad_(learns)
+    held = kept_by(net, torch.randn(batch, width, device=metered_device))
+    for layer in net:
         layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     weights = {parameter.data_ptr() for parameter in net.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
-        y = net(torch.randn(batch, width, device=device))
+        y = net(torch.randn(batch, width, device=metered_device))
     got = {tensor.data_ptr() for tensor in kept} - weights
     should = {x.data_ptr() for x, learns in zip(inputs, learning, strict=True) if learns}
     assert got == should, f"{len(got - should)} tensors too many and {len(should - got)} too few are kept [{learning=}]"
     assert y.requires_grad == any(learning), f"the output needs a gradient: {y.requires_grad} [{learning}]"
+    within = 4 * batch * width * sum(learning[1:])  # the net's input was there before
+    assert held == within, f"the allocator holds {held} bytes for them, but should hold {within} [{learning=}]"
 
 
 @pytest.mark.claim("act.why", "grad.graph-built-in-forward")
 @pytest.mark.parametrize("name", KEPT)
-def test_nothing_is_kept_where_no_gradient_will_be_asked_for(device, name):
-    net, x = deep_net(8, 3, KEPT[name][0], device), torch.randn(4, 8, device=device)
+def test_nothing_is_kept_where_no_gradient_will_be_asked_for(metered_device, name):
+    net, x = deep_net(8, 3, KEPT[name][0], metered_device), torch.randn(4, 8, device=metered_device)
     with torch.no_grad():
         got = kept_by(net, x)
     assert got == 0, f"under no_grad {got} bytes are kept, but should be none"
@@ -203,12 +210,12 @@ def test_activations_grow_with_the_batch_until_they_dominate(workloads, memory_d
 @pytest.mark.claim("act.can-dominate")
 @pytest.mark.parametrize(("backend", "growth"), [("fused", (1.95, 2.05)), ("math", (3, 4))])
 def test_activations_grow_with_the_sequence_and_its_square_without_fused_attention(
-    workloads, device, record_figure, backend, growth
+    workloads, metered_device, record_figure, backend, growth
 ):
     backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if backend == "fused" else SDPBackend.MATH
-    net = workloads.build(SMALL, device=device)
+    net = workloads.build(SMALL, device=metered_device)
     with sdpa_kernel(backends):
-        kept = [kept_by(net, workloads.inputs(SMALL, 1, tokens, device=device)) for tokens in (256, 512)]
+        kept = [kept_by(net, workloads.inputs(SMALL, 1, tokens, device=metered_device)) for tokens in (256, 512)]
     ratio = kept[1] / kept[0]
     record_figure(f"{backend}: {ratio:.2f} times for twice the tokens")
     least, most = growth

@@ -312,16 +312,15 @@ def test_scaled_gradients_must_be_unscaled_before_they_are_clipped(device, seed,
 
 @pytest.mark.claim("amp.activation-memory", "act.BDL")
 @given(batch=st.sampled_from([2, 16, 48]), dim=st.sampled_from([2, 16, 32]), layers=sizes(1, 4))
-def test_autocast_halves_the_activations_and_keeps_copies_of_the_weights(workloads, device, batch, dim, layers):
+def test_autocast_halves_the_activations_and_keeps_copies_of_the_weights(workloads, metered_device, batch, dim, layers):
     model = DeepLinear(dim, layers, outputs=dim)
-    net, x = workloads.build(model, device=device), workloads.inputs(model, batch, device=device)
+    net, x = workloads.build(model, device=metered_device), workloads.inputs(model, batch, device=metered_device)
 
     def forward():
-        with torch.autocast(device.type, torch.bfloat16):
-            net(x)
+        with torch.autocast(metered_device.type, torch.bfloat16):
+            return net(x)
 
-    held = [x, *net.parameters()]
-    fp32, low = tensors.saved_bytes(lambda: net(x), held), tensors.saved_bytes(forward, held)
+    fp32, low = tensors.graph_bytes(metered_device, lambda: net(x)), tensors.graph_bytes(metered_device, forward)
     activations, weights = batch * dim * layers, dim * dim * layers  # the first weight's gradient needs no other weight
     assert fp32 == element_bytes(activations, "fp32"), f"fp32 keeps {fp32} B [{batch=}, {dim=}, {layers=}]"
     should = element_bytes(activations + weights, "bf16") + element_bytes(batch * dim, "bf16")  # and x, cast

@@ -1,5 +1,6 @@
-"""Training memory totals: sums of real tensors, and bytes in the allocator, against the formulas."""
+"""Training memory totals: bytes that the allocator holds, for tensors known or not, against the formulas."""
 
+import gc
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from accounting import measured, memory, optimizers
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
+from accounting.allocator import rounded_bytes
 from accounting.models import DeepLinear, parameter_count
 from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
@@ -19,18 +21,21 @@ few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=
 recipes = st.sampled_from(sorted(optimizers.RECIPES))
 
 
-def trained(workloads, device, model, batch, optimizer, dtype=torch.float32):
-    """A net after one training step, its optimizer, and the bytes autograd kept for the backward pass."""
-    net = workloads.build(model, device=device, dtype=dtype)
+def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, activations=True):
+    """Bytes that the allocator holds after one training step, and the activations of a second forward pass if wanted.
+
+    Data and step counts are left out.
+    """
     x = workloads.inputs(model, batch, device=device).to(dtype)
-    stepper = tensors.OPTIMIZERS[optimizer](net.parameters())
-    saved = tensors.saved_bytes(lambda: net(x), [x, *net.parameters()])
-    tensors.train(net, stepper, x)
-    return net, stepper, saved
 
+    def train():
+        net = workloads.build(model, device=device, dtype=dtype)
+        stepper = tensors.OPTIMIZERS[optimizer](net.parameters())
+        tensors.train(net, stepper, x)
+        return net, stepper, net(x).grad_fn if activations else None
 
-def summed_bytes(net, stepper, saved=0):
-    return tensors.parameter_bytes(net) + tensors.gradient_bytes(net) + tensors.state_bytes(stepper) + saved
+    ((net, *_),), (held,) = tensors.held_after(device, train)
+    return held - memory.optimizer_state_bytes(0, optimizer, tensors=step_counts(device, net, optimizer))
 
 
 @pytest.mark.parametrize(
@@ -41,11 +46,30 @@ def summed_bytes(net, stepper, saved=0):
     ],
 )
 @given(model=nets)
-def test_fp32_training_holds_so_many_bytes_per_parameter(workloads, device, optimizer, each, model):
-    net, stepper, _ = trained(workloads, device, model, 2, optimizer)
-    got, formula = summed_bytes(net, stepper), memory.bytes_per_parameter(optimizer) * parameter_count(model)
-    should = each * sum(parameter.numel() for parameter in net.parameters())
+def test_fp32_training_holds_so_many_bytes_per_parameter(workloads, metered_device, optimizer, each, model):
+    got = held_bytes(workloads, metered_device, model, 2, optimizer, activations=False)
+    formula = memory.bytes_per_parameter(optimizer) * parameter_count(model)
+    should = each * sum(parameter.numel() for parameter in workloads.build(model, device="meta").parameters())
     assert got == formula == should, f"{got} bytes are held, {formula=}, but both should be {should} [{model}]"
+
+
+@pytest.mark.claim("mem.16-bytes")
+@pytest.mark.needs("cuda")
+@given(model=nets)
+def test_memory_allocated_rises_by_the_blocks_of_four_tensors_per_parameter(workloads, device, model):
+    """Of tensors up to 1 MiB, whose blocks are those of the formula whatever was allocated before."""
+    tensors.warm_up(device)
+    x = workloads.inputs(model, 2, device=device)
+    gc.collect()
+    with torch.cuda.device(device):
+        before = torch.cuda.memory_allocated()
+        net = workloads.build(model, device=device)
+        stepper = torch.optim.AdamW(net.parameters())
+        tensors.train(net, stepper, x)
+        gc.collect(0)
+        rise = torch.cuda.memory_allocated() - before
+    should = sum(4 * rounded_bytes(parameter.nbytes) for parameter in stepper.state)
+    assert rise == should, f"memory_allocated rose by {rise}, but should rise by {should} [{model}]"
 
 
 @pytest.mark.claim("mem.4gb-per-1b")
@@ -68,18 +92,18 @@ def test_a_billion_parameters_take_four_gigabytes_as_weights_and_sixteen_in_trai
 
 @pytest.mark.claim("mem.496", "mem.470gb")
 @pytest.mark.parametrize(("optimizer", "total"), [("adagrad", 496), ("adam", 640)])
-def test_the_lectures_example_takes_496_bytes_and_640_with_adam(workloads, device, optimizer, total):
+def test_the_lectures_example_takes_496_bytes_and_640_with_adam(workloads, metered_device, optimizer, total):
     model, batch = DeepLinear(dim=4, layers=2), 2
-    got = summed_bytes(*trained(workloads, device, model, batch, optimizer))
+    got = held_bytes(workloads, metered_device, model, batch, optimizer)
     formula = memory.training_bytes(parameter_count(model), activation_bytes(model, batch), optimizer)
-    assert got == formula == total, f"the tensors take {got} bytes, training_bytes={formula}, not {total}"
+    assert got == formula == total, f"the example takes {got} bytes, training_bytes={formula}, not {total}"
     assert 1e8 < 470e9 / got < 1e9, f"470 GB is {470e9 / got:.2g} times the example's {got} bytes, but should be ~1e9"
 
 
 @pytest.mark.claim("mem.adam-formula")
 @given(model=nets, batch=sizes(most=8))
-def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(workloads, device, model, batch):
-    got = summed_bytes(*trained(workloads, device, model, batch, "adam"))
+def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(workloads, metered_device, model, batch):
+    got = held_bytes(workloads, metered_device, model, batch, "adam")
     n, activations = parameter_count(model), batch * model.dim * model.layers
     formula = memory.training_bytes(n, activation_bytes(model, batch), "adam")
     assert got == 4 * (n + 3 * n + activations), f"{got} bytes are held, not 4·(4·{n} + {activations}) [{model}]"
@@ -88,42 +112,49 @@ def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(workloads, 
 
 @pytest.mark.claim("mem.single-dtype")
 @given(model=few_nets, batch=st.sampled_from([1, 6]), dtype=dtypes_among(["fp64", "fp32", "bf16"]))
-def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(workloads, device, model, batch, dtype):
-    got = summed_bytes(*trained(workloads, device, model, batch, "adam", TORCH_DTYPES[dtype]))
+def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(workloads, metered_device, model, batch, dtype):
+    got = held_bytes(workloads, metered_device, model, batch, "adam", TORCH_DTYPES[dtype])
     elements = 4 * parameter_count(model) + batch * model.dim * model.layers
     formula = memory.element_bytes(elements, dtype)
     assert got == formula, f"{got} bytes are held, but should be {formula} [{model}, {batch=}, {dtype=}]"
 
 
 def recipe_bytes(workloads, device, model, recipe):
-    """Bytes per class after one step of a real optimizer that keeps the recipe's dtypes."""
+    """Bytes per class after one step of an optimizer that keeps the recipe's dtypes; the allocator holds no more."""
     dtypes = optimizers.recipe_of(recipe)
     gradients, state, parameters = (TORCH_DTYPES[name] for name in (dtypes.gradients, dtypes.state, dtypes.parameters))
-    net = workloads.build(model, device=device, dtype=parameters)
-    stepper = tensors.RecipeAdamW(net.parameters(), gradients, state, TORCH_DTYPES.get(dtypes.master))
-    net(workloads.inputs(model, 2, device=device).to(parameters)).float().pow(2).mean().backward()
-    stepper.step()
-    return memory.ModelState(
+    x = workloads.inputs(model, 2, device=device).to(parameters)
+
+    def train():
+        net = workloads.build(model, device=device, dtype=parameters)
+        stepper = tensors.RecipeAdamW(net.parameters(), gradients, state, TORCH_DTYPES.get(dtypes.master))
+        tensors.train(net, stepper, x)
+        return net, stepper
+
+    ((net, stepper),), (held,) = tensors.held_after(device, train)
+    found = memory.ModelState(
         parameters=tensors.parameter_bytes(net),
         gradients=tensors.gradient_bytes(net) + tensors.tensor_sum(stepper.tensors("main_grad")),
         state=tensors.tensor_sum(stepper.tensors("exp_avg", "exp_avg_sq")),
         master=tensors.tensor_sum(stepper.tensors("master")),
     )
+    assert held == found.total, f"{recipe} holds {held} bytes, but its tensors take {found.total} [{model}]"
+    return found
 
 
 @pytest.mark.claim("mem.single-dtype", "mem.bf16-recipe")
 @given(model=few_nets, recipe=recipes)
-def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(workloads, device, model, recipe):
-    got = recipe_bytes(workloads, device, model, recipe)
+def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(workloads, metered_device, model, recipe):
+    got = recipe_bytes(workloads, metered_device, model, recipe)
     formula = memory.model_state(parameter_count(model), "adamw", recipe)
     assert got == formula, f"{recipe} holds {got}, but should hold {formula} [{model}]"
 
 
 @pytest.mark.claim("mem.bf16-recipe", "mem.single-dtype")
-def test_bf16_with_fp32_state_takes_twelve_bytes_and_a_master_copy_makes_it_sixteen(workloads, device):
+def test_bf16_with_fp32_state_takes_twelve_bytes_and_a_master_copy_makes_it_sixteen(workloads, metered_device):
     model = DeepLinear(dim=8, layers=2)
     each = {
-        recipe: recipe_bytes(workloads, device, model, recipe).total / parameter_count(model)
+        recipe: recipe_bytes(workloads, metered_device, model, recipe).total / parameter_count(model)
         for recipe in ("fp32", "bf16-fp32-state", "bf16-fp32-master")
     }
     formula = {recipe: memory.bytes_per_parameter(recipe=recipe) for recipe in each}
@@ -135,25 +166,27 @@ def test_bf16_with_fp32_state_takes_twelve_bytes_and_a_master_copy_makes_it_sixt
 
 @pytest.mark.claim("mem.grads-equal-params")
 @given(model=nets)
-def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(workloads, device, model):
-    net, stepper, _ = trained(workloads, device, model, 2, "sgd")
-    parameters, gradients = tensors.parameter_bytes(net), tensors.gradient_bytes(net)
-    stepper.zero_grad(set_to_none=False)
-    zeroed = tensors.gradient_bytes(net)
-    stepper.zero_grad()
-    freed = tensors.gradient_bytes(net)
+def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(workloads, metered_device, model):
+    net, x = workloads.build(model, device=metered_device), workloads.inputs(model, 2, device=metered_device)
+    stepper, parameters = torch.optim.SGD(net.parameters()), tensors.parameter_bytes(net)
+    _, (gradients, zeroed, freed) = tensors.held_after(
+        metered_device,
+        lambda: net(x).pow(2).mean().backward(),
+        lambda: stepper.zero_grad(set_to_none=False),
+        stepper.zero_grad,
+    )
     assert gradients == parameters, f"gradients take {gradients} bytes, but should take {parameters} [{model}]"
     assert zeroed == parameters, f"zeroed gradients take {zeroed} bytes, but should take {parameters} [{model}]"
     assert freed == 0, f"gradients take {freed} bytes after zero_grad(), but should take 0 [{model}]"
 
 
 @pytest.mark.claim("mem.grads-equal-params")
-def test_a_frozen_parameter_has_no_gradient(workloads, device):
+def test_a_frozen_parameter_has_no_gradient(workloads, metered_device):
     model = DeepLinear(dim=4, layers=2)
-    net = workloads.build(model, device=device)
+    net = workloads.build(model, device=metered_device)
     net.layers[0].requires_grad_(False)
-    net(workloads.inputs(model, 2, device=device)).sum().backward()
-    got = tensors.gradient_bytes(net)
+    x = workloads.inputs(model, 2, device=metered_device)
+    _, (got,) = tensors.held_after(metered_device, lambda: net(x).sum().backward())
     assert got == tensors.parameter_bytes(net) - 64, f"gradients take {got} bytes, but should take 64 less than all"
 
 

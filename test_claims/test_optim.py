@@ -41,11 +41,23 @@ KEEPING = [
 ]
 
 
+def buffer_bytes(optimizer, tensor_shapes, device, dtype="fp32", scalars=1):
+    """Bytes that the allocator holds after two steps beside parameters and gradients, and the parameters' elements.
+
+    Left out as well are this many step counts for each parameter, which are on the CPU wherever the parameters are.
+    """
+    stepped = partial(tensors.stepped, optimizer, tensor_shapes, device, dtype)
+    ((parameters, _),), (held,) = tensors.held_after(device, stepped)
+    step_counts = scalars * len(parameters) if device.type == "cpu" else 0
+    twice = 2 * sum(parameter.nbytes for parameter in parameters)
+    return held - twice - optimizers.STEP_BYTES * step_counts, sum(parameter.numel() for parameter in parameters)
+
+
 @pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
 @given(tensor_shapes=several_shapes, dtype=dtypes_among(FLOATS))
-def test_the_state_is_so_many_copies_of_the_parameters(device, optimizer, buffers, tensor_shapes, dtype):
-    parameters, stepper = tensors.stepped(tensors.OPTIMIZERS[optimizer], tensor_shapes, device, dtype)
-    got, elements = tensors.state_bytes(stepper), sum(parameter.numel() for parameter in parameters)
+def test_the_state_is_so_many_copies_of_the_parameters(metered_device, optimizer, buffers, tensor_shapes, dtype):
+    build, scalars = tensors.OPTIMIZERS[optimizer], len(optimizers.OPTIMIZERS[optimizer].scalars)
+    got, elements = buffer_bytes(build, tensor_shapes, metered_device, dtype, scalars)
     should = buffers * elements * TORCH_DTYPES[dtype].itemsize
     assert got == should, f"{optimizer} keeps {got} bytes, but should keep {should} [{tensor_shapes}, {dtype}]"
     formula = memory.optimizer_state_bytes(elements, optimizer, dtype)
@@ -76,20 +88,23 @@ def test_the_allocator_sees_the_state_appear(memory_device, optimizer, buffers):
 
 
 @pytest.mark.claim("optim.state-ON")
-def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(device):
+def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_device):
     shares = []
     for width in (8, 32, 128, 256):
-        with torch.device(device):
+        with torch.device(metered_device):
             net = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, width))
             x = torch.ones(8, width)
         stepper = torch.optim.AdamW(net.parameters())
-        activations = tensors.saved_bytes(lambda net=net, x=x: net(x), [x, *net.parameters()])
-        tensors.train(net, stepper, x)
-        state = tensors.state_bytes(stepper)
-        shares.append(state / (state + tensors.parameter_bytes(net) + tensors.gradient_bytes(net) + activations))
+        _, (before, after, whole) = tensors.held_after(
+            metered_device,
+            lambda net=net, x=x: net(x).pow(2).mean().backward(),
+            stepper.step,
+            lambda net=net, x=x: net(x).grad_fn,
+        )
+        shares.append((after - before) / (tensors.parameter_bytes(net) + whole))
     assert shares == sorted(shares), f"the state's share of the bytes is {shares}, but should grow with the width"
     assert 0.49 < shares[-1] < 0.5, f"the state's share is {shares[-1]:.3f} in the end, but should approach 1/2"
-    kept = [tensors.state_bytes(tensors.stepped(torch.optim.Adafactor, [(n, n)], device)[1]) for n in (64, 128)]
+    kept = [tensors.state_bytes(tensors.stepped(torch.optim.Adafactor, [(n, n)], metered_device)[1]) for n in (64, 128)]
     assert kept[1] < 2.1 * kept[0], f"Adafactor, factored, keeps {kept} bytes for n and 4n parameters, not 4 times"
 
 
@@ -137,16 +152,21 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
 
 @pytest.mark.claim("optim.state-keyed")
 @pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adam"])
-def test_the_state_is_a_dict_keyed_by_parameter_and_persists(device, optimizer):
-    parameters, stepper = tensors.stepped(tensors.OPTIMIZERS[optimizer], [(3, 2), (4,)], device)
+def test_the_state_is_a_dict_keyed_by_parameter_and_persists(metered_device, optimizer):
+    parameters, stepper = tensors.stepped(tensors.OPTIMIZERS[optimizer], [(3, 2), (4,)], metered_device)
     buffers = optimizers.OPTIMIZERS[optimizer].buffers
     assert set(stepper.state) == set(parameters), f"{optimizer} has state of {list(stepper.state)}"
     before = {(p, name): stepper.state[p][name] for p in parameters for name in buffers}
     values = {key: buffer.clone() for key, buffer in before.items()}
-    for _ in range(3):
-        for parameter in parameters:
-            parameter.grad = torch.ones_like(parameter)
-        stepper.step()
+
+    def three_steps():
+        for _ in range(3):
+            for parameter in parameters:
+                parameter.grad.fill_(1)
+            stepper.step()
+
+    _, (grown,) = tensors.held_after(metered_device, three_steps)
+    assert grown == 0, f"three steps later {grown} bytes more are held, but should be none [{optimizer}]"
     for (p, name), buffer in before.items():
         place, inputs = stepper.state[p][name].data_ptr(), f"[{optimizer}, {name}]"
         assert place == buffer.data_ptr(), f"three steps later the buffer lies at {place}, but should stay {inputs}"
@@ -158,12 +178,18 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(device, optimizer):
 @pytest.mark.claim("optim.state-same-dtype", "optim.state-fp32-auto", "amp.recipe-bf16-params")
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
 @given(shape=shapes(), dtype=dtypes_among(FLOATS), amsgrad=st.booleans())
-def test_each_buffer_of_adam_has_shape_dtype_and_device_of_its_parameter(device, optimizer, shape, dtype, amsgrad):
-    (parameter,), stepper = tensors.stepped(lambda p: optimizer(p, amsgrad=amsgrad), [shape], device, dtype)
+def test_each_buffer_of_adam_has_shape_dtype_and_device_of_its_parameter(
+    device, metered_device, optimizer, shape, dtype, amsgrad
+):
+    build = partial(optimizer, amsgrad=amsgrad)
+    (parameter,), stepper = tensors.stepped(build, [shape], device, dtype)
     for name in ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * amsgrad]:
         buffer = stepper.state[parameter][name]
         got, should = ((t.shape, t.dtype, t.device) for t in (buffer, parameter))
         assert got == should, f"{name} is {got}, but should be {should}"
+    held, _ = buffer_bytes(build, [shape], metered_device, dtype)
+    buffers = (2 + amsgrad) * parameter.nbytes
+    assert held == buffers, f"beside the step count {held} bytes are held, but should be {buffers} [{shape=}]"
 
 
 @pytest.mark.claim("optim.state-fp32-auto")

@@ -23,6 +23,20 @@ def checkpointing_does_not_keep_the_random_state(patch):
     checkpointed(patch, lambda *args, **options: run(*args, **{**options, "preserve_rng_state": False}))
 
 
+def a_linear_layer_hides_a_copy_of_its_input(forward, self, x):
+    self.hidden = x.clone()
+    return forward(self, x)
+
+
+for where, options in (("", ""), ("_on_a_card", "-p meta_tests.simulated_card.plugin --device cuda --quick")):
+    fault(
+        "act.BDL act.why act.can-dominate act.ckpt-cost act.sqrt-L grad.needs-activations mem.496 mem.adam-formula",
+        instead_of="torch.nn.Linear.forward",
+        options=options,
+        name=f"a_linear_layer_hides_a_copy_of_its_input{where}",
+    )(a_linear_layer_hides_a_copy_of_its_input)
+
+
 # fmt: off
 faults(
     ("checkpointing_keeps_everything",

@@ -3,7 +3,7 @@
 import torch
 
 from accounting.optimizers import OPTIMIZERS, RECIPES, Optimizer, Recipe
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault, faults, leaves_of, stand_in
 
 
 @fault(
@@ -30,6 +30,52 @@ def torchs_adagrad_keeps_no_accumulator(patch):
 def torchs_linear_layer_keeps_its_weight_twice(initialise, self):
     initialise(self)
     self.copy = torch.nn.Parameter(self.weight.detach().clone())
+
+
+ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
+TRAINING = "mem.16-bytes mem.adam-formula mem.single-dtype mem.496"
+ADAM_STATE = (
+    "optim.adam-2 optim.adam-doubles optim.state-ON optim.linear-1024 optim.state-same-dtype optim.state-fp32-auto"
+)
+
+
+def hides_a_copy(step, self, *args, **kwargs):
+    step(self, *args, **kwargs)
+    self.hidden = [parameter.detach().clone() for parameter in self.state]
+
+
+def hides_one_more_at_each_step(step, self, *args, **kwargs):
+    step(self, *args, **kwargs)
+    self.hidden = [*getattr(self, "hidden", ()), *(parameter.detach().clone() for parameter in self.state)]
+
+
+def keeps_each_gradient_twice(backward, loss, *args, **kwargs):
+    backward(loss, *args, **kwargs)
+    for leaf in leaves_of(loss):
+        leaf.hidden = None if leaf.grad is None else leaf.grad.clone()
+
+
+def stepping(step):
+    def plant(patch):
+        for name in ("AdamW", "Adam"):  # a subclass keeps the step that it had when one was first made
+            stand_in(f"torch.optim.{name}.step", step)(patch)
+
+    return plant
+
+
+# Bytes in no tensor that torch shows: neither a parameter nor a gradient, nor state.
+HIDDEN = (
+    ("adam_hides_a_copy_of_every_parameter", (TRAINING, ADAM_STATE), stepping(hides_a_copy)),
+    ("adam_hides_one_more_copy_at_each_step", ("optim.state-keyed",), stepping(hides_one_more_at_each_step)),
+    (
+        "backward_keeps_each_gradient_twice",
+        (TRAINING, "mem.grads-equal-params"),
+        stand_in("torch.Tensor.backward", keeps_each_gradient_twice),
+    ),
+)
+for name, noticed_by, plant in HIDDEN:
+    fault(*noticed_by, name=name)(plant)
+    fault(*noticed_by, name=f"{name}_on_a_card", options=ON_CARD)(plant)
 
 
 # fmt: off

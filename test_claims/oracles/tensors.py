@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
-from accounting import optimizers
+from accounting import measured, optimizers
 from accounting.layout import Layout
-from accounting.measured import MEASURED_DEVICES
 from test_claims.strategies import TORCH_DTYPES
 
 
@@ -34,7 +33,7 @@ def places(x: torch.Tensor) -> torch.Tensor:
 
 def metered(device: torch.device) -> torch.device:
     """`device` where torch counts its allocated bytes, otherwise (mps) the CPU."""
-    return device if device.type in MEASURED_DEVICES else torch.device("cpu")
+    return device if device.type in measured.MEASURED_DEVICES else torch.device("cpu")
 
 
 def difference(got: torch.Tensor, should: torch.Tensor) -> str:
@@ -92,20 +91,39 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor, steps
         optimizer.step()
 
 
-def saved_bytes(forward: Callable[[], Any], held: Iterable[Tensor]) -> int:
-    """Bytes of the storages that autograd saves during `forward()`, each once, without those of `held` tensors."""
-    others = {tensor.untyped_storage().data_ptr() for tensor in held}
-    kept: dict[int, Tensor] = {}
+@torch.enable_grad()
+def warm_up(device: torch.device) -> None:
+    """Has cuBLAS take its workspace, and cuBLASLt, which multiplies where a bias is added, perhaps one of its own.
 
-    def keep(tensor: Tensor) -> Tensor:
-        # Keeping the tensor keeps its address from being given to another.
-        if tensor.untyped_storage().data_ptr() not in others:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
+    Both come from the allocator, for this thread and for the one that runs the backward pass, and are kept. That thread
+    also lets go of the graph before, which one that failed leaves there.
+    """
+    for bias in (False, True):
+        x = torch.ones(64, 8, device=device, requires_grad=True)
+        nn.Linear(8, 8, bias=bias, device=device)(x).sum().backward()
 
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        forward()
-    return tensor_sum(kept.values())
+
+def held_after(device: torch.device, *steps: Callable[[], Any]) -> tuple[list[Any], list[int]]:
+    """The result of each step, all of them kept, and the bytes that the allocator has handed out and not got back then.
+
+    The allocator also counts what is in no tensor that the caller knows of. They are the bytes that were requested:
+    `memory_allocated` adds what its blocks round up.
+    """
+    results = []
+    warm_up(device)
+    gc.collect(0)  # what is garbage already shall not be freed in the block, where only the block's own is collected
+    with measured.memory(device) as held:
+        for number, step in enumerate(steps):
+            results.append(step())
+            gc.collect(0)
+            held.mark(str(number))
+    return results, [phase.live_bytes for phase in held.phases.values()]
+
+
+def graph_bytes(device: torch.device, forward: Callable[[], Tensor]) -> int:
+    """Bytes that the allocator holds for the backward pass through `forward()`, whose result is let go."""
+    _, (held,) = held_after(device, lambda: forward().grad_fn)
+    return held
 
 
 class RecipeAdamW(torch.optim.Optimizer):
