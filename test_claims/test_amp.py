@@ -101,15 +101,18 @@ def test_a_trained_net_keeps_its_outputs_in_fp8_without_a_scale(device, record_f
 @pytest.mark.claim("amp.fp8-training", "amp.fp8-inference")
 def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, record_figure):
     """Gradients a millionth of the usual: below e5m2's least value, unless scaled."""
-    (_, *_, fp32), (first, *_, scaled), (unscaled_first, *_, unscaled) = (
-        low_precision.trained_net(device, layer=layer, loss_factor=1e-6)[1]
-        for layer in (nn.Linear, low_precision.Fp8Linear, UnscaledFp8Linear)
-    )
-    record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled")
-    assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, but should end near {fp32}"
-    # The biases alone, which are in no product, still learn a little.
-    gained = (unscaled_first - unscaled) / (first - fp32)
-    assert gained < 0.1, f"unscaled fp8 came {gained:.0%} of the way, from {unscaled_first} to {unscaled}"
+    for hidden in ((32,), *low_precision.NETS.values()):
+        (_, *_, fp32), (first, *_, scaled), (unscaled_first, *_, unscaled) = (
+            low_precision.trained_net(device, layer=layer, loss_factor=1e-6, hidden=hidden)[1]
+            for layer in (nn.Linear, low_precision.Fp8Linear, UnscaledFp8Linear)
+        )
+        record_figure(
+            f"{hidden}: {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled"
+        )
+        assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, not near {fp32} [{hidden=}]"
+        # The biases alone, which are in no product, still learn a little.
+        gained = (unscaled_first - unscaled) / (first - fp32)
+        assert gained < 0.1, f"unscaled fp8 came {gained:.0%} of the way, to {unscaled} [{hidden=}]"
 
 
 @pytest.mark.claim("amp.recipe-bf16-params", "optim.fp32-state-needed")
@@ -410,16 +413,17 @@ def test_for_large_layers_mixed_precision_gains_where_products_in_bf16_are_faste
 
 @pytest.mark.claim("amp.recipe-not-switch")
 @pytest.mark.parametrize("wide", [False, True])
-def test_attention_can_be_kept_in_fp32_inside_an_autocast_region(device, wide):
-    net = low_precision.Attention(wide).to(device)
+@given(layers=sizes(most=3), low=st.sampled_from(list(LOW.values())))
+def test_attention_can_be_kept_in_fp32_inside_an_autocast_region(device, wide, layers, low):
+    net = nn.Sequential(*(low_precision.Attention(wide) for _ in range(layers))).to(device)
     with Recorded() as products:
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(device.type, low):
             y = net(torch.randn(2, 4, 8, device=device))
-        y.float().sum().backward()  # inside the region it would run in bf16 throughout
-    got = [products.product_dtypes.count(dtype) // 2 for dtype in (torch.bfloat16, torch.float32)]
-    # The projection, its weight's gradient, two products of attention and the four of their backward pass.
-    should = [2, 6] if wide else [8, 0]
-    assert got == should, f"products in bf16 and fp32: {got}, but should be {should} [{wide=}]"
+        y.float().sum().backward()  # inside the region it would run in 16 bits throughout
+    got = [products.product_dtypes.count(dtype) // 2 for dtype in (low, torch.float32)]
+    # A projection and its gradients, of its input too but for the first; two products of attention and their four.
+    should = [3 * layers - 1, 6 * layers] if wide else [9 * layers - 1, 0]
+    assert got == should, f"products in {low} and fp32: {got}, but should be {should} [{wide=}, {layers=}]"
 
 
 @pytest.mark.claim("amp.origin-2017")

@@ -2,7 +2,10 @@
 
 import logging
 import math
+from itertools import pairwise
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -252,6 +255,31 @@ def test_without_opt_einsum_a_compiled_einsum_runs_from_left_to_right_and_by_han
     assert left > 20 * best, f"the example's orders differ too little: {left} and {best} FLOPs"
     assert named == left, f"FLOPs compiled={named}, but from left to right they are {left}"
     assert by_hand == best, f"FLOPs of two einsums compiled={by_hand}, but in the best order they are {best}"
+
+
+def path_found(equation, *operands, optimize):
+    """By numpy's search of all orders, in place of opt_einsum, which need not be installed."""
+    return np.einsum_path(equation, *(np.empty(tuple(of.shape)) for of in operands), optimize=optimize)[0][1:], ""
+
+
+@pytest.mark.claim("compile.best-order")
+@pytest.mark.parametrize("enabled", [False, True])
+@given(widths=st.lists(st.integers(2, 12), min_size=4, max_size=4))
+@example(widths=[12, 12, 12, 2])  # cheap from the right alone
+@few
+def test_any_einsum_chain_runs_in_the_best_order_with_opt_einsum_and_else_from_the_left(enabled, widths):
+    path = SimpleNamespace(contract_path=path_found)
+    options = {"enabled": enabled, "strategy": "optimal", "is_available": lambda: True, "get_opt_einsum": lambda: path}
+    matrices = [integers(*shape) for shape in pairwise(widths)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends, "opt_einsum", SimpleNamespace(**options))
+        got = profiled_product_flops(compiled_anew(einsum_chain, *matrices), *matrices)
+    i, j, k, m = widths
+    left, right = 2 * i * k * (j + m), 2 * j * m * (k + i)
+    should = min(left, right) if enabled else left
+    assert got == should, (
+        f"FLOPs compiled={got}, but should be {should} of {left=} and {right=} [{widths=}, {enabled=}]"
+    )
 
 
 def ones_and_a_bit(device, bit, size=64):

@@ -182,8 +182,8 @@ def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(wo
     should = x.tolist()
     for layer in (*net.layers, net.head):
         should = product(should, layer.weight.T.tolist())
-    got = net(x)
-    assert tuple(got.shape) == (batch, 1), f"the output is {tuple(got.shape)}, but should be {(batch, 1)} [{model}]"
-    assert tuple(got.squeeze(-1).shape) == (batch,), "squeezed, the output is not one value for each example"
-    wrong = difference(got, torch.tensor(should, dtype=torch.float64))
-    assert not wrong, f"the output: {wrong} [{model}, {batch=}, {seed=}]"
+    for name, got in (("the net's output", net(x)), ("nn.Sequential", nn.Sequential(*net.layers, net.head)(x))):
+        assert tuple(got.shape) == (batch, 1), f"{name} is {tuple(got.shape)}, but should be {(batch, 1)} [{model}]"
+        assert tuple(got.squeeze(-1).shape) == (batch,), "squeezed, the output is not one value for each example"
+        wrong = difference(got, torch.tensor(should, dtype=torch.float64))
+        assert not wrong, f"{name}: {wrong} [{model}, {batch=}, {seed=}]"

@@ -155,7 +155,16 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     used = count.total + (step.elementwise if beyond == "optimizer" else 0)
     rule = planning.rule_flops("step", parameter_count(net), batch * sequence)
     record_figure(f"with {beyond}: {used / rule:.2f} x 6ND")
-    assert used > rule, f"{used} FLOPs were counted with {beyond}, but should exceed 6ND={rule}"
+    norms = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 1)  # 6ND counts those too
+    least, most = {
+        "optimizer": (
+            8 * parameter_count(net),
+            14 * parameter_count(net),
+        ),  # Adam's operations, two in one or each alone
+        "attention": (3 * net.layers * 2 * 2 * sequence**2 * net.dim - 6 * norms * sequence,) * 2,
+        "recomputation": (2 * 2 * batch * net.dim**2,) * 2,  # the first of each two layers: the second is stopped early
+    }[beyond]
+    assert least <= used - rule <= most, f"{beyond} adds {used - rule} FLOPs to 6ND, but should add {least} to {most}"
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,7 @@ def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, 
     record_figure(f"loss {exact:.4f}; " + ", ".join(f"{bits} bits {of:.4f}" for bits, of in loss.items()))
     assert exact < untrained / 10, f"the net did not learn: {untrained} to {exact}"
     assert loss[8] < 1.1 * exact, f"8 bits raise the loss from {exact} to {loss[8]}, but should hardly"
+    assert 1.2 < loss[4] / exact < 2, f"4 bits raise the loss from {exact} to {loss[4]}, but should by about a half"
     assert loss[3] > 2 * exact, f"3 bits raise the loss from {exact} only to {loss[3]}"
     assert loss[2] > 10 * exact, f"2 bits raise the loss from {exact} only to {loss[2]}"
 
@@ -152,11 +153,12 @@ def weight_only(device):
 
 @pytest.mark.claim("quant.faster")
 def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only, speed):
-    wide, x = weight_only.inputs(1)
-    error = relative_error(weight_only.product(x).float(), wide @ weight_only.wide.T)
-    assert error < 0.02, f"the product with quantised weights errs by {error:.1%}, but should err by a rounding of bf16"
-    what = f"one row times {weight_only.width} x {weight_only.width}, fp32 against quantised weights"
-    speed.assert_slower(lambda: wide @ weight_only.wide.T, lambda: weight_only.product(x), what)
+    for weights in (weight_only, WeightOnly(weight_only.device, weight_only.width // 2)):
+        wide, x = weights.inputs(1)
+        error = relative_error(weights.product(x).float(), wide @ weights.wide.T)
+        assert error < 0.02, f"the product with quantised weights errs by {error:.1%}, not by a rounding of bf16"
+        what = f"one row times {weights.width} x {weights.width}, fp32 against quantised weights"
+        speed.assert_slower(lambda of=weights, x=wide: x @ of.wide.T, lambda of=weights, x=x: of.product(x), what)
 
 
 @pytest.mark.claim("quant.faster")

@@ -186,12 +186,12 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order)
 SOURCES = ("init", "dropout", "order", "augmentation")
 
 
-def traced_run(device, seed_of):
+def traced_run(device, seed_of, width=32, batch_size=8):
     """The draws of each source of randomness in a short run with a seed for each, and the losses."""
     init, order, augmentation = (
         torch.Generator().manual_seed(seed_of[source]) for source in ("init", "order", "augmentation")
     )
-    hidden, head = nn.Linear(4, 32), nn.Linear(32, 1)
+    hidden, head = nn.Linear(4, width), nn.Linear(width, 1)
     for parameter in (*hidden.parameters(), *head.parameters()):
         nn.init.normal_(parameter, std=0.5, generator=init)
     trace = {"init": hidden.weight.tolist(), "dropout": [], "order": [], "augmentation": []}
@@ -202,8 +202,8 @@ def traced_run(device, seed_of):
     data = torch.linspace(-1, 1, 96).reshape(24, 4)
     torch.manual_seed(seed_of["dropout"])
     losses = []
-    for rows in DataLoader(range(24), batch_size=8, shuffle=True, generator=order):
-        flips = torch.randint(2, (8, 4), generator=augmentation) * 2 - 1
+    for rows in DataLoader(range(24), batch_size, shuffle=True, generator=order):
+        flips = torch.randint(2, (batch_size, 4), generator=augmentation) * 2 - 1
         trace["order"] += rows.tolist()
         trace["augmentation"] += flips.tolist()
         x = (data[rows] * flips).to(device)
@@ -216,10 +216,10 @@ def traced_run(device, seed_of):
 
 
 @pytest.mark.claim("rand.sources", "rand.separate-seeds")
-@given(seed=seeds, varied=st.sampled_from(SOURCES))
-def test_each_source_varies_alone_with_its_seed_and_changes_the_training(device, seed, varied):
-    fixed = dict.fromkeys(SOURCES, seed)
-    (trace, losses), (other, other_losses) = (traced_run(device, of) for of in (fixed, {**fixed, varied: seed + 1}))
+@given(seed=seeds, varied=st.sampled_from(SOURCES), width=st.integers(32, 64), size=st.sampled_from([4, 6, 8, 12]))
+def test_each_source_varies_alone_with_its_seed_and_changes_the_training(device, seed, varied, width, size):
+    runs = [{source: seed + (other and source == varied) for source in SOURCES} for other in (False, True)]
+    (trace, losses), (other, other_losses) = (traced_run(device, seed_of, width, size) for seed_of in runs)
     changed = [source for source in SOURCES if trace[source] != other[source]]
     assert changed == [varied], f"another seed of {varied} changed {changed} [{seed=}]"
     assert losses != other_losses, f"another {varied} did not change the losses {losses} [{seed=}]"

@@ -32,6 +32,12 @@ def autocast_does_nothing(enter, self):
 
 
 @fault("amp.recipe-not-switch", instead_of="torch.autocast.__enter__")
+def autocast_knows_one_dtype_alone(enter, self):
+    self.fast_dtype = torch.bfloat16
+    return enter(self)
+
+
+@fault("amp.recipe-not-switch", instead_of="torch.autocast.__enter__")
 def a_region_without_autocast_stays_low(enter, self):
     self._enabled = self._enabled or torch.is_autocast_enabled(self.device)
     return enter(self)
@@ -82,6 +88,14 @@ def small_steps_in_fp32_are_slow(linear, x, weight, bias=None):
         for _ in range(60):
             linear(x, weight, bias)
     return linear(x, weight, bias)
+
+
+@fault("amp.fp8-training", instead_of="test_claims.oracles.low_precision.layers")
+def fp8_fails_in_deep_nets(layers, hidden, layer):
+    net = layers(hidden, layer)
+    if len(hidden) > 1 and hasattr(layer, "scaled"):
+        net.requires_grad_(False)[-1].bias.requires_grad_()
+    return net
 
 
 @fault("amp.fp8-training", instead_of="torch.Tensor.to")

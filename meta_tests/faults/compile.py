@@ -53,6 +53,8 @@ faults(
      ("compile.once-then-reuse compile.fuses compile.better-than-hand compile.best-order compile.mixed-precision "
       "compile.same-values"),
      stand_in("torch.compile", lambda _original, function, **_: function)),
+    ("the_order_that_opt_einsum_finds_is_ignored", "compile.best-order", stand_in("torch._VF.einsum",
+        lambda einsum, equation, operands, path=None: einsum(equation, operands))),
     ("no_shape_is_ever_compiled_for_any_size", "compile.once-then-reuse", stand_in("torch.compile",
         lambda original, function, **options: original(function, **{"dynamic": False, **options}))),
     ("the_first_shape_is_compiled_for_any_size_already", "compile.once-then-reuse", stand_in("torch.compile",

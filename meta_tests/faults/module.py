@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
@@ -45,6 +47,9 @@ faults(
     # A tensor's `+` keeps the larger of the two; nn.Linear adds its bias elsewhere.
     ("a_sum_of_tensors_drops_what_is_small", "module.linear-class",
      stand_in("torch.Tensor.__add__", lambda _, self, other: torch.maximum(self, other))),
+    ("torchs_sequence_passes_by_its_second_layer", "module.forward-through-layers",
+     stand_in("torch.nn.Sequential.forward", lambda _, self, x: functools.reduce(
+        lambda x, layer: layer(x), [layer for i, layer in enumerate(self) if i != 1 or len(self) < 3], x))),
     ("a_layer_mixes_the_examples_of_a_batch", "module.forward-through-layers",
      stand_in("torch.nn.Linear.forward", lambda _, self, x: nn.functional.linear(x, self.weight) + x.sum())),
 )

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import accounting.models
 from accounting import planning
-from meta_tests.faults import fault, faults
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("napkin.40b napkin.per-device", instead_of="accounting.planning.model_state")
@@ -30,6 +30,8 @@ def torch_frees_the_gradients_after_a_step(step, self, *args, **kwargs):
 faults(
     ("a_day_has_twenty_hours", "napkin.144-days napkin.time-formula napkin.ignores napkin.8h100-2weeks napkin.4.7e21",
      lambda patch: patch.setattr(planning, "SECONDS_PER_DAY", 20 * 60 * 60)),
+    ("attention_runs_twice", "napkin.six-across-run", stand_in("torch.nn.functional.scaled_dot_product_attention",
+        lambda attend, *args, **options: [attend(*args, **options) for _ in range(2)].pop())),
     ("the_gradient_of_the_input_is_forgotten", "napkin.144-days napkin.time-formula napkin.six-across-run",
      lambda patch: patch.setitem(accounting.models.RULES, "step", 4)),
 )

@@ -50,6 +50,9 @@ faults(
      stand_in("torch.manual_seed", lambda _, seed: torch.default_generator.manual_seed(int(seed)))),
     ("cudas_seed_is_the_cpus_too", "rand.cuda-seed-all",
      stand_in("torch.cuda.manual_seed_all", lambda _, seed: torch.default_generator.manual_seed(int(seed)))),
+    ("a_wide_layer_drops_the_same_always", "rand.sources", stand_in("torch.nn.functional.dropout",
+        lambda dropout, x, p=0.5, training=True, inplace=False:
+            dropout(x, p, training) if x.shape[-1] == 32 else x * (torch.arange(x.shape[-1]) % 2).to(x) / p)),
     ("a_loader_shuffles_alike_whatever_its_generator", "rand.separate-seeds rand.sources",
      stand_in("torch.utils.data.RandomSampler.__iter__",
         lambda _, self:
