@@ -137,7 +137,7 @@ faults(
      replaced("meta_tests.simulated_card.card.Card.kernel_s", lambda *_: 1e-12), "the FLOPs or the clock are wrong"),
     ("step_flops_says_half_of_the_forward_pass", STEP,
      stand_in("accounting.models.step_flops", halved("forward")), "FLOPs a step, but"),
-    ("an_element_has_half_of_its_bytes", (COPY, CAST),
+    ("an_element_has_half_of_its_bytes", CAST,
      stand_in("accounting.memory.element_bytes", lambda right, *arguments: right(*arguments) // 2),
      "bytes are declared"),
     ("a_product_is_half_of_what_it_should_be", (MATMUL, CEILING, LAYER),
