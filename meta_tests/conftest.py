@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from meta_tests.contradictions import contradictions
 from meta_tests.faults import Fault
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -228,6 +229,15 @@ def new_house(root: Path) -> House:
     registry.mkdir()
     (registry / "sources.toml").write_text('[[source]]\nkey = "lecture"\ntitle = "A lecture"\nlocator = "minute 3"\n')
     return House(root)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_page_contradicts_itself(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Holds every page of a run or a model that the tests left against its own figures."""
+    yield
+    pages = [file for name in ("report.html", "model-*.html") for file in tmp_path_factory.getbasetemp().rglob(name)]
+    found = {str(page): wrong for page in pages if (wrong := contradictions(page.read_text(encoding="utf-8")))}
+    assert not found
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accounting import measured
 from accounting.roofline import hfu, mfu, ridge_point
+from prooflops.console.tables import engineering
 from prooflops.model.breakdown import Breakdown, Inference, breakdown_of, inference_of
 from prooflops.model.claims import Answer
 from prooflops.model.flop_difference import ExplainedFlops, flops_of
 from prooflops.model.step_memory import StepMemory, bytes_of, memory_of, storage_bytes_of
 from prooflops.model.sweep import Sweep, sweep_of
 from prooflops.model.user_model import Instance, UserModel
+from prooflops.suite.report.measurement import WIDEST_SPREAD
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ def inventory_of(module: torch.nn.Module) -> Inventory:
 
 
 OVERHEAD = "overhead"
+CHAIN = 50  # operators, timed together
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,17 @@ class MeasuredStep:
         }
 
     @property
+    def unknown(self) -> str:
+        """Why its figures allow no conclusion, because they contradict each other or spread widely; else empty."""
+        if self.spread > WIDEST_SPREAD:
+            return f"its times spread by {self.spread:.0%}"
+        shares = {"the vendor's peak": self.hfu, "its own ceiling": self.share_of_ceiling}
+        shares["the bandwidth of copies"] = self.least_times_s["memory"] / self.seconds
+        shares["the time of its launches"] = self.least_times_s["launch"] / self.seconds
+        over = [f"{share:.0%} of {what}" for what, share in shares.items() if share and share > 1]
+        return f"it would be at {over[0]}" if over else ""
+
+    @property
     def bound(self) -> str:
         """The longest of the three least times; OVERHEAD if it explains less than half of the step."""
         name, longest = max(self.least_times_s.items(), key=lambda item: item[1])
@@ -205,7 +221,36 @@ class Examination:
     def sweep(self) -> Sweep:
         return sweep_of(self.user_model, self.argument, self.limit)
 
-    def record_step(self, **measured: Any) -> MeasuredStep:
-        """Keeps the measured time of a step, with the fields of `MeasuredStep`."""
-        self.step = MeasuredStep(self.flops, **measured)
+    @property
+    def unknown(self) -> str:
+        """Why nothing is concluded of the step: its own figures, or an operator's, contradict the ceiling."""
+        if self.step is None:
+            return ""
+        ceiling = max(filter(None, self.step.ceiling_flop_per_s.values()), default=math.inf)
+        breakdown: Breakdown | None = vars(self).get("breakdown")
+        for each in breakdown.operators if breakdown else ():
+            if each.seconds and each.flops / each.seconds > ceiling:
+                rates = (engineering(rate, "FLOP/s") for rate in (each.flops / each.seconds, ceiling))
+                return "{} runs at {}, above the ceiling of {}".format(each.name, *rates)
+        return self.step.unknown
+
+    def record_step(self, **figures: Any) -> MeasuredStep:
+        """Keeps the measured time of a step, with the fields of `MeasuredStep` but the two that follow from the model.
+
+        Measured again, a step replaces the one before.
+        """
+        self.step = MeasuredStep(self.flops, overhead_s=self._overhead_s, **figures)
         return self.step
+
+    @property
+    def _overhead_s(self) -> float:
+        """Time of one operator on a few elements, forward or backward: the cost of launching it."""
+        x = torch.randn(8, device=self.user_model.device, requires_grad=True)
+
+        def chain() -> None:
+            y = x
+            for _ in range(CHAIN):
+                y = y * 1.5
+            y.sum().backward()  # type: ignore[no-untyped-call]
+
+        return measured.time(chain, self.user_model.device, warmup=5, rounds=21).median_s / (2 * CHAIN)

@@ -18,6 +18,7 @@ from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.examination import Examination
 from prooflops.model.step_memory import PEAK
 from prooflops.model.tables import (
+    NOT_KNOWN,
     RULES,
     Section,
     bound_sentence,
@@ -122,7 +123,7 @@ def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, 
         content["flops"] |= {"model": flops.model, "executed": flops.executed, **rules}
     if step := examination.step:
         figures, rates = ({name: getattr(step, name) for name in names} for names in (STEP_FIGURES, RATES))
-        content["step"] = {**figures, "rates": rates}
+        content["step"] = {**figures, "unknown": examination.unknown, "rates": rates}
     return content
 
 
@@ -151,7 +152,7 @@ def html(
             version=__version__,
             spec=examination.user_model.spec,
             about=examination.about,
-            lead=bound_sentence(examination.step) if examination.step else "",
+            lead=bound_sentence(examination.step, examination.unknown) if examination.step else "",
             tiles=tiles(examination),
             sections=[(f"part-{number}", each, table_of(each)) for number, each in enumerate(sections)],
             tree=tree(breakdown) if breakdown else [],
@@ -192,7 +193,10 @@ def tiles(examination: Examination) -> list[Tile]:
         of_peak = "the vendor's peak is not on record"
         of_peak = of_peak if step.mfu is None else f"{share(step.mfu, '')} of the vendor's peak"
         made.append(Tile(seconds_text(step.seconds), "a step", rate))
-        made.append(Tile(share(step.mfu_of_ceiling, "-"), "MFU of own ceiling", of_peak))
+        if unknown := examination.unknown:
+            made.append(Tile("–", "MFU of own ceiling", f"{NOT_KNOWN}: {unknown}"))
+        else:
+            made.append(Tile(share(step.mfu_of_ceiling, "-"), "MFU of own ceiling", of_peak))
     return made
 
 

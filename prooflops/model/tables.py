@@ -19,6 +19,7 @@ from prooflops.suite.verdicts import DOES_NOT_APPLY
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 LONGEST_LIST = 8
 MOST_ROWS = 10
+NOT_KNOWN = "not known"
 PHASES_TITLE, OPERATORS_TITLE = "forward, backward, optimizer", "operators by time"
 
 
@@ -47,7 +48,7 @@ def sections_of(examination: Examination) -> Iterator[Section]:
     if "memory" in facts:
         yield memory_section(examination.memory)
     if examination.step:
-        yield step_section(examination.step)
+        yield step_section(examination.step, examination.unknown)
     if "breakdown" in facts:
         yield phases_section(examination.breakdown, facts.get("memory"))
         yield modules_section(examination.breakdown)
@@ -161,8 +162,13 @@ def memory_section(memory: StepMemory) -> Section:
     return Section("memory, second step", rows, remarks)
 
 
-def step_section(step: MeasuredStep) -> Section:
+def step_section(step: MeasuredStep, unknown: str = "") -> Section:
+    """The step's times and rates; shares only where no figures contradict each other."""
     flops = step.flops
+
+    def shown(value: float | None, absent: str) -> str:
+        return NOT_KNOWN if unknown else share(value, absent)
+
     executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed" if flops.recomputed else "= MFU"
     ridge = f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
     rows = [
@@ -170,10 +176,10 @@ def step_section(step: MeasuredStep) -> Section:
         ["step", seconds_text(step.seconds), f"median of {step.rounds} rounds, IQR {step.spread:.1%}"],
         ["throughput", f"{engineering(step.per_s, '')}{flops.unit}/s", ""],
         ["rate", engineering(flops.model / step.seconds, "FLOP/s"), f"model FLOPs, in {', '.join(flops.by_dtype)}"],
-        ["MFU", share(step.mfu, "not checked"), _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak")],
-        ["HFU", share(step.hfu, "not checked"), executed],
-        ["MFU of own ceiling", share(step.mfu_of_ceiling, "-"), _rates_text(step.ceiling_flop_per_s, flops, "own")],
-        ["HFU of own ceiling", share(step.share_of_ceiling, "-"), executed],
+        ["MFU", shown(step.mfu, "not checked"), _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak")],
+        ["HFU", shown(step.hfu, "not checked"), executed],
+        ["MFU of own ceiling", shown(step.mfu_of_ceiling, "-"), _rates_text(step.ceiling_flop_per_s, flops, "own")],
+        ["HFU of own ceiling", shown(step.share_of_ceiling, "-"), executed],
         ["intensity", f"{step.intensity:.3g} FLOP/B", "each operator reads and writes its tensors: nothing fused"],
         ["ridge point", ridge, f"own ceilings: {engineering(step.bytes_per_s, 'B/s')} for copies"],
     ]
@@ -183,13 +189,15 @@ def step_section(step: MeasuredStep) -> Section:
         "launch": f"{flops.operators:,} operators, {seconds_text(step.overhead_s)} each",
     }
     for name, seconds in step.least_times_s.items():
-        part = f"{seconds / step.seconds:.1%} of the step: {reasons[name]}"
-        rows.append([f"{name} alone", seconds_text(seconds), part])
-    return Section("one training step", rows, [bound_sentence(step)], text_column=True)
+        part = "" if unknown else f"{seconds / step.seconds:.1%} of the step: "
+        rows.append([f"{name} alone", seconds_text(seconds), f"{part}{reasons[name]}"])
+    return Section("one training step", rows, [bound_sentence(step, unknown)], text_column=True)
 
 
-def bound_sentence(step: MeasuredStep) -> str:
-    """The bound of the step, in a sentence."""
+def bound_sentence(step: MeasuredStep, unknown: str = "") -> str:
+    """The bound of the step, in a sentence; or why it is unknown."""
+    if unknown:
+        return f"what bounds the step is {NOT_KNOWN}: {unknown}"
     longest, seconds = max(step.least_times_s.items(), key=lambda item: item[1])
     part = f"{seconds / step.seconds:.1%} of the step"
     if step.bound == OVERHEAD:
@@ -301,13 +309,19 @@ FIGURES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
     (PEAK, "memory", "B", lambda memory: memory.row(PEAK).measured_bytes),
     ("time of a step", "step", "s", lambda step: step.seconds),
     ("D per second", "step", "", lambda step: step.per_s),
-    ("MFU of own ceiling, %", "step", "", lambda step: 100 * (step.mfu_of_ceiling or 0)),
+    ("MFU of own ceiling, %", "mfu_of_ceiling", "", lambda share: 100 * share),
     *(
         (f"time, {phase_name(each)}", "breakdown", "s", lambda breakdown, each=each: breakdown.phases_s[each])
         for each in PHASES
     ),
     ("time of inference", "inference", "s", lambda inference: inference.seconds),
 )
+
+
+def _fact(examination: Examination, name: str) -> Any:
+    if name != "mfu_of_ceiling":
+        return vars(examination).get(name)
+    return None if examination.unknown or not examination.step else examination.step.mfu_of_ceiling
 
 
 def comparison_section(examinations: Sequence[Examination]) -> Section:
@@ -318,7 +332,7 @@ def comparison_section(examinations: Sequence[Examination]) -> Section:
     is_pair = len(names) == 2
     rows = [["figure", *names, *(["second / first"] if is_pair else [])]]
     for name, fact, unit, figure in FIGURES:
-        facts = [vars(each).get(fact) for each in examinations]
+        facts = [_fact(each, fact) for each in examinations]
         if all(facts):
             found = [figure(each) for each in facts]
             ratio = [f"{found[1] / found[0]:.3g}x" if found[0] else "-"] if is_pair else []

@@ -1,0 +1,66 @@
+"""A step whose figures contradict each other leads to no conclusion on its page."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from meta_tests.conftest import ROOT
+from meta_tests.contradictions import NOT_KNOWN, Page, contradictions
+from prooflops.model.breakdown import OperatorRow
+from prooflops.model.examination import Examination
+from prooflops.model.page import write_pages
+from prooflops.model.user_model import load_user_model
+
+# A step at 12 MFLOP/s, far longer than its launches.
+QUIET = {"spread": 0.02, "rounds": 20, "peak_flop_per_s": {"fp32": None}}
+
+
+@pytest.fixture(scope="module")
+def examination() -> Examination:
+    examination = Examination(
+        load_user_model("meta_tests.user_models.own:Factories.factory", ROOT, torch.device("cpu"))
+    )
+    assert examination.flops.executed
+    assert examination.breakdown.operators
+    return examination
+
+
+def page_of(examination: Examination, folder: Path) -> tuple[str, dict[str, str]]:
+    write_pages([examination], folder, ["device: cpu"], {})
+    (html,), (facts,) = folder.glob("*.html"), folder.glob("*.json")
+    return html.read_text(encoding="utf-8"), json.loads(facts.read_text())["step"]
+
+
+CASES: dict[str, tuple[dict[str, float], float, str]] = {
+    # figures of the step, its share of the ceiling, the reason
+    "quiet": ({}, 0.5, ""),
+    "spread": ({"spread": 1.08}, 0.5, "its times spread by 108%"),
+    "ceiling": ({}, 3.24, "it would be at 324% of its own ceiling"),
+    "memory": ({"bytes_per_s": 1e3}, 0.5, "of the bandwidth of copies"),
+    "operator": ({}, 0.5, "aten.mm runs at 183 GFLOP/s, above the ceiling of"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_figures_that_contradict_each_other_are_not_known(examination: Examination, tmp_path: Path, case: str) -> None:
+    figures, share, reason = CASES[case]
+    executed = examination.flops.executed
+    seconds = executed / 12e6
+    ceiling = executed / seconds / share
+    examination.record_step(
+        **{**QUIET, "seconds": seconds, "ceiling_flop_per_s": {"fp32": ceiling}, "bytes_per_s": 1e15, **figures}
+    )
+    rate = 183e9 if case == "operator" else 1e6
+    operators = (OperatorRow("aten.mm", "forward", 1, 1.0, int(rate)),)
+    examination.__dict__["breakdown"] = replace(examination.breakdown, operators=operators)
+    page, step = page_of(examination, tmp_path)
+    assert contradictions(page) == []
+    lead = Page(page).conclusions[0]
+    assert (NOT_KNOWN in lead) is bool(reason), lead
+    assert reason in lead
+    assert reason in step["unknown"]
+    assert ("compute-bound" in page) is not bool(reason)
+    assert f"{share:.1%}" not in page or not reason
