@@ -167,7 +167,7 @@ def step_section(step: MeasuredStep, unknown: str = "") -> Section:
     flops = step.flops
 
     def shown(value: float | None, absent: str) -> str:
-        return NOT_KNOWN if unknown else share(value, absent)
+        return share(value, absent) if value is None or not unknown else NOT_KNOWN
 
     executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed" if flops.recomputed else "= MFU"
     ridge = f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"

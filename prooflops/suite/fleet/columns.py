@@ -16,6 +16,8 @@ from prooflops.suite.report.measurement import Measurement
 MOST_COLUMNS = 8  # of single runs; more are grouped
 EXA = 1e18
 HOUR_S = 3600.0
+PART = "part of a run"
+UNCHECKED = "not checked"
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Column:
         return found
 
     def verdict(self, claim: str) -> str:
-        counts = self.verdicts.get(claim, Counter())
+        """The verdict or, where machines differ, the number of machines per verdict; "-" where none checked it."""
+        counts = Counter({verdict: n for verdict, n in self.verdicts.get(claim, {}).items() if verdict != UNCHECKED})
         if len(counts) == 1:
             return next(iter(counts))
         return ", ".join(f"{verdict} ×{count}" for verdict, count in counts.most_common()) or "-"
@@ -63,7 +66,8 @@ def columns(runs: Sequence[NodeRun]) -> list[Column]:
     """Columns for these runs, oldest first. Titles show only the differences."""
     if len(runs) <= MOST_COLUMNS:
         groups = [[run] for run in runs]
-        described = [{"kind": run.kind, "node": run.node, **run.software, "date": run.date[:16]} for run in runs]
+        described = [{"kind": run.kind, "node": run.node, **run.software, "date": run.date[:16],
+                      "extent": PART * bool(run.partial) or "whole run"} for run in runs]  # fmt: skip
     else:
         newest: dict[tuple[str, ...], dict[str, NodeRun]] = {}
         for run in runs:
@@ -85,7 +89,7 @@ def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
     shown = [key for key in differ if key != "date"]
     if len({tuple(row.get(key) for key in shown) for row in rows}) < len(rows) and "date" in differ:
         shown.append("date")
-    plain = ("kind", "node", "machines", "date")
+    plain = ("kind", "node", "machines", "date", "extent")
     return [
         ", ".join(row[key] if key in plain else f"{key} {row[key]}" for key in shown if key in row)
         or next(iter(row.values()))
@@ -94,10 +98,10 @@ def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def differing_claims(shown: Sequence[Column]) -> list[list[str]]:
-    """Claims whose verdicts differ, with the verdict per column."""
+    """Claims that all columns checked, and whose verdicts differ, with the verdict per column."""
     claims = sorted(set().union(*(column.verdicts for column in shown)))
     rows = [[claim, *(column.verdict(claim) for column in shown)] for claim in claims]
-    return [row for row in rows if len(set(row[1:])) > 1 or "×" in row[1]]
+    return [row for row in rows if "-" not in row[1:] and (len(set(row[1:])) > 1 or "×" in row[1])]
 
 
 def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str]]:
@@ -106,6 +110,8 @@ def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str
     rows = []
     for dtype in dtypes:
         best = [column.best(dtype) for column in shown]
+        if len(shown) > 1 and sum(map(bool, best)) < 2:
+            continue
         rows.append([f"{dtype}, best rate", *(bench.rate_text if bench else "-" for bench in best)])
         if any(bench and bench.has("mfu") for bench in best):
             shares = [share(bench.number("mfu") or None, "no peak on record") if bench else "-" for bench in best]
@@ -121,24 +127,51 @@ def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str
 
 
 def times(shown: Sequence[Column]) -> list[list[str]]:
-    """Each benchmark's time in the first column, and the ratio to it in the others.
+    """Each benchmark's time in the first column that has one, and the ratio to it in the others.
 
-    "~" marks a ratio within the wider of both spreads: no difference was found.
+    A benchmark that only one of several columns measured is left out. "~" marks a ratio within the wider of both
+    spreads: no difference was found.
     """
-    names = dict.fromkeys(name for column in shown for name in column.spreads)
     rows = []
-    for name in names:
-        first = shown[0].time_s(name)
-        cells = [engineering(first, "s") if first else "-"]
-        for column in shown[1:]:
-            time_s = column.time_s(name)
-            if first and time_s:
-                within = abs(time_s / first - 1) <= max(each.spreads.get(name, 0.0) for each in (column, shown[0]))
-                cells.append(f"{'~ ' * within}{time_s / first:.2f}x")
-            else:
-                cells.append(engineering(time_s, "s") if time_s else "-")
-        rows.append([short_name(name), *cells])
+    for name in dict.fromkeys(name for column in shown for name in column.spreads):
+        having = [column for column in shown if column.time_s(name)]
+        if len(having) < min(len(shown), 2):
+            continue
+        cells = dict.fromkeys((column.title for column in shown), "-")
+        cells[having[0].title] = engineering(having[0].time_s(name) or 0.0, "s")
+        for column in having[1:]:
+            ratio, within = compared(having[0], column, name)
+            cells[column.title] = f"{'~ ' * within}{ratio:.2f}x"
+        rows.append([short_name(name), *cells.values()])
     return rows
+
+
+def compared(first: Column, column: Column, name: str) -> tuple[float, bool]:
+    """The ratio of two columns' times of a benchmark, 0 without both; whether it is within the wider spread."""
+    before, after = first.time_s(name), column.time_s(name)
+    ratio = after / before if before and after else 0.0
+    return ratio, abs(ratio - 1) <= max(each.spreads.get(name, 0.0) for each in (first, column))
+
+
+def changes(shown: Sequence[Column]) -> list[str]:
+    """What got slower or faster than in the first column, a sentence for each other one."""
+    lines = []
+    for column in shown[1:]:
+        found = {name: compared(shown[0], column, name) for name in column.spreads}
+        both = {name: each for name, each in found.items() if each[0]}
+        beyond = sorted((ratio, short_name(name)) for name, (ratio, within) in both.items() if not within)
+        slower, faster = [each for each in reversed(beyond) if each[0] > 1], [each for each in beyond if each[0] < 1]
+        parts = [
+            f"{len(group)} {word} (most {group[0][1]}: {group[0][0]:.2f}x the time)"
+            for word, group in (("slower", slower), ("faster", faster))
+            if group
+        ]
+        if len(both) > len(beyond):
+            parts.append(f"{len(both) - len(beyond)} within their spread")
+        text = f"of {len(both)} benchmark{'s' * (len(both) != 1)} {', '.join(parts)}"
+        text = text if both else "no benchmark was measured without contention in both"
+        lines.append(f"{column.title}, against {shown[0].title}: {text}")
+    return lines
 
 
 def validated_prices(given: Sequence[str], kinds: Sequence[str]) -> dict[str, float]:

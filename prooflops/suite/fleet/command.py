@@ -40,13 +40,18 @@ def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
         raise pytest.UsageError(str(error)) from error
     found = fleets(runs)
     tables = {title: rows for title, rows in tables_of(runs, prices).items() if len(rows) > 1}
-    lines = [*headline(runs, found), *(f"unreadable: {line}" for line in unreadable)]
+    changed = side_by_side.changes(side_by_side.columns(runs))
+    lines = [*changed, *headline(runs, found), *(f"unreadable: {line}" for line in unreadable)]
     folder = Path(config.option.report)
     html = page.render(
         "fleet.html.j2",
         version=__version__,
         runs=runs,
-        fleets=[(fleet, [(named, described(named)) for named in fleet.named]) for fleet in found],
+        changed=changed,
+        partial=partial_runs(runs),
+        fleets=[
+            (fleet, [(named, described(named)) for named in fleet.named]) for fleet in found if len(fleet.nodes) > 1
+        ],
         unreadable=unreadable,
         tables={title: Table(rows[0], rows[1:]) for title, rows in tables.items()},
         nodes=len({run.node for run in runs}),
@@ -81,17 +86,28 @@ def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[l
     shown = side_by_side.columns(runs)
     head = [column.title for column in shown]
     return {
-        "Claims that differ": [["claim", *head], *side_by_side.differing_claims(shown)],
-        "Best rate of each dtype": [["dtype", *head], *side_by_side.rates(shown, prices)],
         f"Time, against {shown[0].title}": [["benchmark", *head], *side_by_side.times(shown)],
+        "Best rate of each dtype": [["dtype", *head], *side_by_side.rates(shown, prices)],
+        "Claims that differ": [["claim", *head], *side_by_side.differing_claims(shown)],
     }
+
+
+def partial_runs(runs: Sequence[NodeRun]) -> list[str]:
+    """Names each run of a part of the suite, the first MOST_PRINTED."""
+    parts = [f"part of a run: {run.node}, {run.date[:16]}: {run.partial}" for run in runs if run.partial]
+    more = len(parts) - MOST_PRINTED
+    return parts[:MOST_PRINTED] + ([f"and {more} more are parts of a run"] if more > 0 else [])
 
 
 def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
     """The compared runs, the machines named, and the detection limits."""
     lines = [f"{number(len(runs), 'run')} of {number(len({run.node for run in runs}), 'machine')}, {days_of(runs)}"]
+    lines += partial_runs(runs)
     for fleet in found:
-        lines.append(f"{fleet.kind}, {number(len(fleet.nodes), 'machine')}: {summary(fleet)}; {fleet.limits}")
+        if len(fleet.nodes) < 2:
+            continue
+        states = f"{summary(fleet)}; " if fleet.least or fleet.named else ""
+        lines.append(f"{fleet.kind}, {number(len(fleet.nodes), 'machine')}: {states}{fleet.limits}")
         lines += [f"{named.state}: {named.node}: {described(named)}" for named in fleet.named[:MOST_PRINTED]]
         if len(fleet.named) > MOST_PRINTED:
             lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 
 from prooflops.history.records import LARGEST, SMALLEST, is_ignored
 from prooflops.suite.report.measurement import Measurement
+from prooflops.suite.report.reconciled import reconciled
+from prooflops.suite.report.tables import best_rates
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
 NO_RECORD = (OSError, KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
@@ -27,7 +29,7 @@ class NodeRun:
     software: Mapping[str, str]  # the versions that times depend on most
     times_s: Mapping[str, float]  # medians of uncontended benchmarks
     spreads: Mapping[str, float]  # by benchmark, as a share of its median
-    best: Mapping[str, Measurement]  # by dtype, the highest settled arithmetic rate
+    best: Mapping[str, Measurement]  # by dtype, the fastest product
     traits: Mapping[str, str]  # possible explanations: fingerprint parts, benchmark labels
     verdicts: Mapping[str, str]  # by claim
     partial: str = ""
@@ -41,7 +43,8 @@ class NodeRun:
         host = str((record.get("machine_info") or {}).get("node") or "unknown host")
         verdicts = ours.get("verdicts", [])
         # Interned names are shared between records, which makes repeated lookups faster.
-        benchmarks = {intern(bench.fullname): bench for bench in map(Measurement.of, record["benchmarks"])}
+        rows = reconciled(map(Measurement.of, record["benchmarks"]))
+        benchmarks = {intern(bench.fullname): bench for bench in rows}
         return cls(
             node=f"{host} {card}".strip(),
             kind=str(fingerprint["name"]),
@@ -49,7 +52,7 @@ class NodeRun:
             software={name: str(fingerprint[name]) for name in SOFTWARE if fingerprint.get(name)},
             times_s={name: bench.median_s for name, bench in benchmarks.items() if _is_compared(bench, contended)},
             spreads={name: bench.spread for name, bench in benchmarks.items()},
-            best=_best(benchmarks.values()),
+            best={dtype: bench for dtype, bench, _ in best_rates(rows)},
             traits={
                 **dict(_flat("", fingerprint)),
                 **{f"label {label.partition(':')[0]}": "yes" for each in benchmarks.values() for label in each.labels},
@@ -57,7 +60,7 @@ class NodeRun:
             verdicts=dict(
                 zip(*(map(intern, map(itemgetter(key), verdicts)) for key in ("id", "verdict")), strict=True)
             ),
-            partial=str(ours.get("partial") or ""),
+            partial=str(ours.get("partial") or ours.get("selection") or ""),
             source=source,
         )
 
@@ -71,16 +74,6 @@ def _is_compared(bench: Measurement, contended: bool) -> bool:
 def short_name(name: str) -> str:
     """A benchmark's node id as tables show it: "matmul[bf16]"."""
     return name.rpartition("::")[2].removeprefix("test_")
-
-
-def _best(benchmarks: Iterable[Measurement]) -> dict[str, Measurement]:
-    found: dict[str, Measurement] = {}
-    rates: dict[str, float] = {}
-    for bench in benchmarks:
-        dtype = bench.dtype
-        if dtype and (rate := bench.arithmetic_rate) and rate > rates.get(dtype, 0.0) and not bench.unsettled:
-            found[dtype], rates[dtype] = bench, rate
-    return found
 
 
 def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:

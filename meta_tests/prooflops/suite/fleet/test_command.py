@@ -59,3 +59,26 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
     assert "\u202e" not in page
+
+
+def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: Path) -> None:
+    other = {**RECORD["benchmarks"][0], "name": "test_b", "fullname": "bench/test_b.py::test_b"}
+    verdicts = [{"id": name, "verdict": "holds"} for name in ("a.b", "a.c", "a.d")]
+    part = {**copy.deepcopy(RECORD), "datetime": "2026-01-02T00:00:00+00:00"}
+    part["benchmarks"][0]["stats"]["median"] = 1.42
+    ours, seen = RECORD["prooflops"], [{"id": "a.b", "verdict": "FAILS"}, {"id": "a.c", "verdict": "not checked"}]
+    records = {
+        "whole": {**RECORD, "benchmarks": [*RECORD["benchmarks"], other], "prooflops": {**ours, "verdicts": verdicts}},
+        "part": {**part, "prooflops": {**ours, "verdicts": seen, "selection": "only bench/test_a.py"}},
+    }
+    for name, record in records.items():
+        (tmp_path / f"{name}.json").write_text(as_text(record), encoding="utf-8")
+    said: list[str] = []
+    assert command.run(config(tmp_path, tmp_path), said.append) == 0
+    assert said[0] == "part of a run, against whole run: of 1 benchmark 1 slower (most a: 1.42x the time)"
+    assert any("part of a run: node-7" in line and "only bench/test_a.py" in line for line in said), said
+    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    text = "\n".join(said) + page
+    assert "a.b" in text
+    assert not any(words in text for words in ("a.c", "a.d", "none is named", "cannot tell"))
+    assert page.index("1 slower") < page.index("Time, against") < page.index("Claims that differ")
