@@ -207,8 +207,9 @@ class RecurrentLayers(Part):
 
     A token writes k·vᵀ into the state and reads q·S: 2 `state_products`. With a `chunk` that happens once per chunk,
     and inside a chunk every token is scored against all others: `key_products` of key_dim and `value_products` of
-    value_dim per pair (the delta rule: 3, 2, and 3 of the state). Chunk 0 is the recurrent form. `kept` counts other
-    elements that a sequence keeps per layer: the last inputs of a convolution.
+    value_dim per pair (the delta rule: 2, 1, and 3 of the state). One that `solves` a triangular system per chunk, for
+    its keys and values, takes half a product for that, and one and a half for its gradients. Chunk 0 is the recurrent
+    form. `kept` counts other elements that a sequence keeps per layer: the last inputs of a convolution.
     Ignored: decays and gates, one or two FLOPs per element of state and token.
     Source: Dao and Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 6.
 
@@ -224,25 +225,34 @@ class RecurrentLayers(Part):
     key_products: int = 1
     value_products: int = 1
     state_products: int = 2
+    solves: bool = False
     kept: int = 0
 
     def __post_init__(self) -> None:
         sizes = ("heads", "key_dim", "value_dim", "chunk", "key_products", "value_products", "state_products", "kept")
-        validate_fields(self, *sizes, "layers", "place", "block_end")
+        validate_fields(self, *sizes, "layers", "place", "block_end", flags=["solves"])
 
-    def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:  # noqa: ARG002
-        """FLOPs of the forward products, of all layers; the last chunk counts in full."""
+    def _rows(self, batch: int, sequence: Lengths) -> int:
+        """Tokens of all heads and layers; the last chunk counts in full."""
         tokens = length("tokens", sequence)
         tokens += -tokens % self.chunk if self.chunk else 0
+        return self.layers * validated_int("batch", batch) * tokens * self.heads
+
+    def _solved_flops(self, batch: int, sequence: Lengths) -> int:
+        return self.solves * self._rows(batch, sequence) * self.chunk * (self.key_dim + self.value_dim)
+
+    def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:  # noqa: ARG002
+        """FLOPs of the forward products and solutions, of all layers."""
         widths = self.chunk * (self.key_products * self.key_dim + self.value_products * self.value_dim)
         widths += self.state_products * self.key_dim * self.value_dim
-        return MULTIPLY_ADD_FLOPS * self.layers * validated_int("batch", batch) * tokens * self.heads * widths
+        return MULTIPLY_ADD_FLOPS * self._rows(batch, sequence) * widths + self._solved_flops(batch, sequence)
 
     def backward_flops(
         self, batch: int, sequence: Lengths, pairs: str, _convention: str, needed: frozenset[str] = OPERANDS
     ) -> int:
-        """FLOPs of the gradients of both factors of every product: twice the forward."""
-        return 2 * self.forward_flops(batch, sequence, pairs) if needed else 0
+        """FLOPs of the gradients of both factors: twice the forward, and the product of a system's own gradient."""
+        twice = 2 * self.forward_flops(batch, sequence, pairs)
+        return twice + self._solved_flops(batch, sequence) if needed else 0
 
     def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:  # noqa: ARG002
         """FLOPs of one further token, in the recurrent form, at any context."""

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -27,7 +28,7 @@ from accounting.counted.result import (
     CountedWork,
     Tally,
 )
-from accounting.counted.rules import Rule, rule_of, rule_of_own_kernel
+from accounting.counted.rules import Rule, rule_of, rule_of_kernel, rule_of_own_kernel
 from accounting.counted.tensors import NotStridedError, bytes_of, tensors_in
 
 # One complex multiply-add is four real multiplications and four real additions.
@@ -118,11 +119,14 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if types and any(issubclass(each, NestedTensor) for each in types):
+            return NotImplemented  # jagged sequences dispatch the operators of their values
         rule = rule_of(func)
         if rule.treatment == "decompose" and (tensors := tensors_in((args, kwargs))):
-            rule = rule_of_own_kernel(func, tensors[0].device.type) or rule
+            nested = any(tensor.is_nested for tensor in tensors)  # whose kernels compose it in a way of their own
+            rule = rule_of_kernel(func) if nested else rule_of_own_kernel(func, tensors[0].device.type) or rule
         if rule.treatment != "count":
-            if rule.treatment == "leave":
+            if rule.treatment == "leave" or (rule.treatment == "refuse" and not types):
                 return func(*args, **kwargs)
             if rule.treatment == "refuse":
                 return NotImplemented

@@ -128,6 +128,23 @@ def _recurrent(_out: Any, x: Any, *rest: Any) -> int:
     return 2 * tokens * sum(elements(weight) for weight in weights if len(weight.shape) == 2)
 
 
+def _solved(out: Any, matrix: Any) -> int:
+    """Substitution by a triangular matrix: n multiply-adds for two elements of the result."""
+    return elements(out) * int(matrix.shape[-1])
+
+
+def _lu_solved(out: Any, matrix: Any, *_: Any, **__: Any) -> int:
+    """LU factorisation, 2/3·n³, then two substitutions."""
+    return 2 * elements(matrix) * int(matrix.shape[-1]) // 3 + 2 * _solved(out[0], matrix)
+
+
+def _fused_layer(weights: slice, _out: Any, x: Any, *rest: Any, **_: Any) -> int:
+    """Attention with its maps, or a whole layer of an encoder: every matrix meets every token; scores and values."""
+    batch, tokens, width = map(int, x.shape)
+    matrices = sum(elements(each) for each in rest[weights] if len(getattr(each, "shape", ())) == 2)
+    return 2 * batch * tokens * (matrices + 2 * tokens * width)
+
+
 # aten.linear is an operator of its own on MPS alone.
 PRODUCT_FORMULAS: dict[str, Formula] = {
     "mv linear _int_mm _scaled_mm _scaled_mm_v2": _product(0),
@@ -141,6 +158,11 @@ PRODUCT_FORMULAS: dict[str, Formula] = {
     "linear_backward": lambda _out, x, grad, _weight, mask: _product(0)(grad, x) * (bool(mask[0]) + bool(mask[1])),
     "convolution_backward": _convolution_backward,
     "_trilinear": _trilinear,
+    "linalg_solve_triangular": lambda out, matrix, *_, **__: _solved(out, matrix),
+    "triangular_solve": lambda out, _b, matrix, *_, **__: _solved(out[0], matrix),
+    "_linalg_solve_ex": _lu_solved,
+    "_native_multi_head_attention": partial(_fused_layer, slice(4, 8)),
+    "_transformer_encoder_layer_fwd": partial(_fused_layer, slice(2, 17)),
     "_cudnn_rnn mkldnn_rnn_layer": _recurrent,
     "_cudnn_rnn_backward mkldnn_rnn_layer_backward": lambda *args: 2 * _recurrent(*args),
 }
@@ -221,6 +243,7 @@ def _optimizer(flops: int, _out: Any, params: Any, *_: Any, **options: Any) -> i
 
 ELEMENTWISE_FORMULAS: dict[str, Formula] = {
     "_softmax _safe_softmax": _per_element(5, 0),  # maximum, subtract, exp, sum, divide
+    "_cdist_forward": lambda out, x, *_: 3 * elements(out) * int(x.shape[-1]),  # subtract, power, add
     "_softmax_backward_data": _per_element(4, 0),  # multiply, sum, subtract, multiply
     "_log_softmax": _log_softmax,
     "_log_softmax_backward_data": _per_element(4, 0),  # sum, exp, multiply, subtract

@@ -68,7 +68,7 @@ def _rule(func: Any) -> Rule:
         return Rule(name, "refuse")
     if name != "prim.device" and _is_composite(func):
         return Rule(name, "decompose")
-    return _rule_of_kernel(func)
+    return rule_of_kernel(func)
 
 
 @cache
@@ -76,10 +76,11 @@ def rule_of_own_kernel(func: Any, device_type: str) -> Rule | None:
     """The rule of an operator composed of others, if this kind of device has a kernel of its own for it."""
     key = torch._C._dispatch_key_for_device(device_type)
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
-    return _rule_of_kernel(func) if has_kernel else None
+    return rule_of_kernel(func) if has_kernel else None
 
 
-def _rule_of_kernel(func: Any) -> Rule:
+def rule_of_kernel(func: Any) -> Rule:
+    """The rule of an operator that runs a kernel of its own."""
     name = _name(func)
     packet, schema = func._overloadpacket, func._schema
     kind, formula = _kind_and_formula(packet)

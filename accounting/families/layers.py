@@ -226,7 +226,7 @@ def delta_rule(
     3145728
     """
     keys, values = key_heads * key_dim, value_heads * value_dim
-    products: dict[str, Any] = {"key_products": 2, "value_products": 1, "state_products": 3}
+    products: dict[str, Any] = {"key_products": 2, "value_products": 1, "state_products": 3, "solves": True}
     kept = kernel * (2 * keys + values)
     shape = RecurrentLayers("mixer", value_heads, key_dim, value_dim, chunk=chunk, kept=kept, **products)
     mixed = linear("mixer", dim, 2 * keys + 2 * values, "in") | linear("mixer", dim, 2 * value_heads, "gates")

@@ -140,3 +140,33 @@ for kind, name in ((nn.Conv1d, "convolution"), (nn.ConvTranspose1d, "transposed 
         layer, data = kind(4, 8, 3, stride=2, padding=1, groups=groups, bias=False), normal(2, 4, 5, requires_grad=True)
         call = f"{groups} group{'s' * (groups > 1)}"
         both_passes(name, call, partial(layer, data), partial(define.convolution, layer, data))
+
+
+def layer_of(module: nn.Module, *arguments: Any, **options: Any) -> Callable[[], Act]:
+    """The fast path of a module, which torch takes where no gradient is wanted."""
+
+    def call() -> None:
+        with torch.no_grad():
+            module.eval()(*arguments, **options)
+
+    return lambda: call
+
+
+rows, sequence = normal(5, 16), normal(2, 5, 16)
+# Substitution: an element of row i takes i multiply-adds and a division, n/2 of them on average.
+both_passes(
+    "triangular solve",
+    "(4, 4) and (4, 3)",
+    lambda: torch.linalg.solve_triangular(square, normal(4, 3).requires_grad_(), upper=False),
+    lambda: (4 * 4 * 3, 4 * 4 * 3),
+)
+product("solve", "(6, 6) and (6, 2)", lambda: torch.linalg.solve(torch.eye(6), normal(6, 2)),
+        lambda: 2 * 6**3 // 3 + 2 * 6 * 6 * 2)  # fmt: skip
+WEIGHTS = 4 * 16 * 16
+SCORED = 2 * multiply_adds(rows, rows.T)
+ROWS.append(Row("fast path of attention", "2 sequences of 5", layer_of(
+    nn.MultiheadAttention(16, 2, batch_first=True), sequence, sequence, sequence, need_weights=False),
+    lambda: 2 * (2 * 5 * WEIGHTS + SCORED)))  # fmt: skip
+ROWS.append(Row("fast path of an encoder layer", "2 sequences of 5", layer_of(
+    nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), sequence),
+    lambda: 2 * (2 * 5 * (WEIGHTS + 2 * 16 * 32) + SCORED)))  # fmt: skip

@@ -184,10 +184,6 @@ def test_a_whole_transformer_layer_leaves_no_operator_unknown() -> None:
 UNKNOWN: dict[str, tuple[Callable[[], object], str]] = {
     "without a formula": (lambda: torch.linalg.cholesky(torch.eye(3)), "aten.linalg_cholesky_ex"),
     "of sparse tensors": (lambda: a.to_sparse() @ b, "aten.mm"),
-    "a fused layer": (
-        torch.no_grad()(lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()(torch.randn(2, 5, 16))),
-        "aten._transformer_encoder_layer_fwd",
-    ),
 }
 
 
@@ -197,3 +193,42 @@ def test_an_operator_that_cannot_be_counted_is_listed_with_its_calls(name: str) 
     count = flops_of(lambda: (act(), act()))
     assert (count.total, count.unknown.get(operator)) == (0, 2), f"{count} should list {operator}"
     assert operator in repr(count), f"{count!r} should name it"
+
+
+def test_sequences_in_a_jagged_tensor_are_counted_by_their_own_tokens() -> None:
+    parts = [torch.randn(tokens, 8) for tokens in (3, 5)]
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+    layer = nn.Linear(8, 4)
+    with counted.flops() as count:
+        (2 * layer(jagged)).values().sum().backward()
+    product = 2 * (3 + 5) * 8 * 4
+    assert (count.forward, count.backward, count.unknown) == (product, 2 * product, {}), f"{count}"
+
+
+def test_products_of_sequences_in_an_older_nested_tensor_are_named_unknown() -> None:
+    nested, layer = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)]), nn.Linear(8, 4)
+    with counted.flops() as count:
+        layer(nested)
+    assert (count.total, set(count.unknown)) == (0, {"aten.linear"}), f"{count}"
+
+
+def test_gradients_per_sample_are_counted_as_those_of_the_whole_batch() -> None:
+    net, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(16, 8)
+    values = {name: value.detach() for name, value in net.named_parameters()}
+
+    def error(values: dict[str, Tensor], row: Tensor) -> Tensor:
+        return torch.func.functional_call(net, values, (row,)).square().sum()
+
+    with counted.flops() as count:
+        torch.func.vmap(torch.func.grad(error), (None, 0))(values, x)
+    forward = 2 * 16 * (8 * 4 + 4 * 2)
+    assert (count.total, count.unknown) == (forward * 2 + 2 * 16 * 4 * 2, {}), f"{count}"
+
+
+def test_operators_without_arithmetic_are_not_unknown() -> None:
+    x = torch.eye(4)
+    with counted.flops() as count:
+        torch.linalg.inv_ex(x, check_errors=True)
+        torch.func.jvp(lambda a: a @ x, (x,), (x,))
+        nn.functional.interpolate(x[None, None], scale_factor=2)
+    assert set(count.unknown) == {"aten.linalg_inv_ex"}, f"{count.unknown}"

@@ -95,9 +95,8 @@ def beyond_the_model(family: str, net: nn.Module, model: Parts) -> tuple[int, in
     """What the code in transformers computes beyond the mathematics, forward and backward.
 
     Llama 4 multiplies every token by every expert, most of them by 0. Causal convolutions run over the padding too.
-    Mamba-2 passes its state from chunk to chunk by a product of all chunks with all. The
-    delta rule solves its triangular systems without a product, but has one in the gradient, and of the only chunk here
-    the state before and behind it need none.
+    Mamba-2 passes its state from chunk to chunk by a product of all chunks with all. Of the delta rule's only chunk
+    here the state before and behind it needs no gradient.
     """
     forward = sum(
         2 * BATCH * (module.kernel_size[0] - 1) * module.weight.numel()
@@ -112,8 +111,7 @@ def beyond_the_model(family: str, net: nn.Module, model: Parts) -> tuple[int, in
             continue
         states = BATCH * each.layers * each.heads * each.key_dim * each.value_dim
         if each.state_products == 3:
-            rows = 2 * BATCH * each.layers * each.heads * each.chunk
-            backward += rows * (each.chunk * (each.key_dim + each.value_dim) - 4 * each.key_dim * each.value_dim)
+            backward -= 8 * states * each.chunk
         else:
             chunks = -(-TOKENS // each.chunk) + 1
             forward, backward = forward + 2 * states * chunks**2, backward + 4 * states * chunks**2
