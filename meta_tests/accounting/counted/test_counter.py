@@ -205,6 +205,7 @@ def test_sequences_in_a_jagged_tensor_are_counted_by_their_own_tokens() -> None:
     assert (count.forward, count.backward, count.unknown) == (product, 2 * product, {}), f"{count}"
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
 def test_products_of_sequences_in_an_older_nested_tensor_are_named_unknown() -> None:
     nested, layer = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)]), nn.Linear(8, 4)
     with counted.flops() as count:
@@ -225,6 +226,7 @@ def test_gradients_per_sample_are_counted_as_those_of_the_whole_batch() -> None:
     assert (count.total, count.unknown) == (forward * 2 + 2 * 16 * 4 * 2, {}), f"{count}"
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")  # by torch.func.jvp itself
 def test_operators_without_arithmetic_are_not_unknown() -> None:
     x = torch.eye(4)
     with counted.flops() as count:

@@ -43,6 +43,7 @@ def model_house(folder: Path, *, registry: bool = True) -> Path:
     root = new_house(folder).root
     for file in ("conftest.py", "strategies.py", "test_user_model.py"):
         shutil.copy(ROOT / "test_claims" / file, root / "test_claims")
+    shutil.copytree(ROOT / "test_claims" / "oracles", root / "test_claims" / "oracles")
     for file in (ROOT / "bench").glob("*.py"):
         if not file.name.startswith("test_") or file.name == "test_user_model.py":
             shutil.copy(file, root / "bench")
