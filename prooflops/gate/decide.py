@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prooflops.history.comparison import ComparisonRule, Sides, decisions, seconds, time_rows
@@ -25,6 +25,8 @@ from prooflops.statistics.effects import Effect
 FEWEST_CONFIRMING = 5  # pairs: where all agree, they reach the level of a confirmation, 1/32
 ADVISED = 16  # processes of a baseline
 MOST_ADVISED = 200  # pairs: beyond, the benchmark is too noisy for the question
+
+OPEN = 0.10  # change that time must exclude before the number of instructions decides
 
 # The limit that ended the run of an open benchmark.
 NOISE = "its noise exceeds the question"
@@ -56,6 +58,7 @@ class ReplicateRule(ComparisonRule):
     paired: bool = True  # before[i] ran beside after[i]; else they are groups of different sessions
     most: int | None = None  # replicates at most; None: as many as the plan wants
     all_pairs: bool = False  # take pairs up to the last look, whatever is decided before: to estimate the noise
+    equal: Container[str] = ()  # benchmarks that take the same number of instructions
 
     def common(self, shared: Sequence[Sides]) -> float:
         return super().common(shared) if shared and not self.paired else 1.0
@@ -73,7 +76,28 @@ class ReplicateRule(ComparisonRule):
             return Decision(None, self.plan.looks[0], effect)
         smallest = self.smallest(sides[1])
         decision = decide(before, after, self.plan, smallest, floor=floor, common=common)
-        return replace(decision, effect=effect) if self.all_pairs else decision
+        if self.all_pairs:
+            return replace(decision, effect=effect)
+        return self.beside_instructions(decision, sides, effect) if name in self.equal else decision
+
+    def beside_instructions(self, decision: Decision, sides: Sides, effect: Effect) -> Decision:
+        """The decision on a benchmark that takes as many instructions: it must get slower in two fresh batches.
+
+        Open and not suspected, with a change of OPEN excluded, it is left to the instructions.
+        """
+        smallest = self.smallest(sides[1])
+        if decision.verdict == "SLOWER":
+            last = decision.wanted + self.plan.confirming_pairs
+            before, after = (seconds(side)[decision.wanted : last] for side in sides)
+            if len(after) < self.plan.confirming_pairs:
+                return replace(decision, verdict=None, wanted=last)
+            fresh = effects.paired(before, after, level=self.plan.confirmation_level)
+            stays = fresh.p_slower <= self.plan.confirmation_level and fresh.ratio > 1 + smallest
+            return replace(decision, verdict="SLOWER" if stays else "INCONCLUSIVE", wanted=last, effect=effect)
+        is_small = abs(math.log(effect.ratio)) < math.log1p(smallest)
+        if decision.verdict is None and not decision.suspicion and is_small and excludes(effect, "both", OPEN):
+            return replace(decision, verdict="INCONCLUSIVE", effect=effect)
+        return decision
 
     def advice(self, sides: Sides, decision: Decision) -> str:
         fewest = 0 if self.paired else fewest_stored(self.plan)

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ HISTORY = ".prooflops/history"
 BUDGET_MIN = 10.0
 DIRECTIONS = ("slower", "faster", "both")
 MEMORY = ("fail", "show", "off")
+TIERS = ("time", "instructions", "both")
+UNDECIDED = ("fail", "pass")
+MIN_INSTRUCTIONS, ALLOWED_OPEN = "0.5%", "10%"
 INI = {  # by name: meaning and default
     "gate_history": (
         "folder of the run records, relative to the rootdir; the environment variable PROOFLOPS_HISTORY goes before it",
@@ -36,14 +40,22 @@ INI = {  # by name: meaning and default
     "gate_memory": ("whether calls that hold more memory fail: fail, show, or off, which measures none", "fail"),
     "gate_min_memory_effect": ("smallest growth of memory that counts, if it is 4 KiB or more", "5%"),
     "gate_allow_inconclusive": (
-        "an INCONCLUSIVE benchmark passes where a change larger than this is excluded; true: always, false: never",
-        "10%",
+        "an INCONCLUSIVE benchmark passes where more than this is excluded; true: always, false: never",
+        "what gate_undecided says",
+    ),
+    "gate_by": (f"what decides: {', '.join(TIERS)}", "time"),
+    "gate_min_instructions": ("smallest change of the number of instructions that counts", MIN_INSTRUCTIONS),
+    "gate_instructions": ("whether a benchmark fails that takes more instructions: fail or report", "report"),
+    "gate_undecided": (
+        f"what gate_allow_inconclusive is where it is not set: pass means true, fail {ALLOWED_OPEN}",
+        "fail",
     ),
     "gate_in_turn": (
         "whether both processes of a pair live at once and run in turn; false where only one can, as with a port",
         "true",
     ),
 }
+COMPUTED = ("gate_allow_inconclusive", "gate_by")  # whose default another setting or the machine says
 FLAGS = {
     "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
     "--gate-allow-inconclusive": "no INCONCLUSIVE benchmark fails, however little is known",
@@ -58,6 +70,8 @@ VALUES = {  # by option: metavar and meaning
     "--gate-record": ("NAME", "store this run as the baseline NAME"),
     "--gate-replicates": ("N", "fresh processes a side, at most, confirming ones too"),
     "--gate-min-effect": ("X%", "smallest change that counts, such as 5%% or 0.05"),
+    "--gate-by": ("time|instructions|both", "what decides (default: time); the others need valgrind"),
+    "--gate-min-instructions": ("X%", f"smallest change of instructions that counts (default: {MIN_INSTRUCTIONS}%)"),
     "--gate-budget": ("MINUTES", f"time for all replicates (default: {BUDGET_MIN:g})"),
 }
 
@@ -65,7 +79,7 @@ VALUES = {  # by option: metavar and meaning
 def add_options(parser: pytest.Parser) -> None:
     """Declares the options and ini settings of the gate."""
     for name, (meaning, default) in INI.items():
-        parser.addini(name, f"{meaning} (default: {default})", default=default)
+        parser.addini(name, f"{meaning} (default: {default})", default="" if name in COMPUTED else default)
     group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
     for name, meaning in FLAGS.items():
         group.addoption(name, action="store_true", help=meaning)
@@ -91,6 +105,9 @@ class Settings:
     direction: str
     memory: str
     min_memory_effect: float
+    by: str  # of TIERS
+    min_instructions: float
+    instructions_fail: bool
     in_turn: bool
     exact: tuple[str, ...]
     folder: Path
@@ -137,7 +154,14 @@ def _read(config: pytest.Config) -> Settings:
         from prooflops.history.records import check_name
 
         check_name(record)
-    min_effect, replicates = option("gate_min_effect"), option("gate_replicates")
+    replicates = option("gate_replicates")
+
+    def named(name: str) -> tuple[str, str]:
+        """The name and the text of an option, or else of the ini setting."""
+        given = option(name)
+        return (name, ini[name]) if given is None else (f"--{name.replace('_', '-')}", given)
+
+    undecided = {"pass": "true", "fail": ALLOWED_OPEN}[_one_of("gate_undecided", ini["gate_undecided"], UNDECIDED)]
     return Settings(
         gate=option("gate"),
         baseline=option("gate_baseline"),
@@ -145,18 +169,19 @@ def _read(config: pytest.Config) -> Settings:
         bisect=option("gate_bisect"),
         record=record,
         replicates=None if replicates is None else _count("--gate-replicates", replicates),
-        min_effect=_share("gate_min_effect", ini["gate_min_effect"])
-        if min_effect is None
-        else _share("--gate-min-effect", min_effect),
+        min_effect=_share(*named("gate_min_effect")),
         budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
         allowed_open=math.inf
         if option("gate_allow_inconclusive")
-        else _allowed_open("gate_allow_inconclusive", ini["gate_allow_inconclusive"]),
+        else _allowed_open("gate_allow_inconclusive", ini["gate_allow_inconclusive"] or undecided),
         portable=option("gate_portable"),
         noise_floor=option("gate_noise_floor"),
         direction=_one_of("gate_direction", ini["gate_direction"], DIRECTIONS),
         memory=_one_of("gate_memory", ini["gate_memory"], MEMORY),
         min_memory_effect=_share("gate_min_memory_effect", ini["gate_min_memory_effect"]),
+        by=_tier(*named("gate_by")),
+        min_instructions=_share(*named("gate_min_instructions")),
+        instructions_fail=_one_of("gate_instructions", ini["gate_instructions"], ("fail", "report")) == "fail",
         in_turn=_one_of("gate_in_turn", ini["gate_in_turn"], ("true", "false")) == "true",
         exact=tuple(ini["gate_exact"].split()),
         folder=history_folder(config),
@@ -290,6 +315,13 @@ def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
     if text not in valid:
         raise ValueError(f"{name} should be one of {', '.join(valid)}, got {text!r}")
     return str(text)
+
+
+def _tier(name: str, text: str) -> str:
+    has_valgrind = shutil.which("valgrind") is not None
+    if text and _one_of(name, text, TIERS) != "time" and not has_valgrind:
+        raise ValueError(f"{name} is {text!r}, which needs valgrind: `apt-get install valgrind`")
+    return text or "time"
 
 
 def history_folder(config: pytest.Config) -> Path:

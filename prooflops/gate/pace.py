@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from scipy.optimize import brentq
@@ -59,6 +59,10 @@ class PacePlan:
     budget_s: float  # from the beginning of the first pair
     left_s: float  # of that, after the first pair
     decides: bool = True  # whether the pairs that --gate-replicates allows can decide anything
+
+    def later(self, spent_s: float) -> PacePlan:
+        """The same plan where something else has spent this time."""
+        return replace(self, budget_s=self.budget_s - spent_s, left_s=self.left_s - spent_s)
 
     @cached_property
     def too_long(self) -> list[str]:

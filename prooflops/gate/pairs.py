@@ -12,13 +12,14 @@ from dataclasses import replace
 
 import pytest
 
-from prooflops.gate import pace, sides
+from prooflops.gate import count, pace, sides
 from prooflops.gate.child import turns
+from prooflops.gate.instructions import Count
 from prooflops.gate.options import files_of
 from prooflops.gate.process import Paces, Replicate, ReplicateFailed, Side
 from prooflops.gate.schedule import Pair, Schedule
 from prooflops.gate.session import Session
-from prooflops.history.rows import TIME, Row
+from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 from prooflops.machine import cpu
 
 START_S, MORE = 60.0, 4  # limit of a pair in turn, and times the first pair: a lock that one holds stops the other
@@ -115,9 +116,20 @@ def compare(
     session.progress.always(planned)
     session.lines.append(planned)
     pairs.allow_turns(before, after)
+    by, counts = session.settings.by, dict[str, Count]()
+    if by != TIME and asked:
+        counting, began = count.Counting(session, here, other, rounds_s, plan.overhead_s), time.monotonic()
+        share = 1.0 if by == INSTRUCTIONS else count.SHARE
+        counts = session.counts = counting.run([before, after], began + share * (ends - began))
+        plan = plan.later(time.monotonic() - began)
+        equal = {name for name, each in counts.items() if each.verdict == "SAME"}
+        rule = session.rule(len(rounds_s), paired=True, equal=equal)
     first: dict[str, Pair] = {name: (then.get(name), timed) for name, timed in now.items()}
     stored = {name: [] if name in now else [timed] for name, timed in then.items()}
-    rows = Schedule(session, rule, pairs.take, plan).compare(first, stored, took_s)
+    schedule = Schedule(session, rule, pairs.take, plan)
+    if by == INSTRUCTIONS:
+        schedule.deadline = 0.0
+    rows = count.resolved(schedule.compare(first, stored, took_s), counts, session)
     failed_there = {report["nodeid"] for report in before.reports if report.get("outcome") == "failed"}
     rows = [
         replace(row, note="it fails on the other side")

@@ -6,19 +6,23 @@ the worktree of another revision after success, an error, ^C or a kill alike. Th
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import math
 import os
+import random
+import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +40,13 @@ PACKAGE, LINK = Path(__file__).resolve().parents[1], "prooflops_gate"
 PATIENCE = 2  # times its own duration a process waits for a core at full speed: repeating a pair would cost more
 # Environment variables that would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
+VALGRIND = (
+    "valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", "--dump-line=no", "--callgrind-out-file={}.%p",
+)  # fmt: skip
+ASK, FIXED_ADDRESSES = 0xFFFFFFFF, 0x0040000  # personality(2), and its ADDR_NO_RANDOMIZE
+PADDING, PAGE = "PROOFLOPS_PADDING", 4096  # variable that fills the environment; bytes
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
+KEPT = ("prefix", "modules", "reports", "calls", "footprint")  # of a child's data
 Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of all others
 
 
@@ -67,6 +77,7 @@ class Replicate:
     calls: Mapping[str, Mapping[str, Any]]  # per benchmark: the seconds of its call, and whether its pace is fixed
     wall_s: float  # of the whole process, without the turns of others
     footprint: Mapping[str, Any] = field(default_factory=dict)  # see `turns.footprint`
+    counts: Mapping[str, int] | None = None  # instructions by benchmark, where they and no times were measured
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
@@ -92,6 +103,7 @@ class Replicates:
         self._numbers, self._trees = itertools.count(1), itertools.count(1)
         self.examined: Sequence[str] = ()  # benchmarks that both sides have timed
         self._hash_seed = ""  # of the next processes; empty: each draws its own, as Python does
+        self._size = 0  # of the next processes' command and environment, modulo PAGE
         self._resources = resources  # whether memory and instructions are measured
         self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
         self._fastest_s: dict[str, float] = {}  # of `CoreSpeed`'s work, by label: each Python has its own
@@ -111,7 +123,11 @@ class Replicates:
         self._stack.close()
 
     def share_hash_seed(self) -> None:
-        """Draws one hash seed for the next processes, unless the environment sets one: its noise cancels in a pair."""
+        """Draws one hash seed for the next processes, unless the environment sets one: its noise cancels in a pair.
+
+        So does that of the environment's size, which moves memory (Mytkowicz et al., ASPLOS 2009).
+        """
+        self._size = random.randrange(PAGE)
         if "PYTHONHASHSEED" not in os.environ:
             self._hash_seed = str(int.from_bytes(os.urandom(4), "little"))
 
@@ -143,10 +159,12 @@ class Replicates:
         benchmarks_only: bool = True,
         paces: Paces | None = None,
         limit_s: float = math.inf,
+        counted: bool = False,
     ) -> list[Replicate]:
         """A process for each side over its files, which runs the tests `ids` (None: all), paced by `paces`.
 
-        Several live at the same time and run their tests in turn, the first side beginning. Raises ReplicateFailed for
+        Several live at the same time and run their tests in turn, the first side beginning. With `counted` they run
+        under valgrind, count instructions in place of timing, and wait for no turn. Raises ReplicateFailed for
         one that crashed, took too long, or could not collect.
         """
         limit_s = min(limit_s, self._limit_s)
@@ -157,21 +175,24 @@ class Replicates:
             for side, targets in asked:
                 with ExitStack() as of_child:
                     there = None
-                    if len(asked) > 1:
+                    if len(asked) > 1 and not counted:
                         here, there = socket.socketpair()
                         channels.append(stack.enter_context(here))
                         of_child.enter_context(there)
-                    started.append(self._start(side, targets, task, there))
+                    started.append(self._start(side, targets, task, there, counted))
                 stack.callback(self._end, started[-1])
             turns.alternate(channels, lambda each: started[each].process.poll() is None, time.monotonic() + limit_s)
             return [self._ended(each, limit_s) for each in started]
 
     def _start(
-        self, side: Side, targets: Sequence[str], task: Mapping[str, Any], turn: socket.socket | None
+        self, side: Side, targets: Sequence[str], task: Mapping[str, Any], turn: socket.socket | None, counted: bool
     ) -> _Started:
         number = next(self._numbers)
         record, output, written = (self.folder / f"{number:04d}.{kind}" for kind in ("json", "txt", "task"))
-        variables = self._of_python()
+        command, variables = self._command(side), self._of_python() | {PADDING: ""}
+        dumps = str(record.with_suffix(".dump")) if counted else ""
+        if counted:
+            command = [*(word.format(dumps) for word in VALGRIND), interpreter_of(side.python), *command[1:]]
         own = {
             "targets": list(targets),
             "examined": list(self.examined),
@@ -179,16 +200,19 @@ class Replicates:
             "fastest_s": self._fastest_s.get(side.label),
             "patience_s": self._patience_s,
             "turn": turn.fileno() if turn else None,
+            "dumps": dumps,
             # Python's variables are neither settings of the machine, nor for processes that the tests start.
             "restore": {name: os.environ.get(name) for name in variables},
         }
         written.write_text(json.dumps({**task, **own}), encoding="utf-8")  # 2,000 node ids exceed a variable's length
         began = time.monotonic()
-        with open(output, "wb") as printed:
+        environment = self._environment(side) | variables | {TASK: str(written), RECORD: str(record)}
+        environment[PADDING] = "x" * ((self._size - _size(command, environment)) % PAGE)
+        with open(output, "wb") as printed, fixed_addresses() if counted else nullcontext():
             process = subprocess.Popen(
-                self._command(side),
+                command,
                 cwd=side.root,
-                env=self._environment(side) | variables | {TASK: str(written), RECORD: str(record)},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
@@ -237,14 +261,15 @@ class Replicates:
         found = record.pop("replicate", None)
         if found is None or code not in (0, 1, 5):
             raise ReplicateFailed(self._failure(started, code, found["errors"] if found else []))
+        if found["counts"] is not None:
+            return Replicate(side, record, wall_s=wall_s, **{key: found[key] for key in (*KEPT, "counts")})
         self._by_side[side.label] += bool(record["benchmarks"])
         fastest_s = self._fastest_s[side.label] = min(found["fastest_s"], self._fastest_s.get(side.label, math.inf))
         _label_slow(record["benchmarks"], found["calls"], fastest_s)
         wall_s -= found["idle_s"]
         # Without a moment at full speed, waiting was useless: the core may have slowed down for good.
         self._patience_s = PATIENCE * (wall_s - found["waited_s"]) if found["was_fast"] else self._patience_s / 2
-        kept = {key: found[key] for key in ("prefix", "modules", "reports", "calls", "footprint")}
-        return Replicate(side, record, wall_s=wall_s, **kept)
+        return Replicate(side, record, wall_s=wall_s, **{key: found[key] for key in KEPT})
 
     def _end(self, started: _Started) -> None:
         if started.process.poll() is None:
@@ -278,6 +303,32 @@ def _label_slow(benchmarks: Sequence[dict[str, Any]], calls: Mapping[str, Mappin
             seen = extra.get("contention") or {}
             signs = "; ".join(filter(None, [seen.get("why"), why]))
             extra["contention"] = seen | {"contended": True, "why": signs, "slowness": stretch_s / fastest_s}
+
+
+def _size(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Bytes that a process finds at the beginning of its stack: the words of its command, and its environment."""
+    return sum(len(os.fsencode(word)) + 1 for word in (*command, *itertools.chain(*environment.items())))
+
+
+@cache
+def interpreter_of(python: str) -> str:
+    """The program behind `python`, which may be a shell script, as pyenv's: valgrind would count the shell."""
+    with open(shutil.which(python) or python, "rb") as file:
+        if file.read(2) != b"#!":
+            return python
+    return subprocess.check_output([python, "-c", "import sys; print(sys.executable)"], text=True).strip()
+
+
+@contextmanager
+def fixed_addresses() -> Iterator[None]:
+    """Starts processes without random placement of memory; where a container forbids it, counts scatter a little."""
+    personality = ctypes.CDLL(None).personality
+    before = personality(ASK)
+    personality(before | FIXED_ADDRESSES)
+    try:
+        yield
+    finally:
+        personality(before)
 
 
 def environment_of_git() -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 from prooflops.console.tables import aligned, engineering, markdown_table, write_coloured
 from prooflops.gate.decide import BUDGET, NOISE, PAIRS
 from prooflops.gate.process import Replicate
-from prooflops.history.rows import SHOWN_LEVEL, TIME, Row, counts, figures, interval
+from prooflops.history.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row, counts, figures, interval
 from prooflops.history.rows import table as table_of
 
 NARROW, WIDE = 80, 100  # columns
@@ -37,6 +37,8 @@ def sentence(row: Row) -> str:
     CHANGED: t.py::test_a: flops is 2, but was 1, and is an exact quantity; if this is ...
     """
     name = f"{row.verdict}: {row.name}"
+    if row.by == INSTRUCTIONS:
+        return f"{name} by instructions, where time leaves it open: {row.note}"
     if row.quantity == TIME and row.verdict in ("SLOWER", "FASTER") and row.effect:
         bounds = f" [{interval(row.effect)}]"
         times = f"{engineering(row.after, 's')}, before {engineering(row.before, 's')}"

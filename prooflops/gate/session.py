@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ import pytest
 from prooflops import run_state
 from prooflops.console.progress import Progress, minutes
 from prooflops.gate import decide, sides
+from prooflops.gate.instructions import Count
 from prooflops.gate.options import Settings, files_of, is_asked_for
 from prooflops.gate.process import Paces, Replicate, ReplicateFailed, Replicates, Side
 from prooflops.gate.report import Reports
 from prooflops.history import records
 from prooflops.history.records import Summary
-from prooflops.history.rows import TIME, Row
+from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 
 SILENT_S = 20.0  # at least, between two lines of progress
 HERE = "this side"
@@ -35,6 +37,7 @@ class Session:
         self.here = Side(HERE, sys.executable, config.rootpath)
         self.title, self.lines = "", list[str]()
         self.rows: list[Row] = []
+        self.counts: Mapping[str, Count] = {}  # of instructions, by benchmark
         self.newest: Replicate | None = None  # the last process of this side
         self.table: list[list[str]] = []  # printed in place of the rows, unless empty
         self.begun = self.said_at = time.monotonic()
@@ -80,13 +83,14 @@ class Session:
         kind: type[decide.ReplicateRule] = decide.ReplicateRule,
         paired: bool = True,
         floors: Mapping[str, float] | None = None,
+        equal: Container[str] = (),
     ) -> decide.ReplicateRule:
         """The rule that decides a comparison of this many benchmarks."""
         most, all_pairs = self.settings.replicates, self.settings.noise_floor
         plan = decide.replicate_plan(
             benchmarks, paired=paired, most=most, all_pairs=all_pairs, directions=self.directions()
         )
-        return kind(plan, self.settings.min_effect, floors or {}, paired, most, all_pairs)
+        return kind(plan, self.settings.min_effect, floors or {}, paired, most, all_pairs, equal)
 
     def store_verdicts(self) -> None:
         """Appends the verdicts on times to this machine's history, where plots read them."""
@@ -94,6 +98,7 @@ class Session:
             return
         verdicts = [
             {"name": row.name, "verdict": row.verdict, "ratio": row.effect.ratio if row.effect else None}
+            | ({INSTRUCTIONS: asdict(self.counts[row.name])} if row.name in self.counts else {})
             for row in self.rows
             if row.quantity == TIME
         ]

@@ -11,8 +11,8 @@ from prooflops.console.tables import binary, engineering
 from prooflops.history.records import PORTABLE
 from prooflops.statistics.effects import Effect
 
-TIME = "time"
-RESOURCES = ("memory", "CUDA memory", "instructions")
+TIME, INSTRUCTIONS = "time", "instructions"
+RESOURCES = ("memory", "CUDA memory", INSTRUCTIONS)
 VERDICTS = (  # the worst first
     "SLOWER", "MORE MEMORY", "CHANGED", "MISSING", "INCONCLUSIVE", "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS", "FASTER",
     "LESS MEMORY", "NEW", "SAME",
@@ -32,6 +32,7 @@ class Row:
     verdict: str
     effect: Effect | None = None  # of a time or a portable ratio; above 1 is worse
     note: str = ""
+    by: str = ""  # the quantity that decided, where there were two
 
 
 def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
@@ -67,7 +68,7 @@ def figures(row: Row) -> list[str]:
 def _cells(row: Row) -> list[str]:
     ratio = f"{row.effect.ratio:.3f}" if row.effect else ""
     bounds = interval(row.effect) if row.effect else ""
-    verdict = row.verdict + (f": {row.note}" if row.note else "")
+    verdict = row.verdict + (f" by {row.by}" if row.by else "") + (f": {row.note}" if row.note else "")
     return [row.name, row.quantity, *figures(row), ratio, bounds, verdict]
 
 
@@ -90,7 +91,7 @@ def _figure(row: Row, value: Any) -> str:
     if row.quantity == TIME:
         return engineering(float(value), "s")
     if row.quantity in RESOURCES:
-        return engineering(float(value), "") if row.quantity == "instructions" else binary(value)
+        return engineering(float(value), "") if row.quantity == INSTRUCTIONS else binary(value)
     if row.quantity in PORTABLE:
         return f"{value:.1%}"
     if isinstance(value, float):

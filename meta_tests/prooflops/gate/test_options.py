@@ -19,11 +19,14 @@ from prooflops.gate.options import settings as gate_settings
 from prooflops.history import records
 
 FLAGS = ("gate", "gate_allow_inconclusive", "gate_portable", "gate_noise_floor", "gate_history")
-TEXTS = [f"gate_{each}" for each in "baseline versus bisect record replicates min_effect budget".split()]
+TEXTS = [
+    f"gate_{each}" for each in "baseline versus bisect record replicates min_effect budget by min_instructions".split()
+]
 INI = {
     "gate_history": ".prooflops", "gate_exact": "flops", "gate_min_effect": "3%", "gate_direction": "slower",
-    "gate_memory": "fail", "gate_min_memory_effect": "5%", "gate_allow_inconclusive": "10%",
-    "gate_in_turn": "true",
+    "gate_memory": "fail", "gate_min_memory_effect": "5%", "gate_allow_inconclusive": "",
+    "gate_in_turn": "true", "gate_by": "", "gate_min_instructions": "0.5%", "gate_instructions": "report",
+    "gate_undecided": "fail",
 }  # fmt: skip
 # What a command line can hold: no NUL, and no half of a surrogate pair.
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)

@@ -24,6 +24,7 @@ import pytest
 from ...machine.contention import Watch, without_own
 from ...machine.core_speed import CoreSpeed
 from ...run_state import is_benchmark, plain_figure
+from .callgrind import Counter
 from .calls import instrument
 from .turns import LAST, NEXT, Turn, footprint
 
@@ -51,6 +52,7 @@ class Replicate:
         self.obeying: set[str] = set()  # benchmarks that choose their own rounds and asked for the pace
         self.once_s: dict[str, float] = {}  # seconds that only the first process of a side takes
         self.calls: dict[str, dict[str, Any]] = {}
+        self.counter = Counter(task["dumps"]) if task["dumps"] else None  # of instructions, in place of timing
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
         self.own_switches_per_s: dict[str, float] = {}  # context switches caused by the looks at the cores
@@ -108,7 +110,9 @@ class Replicate:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
-        if not is_benchmark(item):
+        if self.counter:
+            self.counter.name = item.nodeid
+        if self.counter or not is_benchmark(item):
             yield
             return
         # The prooflops plugin, where it is active, watches by itself and records the result.
@@ -159,6 +163,7 @@ class Replicate:
             "errors": self.errors,
             "reports": self.reports,
             "calls": self.calls,
+            "counts": self.counter and self.counter.counts,
             "fastest_s": self.speed.fastest_s,
             "was_fast": self.speed.was_fast,
             "waited_s": self.speed.waited_s,
@@ -232,6 +237,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
     task = config.stash[ASKED]
     replicate = Replicate(task, config.stash[GIVEN])
-    instrument(task["measured"], replicate.speed)
+    if replicate.counter:
+        replicate.counter.instrument()
+    else:
+        instrument(task["measured"], replicate.speed)
     atexit.register(replicate.leave)  # functions that the tests register run before it
     config.pluginmanager.register(replicate, "prooflops.gate.replicate")

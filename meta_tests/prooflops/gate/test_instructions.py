@@ -1,0 +1,63 @@
+"""The gate's count of instructions: the decision by pairs, and a count under valgrind."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meta_tests.conftest import ROOT, child_environment
+from prooflops.gate.child.callgrind import RUNNING_ON_VALGRIND, request
+from prooflops.gate.instructions import FEWER, MORE, UNSTEADY, decide
+from prooflops.gate.process import VALGRIND, interpreter_of
+
+LEVEL, LIMIT = 1e-5, 0.005
+NOISES = st.lists(st.integers(-40, 40), min_size=10, max_size=10)  # of 100,000 instructions: 0.04 %
+
+COUNTED = """
+from prooflops.gate.child.callgrind import Counter
+counter = Counter({dumps!r})
+for number in (1000, 2000):
+    counter.name = str(number)
+    counter.call(sum, (range(number),), {{}})
+print(counter.counts["1000"], counter.counts["2000"])
+"""
+
+
+@given(NOISES, st.sampled_from([0.9, 0.98, 1.0, 1.02, 1.1]))
+def test_pairs_of_counts_decide_what_lies_beyond_the_limit(noise: list[int], ratio: float) -> None:
+    count = decide([100_000] * 10, [round(100_000 * ratio) + each for each in noise], LIMIT, LEVEL)
+    assert count is not None
+    assert count.verdict == {True: MORE, False: FEWER}[ratio > 1] if ratio != 1.0 else count.verdict == "SAME"
+    assert count.ratio == pytest.approx(ratio, rel=0.001)
+
+
+@given(st.lists(st.sampled_from([0.97, 1.03]), min_size=8, max_size=8))
+def test_a_count_that_differs_in_both_directions_decides_nothing(ratios: list[float]) -> None:
+    count = decide([100_000] * 10, [round(100_000 * ratio) for ratio in (0.97, 1.03, *ratios)], LIMIT, LEVEL)
+    assert count is not None
+    assert count.verdict == UNSTEADY
+
+
+def test_a_request_is_nothing_on_a_bare_processor() -> None:
+    assert request(RUNNING_ON_VALGRIND)() == 0
+
+
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
+def test_a_call_is_counted_under_valgrind_and_again_alike(tmp_path: Path) -> None:
+    command = [word.format(tmp_path / "dump") for word in VALGRIND]
+    code = COUNTED.format(dumps=str(tmp_path / "dump"))
+    python = [interpreter_of(sys.executable), "-c", code]
+    runs = [
+        subprocess.run(
+            [*command, *python], env=child_environment(ROOT, PYTHONHASHSEED="1"), capture_output=True, text=True
+        )
+        for _ in range(2)
+    ]
+    one, other = ([int(word) for word in run.stdout.split()] for run in runs)
+    assert other == pytest.approx(one, rel=0.002), "the count does not repeat"
+    assert one[0] > 1000, f"{one} instructions"
+    assert one[1] / one[0] == pytest.approx(2, rel=0.1), "twice the additions should be about twice the instructions"

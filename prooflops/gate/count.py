@@ -1,0 +1,109 @@
+"""Counts the instructions of both sides' benchmarks, in pairs of processes under valgrind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from prooflops.console.progress import minutes
+from prooflops.gate import sides
+from prooflops.gate.instructions import FEWER, LOOKS, MORE, Count, by_both, decide, level_of
+from prooflops.gate.options import files_of
+from prooflops.gate.process import Replicate, ReplicateFailed, Side
+from prooflops.gate.session import Session
+from prooflops.history.rows import INSTRUCTIONS, TIME, Row
+from prooflops.machine import cpu
+
+# Times as long: start and imports without instrumentation, and a benchmark's calls, three of four of them so.
+START_FACTOR, CALLS_FACTOR, START_S = 25, 150, 5.0
+SHARE = 0.5  # of the time left
+
+
+class Counting:
+    """Pairs of processes under valgrind. `rounds_s`: the fastest round of each benchmark."""
+
+    def __init__(
+        self, session: Session, here: Side, other: Side, rounds_s: Mapping[str, float], overhead_s: float
+    ) -> None:
+        self.session, self.here, self.other = session, here, other
+        self.at_once = len(cpu.allowed_cores()) > 1
+        self.costs_s = {name: CALLS_FACTOR * round_s for name, round_s in rounds_s.items()}
+        self.start_s = START_S + START_FACTOR * overhead_s
+
+    def fitting(self, left_s: float) -> list[str]:
+        """The benchmarks whose first look fits into this time, the shortest first."""
+        names = sorted(self.costs_s, key=lambda name: self.costs_s[name])
+        while names and LOOKS[0] * self.pair_s(names) > left_s:
+            names.pop()
+        return names
+
+    def pair_s(self, names: Sequence[str]) -> float:
+        """The expected duration of a pair with these benchmarks."""
+        return (1 if self.at_once else 2) * (self.start_s + sum(self.costs_s[name] for name in names))
+
+    def run(self, timed: Sequence[Replicate], ends: float) -> dict[str, Count]:
+        """The decisions by pairs until `ends`, by benchmark; those without one could not be counted.
+
+        `timed`: processes that show what a benchmark needs: no driver of a GPU runs under valgrind.
+        """
+        say, lines = self.session.progress.always, self.session.lines
+        if driver := next((done.footprint["driver"] for done in timed if done.footprint.get("driver")), ""):
+            lines.append(f"instructions are not counted: the benchmarks load {driver}")
+            return {}
+        names = self.fitting(ends - time.monotonic())
+        if not names:
+            lines.append(f"instructions are not counted: a pair may take {minutes(self.pair_s([]))} under valgrind")
+            return {}
+        level, limit = level_of(len(names)), self.session.settings.min_instructions
+        taken: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in names}
+        found: dict[str, Count] = {}
+        took_s = pairs = 0.0
+        while names and time.monotonic() + took_s < ends:
+            say(f"instructions: pair {pairs + 1:.0f}, {len(names)} benchmarks under valgrind")
+            began, pairs = time.monotonic(), pairs + 1
+            try:
+                before, after = (done.counts or {} for done in self.pair(names, ends - began))
+            except ReplicateFailed as failed:
+                lines.append(f"instructions are not counted: {str(failed).splitlines()[-1]}")
+                break
+            for name in names:
+                if name in before and name in after:
+                    taken[name][0].append(max(before[name], 1))
+                    taken[name][1].append(max(after[name], 1))
+                if (count := decide(*taken[name], limit, level)) is not None:
+                    found[name] = count
+            names = [name for name in names if name not in found and len(taken[name][0]) == pairs]
+            took_s = time.monotonic() - began
+        said = [sum(count.verdict == verdict for count in found.values()) for verdict in ("SAME", MORE, FEWER)]
+        lines.append(
+            f"instructions of {len(found)} of {len(self.costs_s)} benchmarks: {said[0]} the same, {said[1]} more, "
+            f"{said[2]} fewer, {len(found) - sum(said)} do not repeat: time alone decides those; {pairs:.0f} pairs"
+        )
+        return found
+
+    def pair(self, names: Sequence[str], limit_s: float) -> list[Replicate]:
+        """A process of the other side and one of this, both at once where there are two cores."""
+        replicates = self.session.replicates
+        replicates.share_hash_seed()
+        asked = [(side, sides.existing(files_of(names), side)) for side in (self.other, self.here)]
+        if self.at_once:
+            return replicates.run(asked, names, limit_s=limit_s, counted=True)
+        return [replicates.run([each], names, limit_s=limit_s, counted=True)[0] for each in asked]
+
+
+def resolved(rows: Sequence[Row], counts: Mapping[str, Count], session: Session) -> list[Row]:
+    """The rows of times, each by the tier that decides it, and a row for each number of instructions that changed."""
+    slower = [row.name for row in rows if row.quantity == TIME and row.verdict == "SLOWER"]
+    changed = [
+        Row(name, INSTRUCTIONS, *count.row_values, count.verdict)
+        for name, count in counts.items()
+        if count.verdict in (MORE, FEWER)
+    ]
+    timed = [
+        by_both(row, counts.get(row.name), session.smallest(row.name), alone=slower == [row.name])
+        if row.quantity == TIME and row.effect
+        else row
+        for row in rows
+        if row.quantity != INSTRUCTIONS
+    ]
+    return [*timed, *changed]

@@ -1,0 +1,119 @@
+"""Decides by the instructions of both sides, and what time leaves open. No I/O.
+
+A count hardly depends on the machine or on its load, but on the hash seed and on addresses: 0.2 % in the median of
+cattrs' benchmarks, 2.5 % at worst. So counts are compared in pairs of processes that share a seed, and the spread of a
+benchmark's ratio over the pairs says whether its count decides anything. What no count shows: waiting, threads, the
+GPU, caches, and the width of vector instructions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, median, stdev
+
+from scipy.special import stdtrit
+
+from prooflops.history.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row
+
+LOOKS = (3, 6, 10)  # pairs
+LEAST = 50  # instructions: those of the counting itself vary by some ten
+TRIMMED = 5  # one pair in so many, on either side, does not speak against SAME
+ALARM_RATE = 0.01  # of whole runs on unchanged code, where log ratios are normal
+MORE, FEWER = "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS"
+UNSTEADY = "NOT REPEATABLE"
+SMALL = 0.10  # a slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's layout
+PLACEMENT = "same instructions: placement, cache, waiting"
+
+
+@dataclass(frozen=True)
+class Count:
+    """What the pairs say of one benchmark's instructions."""
+
+    verdict: str  # SAME, MORE, FEWER, UNSTEADY
+    before: float
+    ratio: float  # median over the pairs
+    spread: float  # from the least log ratio to the largest
+    pairs: int
+
+    @property
+    def row_values(self) -> tuple[float, float]:
+        """The instructions before and after."""
+        return self.before, self.before * self.ratio
+
+    def __str__(self) -> str:
+        return f"{self.ratio - 1:+.2%} instructions in {self.pairs} pairs, which differ by {self.spread:.2%}"
+
+
+def decide(before: Sequence[int], after: Sequence[int], limit: float, level: float) -> Count | None:
+    """The decision by pairs of counts, before[i] beside after[i]; None: take pairs up to the next of LOOKS.
+
+    SAME: all pairs within `limit`, but for one in TRIMMED on either side. MORE and FEWER: the median is beyond it, and
+    Student's t excludes 0 at `level`, from the second look on: what has two values agrees with itself in three pairs.
+    UNSTEADY: the pairs disagree beyond the limit in both directions, or nothing else holds at the last look.
+
+    >>> decide([10**5] * 3, [10**5, 100_100, 10**5], 0.005, 1e-4).verdict
+    'SAME'
+    >>> decide([10**5] * 6, [101_000, 101_010, 101_000, 101_000, 100_990, 101_000], 0.005, 1e-4).verdict
+    'MORE INSTRUCTIONS'
+    """
+    logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
+    for look in LOOKS:
+        if look > len(logs):
+            return None
+        seen = sorted(logs[:look])
+        trimmed = look // TRIMMED
+        least, most, middle = seen[trimmed], seen[-1 - trimmed], median(seen)
+        bound = math.log1p(max(limit, LEAST / median(before[:look])))
+        verdict = None
+        if -bound <= least and most <= bound:
+            verdict = "SAME"
+        elif least < -bound and most > bound:
+            verdict = UNSTEADY
+        elif look > LOOKS[0] and abs(middle) > bound and _is_shown(seen, level):
+            verdict = MORE if middle > 0 else FEWER
+        elif look == LOOKS[-1]:
+            verdict = UNSTEADY
+        if verdict:
+            return Count(verdict, median(before[:look]), math.exp(middle), seen[-1] - seen[0], look)
+    return None
+
+
+def _is_shown(logs: Sequence[float], level: float) -> bool:
+    """Whether Student's t excludes a mean of 0, in one direction, at this level."""
+    error = stdev(logs) / math.sqrt(len(logs))
+    return abs(mean(logs)) > -float(stdtrit(len(logs) - 1, level)) * error
+
+
+def level_of(benchmarks: int) -> float:
+    """The level of each benchmark's test at each look after the first."""
+    return ALARM_RATE / max(benchmarks, 1) / (len(LOOKS) - 1)
+
+
+def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> Row:
+    """The row of a time, decided by time, or by instructions where time leaves it open.
+
+    `alone`: whether this is the one benchmark that time calls SLOWER. Instructions decide only what lies clear of
+    `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of it, and nothing where time excludes that.
+    """
+    if count is None or count.verdict == UNSTEADY or row.effect is None:
+        why = f"; {count}: the count does not repeat" if count else ""
+        return replace(row, note=(row.note + why).removeprefix("; "))
+    note = "; ".join(filter(None, [str(count), row.note]))
+    low, high = row.effect.interval(SHOWN_LEVEL)
+    if row.verdict == "SLOWER" and count.verdict == "SAME":
+        placed = f"{PLACEMENT}; {note}"
+        if alone and row.effect.ratio < 1 + SMALL:
+            return replace(row, verdict="SAME", by=INSTRUCTIONS, note=f"alone slower by time, with the {placed}")
+        return replace(row, by=TIME, note=placed)
+    if row.verdict != "INCONCLUSIVE":
+        return replace(row, by=TIME, note=note)
+    beyond = 1 + 5 / 3 * smallest
+    if count.ratio > beyond and high > 1 + smallest:
+        return replace(row, verdict="SLOWER", by=INSTRUCTIONS, note=note)
+    if count.ratio < 1 / beyond:
+        return replace(row, verdict="FASTER", by=INSTRUCTIONS, note=note)
+    if abs(math.log(count.ratio)) < math.log1p(smallest) and low <= 1:
+        return replace(row, verdict="SAME", by=INSTRUCTIONS, note=note)
+    return replace(row, note=note)
