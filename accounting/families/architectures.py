@@ -58,10 +58,13 @@ class Config:
     def __call__(self, *names: str, default: Any = REQUIRED) -> Any:
         """The value of the first of these keys that is set."""
         self.read.update(names)
-        found = [self.values[name] for name in names if self.values.get(name) is not None]
+        found = {name: self.values[name] for name in names if self.values.get(name) is not None}
         if not found and default is REQUIRED:
             raise ValueError(f"config must have {' or '.join(map(repr, names))} for a model of type {self.type!r}")
-        value = found[0] if found else default
+        for name, value in found.items():
+            if isinstance(value, str) and value.isdigit():
+                raise TypeError(f"{name} must be a number, got {value!r} of type str")
+        value = next(iter(found.values()), default)
         return value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
     def setting(self, name: str, default: Any = False) -> Any:

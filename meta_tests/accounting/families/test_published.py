@@ -70,6 +70,7 @@ def test_a_sequence_beyond_the_learned_positions_is_refused():
     ("changed", "message"),
     [
         ({"model_type": "lama"}, "model_type must be one of .*, got 'lama'; did you mean 'llama'"),
+        ({"hidden_size": "4096"}, "hidden_size must be a number, got .4096. of type str"),
         ({"hidden_size": None}, "config must have 'hidden_size' or 'n_embd' or 'n_embed' for a model of type 'llama'"),
         ({"num_registers": 4}, "config has num_registers=4, which may change the shape and is not read"),
         ({"hybrid_override_pattern": "M*"}, "config has hybrid_override_pattern='M\\*', which may change the shape"),
@@ -81,5 +82,5 @@ def test_a_sequence_beyond_the_learned_positions_is_refused():
     ],
 )
 def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         from_config(LLAMA | changed)
