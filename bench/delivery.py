@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from accounting import measured
-from accounting.devices.floors import NOMINAL, Floor, shown
+from accounting.devices.floors import NOMINAL, Floor, compared
 from bench.products import Float32Products, Product
 
 PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}  # for a card to cool, and other work to end
@@ -34,24 +34,13 @@ class Figure:
     nominal: float | None  # the rate that the floor is a share of
 
     @property
-    def compared(self) -> float:
+    def share(self) -> float:
         """The value in the floor's unit."""
         return self.value / self.nominal if self.nominal else self.value
 
     @property
     def met(self) -> bool:
-        return self.floor.is_met(self.compared)
-
-    @property
-    def text(self) -> str:
-        """The value, and its share of the nominal rate.
-
-        >>> from accounting.devices.floors import floor_of
-        >>> Figure("bf16", 99e12, "FLOP/s", floor_of("H100 SXM", "bf16"), 989.4e12).text
-        '99 TFLOP/s, 10 % of the dense peak'
-        """
-        share = f", {shown(self.compared, self.floor.of)}" if self.nominal else ""
-        return shown(self.value, self.unit) + share
+        return self.floor.is_met(self.share)
 
 
 class Delivery:
@@ -75,8 +64,7 @@ class Delivery:
     def product(self, dtype: str, case: Product, *, figure: str = "", allowance: float = 1.0) -> None:
         """Asserts the floor of a matrix product that was measured; `figure`: where it is not that of the dtype."""
         __tracebackhide__ = True
-        with Float32Products(dtype):
-            self.check(figure or dtype, case.work.flops, "FLOP/s", case.multiply, dtype=dtype, allowance=allowance)
+        self.check(figure or dtype, case.work.flops, "FLOP/s", case.multiply, dtype=dtype, allowance=allowance)
 
     def check(
         self, figure: str, amount: float, unit: str, function: Callable[[], object] | None, *,
@@ -120,7 +108,7 @@ class Delivery:
 
     def _record(self, found: Figure, conditions: dict[str, Any]) -> None:
         __tracebackhide__ = True
-        entry = {"figure": found.figure, "value": found.value, "unit": found.unit, "share": found.compared}
+        entry = {"figure": found.figure, "value": found.value, "unit": found.unit, "share": found.share}
         entry |= {"nominal": found.nominal, "floor": found.floor._asdict(), "met": found.met}
         if not found.met and self._device.type == "cpu" and conditions.get("contended"):
             self._info["delivers"] = entry | {"met": None, "unknown": "other work contends for the cores"}
@@ -128,7 +116,8 @@ class Delivery:
         causes = [] if found.met else self._causes(conditions, found.figure)
         self._info["delivers"] = entry | {"causes": causes}
         if not found.met:
+            got = compared(found.value, found.unit, found.share, found.floor)
             raise BelowFloor(
-                f"BELOW FLOOR: {found.figure} {found.text}, expected {found.floor} [{found.floor.source}]; "
+                f"BELOW FLOOR: {found.figure} {got}, expected {found.floor} [{found.floor.source}]; "
                 f"this machine shows: {', '.join(causes) or 'no cause'}"
             )

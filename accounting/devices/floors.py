@@ -75,6 +75,15 @@ def shown(value: float, of: str) -> str:
     return f"{value * factor:.4g} {unit}"
 
 
+def compared(value: float, unit: str, share: float, floor: Floor) -> str:
+    """A figure, with its share of the nominal rate where its floor is one.
+
+    >>> compared(99e12, "FLOP/s", 0.1, floor_of("H100 SXM", "bf16"))
+    '99 TFLOP/s, 10 % of the dense peak'
+    """
+    return shown(value, unit) + (f", {shown(share, floor.of)}" if floor.of in NOMINAL else "")
+
+
 def floor_of(device: str | Accelerator | None, figure: str, kind: str = "cuda") -> Floor | None:
     """The floor of a figure on a device, by row or name; None where there is none.
 

@@ -54,15 +54,15 @@ def link(device: torch.device) -> dict[str, int]:
 def causes(device: torch.device, conditions: Mapping[str, Any], figure: str) -> list[str]:
     """What may have lowered a figure, in words; `conditions` are those of its measurement."""
     state, found = conditions.get("after", {}), readings(device)
-    return [*conditions.get("labels", ()), *_clock(device, state), *_link(found, figure), *_defects(found)]
+    return [*conditions.get("labels", ()), *_clock(device, state, found), *_link(found, figure), *_defects(found)]
 
 
-def _clock(device: torch.device, state: Mapping[str, Any]) -> list[str]:
+def _clock(device: torch.device, state: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     words = []
     clock, highest = state.get("clock_mhz"), (highest_clock_hz(device) or 0) / 1e6
     if clock and highest and clock < LOW_CLOCK * highest:
         words.append(f"clock {clock:.0f} of {highest:.0f} MHz")
-    limit, default = state.get("power_limit_w"), readings(device).get("default_power_w")
+    limit, default = state.get("power_limit_w"), found.get("default_power_w")
     if limit and default and limit < default:
         words.append(f"power limit {limit:.0f} W, by default {default:.0f} W")
     if (state.get("temperature_c") or 0) >= HOT_C:

@@ -19,6 +19,7 @@ from prooflops.machine import health
 from prooflops.suite.peaks import Peaks
 
 MFU = "mfu"  # of a training step: it has a floor only where one is given
+# Units of figures whose floor may be no share.
 ABSOLUTE = {"launch": "s", "to-device": "B/s", "to-host": "B/s", "peer": "B/s", "all-reduce": "B/s"}
 VALID = (*FIGURES, MFU, *GROUPS)
 
@@ -147,8 +148,6 @@ class Floors:
 
     @staticmethod
     def _unit(figure: str, value: float) -> str:
-        if figure == "launch":
-            return "s"
-        if figure in ABSOLUTE:
-            return "B/s" if value > 1 else "link"
+        if unit := ABSOLUTE.get(figure):
+            return "link" if unit == "B/s" and value <= 1 else unit
         return "bandwidth" if figure in GROUPS["memory"] else "peak"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from accounting.devices.floors import NOMINAL, Floor, shown
+from accounting.devices.floors import Floor, compared
 from prooflops.suite.report.measurement import Measurement
 
 
@@ -75,8 +75,7 @@ def _line(figure: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Line:
     best = (min if is_time else max)((entry for _, entry in known), key=lambda entry: entry["value"])
     below = [(name, entry) for name, entry in known if not entry["met"]]
     floor = Floor(**{**best["floor"], "healthy": best["floor"]["healthy"] and tuple(best["floor"]["healthy"])})
-    share = f", {shown(best['share'], floor.of)}" if floor.of in NOMINAL else ""
-    text = f"{shown(best['value'], best['unit'])}{share} ({floor})"
+    text = f"{compared(best['value'], best['unit'], best['share'], floor)} ({floor})"
     causes = tuple(dict.fromkeys(cause for _, entry in below for cause in entry.get("causes", ())))
     if below:
         text += f"; below in {', '.join(name for name, _ in below)}: {', '.join(causes) or 'no cause is shown'}"
