@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from prooflops.console.progress import minutes
 from prooflops.gate import sides
@@ -91,8 +91,11 @@ class Counting:
         return [replicates.run([each], names, limit_s=limit_s, counted=True)[0] for each in asked]
 
 
-def resolved(rows: Sequence[Row], counts: Mapping[str, Count], session: Session) -> list[Row]:
-    """The rows of times, each by the tier that decides it, and a row for each number of instructions that changed."""
+def resolved(rows: Sequence[Row], counts: Mapping[str, Count], smallest: Callable[[str], float]) -> list[Row]:
+    """The rows, times by the tier that decides them, and a row for each number of instructions that changed.
+
+    A count goes before the one that the processor itself has taken. `smallest`: the change of time that counts.
+    """
     slower = [row.name for row in rows if row.quantity == TIME and row.verdict == "SLOWER"]
     changed = [
         Row(name, INSTRUCTIONS, *count.row_values, count.verdict)
@@ -100,10 +103,10 @@ def resolved(rows: Sequence[Row], counts: Mapping[str, Count], session: Session)
         if count.verdict in (MORE, FEWER)
     ]
     timed = [
-        by_both(row, counts.get(row.name), session.smallest(row.name), alone=slower == [row.name])
+        by_both(row, counts.get(row.name), smallest(row.name), alone=slower == [row.name])
         if row.quantity == TIME and row.effect
         else row
         for row in rows
-        if row.quantity != INSTRUCTIONS
+        if row.quantity != INSTRUCTIONS or row.name not in counts
     ]
     return [*timed, *changed]

@@ -165,7 +165,9 @@ def look_at(both: Mapping[str, Sides], rule: ReplicateRule) -> tuple[list[Row], 
     return time_rows(both, rule, decided), open_
 
 
-def fails(row: Row, direction: str, allowed_open: float, guards_memory: bool = True) -> bool:
+def fails(
+    row: Row, direction: str, allowed_open: float, guards_memory: bool = True, guards_instructions: bool = False
+) -> bool:
     """Whether a gate that guards `direction` (slower, faster, both) fails for this row.
 
     An undecided time fails unless a change larger than `allowed_open` is excluded. A skipped test has no time.
@@ -173,6 +175,7 @@ def fails(row: Row, direction: str, allowed_open: float, guards_memory: bool = T
     if row.verdict == "INCONCLUSIVE":
         return row.quantity == TIME and row.after is not None and not excludes(row.effect, direction, allowed_open)
     failing = {"CHANGED", "MISSING", *(["MORE MEMORY"] if guards_memory else [])}
+    failing |= {"MORE INSTRUCTIONS"} if guards_instructions else set()
     failing |= {"slower": {"SLOWER"}, "faster": {"FASTER"}, "both": {"SLOWER", "FASTER"}}[direction]
     return row.verdict in failing
 

@@ -43,7 +43,7 @@ INI = {  # by name: meaning and default
         "an INCONCLUSIVE benchmark passes where more than this is excluded; true: always, false: never",
         "what gate_undecided says",
     ),
-    "gate_by": (f"what decides: {', '.join(TIERS)}", "time"),
+    "gate_by": (f"what decides: {', '.join(TIERS)}; all but time need valgrind", "time"),
     "gate_min_instructions": ("smallest change of the number of instructions that counts", MIN_INSTRUCTIONS),
     "gate_instructions": ("whether a benchmark fails that takes more instructions: fail or report", "report"),
     "gate_undecided": (
@@ -55,7 +55,7 @@ INI = {  # by name: meaning and default
         "true",
     ),
 }
-COMPUTED = ("gate_allow_inconclusive", "gate_by")  # whose default another setting or the machine says
+COMPUTED = "gate_allow_inconclusive"  # whose default another setting says
 FLAGS = {
     "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
     "--gate-allow-inconclusive": "no INCONCLUSIVE benchmark fails, however little is known",
@@ -79,7 +79,7 @@ VALUES = {  # by option: metavar and meaning
 def add_options(parser: pytest.Parser) -> None:
     """Declares the options and ini settings of the gate."""
     for name, (meaning, default) in INI.items():
-        parser.addini(name, f"{meaning} (default: {default})", default="" if name in COMPUTED else default)
+        parser.addini(name, f"{meaning} (default: {default})", default="" if name == COMPUTED else default)
     group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
     for name, meaning in FLAGS.items():
         group.addoption(name, action="store_true", help=meaning)
@@ -318,10 +318,9 @@ def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
 
 
 def _tier(name: str, text: str) -> str:
-    has_valgrind = shutil.which("valgrind") is not None
-    if text and _one_of(name, text, TIERS) != "time" and not has_valgrind:
+    if _one_of(name, text, TIERS) != "time" and shutil.which("valgrind") is None:
         raise ValueError(f"{name} is {text!r}, which needs valgrind: `apt-get install valgrind`")
-    return text or "time"
+    return text
 
 
 def history_folder(config: pytest.Config) -> Path:

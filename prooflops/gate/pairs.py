@@ -127,9 +127,9 @@ def compare(
     first: dict[str, Pair] = {name: (then.get(name), timed) for name, timed in now.items()}
     stored = {name: [] if name in now else [timed] for name, timed in then.items()}
     schedule = Schedule(session, rule, pairs.take, plan)
-    if by == INSTRUCTIONS:
+    if by == INSTRUCTIONS and asked:
         schedule.deadline = 0.0
-    rows = count.resolved(schedule.compare(first, stored, took_s), counts, session)
+    rows = count.resolved(schedule.compare(first, stored, took_s), counts, session.smallest)
     failed_there = {report["nodeid"] for report in before.reports if report.get("outcome") == "failed"}
     rows = [
         replace(row, note="it fails on the other side")

@@ -50,6 +50,9 @@ def sentence(row: Row) -> str:
         before, after = figures(row)
         held = f"{row.quantity} of a call is {after} at most, before {before}"
         return f"{name}: {held}; if this is intended, the ini setting gate_memory = show reports it without failing"
+    if row.verdict == "MORE INSTRUCTIONS":
+        before, after = figures(row)
+        return f"{name}: a call takes {after} instructions, before {before}; gate_instructions = report lets it pass"
     if row.verdict == "CHANGED":
         return f"{name}: {row.quantity} is {row.after}, but was {row.before}, and is an exact quantity; {EXPLAIN}"
     return f"{name}: {row.quantity}: {row.note}"

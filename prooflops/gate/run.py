@@ -122,8 +122,8 @@ class Gate:
         default, allowed = self.settings.direction, self.settings.allowed_open
         markers = self.session.markers
         guarded = {name: str(row["direction"]) for name, row in markers.items() if "direction" in row}
-        rows, memory = self.session.rows, self.settings.memory == "fail"
-        return [row for row in rows if decide.fails(row, guarded.get(row.name, default), allowed, memory)]
+        guards = self.settings.memory == "fail", self.settings.instructions_fail
+        return [row for row in self.session.rows if decide.fails(row, guarded.get(row.name, default), allowed, *guards)]
 
 
 def verdicts_of(done: Replicate) -> dict[str, str]:

@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, child_environment
 from prooflops.gate.child.callgrind import RUNNING_ON_VALGRIND, request
-from prooflops.gate.instructions import FEWER, MORE, UNSTEADY, decide
+from prooflops.gate.count import resolved
+from prooflops.gate.decide import fails
+from prooflops.gate.instructions import FEWER, MORE, UNSTEADY, Count, decide
 from prooflops.gate.process import VALGRIND, interpreter_of
+from prooflops.gate.report import sentence
+from prooflops.history.rows import INSTRUCTIONS, Row
 
 LEVEL, LIMIT = 1e-5, 0.005
 NOISES = st.lists(st.integers(-40, 40), min_size=10, max_size=10)  # of 100,000 instructions: 0.04 %
@@ -40,6 +44,20 @@ def test_a_count_that_differs_in_both_directions_decides_nothing(ratios: list[fl
     count = decide([100_000] * 10, [round(100_000 * ratio) for ratio in (0.97, 1.03, *ratios)], LIMIT, LEVEL)
     assert count is not None
     assert count.verdict == UNSTEADY
+
+
+def test_what_processors_count_themselves_is_kept_where_valgrind_counted_nothing() -> None:
+    rows = [Row(name, INSTRUCTIONS, 1000, 2000, MORE) for name in ("a", "b")]
+    assert resolved(rows, {}, lambda name: 0.03) == rows
+    counts = {"a": Count(MORE, 1000, 3.0, 0.0, 6)}
+    assert [(row.name, row.after) for row in resolved(rows, counts, lambda name: 0.03)] == [("b", 2000), ("a", 3000)]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_more_instructions_stop_the_gate_where_it_is_asked_to(fail: bool) -> None:
+    row = Row("a", INSTRUCTIONS, 1000, 2000, MORE)
+    assert fails(row, "slower", 0.1, guards_instructions=fail) is fail
+    assert "2.00 k" in sentence(row)
 
 
 def test_a_request_is_nothing_on_a_bare_processor() -> None:
