@@ -198,7 +198,8 @@ def traced_run(device, seed_of, width=32, batch_size=8):
     dropout = nn.Dropout(0.5)
     net = nn.Sequential(hidden, nn.Sigmoid(), dropout, head).to(device)
     dropout.register_forward_hook(lambda _, __, output: trace["dropout"].append((output != 0).tolist()))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    # A wider net needs smaller steps: where training diverges the sigmoid gives zeros that no dropout made.
+    optimizer = torch.optim.SGD(net.parameters(), lr=1 / width)
     data = torch.linspace(-1, 1, 96).reshape(24, 4)
     torch.manual_seed(seed_of["dropout"])
     losses = []
