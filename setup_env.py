@@ -63,7 +63,7 @@ class Interpreter:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SetUp:
     """How to come by a Python for the run: as it is, or through .venv."""
 
     direct: bool
@@ -140,7 +140,7 @@ def interpreter(python: str, names: list[str]) -> Interpreter:
         raise SetupError(f"{died}: {end}") from None
 
 
-def plan(given: Interpreter, needs: list[Requirement]) -> Plan:
+def plan(given: Interpreter, needs: list[Requirement]) -> SetUp:
     """What to do with a Python that has these packages."""
     if given.torch_error:
         raise SetupError(
@@ -149,16 +149,16 @@ def plan(given: Interpreter, needs: list[Requirement]) -> Plan:
         )
     missing = given.lacks(needs)
     if not missing:
-        return Plan(direct=True)
+        return SetUp(direct=True)
     if "torch" not in given.packages:
-        return Plan(direct=False, constrained=True)
+        return SetUp(direct=False, constrained=True)
     if "torch" in [need.name for need in missing]:
         raise SetupError(
             f"{given.executable} has torch {given.packages['torch']}, but {missing[0]} is needed, and a torch that is "
             "there is never replaced. Upgrade it, or name another Python: make PYTHON=/path/to/python ... "
             "(one without torch gets its own in .venv)"
         )
-    return Plan(direct=False, site_folders=tuple(given.site_folders))
+    return SetUp(direct=False, site_folders=tuple(given.site_folders))
 
 
 class Venv:

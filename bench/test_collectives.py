@@ -117,7 +117,7 @@ def integers(elements: int, device: torch.device, rank: int) -> torch.Tensor:
     return block.repeat(-(-elements // max(len(block), 1)))[:elements].clone()
 
 
-class Collective:
+class TimedCollective:
     """One collective on arrays of `size` bytes: a call to time, a refill ahead of it, a check."""
 
     def __init__(self, name: str, size: int, ranks: Ranks) -> None:
@@ -172,7 +172,7 @@ def test_collective(name, size, ranks, timed, benchmark, device, pace, sizing, d
         pytest.skip(f"not in the {pace} pace on {device.type}")
     if min(ranks.gather(sizing.room_bytes())) < HELD * size:
         pytest.skip(f"the arrays of a rank take {HELD * size:,} bytes, and a card has fewer free")
-    collective = Collective(name, size, ranks)
+    collective = TimedCollective(name, size, ranks)
     with ranks.together("inputs"):
         assert_random([collective.own])
     collective.check()
