@@ -22,7 +22,7 @@ from accounting.roofline import (
 )
 from bench.checks import in_fp64
 from bench.launch import LAUNCH_SHARE
-from bench.streams import dot_tolerance
+from bench.streams import Stream
 
 PAGE = 4096  # bytes
 LAYER = (4096, 4096)  # the attention's output projection of Llama 3 8B
@@ -140,16 +140,8 @@ def layer_norm(x: Tensor, out: Tensor) -> Kernel:
 
 def dot(x: Tensor, out: Tensor) -> Kernel:
     a, b, one = x.flatten().abs(), torch.rand_like(x).flatten(), torch.zeros((), device=x.device)
-    tolerance = dot_tolerance(x.numel())
-
-    def check(got: Tensor) -> None:
-        __tracebackhide__ = True
-        parts = zip(a.split(2**22), b.split(2**22), strict=True)
-        exact = float(sum(torch.dot(in_fp64(x), in_fp64(y)) for x, y in parts))
-        error = abs(float(got) / exact - 1)
-        assert error <= tolerance, f"dot differs from fp64 by {error:.3g}, but should by <= {tolerance:.3g}"
-
-    return Kernel(lambda: torch.dot(a, b, out=one), dot_work(x.numel(), "fp32"), check)
+    stream = Stream("dot", lambda: torch.dot(a, b, out=one), a, b)
+    return Kernel(stream.run, dot_work(x.numel(), "fp32"), stream.check)
 
 
 def matvec(x: Tensor, out: Tensor) -> Kernel:

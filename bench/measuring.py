@@ -152,21 +152,12 @@ class Measure:
         return seconds
 
     def work(
-        self,
-        function: Callable[[], object],
-        work: Work,
-        *,
-        dtype: str | None = None,
-        check: Callable[[Any], None] | None = None,
-        inputs: Sequence[torch.Tensor] | None = None,
-        counted: bool | None = None,
-        ceiling: float | None = None,
-        bytes_bound: float | None = None,
-        cache: str = "as-is",
-        setup: Callable[[], object] | None = None,
-        launch: bool = True,
-        **declared: object,
-    ) -> float:
+        self, function: Callable[[], object], work: Work, *,
+        dtype: str | None = None, check: Callable[[Any], None] | None = None,
+        inputs: Sequence[torch.Tensor] | None = None, counted: bool | None = None,
+        ceiling: float | None = None, bytes_bound: float | None = None,
+        cache: str = "as-is", setup: Callable[[], object] | None = None, launch: bool = True, **declared: object,
+    ) -> float:  # fmt: skip
         """Median time of a function that does `work`, with its rates, and with all checks that are possible.
 
         Outside of the timed region one call is examined: the FLOPs declared must be those of the products that it

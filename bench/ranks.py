@@ -97,13 +97,8 @@ class Ranks:
             getattr(torch, device.type).set_device(device)
         self._store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
         self.backend = BACKENDS.get(device.type, "gloo")
-        dist.init_process_group(
-            self.backend,
-            store=dist.PrefixStore("prooflops", self._store),
-            rank=self.rank,
-            world_size=self.size,
-            timeout=timeout,
-        )
+        store = dist.PrefixStore("prooflops", self._store)
+        dist.init_process_group(self.backend, store=store, rank=rank, world_size=size, timeout=timeout)
         self._control = dist.new_group(backend="gloo", timeout=timeout)
 
     def barrier(self) -> None:
@@ -164,14 +159,8 @@ class Ranks:
             waits.append(perf_counter() - done)
         every = self.gather((own, waits))
         longest = [max(column) for column in zip(*(waits for _, waits in every), strict=True)]
-        return [
-            {
-                "own_s": median(own),
-                "late_s": median(most - wait for most, wait in zip(longest, waits, strict=True)),
-                "rounds_s": own,
-            }
-            for own, waits in every
-        ]
+        late = [median(most - wait for most, wait in zip(longest, waits, strict=True)) for _, waits in every]
+        return [{"own_s": median(own), "late_s": late[rank], "rounds_s": own} for rank, (own, _) in enumerate(every)]
 
     def alone(self, work: Callable[[], object], rounds: int) -> float:
         """Median time of `work` on rank 0, while the other ranks wait and compute nothing."""
@@ -187,15 +176,9 @@ class Ranks:
         return float(self.decide(median(times[1:]) if times else inf))
 
     def timed(
-        self,
-        benchmark: Any,
-        function: Callable[[], object],
-        pace: Pace,
-        timer: Callable[[], Any],
-        *,
-        before: Callable[[], object],
-        conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
-    ) -> float:
+        self, benchmark: Any, function: Callable[[], object], pace: Pace, timer: Callable[[], Any], *,
+        before: Callable[[], object], conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
+    ) -> float:  # fmt: skip
         """Runs the same number of rounds on all ranks, and returns the median round of the slowest rank in seconds.
 
         Rank 0 decides how many, by the pilot's rounds. On a CPU a round is one call, with `before` and a barrier ahead
@@ -218,23 +201,14 @@ class Ranks:
         if benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
         every = self.gather([float(time) for time in benchmark.stats.stats.data])
-        who = {"host": socket.gethostname(), "device": str(self.device), "threads": torch.get_num_threads()}
+        own = {"host": socket.gethostname(), "device": str(self.device), "threads": torch.get_num_threads()}
+        who = self.gather({**own, "labels": state.get("labels", [])})
+        ranks = [{"rank": rank, "median_s": median(times), **who[rank]} for rank, times in enumerate(every)]
         seconds = median(_slowest(every))
         benchmark.extra_info.update(
-            method=METHOD,
-            seconds=seconds,
-            conditions=state,
-            rounds=rounds,
-            calls_per_round=calls,
-            backend=self.backend,
-            ranks=[
-                {"rank": rank, "median_s": median(times), **who}
-                for rank, (times, who) in enumerate(
-                    zip(every, self.gather({**who, "labels": state.get("labels", [])}), strict=True)
-                )
-            ],
-            stragglers=[],
-        )
+            method=METHOD, seconds=seconds, conditions=state, rounds=rounds, calls_per_round=calls,
+            backend=self.backend, ranks=ranks, stragglers=[],
+        )  # fmt: skip
         return seconds
 
     def _pilot(

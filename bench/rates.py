@@ -10,14 +10,9 @@ from bench.ceilings import Ceilings
 
 
 def judged(
-    work: Work,
-    seconds: float,
-    dtype: str | None,
-    what: str,
-    *,
-    flop_bound: float | None = None,
-    bytes_bound: float | None = None,
-) -> dict[str, float]:
+    work: Work, seconds: float, dtype: str | None, what: str,
+    *, flop_bound: float | None = None, bytes_bound: float | None = None,
+) -> dict[str, float]:  # fmt: skip
     """FLOP/s (of int8: operations per second), bytes/s and intensity, for the record.
 
     Raises AssertionError for a rate that the units cannot reach at their highest clock: a measurement error.

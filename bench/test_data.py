@@ -115,10 +115,7 @@ def itemsize(dtype: str) -> int:
 
 
 def assert_first_batches(
-    batches: Batches,
-    first: tuple[torch.Tensor, torch.Tensor],
-    arriving: Iterator[tuple[torch.Tensor, torch.Tensor]],
-    workers: int,
+    batches: Batches, first: tuple[torch.Tensor, ...], arriving: Iterator[tuple[torch.Tensor, ...]], workers: int
 ) -> None:
     """The first batches are those of the file, in the order in which the workers take turns."""
     turns = [batches.starts(worker, max(workers, 1)) for worker in range(max(workers, 1))]

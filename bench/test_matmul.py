@@ -104,16 +104,8 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
         pytest.skip(str(reason))
     rest = (lambda: time.sleep(REST_S)) if bursts else None
     assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
-    measure.product(
-        case.multiply,
-        dtype,
-        case.work,
-        ceilings,
-        check=case.check,
-        regime=regime,
-        setup=rest,
-        **labelled(dtype, device),
-    )
+    options = {"check": case.check, "regime": regime, "setup": rest, **labelled(dtype, device)}
+    measure.product(case.multiply, dtype, case.work, ceilings, **options)
     measure.declare(regime=regime, shape=list(found.shape), found_flop_per_s=found.flop_per_s, search_s=found.seconds)
     if device.type == "cuda" and not bursts and dtype != "int8":
         measure.declare(zeros_ratio=ceilings.zeros_ratio(dtype, PAIRS[pace]))

@@ -80,16 +80,12 @@ def place(
         known = caches.last_level_bytes
         long = known is None or work.bytes >= 2 * wanted_multiple(device) * known
         seconds = measure.work(
-            kernel.run,
-            work,
-            dtype=dtype,
-            check=kernel.check,
+            kernel.run, work, dtype=dtype, check=kernel.check, cache="as-is" if long else "cold",
             ceiling=None if measure.brief else ceilings.flop_per_s(dtype),
-            cache="as-is" if long else "cold",
             bytes_bound=bound_bytes_per_s if long else None,
             **({"counted_otherwise": kernel.why} if kernel.why else {}),
             **({"label": kernel.label} if kernel.label else {}),
-        )
+        )  # fmt: skip
         if measure.brief or seen is None:
             return  # the gate compares times
         reads = seen.read_bytes / seen.moved_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from itertools import islice
 from statistics import median
@@ -257,17 +258,12 @@ def held_bytes(step: Step) -> int:
 
 def predicted_held_bytes(step: Step) -> int:
     """The same without running it, on a CPU's kernels."""
-    fake = torch.device("cpu") if step.device.type == "cpu" else step.device
-    with predicted.memory(fake) as memory:
-        module = predicted.fake_copy(step.module, fake)
-        data, targets = (torch.empty(each.shape, dtype=each.dtype, device=fake) for each in (step.data, step.targets))
+    with predicted.memory(step.device) as memory:
+        fake = copy.copy(step)
+        fake.net = predicted.fake_copy(step.module, step.device)
+        data, targets = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (step.data, step.targets))
         memory.mark("built")
-        step.module, original = module, step.module
-        step.net, net = module, step.net
-        try:
-            loss = step.forward(data, targets)
-        finally:
-            step.module, step.net = original, net
+        loss = fake.forward(data, targets)
         memory.mark("forward")
         del loss
     return memory.phases["forward"].live_bytes - memory.phases["built"].live_bytes

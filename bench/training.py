@@ -44,14 +44,9 @@ class Workload:
 
     def flops(self, checkpoint_every: int = 0) -> StepFlops:
         """FLOPs of a step as torch runs it: fused attention, which computes its scores again in the backward pass."""
-        return models.step_flops(
-            self.model,
-            self.batch,
-            self.sequence,
-            convention="flash" if isinstance(self.model, Transformer) else "math",
-            checkpoint_every=checkpoint_every,
-            early_stop=True,
-        )
+        convention = "flash" if isinstance(self.model, Transformer) else "math"
+        options = {"checkpoint_every": checkpoint_every, "early_stop": True}
+        return models.step_flops(self.model, self.batch, self.sequence, convention=convention, **options)
 
 
 # Steps of some 10 to 50 ms on two CPU cores, and at three quarters of an H100's peak.
@@ -94,15 +89,9 @@ class Step:
     """
 
     def __init__(
-        self,
-        work: Workload,
-        recipe: str,
-        device: torch.device,
-        *,
-        checkpoint_every: int = 0,
-        micro_batches: int = 1,
-        compiled: bool = False,
-    ) -> None:
+        self, work: Workload, recipe: str, device: torch.device,
+        *, checkpoint_every: int = 0, micro_batches: int = 1, compiled: bool = False,
+    ) -> None:  # fmt: skip
         torch.manual_seed(0)
         self.device, self.recipe, self.micro_batches = device, recipe, micro_batches
         self.module = build(work.model, device=device, checkpoint_every=checkpoint_every)
