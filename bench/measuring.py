@@ -41,18 +41,13 @@ class Measure:
     """Runs one benchmark and puts its figures into `extra_info`."""
 
     def __init__(
-        self,
-        benchmark: Any,
-        device: torch.device,
-        schedule: Schedule | BriefSchedule,
+        self, benchmark: Any, device: torch.device, schedule: Schedule | BriefSchedule,
         peak_flop_per_s: Callable[[str], float | None] = lambda dtype: None,
-        bound_flop_per_s: Callable[[str], float | None] = lambda dtype: None,
-        *,
-        clock: Callable[[], Any] | None = None,
-        flush: Callable[[], Flush] | None = None,
+        bound_flop_per_s: Callable[[str], float | None] = lambda dtype: None, *,
+        clock: Callable[[], Any] | None = None, flush: Callable[[], Flush] | None = None,
         conditions: Callable[[], AbstractContextManager[dict[str, Any]]] = lambda: nullcontext({}),
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._benchmark = benchmark
         self._device = device
         self._schedule = schedule
@@ -103,15 +98,9 @@ class Measure:
             pytest.skip(f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work hold it up?")
 
     def median_s(
-        self,
-        function: Callable[[], object],
-        *,
-        cache: str = "as-is",
-        setup: Callable[[], object] | None = None,
-        operators: int | None = None,
-        sustained_below_s: float = 0.0,
-        **declared: object,
-    ) -> float:
+        self, function: Callable[[], object], *, cache: str = "as-is", setup: Callable[[], object] | None = None,
+        operators: int | None = None, sustained_below_s: float = 0.0, **declared: object,
+    ) -> float:  # fmt: skip
         """Median time of `function` in seconds: warmed up, in rounds that the clock resolves.
 
         `cache`: "hot", the operands are where the call before left them, and small enough to be in a cache; "cold", all

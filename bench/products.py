@@ -13,8 +13,10 @@ from accounting.formats import format_of
 from accounting.roofline import Work, matmul_work
 
 # Of the products whose result is wider than their operands.
-RESULTS = {"int8": "int32", "fp8_e4m3": "bf16"}
+RESULTS = {"int8": "int32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16", "fp4_e2m1": "bf16"}
 SCALES_BYTES = {"fp8_e4m3": 2 * 4}  # one of fp32 for each operand, which no formula mentions
+# Whether a part of a split sum may be kept in fp16 or bf16.
+REDUCING = {f"allow_{kind}_reduced_precision_reduction": False for kind in ("fp16", "bf16")}
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
 
 
@@ -86,8 +88,6 @@ def lies_by_columns(dtype: str, device: torch.device) -> bool:
 
 def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:
     """A product on `device`, tried once on a small case first. Raises Unsupported with the reason."""
-    if dtype == "tf32" and device.type != "cuda":
-        raise Unsupported("tf32 exists on CUDA devices only")
     try:
         if dtype == "tf32":
             probe_tf32(device)
@@ -101,6 +101,8 @@ def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product
 
 def probe_tf32(device: torch.device) -> None:
     """Raises Unsupported where fp32 products keep bits that tf32 has not: they would stand under the wrong peak."""
+    if device.type != "cuda":
+        raise Unsupported("tf32 exists on CUDA devices only")
     x = torch.full((128, 128), 1 + 2.0**-12, device=device)
     with Float32Products("tf32"):
         got = x @ torch.eye(128, device=device)
@@ -139,7 +141,11 @@ def multiplication(dtype: str, a: Tensor, b: Tensor, out: Tensor | None, *, fast
     """
     if dtype == "int8":
         return lambda: torch._int_mm(a, b)
-    if dtype == "fp8_e4m3":
+    if dtype == "fp4_e2m1":  # NVFP4: a scale for 16 elements, which are 8 bytes, in tiles of 128 by 4 scales
+        scales = [torch.ones(-(-x.shape[0] // 128) * -(-x.shape[1] // 32) * 512, device=a.device) for x in (a, b.t())]
+        one_each = [x.to(torch.float8_e4m3fn) for x in scales]
+        return lambda: torch._scaled_mm(a, b, *one_each, out_dtype=torch.bfloat16)
+    if dtype.startswith("fp8"):
         one = torch.ones((), device=a.device)
         return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=fast)
     return lambda: torch.mm(a, b, out=out)
@@ -148,18 +154,20 @@ def multiplication(dtype: str, a: Tensor, b: Tensor, out: Tensor | None, *, fast
 class Float32Products:
     """Lets fp32 operands of matrix products on CUDA be rounded to tf32, or forbids it, while it is entered.
 
-    A class, because it is entered within the timed region, where a generator would take longer.
+    `whole_sums`: cuBLAS keeps no part of a split sum in fp16 or bf16, which torch allows by default.
     """
 
-    def __init__(self, dtype: str) -> None:
-        self._allow = dtype == "tf32"
+    def __init__(self, dtype: str, whole_sums: bool = False) -> None:
+        self._flags = {"allow_tf32": dtype == "tf32"} | (REDUCING if whole_sums else {})
 
     def __enter__(self) -> None:
-        self._before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self._allow
+        self._before = {name: getattr(torch.backends.cuda.matmul, name) for name in self._flags}
+        for name, value in self._flags.items():
+            setattr(torch.backends.cuda.matmul, name, value)
 
     def __exit__(self, *_: object) -> None:
-        torch.backends.cuda.matmul.allow_tf32 = self._before
+        for name, value in self._before.items():
+            setattr(torch.backends.cuda.matmul, name, value)
 
 
 class Operands:

@@ -9,8 +9,11 @@ from accounting.formats import Format, format_of
 from accounting.memory import element_bytes
 from accounting.roofline import Work
 from bench.checks import assert_random
+from bench.numerics import halves_and_ones, kept_by_products, may_flush, powers, subnormals
+from bench.products import Float32Products, Unsupported
 from bench.streams import assert_bytes
 
+PRODUCTS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1")
 FORMATS = ("fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
 ELEMENTS = {"quick": 2**20, "default": 2**24, "thorough": 2**26}
 
@@ -30,7 +33,7 @@ def gradients(device, pace) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_cast(dtype, gradients, measure):
+def test_cast(dtype, gradients, device, measure):
     form = format_of(dtype)
     assert isinstance(form, Format)
     target = getattr(torch, form.torch_name)
@@ -55,8 +58,26 @@ def test_cast(dtype, gradients, measure):
         f"{dtype} rounds a subnormal number by {moved_by:.3g}, should by <= {form.least_subnormal / 2:.3g}"
     )
 
+    # More of each power of two than a vector has elements, and some over, which other code converts.
+    small = powers(form.least_subnormal, form.least_normal)
+    cast = small.float().to(device)[:, None].expand(-1, 67).contiguous().to(target).float().cpu().double()
+    kept = subnormals(f"{dtype} cast of", cast, small, form.least_normal, may_flush(dtype, device))
+
     moved = element_bytes(gradients.numel(), "fp32") + element_bytes(gradients.numel(), dtype)
     assert_bytes(Work(0, moved), lambda: gradients.to(target, copy=True))
     seconds = measure.median_s(lambda: gradients.to(target, copy=True), dtype=dtype, bytes=moved)
     shares = {"underflowed": zeros / len(back), "overflowed": float(over.float().mean())}
-    measure.declare(bytes_per_s=moved / seconds, **shares)
+    lost = f", {shares['underflowed']:.0%} of 2^-40 to 2^20 become 0" * bool(zeros)
+    measure.declare(bytes_per_s=moved / seconds, subnormals=kept, label=f"subnormals {kept}{lost}", **shares)
+
+
+@pytest.mark.parametrize("dtype", PRODUCTS)
+def test_product(dtype, device, measure):
+    """Products keep subnormal numbers, every bit of a fraction, and sums of as many bits as their accumulator."""
+    with Float32Products(dtype, whole_sums=True):
+        try:
+            call = halves_and_ones(dtype, device)
+        except Unsupported as reason:
+            pytest.skip(str(reason))
+        kept = measure.once(lambda: kept_by_products(dtype, device)) or {}
+        measure.median_s(call, dtype=dtype, **kept)

@@ -94,20 +94,14 @@ def place(
         ridge = ridge_point(peak, roof)
         paper, vendor = peak_flop_per_s(dtype), bound_bytes_per_s
         measure.declare(
-            roofline=True,
-            counted_bytes=seen.moved_bytes,
+            roofline=True, counted_bytes=seen.moved_bytes, read_share=reads,
             counted_intensity=(seen.total + seen.elementwise) / seen.moved_bytes,
-            read_share=reads,
-            ceiling_flop_per_s=peak,
-            roof_bytes_per_s=roof,
-            roof_remeasured=remeasured,
-            roof_label=bandwidths.size.label,
-            attainable_flop_per_s=attainable,
+            ceiling_flop_per_s=peak, roof_bytes_per_s=roof, roof_remeasured=remeasured,
+            roof_label=bandwidths.size.label, attainable_flop_per_s=attainable,
             share_of_attainable=work.flops / seconds / attainable,
-            ridge=ridge,
-            paper_ridge=ridge_point(paper, vendor) if paper and vendor else None,
+            ridge=ridge, paper_ridge=ridge_point(paper, vendor) if paper and vendor else None,
             bound=bound_of(work.intensity, ridge, measure.info.get("launch_share", 0.0)),
-        )
+        )  # fmt: skip
 
     return placed
 

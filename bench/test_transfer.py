@@ -48,9 +48,7 @@ def test_peer(device, pace, measure, delivery):
     if device.type != "cuda" or torch.cuda.device_count() < 2:
         pytest.skip("needs a second card")
     source = torch.randn(ELEMENTS[pace], device=device)
-    target = torch.empty_like(
-        source, device=torch.device("cuda", ((device.index or 0) + 1) % torch.cuda.device_count())
-    )
+    target = torch.empty_like(source, device=f"cuda:{((device.index or 0) + 1) % torch.cuda.device_count()}")
     case = Transfer(lambda: target.copy_(source, non_blocking=True), source, target)
     measured_copy(case, device, measure, direction="peer")
     delivery.check("peer", case.work.bytes, "B/s", case.run)

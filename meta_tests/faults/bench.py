@@ -6,6 +6,7 @@ FLOPs and bytes are those that were counted, its result is right, and its rate i
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,6 +36,7 @@ LATE_COPY = COPY.replace("-blocking", "-non-blocking")
 PARTS = "bench/test_transfer.py::test_many_small[to-device]"
 OVERLAP = "bench/test_transfer.py::test_overlap[to-host]"
 CAST = "bench/test_numerics.py::test_cast[fp16]"
+PRODUCT = "bench/test_numerics.py::test_product[{}]"
 
 
 @fault(MATMUL, CEILING, STREAM, COPY, OVERLAP, CAST, options=ON_CARD, saying="but inputs should be random")
@@ -109,6 +111,16 @@ def truncated_subnormals(x: Tensor) -> Tensor:
     return torch.where(subnormal, (x / LEAST_SUBNORMAL).trunc() * LEAST_SUBNORMAL, x)
 
 
+def flushed(x: Tensor, below: float) -> Tensor:
+    return torch.where(x.float().abs() < below, 0.0, x.float()).to(x.dtype)
+
+
+def added_in_parts(mm: Callable[..., Tensor], a: Tensor, b: Tensor, **_: Any) -> Tensor:
+    """Keeps the sum of 64 terms, and the sum of such sums, in the dtype of the operands."""
+    parts = (mm(x, y) for x, y in zip(a.split(64, dim=1), b.split(64), strict=True))
+    return functools.reduce(torch.add, parts)
+
+
 def casting(change: Callable[[Tensor], Tensor]) -> Plant:
     """Has casts to fp16 go through `change` first."""
 
@@ -165,6 +177,28 @@ faults(
     ("a_cast_truncates_subnormals", CAST, casting(truncated_subnormals), "fp16 rounds a subnormal number"),
     ("a_cast_saturates_early", CAST,
      casting(lambda x: x.clamp(-32768, 32768)), "beyond the largest fp16 became smaller"),
+    ("a_cast_flushes_the_least_subnormals", CAST.replace("fp16", "fp8_e5m2"),
+     stand_in("torch.Tensor.to", lambda right, x, *arguments, **options: right(
+        flushed(x, 2.0**-15) if arguments == (torch.float8_e5m2,) and x.dim() == 2 else x, *arguments, **options)),
+     "fp8_e5m2 cast of 1.52588e-05 became 0, but should be kept"),
+    ("products_of_fp16_read_subnormals_as_zero", PRODUCT.format("fp16"),
+     stand_in("torch.mm", lambda mm, a, b, **_: mm(flushed(a, LEAST_NORMAL), b)),
+     "fp16 operand 3.05176e-05 became 0, but should be kept"),
+    ("products_of_fp16_write_subnormals_as_zero", PRODUCT.format("fp16"),
+     stand_in("torch.mm", lambda mm, a, b, **_: flushed(mm(a, b), LEAST_NORMAL)),
+     "fp16 result 3.05176e-05 became 0, but should be kept"),
+    ("products_of_bf16_lose_normal_numbers", PRODUCT.format("bf16"),
+     stand_in("torch.mm", lambda mm, a, b, **_: mm(flushed(a, 2.0**-125), b)),
+     "bf16 operand 1.17549e-38 became 0, but should be kept, or all subnormal numbers and no others become 0"),
+    ("products_of_fp8_read_subnormals_as_zero", PRODUCT.format("fp8_e4m3"),
+     stand_in("torch._scaled_mm", lambda mm, a, b, *scales, **options: mm(flushed(a, 2.0**-6), b, *scales, **options)),
+     "fp8_e4m3 operand 0.0078125 became 0, but should be kept"),
+    ("products_of_fp32_keep_ten_bits", PRODUCT.format("fp32"),
+     stand_in("torch.mm", lambda mm, a, b, **_: mm(
+        torch.where(a.abs() < 2.0**-100, a, (a.view(torch.int32) & ~0x1FFF).view(torch.float32)), b)),
+     "fp32 products by 1 keep 10 bits of a fraction, but should keep 23"),
+    ("products_of_fp16_are_added_in_fp16", PRODUCT.format("fp16"), stand_in("torch.mm", added_in_parts),
+     "fp16 products 1 terms apart are added to 11 bits, but should be to at least 24"),
     ("an_image_allows_tf32",
      "test_claims/test_matmul.py::test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32",
      replaced("torch.get_float32_matmul_precision", lambda: "high"), "do not keep its 23 bits"),
