@@ -15,7 +15,7 @@ from accounting.measured import memory
 from accounting.memory import tensor_bytes
 from test_claims.oracles.dispatched import crossings, host_to_device_copies
 from test_claims.oracles.kernels import empty_host_cache, timed_copy
-from test_claims.oracles.tensors import metered
+from test_claims.oracles.tensors import metered, without_collector
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes
 
 META = torch.device("meta")  # a device without data: shows on any machine where a tensor is put, and by which operation
@@ -154,6 +154,7 @@ def test_one_matrix_moved_and_one_created_take_8192_bytes(device):
 
 @pytest.mark.claim("device.allocated-8192")
 @pytest.mark.needs("cuda")
+@without_collector()
 def test_memory_allocated_rises_by_8192_bytes(cuda):
     home = torch.zeros(32, 32)
     before = torch.cuda.memory_allocated()
@@ -166,6 +167,7 @@ def test_memory_allocated_rises_by_8192_bytes(cuda):
 @pytest.mark.claim("device.memory-tools")
 @pytest.mark.needs("cuda")
 @given(floats=st.integers(1, 2**18))  # up to 1 MiB, where the charge does not depend on history
+@without_collector()
 def test_memory_allocated_rises_by_whole_blocks_and_falls_back(device, floats):
     with torch.cuda.device(device):
         before = torch.cuda.memory_allocated()
@@ -180,6 +182,7 @@ def test_memory_allocated_rises_by_whole_blocks_and_falls_back(device, floats):
 
 
 @pytest.mark.claim("device.memory-tools")
+@without_collector()
 def test_the_memory_tools_do_not_see_host_memory_and_show_0_without_a_gpu():
     def shown() -> tuple[int, int]:
         return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -192,6 +195,7 @@ def test_the_memory_tools_do_not_see_host_memory_and_show_0_without_a_gpu():
 
 
 @pytest.mark.claim("device.empty-cache")
+@without_collector()
 def test_empty_cache_gives_back_cached_blocks_and_frees_no_tensor(cuda):
     live = torch.ones(2**24, device=cuda)
     # More than is free within segments that fixtures of the session keep: it takes a segment of its own.
@@ -322,6 +326,7 @@ def test_a_cpu_tensor_without_dimensions_mixes_with_any_device(device):
 
 
 @pytest.mark.claim("device.all-on-gpu")
+@without_collector()
 def test_a_training_step_on_the_cpu_touches_no_other_device():
     generator = torch.Generator().manual_seed(0)
     x, w = torch.randn(8, 3, generator=generator), torch.randn(3, 2, generator=generator, requires_grad=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from test_claims.oracles.low_precision import trained_net
-from test_claims.oracles.tensors import OPTIMIZERS, difference
+from test_claims.oracles.tensors import OPTIMIZERS, difference, without_collector
 from test_claims.strategies import in_fp64, seeds, sizes, with_dtype
 
 RATE = 0.05
@@ -175,6 +175,7 @@ def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, sca
 
 @pytest.mark.claim("loop.mixed-two-layer")
 @pytest.mark.needs("cuda")
+@without_collector()
 def test_the_loop_takes_memory_of_one_gpu_alone(device):
     others = [index for index in range(torch.cuda.device_count()) if index != (device.index or 0)]
     before = [torch.cuda.memory_allocated(index) for index in others]

@@ -56,6 +56,7 @@ def test_fp32_training_holds_so_many_bytes_per_parameter(workloads, metered_devi
 @pytest.mark.claim("mem.16-bytes")
 @pytest.mark.needs("cuda")
 @given(model=nets)
+@tensors.without_collector()
 def test_memory_allocated_rises_by_the_blocks_of_four_tensors_per_parameter(workloads, device, model):
     """Of tensors up to 1 MiB, whose blocks are those of the formula whatever was allocated before."""
     tensors.warm_up(device)

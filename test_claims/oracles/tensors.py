@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -101,6 +102,16 @@ def warm_up(device: torch.device) -> None:
     for bias in (False, True):
         x = torch.ones(64, 8, device=device, requires_grad=True)
         nn.Linear(8, 8, bias=bias, device=device)(x).sum().backward()
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Within, Python's collector of cycles frees no tensor of earlier tests between two readings of an allocator."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def held_after(device: torch.device, *steps: Callable[[], Any]) -> tuple[list[Any], list[int]]:
