@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.gate.foreign_repo import config_in
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
+from prooflops.gate.child.calls import call_traced
 from prooflops.gate.process import Replicate, ReplicateFailed, Replicates, Side
 
 BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
@@ -351,6 +355,16 @@ def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children
     children.write("def test_plain(benchmark):\n    benchmark(bytearray, 99)\n")
     with children.replicates(resources=False) as replicates:
         assert "gate_resources" not in extra(children.run(replicates))["test_plain"]
+
+
+def test_the_peak_of_a_cards_memory_is_above_what_is_held_once_garbage_is_gone() -> None:
+    figures: dict[str, Any] = {}
+    with simulated(Card(memory_bytes=2**28)):
+        cycle: list[Any] = [torch.empty(2**24, device="cuda")]
+        cycle.append(cycle)
+        del cycle
+        call_traced(figures, lambda: torch.empty(2**18, device="cuda"))
+    assert figures["CUDA memory"] == 2**20, f"a call that takes 1 MiB was counted as {figures['CUDA memory']} bytes"
 
 
 IN_TURN = """

@@ -134,11 +134,11 @@ def call_traced(figures: Figures, function: Callable[..., Any], /, *args: Any, *
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     # No device unless a test has imported torch and used a GPU.
     devices = range(cuda.device_count()) if cuda is not None and cuda.is_initialized() else ()
+    if gc.isenabled():
+        gc.collect(1)  # from here on the young generations are collected at the same points in every process
     held = sum(cuda.memory_allocated(device) for device in devices)
     for device in devices:
         cuda.reset_peak_memory_stats(device)
-    if gc.isenabled():
-        gc.collect(1)  # from here on the young generations are collected at the same points in every process
     tracemalloc.start()
     try:
         result = function(*args, **kwargs)
