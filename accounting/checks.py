@@ -26,8 +26,8 @@ def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
     >>> validated_int("parameters", 70e9)
     70000000000
     """
-    number = None
-    if not _is_bool(value):
+    number = value if type(value) is int else None  # of thousands in a model's parts
+    if number is None and not _is_bool(value):
         with suppress(TypeError, ValueError, OverflowError):  # an array, NaN, infinity
             if hasattr(value, "__index__"):
                 number = index(value)

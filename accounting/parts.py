@@ -302,16 +302,15 @@ class Parts:
 
     def _changed(self, shift: int, layers: int, block_end: int | None = None) -> Parts:
         def changed(parts: tuple[AnyPart, ...]) -> tuple[AnyPart, ...]:
-            return tuple(
-                replace(
-                    each,
-                    place=each.place + shift,
-                    layers=each.layers * layers,
-                    block_end=max(each.block_end, each.place) + shift if block_end is None else block_end,
-                )
-                for each in parts
-                if layers
-            )
+            return tuple(moved(each) for each in parts if layers)
+
+        def moved(each: AnyPart) -> AnyPart:
+            """The part elsewhere; its sizes were checked when it was made, which takes longer than this."""
+            copied = object.__new__(type(each))
+            end = max(each.block_end, each.place) + shift if block_end is None else block_end
+            changes = {"place": each.place + shift, "layers": each.layers * layers, "block_end": end}
+            copied.__dict__.update(each.__dict__, **changes)
+            return copied
 
         return Parts(changed(self.linear_maps), changed(self.attentions), changed(self.other_parameters))
 

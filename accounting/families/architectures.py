@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from accounting.checks import validated_choice, validated_int
 from accounting.families.layers import (
@@ -38,6 +38,7 @@ READ_AT_ONE_VALUE: dict[str, Any] = _TABLE["read_at_one_value"]
 WITHOUT_SIZE = re.compile("|".join(pattern for patterns in _TABLE["without_size"].values() for pattern in patterns))
 NORM_VECTORS = {"none": 0, "rmsnorm": 1, "layernorm": 2}
 REQUIRED = object()
+T = TypeVar("T")
 
 
 class Config:
@@ -76,12 +77,12 @@ class Config:
     def flag(self, name: str) -> bool:
         return bool(self.setting(name))
 
-    def of_layer(self, layer: int, *names: str) -> Any:
-        """The entry of one layer in a list that has one for each, or "" without a list."""
-        listed = self(*names, default=None)
-        if listed and len(listed) != self.layers:
+    def of_layers(self, *names: str) -> Any:
+        """The list that has an entry for each layer, or one of ""."""
+        listed = self(*names, default=None) or [""] * self.layers
+        if len(listed) != self.layers:
             raise ValueError(f"{names[0]} must have an entry for each of {self.layers} layers, got {len(listed)}")
-        return listed[layer] if listed else ""
+        return listed
 
     def only(self, name: str, *values: Any) -> None:
         """Refuses a key whose value changes the shape in a way that is not read; one that was read is no matter."""
@@ -122,69 +123,108 @@ class Config:
         """Width of an MLP, or 0 for the usual four times the model's."""
         return int(self("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", default=0))
 
-    def stack(self, layer_of: Callable[[int], Parts]) -> Parts:
-        """All layers; equal ones stand together, at the first one's place."""
-        layers = Counter(map(layer_of, range(self.layers)))
-        return sum((number * layer for layer, number in layers.items()), start=Parts())
+
+def stack(kinds: Iterable[T], layer_of: Callable[[T], Parts]) -> Parts:
+    """All layers, of these kinds: each kind is built once, and stands at its first layer's place."""
+    return sum((number * layer_of(kind) for kind, number in Counter(kinds).items()), start=Parts())
 
 
 # --- decoders ---------------------------------------------------------------------------------------------------------
 
 
-def _window(c: Config, layer: int) -> int:
-    """The window of a layer by the family's rule: in "all" layers, in "late" ones, or (n) in all but each n-th."""
+class Kind(NamedTuple):
+    """What one layer of a decoder is made of."""
+
+    mixing: str  # "attention", "linear_attention", "mamba"; in a layer of one part also "moe" or "mlp"
+    window: int
+    sparse: bool
+
+
+def kinds(c: Config) -> list[Kind]:
+    """The kind of each layer; equal layers are built once."""
+    return list(map(Kind, _mixers(c), _windows(c), _sparse(c)))
+
+
+def _windows(c: Config) -> list[int]:
+    """Windows by the family's rule: in "all" layers, in "late" ones, or (n) in all but each n-th."""
     if not (rule := c.family.get("window")):
-        return 0
+        return [0] * c.layers
     size = c("sliding_window", "sliding_window_size", "attention_chunk_size", default=0)
     first = c("max_window_layers", default=0) if rule == "late" else 0
     if c("use_sliding_window", default=True) is False or not size:
-        return 0
+        return [0] * c.layers
     every = c("sliding_window_pattern", "_sliding_window_pattern", default=rule)
-    windowed = (layer + 1) % every != 0 if isinstance(every, int) else layer >= first
     stated = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
-    if not stated.get(c.of_layer(layer, "layer_types"), windowed):
-        return 0
-    # Of chunked layers those without rotary positions attend to all.
-    return int(size) * (c.of_layer(layer, "no_rope_layers") != 0 if c.family.get("chunked") else 1)
+    windowed = [
+        stated.get(kind, (layer + 1) % every != 0 if isinstance(every, int) else layer >= first)
+        for layer, kind in enumerate(c.of_layers("layer_types"))
+    ]
+    if c.family.get("chunked"):  # of these layers, those without rotary positions attend to all
+        windowed = [each and rope != 0 for each, rope in zip(windowed, c.of_layers("no_rope_layers"), strict=True)]
+    return [int(size) * each for each in windowed]
 
 
-def _mixing(c: Config, layer: int) -> Parts:
+def _mixers(c: Config) -> list[str]:
+    """Each layer's attention or recurrence; in a family whose layers have one part, that part."""
+    match c.family.get("layer"):
+        case "single":
+            names = {"M": "mamba", "linear_attention": "mamba", "*": "attention", "full_attention": "attention"}
+            names |= {"E": "moe", "-": "mlp", "": "mamba"}
+            listed = c.of_layers("hybrid_override_pattern", "layers_block_type")
+            valid = {*names, *names.values()} - {""}
+            return [names.get(each) or validated_choice("hybrid_override_pattern", each, valid) for each in listed]
+        case "mixed":
+            offset, period = c("attn_layer_offset"), c("attn_layer_period")
+            return ["mamba" if (layer - offset) % period else "attention" for layer in range(c.layers)]
+    interval = c("full_attention_interval", default=1)
+    recurs = ["linear_attention" if (layer + 1) % interval else "attention" for layer in range(c.layers)]
+    stated = c.of_layers("layer_types")
+    return [
+        own if not each else each if each == "linear_attention" else "attention"
+        for each, own in zip(stated, recurs, strict=True)
+    ]
+
+
+def _mixing(c: Config, kind: Kind) -> Parts:
     """A layer's attention or recurrence."""
     dim, heads, kv_heads, head_dim = c.widths
     if c.family.get("latent"):
         ranks = c("q_lora_rank", default=0), c("kv_lora_rank"), c("qk_nope_head_dim"), c("qk_rope_head_dim")
         return latent_attention(dim, heads, *ranks, c("v_head_dim"), bias=bool(c("attention_bias", default=False)))
-    recurs = (layer + 1) % c("full_attention_interval", default=1) != 0
-    if (c.of_layer(layer, "layer_types") or ("linear_attention" if recurs else "")) == "linear_attention":
+    if kind.mixing == "linear_attention":
         names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
         return delta_rule(dim, *(c(f"linear_{name}") for name in names))
     extra = {"heads": 2 * head_dim, "all": (heads + kv_heads) * head_dim}.get(c.family.get("qk_norm", ""), 0)
     chunked, biases = c.family.get("chunked", False), {"bias": c.flag("qkv_bias"), "out_bias": c.flag("out_bias")}
-    window = _window(c, layer)
-    mixed = attention(dim, heads, head_dim, kv_heads, extra=extra, window=window, chunked=chunked, **biases)
+    mixed = attention(dim, heads, head_dim, kv_heads, extra=extra, window=kind.window, chunked=chunked, **biases)
     if c.family.get("gated_output"):
         mixed = linear("attention", dim, heads * head_dim, "gate", bias=c.flag("qkv_bias")) | mixed
     return mixed | other("sinks", c.family.get("sinks", False) * heads)
 
 
-def _is_sparse(c: Config, layer: int) -> bool:
-    """Whether a layer has experts, in a family whose layers have them."""
+def _sparse(c: Config) -> list[bool]:
+    """Whether each layer has experts."""
+    if not c.family.get("sparse"):
+        return [False] * c.layers
     c.only("moe_layer_freq", 1)
-    listed = c("moe_layers", default=None)
-    return (
-        layer >= c("first_k_dense_replace", default=0)
-        and layer not in c("mlp_only_layers", default=())
-        and (layer - c("expert_layer_offset", default=0)) % c("expert_layer_period", default=1) == 0
-        and (layer + 1) % c("decoder_sparse_step", "interleave_moe_layer_step", default=1) == 0
+    first, dense = c("first_k_dense_replace", default=0), c("mlp_only_layers", default=())
+    offset, period = c("expert_layer_offset", default=0), c("expert_layer_period", default=1)
+    step, listed = c("decoder_sparse_step", "interleave_moe_layer_step", default=1), c("moe_layers", default=None)
+    return [
+        layer >= first
+        and layer not in dense
+        and (layer - offset) % period == 0
+        and (layer + 1) % step == 0
         and (not listed or layer in listed)
-    )
+        for layer in range(c.layers)
+    ]
 
 
-def _feeding(c: Config, layer: int, sparse: bool) -> Parts:
+def _feeding(c: Config, *, sparse: bool) -> Parts:
     """The MLP of a layer, or its experts."""
     common: dict[str, Any] = {"gated": c.family.get("gated", True), "bias": c.flag("mlp_bias")}
     dense = c("intermediate_size_mlp", default=c.hidden) or 4 * c.dim
-    if not sparse or not _is_sparse(c, layer):
+    if not sparse:
         ends = False if c.family.get("post_norm") else None  # a norm behind it keeps its output
         return mlp(c.dim, dense, ends_layer=ends, **common)
     width = c("moe_intermediate_size", default=c.hidden)
@@ -210,27 +250,15 @@ def _recurrence(c: Config, *, jamba: bool) -> Parts:
     return selective_scan(dim, inner, state, rank, kernel, normed=jamba, bias=bias, conv_bias=conv_bias)
 
 
-def _lone_part(c: Config, layer: int) -> Parts:
-    """The one part of a layer: Mamba's recurrence, or in Nemotron-H what the pattern names."""
-    kind = c.of_layer(layer, "hybrid_override_pattern", "layers_block_type") or "M"
-    names = {"M": "mamba", "linear_attention": "mamba", "*": "attention", "full_attention": "attention"}
-    kind = names.get(kind, kind)
-    if kind == "mamba":
-        return _recurrence(c, jamba=False)
-    if kind == "attention":
-        return _mixing(c, layer)
-    validated_choice("hybrid_override_pattern", kind, ("M", "*", "E", "-", "moe", "mlp"))
-    return _feeding(c, layer, sparse=kind in ("moe", "E"))
-
-
-def decoder_layer(c: Config, layer: int) -> Parts:
+def decoder_layer(c: Config, kind: Kind) -> Parts:
     """A layer with its norms; where it is parallel, attention and MLP read the same input."""
-    kind, norm = c.family.get("layer", "usual"), c.norm()
-    if kind == "single":
-        return norm + _lone_part(c, layer)
-    attends = kind == "usual" or (layer - c("attn_layer_offset")) % c("attn_layer_period") == 0
-    mixed = _mixing(c, layer) if attends else _recurrence(c, jamba=True)
-    fed, norms = _feeding(c, layer, c.family.get("sparse", False)), int(c.setting("norms", 2))
+    norm, layout = c.norm(), c.family.get("layer", "usual")
+    if layout == "single" and kind.mixing in ("moe", "mlp"):
+        return norm + _feeding(c, sparse=kind.mixing == "moe")
+    mixed = _recurrence(c, jamba=layout == "mixed") if kind.mixing == "mamba" else _mixing(c, kind)
+    if layout == "single":
+        return norm + mixed
+    fed, norms = _feeding(c, sparse=kind.sparse), int(c.setting("norms", 2))
     if c.flag("parallel"):
         return norms * norm + (mixed | fed)
     return norm + mixed + norm + fed + max(norms - 2, 0) * norm
@@ -244,7 +272,7 @@ def decoder(c: Config) -> Parts:
         length = c(c.family["positions"])
         rows = length + c.family.get("unused_positions", 0)
         model |= other("positions", rows * dim, looked_up=True, longest=length)
-    model += c.stack(lambda layer: decoder_layer(c, layer)) + norm
+    model += stack(kinds(c), lambda kind: decoder_layer(c, kind)) + norm
     tied = c("tie_word_embeddings", default=c.family.get("tied", False))
     return model + head(dim, vocab_size, tied=tied, bias=c.flag("head_bias"))
 
@@ -274,15 +302,17 @@ def modern_bert(c: Config) -> Parts:
     norm, bias = other("norms", dim * (1 + c("norm_bias", default=False))), c("attention_bias", default=False)
     half, every = c("local_attention") // 2, c("global_attn_every_n_layers", default=3)
 
-    def layer(place: int) -> Parts:
-        kind = c.of_layer(place, "layer_types")
-        local = kind == "sliding_attention" if kind else place % every != 0
+    def layer(kind: tuple[bool, bool]) -> Parts:
+        first, local = kind
         window = (half + 1) * local  # tokens on either side, each with the token itself; 0: all
         mixed = attention(dim, heads, dim // heads, bias=bias, out_bias=bias, causal=False, window=window)
         fed = mlp(dim, c("intermediate_size"), gated=True, bias=c("mlp_bias", default=False))
-        return (norm if place else Parts()) + mixed + norm + fed
+        return (Parts() if first else norm) + mixed + norm + fed
 
-    model: Parts = embedding(c("vocab_size"), dim) + norm + c.stack(layer) + norm
+    stated = enumerate(c.of_layers("layer_types"))
+    local = [each == "sliding_attention" if each else place % every != 0 for place, each in stated]
+    layers = stack(((place == 0, each) for place, each in enumerate(local)), layer)
+    model: Parts = embedding(c("vocab_size"), dim) + norm + layers + norm
     model += linear("head", dim, dim, "transform", bias=c("classifier_bias", default=False)) + norm
     return model + head(dim, c("vocab_size"), tied=True, bias=c("decoder_bias", default=True))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.checks import checked, validated_instance
-from accounting.families.architectures import BUILDERS, Config, decoder_layer
+from accounting.families.architectures import BUILDERS, Config, decoder_layer, kinds
 from accounting.families.networks import Transformer, multi_token
 from accounting.parts import Parts
 
@@ -41,7 +41,7 @@ def from_config(
     model = BUILDERS[c.family.get("build", "decoder")](c)
     ahead = c("num_nextn_predict_layers", default=0)
     if multi_token_prediction and ahead:
-        model += ahead * multi_token(c.dim, decoder_layer(c, c.layers - 1), c("vocab_size"))
+        model += ahead * multi_token(c.dim, decoder_layer(c, kinds(c)[-1]), c("vocab_size"))
     c.nothing_else()
     return model
 
