@@ -15,7 +15,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-WRITTEN = ("holds", "holds-if", "wrong")
+WRITTEN = ("holds", "holds-if", "wrong", "slip")  # slip: of one account, such as a misheard name
 KINDS = ("formula", "number", "behaviour", "example", "exercise", "practice", "spec", "record")
 
 
@@ -75,8 +75,8 @@ class Claim(Row):
         validated_choice("kind", self.kind, KINDS)
         if (self.written == "holds-if") != bool(self.condition):
             raise ValueError("a holds-if claim, and no other, states its condition")
-        if (self.written == "wrong") != bool(self.correction):
-            raise ValueError("a wrong claim, and no other, states its correction")
+        if (self.written in ("wrong", "slip")) != bool(self.correction):
+            raise ValueError("a wrong claim or a slip, and no other, states its correction")
         if not self.statement.strip() or not self.sources:
             raise ValueError("it has no statement, or no source")
 

@@ -12,7 +12,8 @@ from prooflops.suite.registry import Claim
 DOES_NOT_APPLY = "does not apply"  # the claim says nothing about the user's model
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
 RED = ("FAILS", "error")
-WRITTEN_VERDICTS = {"holds": "holds", "holds-if": "holds if", "wrong": "corrected"}  # where all tests pass
+# Where all tests pass. A slip is known from the record alone, whatever tests say of its correction.
+WRITTEN_VERDICTS = {"holds": "holds", "holds-if": "holds if", "wrong": "corrected", "slip": "on record"}
 
 
 @dataclass(frozen=True)
