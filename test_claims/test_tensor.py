@@ -1,7 +1,7 @@
 """Claims about tensors: bytes, dtypes, shapes and contents."""
 
 import math
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 
 import hypothesis.extra.numpy as npst
 import numpy as np
@@ -78,13 +78,13 @@ def test_a_4x8_tensor_takes_128_bytes(device):
 
 
 @pytest.mark.claim("tensor.gpt3-ffn")
-def test_a_feed_forward_matrix_of_gpt_3_takes_2_25_gib_which_is_2_4_gb():
+def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib_which_are_2_25_gib_and_2_42_gb():
     counted = torch.empty(12288, 4 * 12288, device="meta").nbytes
     formula = tensor_bytes((12288, 4 * 12288), "fp32")
     assert formula == counted == 2_415_919_104, f"tensor_bytes={formula}, but should be {counted}"
-    gib, gb = (Decimal(counted) / unit for unit in (2**30, 10**9))
-    rounded = [str(size.quantize(Decimal("0.1"), ROUND_HALF_UP)) for size in (gib, gb)]
-    assert rounded == ["2.3", "2.4"], f"{gib} GiB and {gb} GB round to {rounded}, but should round to 2.3 and 2.4"
+    sizes = [f"{Decimal(counted) / unit:.2f}" for unit in (2**20, 1000 * 2**20, 2**30, 10**9)]
+    should = ["2304.00", "2.30", "2.25", "2.42"]
+    assert sizes == should, f"MiB, thousands of them, GiB and GB are {sizes}, but should be {should}"
 
 
 @pytest.mark.claim("tensor.half-and-quarter", "dtype.fp8-bytes", "dtype.bf16-same-bytes")

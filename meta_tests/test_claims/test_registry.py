@@ -14,6 +14,7 @@ PUBLISHED = {
     for topic, slugs in recorded("claims.txt").items()
     for slug in slugs.split()
 }
+MOST_WORDS = 30
 ON_RECORD = {claim.id for claim in REGISTRY.claims.values() if claim.on_record}
 
 
@@ -45,5 +46,10 @@ def test_every_published_figure_names_a_source_of_the_registry() -> None:
 def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim: Claim) -> None:
     assert claim.statement.rstrip('")').endswith((".", "!", "?")), f"{claim.statement!r} is no sentence"
     assert not claim.condition.endswith("."), f"{claim.condition!r} follows 'holds if' and needs no full stop"
+    verdict = claim.condition or claim.correction
+    words = len(verdict.split())
+    assert words <= MOST_WORDS, (
+        f"a verdict has at most {MOST_WORDS} words, the rest is a note; this one {words}: {verdict}"
+    )
     for need in claim.needs:
         machine.unmet(need, torch.device("cpu"))
