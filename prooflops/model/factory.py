@@ -33,12 +33,12 @@ class ModelError(ValueError):
 
 
 @contextmanager
-def naming(spec: str) -> Iterator[None]:
-    """Raises any ValueError as a ModelError, with the option in front of its message."""
+def naming(spec: str, option: str = "--model") -> Iterator[None]:
+    """Raises any ValueError as a ModelError, with the option, or the call, in front of its message."""
     try:
         yield
     except ValueError as error:
-        raise ModelError(f"--model {spec}: {error}") from error
+        raise ModelError(f"{option} {spec}: {error}") from error
 
 
 @contextmanager

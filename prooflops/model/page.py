@@ -144,7 +144,7 @@ class Node:
 def html(
     examination: Examination, sections: Sequence[Section], headline: Sequence[str], links: Mapping[str, str]
 ) -> str:
-    """The page, in the style of the report; `links` are the pages of all models of the run, by `--model`."""
+    """The page, in the style of the report; `links` are the run's pages by `--model`, empty for a page alone."""
     breakdown = vars(examination).get("breakdown")
     template = page.environment(TEMPLATES).get_template("model.html.j2")
     return str(
@@ -161,6 +161,7 @@ def html(
             operators=table_of(operators_section(breakdown, None)) if breakdown else None,
             unfolded=UNFOLDED,
             headline=headline,
+            is_alone=not links,
             others={spec: link for spec, link in links.items() if spec != examination.user_model.spec},
         )
     )

@@ -74,17 +74,18 @@ class Instance:
 
 @dataclass(frozen=True)
 class UserModel:
-    """The factory that `--model` names, on the device under test."""
+    """The factory that `--model` names, or one that copies a module, on the device under test."""
 
     spec: str
     factory: Callable[[], Any]
     device: torch.device
     is_compiled: bool = False  # all of it, or a part
+    option: str = "--model"  # stands in front of `spec` in errors
 
     def fresh(self) -> Instance:
         """A model that no check has touched yet. Raises ModelError if the factory returns none."""
         torch.manual_seed(SEED)
-        with naming(self.spec):
+        with naming(self.spec, self.option):
             with user_code("the factory"):
                 returned = self.factory()
             return on_device(validated_instance(returned), self.device)
@@ -95,18 +96,22 @@ def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
 
     Raises ModelError if it cannot be imported, built, stepped, or built again.
     """
-    user_model = UserModel(spec, import_factory(spec, folder), device)
+    return tried(UserModel(spec, import_factory(spec, folder), device))
+
+
+def tried(user_model: UserModel) -> UserModel:
+    """The same model after one training step as a trial; raises ModelError if it cannot be built twice or stepped."""
     compiled = compiled_frames()
     trial = user_model.fresh()
-    with naming(spec):
+    with naming(user_model.spec, user_model.option):
         for action, act in (("forward pass with these inputs", trial.forward), ("training step", trial.step)):
             with user_code(f"the {action} of the {_name(trial.module)}"):
                 act()
     again = {id(parameter) for parameter in user_model.fresh().module.parameters()}
     if again & {id(parameter) for parameter in trial.module.parameters()}:
         raise ModelError(
-            f"--model {spec}: the factory returned the same parameters twice; it must build the module itself, "
-            "because every check starts from a fresh one"
+            f"{user_model.option} {user_model.spec}: the factory returned the same parameters twice; it must build the "
+            "module itself, because every check starts from a fresh one"
         )
     modules = trial.module.modules()
     in_part = any("_orig_mod" in each._modules or each.__dict__.get("_compiled_call_impl") for each in modules)
@@ -129,7 +134,7 @@ def validated_instance(returned: object) -> Instance:
     module, inputs, optimizer, loss, tokens = [*returned, None, None, None][:5]
     if not isinstance(module, nn.Module):
         raise ModelError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
-    _check_parameters(module)
+    check_parameters(module)
     arguments, keywords = _inputs(inputs)
     notes = []
     if not module.training:
@@ -148,7 +153,7 @@ def validated_instance(returned: object) -> Instance:
     return Instance(module, arguments, keywords, optimizer, differentiated, tuple(notes), _stated_tokens(tokens))
 
 
-def _check_parameters(module: nn.Module) -> None:
+def check_parameters(module: nn.Module) -> None:
     parameters = list(module.parameters())
     if lazy := [name for name, each in module.named_parameters() if isinstance(each, nn.UninitializedParameter)]:
         raise ModelError(f"parameters without a shape yet: {', '.join(lazy[:5])}; run the module once in the factory")

@@ -1,0 +1,135 @@
+"""`prooflops.model_report`: the page of `--model` for a module at hand, from Python and notebooks."""
+
+from __future__ import annotations
+
+import copy
+import html
+import random
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
+
+from accounting import predicted
+from accounting.checks import validated_choice
+from prooflops.console.tables import aligned
+from prooflops.machine import device as machine
+from prooflops.model import page
+from prooflops.model.breakdown import OUTSIDE
+from prooflops.model.examination import Examination
+from prooflops.model.factory import ModelError, naming, user_code
+from prooflops.model.step_memory import PEAK
+from prooflops.model.tables import bytes_text, sections_of
+from prooflops.model.user_model import UserModel, check_parameters, tried
+
+Loss = Callable[[Any], Tensor]
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+NOTES = ("measured on a copy of the module", "time of a step, MFU and HFU: not measured here, but by --model")
+NEED_MORE = ("LBFGS", "Optimizer", "SparseAdam")  # a closure, a subclass, sparse gradients
+FOUND = {name: each for name, each in vars(torch.optim).items() if isinstance(each, type) and name not in NEED_MORE}
+OPTIMIZERS = {name: each for name, each in sorted(FOUND.items()) if issubclass(each, torch.optim.Optimizer)}
+
+
+@dataclass(frozen=True, repr=False)
+class ModelReport:
+    """The facts about a module: its figures, a tree of its modules as text, and the page of `--model`."""
+
+    examination: Examination
+    parameters: int
+    flops_forward: int
+    flops_step: int  # forward and backward, as they ran
+    rule_2nd: int
+    rule_6nd: int
+    predicted_peak_bytes: int | None  # None for a module, or a loss, that cannot run without values: the page says why
+    measured_peak_bytes: int
+
+    def save(self, path: str | Path) -> None:
+        """Writes the page, as HTML."""
+        Path(path).write_text(self._page(), encoding="utf-8")
+
+    def _page(self) -> str:
+        device = self.examination.user_model.device
+        sections, headline = [*sections_of(self.examination)], machine.headline(device, machine.fingerprint(device))
+        return page.html(self.examination, sections, headline, {})
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{html.escape(self._page())}" style="width: 100%; height: 40em; border: 0"></iframe>'
+
+    def __str__(self) -> str:
+        rows = [["module", "type", "parameters", "FLOPs forward", "FLOPs backward"]]
+        for each in self.examination.breakdown.modules:
+            if each.name != OUTSIDE:
+                name = "  " * each.depth + (each.name.rpartition(".")[2] or "(the whole)")
+                flops = each.forward_flops, each.backward_flops
+                rows.append([name, each.kind, *map("{:,}".format, (each.parameters, *flops))])
+        return "\n".join([
+            *aligned(rows), "",
+            f"N = {self.parameters:,} parameters, D = {self.examination.about['D']}",
+            f"FLOPs forward {self.flops_forward:,}, 2ND = {self.rule_2nd:,}",
+            f"FLOPs of a step {self.flops_step:,}, 6ND = {self.rule_6nd:,}",
+            f"peak memory {bytes_text(self.measured_peak_bytes)}, predicted {bytes_text(self.predicted_peak_bytes)}",
+        ])  # fmt: skip
+
+
+def model_report(
+    module: nn.Module, inputs: Any, optimizer: str | MakeOptimizer | None = None, loss: Loss | None = None
+) -> ModelReport:
+    """Counts, measures and predicts a training step of a copy of `module`, on the device of its parameters.
+
+    `inputs` is a tensor, a tuple of arguments or a dict of keyword arguments. `optimizer` is a name from torch.optim,
+    a class, or a function of the parameters; None is AdamW. `loss` is a function of the output; None takes the
+    output's own .loss, else the sum of its .logits or tensors; one that captures tensors, such as targets, leaves the
+    memory measured but not predicted. The module, its gradients and the states of torch's and Python's generators stay
+    as they are. Raises ModelError, a ValueError, for anything that cannot be stepped.
+    """
+    kind = type(module).__name__
+    with naming(kind, "model_report of"):
+        if not isinstance(module, nn.Module):
+            raise ModelError(f"module must be a torch.nn.Module, got {str(module)[:100]} of type {kind}")
+        check_parameters(module)
+        make_optimizer, device = _optimizer_maker(optimizer), next(module.parameters()).device
+
+    def factory() -> tuple[Any, ...]:
+        with user_code("copying the module"):
+            is_fake = isinstance(torch.empty(0), FakeTensor)  # while memory is predicted
+            copied = predicted.fake_copy(module, device) if is_fake else copy.deepcopy(module)
+        given = tree_map_only(Tensor, _input_copy, dict(inputs) if isinstance(inputs, Mapping) else inputs)
+        with user_code("making the optimizer"):
+            return copied, given, make_optimizer(each for each in copied.parameters() if each.requires_grad), loss
+
+    with torch.enable_grad(), ExitStack() as stack:  # in a notebook gradients may be switched off
+        stack.callback(random.setstate, random.getstate())
+        stack.enter_context(torch.random.fork_rng(range(torch.cuda.device_count())))
+        examination = Examination(tried(UserModel(kind, factory, device, option="model_report of")))
+        for fact in ("inventory", "flops", "memory", "breakdown", "inference"):
+            getattr(examination, fact)
+        about = {name: text.replace("the factory", "the call") for name, text in examination.about.items()}
+    about["model"] = about["model"].removeprefix(f"{kind} = ")
+    examination.about = {**about, "notes": "; ".join(filter(None, [about["notes"], *NOTES]))}
+    flops, peak = examination.flops, examination.memory.row(PEAK)
+    counts = flops.parameters, flops.forward, flops.executed, flops.rule("forward"), flops.rule("step")
+    return ModelReport(examination, *counts, peak.predicted_bytes, peak.measured_bytes)
+
+
+def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
+    if optimizer is None or isinstance(optimizer, str):
+        return OPTIMIZERS[validated_choice("optimizer", "AdamW" if optimizer is None else optimizer, OPTIMIZERS)]
+    if callable(optimizer):  # a built optimizer is not: it holds the module's own parameters
+        return optimizer  # type: ignore[no-any-return]
+    raise ModelError(
+        f"optimizer must be a name, a class or a function of the parameters, got a {type(optimizer).__name__}"
+    )
+
+
+def _input_copy(tensor: Tensor) -> Tensor:
+    """A leaf with the same values, or without values while memory is predicted with fake tensors."""
+    copied = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    if not isinstance(copied, FakeTensor):
+        copied.copy_(tensor.detach())
+    return copied.requires_grad_(tensor.requires_grad)
