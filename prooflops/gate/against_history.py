@@ -92,14 +92,14 @@ class AgainstHistory:
         if not suspected:
             session.lines = [said, *lines]
             return by_history
-        session.lines = []
+        session.lines, session.details = [], []
         label = f"the baseline's commit {commit[:9]}"
         try:
             other = sides.checkout(commit, label, root, session.replicates)
             here = replace(session.here, paths=sides.import_paths(root, root))
             rows, _ = pairs.compare(session, here, other, label, suspected, only=True)
         except pytest.UsageError as error:
-            session.lines = []
+            session.lines, session.details = [], []
             return str(error)
         paired = {row.name: row for row in rows if row.quantity == TIME and row.effect}
         merged = [paired.get(row.name, row) if row.quantity == TIME else row for row in by_history]

@@ -132,21 +132,27 @@ class PacePlan:
     def __str__(self) -> str:
         names, each_s = self.kept, self.each_s
         pair_s = 2 * self.process_s(names, each_s)
-        own = sum(not self.costs[name].paced for name in names)
-        text = (
-            f"{len(names)} benchmarks ({each_s:.2g} s a benchmark and process, {own} by their own rounds; "
-            f"{self.overhead_s:.1f} s a process besides): about {minutes(self.pairs * pair_s)} for {self.pairs} pairs"
-        )
+        if not names:
+            return "no benchmark was timed on both sides"
+        text = f"{len(names)} benchmarks: about {minutes(self.pairs * pair_s)} until the first decision"
         if not self.decides:
             return f"{text}, which decide nothing, whatever they show: leave out --gate-replicates"
-        if self.most_pairs > self.pairs:
-            text += f", {minutes(min(self.most_pairs * pair_s, self.budget_s))} at most where they must be confirmed"
         if not self.fits(names):
             text += (
-                f". No more than {int(self.budget_s / pair_s)} pairs fit into {minutes(self.budget_s)}, and fewer "
+                f". Only {int(self.budget_s / pair_s)} pairs fit into {minutes(self.budget_s)}, and fewer "
                 f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}, or fewer benchmarks"
             )
-        return text
+            return text
+        return f"{text}, {minutes(self.budget_s)} at most (--gate-budget)"
+
+    @property
+    def detail(self) -> str:
+        """The pace that follows, for -v."""
+        own = sum(not cost.paced for cost in self.costs.values())
+        return (
+            f"{self.each_s:.2g} s for a benchmark in a process, {own} by their own rounds; {self.overhead_s:.1f} s for "
+            f"the start of a process; {self.pairs} pairs until the first decision"
+        )
 
 
 def plan_of(

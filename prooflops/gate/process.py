@@ -54,6 +54,10 @@ class ReplicateFailed(RuntimeError):
     """A process ended without a record: the message says which, how, and its last output."""
 
 
+class OutOfTime(ReplicateFailed):
+    """The process was ended because the comparison's time is up."""
+
+
 @dataclass(frozen=True)
 class Side:
     """One of the two things compared: which interpreter runs which checkout."""
@@ -100,6 +104,7 @@ class Replicates:
 
     def __init__(self, config: pytest.Config, limit_s: float, resources: bool = True) -> None:
         self._config, self._limit_s = config, limit_s
+        self.ends = math.inf  # on the monotonic clock: no process outlives it
         self._numbers, self._trees = itertools.count(1), itertools.count(1)
         self.examined: Sequence[str] = ()  # benchmarks that both sides have timed
         self._hash_seed = ""  # of the next processes; empty: each draws its own, as Python does
@@ -167,7 +172,7 @@ class Replicates:
         under valgrind, count instructions in place of timing, and wait for no turn. Raises ReplicateFailed for
         one that crashed, took too long, or could not collect.
         """
-        limit_s = min(limit_s, self._limit_s)
+        limit_s = min(limit_s, self._limit_s, self.ends - time.monotonic())
         task = {"ids": ids and list(ids), "benchmarks_only": benchmarks_only, "paces": paces or {}}
         started: list[_Started] = []
         with ExitStack() as stack:
@@ -260,6 +265,8 @@ class Replicates:
         record = json.loads(started.record.read_text(encoding="utf-8")) if started.record.exists() else {}
         found = record.pop("replicate", None)
         if found is None or code not in (0, 1, 5):
+            if code is None and time.monotonic() >= self.ends:
+                raise OutOfTime(f"{side.label} did not end within the budget (--gate-budget)")
             raise ReplicateFailed(self._failure(started, code, found["errors"] if found else []))
         if found["counts"] is not None:
             return Replicate(side, record, wall_s=wall_s, **{key: found[key] for key in (*KEPT, "counts")})

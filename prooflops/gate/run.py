@@ -64,9 +64,9 @@ class Gate:
             rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))  # the worst first
             failing = self.failing()
             passing = report.passing_open(rows, failing, self.settings.allowed_open) if self.settings.gate else []
-            lines = [*passing, *found.lines]
+            lines = [*passing, *found.text(verbose=terminalreporter.verbosity > 0)]
             report.write_terminal(terminalreporter, found.title, rows, lines, found.table)
-            report.write_step_summary(found.title, rows, lines, failing, found.table)
+            report.write_step_summary(found.title, rows, [*passing, *found.text(verbose=True)], failing, found.table)
 
     def measure(self, session: pytest.Session, found: Session) -> None:
         """Measures and compares as the options say."""

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from prooflops.console.progress import minutes
 from prooflops.gate import decide
 from prooflops.gate.pace import FIRST, PacePlan
-from prooflops.gate.process import Paces
+from prooflops.gate.process import OutOfTime, Paces
 from prooflops.gate.session import Session
 from prooflops.gate.single_run import skip_reasons
 from prooflops.history.comparison import exact_rows, resource_rows
@@ -61,36 +62,46 @@ class Schedule:
         return [*with_skips(gone, skip_reasons(self.session.reports)), *new, *exact, *rows]
 
     def _summarise(self, rows: Sequence[Row]) -> None:
-        settings, lines = self.session.settings, self.session.lines
+        settings, lines, details = self.session.settings, self.session.lines, self.session.details
         if self.left_open:
             budget = f"the budget of {settings.budget_s / 60:g} min (--gate-budget) is spent"
             lines.append(f"{budget}: {len(self.left_open)} benchmarks are open")
         if self.rule.paired and (mean := decide.overall(self.sides)):
-            lines.append(f"overall {mean.ratio:.3f} ({interval(mean)}): the geometric mean of {len(rows)} benchmarks")
-            lines.append(decide.found_from(rows, self.rule.plan, settings.min_effect))
-        taken = f"{self.taken} {'pairs' if self.rule.paired else 'replicates'}"
-        lines.append(
-            f"{taken} in {time.monotonic() - self.session.begun:.0f} s, "
-            f"{self._repeats.total()} measurements repeated because other work competed"
-        )
+            details.append(f"all {len(rows)} benchmarks together: {mean.ratio:.3f} ({interval(mean)}), geometric mean")
+            details.append(decide.found_from(rows, self.rule.plan, settings.min_effect))
+        if self._repeats:
+            details.append(f"{self._repeats.total()} measurements were repeated because other work competed")
+        taken = f"{self.taken} {'pairs' if self.rule.paired else 'processes'}"
+        self.session.effort = f"{taken} in {minutes(time.monotonic() - self.session.begun)}"
 
     def run(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
         """The loop: returns a row for the time of each benchmark that both sides have."""
         self.sides = {name: (list(group), []) for name, group in stored.items() if name in first}
         self.took_s = took_s
         self._record(first, first)
-        while wanted := self._wanted():
-            if time.monotonic() + self.took_s > self.deadline:
+        while (wanted := self._wanted()) and self.taken != self.rule.most:
+            began = time.monotonic()
+            if began + self.took_s > self.deadline or (taken := self._take(wanted)) is None:
                 self.left_open = list(wanted)
                 break
-            self._print_progress(wanted)
-            began = time.monotonic()
-            self._record(self.take(list(wanted), self.paces), wanted)
+            self._record(taken, wanted)
             self.took_s = time.monotonic() - began
         for name in self._set_aside:
             if not self.sides[name][1]:  # all its pairs were contended, and its row says so
                 self._keep(name, self._take_most_equal(name))
         return decide.look_at(self.sides, self.rule)[0]
+
+    def _take(self, wanted: Mapping[str, int]) -> Mapping[str, Pair] | None:
+        """The next replicate; None where the budget ends it, whose upper time is a promise."""
+        self._print_progress(wanted)
+        replicates = self.session.replicates
+        replicates.ends = self.deadline
+        try:
+            return self.take(list(wanted), self.paces)
+        except OutOfTime:
+            return None
+        finally:
+            replicates.ends = math.inf
 
     def _wanted(self) -> dict[str, int]:
         """Returns the replicates that each undecided benchmark needs in all; sets the pace of the next one."""
@@ -111,9 +122,9 @@ class Schedule:
         least, most = min(wanted.values()), max(wanted.values())
         until = f"{least}" if least == most else f"{least} to {most}"
         kind = "pair" if self.rule.paired else "replicate"
-        again = f", {self._repeats.total()} measurements repeated" if self._repeats else ""
         kept = min(len(self.sides[name][1]) for name in wanted)
-        self.session.say(f"{kind} {self.taken + 1}: {len(wanted)} open, next look at {until}{again}", kept, most)
+        again = f", of which {kept} count" if self._repeats else ""
+        self.session.say(f"{self.taken} {kind}s{again}: {len(wanted)} open, next decision at {until}", kept, most)
 
     def _record(self, pairs: Mapping[str, Pair], asked: Iterable[str]) -> None:
         self.taken += 1
@@ -133,10 +144,11 @@ class Schedule:
 
     def _may_repeat(self, name: str) -> bool:
         """Whether to repeat a contended pair: twice a benchmark, or, once any pair was quiet, as often as it has kept
-        pairs. Never if the repeat leaves too little time for the pairs of the next look."""
+        pairs. Never if the repeat leaves too little time for the pairs of the next look, or if --gate-replicates bounds
+        their number."""
         kept = len(self.sides[name][1])
         to_go = max(self.rule.plan.looks[0], kept + 1) - kept
-        if time.monotonic() + to_go * self.took_s > self.deadline:
+        if self.rule.most or time.monotonic() + to_go * self.took_s > self.deadline:
             return False
         return self._repeats[name] < (max(2, kept) if self._seen_quiet else 2)
 

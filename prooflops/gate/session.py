@@ -35,7 +35,8 @@ class Session:
         self.progress = Progress(config, "gate")
         self.reports = Reports(config)
         self.here = Side(HERE, sys.executable, config.rootpath)
-        self.title, self.lines = "", list[str]()
+        self.title, self.effort = "", ""  # the two sides; pairs and seconds
+        self.lines, self.details = list[str](), list[str]()  # below the rows; the details under -v
         self.rows: list[Row] = []
         self.counts: Mapping[str, Count] = {}  # of instructions, by benchmark
         self.newest: Replicate | None = None  # the last process of this side
@@ -92,6 +93,10 @@ class Session:
         )
         return kind(plan, self.settings.min_effect, floors or {}, paired, most, all_pairs, equal)
 
+    def text(self, *, verbose: bool) -> list[str]:
+        """The lines below the rows: the details where asked for, and the effort last."""
+        return [*self.lines, *(self.details if verbose else []), *filter(None, [self.effort])]
+
     def store_verdicts(self) -> None:
         """Appends the verdicts on times to this machine's history, where plots read them."""
         if not (self.newest and self.newest.fingerprint):
@@ -123,5 +128,5 @@ class Session:
             return
         self.said_at = time.monotonic()
         each = (time.monotonic() - self.begun) / max(done, 1)
-        left = min(each * max(most - done, 1), self.settings.budget_s)
-        self.progress(text + (f", about {minutes(left)} to go" if done else ""), ahead_s=each if done else 0.0)
+        left = min(each * max(most - done, 1), max(self.begun + self.settings.budget_s - self.said_at, 0.0))
+        self.progress.always(text + (f" (about {minutes(left)} to go)" if done else ""))

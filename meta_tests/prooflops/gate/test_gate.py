@@ -1,6 +1,7 @@
 """The gate in a small foreign repository, in real processes: verdicts, exit codes, and what is left behind."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert "the test's own failure" in done.output
     assert "| test_more.py::test_slow | time |" in page.read_text(), page.read_text()
     assert "**4 stop the gate**" in page.read_text(), page.read_text()
-    assert "benchmarks (" in done.output, "the plan is said"
+    assert "until the first decision, " in done.output, "the plan is said"
     assert worktrees(foreign) == 1, "the worktree of the other revision is still there"
     after = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
     assert after == before, f"the user's working tree was touched: {after!r}, before {before!r}"
@@ -73,11 +74,45 @@ def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_un
     assert done.code == 1, done.output
     first, _, _ = done.output.partition("FAILURES")
     assert "decide nothing: give --gate-budget 1" in first, done.output
+    assert "s for the start of a process" in done.output, "-v prints the details"
     assert "the budget ended it (--gate-budget)" in done.output, done.output
     (foreign / "pytest.ini").write_text(INI + "gate_allow_inconclusive = true\n")
     done = run(foreign, *options)
     assert done.code == 0, done.output
     assert "1: the budget ended it" in done.output, done.output
+    assert "s for the start of a process" not in done.output, "without -v no details"
+
+
+HANGS = """
+import time
+
+def test_hangs(benchmark):
+    with open({starts!r}, "a") as file:
+        file.write("x")
+        third = file.tell() == 3
+    benchmark.pedantic(time.sleep, args=(1000 if third else 0.001,), rounds=3)
+"""
+HANGING = "test_more.py::test_hangs"
+
+
+@pytest.mark.parametrize("in_turn", ["true", "false"])
+def test_a_pair_that_hangs_is_ended_with_the_budget_and_leaves_its_benchmark_open(
+    foreign: Path, tmp_path: Path, in_turn: str
+) -> None:
+    starts, budget_s = tmp_path / "starts", 6.0  # a pair takes 0.3 s
+    (foreign / "test_more.py").write_text(HANGS.format(starts=str(starts)))
+    (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {in_turn}\n")
+    run_git(foreign, "commit", "-qam", "hangs")
+    change(foreign, "STEPS = 300", "STEPS = 299")
+    options = ("--gate", "--gate-versus", "HEAD", "--gate-by", "time", f"--gate-budget={budget_s / 60}", "-v")
+    done = run(foreign, "test_more.py", *options)
+    assert starts.read_text() == "xxx", "processes that began the benchmark; the third one hangs"
+    assert done.code == 1, done.output
+    assert "1 benchmarks are open" in done.output, done.output
+    assert f"FAILED {HANGING}" in done.output, done.output
+    assert "the budget ended it (--gate-budget)" in done.output, done.output
+    (effort,) = re.findall(r"^1 pairs in (\d+) s$", done.output, re.MULTILINE)
+    assert int(effort) <= budget_s + 1, "ending a process takes milliseconds: a second is room for rounding"
 
 
 ALONE = """

@@ -56,7 +56,7 @@ def test_each_benchmark_is_taken_until_it_is_decided(tmp_path: Path) -> None:
     taken = {name: len(schedule.sides[name][1]) for name in ratios}
     assert taken == {"same": 8, "twice": 13, "noisy": 32}
     assert len(comparison.asked) == 31, "the first is given"
-    assert "32 pairs in" in comparison.session.lines[-1]
+    assert comparison.session.effort.startswith("32 pairs in ")
 
 
 def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget(tmp_path: Path) -> None:
@@ -66,3 +66,11 @@ def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget(tmp_path:
     assert (schedule.taken, rows["a"].verdict) == (1, "INCONCLUSIVE")
     assert "the budget ended it (--gate-budget)" in rows["a"].note
     assert "the budget of 1 min (--gate-budget) is spent: 1 benchmarks are open" in comparison.session.lines
+
+
+def test_no_more_pairs_are_taken_than_replicates_allow_though_other_work_competed(tmp_path: Path) -> None:
+    comparison = Comparison(tmp_path, lambda name, number: (timed(1.0, slowness=1.5), timed(1.0, slowness=1.5)))
+    comparison.rule = ReplicateRule(replicate_plan(1, most=2), most=2)
+    schedule, rows = comparison.run()
+    assert (schedule.taken, len(schedule.sides["a"][1])) == (2, 2)
+    assert "--gate-replicates ended it" in rows["a"].note
