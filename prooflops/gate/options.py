@@ -55,6 +55,7 @@ INI = {  # by name: meaning and default
         "true",
     ),
 }
+REPORT_ONLY = "report only: never fails for a verdict"  # a comparison without --gate
 COMPUTED = "gate_allow_inconclusive"  # whose default another setting says
 FLAGS = {
     "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
@@ -121,6 +122,11 @@ class Settings:
     def compares(self) -> bool:
         """Whether there is another side."""
         return bool(self.baseline or self.versus or self.bisect) or self.noise_floor
+
+    @property
+    def reports_only(self) -> bool:
+        """Whether the verdicts of a comparison fail nothing."""
+        return bool(self.baseline or self.versus) and not self.gate
 
     @property
     def used(self) -> bool:

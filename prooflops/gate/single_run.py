@@ -8,7 +8,7 @@ import pytest
 
 from prooflops import run_state
 from prooflops.console.tables import aligned, write_coloured
-from prooflops.gate.options import Settings
+from prooflops.gate.options import REPORT_ONLY, Settings
 from prooflops.history import records, rows
 from prooflops.history.comparison import compare
 from prooflops.history.records import Summary
@@ -92,7 +92,7 @@ def compared(then: list[Summary], mine: Summary, settings: Settings, skips: Mapp
     shown = aligned(table) if len(table) > 1 else []
     none = "; no ratio that both sides have" if settings.portable and not any(row.effect for row in found) else ""
     counts = rows.counts(found) or "nothing to compare"
-    return [*shown, f"against {settings.baseline} ({len(then)} records): {counts}{none}"]
+    return [*shown, f"against {settings.baseline} ({len(then)} records): {counts}{none}; {REPORT_ONLY}"]
 
 
 def print_summary(terminal: pytest.TerminalReporter) -> None:

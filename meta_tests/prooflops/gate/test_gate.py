@@ -81,6 +81,11 @@ def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_un
     assert done.code == 0, done.output
     assert "1: the budget ended it" in done.output, done.output
     assert "s for the start of a process" not in done.output, "without -v no details"
+    assert "report only" not in done.output, done.output
+    (foreign / "pytest.ini").write_text(INI)
+    done = run(foreign, ONE, *options[2:])
+    assert done.code == 0, done.output
+    assert re.fullmatch(r"1 pairs in .+; report only: never fails for a verdict", done.output.splitlines()[-2])
 
 
 HANGS = """

@@ -10,6 +10,7 @@ def test_a_recorded_run_is_listed_named_and_compared(plain_repo: Foreign) -> Non
     plain_repo.test(4)
     run = plain_repo.run("--gate-baseline", "main", "--benchmark-autosave")
     assert "1 CHANGED" in run.output
+    assert run.output.splitlines()[-2].endswith("; report only: never fails for a verdict"), run.output
     assert "INCONCLUSIVE" in run.output
     assert len(plain_repo.records()) == 2
     assert len(list(plain_repo.root.glob(".benchmarks/*/*.json"))) == 1, "pytest-benchmark's own storage should go on"
