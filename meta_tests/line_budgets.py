@@ -12,11 +12,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Lines of Python: the limit that fails, and the budget.
 PYTHON_LINES = {
-    "accounting": (8_950, 7_000),
-    "test_claims": (11_160, 11_000),
-    "bench": (4_680, 4_000),
-    "prooflops": (15_200, 11_000),
-    "meta_tests": (16_050, 13_000),
+    "accounting": (8_700, 7_000),
+    "test_claims": (11_010, 11_000),
+    "bench": (4_670, 4_000),
+    "prooflops": (14_580, 11_000),
+    "meta_tests": (15_800, 13_000),
 }
 DOCS_LINES, README_WORDS = (1_800, 1_800), (900, 900)
 TEXTS = {".md", ".yml", ".yaml", ".sh"}
