@@ -16,7 +16,7 @@ from prooflops.gate import count, pace, sides
 from prooflops.gate.child import turns
 from prooflops.gate.instructions import Count
 from prooflops.gate.options import files_of
-from prooflops.gate.process import OutOfTime, Paces, Replicate, ReplicateFailed, Side
+from prooflops.gate.process import Paces, Replicate, ReplicateFailed, Side
 from prooflops.gate.schedule import Pair, Schedule
 from prooflops.gate.session import Session
 from prooflops.history.rows import INSTRUCTIONS, TIME, Row
@@ -57,8 +57,6 @@ class Pairs:
         asked = [(side, sides.existing(files_of(names), side)) for side in order]
         try:
             done = self.session.replicates.run(asked, names, paces=paces, limit_s=self.in_turn_s)
-        except OutOfTime:
-            raise
         except ReplicateFailed:
             done = []
         if done and not any(report.get("outcome") == "failed" for each in done for report in each.reports):
@@ -78,7 +76,7 @@ class Pairs:
                 return self.session.replicates.run([(self.other, targets)], None, paces=paces)[0]
             return self.session.run(self.other, names, paces=paces)
         except ReplicateFailed as failed:
-            if not self.asked or isinstance(failed, OutOfTime):
+            if not self.asked:
                 raise
             lacks = sides.lacking(self.other, self.here.root)
             raise pytest.UsageError(f"{self.asked}: {failed}{lacks}") from failed

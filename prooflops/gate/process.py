@@ -54,7 +54,7 @@ class ReplicateFailed(RuntimeError):
     """A process ended without a record: the message says which, how, and its last output."""
 
 
-class OutOfTime(ReplicateFailed):
+class OutOfTime(RuntimeError):
     """The process was ended because the comparison's time is up."""
 
 
