@@ -171,7 +171,7 @@ def _mixers(c: Config) -> list[str]:
             names = {"M": "mamba", "linear_attention": "mamba", "*": "attention", "full_attention": "attention"}
             names |= {"E": "moe", "-": "mlp", "": "mamba"}
             listed = c.of_layers("hybrid_override_pattern", "layers_block_type")
-            valid = {*names, *names.values()} - {""}
+            valid = sorted({*names, *names.values()} - {""})
             return [names.get(each) or validated_choice("hybrid_override_pattern", each, valid) for each in listed]
         case "mixed":
             offset, period = c("attn_layer_offset"), c("attn_layer_period")
