@@ -107,11 +107,13 @@ def warm_up(device: torch.device) -> None:
 @contextmanager
 def without_collector() -> Iterator[None]:
     """Within, Python's collector of cycles frees no tensor of earlier tests between two readings of an allocator."""
+    collecting = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if collecting:
+            gc.enable()
 
 
 def held_after(device: torch.device, *steps: Callable[[], Any]) -> tuple[list[Any], list[int]]:
