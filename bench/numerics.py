@@ -6,7 +6,8 @@ Every number is a power of two, or 1 and a single further bit: no rounding expla
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -83,6 +84,18 @@ def halves_and_ones(dtype: str, device: torch.device) -> Callable[[], Tensor]:
     except (RuntimeError, AttributeError, TypeError, ValueError) as error:
         raise Unsupported(f"{device} does not multiply {dtype}: {str(error).splitlines()[0]}") from error
     return call
+
+
+@contextmanager
+def whole_sums() -> Iterator[None]:
+    """Within, cuBLAS keeps no part of a split sum in fp16 or bf16, which torch allows by default."""
+    flags = torch.backends.cuda.matmul
+    before = flags.allow_fp16_reduced_precision_reduction, flags.allow_bf16_reduced_precision_reduction
+    flags.allow_fp16_reduced_precision_reduction = flags.allow_bf16_reduced_precision_reduction = False
+    try:
+        yield
+    finally:
+        flags.allow_fp16_reduced_precision_reduction, flags.allow_bf16_reduced_precision_reduction = before
 
 
 def one_term(dtype: str, numbers: Tensor, factor: float, device: torch.device) -> Tensor:

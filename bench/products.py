@@ -15,8 +15,6 @@ from accounting.roofline import Work, matmul_work
 # Of the products whose result is wider than their operands.
 RESULTS = {"int8": "int32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16", "fp4_e2m1": "bf16"}
 SCALES_BYTES = {"fp8_e4m3": 2 * 4}  # one of fp32 for each operand, which no formula mentions
-# Whether a part of a split sum may be kept in fp16 or bf16.
-REDUCING = {f"allow_{kind}_reduced_precision_reduction": False for kind in ("fp16", "bf16")}
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
 
 
@@ -154,20 +152,18 @@ def multiplication(dtype: str, a: Tensor, b: Tensor, out: Tensor | None, *, fast
 class Float32Products:
     """Lets fp32 operands of matrix products on CUDA be rounded to tf32, or forbids it, while it is entered.
 
-    `whole_sums`: cuBLAS keeps no part of a split sum in fp16 or bf16, which torch allows by default.
+    A class, because it is entered within the timed region, where a generator would take longer.
     """
 
-    def __init__(self, dtype: str, whole_sums: bool = False) -> None:
-        self._flags = {"allow_tf32": dtype == "tf32"} | (REDUCING if whole_sums else {})
+    def __init__(self, dtype: str) -> None:
+        self._allow = dtype == "tf32"
 
     def __enter__(self) -> None:
-        self._before = {name: getattr(torch.backends.cuda.matmul, name) for name in self._flags}
-        for name, value in self._flags.items():
-            setattr(torch.backends.cuda.matmul, name, value)
+        self._before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = self._allow
 
     def __exit__(self, *_: object) -> None:
-        for name, value in self._before.items():
-            setattr(torch.backends.cuda.matmul, name, value)
+        torch.backends.cuda.matmul.allow_tf32 = self._before
 
 
 class Operands:

@@ -9,7 +9,7 @@ from accounting.formats import Format, format_of
 from accounting.memory import element_bytes
 from accounting.roofline import Work
 from bench.checks import assert_random
-from bench.numerics import halves_and_ones, kept_by_products, may_flush, powers, subnormals
+from bench.numerics import halves_and_ones, kept_by_products, may_flush, powers, subnormals, whole_sums
 from bench.products import Float32Products, Unsupported
 from bench.streams import assert_bytes
 
@@ -74,7 +74,7 @@ def test_cast(dtype, gradients, device, measure):
 @pytest.mark.parametrize("dtype", PRODUCTS)
 def test_product(dtype, device, measure):
     """Products keep subnormal numbers, every bit of a fraction, and sums of as many bits as their accumulator."""
-    with Float32Products(dtype, whole_sums=True):
+    with Float32Products(dtype), whole_sums():
         try:
             call = halves_and_ones(dtype, device)
         except Unsupported as reason:
