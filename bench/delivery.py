@@ -47,10 +47,17 @@ class Delivery:
     """Asserts the floors of one benchmark's figures, and records them as `delivers`."""
 
     def __init__(
-        self, device: torch.device, floors: Any, test: str, info: dict[str, Any], *,
-        pace: str, conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
-        causes: Callable[[dict[str, Any], str], list[str]], active: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        device: torch.device,
+        floors: Any,
+        test: str,
+        info: dict[str, Any],
+        *,
+        pace: str,
+        conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
+        causes: Callable[[dict[str, Any], str], list[str]],
+        active: bool = True,
+    ) -> None:
         self._device, self._floors, self._test, self._info = device, floors, test, info
         self._pace, self._conditions, self._causes, self._active = pace, conditions, causes, active
 

@@ -41,13 +41,18 @@ class Measure:
     """Runs one benchmark and puts its figures into `extra_info`."""
 
     def __init__(
-        self, benchmark: Any, device: torch.device, schedule: Schedule | BriefSchedule,
+        self,
+        benchmark: Any,
+        device: torch.device,
+        schedule: Schedule | BriefSchedule,
         peak_flop_per_s: Callable[[str], float | None] = lambda dtype: None,
-        bound_flop_per_s: Callable[[str], float | None] = lambda dtype: None, *,
-        clock: Callable[[], Any] | None = None, flush: Callable[[], Flush] | None = None,
+        bound_flop_per_s: Callable[[str], float | None] = lambda dtype: None,
+        *,
+        clock: Callable[[], Any] | None = None,
+        flush: Callable[[], Flush] | None = None,
         conditions: Callable[[], AbstractContextManager[dict[str, Any]]] = lambda: nullcontext({}),
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._benchmark = benchmark
         self._device = device
         self._schedule = schedule
@@ -98,9 +103,15 @@ class Measure:
             pytest.skip(f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work hold it up?")
 
     def median_s(
-        self, function: Callable[[], object], *, cache: str = "as-is", setup: Callable[[], object] | None = None,
-        operators: int | None = None, sustained_below_s: float = 0.0, **declared: object,
-    ) -> float:  # fmt: skip
+        self,
+        function: Callable[[], object],
+        *,
+        cache: str = "as-is",
+        setup: Callable[[], object] | None = None,
+        operators: int | None = None,
+        sustained_below_s: float = 0.0,
+        **declared: object,
+    ) -> float:
         """Median time of `function` in seconds: warmed up, in rounds that the clock resolves.
 
         `cache`: "hot", the operands are where the call before left them, and small enough to be in a cache; "cold", all
@@ -141,12 +152,21 @@ class Measure:
         return seconds
 
     def work(
-        self, function: Callable[[], object], work: Work, *,
-        dtype: str | None = None, check: Callable[[Any], None] | None = None,
-        inputs: Sequence[torch.Tensor] | None = None, counted: bool | None = None,
-        ceiling: float | None = None, bytes_bound: float | None = None,
-        cache: str = "as-is", setup: Callable[[], object] | None = None, launch: bool = True, **declared: object,
-    ) -> float:  # fmt: skip
+        self,
+        function: Callable[[], object],
+        work: Work,
+        *,
+        dtype: str | None = None,
+        check: Callable[[Any], None] | None = None,
+        inputs: Sequence[torch.Tensor] | None = None,
+        counted: bool | None = None,
+        ceiling: float | None = None,
+        bytes_bound: float | None = None,
+        cache: str = "as-is",
+        setup: Callable[[], object] | None = None,
+        launch: bool = True,
+        **declared: object,
+    ) -> float:
         """Median time of a function that does `work`, with its rates, and with all checks that are possible.
 
         Outside of the timed region one call is examined: the FLOPs declared must be those of the products that it

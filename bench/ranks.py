@@ -176,9 +176,15 @@ class Ranks:
         return float(self.decide(median(times[1:]) if times else inf))
 
     def timed(
-        self, benchmark: Any, function: Callable[[], object], pace: Pace, timer: Callable[[], Any], *,
-        before: Callable[[], object], conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
-    ) -> float:  # fmt: skip
+        self,
+        benchmark: Any,
+        function: Callable[[], object],
+        pace: Pace,
+        timer: Callable[[], Any],
+        *,
+        before: Callable[[], object],
+        conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
+    ) -> float:
         """Runs the same number of rounds on all ranks, and returns the median round of the slowest rank in seconds.
 
         Rank 0 decides how many, by the pilot's rounds. On a CPU a round is one call, with `before` and a barrier ahead
@@ -206,9 +212,15 @@ class Ranks:
         ranks = [{"rank": rank, "median_s": median(times), **who[rank]} for rank, times in enumerate(every)]
         seconds = median(_slowest(every))
         benchmark.extra_info.update(
-            method=METHOD, seconds=seconds, conditions=state, rounds=rounds, calls_per_round=calls,
-            backend=self.backend, ranks=ranks, stragglers=[],
-        )  # fmt: skip
+            method=METHOD,
+            seconds=seconds,
+            conditions=state,
+            rounds=rounds,
+            calls_per_round=calls,
+            backend=self.backend,
+            ranks=ranks,
+            stragglers=[],
+        )
         return seconds
 
     def _pilot(

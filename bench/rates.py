@@ -10,9 +10,14 @@ from bench.ceilings import Ceilings
 
 
 def judged(
-    work: Work, seconds: float, dtype: str | None, what: str,
-    *, flop_bound: float | None = None, bytes_bound: float | None = None,
-) -> dict[str, float]:  # fmt: skip
+    work: Work,
+    seconds: float,
+    dtype: str | None,
+    what: str,
+    *,
+    flop_bound: float | None = None,
+    bytes_bound: float | None = None,
+) -> dict[str, float]:
     """FLOP/s (of int8: operations per second), bytes/s and intensity, for the record.
 
     Raises AssertionError for a rate that the units cannot reach at their highest clock: a measurement error.

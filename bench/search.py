@@ -86,9 +86,14 @@ def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]]) -> list[
 
 
 def guided(
-    space: Space, rate: Rate, *, units: int, tiles: Sequence[tuple[int, int]], budget_s: float,
+    space: Space,
+    rate: Rate,
+    *,
+    units: int,
+    tiles: Sequence[tuple[int, int]],
+    budget_s: float,
     clock: Callable[[], float] = perf_counter,
-) -> Found:  # fmt: skip
+) -> Found:
     """The best shape found within `budget_s`, by the stages that the module's docstring tells.
 
     Raises ValueError for a budget that is not positive.

@@ -248,9 +248,12 @@ class Bandwidths:
     """
 
     def __init__(
-        self, device: torch.device, pace: Pace, size: Size,
+        self,
+        device: torch.device,
+        pace: Pace,
+        size: Size,
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.size = size
         self._progress = progress
         self._device = device

@@ -48,12 +48,19 @@ def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_byte
     exceeds = level == MEMORY and (size.multiple or 0) > 1  # one array alone does not fit the last level
     with nullcontext() if level == MEMORY else one_thread():
         seconds = measure.work(
-            stream.run, stream.work, dtype="fp32", check=stream.check,
+            stream.run,
+            stream.work,
+            dtype="fp32",
+            check=stream.check,
             counted=False,  # `count` has checked them; of these kernels only dot is a matrix product
-            bytes_bound=bound_bytes_per_s if exceeds else None, cache="as-is" if level == MEMORY else "hot",
-            memory_level=size.level, array_bytes=4 * size.elements, cache_multiple=size.multiple,
-            read_share=stream.read_share, **({"label": size.label} if size.label else {}),
-        )  # fmt: skip
+            bytes_bound=bound_bytes_per_s if exceeds else None,
+            cache="as-is" if level == MEMORY else "hot",
+            memory_level=size.level,
+            array_bytes=4 * size.elements,
+            cache_multiple=size.multiple,
+            read_share=stream.read_share,
+            **({"label": size.label} if size.label else {}),
+        )
     if exceeds and bound_bytes_per_s is not None:
         measure.declare(vendor_bytes_per_s=bound_bytes_per_s, mbu=stream.work.bytes / seconds / bound_bytes_per_s)
         delivery.check(kernel, stream.work.bytes, "B/s", stream.run)

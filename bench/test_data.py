@@ -100,10 +100,14 @@ def test_batches(dtype, order, workers, device, pace, token_file, appetite, stre
         return  # the gate compares times
     rate = BLOCK * BATCH * SEQUENCE / seconds
     measure.declare(
-        workers=workers, startup_s=startup_s, tokens_per_s=rate, bytes_per_s=rate * itemsize(dtype),
-        appetite_tokens_per_s=appetite(), headroom=rate / appetite(),
+        workers=workers,
+        startup_s=startup_s,
+        tokens_per_s=rate,
+        bytes_per_s=rate * itemsize(dtype),
+        appetite_tokens_per_s=appetite(),
+        headroom=rate / appetite(),
         bottleneck="loader" if rate < appetite() else "step",
-    )  # fmt: skip
+    )
 
 
 def itemsize(dtype: str) -> int:

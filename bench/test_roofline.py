@@ -80,12 +80,16 @@ def place(
         known = caches.last_level_bytes
         long = known is None or work.bytes >= 2 * wanted_multiple(device) * known
         seconds = measure.work(
-            kernel.run, work, dtype=dtype, check=kernel.check, cache="as-is" if long else "cold",
+            kernel.run,
+            work,
+            dtype=dtype,
+            check=kernel.check,
+            cache="as-is" if long else "cold",
             ceiling=None if measure.brief else ceilings.flop_per_s(dtype),
             bytes_bound=bound_bytes_per_s if long else None,
             **({"counted_otherwise": kernel.why} if kernel.why else {}),
             **({"label": kernel.label} if kernel.label else {}),
-        )  # fmt: skip
+        )
         if measure.brief or seen is None:
             return  # the gate compares times
         reads = seen.read_bytes / seen.moved_bytes
@@ -94,14 +98,20 @@ def place(
         ridge = ridge_point(peak, roof)
         paper, vendor = peak_flop_per_s(dtype), bound_bytes_per_s
         measure.declare(
-            roofline=True, counted_bytes=seen.moved_bytes, read_share=reads,
+            roofline=True,
+            counted_bytes=seen.moved_bytes,
+            read_share=reads,
             counted_intensity=(seen.total + seen.elementwise) / seen.moved_bytes,
-            ceiling_flop_per_s=peak, roof_bytes_per_s=roof, roof_remeasured=remeasured,
-            roof_label=bandwidths.size.label, attainable_flop_per_s=attainable,
+            ceiling_flop_per_s=peak,
+            roof_bytes_per_s=roof,
+            roof_remeasured=remeasured,
+            roof_label=bandwidths.size.label,
+            attainable_flop_per_s=attainable,
             share_of_attainable=work.flops / seconds / attainable,
-            ridge=ridge, paper_ridge=ridge_point(paper, vendor) if paper and vendor else None,
+            ridge=ridge,
+            paper_ridge=ridge_point(paper, vendor) if paper and vendor else None,
             bound=bound_of(work.intensity, ridge, measure.info.get("launch_share", 0.0)),
-        )  # fmt: skip
+        )
 
     return placed
 

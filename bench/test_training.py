@@ -208,10 +208,13 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
     ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace], measure)
     seconds = step_s(measure, steps[every], examined)
     measure.declare(
-        checkpoint_every=every, time_ratio=ratio, flop_ratio=spared.hardware / plain.hardware,
-        held_bytes=held[every], saved_bytes=held[0] - held[every],
+        checkpoint_every=every,
+        time_ratio=ratio,
+        flop_ratio=spared.hardware / plain.hardware,
+        held_bytes=held[every],
+        saved_bytes=held[0] - held[every],
         predicted_saved_bytes=foreseen[0] - foreseen[every],
-    )  # fmt: skip
+    )
     record_rates(measure, work, steps[every], spared, seconds, ceilings, peak_flop_per_s("fp32"))
 
 
