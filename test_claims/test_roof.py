@@ -129,7 +129,8 @@ def assert_memory_bound(speed, record_figure, memory, name):
         faster = in_cache.low
     if faster < 1.2:
         half = memory.first(elements * FULL_TENSORS[name] // 4)  # copied: read and written
-        bounds = (0.25, 3) if memory.x.device.type == "cpu" else (0.5, 1.5)
+        # A dot product reads alone, and libraries reduce its parts in a second kernel.
+        bounds = (0.25, 3) if memory.x.device.type == "cpu" else (0.5, 3 if name == "dot" else 1.5)
         what, least, most = f"{name} against a copy of as many bytes", *bounds
         twice = lambda: [half.out.copy_(half.x) for _ in range(2)]  # noqa: E731
         speed.assert_slower(lambda: operation(memory), twice, what, at_least=least, at_most=most, **FEW_PAIRS)
