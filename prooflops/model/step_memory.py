@@ -49,6 +49,8 @@ class StepMemory:
 def memory_of(user_model: UserModel) -> StepMemory:
     """Builds the model and takes two steps within one measurement; the rows describe the second step.
 
+    Attention on CUDA is flash or memory-efficient in both, never cuDNN's; the timed steps take what torch prefers.
+
     The same code is predicted with fake tensors, if the model can be built and run without values.
     """
     instance, held = measured_steps(user_model)
@@ -78,9 +80,20 @@ def memory_of(user_model: UserModel) -> StepMemory:
 
 def measured_steps(user_model: UserModel) -> tuple[Instance, measured.MeasuredMemory]:
     """A model after two steps, and the bytes that building and stepping it took."""
-    with measured.memory(user_model.device) as held:
+    with _without_cudnn_attention(), measured.memory(user_model.device) as held:
         instance = marked_steps(user_model.fresh, held.mark)
     return instance, held
+
+
+@contextmanager
+def _without_cudnn_attention() -> Iterator[None]:
+    """Attention by the kernels that the prediction assumes: cuDNN's, where torch prefers it, keeps more."""
+    enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
 
 
 def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> Instance:

@@ -7,7 +7,7 @@ import torch
 
 from meta_tests.conftest import ROOT
 from meta_tests.user_models.worked import PARAMETERS
-from prooflops.model.step_memory import memory_of
+from prooflops.model.step_memory import measured_steps, memory_of
 from prooflops.model.sweep import MOST_TRIALS, largest
 from prooflops.model.user_model import UserModel, load_user_model
 
@@ -28,6 +28,14 @@ def test_conversions_and_checkpointing_are_predicted(factory: str) -> None:
         assert memory.row(name).predicted_bytes == memory.row(name).measured_bytes
     if factory == "gpt:in_bf16":
         assert memory.row("gradients").measured_bytes == 2 * PARAMETERS["gpt"]
+
+
+def test_the_measured_steps_attend_without_cudnn_as_the_predicted_ones_do() -> None:
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    user_model, before, seen = loaded("own:checkpointed"), enabled(), set()
+    with torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: seen.add(enabled())):
+        measured_steps(user_model)
+    assert (before, seen, enabled()) == (True, {False}, True), "cuDNN's attention is off during the steps alone"
 
 
 LIMIT = 10**6
