@@ -1,5 +1,8 @@
 """Runs the faults of the topics given: `python -m meta_tests.faults TOPIC [--json FILE]`; exit 1 if one goes unnoticed.
 
+With `--by-claim`, each claim of the topics is run alone under one of its faults after another until it turns red, and
+`noticed.json` records which did. From it docs/claims.md gets the count of deep claims.
+
 All faults of a run share one process, which imports torch once: each run of the checks drops the tests from
 `sys.modules`, so that they are imported again over what is patched then.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import faulthandler
 import functools
 import importlib
@@ -34,6 +38,7 @@ from prooflops.suite.registry import load_registry
 from prooflops.suite.verdicts import RED
 
 ROOT = Path(__file__).resolve().parents[2]
+NOTICED, PAGE = Path(__file__).with_name("noticed.json"), ROOT / "docs" / "claims.md"
 TRIES = 3  # noise of a busy machine can hide a fault from a claim about speed, and few examples from a property
 NOISE = "noise"
 # A test that loops for ever under a fault ends with an error, again and again where something catches that error.
@@ -206,6 +211,61 @@ def result_of(planted: Fault, traceback: str) -> dict[str, Any]:
     return result | {"unnoticed": unnoticed, "hidden": hidden, "output": run["output"]}
 
 
+def noticed_alone(claim: str, faults: list[Fault], traceback: str) -> tuple[str, str]:
+    """Whether a claim turns red under one of its faults with only its tests selected, and which fault or why not."""
+    reasons = []
+    for planted in sorted(faults, key=lambda planted: len(planted.noticed_by)):  # first what breaks little else
+        result = result_of(dataclasses.replace(planted, noticed_by=(claim,)), traceback)
+        if healthy((claim,), planted.options)["rows"].get(claim, {}).get("verdict") in RED:
+            return "MISSED", "it is red with nothing planted"
+        if not result["unnoticed"]:
+            return "noticed", f"{planted.topic}: {planted.name}"
+        reasons.append((result["hidden"], planted.name))
+    if not reasons or not all(hidden for hidden, _ in reasons):
+        return "MISSED", ", ".join(name for hidden, name in reasons if not hidden) or "no fault names it"
+    return "hidden", reasons[0][0]
+
+
+def run_by_claim(faults: list[Fault], options: argparse.Namespace) -> bool:
+    """Records the fault that each claim notices alone; where this machine cannot tell, an earlier record stays."""
+    recorded = json.loads(NOTICED.read_text(encoding="utf-8"))
+    missed = False
+    for claim in registry_once(ROOT / "test_claims" / "registry").claims:
+        of_claim = [planted for planted in faults if claim in planted.noticed_by]
+        chosen = not options.topics or claim.partition(".")[0] in options.topics
+        if not chosen or (options.fault and not of_claim):
+            continue
+        word, found = noticed_alone(claim, of_claim, "line")
+        missed = missed or word == "MISSED"
+        if word != "hidden":
+            recorded.pop(claim, None)
+        if word == "noticed":
+            recorded[claim] = found
+        print(f"{word:<10} {claim}: {found}", flush=True)
+        NOTICED.write_text(json.dumps(recorded, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+    PAGE.write_text(with_counts(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return missed
+
+
+def with_counts(page: str) -> str:
+    """docs/claims.md with each count as registry, record and the page's own list of lesser claims make it."""
+    recorded = json.loads(NOTICED.read_text(encoding="utf-8"))
+    listed = set(re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE))
+    counts = dict.fromkeys(["on record", "less than deep", "deep", "need a GPU", "not seen red"], 0)
+    claims = registry_once(ROOT / "test_claims" / "registry").claims.values()
+    for claim in claims:
+        reasons = {
+            "on record": claim.on_record or claim.written == "slip",
+            "less than deep": claim.id in listed,
+            "deep": claim.id in recorded,
+            "need a GPU": "cuda" in claim.needs,
+        }
+        counts[next((row for row, so in reasons.items() if so), "not seen red")] += 1
+    for row, count in counts.items():
+        page = re.sub(rf"^(\| {row}\b[^|]*\|) \d+ \|", rf"\1 {count} |", page, flags=re.MULTILINE)
+    return re.sub(r"\bOf \d+ claims", f"Of {len(claims)} claims", page)
+
+
 def register_hypothesis_profiles() -> None:
     """Examples are neither shrunk nor stored: a failure under a fault is no failure of the suite."""
     for pace, examples in hooks.EXAMPLES.items():
@@ -233,12 +293,14 @@ def chosen_faults() -> tuple[argparse.Namespace, list[Fault]]:
     parser = argparse.ArgumentParser(prog="python -m meta_tests.faults", description=__doc__)
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(TOPICS)}; default: all")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="only this fault; may be repeated")
+    parser.add_argument("--by-claim", action="store_true", help="run each claim of the topics alone; see above")
     parser.add_argument("--json", type=Path, help="append the result of each fault here, one line each")
     parser.add_argument("-v", action="store_true", help="show what each run under a fault printed")
     options = parser.parse_args()
     for topic in options.topics or TOPICS:
         if topic not in TOPICS:
             parser.error(f"TOPIC must be one of {', '.join(TOPICS)}, got {topic!r}")
+    for topic in TOPICS if options.by_claim else options.topics or TOPICS:  # faults of other topics break claims, too
         importlib.import_module(f"meta_tests.faults.{topic}")
     if unknown := set(options.fault) - {planted.name for planted in FAULTS}:
         parser.error(f"--fault: no fault of {', '.join(options.topics or ['any topic'])} is named {sorted(unknown)}")
@@ -249,6 +311,8 @@ def main() -> int:
     options, faults = chosen_faults()
     import_all_but_tests()
     register_hypothesis_profiles()
+    if options.by_claim:
+        return int(run_by_claim(faults, options))
     failed = False
     for planted in faults:
         result = result_of(planted, "short" if options.v else "line")
