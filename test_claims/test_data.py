@@ -356,7 +356,7 @@ def test_batches_are_pinned_by_the_flag_and_then_copied_while_the_host_goes_on(d
 def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, speed):
     with torch.cuda.device(device):
         target, side = torch.empty(2, BATCH_FLOATS // 2, device=device), torch.cuda.Stream()
-        a = torch.randn(4096, 4096, device=device)
+        a = torch.randn(1024, 1024, device=device)  # shorter than the copy over any link: some products balance it
         ((pinned,), *_), ((pageable,), *_) = (list(large_batches(flag)) for flag in (True, False))
         copy_s = speed.seconds(lambda: target.copy_(pinned, non_blocking=True), calls=3)
         products = max(1, round(copy_s / speed.seconds(lambda: a @ a, calls=3)))
@@ -411,7 +411,9 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads,
 @pytest.mark.parametrize("times_a_step", [0.1, 20])
 def test_a_loader_that_reads_ahead_costs_time_only_where_it_is_slower_than_the_model(device, speed, times_a_step):
     """The model is busy whenever a batch is there, so that a step takes the longer of the two times."""
-    weight, batch = torch.randn(384, 384, device=device) / 20, torch.randn(256, 384)
+    # Milliseconds a step: a thread neither sleeps nor wakes within the microseconds that an accelerator would take.
+    width, rows = (384, 256) if device.type == "cpu" else (4096, 1024)
+    weight, batch = torch.randn(width, width, device=device) / width**0.5, torch.randn(rows, width)
 
     def step(batches):
         x = next(batches).to(device)
