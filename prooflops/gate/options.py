@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import itertools
 import math
 import os
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -74,6 +76,7 @@ VALUES = {  # by option: metavar and meaning
     "--gate-by": ("time|instructions|both", "what decides (default: time); the others need valgrind"),
     "--gate-min-instructions": ("X%", f"smallest change of instructions that counts (default: {MIN_INSTRUCTIONS}%)"),
     "--gate-budget": ("MINUTES", f"time for all replicates (default: {BUDGET_MIN:g})"),
+    "--gate-json": ("FILE", "write what a comparison found to this file, as JSON"),
 }
 
 
@@ -112,6 +115,7 @@ class Settings:
     in_turn: bool
     exact: tuple[str, ...]
     folder: Path
+    json: Path | None
 
     @property
     def orchestrated(self) -> bool:
@@ -143,7 +147,9 @@ def settings(config: pytest.Config) -> Settings:
         try:
             found = _read(config)
             _check_one_another(found, bool(config.getoption("gate_allow_inconclusive")))
-            _check_paths(found, config)
+            _check_paths(config)
+            if found.json:
+                refuse_unwritable("--gate-json", found.json, "file")
             if found.used or config.getoption("gate_history"):
                 _check_packages()
             if found.used:
@@ -156,6 +162,7 @@ def settings(config: pytest.Config) -> Settings:
 
 def _read(config: pytest.Config) -> Settings:
     option, ini = config.getoption, {name: str(config.getini(name)) for name in INI}
+    here = config.invocation_params.dir
     if (record := option("gate_record")) is not None:
         from prooflops.history.records import check_name
 
@@ -191,6 +198,7 @@ def _read(config: pytest.Config) -> Settings:
         in_turn=_one_of("gate_in_turn", ini["gate_in_turn"], ("true", "false")) == "true",
         exact=tuple(ini["gate_exact"].split()),
         folder=history_folder(config),
+        json=(here / json) if (json := option("gate_json")) is not None else None,
     )
 
 
@@ -209,22 +217,38 @@ def _check_one_another(found: Settings, allow_inconclusive: bool) -> None:
         "--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates": found.portable
         and found.orchestrated,
         "--gate-allow-inconclusive changes what --gate does, which is not given": allow_inconclusive and not found.gate,
+        "--gate-json writes what a comparison found, and none is asked for: give --gate-versus SIDE, --gate-baseline "
+        "NAME, --gate-bisect GOOD or --gate-noise-floor": found.json and not found.compares,
     }
     for why, applies in impossible.items():
         if applies:
             raise ValueError(why)
 
 
-def _check_paths(found: Settings, config: pytest.Config) -> None:
+def _check_paths(config: pytest.Config) -> None:
     """Refuses a path as a word of its own: before pytest knows our options, it may take its rootdir from it."""
     given = list(itertools.pairwise(_given(config)))
     here = config.invocation_params.dir.resolve()
-    for name in ("baseline", "versus", "bisect"):
-        text = getattr(found, name)
+    for name in ("baseline", "versus", "bisect", "json"):
+        text = config.getoption(f"gate_{name}")
         if text and (_flag(name), text) in given:
             path = (here / text).resolve()
-            if (path.is_file() and not path.is_relative_to(here)) or (name != "baseline" and path.exists()):
+            if (path.is_file() and not path.is_relative_to(here)) or (name in ("versus", "bisect") and path.exists()):
                 raise ValueError(f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its rootdir there")
+
+
+def refuse_unwritable(name: str, path: Path, kind: str) -> None:
+    """Stops a run whose results could not be written at its end. `kind`: whether `path` is a file or a folder."""
+    folder = path if kind == "folder" else path.parent
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    try:
+        if kind == "file" and path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        why = f"{name} cannot be written to {path}: {error.strerror}; name another {kind}"
+        raise pytest.UsageError(why) from error
 
 
 def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:

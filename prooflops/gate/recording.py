@@ -47,7 +47,7 @@ def record(session: Session, ids: Sequence[str]) -> None:
             break  # the next could not be stored either
     session.title = f"{len(files)} fresh processes recorded"
     session.table = spread_table(taken)
-    failed = session.reports.failed()
+    failed = session.reports.failed
     if settings.record and failed:
         lines.append(f"not stored as {settings.record}: {len(failed)} tests failed")
     elif settings.record and len(files) == wanted:

@@ -166,6 +166,7 @@ class Reports:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.by_test: dict[str, list[pytest.TestReport]] = {}
+        self.failed = set[str]()  # the tests that failed in any process; `emit` adds none
 
     def __iter__(self) -> Iterator[pytest.TestReport]:
         return (report for reports in self.by_test.values() for report in reports)
@@ -178,12 +179,8 @@ class Reports:
             if isinstance(report.longrepr, list):
                 report.longrepr = tuple(report.longrepr)  # of a skip: pytest's reports insist on a tuple, JSON has none
             grouped.setdefault(report.nodeid, []).append(report)
-        failed = self.failed()
-        self.by_test |= {name: reports for name, reports in grouped.items() if name not in failed}
-
-    def failed(self) -> set[str]:
-        """The tests that failed in any process."""
-        return {report.nodeid for report in self if report.failed}
+        self.by_test |= {name: reports for name, reports in grouped.items() if name not in self.failed}
+        self.failed = {report.nodeid for report in self if report.failed}
 
     def emit(self, items: Sequence[pytest.Item], rows: Sequence[Row], failing: Sequence[Row], broken: str) -> None:
         """Reports each test once; `failing` rows fail theirs, and `broken` (no record, why) all without a report."""

@@ -11,11 +11,13 @@ from dataclasses import replace
 
 import pytest
 
+from prooflops import run_state
 from prooflops.gate import decide, pairs, report, sides, single_run
 from prooflops.gate.against_history import AgainstHistory
 from prooflops.gate.bisect import bisect
 from prooflops.gate.options import Settings, files_of, without_fixture
 from prooflops.gate.process import Replicate, ReplicateFailed, Replicates
+from prooflops.gate.publish import BROKEN, FINISHED, INTERRUPTED, Result, publish
 from prooflops.gate.recording import record, store_noise_floor
 from prooflops.gate.session import Session
 from prooflops.history.comparison import claim_rows
@@ -37,12 +39,14 @@ class Gate:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self.config, self.settings = config, settings
         self.session: Session | None = None
+        self.broken = ""  # why this run did not end
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
-            raise session.Interrupted(f"{session.testsfailed} errors during collection")
-        broken = ""  # why a process of this side ended without a record
+            self.broken = f"{session.testsfailed} errors during collection"
+            raise session.Interrupted(self.broken)
+        self.publish(Result("", status=INTERRUPTED, reason="it was killed"))  # found there if it is
         settings = self.settings
         with Replicates(self.config, settings.budget_s, resources=settings.memory != "off") as replicates:
             found = self.session = Session(self.config, settings, replicates)
@@ -50,13 +54,40 @@ class Gate:
                 self.measure(session, found)
                 found.store_verdicts()
             except ReplicateFailed as failed:
-                broken = str(failed)
+                self.broken = str(failed)
                 found.title = found.title or "not finished"
-                found.lines.append(broken)
-            found.reports.emit(session.items, found.rows, self.failing(), broken)
-        if broken:
-            raise pytest.Session.Failed(broken.splitlines()[0])
+                found.lines.append(self.broken)
+            except pytest.UsageError as refused:
+                self.broken = str(refused)
+                raise
+            found.reports.emit(session.items, found.rows, self.failing(), self.broken)
+        if self.broken:
+            raise pytest.Session.Failed(self.broken.splitlines()[0])
         return True
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.broken or exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+            result = self.result(BROKEN, self.broken or "an internal error")
+        elif exitstatus == pytest.ExitCode.INTERRUPTED:
+            result = self.result(INTERRUPTED, str(session.shouldstop or "stopped by the user"))
+        else:
+            result = self.result(FINISHED)
+        self.publish(result)
+
+    def publish(self, result: Result) -> None:
+        """Writes the files that the options ask for; where one cannot be written, the run says so and fails."""
+        try:
+            publish(result, self.settings)
+        except OSError as error:
+            self.config.stash[run_state.STORAGE_ERROR] = f"the gate's result could not be written: {error}"
+
+    def result(self, status: str, reason: str = "") -> Result:
+        """What was found so far, the worst rows first."""
+        if not (found := self.session):
+            return Result("", status=status, reason=reason)
+        rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))
+        lines, failed = found.text(verbose=True), sorted(found.reports.failed)
+        return Result(found.title, rows, self.failing(), lines, status, reason, failed)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         found = self.session

@@ -18,6 +18,8 @@ from prooflops.history.comparison import exact_rows, resource_rows
 from prooflops.history.records import Timed
 from prooflops.history.rows import TIME, Row, interval, one_sided, with_skips
 
+STOPPED = "the run was stopped before it was decided"
+
 Pair = tuple[Timed | None, Timed]  # before (None where that side is stored) and after
 Take = Callable[[Sequence[str], Paces], Mapping[str, Pair]]  # runs these benchmarks once more, at this pace
 
@@ -50,10 +52,13 @@ class Schedule:
 
     def compare(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
         """Returns the rows of all benchmarks. `stored`: the before side's earlier times (none where it runs again)."""
-        rows = [
-            replace(row, note=self.given_up[row.name]) if row.name in self.given_up else row
-            for row in self.run(first, stored, took_s)
-        ]
+        try:
+            found = self.run(first, stored, took_s)
+        except KeyboardInterrupt:  # what is written of an interrupted run has the verdicts reached so far
+            rows, _ = decide.look_at(self.sides, self.rule)
+            self.session.rows = [row if row.verdict != "INCONCLUSIVE" else replace(row, note=STOPPED) for row in rows]
+            raise
+        rows = [replace(row, note=self.given_up[row.name]) if row.name in self.given_up else row for row in found]
         gone = [one_sided(name, TIME, group[-1].time_s, None) for name, group in stored.items() if name not in first]
         new = [one_sided(name, TIME, None, timed.time_s) for name, (_, timed) in first.items() if name not in stored]
         exact = [row for row in exact_rows(self.sides) if row.verdict != "SAME"]

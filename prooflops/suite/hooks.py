@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import nullcontext
@@ -19,7 +18,7 @@ import accounting
 import prooflops
 from accounting import measured
 from prooflops.console.progress import RunProgress
-from prooflops.gate.options import history_folder
+from prooflops.gate.options import history_folder, refuse_unwritable
 from prooflops.machine import device as machine
 from prooflops.machine.caches import caches_of
 from prooflops.run_state import PACKAGED_TESTS, PARTIAL, is_replicate
@@ -102,8 +101,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if config.option.report_price and not config.option.report_compare:
         raise pytest.UsageError("--report-price needs --report-compare")
     if not (config.option.collectonly or is_replicate()):
-        refuse_unwritable("--report", Path(config.option.report))
-        refuse_unwritable("the history", history_folder(config))
+        refuse_unwritable("--report", Path(config.option.report), "folder")
+        refuse_unwritable("the history", history_folder(config), "folder")
     if config.option.report_compare:
         from prooflops.suite.fleet import command
 
@@ -152,18 +151,6 @@ def pytest_configure(config: pytest.Config) -> None:
     replicate = config.pluginmanager.get_plugin("prooflops.gate.replicate")
     if not config.getoption("hypothesis_profile", None) and not (replicate and replicate.benchmarks_only):
         draw_examples(EXAMPLES[pace])
-
-
-def refuse_unwritable(name: str, folder: Path) -> None:
-    """Stops a run whose results could not be written at its end."""
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        raise pytest.UsageError(
-            f"{name} cannot be written to {folder}: {error.strerror}; name another folder"
-        ) from error
 
 
 def draw_examples(number: int) -> None:

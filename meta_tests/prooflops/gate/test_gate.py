@@ -6,12 +6,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from meta_tests.conftest import House
 from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, worktrees
+from prooflops.gate.publish import SCHEMA_FILE
+from prooflops.gate.schedule import STOPPED
 
 ONE = "test_foreign.py::test_busy_loop"
 
@@ -28,12 +31,12 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     (foreign / "test_more.py").write_text(MORE.format(name="new_name", steps=1200))
     (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))  # as many have
     change(foreign, "STEPS = 300", "STEPS = 301")
-    junit, page = tmp_path / "junit.xml", tmp_path / "page.md"
+    junit, page, written = tmp_path / "junit.xml", tmp_path / "page.md", tmp_path / "new" / "gate.json"
     before = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
 
     done = run(
         foreign, "--gate", "--gate-versus", "HEAD", "--gate-min-effect", "40%", "--device", "abacus",
-        f"--junitxml={junit}", GITHUB_STEP_SUMMARY=str(page),
+        f"--junitxml={junit}", f"--gate-json={written}", GITHUB_STEP_SUMMARY=str(page),
     )  # fmt: skip
 
     assert done.code == 1
@@ -55,6 +58,14 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert "the test's own failure" in done.output
     assert "| test_more.py::test_slow | time |" in page.read_text(), page.read_text()
     assert "**4 stop the gate**" in page.read_text(), page.read_text()
+    content = valid_json(written)
+    assert (content["status"], content["gates"], content["fails"]) == ("finished", True, True)
+    assert content["failed_tests"] == ["test_more.py::test_that_fails"]
+    rows = {(row["name"].partition("::")[2], f"gate.{row['quantity']}"): row for row in content["rows"]}
+    assert {key: rows[key]["verdict"] for key in rows} == {key: verdicts[key] for key in verdicts if key in rows}
+    assert {name for (name, _), row in rows.items() if row["fails"]} == failed - {"test_that_fails"}
+    slow = rows["test_slow", "gate.time"]
+    assert 2 < slow["low"] <= slow["ratio"] <= slow["high"] < slow["after"] / slow["before"] * 2
     assert "until the first decision, " in done.output, "the plan is said"
     assert worktrees(foreign) == 1, "the worktree of the other revision is still there"
     after = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
@@ -86,6 +97,45 @@ def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_un
     done = run(foreign, ONE, *options[2:])
     assert done.code == 0, done.output
     assert re.fullmatch(r"1 pairs in .+; report only: never fails for a verdict", done.output.splitlines()[-2])
+
+
+def valid_json(path: Path) -> dict[str, Any]:
+    """The file of --gate-json, held against its schema."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the [dev] packages")
+    schema = json.loads(SCHEMA_FILE.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(content)
+    return content
+
+
+STOPS = """
+import os, shutil, signal, time
+
+def test_stops(benchmark):
+    with open({starts!r}, "a") as file:
+        file.write("x")
+        start = file.tell()
+    if start == 1:
+        shutil.copy({written!r}, {written!r} + ".first")
+    if start == 3:
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(1000)
+    benchmark.pedantic(time.sleep, args=(0.001,), rounds=3)
+"""
+
+
+def test_the_file_of_an_interrupted_run_says_so_from_its_start(foreign: Path, tmp_path: Path) -> None:
+    starts, written = tmp_path / "starts", foreign / "gate.json"
+    (foreign / "test_more.py").write_text(STOPS.format(starts=str(starts), written=str(written)))
+    run_git(foreign, "commit", "-qam", "stops")
+    change(foreign, "STEPS = 300", "STEPS = 299")
+    done = run(foreign, "test_more.py", "--gate", "--gate-versus", "HEAD", "--gate-json", "gate.json")
+    said = [valid_json(file) for file in (foreign / "gate.json.first", written)]
+    assert [content["status"] for content in said] == ["interrupted"] * 2, done.output
+    assert [content["fails"] for content in said] == [True, True]
+    assert [content["reason"] for content in said] == ["it was killed", "stopped by the user"]
+    assert [[row["note"] for row in content["rows"]] for content in said] == [[], [STOPPED]]
 
 
 HANGS = """
