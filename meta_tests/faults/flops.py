@@ -1,5 +1,8 @@
 """Faults that the claims about forward FLOPs must notice."""
 
+import functools
+import time
+
 import torch
 from torch.utils import flop_counter
 
@@ -18,6 +21,27 @@ def torchs_counter_takes_a_multiply_add_for_one_operation(patch):
     patch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, lambda *args, **kwargs: added(*args, **kwargs) // 2)
 
 
+def torchs_counter_reads_the_weight_as(shape):
+    """Has torch's counter see another shape than that of a product's second operand."""
+
+    def plant(patch):
+        formula = flop_counter.flop_registry[torch.ops.aten.mm]
+        patch.setitem(flop_counter.flop_registry, torch.ops.aten.mm, lambda a, b, *args, **kwargs: formula(
+            a, torch.empty(shape(*b.shape), device="meta"), *args, **kwargs))  # fmt: skip
+
+    return plant
+
+
+@fault("flops.small-regime flops.crude", instead_of="torch.mm")
+def a_product_takes_ten_nanoseconds_per_flop_and_nothing_besides(mm, a, b, out=None):
+    """As long as its FLOPs say, whatever its shape and size."""
+    end = time.perf_counter() + 1e-8 * 2 * len(a) * b.numel()
+    result = mm(a, b, out=out)
+    while time.perf_counter() < end:
+        pass
+    return result
+
+
 @fault("flops.terms")
 def a_rate_is_named_as_an_amount(patch):
     def peak_flops(device: str) -> float:
@@ -31,8 +55,15 @@ def a_rate_is_named_as_an_amount(patch):
 faults(
     ("the_addition_of_each_multiply_add_is_forgotten",
      ("flops.matmul-2mnk flops.batched flops.example-268M flops.linear-2DK flops.two-layer flops.reason-per-output "
+      "flops.add-mul-misconception "
       "grad.w1 grad.w2 grad.h1 grad.two-layer-sum grad.six-micro-ops grad.reason-param-only"),
      lambda patch: patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)),
+    ("every_weight_counts_as_a_square_one", "flops.two-layer flops.two-layer-DxD",
+     torchs_counter_reads_the_weight_as(lambda rows, columns: (rows, rows))),
+    ("a_product_counts_one_column_of_its_weight", "flops.cubic flops.matmul-2mnk",
+     torchs_counter_reads_the_weight_as(lambda rows, columns: (rows, 1))),
+    ("a_layer_norm_is_remembered_and_takes_no_time", "flops.dominates",
+     stand_in("torch.nn.functional.layer_norm", functools.cache(lambda norm, *args: norm(*args)))),
     ("only_the_first_operand_has_a_batch", "flops.batched", stand_in("accounting.flops.broadcast_matmul_flops",
         lambda original, a_shape, b_shape: original(a_shape, b_shape[-2:]))),
     ("attention_is_dispatched_for_every_other_key_only", "flops.forward-2BN flops.transformer-generalises",

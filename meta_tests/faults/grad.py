@@ -81,6 +81,8 @@ faults(
      lambda patch: patch.setattr(torch.nn.functional, "linear", _ComputedTwice.layer)),
     ("a_gradient_is_computed_twice", "grad.wallclock-3x", stand_in("torch.autograd.grad",
         lambda grad, *args, **rest: (grad(*args, **{**rest, "retain_graph": True}), grad(*args, **rest))[1])),
+    ("the_gradient_of_a_weight_is_k_by_d", "grad.notes-shapes", stand_in("torch.autograd.grad",
+        lambda grad, *args, **rest: tuple(each.mT for each in grad(*args, **rest)))),
     ("a_graph_survives_its_backward_pass", "grad.graph-built-in-forward", stand_in("torch.Tensor.backward",
         lambda original, self, gradient=None, **_: original(self, gradient, retain_graph=True))),
     ("the_derivative_of_tanh_lacks_a_square", "grad.no-manual",

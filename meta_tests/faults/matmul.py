@@ -81,7 +81,8 @@ faults(
         lambda rearrange, x, pattern, **sizes: rearrange(x, pattern, **(sizes or {"heads": 1})))),
     ("the_mean_over_named_dimensions_is_their_sum", "matmul.reduce",
      stand_in("einops.reduce", lambda reduce, x, pattern, word: reduce(x, pattern, "sum" if word == "mean" else word))),
-    ("the_products_of_attention_are_forgotten", "matmul.bread-and-butter", stand_in("accounting.models.forward_flops",
+    ("the_products_of_attention_are_forgotten", "matmul.bread-and-butter flops.dominates",
+     stand_in("accounting.models.forward_flops",
         lambda _original, model, batch, sequence=1, **_:
             2 * batch * sequence * accounting.models.matmul_parameter_count(model))),
 )
