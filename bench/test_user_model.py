@@ -1,29 +1,18 @@
 """The time of one training step of the model that `--model` names; not collected without that option."""
 
-from typing import Any
-
 import pytest
 
-from accounting import counted, measured
+from accounting import counted
 from accounting.roofline import Work
-from bench.ceilings import Ceilings
-from bench.products import DTYPES, Unsupported, product
+from bench.products import DTYPES
 from bench.rates import judged
-
-ROUNDS_AGAIN = 15
-
-
-def ceiling_of(ceilings: Ceilings, dtype: str) -> float | None:
-    """The machine's best measured rate; None for a dtype in which it multiplies no matrices."""
-    try:
-        return ceilings.flop_per_s(dtype)
-    except Unsupported:
-        return None
+from bench.step_rates import StepRates
 
 
-def test_training_step(user_model, benchmark, measure, ceilings, bandwidths, device, peak_flop_per_s, bound_flop_per_s):
+def test_training_step(
+    user_model, benchmark, measure, ceilings, bandwidths, device, peak_flop_per_s, bound_flop_per_s, conditions
+):
     flops, instance = user_model.flops, user_model.fresh()
-    formats = [dtype for dtype in flops.by_dtype if dtype in DTYPES]
     instance.step()  # the first step may create the optimizer's state
     with counted.flops() as count:
         instance.step()
@@ -31,26 +20,13 @@ def test_training_step(user_model, benchmark, measure, ceilings, bandwidths, dev
         f"{flops.executed + flops.update} FLOPs a step are declared, but {count.total} were counted"
     )
     seconds = measure.median_s(instance.step, flops=flops.executed, moved_bytes=flops.moved_bytes)
-
-    def recorded(seconds: float, spread: float, rounds: int) -> Any:
-        return user_model.record_step(
-            seconds=seconds,
-            spread=spread,
-            rounds=rounds,
-            peak_flop_per_s={dtype: peak_flop_per_s(dtype) for dtype in formats},
-            ceiling_flop_per_s={dtype: ceiling_of(ceilings, dtype) for dtype in formats},
-            bytes_per_s=bandwidths.bytes_per_s(0.5),  # as of a copy, half of it reads
-        )
-
-    step = recorded(seconds, benchmark.stats["iqr"] / seconds, benchmark.stats["rounds"])
+    rates = StepRates(user_model, device, ceilings, bandwidths, peak_flop_per_s, conditions)
+    spread, rounds = benchmark.stats["iqr"] / seconds, benchmark.stats["rounds"]
+    step = rates.record(seconds, spread, rounds, measure.info["conditions"].get("labels", ()))
     measure.declare(flop_per_s=flops.model / seconds, mfu=step.mfu, share_of_ceiling=step.share_of_ceiling)
-    if user_model.unknown and not measure.brief:  # once more, and the ceilings' products, of which the faster counts
-        for dtype in (dtype for dtype, ceiling in step.ceiling_flop_per_s.items() if ceiling):
-            case = product(dtype, *ceilings.found(dtype).shape, device)
-            ceilings.remeasure(dtype, case.multiply, case.work.flops)
-        again = measured.time(instance.step, device, warmup=2, rounds=ROUNDS_AGAIN)
-        recorded(again.median_s, again.spread, ROUNDS_AGAIN)
-    for dtype in formats:
+    if not measure.brief:
+        rates.measure_until_known(instance.step)
+    for dtype in (dtype for dtype in flops.by_dtype if dtype in DTYPES):
         products = Work(flops.by_dtype[dtype], 0)
         judged(products, seconds, dtype, f"{dtype} products of a step", flop_bound=bound_flop_per_s(dtype))
 

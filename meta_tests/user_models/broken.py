@@ -40,7 +40,7 @@ RETURNED = {
     "lazy": (lambda: (nn.LazyLinear(2), x), "parameters without a shape yet: weight, bias"),
     "frozen": (lambda: (nn.Linear(2, 2).requires_grad_(False), x), "none of the 2 parameters of the Linear requires"),
     "on_meta": (lambda: (nn.Linear(2, 2, device="meta"), x), "parameters on the meta device hold no values: weight"),
-    "always_the_same": (lambda: (module, x), "returned the same parameters twice"),
+    "always_the_same": (lambda: (module, x), "built twice, it has the same parameters"),
     "wrong_shape": (lambda: (nn.Linear(2, 2), torch.ones(1, 3)), "forward pass with these inputs of the Linear raised"),
     "loss_of_a_vector": (lambda: linear(lambda out: out), "must return a scalar tensor, got a tensor of shape (1, 2)"),
     "detached_loss": (lambda: linear(lambda out: out.detach().sum()), "the loss does not depend on any parameter"),

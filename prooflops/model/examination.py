@@ -21,7 +21,7 @@ from prooflops.model.flop_difference import ExplainedFlops, flops_of
 from prooflops.model.step_memory import StepMemory, bytes_of, memory_of, storage_bytes_of
 from prooflops.model.sweep import Sweep, sweep_of
 from prooflops.model.user_model import Instance, UserModel
-from prooflops.suite.report.measurement import WIDEST_SPREAD
+from prooflops.suite.report.measurement import CONTENDED, WIDEST_SPREAD
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class MeasuredStep:
     ceiling_flop_per_s: Mapping[str, float | None]
     bytes_per_s: float
     overhead_s: float  # of one operator on a handful of elements, autograd included
+    labels: tuple[str, ...] = ()  # what disturbed it, see `prooflops.machine.conditions`
 
     @property
     def per_s(self) -> float:
@@ -149,7 +150,10 @@ class MeasuredStep:
 
     @property
     def unknown(self) -> str:
-        """Why its figures allow no conclusion, because they contradict each other or spread widely; else empty."""
+        """Why its figures allow no conclusion: disturbed, spread widely, or in contradiction; else empty."""
+        for label in self.labels:
+            if label.startswith(CONTENDED):
+                return label.removeprefix(f"{CONTENDED}: ")
         if self.spread > WIDEST_SPREAD:
             return f"its times spread by {self.spread:.0%}"
         shares = {"the vendor's peak": self.hfu, "its own ceiling": self.share_of_ceiling}
@@ -190,9 +194,10 @@ class Examination:
         tokens, unit = instance.tokens
         name, tensor = instance.main_input
         module, optimizer = type(instance.module).__name__, type(instance.optimizer).__name__
+        name_of_factory = "" if self.user_model.spec == module else f"{self.user_model.spec} = "
         return {
-            "model": f"{self.user_model.spec} = {module} with {optimizer}, on {self.user_model.device}",
-            "D": f"{tokens:,} {unit} ({'stated by the factory; ' if instance.stated_tokens else ''}"
+            "model": f"{name_of_factory}{module} with {optimizer}, on {self.user_model.device}",
+            "D": f"{tokens:,} {unit} ({'as stated; ' if instance.stated_tokens else ''}"
             f"{name}: {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)})",
             "notes": "; ".join(instance.notes),
         }

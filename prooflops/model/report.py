@@ -109,9 +109,8 @@ def model_report(
         examination = Examination(tried(UserModel(kind, factory, device, option="model_report of")))
         for fact in ("inventory", "flops", "memory", "breakdown", "inference"):
             getattr(examination, fact)
-        about = {name: text.replace("the factory", "the call") for name, text in examination.about.items()}
-    about["model"] = about["model"].removeprefix(f"{kind} = ")
-    examination.about = {**about, "notes": "; ".join(filter(None, [about["notes"], *NOTES]))}
+        notes = filter(None, [examination.about["notes"], *NOTES])
+    examination.about = {**examination.about, "notes": "; ".join(notes)}
     flops, peak = examination.flops, examination.memory.row(PEAK)
     counts = flops.parameters, flops.forward, flops.executed, flops.rule("forward"), flops.rule("step")
     return ModelReport(examination, *counts, peak.predicted_bytes, peak.measured_bytes)

@@ -92,10 +92,7 @@ class UserModel:
 
 
 def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
-    """The model that `spec` names, after one training step as a trial; modules are searched in `folder` first.
-
-    Raises ModelError if it cannot be imported, built, stepped, or built again.
-    """
+    """The model that `spec` names, see `tried`; modules are searched in `folder` first."""
     return tried(UserModel(spec, import_factory(spec, folder), device))
 
 
@@ -110,8 +107,8 @@ def tried(user_model: UserModel) -> UserModel:
     again = {id(parameter) for parameter in user_model.fresh().module.parameters()}
     if again & {id(parameter) for parameter in trial.module.parameters()}:
         raise ModelError(
-            f"{user_model.option} {user_model.spec}: the factory returned the same parameters twice; it must build the "
-            "module itself, because every check starts from a fresh one"
+            f"{user_model.option} {user_model.spec}: built twice, it has the same parameters; every check "
+            "needs a module of its own"
         )
     modules = trial.module.modules()
     in_part = any("_orig_mod" in each._modules or each.__dict__.get("_compiled_call_impl") for each in modules)
@@ -140,30 +137,32 @@ def validated_instance(returned: object) -> Instance:
     if not module.training:
         # Parts that are frozen in eval mode stay so; a whole module in eval mode is put in train mode.
         module.train()
-        notes.append("the factory left the module in eval mode: put in train mode for the step")
+        notes.append("the module was in eval mode: put in train mode for the step")
     if optimizer is None:
         optimizer = torch.optim.AdamW(each for each in module.parameters() if each.requires_grad)
-        notes.append("the factory gave no optimizer: AdamW with torch's defaults")
-    _check_optimizer(optimizer, module)
+        notes.append("no optimizer given: AdamW with torch's defaults")
+    check_optimizer(optimizer, module)
     if loss is not None and not callable(loss):
         raise ModelError(f"loss must be a function of the module's output, got {loss!r} of type {type(loss).__name__}")
     if loss is None:
-        notes.append("the factory gave no loss: the output's own .loss, else the sum of its .logits or tensors")
+        notes.append("no loss given: the output's own .loss, else the sum of its .logits or tensors")
     differentiated = _scalar(loss) if loss else default_loss
     return Instance(module, arguments, keywords, optimizer, differentiated, tuple(notes), _stated_tokens(tokens))
 
 
 def check_parameters(module: nn.Module) -> None:
     parameters = list(module.parameters())
+    if not parameters:
+        raise ModelError(f"the {_name(module)} has no parameters, so there is no training step")
     if lazy := [name for name, each in module.named_parameters() if isinstance(each, nn.UninitializedParameter)]:
-        raise ModelError(f"parameters without a shape yet: {', '.join(lazy[:5])}; run the module once in the factory")
+        raise ModelError(f"parameters without a shape yet: {', '.join(lazy[:5])}; run the module once before")
     if not any(each.requires_grad for each in parameters):
         raise ModelError(f"none of the {len(parameters)} parameters of the {_name(module)} requires a gradient")
     if meta := [name for name, each in module.named_parameters() if each.is_meta]:
         raise ModelError(f"parameters on the meta device hold no values: {', '.join(meta[:5])}; build on a real device")
 
 
-def _check_optimizer(optimizer: object, module: nn.Module) -> None:
+def check_optimizer(optimizer: object, module: nn.Module) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ModelError(f"optimizer must be a torch.optim.Optimizer or None, got a {type(optimizer).__name__}")
     own = {id(parameter) for parameter in module.parameters()}

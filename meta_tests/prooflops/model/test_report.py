@@ -50,7 +50,8 @@ def test_module_gradients_and_generators_stay_as_they_are() -> None:
 def test_errors_name_what_was_given_and_what_is_valid() -> None:
     refused = {
         r"module must be a torch\.nn\.Module, got 3 of type int": (3, None),
-        r"none of the 0 parameters of the ReLU requires a gradient": (nn.ReLU(), None),
+        r"the ReLU has no parameters, so there is no training step": (nn.ReLU(), None),
+        r"parameters without a shape yet: .*; run the module once before$": (nn.LazyLinear(2), None),
         r"meta device hold no values: weight": (nn.Linear(WIDTH, 1, device="meta"), None),
         r"must be one of .*, Adam, AdamW, .*, SGD, got 'Adm'; did you mean 'Adam'\?": (network(), "Adm"),
     }

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,9 +35,10 @@ def page_of(examination: Examination, folder: Path) -> tuple[str, dict[str, str]
     return html.read_text(encoding="utf-8"), json.loads(facts.read_text())["step"]
 
 
-CASES: dict[str, tuple[dict[str, float], float, str]] = {
+CASES: dict[str, tuple[dict[str, Any], float, str]] = {
     # figures of the step, its share of the ceiling, the reason
     "quiet": ({}, 0.5, ""),
+    "contended": ({"labels": ("contended: others used 0.9 of 2 cores",)}, 0.5, "others used 0.9 of 2 cores"),
     "spread": ({"spread": 1.08}, 0.5, "its times spread by 108%"),
     "ceiling": ({}, 3.24, "it would be at 324% of its own ceiling"),
     "memory": ({"bytes_per_s": 1e3}, 0.5, "of the bandwidth of copies"),
