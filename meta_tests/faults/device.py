@@ -2,7 +2,9 @@
 
 import torch
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault, faults, replaced, stand_in
+
+ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
 
 
 @fault("device.model-to-params-only", instead_of="torch.nn.Module._apply")
@@ -22,7 +24,45 @@ def a_copy_loses_the_last_byte(move, self, *arguments, **options):
     return moved
 
 
+@fault("device.not-magic", options=ON_CARD)
+def after_a_copy_from_pageable_memory_each_product_runs_twice(patch):
+    """Pinning gains time whatever runs beside the copy."""
+    slow = False
+
+    def copy(original, target, source, *args, **kwargs):
+        nonlocal slow
+        slow = not source.is_pinned()
+        return original(target, source, *args, **kwargs)
+
+    def product(mm, *args, **kwargs):
+        for _ in range(slow):
+            mm(*args, **kwargs)
+        return mm(*args, **kwargs)
+
+    stand_in("torch.Tensor.copy_", copy)(patch)
+    stand_in("torch.mm", product)(patch)
+
+
 # fmt: off
+faults(
+    ("a_link_is_as_fast_as_memory", "device.transfer-costs", stand_in("meta_tests.simulated_card.card.Card.copy",
+        lambda copy, card, nbytes, *how: copy(card, nbytes // 64, *how))),
+    ("pageable_memory_is_copied_as_fast_as_pinned", "device.pinned-faster device.not-magic",
+     stand_in("meta_tests.simulated_card.card.Card.copy",
+        lambda copy, card, nbytes, pinned, to_host: copy(card, nbytes, True, to_host))),
+    ("a_card_takes_a_thousand_times_as_long", "device.cpu-too-slow",
+     stand_in("meta_tests.simulated_card.card.Card.kernel_s", lambda kernel_s, *what: 1000 * kernel_s(*what))),
+    ("empty_cache_keeps_the_cache", "device.empty-cache", replaced("torch.cuda.empty_cache", lambda: None)),
+    ("a_copy_is_never_launched", "device.batch-once", stand_in("meta_tests.simulated_card.card.Card.copy",
+        lambda copy, card, nbytes, *how: card.stream.ready_s)),
+    options=ON_CARD,
+)
+# One of the claim's tests pins by a DataLoader, which asks C++ for an accelerator.
+faults(
+    ("a_copy_from_pinned_memory_holds_the_host", "device.nonblocking-overlap",
+     stand_in("torch.Tensor.copy_", lambda copy, target, source, non_blocking=False: copy(target, source))),
+    options=f"{ON_CARD} -k 'not pinned_batch'",
+)
 faults(
     ("zeros_are_made_on_another_device", "device.default-cpu",
      stand_in("torch.zeros", lambda zeros, *shape, device="meta", **options: zeros(*shape, device=device, **options))),
