@@ -49,8 +49,8 @@ INI = {  # by name: meaning and default
     "gate_min_instructions": ("smallest change of the number of instructions that counts", MIN_INSTRUCTIONS),
     "gate_instructions": ("whether a benchmark fails that takes more instructions: fail or report", "report"),
     "gate_undecided": (
-        f"what gate_allow_inconclusive is where it is not set: pass means true, fail {ALLOWED_OPEN}",
-        "fail",
+        f"what gate_allow_inconclusive is where it is not set: pass means true, with a warning; fail {ALLOWED_OPEN}",
+        "pass",
     ),
     "gate_in_turn": (
         "whether both processes of a pair live at once and run in turn; false where only one can, as with a port",
@@ -104,6 +104,7 @@ class Settings:
     min_effect: float
     budget_s: float
     allowed_open: float  # an undecided benchmark passes where a change larger than this is excluded
+    undecided_passes: bool  # whether only `gate_undecided` says that all pass
     portable: bool
     noise_floor: bool
     direction: str
@@ -174,7 +175,8 @@ def _read(config: pytest.Config) -> Settings:
         given = option(name)
         return (name, ini[name]) if given is None else (f"--{name.replace('_', '-')}", given)
 
-    undecided = {"pass": "true", "fail": ALLOWED_OPEN}[_one_of("gate_undecided", ini["gate_undecided"], UNDECIDED)]
+    undecided = _one_of("gate_undecided", ini["gate_undecided"], UNDECIDED)
+    always, allowed = option("gate_allow_inconclusive"), ini["gate_allow_inconclusive"]
     return Settings(
         gate=option("gate"),
         baseline=option("gate_baseline"),
@@ -185,8 +187,9 @@ def _read(config: pytest.Config) -> Settings:
         min_effect=_share(*named("gate_min_effect")),
         budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
         allowed_open=math.inf
-        if option("gate_allow_inconclusive")
-        else _allowed_open("gate_allow_inconclusive", ini["gate_allow_inconclusive"] or undecided),
+        if always
+        else _allowed_open("gate_allow_inconclusive", allowed or {"pass": "true", "fail": ALLOWED_OPEN}[undecided]),
+        undecided_passes=undecided == "pass" and not (always or allowed),
         portable=option("gate_portable"),
         noise_floor=option("gate_noise_floor"),
         direction=_one_of("gate_direction", ini["gate_direction"], DIRECTIONS),

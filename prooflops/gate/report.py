@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -108,24 +107,13 @@ def one_line(rows: Sequence[Row]) -> list[str]:
     return [text, *(["; ".join(ended)] if ended else [])]
 
 
-def passing_open(rows: Sequence[Row], failing: Sequence[Row], allowed: float) -> list[str]:
-    """A line on the undecided benchmarks that pass, as a larger change is excluded.
-
-    >>> passing_open([Row("a", "time", 1.0, 1.0, "INCONCLUSIVE")], [], 0.1)
-    ['1 INCONCLUSIVE passed: more than 10% is excluded (ini setting gate_allow_inconclusive)']
-    """
-    is_open = [row for row in rows if row.verdict == "INCONCLUSIVE" and row.quantity == TIME and row.after is not None]
-    count = sum(row not in failing for row in is_open)
-    if not count or not 0 < allowed < math.inf:
-        return []
-    return [f"{count} INCONCLUSIVE passed: more than {allowed:.0%} is excluded (ini setting gate_allow_inconclusive)"]
-
-
 def write_terminal(
-    terminal: pytest.TerminalReporter, title: str, rows: Sequence[Row], lines: Sequence[str], table: Table
+    terminal: pytest.TerminalReporter, title: str, rows: Sequence[Row], lines: Sequence[str], table: Table, warning: str
 ) -> None:
-    """Prints the rows that are not SAME, or with -v the table of all with their notes (or `table`), and the lines."""
+    """Prints the warning, the rows that are not SAME, or with -v a table of all with notes (or `table`), the lines."""
     terminal.section(f"gate: {title}")
+    if warning:
+        terminal.write_line(f"warning: {warning}", yellow=True)
     if table:
         write_coloured(terminal, aligned(table))
     elif rows and terminal.verbosity > 0:
@@ -140,13 +128,13 @@ def write_terminal(
 
 
 def write_step_summary(
-    title: str, rows: Sequence[Row], lines: Sequence[str], failing: Sequence[Row], table: Table
+    title: str, rows: Sequence[Row], lines: Sequence[str], failing: Sequence[Row], table: Table, warning: str
 ) -> None:
     """Appends Markdown to the file that $GITHUB_STEP_SUMMARY names; nothing where it is not set."""
     target = os.environ.get("GITHUB_STEP_SUMMARY")
     if not target:
         return
-    text = [f"### Gate: {title}", ""]
+    text = [f"### Gate: {title}", "", *([f"**Warning: {warning}**", ""] if warning else [])]
     text += [f"**{len(failing)} stop the gate**", "", *(f"- {sentence(row)}" for row in failing), ""] if failing else []
     if table or rows:
         shown = table or table_of([row for row in rows if row.verdict != "SAME"])

@@ -6,13 +6,13 @@ until each benchmark is decided (`gate.schedule`), and reports every test once: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from prooflops import run_state
-from prooflops.gate import decide, pairs, report, sides, single_run
+from prooflops.gate import annotate, decide, pairs, report, sides, single_run
 from prooflops.gate.against_history import AgainstHistory
 from prooflops.gate.bisect import bisect
 from prooflops.gate.options import Settings, files_of, without_fixture
@@ -86,7 +86,8 @@ class Gate:
         if not (found := self.session):
             return Result("", status=status, reason=reason)
         rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))
-        lines, failed = found.text(verbose=True), sorted(found.reports.failed)
+        lines = [*filter(None, self.passing_open(rows)), *found.text(verbose=True)]
+        failed = sorted(found.reports.failed)
         return Result(found.title, rows, self.failing(), lines, status, reason, failed)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -94,10 +95,14 @@ class Gate:
         if found and found.title:
             rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))  # the worst first
             failing = self.failing()
-            passing = report.passing_open(rows, failing, self.settings.allowed_open) if self.settings.gate else []
-            lines = [*passing, *found.text(verbose=terminalreporter.verbosity > 0)]
-            report.write_terminal(terminalreporter, found.title, rows, lines, found.table)
-            report.write_step_summary(found.title, rows, [*passing, *found.text(verbose=True)], failing, found.table)
+            warning, passing = self.passing_open(rows)
+            is_open = [passing] if passing else []
+            lines = [*is_open, *found.text(verbose=terminalreporter.verbosity > 0)]
+            report.write_terminal(terminalreporter, found.title, rows, lines, found.table, warning)
+            lines = [*is_open, *found.text(verbose=True)]
+            report.write_step_summary(found.title, rows, lines, failing, found.table, warning)
+            for line in annotate.commands(failing, warning):
+                terminalreporter.write_line(line)
 
     def measure(self, session: pytest.Session, found: Session) -> None:
         """Measures and compares as the options say."""
@@ -150,11 +155,18 @@ class Gate:
             return [row for row in self.session.rows if row.quantity == TIME and row.verdict == "SLOWER"]
         if not self.settings.gate:
             return []
-        default, allowed = self.settings.direction, self.settings.allowed_open
-        markers = self.session.markers
-        guarded = {name: str(row["direction"]) for name, row in markers.items() if "direction" in row}
-        guards = self.settings.memory == "fail", self.settings.instructions_fail
-        return [row for row in self.session.rows if decide.fails(row, guarded.get(row.name, default), allowed, *guards)]
+        return [row for row in self.session.rows if self.fails(row, self.settings.allowed_open)]
+
+    def passing_open(self, rows: Sequence[Row]) -> tuple[str, str]:
+        """A warning of undecided benchmarks that pass, and a line on others; see `annotate.passing_open`."""
+        return annotate.passing_open(rows, self.settings, self.fails) if self.settings.gate else ("", "")
+
+    def fails(self, row: Row, allowed_open: float) -> bool:
+        """Whether a row fails the gate if undecided benchmarks pass where a larger change is excluded."""
+        found, settings = self.session, self.settings
+        own = found.markers.get(row.name, {}) if found else {}
+        direction = str(own.get("direction", settings.direction))
+        return decide.fails(row, direction, allowed_open, settings.memory == "fail", settings.instructions_fail)
 
 
 def verdicts_of(done: Replicate) -> dict[str, str]:

@@ -1,16 +1,15 @@
 """What made-up replicates decide."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prooflops.gate.decide import (
-    SieveRule,
-    fails,
-    look_at,
-    replicate_plan,
-)
+from meta_tests.prooflops.gate.foreign_repo import config_in
+from prooflops.gate.annotate import passing_open
+from prooflops.gate.decide import SieveRule, fails, look_at, replicate_plan
+from prooflops.gate.options import settings
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
 from prooflops.statistics.decision_rule import LOOKS
@@ -69,3 +68,28 @@ def test_the_sieve_calls_the_same_same_and_leaves_all_else_to_pairs(stored: int,
     ((row,), _) = look_at(both, rule)
     assert row.verdict == verdict, row
     assert len(both["a"][1]) == (LOOKS[0] if stored > 2 else 1), "it takes one look, and none that cannot say SAME"
+
+
+@pytest.mark.parametrize(
+    ("undecided", "ratios", "warning", "line"),
+    [
+        ("pass", [1.2, 1.0], "2 undecided, of which 1 could hide a slowdown of 10%; gate_undecided = fail makes", ""),
+        ("pass", [1.05, 1.0], "", "2 INCONCLUSIVE passed: more than 10% is excluded"),
+        ("fail", [1.2, 1.0], "", "1 INCONCLUSIVE passed: more than 10% is excluded"),
+        ("fail", [1.2, 1.2], "", ""),
+    ],
+)
+def test_what_is_open_and_passes_is_warned_of_where_it_could_hide_a_slowdown(
+    tmp_path: Path, undecided: str, ratios: list[float], warning: str, line: str
+) -> None:
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\ngate_undecided = {undecided}\n")
+    given = settings(config_in(tmp_path, "-p", "prooflops.plugin"))
+    rows = [
+        Row(str(number), "time", 1.0, 1.0, "INCONCLUSIVE", paired([1.0] * 8, [1.0, ratio] * 4, level=0.01))
+        for number, ratio in enumerate(ratios)
+    ]
+    rows.append(Row("decided", "time", 1.0, 1.0, "SAME"))
+    found = passing_open(rows, given, lambda row, allowed: fails(row, "slower", allowed))
+    for text, start in zip(found, (warning, line), strict=True):
+        assert text.startswith(start)
+        assert bool(text) is bool(start), text

@@ -57,7 +57,7 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert failed == {"test_slow", "test_busy_loop", "test_old_name", "test_that_fails"}, done.output
     assert "the test's own failure" in done.output
     assert "| test_more.py::test_slow | time |" in page.read_text(), page.read_text()
-    assert "**4 stop the gate**" in page.read_text(), page.read_text()
+    assert "**3 stop the gate**" in page.read_text(), page.read_text()
     content = valid_json(written)
     assert (content["status"], content["gates"], content["fails"]) == ("finished", True, True)
     assert content["failed_tests"] == ["test_more.py::test_that_fails"]
@@ -72,7 +72,7 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert after == before, f"the user's working tree was touched: {after!r}, before {before!r}"
 
 
-def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_unless_that_is_allowed(
+def test_a_run_that_decides_nothing_says_so_at_the_start_and_passes_with_a_warning_unless_that_fails(
     foreign: Path,
 ) -> None:
     # A process of either side sleeps for 60 rounds of 0.03 s. The first pair fits into 6.6 s where a start takes up to
@@ -81,19 +81,23 @@ def test_a_budget_too_small_to_decide_is_said_at_the_start_and_stops_the_gate_un
     run_git(foreign, "commit", "-qam", "sleep")
     (foreign / "test_more.py").unlink()
     options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11")
-    done = run(foreign, *options, "-v")
+    (foreign / "pytest.ini").write_text(INI + "gate_undecided = fail\n")
+    done = run(foreign, *options, "-v", GITHUB_ACTIONS="true")
     assert done.code == 1, done.output
+    assert f"\n::error file=test_foreign.py,title=gate::INCONCLUSIVE: {ONE}: time: " in done.output, done.output
     first, _, _ = done.output.partition("FAILURES")
     assert "decide nothing: give --gate-budget 1" in first, done.output
     assert "s for the start of a process" in done.output, "-v prints the details"
     assert "the budget ended it (--gate-budget)" in done.output, done.output
-    (foreign / "pytest.ini").write_text(INI + "gate_allow_inconclusive = true\n")
-    done = run(foreign, *options)
+    (foreign / "pytest.ini").write_text(INI)
+    done = run(foreign, *options, GITHUB_ACTIONS="true")
     assert done.code == 0, done.output
+    warning = "this run decided nothing: 1 undecided, of which 1 could hide a slowdown of 10%"
+    assert f"\nwarning: {warning}; gate_undecided = fail makes this red\n" in done.output, done.output
+    assert f"\n::warning title=gate::{warning}25; " in done.output, done.output
     assert "1: the budget ended it" in done.output, done.output
     assert "s for the start of a process" not in done.output, "without -v no details"
     assert "report only" not in done.output, done.output
-    (foreign / "pytest.ini").write_text(INI)
     done = run(foreign, ONE, *options[2:])
     assert done.code == 0, done.output
     assert re.fullmatch(r"1 pairs in .+; report only: never fails for a verdict", done.output.splitlines()[-2])
@@ -156,7 +160,7 @@ def test_a_pair_that_hangs_is_ended_with_the_budget_and_leaves_its_benchmark_ope
 ) -> None:
     starts, budget_s = tmp_path / "starts", 6.0  # a pair takes 0.3 s
     (foreign / "test_more.py").write_text(HANGS.format(starts=str(starts)))
-    (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {in_turn}\n")
+    (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {in_turn}\ngate_undecided = fail\n")
     run_git(foreign, "commit", "-qam", "hangs")
     change(foreign, "STEPS = 300", "STEPS = 299")
     options = ("--gate", "--gate-versus", "HEAD", "--gate-by", "time", f"--gate-budget={budget_s / 60}", "-v")

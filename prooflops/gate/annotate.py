@@ -1,0 +1,59 @@
+"""What the gate leaves open and still passes, and GitHub's annotations of this and of each failure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from prooflops.gate.decide import OPEN
+from prooflops.gate.options import Settings
+from prooflops.gate.report import sentence
+from prooflops.history.rows import TIME, Row
+
+MOST = 10  # annotations of a kind that GitHub shows for a step
+DECIDED = ("SAME", "SLOWER", "FASTER")
+
+
+def passing_open(rows: Sequence[Row], settings: Settings, fails: Callable[[Row, float], bool]) -> tuple[str, str]:
+    """A warning of benchmarks that pass only since `gate_undecided` lets them, and a line on the others that are open.
+
+    `fails`: whether a row would stop the gate if changes up to that share were allowed. Each is empty where it does not
+    apply.
+    """
+    timed = [row for row in rows if row.quantity == TIME and row.after is not None]
+    is_open = [row for row in timed if row.verdict == "INCONCLUSIVE"]
+    allowed = OPEN if settings.undecided_passes else settings.allowed_open
+    hiding = sum(fails(row, OPEN) for row in is_open)
+    if settings.undecided_passes and hiding:
+        change = "a slowdown" if settings.direction == "slower" else "a change"
+        warning = f"{len(is_open)} undecided, of which {hiding} could hide {change} of {OPEN:.0%}"
+        if not any(row.verdict in DECIDED for row in timed):
+            warning = f"this run decided nothing: {warning}"
+        return f"{warning}; gate_undecided = fail makes this red", ""
+    passing = sum(not fails(row, settings.allowed_open) for row in is_open)
+    if not passing or not 0 < allowed < 1:
+        return "", ""
+    return (
+        "",
+        f"{passing} INCONCLUSIVE passed: more than {allowed:.0%} is excluded (ini setting gate_allow_inconclusive)",
+    )
+
+
+def commands(failing: Sequence[Row], warning: str) -> list[str]:
+    """The lines from which a GitHub runner makes annotations; none elsewhere."""
+    if os.environ.get("GITHUB_ACTIONS") != "true":
+        return []
+    errors = [
+        f"::error file={_escaped(row.name.partition('::')[0], ':,')},title=gate::{_escaped(sentence(row))}"
+        for row in failing[:MOST]
+    ]
+    return [*([f"::warning title=gate::{_escaped(warning)}"] if warning else []), *errors]
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """The text as GitHub's commands take it.
+
+    >>> _escaped("10%, or\\nmore"), _escaped("a,b", ":,")
+    ('10%25, or%0Amore', 'a%2Cb')
+    """
+    return "".join(f"%{ord(char):02X}" if char in "%\r\n" + more else char for char in text)
