@@ -335,6 +335,16 @@ def test_a_net_trained_with_bf16_products_ends_where_one_of_fp32_does(device, re
     assert 0.8 < bf16 / fp32 < 1.25, f"with bf16 products it ends at {bf16}, but should near {fp32} [{seed=}]"
 
 
+@pytest.mark.claim("dtype.bf16-suffices")
+@given(name=st.sampled_from(["bf16", "fp16"]), length=sizes(most=6000), dim=st.sampled_from([None, 0, 1]))
+def test_a_whole_tensor_of_16_bits_is_added_up_in_more_bits_and_rounded_once(device, name, length, dim):
+    values = torch.randint(0, 8, (length,))
+    x = values.to(device, dtype_of(name))
+    got = x.sum() if dim is None else torch.stack([x, x, x], 1 - dim).sum(dim)[1]
+    should = format_of(name).rounded(float(sum(values.tolist())))
+    assert got.item() == should, f"{length} values of {name} add up to {got.item()}, but should be {should} [{dim=}]"
+
+
 @pytest.mark.claim("dtype.default-fp16-misconception")
 def test_with_fp16_by_default_losses_and_adam_moments_are_fp16_too(device, default_dtype):
     torch.set_default_dtype(torch.float16)

@@ -1,5 +1,6 @@
 """Faults of number formats: wrong cells of the format table, wrong rounding, and wrong casts of torch."""
 
+import functools
 from dataclasses import replace as with_field
 
 import torch
@@ -37,6 +38,13 @@ def a_bf16_matmul_takes_a_detour_through_fp64(matmul, a, b):
         for _ in range(3):
             matmul(_to(a, torch.float64), _to(b, torch.float64))
     return matmul(a, b)
+
+
+@fault("dtype.bf16-suffices", instead_of="torch.Tensor.sum")
+def a_sum_of_16_bits_is_rounded_at_every_addition(add_up, x, *dims, **options):
+    if x.itemsize > 2 or dims or options:
+        return add_up(x, *dims, **options)
+    return functools.reduce(torch.add, x.flatten(), x.new_zeros(()))
 
 
 # fmt: off
