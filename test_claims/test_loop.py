@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from accounting.activations import activation_bytes
+from accounting.models import DeepLinear, rule_flops
+from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.low_precision import trained_net
-from test_claims.oracles.tensors import OPTIMIZERS, difference, without_collector
+from test_claims.oracles.tensors import OPTIMIZERS, difference, held_after, without_collector
+from test_claims.oracles.training import Training, generators_kept
 from test_claims.strategies import in_fp64, seeds, sizes, with_dtype
 
 RATE = 0.05
@@ -19,13 +23,13 @@ RATE = 0.05
 class Regression:
     """Linear regression in fp64, and the five calls of a training step: batch, forward, loss, backward, step."""
 
-    def __init__(self, device, seed, optimizer="sgd", examples=32, features=4, noise=0.1, rate=RATE):
+    def __init__(self, device, seed, optimizer="sgd", examples=32, features=4, noise=0.1, rate=RATE, most=0.0):
         device, generator = with_dtype(device), torch.Generator().manual_seed(seed)
         x = torch.randn(examples, features, generator=generator, dtype=torch.float64)
         y = 20 * x.sum(dim=1) + noise * torch.randn(examples, generator=generator, dtype=torch.float64)
         self.x, self.y = x.to(device), y.to(device)
         self.weights = nn.Parameter(torch.zeros(features, dtype=torch.float64, device=device))
-        self.optimizer = OPTIMIZERS[optimizer]([self.weights], lr=rate)
+        self.optimizer, self.most = OPTIMIZERS[optimizer]([self.weights], lr=rate), most
 
     def loss(self):
         return (self.x @ self.weights - self.y).square().mean()
@@ -40,6 +44,8 @@ class Regression:
                     losses.append(loss.item())
                 elif call == "backward":
                     loss.backward()
+                elif call == "clip":
+                    nn.utils.clip_grad_norm_([self.weights], self.most)
                 else:
                     getattr(self.optimizer, call)()
         return losses
@@ -48,11 +54,12 @@ class Regression:
         return [array.detach().cpu().numpy() for array in (self.x, self.y, self.weights)]
 
 
-def gradient_descent(x, y, steps, summed=False):
-    """Weights after `steps` steps of w − rate · gradient, by the gradient's formula; `summed`: of all steps so far."""
+def gradient_descent(x, y, steps, summed=False, most=math.inf):
+    """Weights after `steps` steps of w − rate · gradient, of norm `most` at most; `summed`: of all steps so far."""
     weights, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])
     for _ in range(steps):
         gradient = 2 / len(y) * x.T @ (x @ weights - y)
+        gradient *= min(1.0, most / max(np.linalg.norm(gradient), 1e-300))
         total = total + gradient if summed else gradient
         weights = weights - RATE * total
     return weights
@@ -111,6 +118,71 @@ def test_between_backward_and_step_zero_grad_leaves_nothing_to_learn(device, see
     losses = task.run(("forward", "backward", "zero_grad", "step"), 3)
     assert not task.weights.any(), f"the weights moved to {task.weights.tolist()} though their gradients were dropped"
     assert losses[0] == losses[-1], f"the loss went from {losses[0]} to {losses[-1]} without a gradient"
+
+
+@pytest.mark.claim("loop.clipping")
+@given(seed=seeds, steps=sizes(1, 6), most=st.floats(0.1, 50))
+def test_clipping_between_backward_and_step_bounds_the_gradient_and_elsewhere_does_nothing(device, seed, steps, most):
+    ends = {}
+    for place in range(1, 5):
+        task = Regression(device, seed, most=most)
+        task.run((*ORDER[:place], "clip", *ORDER[place:]), steps)
+        x, y, ends[place] = task.numbers()
+    clipped, free = gradient_descent(x, y, steps, most=most), gradient_descent(x, y, steps)
+    for place, end in ends.items():
+        should = clipped if place == 3 else free  # torch adds 1e-6 to the norm
+        assert_close(end, should, f"clipped to {most} before call {place} of {ORDER} [{seed=}, {steps=}]", 1e-6)
+
+
+@pytest.mark.claim("loop.evaluation")
+@given(seed=st.integers(0, 999), every=sizes(1, 4))
+def test_evaluation_changes_no_step_in_eval_mode_without_gradients(device, seed, every):
+    def run(mode, steps=8):
+        with generators_kept():
+            task = Training(device, ["torch" if device.type == "cpu" else "accelerator"], seed=seed)
+            for step in range(steps):
+                if mode is not None and step % every == 0:
+                    getattr(task.net, mode)()
+                    with torch.no_grad():
+                        task.net(task.x.to(device))
+                    task.net.train()
+                task.step()
+        return task.weights()
+
+    without, evaluated, in_train_mode = run(None), run("eval"), run("train")
+    assert evaluated == without, f"evaluation every {every} steps changed the weights [{seed=}]"
+    assert in_train_mode != without, f"evaluation in train mode drew no dropout, and changed nothing [{seed=}]"
+
+
+@pytest.mark.claim("loop.evaluation")
+@given(widths=st.lists(sizes(most=16), min_size=2, max_size=5), batch=sizes())
+def test_an_evaluation_costs_a_third_of_a_step_on_the_same_batch(device, widths, batch):
+    net, x = linear_net(widths, device), torch.ones(batch, widths[0], device=device, requires_grad=True)
+    with torch.no_grad():
+        evaluation = product_flops(net, x)
+    step = rule_flops("step", sum(p.numel() for p in net.parameters()), batch)
+    assert 3 * evaluation == step == sum(forward_and_backward(net, x)), f"{evaluation=}, {step=} [{widths=}, {batch=}]"
+
+
+@pytest.mark.claim("loop.logging")
+@given(batch=sizes(), width=sizes(most=12), layers=sizes(most=4), logged=sizes(1, 3))
+def test_a_log_of_losses_keeps_activations_unless_they_are_numbers_or_differentiated(
+    metered_device, batch, width, layers, logged
+):
+    net, x = linear_net([width] * (layers + 1), metered_device), torch.ones(batch, width, device=metered_device)
+
+    def loss():
+        return net(x).square().mean()
+
+    def trained():
+        (kept := loss()).backward()
+        net.zero_grad()
+        return kept
+
+    each = activation_bytes(DeepLinear(dim=width, layers=layers), batch) + 4
+    for entry, should in ((lambda: loss().item(), 0), (trained, 4), (loss, each)):
+        _, held = held_after(metered_device, *[entry] * logged)
+        assert held[-1] == logged * should, f"{logged} losses hold {held[-1]} bytes, not {should} each [{layers=}]"
 
 
 @pytest.mark.claim("loop.train-mode")
