@@ -17,7 +17,7 @@ from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.convolution import Convolution, convolution_flops
 from accounting.flops import broadcast_matmul_flops, elementwise_flops, linear_flops, matmul_flops
-from accounting.models import Transformer
+from accounting.models import Transformer, step_flops
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.scalars import Operations, integers
@@ -254,6 +254,22 @@ def test_a_block_of_any_shape_costs_six_per_weight_and_twelve_per_pair_of_tokens
     assert formula == beyond, f"attention costs {formula} by formula, but {beyond} FLOPs are beyond 6 a weight"
     # From a length of weights / (2·d) on, 6 per weight leaves out more than it counts.
     assert (step > 12 * weights * batch * length) == (length > weights / (2 * d)), f"{step=} [{weights=}, {length=}]"
+
+
+@pytest.mark.claim("flops.more-data")
+@given(batch=sizes(most=3), length=sizes(most=24), factor=sizes(2, 4))
+def test_data_cost_in_proportion_and_length_between_that_and_the_square(workloads, batch, length, factor):
+    model = Transformer(vocab_size=9, layers=2, dim=8, heads=2, hidden=16)
+
+    def trained(rows, tokens):
+        net = workloads.build(model, device="meta")
+        return sum(forward_and_backward(net, workloads.inputs(model, rows, tokens, device="meta")))
+
+    once, more, longer = trained(batch, length), trained(factor * batch, length), trained(batch, factor * length)
+    assert more == factor * once, f"{factor} times the data cost {more / once} times the FLOPs [{batch=}, {length=}]"
+    assert factor < longer / once < factor**2, f"sequences {factor} times as long cost {longer / once} times the FLOPs"
+    formula = step_flops(model, factor * batch, length).model
+    assert formula == more, f"step_flops={formula}, but {more} were dispatched [{batch=}, {length=}, {factor=}]"
 
 
 @pytest.mark.claim("flops.dominates")

@@ -200,7 +200,7 @@ def backpropagated(b, widths, input_needs_gradient):
     return net, nodes
 
 
-@pytest.mark.claim("grad.six-micro-ops", "grad.reason-param-only")
+@pytest.mark.claim("grad.six-micro-ops", "grad.reason-param-only", "grad.six-multiply-adds")
 @given(b=sizes(most=4), widths=st.lists(sizes(most=4), min_size=2, max_size=4))
 def test_each_weight_takes_three_multiplications_and_three_additions_per_example(b, widths):
     net, _ = backpropagated(b, widths, input_needs_gradient=True)
@@ -213,6 +213,8 @@ def test_each_weight_takes_three_multiplications_and_three_additions_per_example
         assert (tally.multiplications, tally.additions) == (uses, uses), f"{phase} takes {tally} for {uses} uses"
     formula = sum(linear_step(b, m, n).hardware for m, n in pairwise(widths))
     assert formula == 6 * uses, f"linear_step={formula}, but should be 6 for each of {uses} uses [{b=}, {widths=}]"
+    multiply_adds = sum(t.multiplications for t in (net.forward, net.weight_gradient, net.input_gradient)) // uses
+    assert multiply_adds == 3, f"a use of a weight takes {multiply_adds} multiply-adds, not 3 (six would be 12 FLOPs)"
 
 
 @pytest.mark.claim("grad.six-rule")

@@ -55,7 +55,7 @@ def a_rate_is_named_as_an_amount(patch):
 faults(
     ("the_addition_of_each_multiply_add_is_forgotten",
      ("flops.matmul-2mnk flops.batched flops.example-268M flops.linear-2DK flops.two-layer flops.reason-per-output "
-      "flops.add-mul-misconception "
+      "flops.add-mul-misconception grad.six-multiply-adds "
       "grad.w1 grad.w2 grad.h1 grad.two-layer-sum grad.six-micro-ops grad.reason-param-only"),
      lambda patch: patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)),
     ("every_weight_counts_as_a_square_one", "flops.two-layer flops.two-layer-DxD",
@@ -70,6 +70,9 @@ faults(
      stand_in("torch.nn.functional.scaled_dot_product_attention",
         lambda original, query, key, value, *args, is_causal=False, **kwargs:
             original(query, key[..., ::2, :], value[..., ::2, :], *args, **kwargs))),
+    ("each_sequence_attends_to_those_of_the_whole_batch", "flops.more-data",
+     stand_in("torch.nn.functional.scaled_dot_product_attention", lambda original, query, key, value, **options:
+        original(query, *(x.repeat(1, 1, len(x), 1) for x in (key, value))))),
     ("attention_counts_one_of_its_two_products", "flops.forward-2BN",
      lambda patch: patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "forward", (1, 0))),
     ("a_convolutions_weight_counts_once_whatever_the_positions", "flops.forward-2BN",
