@@ -242,6 +242,18 @@ def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer
         assert got == formula[moment], f"after {moment} {got} bytes are alive, not {formula[moment]} [{optimizer}]"
 
 
+@pytest.mark.claim("mem.grads-freed")
+@given(model=nets, batch=sizes(most=12))
+def test_freed_gradients_give_back_their_bytes_until_the_next_backward_pass(workloads, metered_device, model, batch):
+    tensors.warm_up(metered_device)
+    freed, kept = (train_two_steps(workloads, metered_device, model, batch, "sgd", free)[0] for free in (True, False))
+    gradients, moments = 4 * parameter_count(model), ("zero_grad", "second forward", "second backward")
+    given_back = [kept[moment].live_bytes - freed[moment].live_bytes for moment in moments]
+    assert given_back == [gradients, gradients, 0], f"{given_back} bytes less at {moments} [{model}, {batch=}]"
+    peak_of_kept, peak = (max(run[moment].peak_bytes for moment in moments) for run in (kept, freed))
+    assert 0 <= peak_of_kept - peak <= gradients, f"the peak falls by {peak_of_kept - peak} bytes [{model}, {batch=}]"
+
+
 @pytest.mark.claim("mem.total-formula")
 @pytest.mark.parametrize(("model", "batch"), PEAK_NETS)
 def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, memory_device, record_figure, model, batch):

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import torch
@@ -167,15 +168,30 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     assert least <= used - rule <= most, f"{beyond} adds {used - rule} FLOPs to 6ND, but should add {least} to {most}"
 
 
-@pytest.fixture(scope="module")
-def held_bytes_per_parameter(workloads, device):
-    """Bytes of parameters, gradients and AdamW's moments of a real fp32 net, for each parameter."""
+def held_per_parameter(workloads, device, dtype, optimizer):
+    """Bytes of parameters, gradients and moments of a real net, for each parameter."""
     net = DeepLinear(dim=32, layers=2)
-    model = workloads.build(net, device=device)
-    stepper = torch.optim.AdamW(model.parameters())
-    tensors.train(model, stepper, workloads.inputs(net, 4, device=device))
+    model = workloads.build(net, device=device, dtype=dtype)
+    stepper = optimizer(model.parameters())
+    tensors.train(model, stepper, workloads.inputs(net, 4, device=device).to(dtype))
     held = tensors.parameter_bytes(model) + tensors.gradient_bytes(model) + tensors.state_bytes(stepper)
     return Fraction(held, sum(parameter.numel() for parameter in model.parameters()))
+
+
+@pytest.fixture(scope="module")
+def held_bytes_per_parameter(workloads, device):
+    return held_per_parameter(workloads, device, torch.float32, torch.optim.AdamW)
+
+
+@pytest.mark.claim("napkin.53b")
+@pytest.mark.parametrize(("moments", "printed"), [(torch.float32, "53.3e9"), (torch.bfloat16, "80.0e9")])
+def test_they_hold_53e9_parameters_of_bf16_whose_moments_are_fp32(workloads, device, moments, printed):
+    adamw = partial(tensors.RecipeAdamW, gradients=torch.bfloat16, state=moments, master=None)
+    held = 8 * (80 * 10**9 // held_per_parameter(workloads, device, torch.bfloat16, adamw))
+    recipe = {torch.float32: "bf16-fp32-state", torch.bfloat16: "bf16"}[moments]
+    formula = planning.largest_model_parameters(80 * 10**9, devices=8, recipe=recipe)
+    assert formula == held, f"largest_model_parameters={formula}, but should be {held} [{recipe}]"
+    assert f"{formula / 1e9:.1f}e9" == printed, f"largest_model_parameters={formula}, but should be {printed}"
 
 
 @pytest.mark.claim("napkin.40b")
