@@ -17,14 +17,16 @@ LEAST_ENDED = 0.05  # share of a folder's tests; the first ones are slow, as the
 class Progress:
     """Called with a text, prints it on the terminal if the last line is 3 s old, or will be before the next call.
 
-    Not under -q. It is a line of its own, written past pytest's capture, so that neither the dots of a run nor the
-    captured output of a test are disturbed.
+    Under -q only with `under_q`. It is a line of its own, written past pytest's capture, so that neither the dots of a
+    run nor the captured output of a test are disturbed.
     """
 
-    def __init__(self, config: pytest.Config, name: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, config: pytest.Config, name: str, now: Callable[[], float] = time.monotonic, *, under_q: bool = False
+    ) -> None:
         self._terminal = config.pluginmanager.get_plugin("terminalreporter")
         self._capture = config.pluginmanager.get_plugin("capturemanager")
-        self._quiet = config.get_verbosity() < 0
+        self._quiet = config.get_verbosity() < 0 and not under_q
         self._name = name
         self._now = now
         self._printed_at = now()
@@ -35,7 +37,7 @@ class Progress:
             self.always(text + (f", about {ahead_s:.0f} s" if ahead_s else ""))
 
     def always(self, text: str) -> None:
-        """Prints `text` however early it is, but under -q."""
+        """Prints `text` however early it is."""
         if self._quiet or self._terminal is None:
             return
         self._printed_at = self._now()

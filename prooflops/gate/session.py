@@ -32,7 +32,7 @@ class Session:
     def __init__(self, config: pytest.Config, settings: Settings, replicates: Replicates) -> None:
         self.config, self.settings, self.replicates = config, settings, replicates
         self.markers = config.stash.get(run_state.MARKERS, {})
-        self.progress = Progress(config, "gate")
+        self.progress = Progress(config, "gate", under_q=True)  # a CI log silent for minutes looks hung
         self.reports = Reports(config)
         self.here = Side(HERE, sys.executable, config.rootpath)
         self.title, self.effort = "", ""  # the two sides; pairs and seconds

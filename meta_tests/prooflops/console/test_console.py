@@ -65,8 +65,10 @@ class Terminal:
     def flush(self) -> None: ...
 
 
-@pytest.mark.parametrize(("verbosity", "lines"), [(0, ["second 3", "second 6", "second 9"]), (-1, [])])
-def test_a_line_appears_every_three_seconds_at_most_and_never_under_q(verbosity: int, lines: list[str]) -> None:
+@pytest.mark.parametrize(("verbosity", "under_q", "printed"), [(0, False, True), (-1, False, False), (-1, True, True)])
+def test_a_line_appears_every_three_seconds_at_most_and_under_q_where_asked_for(
+    verbosity: int, under_q: bool, printed: bool
+) -> None:
     class Config:
         pluginmanager = Terminal()
 
@@ -74,11 +76,11 @@ def test_a_line_appears_every_three_seconds_at_most_and_never_under_q(verbosity:
             return verbosity
 
     now = [0.0]
-    progress = Progress(Config(), "test_it", lambda: now[0])  # type: ignore[arg-type]
+    progress = Progress(Config(), "test_it", lambda: now[0], under_q=under_q)  # type: ignore[arg-type]
     for second in range(10):
         now[0] = second + 0.5
         progress(f"second {second}")
-    assert Config.pluginmanager.lines == [f"  test_it: {line}" for line in lines]
+    assert Config.pluginmanager.lines == [f"  test_it: second {second}" for second in (3, 6, 9) if printed]
 
 
 def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house: House) -> None:

@@ -90,12 +90,13 @@ def test_a_run_that_decides_nothing_says_so_at_the_start_and_passes_with_a_warni
     assert "s for the start of a process" in done.output, "-v prints the details"
     assert "the budget ended it (--gate-budget)" in done.output, done.output
     (foreign / "pytest.ini").write_text(INI)
-    done = run(foreign, *options, GITHUB_ACTIONS="true")
+    done = run(foreign, *options, "-q", GITHUB_ACTIONS="true")
     assert done.code == 0, done.output
     warning = "this run decided nothing: 1 undecided, of which 1 could hide a slowdown of 10%"
     assert f"\nwarning: {warning}; gate_undecided = fail makes this red\n" in done.output, done.output
     assert f"\n::warning title=gate::{warning}25; " in done.output, done.output
     assert "1: the budget ended it" in done.output, done.output
+    assert "until the first decision. Only 1 pairs fit" in done.output, "progress is printed under -q, too"
     assert "s for the start of a process" not in done.output, "without -v no details"
     assert "report only" not in done.output, done.output
     done = run(foreign, ONE, *options[2:])
