@@ -77,12 +77,12 @@ def interval(effect: Effect) -> str:
 
     >>> from prooflops.statistics.effects import paired
     >>> interval(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01)), interval(paired([1.0], [1.1], level=0.01))
-    ('1.000 to 1.200, 88%', 'unknown')
+    ('1.000 to 1.200, 88%', 'one pair')
     """
     if math.isfinite(effect.high):
         return f"{effect.low:.3f} to {effect.high:.3f}"
     low, high, level = effect.bounds(SHOWN_LEVEL)
-    return f"{low:.3f} to {high:.3f}, {math.floor(100 * (1 - level) + 0.5)}%" if level < 0.5 else "unknown"
+    return f"{low:.3f} to {high:.3f}, {math.floor(100 * (1 - level) + 0.5)}%" if level < 0.5 else "one pair"
 
 
 def _figure(row: Row, value: Any) -> str:

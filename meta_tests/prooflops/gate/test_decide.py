@@ -8,8 +8,9 @@ import pytest
 
 from meta_tests.prooflops.gate.foreign_repo import config_in
 from prooflops.gate.annotate import passing_open
-from prooflops.gate.decide import SieveRule, fails, look_at, replicate_plan
+from prooflops.gate.decide import ReplicateRule, SieveRule, fails, look_at, replicate_plan
 from prooflops.gate.options import settings
+from prooflops.gate.report import short_lines
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
 from prooflops.statistics.decision_rule import LOOKS
@@ -93,3 +94,13 @@ def test_what_is_open_and_passes_is_warned_of_where_it_could_hide_a_slowdown(
     for text, start in zip(found, (warning, line), strict=True):
         assert text.startswith(start)
         assert bool(text) is bool(start), text
+
+
+@pytest.mark.parametrize("most", [None, 1, 2])
+@pytest.mark.parametrize("ratio", [1.0, 1.489, 100.0])
+def test_one_pair_yields_no_verdict(most: int | None, ratio: float) -> None:
+    rule = ReplicateRule(replicate_plan(1, most=most), most=most)
+    (row,), _ = look_at({"a": ([timed(1.0)], [timed(ratio)])}, rule)
+    assert row.verdict == "INCONCLUSIVE"
+    assert "one pair excludes nothing" in row.note
+    assert f"{ratio:.3f} (one pair)" in short_lines([row], 80)[0]
