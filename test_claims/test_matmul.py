@@ -102,7 +102,8 @@ def test_small_products_with_matrices_of_their_own_are_faster_as_a_batch(device,
 def test_a_loop_over_large_products_takes_about_as_long_as_their_batch(device, speed):
     number, side = (2, 256) if device.type == "cpu" else (2, 4096)
     what = f"{number} products of side {side} in a Python loop against one batched product"
-    speed.assert_slower(*loop_and_batch(device, number, side, side, side), what, at_least=0.4, at_most=2)
+    loop, batch = loop_and_batch(device, number, side, side, side)
+    speed.assert_slower(loop, batch, what, at_least=0.4, at_most=2, usual=(0.7, 1.4))
 
 
 @pytest.mark.claim("matmul.einsum-equals-transpose")

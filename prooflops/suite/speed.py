@@ -101,19 +101,20 @@ class Speed:
         *,
         at_least: float = 1.0,
         at_most: float = math.inf,
+        usual: tuple[float, float] = (0, math.inf),
         **options: Any,
     ) -> Ratio:
         """Asserts that `slow` takes `at_least` to `at_most` times as long as `fast`, and records the ratio.
 
-        Holds if the whole interval lies within the bounds. Fails if it lies outside twice in a row, because a busy
-        machine can distort one comparison. With `at_least` 1, an interval ending below 1.05 also fails: the times are
-        equal. Any other interval contains a bound, and the claim is not checked.
+        Holds if the whole interval lies within the bounds and within `usual`, the ratios that healthy machines showed.
+        Fails if it lies beyond a bound twice in a row, since a busy machine can distort one comparison; with `at_least`
+        1 also if it ends below 1.05, where the times are equal. Else the claim is not checked.
         """
         __tracebackhide__ = True
-        absent_below = SAME_TIME if at_least == 1 else at_least
+        absent_below, (low, high) = SAME_TIME if at_least == 1 else at_least, usual
         for _ in range(2):
             ratio = self.ratio(slow, fast, **options)
-            if holds := at_least < ratio.low and ratio.high < at_most:
+            if holds := max(at_least, low) < ratio.low and ratio.high < min(at_most, high):
                 break
         self._record(f"{claim}: {ratio}")
         if holds:
@@ -121,6 +122,8 @@ class Speed:
         if ratio.high < absent_below or ratio.low > at_most:
             bounds = f"above {at_least:g}" + (f" and below {at_most:g}" if at_most < math.inf else "")
             pytest.fail(f"{claim}: the ratio of times is {ratio}, but should be {bounds}", pytrace=False)
-        bound = at_least if ratio.low <= at_least else at_most
-        noise = f"this machine's noise ({ratio.noise_percent:.0f} %)"
-        pytest.skip(f"{noise} leaves open on which side of {bound:g} the ratio of times is: {claim}: {ratio}")
+        if ratio.high < low or ratio.low > high:
+            pytest.skip(f"healthy machines show a ratio of {low:g} to {high:g}: {claim}: {ratio}")
+        bound = next(bound for bound in (at_least, at_most, low, high) if ratio.low <= bound <= ratio.high)
+        left_open = f"({ratio.noise_percent:.0f} %) leaves open on which side of {bound:g} the ratio of times is"
+        pytest.skip(f"this machine's noise {left_open}: {claim}: {ratio}")

@@ -49,3 +49,12 @@ def test_an_effect_within_the_noise_is_neither(assert_slower: Callable[..., obje
         Skipped, match=r"noise \(\d+ %\) leaves open on which side of 1 the ratio of times is: A over B"
     ):
         assert_slower(noisy(centre, 0.5))
+
+
+@pytest.mark.parametrize(("centre", "reason"), [(3, "healthy machines show a ratio of 1.5 to 2: A"), (2, "side of 2")])
+def test_a_ratio_that_no_healthy_machine_showed_is_not_checked(
+    assert_slower: Callable[..., object], centre: float, reason: str
+) -> None:
+    with pytest.raises(Skipped, match=reason):
+        assert_slower(noisy(centre, 0.05), at_most=4, usual=(1.5, 2))
+    assert_slower(noisy(1.75, 0.05), at_most=4, usual=(1.5, 2))
