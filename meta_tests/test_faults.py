@@ -76,3 +76,13 @@ def test_every_topic_of_the_registry_has_two_faults_and_every_fault_names_checks
     tests = [check.partition("[")[0].split("::") for check in named if "::" in check]
     gone = [test for file, test in tests if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")]
     assert not gone, f"faults name tests that there are not: {gone}"
+
+
+def test_the_record_of_what_turns_claims_red_names_faults_of_theirs_and_the_page_counts_by_it() -> None:
+    named = {(claim, f"{planted.topic}: {planted.name}") for planted in FAULTS for claim in planted.noticed_by}
+    gone = sorted(json.loads(running.NOTICED.read_text(encoding="utf-8")).items() - named)
+    assert not gone, f"repeat --by-claim for these claims, whose fault no longer names them: {gone}"
+    page = running.PAGE.read_text(encoding="utf-8")
+    should = running.with_counts(page)
+    different = [line for line in should.splitlines() if line not in page.splitlines()]
+    assert page == should, f"python -m meta_tests.faults --by-claim TOPIC writes into docs/claims.md: {different}"
