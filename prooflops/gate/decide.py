@@ -16,6 +16,7 @@ from prooflops.statistics.decision_rule import (
     Decision,
     Plan,
     decide,
+    pairs_excluding,
     pairs_needed,
     smallest_effect,
     verdict,
@@ -27,6 +28,7 @@ ADVISED = 16  # processes of a baseline
 MOST_ADVISED = 200  # pairs: beyond, the benchmark is too noisy for the question
 
 OPEN = 0.10  # change that time must exclude before the number of instructions decides
+EXCLUDING = (64, 96, 144, 216, 324)  # pairs after which an undecided benchmark is looked at for a change of OPEN
 
 # The limit that ended the run of an open benchmark.
 NOISE = "its noise exceeds the question"
@@ -59,6 +61,7 @@ class ReplicateRule(ComparisonRule):
     most: int | None = None  # replicates at most; None: as many as the plan wants
     all_pairs: bool = False  # take pairs up to the last look, whatever is decided before: to estimate the noise
     equal: Container[str] = ()  # benchmarks that take the same number of instructions
+    direction: str = "slower"  # of the change that more pairs are to exclude
 
     def common(self, shared: Sequence[Sides]) -> float:
         return super().common(shared) if shared and not self.paired else 1.0
@@ -78,7 +81,29 @@ class ReplicateRule(ComparisonRule):
         decision = decide(before, after, self.plan, smallest, floor=floor, common=common)
         if self.all_pairs:
             return replace(decision, effect=effect)
-        return self.beside_instructions(decision, sides, effect) if name in self.equal else decision
+        if name in self.equal:
+            decision = self.beside_instructions(decision, sides, effect)
+        return self.excluding(decision, before, after, effect) if decision.verdict == "INCONCLUSIVE" else decision
+
+    def excluding(
+        self, decision: Decision, before: Sequence[float], after: Sequence[float], effect: Effect
+    ) -> Decision:
+        """The decision on a benchmark that the plan leaves open: more pairs, until these exclude a change of OPEN.
+
+        Only the newest look counts: where an earlier one excluded it, no more pairs were taken.
+        """
+        if not self.paired or self.most:
+            return decision
+        first = min(decision.wanted, len(after))
+        looks = [first, *(look for look in EXCLUDING if look > first)]
+        newest = max(look for look in looks if look <= len(after))
+        then = effect if newest == len(after) else effects.paired(before[:newest], after[:newest], level=effect.level)
+        if excludes(then, self.direction, OPEN):
+            return replace(decision, wanted=newest, effect=then)
+        if newest < looks[-1]:
+            following = next(look for look in looks if look > newest)
+            return replace(decision, verdict=None, wanted=following, effect=effect, excluding=True)
+        return replace(decision, wanted=newest, effect=effect)
 
     def beside_instructions(self, decision: Decision, sides: Sides, effect: Effect) -> Decision:
         """The decision on a benchmark that takes as many instructions: it must get slower in two fresh batches.
@@ -127,10 +152,13 @@ class ReplicateRule(ComparisonRule):
             found += self.plan.confirming_pairs  # a suspicion must repeat
         return found
 
-    def wanted(self, decision: Decision) -> int:
-        """The number of replicates at this benchmark's next look; 0 where it is decided."""
+    def wanted(self, decision: Decision, fitting: float) -> int:
+        """The number of replicates at this benchmark's next look; 0 where it is decided, or as many as it takes to
+        exclude a change of OPEN are more than those `fitting` into the time."""
         if self.all_pairs:
             return self.plan.looks[-1]
+        if decision.excluding and pairs_excluding(decision.effect, OPEN, SHOWN_LEVEL) > decision.effect.pairs + fitting:
+            return 0
         return min(decision.wanted, self.most or decision.wanted) if decision.verdict is None else 0
 
 
@@ -156,10 +184,15 @@ def fewest_stored(plan: Plan) -> int:
     return next(n for n in itertools.count(1) if math.comb(n + plan.looks[last], n) * plan.level(last) >= 1)
 
 
-def look_at(both: Mapping[str, Sides], rule: ReplicateRule) -> tuple[list[Row], dict[str, int]]:
-    """A row for each benchmark, and the number of replicates at the next look of each undecided one."""
+def look_at(
+    both: Mapping[str, Sides], rule: ReplicateRule, fitting: float = math.inf
+) -> tuple[list[Row], dict[str, int]]:
+    """A row for each benchmark, and the number of replicates at the next look of each undecided one.
+
+    `fitting`: the number of further replicates for which there is time.
+    """
     decided = decisions(both, rule)
-    wanted = {name: rule.wanted(decision) for name, decision in decided.items()}
+    wanted = {name: rule.wanted(decision, fitting) for name, decision in decided.items()}
     wanted |= {name: rule.plan.looks[0] for name, sides in both.items() if not all(sides)}
     open_ = {name: count for name, count in wanted.items() if count > len(both[name][1])}
     return time_rows(both, rule, decided), open_

@@ -110,7 +110,8 @@ class Schedule:
 
     def _wanted(self) -> dict[str, int]:
         """Returns the replicates that each undecided benchmark needs in all; sets the pace of the next one."""
-        rows, wanted = decide.look_at(self.sides, self.rule)
+        fitting = (self.deadline - time.monotonic()) / self.took_s if self.took_s else math.inf
+        rows, wanted = decide.look_at(self.sides, self.rule, fitting)
         wanted = {
             name: count
             for name, count in wanted.items()

@@ -91,7 +91,9 @@ class Session:
         plan = decide.replicate_plan(
             benchmarks, paired=paired, most=most, all_pairs=all_pairs, directions=self.directions()
         )
-        return kind(plan, self.settings.min_effect, floors or {}, paired, most, all_pairs, equal)
+        return kind(
+            plan, self.settings.min_effect, floors or {}, paired, most, all_pairs, equal, self.settings.direction
+        )
 
     def text(self, *, verbose: bool) -> list[str]:
         """The lines below the rows: the details where asked for, and last the effort and whether verdicts count."""

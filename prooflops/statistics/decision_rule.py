@@ -107,6 +107,16 @@ def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> 
     return max(fewest, math.ceil((upper_normal_quantile(level) * effect.noise / distance) ** 2 / EFFICIENCY))
 
 
+def pairs_excluding(effect: Effect, change: float, level: float) -> float:
+    """The number of pairs that would exclude a change of this size, at a bound's level, if there is none.
+
+    >>> noisy = paired([1.0] * 10, [1.0, 1.6, 0.8, 1.2, 0.7, 1.3, 0.9, 1.1, 1.4, 0.6], level=0.01)
+    >>> round(noisy.noise, 2), round(pairs_excluding(noisy, 0.1, 0.0125))
+    (0.38, 82)
+    """
+    return (upper_normal_quantile(level) * effect.noise / math.log1p(change)) ** 2 / EFFICIENCY
+
+
 def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95) -> float:
     """The smallest slowdown that a whole gate run finds with probability `power`, at a pair's noise, as a fraction.
 
@@ -182,6 +192,7 @@ class Decision:
     wanted: int  # pairs in all; with a verdict, those that it used
     effect: Effect  # of all those pairs
     suspicion: str | None = None  # in the course of confirmation, or confirmed
+    excluding: bool = False  # whether more pairs are only to exclude a large change: no other verdict comes of them
 
 
 def decide(

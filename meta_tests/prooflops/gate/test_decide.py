@@ -4,11 +4,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from meta_tests.prooflops.gate.foreign_repo import config_in
 from prooflops.gate.annotate import passing_open
-from prooflops.gate.decide import ReplicateRule, SieveRule, fails, look_at, replicate_plan
+from prooflops.gate.decide import EXCLUDING, OPEN, ReplicateRule, SieveRule, fails, look_at, replicate_plan
 from prooflops.gate.options import settings
 from prooflops.gate.report import short_lines
 from prooflops.history.records import Timed
@@ -104,3 +105,31 @@ def test_one_pair_yields_no_verdict(most: int | None, ratio: float) -> None:
     assert row.verdict == "INCONCLUSIVE"
     assert "one pair excludes nothing" in row.note
     assert f"{ratio:.3f} (one pair)" in short_lines([row], 80)[0]
+
+
+@pytest.mark.parametrize(("slowdown", "least", "most"), [(1.0, 0.95, 1.0), (1.1, 0.0, (1 + len(EXCLUDING)) * 0.0125)])
+def test_more_pairs_of_an_undecided_benchmark_exclude_a_tenth_where_there_is_none_and_rarely_where_there_is(
+    slowdown: float, least: float, most: float
+) -> None:
+    rng, rule, runs = np.random.default_rng(7), ReplicateRule(replicate_plan(20)), 60
+    excluded = 0
+    for _ in range(runs):
+        before, after = ([timed(speed * time) for time in rng.lognormal(0, 0.2, 324)] for speed in (1.0, slowdown))
+        wanted = {"a": rule.plan.looks[0]}
+        while wanted:
+            pairs = wanted["a"]
+            (row,), wanted = look_at({"a": (before[:pairs], after[:pairs])}, rule)
+        assert row.verdict in ("INCONCLUSIVE", "SLOWER" if slowdown > 1 else ""), "at 28 % of noise"
+        excluded += row.verdict == "INCONCLUSIVE" and not fails(row, "slower", OPEN)
+    assert least <= excluded / runs <= most
+
+
+def test_more_pairs_are_taken_only_where_those_that_fit_could_exclude_a_tenth() -> None:
+    spread = [timed(1.5 ** math.sin(number)) for number in range(32)]
+    both, rule = {"a": ([timed(1.0)] * 32, spread)}, ReplicateRule(replicate_plan(20))
+    assert look_at(both, rule)[1] == {"a": EXCLUDING[0]}
+    assert look_at(both, rule, fitting=100)[1] == {"a": EXCLUDING[0]}
+    (row,), wanted = look_at(both, rule, fitting=10)
+    assert not wanted
+    assert (row.verdict, fails(row, "slower", OPEN)) == ("INCONCLUSIVE", True)
+    assert not look_at(both, ReplicateRule(replicate_plan(20, most=50), most=50))[1], "--gate-replicates bounds them"
