@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,14 +10,16 @@ from prooflops.console.progress import minutes
 from prooflops.gate import sides
 from prooflops.gate.instructions import FEWER, LOOKS, MORE, Count, by_both, decide, level_of
 from prooflops.gate.options import files_of
-from prooflops.gate.process import Replicate, ReplicateFailed, Side
+from prooflops.gate.process import OutOfTime, Replicate, ReplicateFailed, Side
 from prooflops.gate.session import Session
 from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 from prooflops.machine import cpu
 
 # Times as long: start and imports without instrumentation, and a benchmark's calls, three of four of them so.
 START_FACTOR, CALLS_FACTOR, START_S = 25, 150, 5.0
-SHARE = 0.5  # of the time left
+SHARE = 1 / 3  # of the time left, where time decides, too
+RESERVE = 0.1  # of a pair's time: the next pairs take a little longer or shorter
+BLIND = "instructions don't show waiting, sockets, threads, GPUs, the width of vectors, and where memory lies"
 
 
 class Counting:
@@ -57,12 +60,18 @@ class Counting:
         level, limit = level_of(len(names)), self.session.settings.min_instructions
         taken: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in names}
         found: dict[str, Count] = {}
-        took_s = pairs = 0.0
+        took_s = 0.0
+        pairs = 0
         while names and time.monotonic() + took_s < ends:
-            say(f"instructions: pair {pairs + 1:.0f}, {len(names)} benchmarks under valgrind")
+            say(f"instructions: pair {pairs + 1}, {len(names)} benchmarks under valgrind")
             began, pairs = time.monotonic(), pairs + 1
+            # The first pair counts as many benchmarks as the next ones have time for.
+            until = began + (1 - RESERVE) * (ends - began) / LOOKS[0] if pairs == 1 else math.inf
             try:
-                before, after = (done.counts or {} for done in self.pair(names, ends - began))
+                before, after = (done.counts or {} for done in self.pair(names, until, ends))
+            except OutOfTime:
+                lines.append(f"instructions: pair {pairs} did not end within its share of the budget")
+                break
             except ReplicateFailed as failed:
                 lines.append(f"instructions are not counted: {str(failed).splitlines()[-1]}")
                 break
@@ -74,21 +83,41 @@ class Counting:
                     found[name] = count
             names = [name for name in names if name not in found and len(taken[name][0]) == pairs]
             took_s = time.monotonic() - began
+        if found:
+            lines.append("; ".join([BLIND, *by_features(timed)]))
         said = [sum(count.verdict == verdict for count in found.values()) for verdict in ("SAME", MORE, FEWER)]
         lines.append(
             f"instructions of {len(found)} of {len(self.costs_s)} benchmarks: {said[0]} the same, {said[1]} more, "
-            f"{said[2]} fewer, {len(found) - sum(said)} do not repeat: time alone decides those; {pairs:.0f} pairs"
+            f"{said[2]} fewer, {len(found) - sum(said)} do not repeat: time alone decides those, and "
+            f"{len(self.costs_s) - len(found)} without a count; {pairs} pairs"
         )
         return found
 
-    def pair(self, names: Sequence[str], limit_s: float) -> list[Replicate]:
-        """A process of the other side and one of this, both at once where there are two cores."""
+    def pair(self, names: Sequence[str], until: float, ends: float) -> list[Replicate]:
+        """A process of the other side and one of this, both at once where there are two cores.
+
+        No test begins after `until`. Raises OutOfTime where one takes until `ends`.
+        """
         replicates = self.session.replicates
         replicates.share_hash_seed()
         asked = [(side, sides.existing(files_of(names), side)) for side in (self.other, self.here)]
-        if self.at_once:
-            return replicates.run(asked, names, limit_s=limit_s, counted=True)
-        return [replicates.run([each], names, limit_s=limit_s, counted=True)[0] for each in asked]
+        replicates.ends = ends
+        try:
+            if self.at_once:
+                return replicates.run(asked, names, count_until=until)
+            halfway = (time.monotonic() + until) / 2  # each side gets half of the time
+            return [
+                replicates.run([each], names, count_until=end)[0]
+                for each, end in zip(asked, (halfway, until), strict=True)
+            ]
+        finally:
+            replicates.ends = math.inf
+
+
+def by_features(timed: Sequence[Replicate]) -> list[str]:
+    """Which packages, loaded by these processes, run other kernels under valgrind."""
+    names = sorted({name for done in timed for name in done.footprint.get("by_features", ())})
+    return [f"{' and '.join(names)} may run other kernels under valgrind, by the processor's features"] if names else []
 
 
 def resolved(rows: Sequence[Row], counts: Mapping[str, Count], smallest: Callable[[str], float]) -> list[Row]:

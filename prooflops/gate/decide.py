@@ -108,7 +108,8 @@ class ReplicateRule(ComparisonRule):
     def beside_instructions(self, decision: Decision, sides: Sides, effect: Effect) -> Decision:
         """The decision on a benchmark that takes as many instructions: it must get slower in two fresh batches.
 
-        Open and not suspected, with a change of OPEN excluded, it is left to the instructions.
+        Open and not suspected, it is left to the instructions: at once with a change of OPEN excluded, else at the
+        second look, unless it is surely slower.
         """
         smallest = self.smallest(sides[1])
         if decision.verdict == "SLOWER":
@@ -119,8 +120,9 @@ class ReplicateRule(ComparisonRule):
             fresh = effects.paired(before, after, level=self.plan.confirmation_level)
             stays = fresh.p_slower <= self.plan.confirmation_level and fresh.ratio > 1 + smallest
             return replace(decision, verdict="SLOWER" if stays else "INCONCLUSIVE", wanted=last, effect=effect)
-        is_small = abs(math.log(effect.ratio)) < math.log1p(smallest)
-        if decision.verdict is None and not decision.suspicion and is_small and excludes(effect, "both", OPEN):
+        is_small = abs(math.log(effect.ratio)) < math.log1p(smallest) and excludes(effect, "both", OPEN)
+        looked_twice = len(sides[1]) >= self.plan.looks[:2][-1] and effect.bounds(SHOWN_LEVEL)[0] <= 1 + smallest
+        if decision.verdict is None and not decision.suspicion and (is_small or looked_twice):
             return replace(decision, verdict="INCONCLUSIVE", effect=effect)
         return decision
 

@@ -95,7 +95,8 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     """The row of a time, decided by time, or by instructions where time leaves it open.
 
     `alone`: whether this is the one benchmark that time calls SLOWER. Instructions decide only what lies clear of
-    `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of it, and nothing where time excludes that.
+    `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of it, and nothing where time excludes that. It is
+    SAME only where time leaves open whether it is slower by `smallest`: no count shows waiting.
     """
     if count is None or count.verdict == UNSTEADY or row.effect is None:
         why = f"; {count}: the count does not repeat" if count else ""
@@ -114,6 +115,6 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
         return replace(row, verdict="SLOWER", by=INSTRUCTIONS, note=note)
     if count.ratio < 1 / beyond:
         return replace(row, verdict="FASTER", by=INSTRUCTIONS, note=note)
-    if abs(math.log(count.ratio)) < math.log1p(smallest) and low <= 1:
+    if abs(math.log(count.ratio)) < math.log1p(smallest) and low <= 1 + smallest:
         return replace(row, verdict="SAME", by=INSTRUCTIONS, note=note)
     return replace(row, note=note)

@@ -8,7 +8,6 @@ import itertools
 import math
 import os
 import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from prooflops.gate.child import callgrind
 from prooflops.run_state import is_benchmark
 
 HISTORY = ".prooflops/history"
@@ -45,7 +45,10 @@ INI = {  # by name: meaning and default
         "an INCONCLUSIVE benchmark passes where more than this is excluded; true: always, false: never",
         "what gate_undecided says",
     ),
-    "gate_by": (f"what decides: {', '.join(TIERS)}; all but time need valgrind", "time"),
+    "gate_by": (
+        f"what decides: {', '.join(TIERS)}; all but time need valgrind",
+        "both where it is installed, else time",
+    ),
     "gate_min_instructions": ("smallest change of the number of instructions that counts", MIN_INSTRUCTIONS),
     "gate_instructions": ("whether a benchmark fails that takes more instructions: fail or report", "report"),
     "gate_undecided": (
@@ -58,7 +61,7 @@ INI = {  # by name: meaning and default
     ),
 }
 REPORT_ONLY = "report only: never fails for a verdict"  # a comparison without --gate
-COMPUTED = "gate_allow_inconclusive"  # whose default another setting says
+COMPUTED = ("gate_allow_inconclusive", "gate_by")  # their defaults depend on other things
 FLAGS = {
     "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
     "--gate-allow-inconclusive": "no INCONCLUSIVE benchmark fails, however little is known",
@@ -73,7 +76,7 @@ VALUES = {  # by option: metavar and meaning
     "--gate-record": ("NAME", "store this run as the baseline NAME"),
     "--gate-replicates": ("N", "fresh processes a side, at most, confirming ones too"),
     "--gate-min-effect": ("X%", "smallest change that counts, such as 5%% or 0.05"),
-    "--gate-by": ("time|instructions|both", "what decides (default: time); the others need valgrind"),
+    "--gate-by": ("time|instructions|both", "what decides (default: both with valgrind installed, else time)"),
     "--gate-min-instructions": ("X%", f"smallest change of instructions that counts (default: {MIN_INSTRUCTIONS}%)"),
     "--gate-budget": ("MINUTES", f"time for all replicates (default: {BUDGET_MIN:g})"),
     "--gate-json": ("FILE", "write what a comparison found to this file, as JSON"),
@@ -83,7 +86,7 @@ VALUES = {  # by option: metavar and meaning
 def add_options(parser: pytest.Parser) -> None:
     """Declares the options and ini settings of the gate."""
     for name, (meaning, default) in INI.items():
-        parser.addini(name, f"{meaning} (default: {default})", default="" if name == COMPUTED else default)
+        parser.addini(name, f"{meaning} (default: {default})", default="" if name in COMPUTED else default)
     group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
     for name, meaning in FLAGS.items():
         group.addoption(name, action="store_true", help=meaning)
@@ -351,8 +354,11 @@ def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
 
 
 def _tier(name: str, text: str) -> str:
-    if _one_of(name, text, TIERS) != "time" and shutil.which("valgrind") is None:
-        raise ValueError(f"{name} is {text!r}, which needs valgrind: `apt-get install valgrind`")
+    usable = callgrind.is_usable()
+    if not text:
+        return "both" if usable else "time"
+    if _one_of(name, text, TIERS) != "time" and not usable:
+        raise ValueError(f"{name} is {text!r}, which needs valgrind, on Linux: `apt-get install valgrind`")
     return text
 
 

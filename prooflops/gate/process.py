@@ -164,13 +164,13 @@ class Replicates:
         benchmarks_only: bool = True,
         paces: Paces | None = None,
         limit_s: float = math.inf,
-        counted: bool = False,
+        count_until: float = 0.0,
     ) -> list[Replicate]:
         """A process for each side over its files, which runs the tests `ids` (None: all), paced by `paces`.
 
-        Several live at the same time and run their tests in turn, the first side beginning. With `counted` they run
-        under valgrind, count instructions in place of timing, and wait for no turn. Raises ReplicateFailed for
-        one that crashed, took too long, or could not collect.
+        Several live at the same time and run their tests in turn, the first side beginning. With `count_until`, a
+        moment after which no test begins, they count instructions under valgrind, and wait for no turn. Raises
+        ReplicateFailed for one that crashed, took too long, or could not collect.
         """
         limit_s = min(limit_s, self._limit_s, self.ends - time.monotonic())
         task = {"ids": ids and list(ids), "benchmarks_only": benchmarks_only, "paces": paces or {}}
@@ -180,23 +180,28 @@ class Replicates:
             for side, targets in asked:
                 with ExitStack() as of_child:
                     there = None
-                    if len(asked) > 1 and not counted:
+                    if len(asked) > 1 and not count_until:
                         here, there = socket.socketpair()
                         channels.append(stack.enter_context(here))
                         of_child.enter_context(there)
-                    started.append(self._start(side, targets, task, there, counted))
+                    started.append(self._start(side, targets, task, there, count_until))
                 stack.callback(self._end, started[-1])
             turns.alternate(channels, lambda each: started[each].process.poll() is None, time.monotonic() + limit_s)
             return [self._ended(each, limit_s) for each in started]
 
     def _start(
-        self, side: Side, targets: Sequence[str], task: Mapping[str, Any], turn: socket.socket | None, counted: bool
+        self,
+        side: Side,
+        targets: Sequence[str],
+        task: Mapping[str, Any],
+        turn: socket.socket | None,
+        count_until: float,
     ) -> _Started:
         number = next(self._numbers)
         record, output, written = (self.folder / f"{number:04d}.{kind}" for kind in ("json", "txt", "task"))
         command, variables = self._command(side), self._of_python() | {PADDING: ""}
-        dumps = str(record.with_suffix(".dump")) if counted else ""
-        if counted:
+        dumps = str(record.with_suffix(".dump")) if count_until else ""
+        if dumps:
             command = [*(word.format(dumps) for word in VALGRIND), interpreter_of(side.python), *command[1:]]
         own = {
             "targets": list(targets),
@@ -206,6 +211,7 @@ class Replicates:
             "patience_s": self._patience_s,
             "turn": turn.fileno() if turn else None,
             "dumps": dumps,
+            "count_until": count_until,
             # Python's variables are neither settings of the machine, nor for processes that the tests start.
             "restore": {name: os.environ.get(name) for name in variables},
         }
@@ -213,7 +219,7 @@ class Replicates:
         began = time.monotonic()
         environment = self._environment(side) | variables | {TASK: str(written), RECORD: str(record)}
         environment[PADDING] = "x" * ((self._size - _size(command, environment)) % PAGE)
-        with open(output, "wb") as printed, fixed_addresses() if counted else nullcontext():
+        with open(output, "wb") as printed, fixed_addresses() if dumps else nullcontext():
             process = subprocess.Popen(
                 command,
                 cwd=side.root,

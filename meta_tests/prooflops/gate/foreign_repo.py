@@ -29,7 +29,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
         fork_processes()
 """
 # Other plugins that are installed take a third of each process.
-INI = "[pytest]\naddopts = --strict-markers -p benchmark\n"
+INI = "[pytest]\naddopts = --strict-markers -p benchmark\ngate_by = time\n"
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 PLUGINS = ("-p", "prooflops.plugin", "-p", "quick_plan")
 

@@ -1,6 +1,7 @@
 """A fresh process of the gate: it runs the tests asked for, at the pace asked for, and leaves a record."""
 
 import inspect
+import math
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from meta_tests.conftest import ROOT
 from meta_tests.prooflops.gate.foreign_repo import config_in
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
+from prooflops.gate.child.callgrind import is_usable
 from prooflops.gate.child.calls import call_traced
 from prooflops.gate.process import Replicate, ReplicateFailed, Replicates, Side
 
@@ -441,3 +443,13 @@ def test_a_process_that_ends_or_waits_for_the_other_does_not_hang_the_pair(
     with children.replicates() as replicates, pytest.raises(ReplicateFailed):
         replicates.run(sides, None, paces=BRIEF, limit_s=limit_s)
     assert time.monotonic() - began < most_s
+
+
+@pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
+def test_a_process_counts_the_benchmarks_that_begin_in_time(children: Children) -> None:
+    children.write("def test_sum(benchmark):\n    benchmark(sum, range(1000))\n")
+    with children.replicates() as replicates:
+        late, early = (children.run(replicates, count_until=until) for until in (time.monotonic(), math.inf))
+    assert late.counts == {}, "a benchmark was counted that began after the time for it"
+    assert early.counts is not None
+    assert early.counts["test_it.py::test_sum"] > 1000, "a sum of 1000 numbers takes at least so many instructions"

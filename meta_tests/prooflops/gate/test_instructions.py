@@ -13,10 +13,11 @@ from meta_tests.conftest import ROOT, child_environment
 from prooflops.gate.child.callgrind import RUNNING_ON_VALGRIND, request
 from prooflops.gate.count import resolved
 from prooflops.gate.decide import fails
-from prooflops.gate.instructions import FEWER, MORE, UNSTEADY, Count, decide
+from prooflops.gate.instructions import FEWER, MORE, UNSTEADY, Count, by_both, decide
 from prooflops.gate.process import VALGRIND, interpreter_of
 from prooflops.gate.report import sentence
-from prooflops.history.rows import INSTRUCTIONS, Row
+from prooflops.history.rows import INSTRUCTIONS, TIME, Row
+from prooflops.statistics.effects import paired
 
 LEVEL, LIMIT = 1e-5, 0.005
 NOISES = st.lists(st.integers(-40, 40), min_size=10, max_size=10)  # of 100,000 instructions: 0.04 %
@@ -44,6 +45,16 @@ def test_a_count_that_differs_in_both_directions_decides_nothing(ratios: list[fl
     count = decide([100_000] * 10, [round(100_000 * ratio) for ratio in (0.97, 1.03, *ratios)], LIMIT, LEVEL)
     assert count is not None
     assert count.verdict == UNSTEADY
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(1.0, "SAME"), (1.02, "SAME"), (2.0, "INCONCLUSIVE")])
+def test_time_that_is_open_is_the_same_with_the_same_instructions_unless_surely_slower(
+    slower: float, verdict: str
+) -> None:
+    effect = paired([1.0] * 16, [slower * (1 + 0.02 * (number % 5 - 2)) for number in range(16)], level=0.01)
+    row = Row("a", TIME, 1.0, slower, "INCONCLUSIVE", effect)
+    decided = by_both(row, Count("SAME", 1e6, 1.0, 0.0, 3), 0.03, alone=True)
+    assert (decided.verdict, decided.by) == (verdict, INSTRUCTIONS if verdict == "SAME" else ""), decided.note
 
 
 def test_what_processors_count_themselves_is_kept_where_valgrind_counted_nothing() -> None:

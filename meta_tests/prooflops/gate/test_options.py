@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, ChildRun, recorded, run_pytest_for_each
 from meta_tests.prooflops.outcomes import outcome
+from prooflops.gate.child import callgrind
 from prooflops.gate.options import Settings, is_asked_for, marker_settings
 from prooflops.gate.options import settings as gate_settings
 from prooflops.history import records
@@ -49,6 +50,14 @@ def config_of(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | N
 def read(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None) -> Settings:
     """The settings that these options give."""
     return gate_settings(config_of(folder, given, ini))
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_instructions_decide_beside_time_where_valgrind_is_there(monkeypatch: Any, usable: bool) -> None:
+    monkeypatch.setattr(callgrind, "is_usable", lambda: usable)
+    assert read(Path("/nowhere"), {}, {"gate_by": ""}).by == ("both" if usable else "time")
+    refusal = outcome(pytest.UsageError, lambda: read(Path("/nowhere"), {"gate_by": "instructions"}))[1]
+    assert usable or "apt-get install valgrind" in str(refusal)
 
 
 @given(PLACES, ANY)

@@ -12,6 +12,8 @@ import gc
 import mmap
 import os
 import platform
+import shutil
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -31,6 +33,11 @@ WARM_UP = 3  # calls before the one that is counted
 EMPTY_CALLS = 5
 _kept: list[Any] = []  # the memory of requests that were made
 FIXTURES = ("pytest_benchmark.fixture", "pytest_codspeed.plugin")
+
+
+def is_usable() -> bool:
+    """Whether this machine counts: valgrind is installed, and the requests to it are known."""
+    return sys.platform == "linux" and platform.machine() in CODE and shutil.which("valgrind") is not None
 
 
 def request(number: int) -> Callable[[], int]:

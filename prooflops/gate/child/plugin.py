@@ -53,6 +53,7 @@ class Replicate:
         self.once_s: dict[str, float] = {}  # seconds that only the first process of a side takes
         self.calls: dict[str, dict[str, Any]] = {}
         self.counter = Counter(task["dumps"]) if task["dumps"] else None  # of instructions, in place of timing
+        self.count_until: float = task["count_until"]
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
         self.own_switches_per_s: dict[str, float] = {}  # context switches caused by the looks at the cores
@@ -107,6 +108,11 @@ class Replicate:
     def pytest_runtest_protocol(self) -> Generator[None, Any, None]:
         self.turn.wait(NEXT)  # before its fixtures are made, and before another plugin's timeout begins
         yield
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        if self.counter and time.monotonic() > self.count_until:
+            pytest.skip("the time for counting instructions is over")
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:

@@ -25,6 +25,7 @@ LOOK_S = 0.5  # between two looks whether a silent process still runs
 MAPPED = Path("/proc/self/maps")
 # An accelerator's free memory sizes the benchmarks, and a waiting process holds some of it.
 DRIVERS = ("libcuda.so", "libamdhip64.so", "libze_loader.so", "libhsa-runtime64.so")
+BY_FEATURES = ("numpy", "numba", "torch", "jax")  # loaded: they choose kernels by the features of the processor
 MOST_MEMORY = 0.5  # of the free memory, for both processes
 
 
@@ -87,7 +88,7 @@ def _let_go(channel: socket.socket) -> None:
 
 
 def footprint() -> dict[str, Any]:
-    """This process's peak memory, and the accelerator's driver that it has loaded (None: unknown)."""
+    """This process's peak memory, the accelerator's driver that it has loaded (None: unknown), and BY_FEATURES."""
     try:
         mapped = MAPPED.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -96,6 +97,7 @@ def footprint() -> dict[str, Any]:
     return {
         "peak_bytes": peak * (1 if sys.platform == "darwin" else 1024),
         "driver": next((name for name in DRIVERS if name in mapped), "" if mapped else None),
+        "by_features": [name for name in BY_FEATURES if name in sys.modules],
     }
 
 
