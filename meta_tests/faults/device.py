@@ -50,18 +50,14 @@ faults(
     ("pageable_memory_is_copied_as_fast_as_pinned", "device.pinned-faster device.not-magic",
      stand_in("meta_tests.simulated_card.card.Card.copy",
         lambda copy, card, nbytes, pinned, to_host: copy(card, nbytes, True, to_host))),
+    ("a_copy_from_pinned_memory_holds_the_host", "device.nonblocking-overlap data.pin-memory-flag",
+     stand_in("torch.Tensor.copy_", lambda copy, target, source, non_blocking=False: copy(target, source))),
     ("a_card_takes_a_thousand_times_as_long", "device.cpu-too-slow",
      stand_in("meta_tests.simulated_card.card.Card.kernel_s", lambda kernel_s, *what: 1000 * kernel_s(*what))),
     ("empty_cache_keeps_the_cache", "device.empty-cache", replaced("torch.cuda.empty_cache", lambda: None)),
     ("a_copy_is_never_launched", "device.batch-once", stand_in("meta_tests.simulated_card.card.Card.copy",
         lambda copy, card, nbytes, *how: card.stream.ready_s)),
     options=ON_CARD,
-)
-# One of the claim's tests pins by a DataLoader, which asks C++ for an accelerator.
-faults(
-    ("a_copy_from_pinned_memory_holds_the_host", "device.nonblocking-overlap",
-     stand_in("torch.Tensor.copy_", lambda copy, target, source, non_blocking=False: copy(target, source))),
-    options=f"{ON_CARD} -k 'not pinned_batch'",
 )
 faults(
     ("zeros_are_made_on_another_device", "device.default-cpu",
