@@ -56,6 +56,16 @@ def binary(value: float) -> str:
     return f"{value:.0f} B"
 
 
+def many(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> many(1, "pair"), many(1200, "process")
+    ('1 pair', '1,200 processes')
+    """
+    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{plural}"
+
+
 def share(value: float | None, absent: str) -> str:
     """A share in percent, marked where it is above 1; `absent` where there is none."""
     return absent if value is None else f"{value:.1%}" + (" !" if value > 1 else "")
@@ -104,11 +114,11 @@ def fitted(rows: Sequence[Sequence[str]], width: int | None, *, text_column: boo
     return lines
 
 
-def write_coloured(terminal: pytest.TerminalReporter, lines: Iterable[str]) -> None:
+def write_coloured(terminal: pytest.TerminalReporter, lines: Iterable[str], *, bold: bool = False) -> None:
     """Writes each line in the colour of the gate's verdict that it names, if it names one."""
     for line in lines:
-        colour = next((colour for verdict, colour in COLOURS.items() if f" {verdict} " in f" {line} "), None)
-        terminal.write_line(line, **({colour: True} if colour else {}))
+        colour = next((colour for verdict, colour in COLOURS.items() if f" {verdict} " in f" {line} "), "")
+        terminal.write_line(line, bold=bold, **({colour: True} if colour else {}))
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:

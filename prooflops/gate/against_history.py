@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+from prooflops.console.tables import many
 from prooflops.gate import decide, pairs, sides, single_run
 from prooflops.gate.options import selects_by_expression
 from prooflops.gate.pace import FIRST
@@ -61,9 +62,9 @@ class AgainstHistory:
             self._run_first(stored)
         if floorless := [name for name in self.first.benchmarks if name not in self.floors]:
             session.lines.append(
-                f"drift between sessions is unknown for {len(floorless)} benchmarks, and {UNKNOWN_FLOOR:.0%} is "
-                "assumed: more than 1% of runs may alarm without a change; measure it with --gate-noise-floor, in two "
-                "sessions"
+                f"drift between sessions is unknown for {many(len(floorless), 'benchmark')}, and {UNKNOWN_FLOOR:.0%} "
+                "is assumed: more than 1% of runs may alarm without a change; measure it with --gate-noise-floor, in "
+                "two sessions"
             )
         return self._beside_stored(decide.ReplicateRule)
 
@@ -88,7 +89,7 @@ class AgainstHistory:
         compared = [row for row in by_history if row.quantity == TIME and row.effect]
         suspected = [row.name for row in compared if row.verdict != "SAME"]
         lines, title = session.lines, session.title
-        said = f"history calls {len(compared) - len(suspected)} of {len(compared)} benchmarks SAME"
+        said = f"history calls {len(compared) - len(suspected)} of {many(len(compared), 'benchmark')} SAME"
         if not suspected:
             session.lines = [said, *lines]
             return by_history
@@ -118,6 +119,8 @@ class AgainstHistory:
         asked = {name: group for name, group in stored.items() if session.is_compared(name, benchmarks)}
         if selects_by_expression(session.config):  # -k and -m may exclude stored benchmarks that are not here
             if unknown := asked.keys() - set(benchmarks):
-                session.lines.append(f"{len(unknown)} benchmarks of the baseline are not selected, and not compared")
+                session.lines.append(
+                    f"not selected, so not compared: {many(len(unknown), 'benchmark')} of the baseline"
+                )
             asked = {name: group for name, group in asked.items() if name in benchmarks}
         return asked

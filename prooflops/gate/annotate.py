@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import pytest
+
+from prooflops.gate import sides
 from prooflops.gate.decide import OPEN
 from prooflops.gate.options import Settings
-from prooflops.gate.report import sentence
+from prooflops.gate.wording import reason
 from prooflops.history.rows import TIME, Row
 
 MOST = 10  # annotations of a kind that GitHub shows for a step
@@ -39,14 +43,17 @@ def passing_open(rows: Sequence[Row], settings: Settings, fails: Callable[[Row, 
     )
 
 
-def commands(failing: Sequence[Row], warning: str) -> list[str]:
-    """The lines from which a GitHub runner makes annotations; none elsewhere."""
+def commands(failing: Sequence[Row], warning: str, items: Sequence[pytest.Item]) -> list[str]:
+    """The lines from which a GitHub runner makes annotations, at the benchmarks; none elsewhere."""
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return []
-    errors = [
-        f"::error file={_escaped(row.name.partition('::')[0], ':,')},title=gate::{_escaped(sentence(row))}"
-        for row in failing[:MOST]
-    ]
+    places = {item.nodeid: (item.path, (item.location[1] or 0) + 1) for item in items}
+    top = sides.repository_of(items[0].config.rootpath) if items else None  # GitHub's paths begin there
+    errors = []
+    for row in failing[:MOST]:
+        path, line = places.get(row.name, (Path(row.name.partition("::")[0]), 1))
+        file = path.relative_to(top) if top and path.is_relative_to(top) else path
+        errors.append(f"::error file={_escaped(str(file), ':,')},line={line},title=gate::{_escaped(reason(row))}")
     return [*([f"::warning title=gate::{_escaped(warning)}"] if warning else []), *errors]
 
 

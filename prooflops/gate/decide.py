@@ -257,9 +257,10 @@ def overall(both: Mapping[str, Sides]) -> Effect | None:
 
 
 def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
-    """The slowdowns that another run with this noise would find, in words; smaller ones may be found, too."""
+    """The slowdowns that 19 of 20 runs with this noise confirm, in words; smaller ones may be found, too."""
     noises = sorted(row.effect.noise for row in rows if row.quantity == TIME and row.effect)
     if not noises or not math.isfinite(noises[-1]):
         return "too few pairs to know which slowdowns a run like this finds"
-    half, every = (smallest_effect(noise, plan, min_effect) for noise in (noises[len(noises) // 2], noises[-1]))
-    return f"19 of 20 such runs find a slowdown of {half:.0%} in half of the benchmarks, of {every:.0%} in all"
+    half, every = (f"{smallest_effect(noises[i], plan, min_effect):.0%}" for i in (len(noises) // 2, -1))
+    where = f" in half of the benchmarks, {every} or more in all" if half != every else ""
+    return f"slowdowns that a run like this finds: {half} or more{where}".replace("%", " %")

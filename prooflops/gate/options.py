@@ -61,6 +61,7 @@ INI = {  # by name: meaning and default
     ),
 }
 REPORT_ONLY = "report only: never fails for a verdict"  # a comparison without --gate
+FILES = ("json", "markdown")  # that are written of a comparison: --gate-json, ...
 COMPUTED = ("gate_allow_inconclusive", "gate_by")  # their defaults depend on other things
 FLAGS = {
     "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
@@ -80,6 +81,7 @@ VALUES = {  # by option: metavar and meaning
     "--gate-min-instructions": ("X%", f"smallest change of instructions that counts (default: {MIN_INSTRUCTIONS}%)"),
     "--gate-budget": ("MINUTES", f"time for all replicates (default: {BUDGET_MIN:g})"),
     "--gate-json": ("FILE", "write what a comparison found to this file, as JSON"),
+    "--gate-markdown": ("FILE", "write it as Markdown, as a comment for a pull request"),
 }
 
 
@@ -120,6 +122,7 @@ class Settings:
     exact: tuple[str, ...]
     folder: Path
     json: Path | None
+    markdown: Path | None
 
     @property
     def orchestrated(self) -> bool:
@@ -152,8 +155,9 @@ def settings(config: pytest.Config) -> Settings:
             found = _read(config)
             _check_one_another(found, bool(config.getoption("gate_allow_inconclusive")))
             _check_paths(config)
-            if found.json:
-                refuse_unwritable("--gate-json", found.json, "file")
+            for name in FILES:
+                if path := getattr(found, name):
+                    refuse_unwritable(_flag(name), path, "file")
             if found.used or config.getoption("gate_history"):
                 _check_packages()
             if found.used:
@@ -166,7 +170,6 @@ def settings(config: pytest.Config) -> Settings:
 
 def _read(config: pytest.Config) -> Settings:
     option, ini = config.getoption, {name: str(config.getini(name)) for name in INI}
-    here = config.invocation_params.dir
     if (record := option("gate_record")) is not None:
         from prooflops.history.records import check_name
 
@@ -204,12 +207,13 @@ def _read(config: pytest.Config) -> Settings:
         in_turn=_one_of("gate_in_turn", ini["gate_in_turn"], ("true", "false")) == "true",
         exact=tuple(ini["gate_exact"].split()),
         folder=history_folder(config),
-        json=(here / json) if (json := option("gate_json")) is not None else None,
+        **{name: option(f"gate_{name}") and config.invocation_params.dir / option(f"gate_{name}") for name in FILES},
     )
 
 
 def _check_one_another(found: Settings, allow_inconclusive: bool) -> None:
     sides = [name for name in ("noise_floor", "baseline", "versus", "bisect") if getattr(found, name)]
+    files = [_flag(name) for name in FILES if getattr(found, name)]
     impossible = {
         f"{' and '.join(map(_flag, sides))} exclude each other: they name two things to compare with": len(sides) > 1,
         "--gate needs something to compare with: --gate-baseline NAME|latest|FILE, --gate-versus SIDE or "
@@ -223,8 +227,8 @@ def _check_one_another(found: Settings, allow_inconclusive: bool) -> None:
         "--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates": found.portable
         and found.orchestrated,
         "--gate-allow-inconclusive changes what --gate does, which is not given": allow_inconclusive and not found.gate,
-        "--gate-json writes what a comparison found, and none is asked for: give --gate-versus SIDE, --gate-baseline "
-        "NAME, --gate-bisect GOOD or --gate-noise-floor": found.json and not found.compares,
+        f"{' and '.join(files)} write what a comparison found, and none is asked for: give --gate-versus SIDE, "
+        "--gate-baseline NAME, --gate-bisect GOOD or --gate-noise-floor": files and not found.compares,
     }
     for why, applies in impossible.items():
         if applies:
@@ -235,7 +239,7 @@ def _check_paths(config: pytest.Config) -> None:
     """Refuses a path as a word of its own: before pytest knows our options, it may take its rootdir from it."""
     given = list(itertools.pairwise(_given(config)))
     here = config.invocation_params.dir.resolve()
-    for name in ("baseline", "versus", "bisect", "json"):
+    for name in ("baseline", "versus", "bisect", *FILES):
         text = config.getoption(f"gate_{name}")
         if text and (_flag(name), text) in given:
             path = (here / text).resolve()

@@ -15,6 +15,7 @@ from functools import cached_property
 from scipy.optimize import brentq
 
 from prooflops.console.progress import minutes
+from prooflops.console.tables import many
 from prooflops.gate.process import Paces, Replicate
 from prooflops.statistics.decision_rule import Plan
 from prooflops.statistics.effects import Effect
@@ -134,12 +135,12 @@ class PacePlan:
         pair_s = 2 * self.process_s(names, each_s)
         if not names:
             return "no benchmark was timed on both sides"
-        text = f"{len(names)} benchmarks: about {minutes(self.pairs * pair_s)} until the first decision"
+        text = f"{many(len(names), 'benchmark')}: about {minutes(self.pairs * pair_s)} until the first decision"
         if not self.decides:
             return f"{text}, which decide nothing, whatever they show: leave out --gate-replicates"
         if not self.fits(names):
             text += (
-                f". Only {int(self.budget_s / pair_s)} pairs fit into {minutes(self.budget_s)}, and fewer "
+                f". At most {many(int(self.budget_s / pair_s), 'pair')} in {minutes(self.budget_s)}, and fewer "
                 f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}, or fewer benchmarks"
             )
             return text

@@ -303,7 +303,7 @@ class Replicates:
         side = started.side
         lines = started.output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         printed = [line for line in lines if line.startswith("Fatal")] + lines[-15:]
-        head = f"replicate {started.number} ({side.label}: {side.python} in {side.root}) {how}. It printed:"
+        head = f"process {started.number} ({side.label}: {side.python} in {side.root}) {how}. It printed:"
         return "\n".join([head, *(errors or printed)])
 
 

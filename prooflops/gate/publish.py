@@ -1,42 +1,65 @@
-"""Writes the result of a comparison where other programs read it: as JSON, described by `gate.schema.json`."""
+"""Writes the result of a comparison to files: JSON, described by `gate.schema.json`, and Markdown for people."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import re
 from pathlib import Path
 from typing import Any
 
 from prooflops import __version__
+from prooflops.console.tables import markdown_table
 from prooflops.gate.options import Settings
-from prooflops.gate.report import sentence
+from prooflops.gate.report import FINISHED, Result, remedies, sections
+from prooflops.gate.wording import sentence
 from prooflops.history.records import write_atomically
 from prooflops.history.rows import SHOWN_LEVEL, VERDICTS, Row
+from prooflops.history.rows import table as table_of
 
 SCHEMA = 1  # of the JSON; whoever changes the form raises it
+MARK = "<!-- prooflops gate -->"  # by which a workflow finds the comment that it updates
+MOST_CHARACTERS, MOST_ROWS = 65_000, 100  # GitHub takes 65,536 characters in a comment
 SCHEMA_FILE = Path(__file__).with_name("gate.schema.json")
-FINISHED, INTERRUPTED, BROKEN = "finished", "interrupted", "broken"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a comparison found, or why it did not end."""
-
-    title: str
-    rows: Sequence[Row] = ()
-    failing: Sequence[Row] = ()
-    lines: Sequence[str] = ()  # below the rows, as printed
-    status: str = FINISHED
-    reason: str = ""  # why it is not FINISHED
-    failed_tests: Sequence[str] = ()  # that failed by themselves
+INTERRUPTED, BROKEN = "interrupted", "broken"  # states of a Result that is not FINISHED
 
 
 def publish(result: Result, settings: Settings) -> None:
     """Writes the files that the options ask for. Raises OSError where one cannot be written."""
+    text = markdown(result)
+    if settings.markdown:
+        write_atomically(settings.markdown, text)
+    if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) and result.status != INTERRUPTED:
+        with open(summary, "a", encoding="utf-8") as file:
+            file.write(text + "\n")
     if settings.json:
         write_atomically(settings.json, json.dumps(as_json(result, settings), indent=1, allow_nan=False) + "\n")
+
+
+def markdown(result: Result) -> str:
+    """A comment for a pull request: a sentence for each row that is not SAME, the figures folded."""
+    head = [MARK, f"### {result.last or 'gate'}", "", _escaped(result.title or result.reason), ""]
+    head += [f"**Warning: {_escaped(result.warning)}**", ""] if result.warning else []
+    said: list[str] = [*markdown_table(result.table), ""] if result.table else []
+    for heading, lines in [] if result.table else sections(result.rows, MOST_ROWS):
+        said += [f"**{heading}**", "", *(f"- {_escaped(line)}" for line in lines), ""]
+    said += [f"{_escaped(line)}  " for line in (*remedies(result.rows), *result.lines)]
+    shown = [row for row in result.rows if row.verdict != "SAME"][:MOST_ROWS]
+    figures = [*markdown_table([[*map(_escaped, row)] for row in table_of(shown)]), ""] if shown else []
+    figures += [f"- {_escaped(line)}" for line in result.details]
+    folded = ["", "<details><summary>Figures</summary>", "", *figures, "", "</details>"] if figures else []
+    texts = ("\n".join([*parts, ""]) for parts in ([*head, *said, *folded], [*head, *said], head))
+    return next((text for text in texts if len(text) <= MOST_CHARACTERS), MARK)
+
+
+def _escaped(text: str) -> str:
+    """The text as it is, where Markdown and HTML give some of its characters a meaning.
+
+    >>> print(_escaped("t.py::test__a[<x>] is 26 % slower"))
+    t.py::test\\_\\_a\\[&lt;x&gt;\\] is 26 % slower
+    """
+    return re.sub(r"([\\`*_\[\]|~#@])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
 
 def as_json(result: Result, settings: Settings) -> dict[str, Any]:
@@ -54,7 +77,8 @@ def as_json(result: Result, settings: Settings) -> dict[str, Any]:
         "counts": {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found},
         "rows": [_row(row, row in result.failing) for row in result.rows],
         "failed_tests": sorted(result.failed_tests),
-        "lines": list(result.lines),
+        "warning": result.warning,
+        "lines": [*result.lines, *result.details],
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prooflops.console.tables import engineering
+from prooflops.console.tables import engineering, many
 from prooflops.gate import decide
 from prooflops.gate.pace import FIRST
 from prooflops.gate.session import Session
@@ -34,7 +34,7 @@ def record(session: Session, ids: Sequence[str]) -> None:
     files: list[Path] = []
     taken: dict[str, list[Timed]] = {}
     for number in range(wanted):
-        session.say(f"replicate {number + 1} of {wanted}", number, wanted)
+        session.say(f"process {number + 1} of {wanted}", number, wanted)
         done = session.run(session.here, ids, benchmarks_only=False, paces=FIRST)
         if done.fingerprint is None:
             raise pytest.UsageError("--gate-record: the plugin prooflops.plugin is not active in a fresh process")
@@ -49,7 +49,7 @@ def record(session: Session, ids: Sequence[str]) -> None:
     session.table = spread_table(taken)
     failed = session.reports.failed
     if settings.record and failed:
-        lines.append(f"not stored as {settings.record}: {len(failed)} tests failed")
+        lines.append(f"not stored as {settings.record}: {many(len(failed), 'test')} failed")
     elif settings.record and len(files) == wanted:
         with session.storing():
             stored = records.store_baseline(settings.record, files)

@@ -1,60 +1,47 @@
-"""Reports the result: on the terminal, as the reports of the tests, and as Markdown for a CI's summary page."""
+"""Reports the result on the terminal and as the reports of the tests."""
 
 from __future__ import annotations
 
-import os
-import shutil
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from prooflops.console.tables import aligned, engineering, markdown_table, write_coloured
+from prooflops.console.tables import aligned, write_coloured
 from prooflops.gate.decide import BUDGET, NOISE, PAIRS
 from prooflops.gate.process import Replicate
-from prooflops.history.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row, counts, figures, interval
+from prooflops.gate.wording import reason, sentence, unchanged
+from prooflops.history.rows import VERDICTS, Row
 from prooflops.history.rows import table as table_of
 
-NARROW, WIDE = 80, 100  # columns
-SHORTEST_NAME = 18
 REMEDIES = {
     NOISE: "longer rounds, more --gate-replicates or a larger --gate-min-effect decide it",
     PAIRS: "more of them decide it",
     BUDGET: "a larger one or fewer benchmarks decide it",
 }
+MOST_LINES = 20  # of a verdict, without -v
+FINISHED = "finished"
 
 Location = tuple[str, int | None, str]
-Table = Sequence[Sequence[str]]
-EXPLAIN = "if this is intended, store a new baseline: --gate-record NAME"
 
 
-def sentence(row: Row) -> str:
-    """Why the gate stops for this row.
+@dataclass(frozen=True)
+class Result:
+    """What a comparison found, or why it did not end."""
 
-    >>> print(sentence(Row("t.py::test_a", "flops", 1, 2, "CHANGED"))[:82], "...")
-    CHANGED: t.py::test_a: flops is 2, but was 1, and is an exact quantity; if this is ...
-    """
-    name = f"{row.verdict}: {row.name}"
-    if row.by == INSTRUCTIONS:
-        return f"{name} by instructions, where time leaves it open: {row.note}"
-    if row.quantity == TIME and row.verdict in ("SLOWER", "FASTER") and row.effect:
-        bounds = f" [{interval(row.effect)}]"
-        times = f"{engineering(row.after, 's')}, before {engineering(row.before, 's')}"
-        note = f"; {row.note}" if row.note else ""
-        return f"{name} takes {row.effect.ratio:.3f} times as long{bounds}: {times}, confirmed by a fresh batch{note}"
-    if row.verdict == "MISSING":
-        return f"{name}: {row.quantity} was {row.before} before, and is gone ({row.note}); {EXPLAIN}"
-    if row.verdict == "MORE MEMORY":
-        before, after = figures(row)
-        held = f"{row.quantity} of a call is {after} at most, before {before}"
-        return f"{name}: {held}; if this is intended, the ini setting gate_memory = show reports it without failing"
-    if row.verdict == "MORE INSTRUCTIONS":
-        before, after = figures(row)
-        return f"{name}: a call takes {after} instructions, before {before}; gate_instructions = report lets it pass"
-    if row.verdict == "CHANGED":
-        return f"{name}: {row.quantity} is {row.after}, but was {row.before}, and is an exact quantity; {EXPLAIN}"
-    return f"{name}: {row.quantity}: {row.note}"
+    title: str
+    rows: Sequence[Row] = ()  # the worst first
+    failing: Sequence[Row] = ()
+    warning: str = ""  # that this run passes although it left open too much
+    lines: Sequence[str] = ()  # below the rows
+    details: Sequence[str] = ()  # below these, under -v
+    last: str = ""  # the whole run in one line
+    table: Sequence[Sequence[str]] = ()  # printed in place of the rows, unless empty
+    status: str = FINISHED
+    reason: str = ""  # why it is not FINISHED
+    failed_tests: Sequence[str] = ()  # that failed by themselves
 
 
 def properties_of(row: Row) -> list[tuple[str, object]]:
@@ -66,86 +53,61 @@ def properties_of(row: Row) -> list[tuple[str, object]]:
     return [(f"gate.{row.quantity}{key}", value) for key, value in found.items() if value is not None]
 
 
-def short_lines(rows: Sequence[Row], most: int) -> list[str]:
-    """A line for each row that is not SAME: verdict, ratio and interval, figures, name; the rest in one.
+def sections(rows: Sequence[Row], most: float = MOST_LINES) -> list[tuple[str, list[str]]]:
+    """The rows by verdict, the worst first: a heading, and a sentence for each row that is not SAME.
 
-    >>> for line in short_lines([Row("t.py::test_a", "flops", 1, 2, "CHANGED"), Row("b", "bytes", 1, 1, "SAME")], 80):
-    ...     print(line)
-    CHANGED  flops: 1 -> 2  t.py::test_a
-    1 CHANGED, 1 SAME
+    >>> sections([Row("t.py::test_a", "flops", 1, 2, "CHANGED"), Row("b", "bytes", 1, 1, "SAME")])
+    [('CHANGED (1)', ['t.py::test_a: flops is 2, but was 1, and is an exact quantity']), ('SAME (1)', [])]
     """
-    changed = [row for row in rows if row.verdict != "SAME"]
-    cells = []
-    for row in changed:
-        ratio = f"{row.effect.ratio:.3f} ({interval(row.effect)})" if row.effect else ""
-        named = row.quantity == TIME or row.verdict.endswith(f" {row.quantity.upper()}")
-        cells.append([row.verdict, ratio, ("" if named else f"{row.quantity}: ") + " -> ".join(figures(row))])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for row, three in zip(changed, cells, strict=True):
-        start = "".join(cell.ljust(width) + "  " for cell, width in zip(three, widths, strict=True) if width)
-        room = max(most - len(start), SHORTEST_NAME)
-        lines.append(start + (row.name if len(row.name) <= room else "…" + row.name[1 - room :]))  # its end tells it
-        if row.note and row.verdict in ("MISSING", "INCONCLUSIVE") and not row.effect:
-            lines.append("  " + row.note)
-    return [*lines, *one_line(rows)]
+    found = []
+    for verdict in VERDICTS:
+        group = [row for row in rows if row.verdict == verdict]
+        said = [f"{sentence(row)}{why(row)}" for row in group] if verdict != "SAME" else []
+        if len(said) > most:
+            said[int(most) :] = [f"... and {len(said) - most} more: -v"]
+        if group:
+            known = unchanged(group) if verdict == "SAME" else ""
+            found.append((f"{verdict} ({len(group)})" + (f": {known}" if known else ""), said))
+    return found
 
 
-def one_line(rows: Sequence[Row]) -> list[str]:
-    """The number of rows by verdict and the widest SAME; then, in one line, why others are open."""
-    text = counts(rows) or "nothing compared"
-    same = [row.effect.bounds(SHOWN_LEVEL) for row in rows if row.verdict == "SAME" and row.effect]
-    if widest := max((max(high - 1, 1 / low - 1) for low, high, _ in same), default=0.0):
-        text += f", the widest within {widest:.1%}"
+def why(row: Row) -> str:
+    """Why an open benchmark is open."""
+    reasons = row.note.split("; ") if row.verdict == "INCONCLUSIVE" and row.effect else ()
+    return "".join(f": {reason}" for reason in REMEDIES if reason in reasons)
+
+
+def remedies(rows: Sequence[Row]) -> list[str]:
+    """What decides the benchmarks that are open, and what ran beside them; each once."""
     notes = [note for row in rows for note in row.note.split("; ")]
-    ended = [f"{notes.count(reason)}: {reason}, {remedy}" for reason, remedy in REMEDIES.items() if reason in notes]
-    beside = [note for note in notes if " replicates contended: " in note]
-    if beside:
-        ended.append(f"{len(beside)} of {len(rows)} ran beside other work ({beside[-1].partition(': ')[2]})")
-    if any(reason in notes for reason in REMEDIES):
-        ended.append("-v says it for each")
-    return [text, *(["; ".join(ended)] if ended else [])]
+    lines = [f"{reason}: {remedy}" for reason, remedy in REMEDIES.items() if reason in notes]
+    if beside := [note for note in notes if " processes contended: " in note]:
+        lines.append(f"{len(beside)} of {len(rows)} ran beside other work ({beside[-1].partition(': ')[2]})")
+    return lines
 
 
-def write_terminal(
-    terminal: pytest.TerminalReporter, title: str, rows: Sequence[Row], lines: Sequence[str], table: Table, warning: str
-) -> None:
-    """Prints the warning, the rows that are not SAME, or with -v a table of all with notes (or `table`), the lines."""
-    terminal.section(f"gate: {title}")
-    if warning:
-        terminal.write_line(f"warning: {warning}", yellow=True)
-    if table:
-        write_coloured(terminal, aligned(table))
-    elif rows and terminal.verbosity > 0:
+def write_terminal(terminal: pytest.TerminalReporter, result: Result) -> None:
+    """Prints a sentence for each row that is not SAME under its verdict, and one last line; with -v all there is."""
+    terminal.section(f"gate: {result.title}")
+    verbose, lines = terminal.verbosity > 0, [*result.lines]
+    if result.warning:
+        terminal.write_line(f"warning: {result.warning}", yellow=True)
+    if result.table:
+        write_coloured(terminal, aligned(result.table))
+    for heading, said in [] if result.table else sections(result.rows, math.inf if verbose else MOST_LINES):
+        write_coloured(terminal, [heading], bold=True)
+        for line in said:
+            terminal.write_line(f"  {line}")
+    if verbose and result.rows and not result.table:
         # The notes are longer than all other cells: below the table.
-        write_coloured(terminal, aligned(table_of([replace(row, note="") for row in rows])))
-        lines = [*one_line(rows)[:1], *(f"{row.name}: {row.note}" for row in rows if row.note), *lines]
-    elif rows:
-        width = min(max(shutil.get_terminal_size().columns, NARROW), WIDE)
-        write_coloured(terminal, short_lines(rows, width))
-    for line in lines:
+        write_coloured(terminal, ["", *aligned(table_of([replace(row, note="") for row in result.rows])), ""])
+        lines = [*(f"{row.name}: {row.note}" for row in result.rows if row.note), *lines]
+    elif not result.table:
+        lines = [*remedies(result.rows), *lines]
+    for line in [*lines, *(result.details if verbose else [])]:
         terminal.write_line(line)
-
-
-def write_step_summary(
-    title: str, rows: Sequence[Row], lines: Sequence[str], failing: Sequence[Row], table: Table, warning: str
-) -> None:
-    """Appends Markdown to the file that $GITHUB_STEP_SUMMARY names; nothing where it is not set."""
-    target = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not target:
-        return
-    text = [f"### Gate: {title}", "", *([f"**Warning: {warning}**", ""] if warning else [])]
-    text += [f"**{len(failing)} stop the gate**", "", *(f"- {sentence(row)}" for row in failing), ""] if failing else []
-    if table or rows:
-        shown = table or table_of([row for row in rows if row.verdict != "SAME"])
-        text += [f"{'. '.join(one_line(rows))}.", ""] if not table else []
-        text += [*markdown_table(shown), ""] if len(shown) > 1 else []
-    text += [f"{line}  " for line in lines]
-    try:
-        with open(target, "ab") as file:
-            file.write(("\n".join(text) + "\n\n").encode())
-    except OSError as error:
-        print(f"gate: the summary could not be written: {error}")
+    if result.last:
+        terminal.write_line(result.last, bold=True)
 
 
 class Reports:
@@ -178,7 +140,7 @@ class Reports:
             properties.setdefault(row.name, []).extend(properties_of(row))
         why: dict[str, str] = {}
         for row in failing:
-            why[row.name] = "\n".join(filter(None, [why.get(row.name), sentence(row)]))
+            why[row.name] = "\n".join(filter(None, [why.get(row.name), reason(row)]))
         for item in items:
             reports = self.by_test.get(item.nodeid) or failure(item.nodeid, item.location, missing)[1:2]
             for report in reports:

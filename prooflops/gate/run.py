@@ -12,16 +12,19 @@ from dataclasses import replace
 import pytest
 
 from prooflops import run_state
+from prooflops.console.tables import many
 from prooflops.gate import annotate, decide, pairs, report, sides, single_run
 from prooflops.gate.against_history import AgainstHistory
 from prooflops.gate.bisect import bisect
-from prooflops.gate.options import Settings, files_of, without_fixture
+from prooflops.gate.options import REPORT_ONLY, Settings, files_of, without_fixture
 from prooflops.gate.process import Replicate, ReplicateFailed, Replicates
-from prooflops.gate.publish import BROKEN, FINISHED, INTERRUPTED, Result, publish
+from prooflops.gate.publish import BROKEN, INTERRUPTED, publish
 from prooflops.gate.recording import record, store_noise_floor
+from prooflops.gate.report import FINISHED, Result
 from prooflops.gate.session import Session
+from prooflops.gate.wording import summary
 from prooflops.history.comparison import claim_rows
-from prooflops.history.rows import TIME, VERDICTS, Row
+from prooflops.history.rows import TIME, VERDICTS, Row, counts
 from prooflops.run_state import is_benchmark, is_replicate
 
 
@@ -40,6 +43,8 @@ class Gate:
         self.config, self.settings = config, settings
         self.session: Session | None = None
         self.broken = ""  # why this run did not end
+        self.final: Result | None = None
+        self.items: Sequence[pytest.Item] = ()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -47,7 +52,7 @@ class Gate:
             self.broken = f"{session.testsfailed} errors during collection"
             raise session.Interrupted(self.broken)
         self.publish(Result("", status=INTERRUPTED, reason="it was killed"))  # found there if it is
-        settings = self.settings
+        self.items, settings = session.items, self.settings
         with Replicates(self.config, settings.budget_s, resources=settings.memory != "off") as replicates:
             found = self.session = Session(self.config, settings, replicates)
             try:
@@ -67,12 +72,12 @@ class Gate:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self.broken or exitstatus == pytest.ExitCode.INTERNAL_ERROR:
-            result = self.result(BROKEN, self.broken or "an internal error")
+            self.final = self.result(BROKEN, self.broken or "an internal error")
         elif exitstatus == pytest.ExitCode.INTERRUPTED:
-            result = self.result(INTERRUPTED, str(session.shouldstop or "stopped by the user"))
+            self.final = self.result(INTERRUPTED, str(session.shouldstop or "stopped by the user"))
         else:
-            result = self.result(FINISHED)
-        self.publish(result)
+            self.final = self.result(FINISHED)
+        self.publish(self.final)
 
     def publish(self, result: Result) -> None:
         """Writes the files that the options ask for; where one cannot be written, the run says so and fails."""
@@ -86,22 +91,24 @@ class Gate:
         if not (found := self.session):
             return Result("", status=status, reason=reason)
         rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))
-        lines = [*filter(None, self.passing_open(rows)), *found.text(verbose=True)]
-        failed = sorted(found.reports.failed)
-        return Result(found.title, rows, self.failing(), lines, status, reason, failed)
+        failing, settings = self.failing(), self.settings
+        warning, passing = self.passing_open(rows)
+        verdict = "fails" if failing else "passes"
+        if settings.reports_only:
+            last = "; ".join([counts(rows) or "nothing compared", found.effort, REPORT_ONLY])
+        elif settings.gate or settings.bisect or status != FINISHED:
+            last = summary(f"gate: {verdict if status == FINISHED else status}", rows, found.effort)
+        else:
+            last = found.effort
+        lines, failed = [*filter(None, [passing]), *found.lines], sorted(found.reports.failed)
+        return Result(
+            found.title, rows, failing, warning, lines, found.details, last, found.table, status, reason, failed
+        )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        found = self.session
-        if found and found.title:
-            rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))  # the worst first
-            failing = self.failing()
-            warning, passing = self.passing_open(rows)
-            is_open = [passing] if passing else []
-            lines = [*is_open, *found.text(verbose=terminalreporter.verbosity > 0)]
-            report.write_terminal(terminalreporter, found.title, rows, lines, found.table, warning)
-            lines = [*is_open, *found.text(verbose=True)]
-            report.write_step_summary(found.title, rows, lines, failing, found.table, warning)
-            for line in annotate.commands(failing, warning):
+        if self.final and self.final.title:
+            report.write_terminal(terminalreporter, self.final)
+            for line in annotate.commands(self.final.failing, self.final.warning, self.items):
                 terminalreporter.write_line(line)
 
     def measure(self, session: pytest.Session, found: Session) -> None:
@@ -130,7 +137,7 @@ class Gate:
             found.here = replace(found.here, paths=sides.import_paths(found.here.root, found.here.root))
         verdicts: dict[str, str] = {}
         if rest:
-            found.say(f"the {len(rest)} tests that are no benchmarks", 0, 1)
+            found.say(f"{many(len(rest), 'test')} beside the benchmarks", 0, 1)
             verdicts = verdicts_of(found.run(found.here, rest, benchmarks_only=False))
         if settings.baseline:
             history = AgainstHistory(found, benchmarks)

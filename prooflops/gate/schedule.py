@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from prooflops.console.progress import minutes
+from prooflops.console.tables import many
 from prooflops.gate import decide
 from prooflops.gate.pace import FIRST, PacePlan
 from prooflops.gate.process import OutOfTime, Paces
@@ -40,6 +41,7 @@ class Schedule:
         paces: Paces = FIRST,
     ) -> None:
         self.session, self.rule, self.take, self.plan, self.paces = session, rule, take, plan, paces
+        self.kind = "pair" if rule.paired else "process"
         self.deadline = session.begun + session.settings.budget_s
         self.given_up = plan.given_up() if plan else {}  # by benchmark: why it is not repeated
         self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {}
@@ -70,14 +72,14 @@ class Schedule:
         settings, lines, details = self.session.settings, self.session.lines, self.session.details
         if self.left_open:
             budget = f"the budget of {settings.budget_s / 60:g} min (--gate-budget) is spent"
-            lines.append(f"{budget}: {len(self.left_open)} benchmarks are open")
+            lines.append(f"{budget}: {many(len(self.left_open), 'benchmark')} left open")
         if self.rule.paired and (mean := decide.overall(self.sides)):
-            details.append(f"all {len(rows)} benchmarks together: {mean.ratio:.3f} ({interval(mean)}), geometric mean")
-            details.append(decide.found_from(rows, self.rule.plan, settings.min_effect))
+            details.append(f"all benchmarks together: {mean.ratio:.3f} ({interval(mean)}), geometric mean")
+            lines.append(decide.found_from(rows, self.rule.plan, settings.min_effect))
         if self._repeats:
-            details.append(f"{self._repeats.total()} measurements were repeated because other work competed")
-        taken = f"{self.taken} {'pairs' if self.rule.paired else 'processes'}"
-        self.session.effort = f"{taken} in {minutes(time.monotonic() - self.session.begun)}"
+            repeated = many(self._repeats.total(), "measurement")
+            details.append(f"{repeated} repeated because other work competed")
+        self.session.effort = f"{many(self.taken, self.kind)} in {minutes(time.monotonic() - self.session.begun)}"
 
     def run(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
         """The loop: returns a row for the time of each benchmark that both sides have."""
@@ -127,10 +129,11 @@ class Schedule:
     def _print_progress(self, wanted: Mapping[str, int]) -> None:
         least, most = min(wanted.values()), max(wanted.values())
         until = f"{least}" if least == most else f"{least} to {most}"
-        kind = "pair" if self.rule.paired else "replicate"
         kept = min(len(self.sides[name][1]) for name in wanted)
         again = f", of which {kept} count" if self._repeats else ""
-        self.session.say(f"{self.taken} {kind}s{again}: {len(wanted)} open, next decision at {until}", kept, most)
+        self.session.say(
+            f"{many(self.taken, self.kind)}{again}: {len(wanted)} open, next decision at {until}", kept, most
+        )
 
     def _record(self, pairs: Mapping[str, Pair], asked: Iterable[str]) -> None:
         self.taken += 1

@@ -15,7 +15,7 @@ from prooflops import run_state
 from prooflops.console.progress import Progress, minutes
 from prooflops.gate import decide, sides
 from prooflops.gate.instructions import Count
-from prooflops.gate.options import REPORT_ONLY, Settings, files_of, is_asked_for
+from prooflops.gate.options import Settings, files_of, is_asked_for
 from prooflops.gate.process import Paces, Replicate, ReplicateFailed, Replicates, Side
 from prooflops.gate.report import Reports
 from prooflops.history import records
@@ -94,11 +94,6 @@ class Session:
         return kind(
             plan, self.settings.min_effect, floors or {}, paired, most, all_pairs, equal, self.settings.direction
         )
-
-    def text(self, *, verbose: bool) -> list[str]:
-        """The lines below the rows: the details where asked for, and last the effort and whether verdicts count."""
-        last = [self.effort, REPORT_ONLY if self.effort and self.settings.reports_only else ""]
-        return [*self.lines, *(self.details if verbose else []), *filter(None, ["; ".join(filter(None, last))])]
 
     def store_verdicts(self) -> None:
         """Appends the verdicts on times to this machine's history, where plots read them."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from prooflops import run_state
-from prooflops.console.tables import aligned, write_coloured
+from prooflops.console.tables import aligned, many, write_coloured
 from prooflops.gate.options import REPORT_ONLY, Settings
+from prooflops.gate.publish import INTERRUPTED, publish
+from prooflops.gate.report import FINISHED, Result
 from prooflops.history import records, rows
 from prooflops.history.comparison import compare
 from prooflops.history.records import Summary
@@ -60,8 +63,16 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
     lines = config.stash[OUTCOME] = []
     if settings.baseline:
         terminal = config.pluginmanager.get_plugin("terminalreporter")
-        skips = skip_reasons(terminal.stats.get("skipped", ()) if terminal else ())
-        lines += compared(config.stash[BASELINE], mine, settings, skips)
+        stats = terminal.stats if terminal else {}
+        found = compared(config.stash[BASELINE], mine, settings, skip_reasons(stats.get("skipped", ())))
+        lines += [*aligned(found.table), found.last] if len(found.table) > 1 else [found.last]
+        is_cut = status == pytest.ExitCode.INTERRUPTED
+        state, reason = (INTERRUPTED, UNFINISHED[status]) if is_cut else (FINISHED, "")
+        failed = [report.nodeid for report in stats.get("failed", ())]
+        try:
+            publish(replace(found, table=(), failed_tests=failed, status=state, reason=reason), settings)
+        except OSError as error:
+            config.stash[run_state.STORAGE_ERROR] = f"the result could not be written: {error}"
     if settings.record and status != pytest.ExitCode.OK:
         why = UNFINISHED.get(status, f"the run ended with exit code {int(status)}")
         lines.append(f"not stored as {settings.record}: {why}")
@@ -82,17 +93,16 @@ def skip_reasons(reports: Iterable[pytest.TestReport]) -> dict[str, str]:
     }
 
 
-def compared(then: list[Summary], mine: Summary, settings: Settings, skips: Mapping[str, str]) -> list[str]:
+def compared(then: list[Summary], mine: Summary, settings: Settings, skips: Mapping[str, str]) -> Result:
     """The table of a comparison, and a line that sums it up."""
     stored = records.noise_floors(settings.folder, mine.fingerprint_id)
     floors = {name: row["floor"] for name, row in stored.items() if row.get("floor")}
     found = compare(then, [mine], min_effect=settings.min_effect, floors=floors, portable=settings.portable)
     found = rows.with_skips(found, skips)
-    table = rows.table(found)
-    shown = aligned(table) if len(table) > 1 else []
     none = "; no ratio that both sides have" if settings.portable and not any(row.effect for row in found) else ""
     counts = rows.counts(found) or "nothing to compare"
-    return [*shown, f"against {settings.baseline} ({len(then)} records): {counts}{none}; {REPORT_ONLY}"]
+    title = f"against {settings.baseline} ({many(len(then), 'record')})"
+    return Result(title, found, last=f"{title}: {counts}{none}; {REPORT_ONLY}", table=rows.table(found))
 
 
 def print_summary(terminal: pytest.TerminalReporter) -> None:

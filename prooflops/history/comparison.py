@@ -117,7 +117,7 @@ class ComparisonRule:
         if math.log1p(smallest) < abs(math.log(effect.ratio)) <= math.log1p(effect.floor):
             return f"within the {effect.floor:.1%} that drift between sessions may be here: --gate-versus decides it"
         needed = self.needed(decision, smallest)
-        return f"about {needed} replicates a side would decide (--gate-replicates {needed})"
+        return f"about {needed} processes a side would decide (--gate-replicates {needed})"
 
     def needed(self, decision: Decision, smallest: float) -> int:
         """How many processes a side would decide it."""
@@ -159,12 +159,13 @@ def _time_row(name: str, sides: Sides, decision: Decision | None, rule: Comparis
         noise = decision.effect.noise
         if decision.suspicion:
             notes.append(f"suspected {decision.suspicion}, not confirmed")
-        notes.append(f"noise {noise:.1%}" if math.isfinite(noise) else "too few replicates to know the noise")
+        notes.append(f"noise {noise:.1%}" if math.isfinite(noise) else "too few processes to know the noise")
         notes.append(rule.advice(sides, decision))
     if contended := [timed.contended for side in sides for timed in side if timed.contended]:
-        notes.append(f"{len(contended)} of {len(sides[0]) + len(sides[1])} replicates contended: {contended[-1]}")
+        notes.append(f"{len(contended)} of {len(sides[0]) + len(sides[1])} processes contended: {contended[-1]}")
     reached = (decision.verdict if decision else None) or "INCONCLUSIVE"
-    return Row(name, quantity, before, after, reached, decision.effect if decision else None, "; ".join(notes))
+    effect, fresh = (decision.effect, decision.fresh) if decision else (None, 0)
+    return Row(name, quantity, before, after, reached, effect, "; ".join(notes), fresh=fresh)
 
 
 def _methods(sides: Sides) -> list[str]:

@@ -33,6 +33,7 @@ class Row:
     effect: Effect | None = None  # of a time or a portable ratio; above 1 is worse
     note: str = ""
     by: str = ""  # the quantity that decided, where there were two
+    fresh: int = 0  # replicates that confirmed a verdict after it was suspected
 
 
 def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:

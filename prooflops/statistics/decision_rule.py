@@ -193,6 +193,7 @@ class Decision:
     effect: Effect  # of all those pairs
     suspicion: str | None = None  # in the course of confirmation, or confirmed
     excluding: bool = False  # whether more pairs are only to exclude a large change: no other verdict comes of them
+    fresh: int = 0  # pairs after the suspicion that confirmed the verdict
 
 
 def decide(
@@ -237,7 +238,7 @@ def decide(
                 return Decision(None, wanted, effect, plain)
             fresh = compared(pairs, wanted, level)
             if fresh.in_every_pair and _beyond(fresh.ratio, min_effect) == plain:
-                return Decision(plain, wanted, compared(0, wanted, level), plain)
+                return Decision(plain, wanted, compared(0, wanted, level), plain, fresh=plan.plain_pairs)
         if answer in ("SLOWER", "FASTER"):
             suspicion, wanted = answer, pairs + plan.confirming_pairs
             if wanted > len(after):
@@ -246,7 +247,8 @@ def decide(
             pooled = compared(0, wanted, level)
             answer = confirmed(suspicion, fresh, pooled, plan, min_effect)
             if answer != "INCONCLUSIVE" or look == len(plan.looks) - 1:
-                return Decision(answer, wanted, pooled, suspicion)
+                fresh_pairs = plan.confirming_pairs if answer == suspicion else 0
+                return Decision(answer, wanted, pooled, suspicion, fresh=fresh_pairs)
         elif answer:
             return Decision(answer, pairs, effect, suspicion)
     raise AssertionError("the last look always answers")

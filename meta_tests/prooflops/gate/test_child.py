@@ -279,7 +279,7 @@ def test_a_process_without_a_record_is_named_with_how_it_ended_and_what_it_print
     children.write(test)
     with children.replicates() as replicates:
         replicates._limit_s = 1.0 if "sleep" in test else 60.0
-        with pytest.raises(ReplicateFailed, match=rf"(?s)^replicate 1 \(here: .* in {children.root}\) {why}"):
+        with pytest.raises(ReplicateFailed, match=rf"(?s)^process 1 \(here: .* in {children.root}\) {why}"):
             children.run(replicates)
 
 

@@ -32,11 +32,12 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))  # as many have
     change(foreign, "STEPS = 300", "STEPS = 301")
     junit, page, written = tmp_path / "junit.xml", tmp_path / "page.md", tmp_path / "new" / "gate.json"
+    comment = tmp_path / "comment.md"
     before = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
 
     done = run(
         foreign, "--gate", "--gate-versus", "HEAD", "--gate-min-effect", "40%", "--device", "abacus",
-        f"--junitxml={junit}", f"--gate-json={written}", GITHUB_STEP_SUMMARY=str(page),
+        f"--junitxml={junit}", f"--gate-json={written}", f"--gate-markdown={comment}", GITHUB_STEP_SUMMARY=str(page),
     )  # fmt: skip
 
     assert done.code == 1
@@ -56,8 +57,8 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     failed = {name for name, case in cases.items() if case.find("failure") is not None}
     assert failed == {"test_slow", "test_busy_loop", "test_old_name", "test_that_fails"}, done.output
     assert "the test's own failure" in done.output
-    assert "| test_more.py::test_slow | time |" in page.read_text(), page.read_text()
-    assert "**3 stop the gate**" in page.read_text(), page.read_text()
+    assert page.read_text() == comment.read_text() + "\n"
+    check_comment(comment.read_text())
     content = valid_json(written)
     assert (content["status"], content["gates"], content["fails"]) == ("finished", True, True)
     assert content["failed_tests"] == ["test_more.py::test_that_fails"]
@@ -84,7 +85,9 @@ def test_a_run_that_decides_nothing_says_so_at_the_start_and_passes_with_a_warni
     (foreign / "pytest.ini").write_text(INI + "gate_undecided = fail\n")
     done = run(foreign, *options, "-v", GITHUB_ACTIONS="true")
     assert done.code == 1, done.output
-    assert f"\n::error file=test_foreign.py,title=gate::INCONCLUSIVE: {ONE}: time: " in done.output, done.output
+    assert f"\n::error file=test_foreign.py,line=4,title=gate::INCONCLUSIVE: {ONE} is not decided: " in done.output, (
+        done.output
+    )
     first, _, _ = done.output.partition("FAILURES")
     assert "decide nothing: give --gate-budget 1" in first, done.output
     assert "s for the start of a process" in done.output, "-v prints the details"
@@ -95,13 +98,24 @@ def test_a_run_that_decides_nothing_says_so_at_the_start_and_passes_with_a_warni
     warning = "this run decided nothing: 1 undecided, of which 1 could hide a slowdown of 10%"
     assert f"\nwarning: {warning}; gate_undecided = fail makes this red\n" in done.output, done.output
     assert f"\n::warning title=gate::{warning}25; " in done.output, done.output
-    assert "1: the budget ended it" in done.output, done.output
-    assert "until the first decision. Only 1 pairs fit" in done.output, "progress is printed under -q, too"
+    assert "the budget ended it (--gate-budget): a larger one" in done.output, done.output
+    assert "until the first decision. At most 1 pair in" in done.output, "progress is printed under -q, too"
     assert "s for the start of a process" not in done.output, "without -v no details"
     assert "report only" not in done.output, done.output
     done = run(foreign, ONE, *options[2:])
     assert done.code == 0, done.output
-    assert re.fullmatch(r"1 pairs in .+; report only: never fails for a verdict", done.output.splitlines()[-2])
+    assert re.fullmatch(
+        r"1 INCONCLUSIVE; 1 pair in .+; report only: never fails for a verdict", done.output.splitlines()[-2]
+    )
+
+
+def check_comment(text: str) -> None:
+    """The comment of the first test's run: marked, a sentence a row, figures folded, and nothing that Markdown eats."""
+    mark, title, *_ = text.splitlines()
+    assert (mark, title.partition(":")[0]) == ("<!-- prooflops gate -->", "### gate")
+    slow = r"^- test\\_more.py::test\\_slow is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs$"
+    assert re.search(slow, text, re.MULTILINE), text
+    assert text.index("**SLOWER (1)**") < text.index("**NEW (1)**") < text.index("<details>"), text
 
 
 def valid_json(path: Path) -> dict[str, Any]:
@@ -168,10 +182,10 @@ def test_a_pair_that_hangs_is_ended_with_the_budget_and_leaves_its_benchmark_ope
     done = run(foreign, "test_more.py", *options)
     assert starts.read_text() == "xxx", "processes that began the benchmark; the third one hangs"
     assert done.code == 1, done.output
-    assert "1 benchmarks are open" in done.output, done.output
+    assert "1 benchmark left open" in done.output, done.output
     assert f"FAILED {HANGING}" in done.output, done.output
     assert "the budget ended it (--gate-budget)" in done.output, done.output
-    (effort,) = re.findall(r"^1 pairs in (\d+) s$", done.output, re.MULTILINE)
+    (effort,) = re.findall(r"; 1 pair in (\d+) s$", done.output, re.MULTILINE)
     assert int(effort) <= budget_s + 1, "ending a process takes milliseconds: a second is room for rounding"
 
 
@@ -247,7 +261,7 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     change(foreign, "total = 0", "total, held = 0, bytes(90_000)")
     done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", "-v")
     assert done.code == 1
-    suspected = "history calls 0 of 1 benchmarks SAME and suspects 1; side by side with its commit"
+    suspected = "history calls 0 of 1 benchmark SAME and suspects 1; side by side with its commit"
     assert suspected in done.output, done.output
     assert "those are 1 SLOWER" in done.output, done.output
     assert f"SLOWER: {ONE}" in done.output
@@ -263,8 +277,8 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     assert "history alone decides, without pairs beside the baseline's commit: not under git" in done.output
     assert f"SLOWER: {ONE}" in done.output
     assert "flops is 3000, but was 600" in done.output
-    assert f"MORE MEMORY: {ONE}: memory of a call is 88.1 KiB" in done.output
-    assert "drift between sessions is unknown for 1 benchmarks" in done.output
+    assert f"MORE MEMORY: a call of {ONE} holds more memory: " in done.output
+    assert "drift between sessions is unknown for 1 benchmark" in done.output
 
 
 def test_another_interpreter_is_a_side_and_the_same_one_is_refused(foreign: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from prooflops.gate.count import resolved
 from prooflops.gate.decide import fails
 from prooflops.gate.instructions import FEWER, MORE, UNSTEADY, Count, by_both, decide
 from prooflops.gate.process import VALGRIND, interpreter_of
-from prooflops.gate.report import sentence
+from prooflops.gate.wording import sentence
 from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 from prooflops.statistics.effects import paired
 

@@ -65,7 +65,7 @@ def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget(tmp_path:
     schedule, rows = comparison.run(took_s=11.0)
     assert (schedule.taken, rows["a"].verdict) == (1, "INCONCLUSIVE")
     assert "the budget ended it (--gate-budget)" in rows["a"].note
-    assert "the budget of 1 min (--gate-budget) is spent: 1 benchmarks are open" in comparison.session.lines
+    assert "the budget of 1 min (--gate-budget) is spent: 1 benchmark left open" in comparison.session.lines
 
 
 def test_no_more_pairs_are_taken_than_replicates_allow_though_other_work_competed(tmp_path: Path) -> None:
