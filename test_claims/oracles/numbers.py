@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from accounting.formats import BlockFormat, Format, IntegerFormat, block_format_of
+from test_claims.oracles.published import TABLES
 from test_claims.strategies import with_dtype
 
 CPU = torch.device("cpu")
@@ -33,31 +34,11 @@ class Published(NamedTuple):
     specials: tuple[int, int, int] | None = None
 
 
-# IEEE 754-2019 table 3.5; NVIDIA A100 whitepaper (tf32: 1 + 8 + 10 bits, the range of fp32); OCP OFP8 1.0 table 2;
-# arXiv:2206.02915 table 1 (fnuz: bias one higher, only 0x80 is NaN); OCP MX 1.0 tables 5 and 7.
 PUBLISHED = {
-    "fp64": Published(64, 1.7976931348623157e308, 2.2250738585072014e-308, 5e-324, 2.220446049250313e-16),
-    "fp32": Published(32, 3.4028234663852886e38, 1.1754943508222875e-38, 1.401298464324817e-45, 1.1920928955078125e-7),
-    "tf32": Published(32, 3.4011621342146535e38, 1.1754943508222875e-38, 2.0**-136, 2.0**-10),
-    "bf16": Published(16, 3.3895313892515355e38, 1.1754943508222875e-38, 2.0**-133, 2.0**-7, (2, 254, 2)),
-    "fp16": Published(16, 65504.0, 2.0**-14, 2.0**-24, 2.0**-10, (2, 2046, 2)),
-    "fp8_e4m3": Published(8, 448.0, 2.0**-6, 2.0**-9, 0.125, (0, 2, 2)),
-    "fp8_e5m2": Published(8, 57344.0, 2.0**-14, 2.0**-16, 0.25, (2, 6, 2)),
-    "fp8_e4m3fnuz": Published(8, 240.0, 2.0**-7, 2.0**-10, 0.125, (0, 1, 1)),
-    "fp8_e5m2fnuz": Published(8, 57344.0, 2.0**-15, 2.0**-17, 0.25, (0, 1, 1)),
-    "fp4_e2m1": Published(4, 6.0, 1.0, 0.5, 0.5, (0, 0, 2)),
-    "e8m0": Published(8, 2.0**127, 2.0**-127, None, 1.0, (0, 1, 0)),
+    name: Published(*(tuple(value) if isinstance(value, list) else value or None for value in row))
+    for name, row in TABLES["formats"].items()
 }
-PUBLISHED_INTEGERS = {
-    "int64": (64, -9223372036854775808, 9223372036854775807),
-    "int32": (32, -2147483648, 2147483647),
-    "int16": (16, -32768, 32767),
-    "int8": (8, -128, 127),
-    "int4": (4, -8, 7),
-    "uint16": (16, 0, 65535),
-    "uint8": (8, 0, 255),
-    "bool": (8, 0, 1),
-}
+PUBLISHED_INTEGERS = {name: tuple(row) for name, row in TABLES["integers"].items()}
 E2M1_GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # OCP MX 1.0 table 5, in the order of the patterns
 # Element's grid, exponent of its max, block size, bits per element: OCP MX 1.0 table 1; arXiv:2509.25149 section 2.
 PUBLISHED_BLOCKS = {
