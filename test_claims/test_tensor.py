@@ -139,8 +139,11 @@ def test_factories_that_are_told_no_dtype_make_float32(device):
 
 
 @pytest.mark.claim("tensor.default-float32")
-def test_integers_booleans_and_numpy_arrays_keep_a_dtype_of_their_own():
+def test_integers_booleans_and_numpy_arrays_keep_a_dtype_of_their_own_and_the_default_can_be_set(default_dtype):
+    assert default_dtype == torch.float32, f"the default was {default_dtype}, but should be torch.float32"
+    torch.set_default_dtype(torch.bfloat16)
     for made, dtype in (
+        (torch.zeros(2), torch.bfloat16),
         (torch.tensor([1]), torch.int64),
         (torch.arange(3), torch.int64),
         (torch.full((2,), 1), torch.int64),
@@ -149,14 +152,6 @@ def test_integers_booleans_and_numpy_arrays_keep_a_dtype_of_their_own():
         (torch.tensor(np.ones(2)), torch.float64),
     ):
         assert made.dtype == dtype, f"{made!r} is {made.dtype}, but should be {dtype}"
-
-
-@pytest.mark.claim("tensor.default-float32")
-def test_the_default_can_be_set(device, default_dtype):
-    torch.set_default_dtype(torch.bfloat16)
-    made = torch.zeros(2, device=device)
-    assert made.dtype == torch.bfloat16, f"zeros made {made.dtype}, but should make torch.bfloat16"
-    assert default_dtype == torch.float32, f"the default was {default_dtype}, but should be torch.float32"
 
 
 @pytest.mark.claim("tensor.everything-is-tensors")
