@@ -18,6 +18,7 @@ from accounting import counted, measured, memory
 from accounting.activations import RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
 from accounting.models import DeepLinear, Transformer, parameter_count, recompute_flops
 from test_claims.oracles import tensors
+from test_claims.oracles.dispatched import linear_net
 from test_claims.oracles.tensors import difference
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
 
@@ -183,6 +184,22 @@ def test_nothing_is_kept_where_no_gradient_will_be_asked_for(metered_device, nam
         got = kept_by(net, x)
     assert got == 0, f"under no_grad {got} bytes are kept, but should be none"
     assert kept_by(net, x) > 0, "with gradients some bytes should be kept, but none are"
+
+
+@pytest.mark.claim("act.inference-one-layer")
+@given(batch=sizes(), width=sizes(most=12), layers=sizes(2, 6))
+def test_inference_holds_the_input_and_output_of_one_layer_however_many_there_are(metered_device, batch, width, layers):
+    net, x = linear_net([width] * (layers + 1), metered_device), torch.ones(batch, width, device=metered_device)
+    tensors.warm_up(metered_device)
+    with measured.memory(metered_device) as held:
+        for gradients in (False, True):
+            with torch.set_grad_enabled(gradients):
+                net(x)
+            held.mark(str(gradients))
+    inference, training = held.phases["False"].peak_bytes, held.phases["True"].peak_bytes
+    one = memory.tensor_bytes((batch, width))
+    assert inference == 2 * one, f"inference peaks at {inference} bytes, not at two activations [{layers=}]"
+    assert training == layers * one, f"with gradients it peaks at {training} bytes, not at {layers} activations"
 
 
 @pytest.mark.claim("act.can-dominate")

@@ -1,6 +1,7 @@
 """Roofline: intensities against counted operations and real bytes, bounds against simulations, limits measured here."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 from accounting import counted, roofline
 from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, ROWS, bandwidth_bytes_per_s, peak_flop_per_s
 from accounting.formats import element_bits
+from accounting.models import LLAMA3_8B, Transformer, cache_bytes, decoding_work
 from accounting.roofline import Work
 from test_claims.oracles import scalars
+from test_claims.oracles.decoding import Decoder
+from test_claims.oracles.dispatched import Recorded, product_flops
 from test_claims.oracles.kernels import FULL_TENSORS, MIXES, OPERATIONS, ROW, Operands, gelu_by_hand, product
 from test_claims.strategies import TORCH_DTYPES, sizes
 
@@ -101,7 +105,7 @@ works = st.builds(Work, st.integers(1, 10**12), st.integers(1, 10**12))
 rates = st.integers(10**6, 10**15)
 
 
-@pytest.mark.claim("roof.model", "roof.below-is-memory-bound")
+@pytest.mark.claim("roof.model", "roof.below-is-memory-bound", "roof.mfu-min-one")
 @given(work=works, peak=rates, bandwidth=rates)
 @example(work=Work(2953, 10), peak=989_400, bandwidth=3350)
 def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmetic(work, peak, bandwidth):
@@ -116,6 +120,12 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmet
     assert below == (fetching > arithmetic), f"{below=} the ridge, but fetching takes {float(fetching)} s [{work}]"
     least = roofline.least_time_s(work, peak, bandwidth)
     assert least == pytest.approx(float(max(fetching, arithmetic))), f"least_time_s={least}, not the longer of the two"
+    bound = min(1.0, work.intensity / roofline.ridge_point(peak, bandwidth))
+    reached, in_turn = (roofline.mfu(work.flops, float(s), peak) for s in (simulated, fetching + arithmetic))
+    assert bound / (1 + 1 / 64) <= reached * tolerance, (
+        f"the pipeline reaches an MFU of {reached}, not {bound} [{work}]"
+    )
+    assert in_turn <= reached * tolerance <= bound * tolerance**2, f"MFU {in_turn}, {reached} above {bound} [{work}]"
 
 
 def assert_memory_bound(speed, record_figure, memory, name):
@@ -348,6 +358,61 @@ def test_64_examples_at_once_are_far_faster_than_one_by_one(device, speed):
     one, many = (product(device, "fp32", rows, dim, dim) for rows in (1, 64))
     what = "64 examples one by one against all at once"
     speed.assert_slower(lambda: [one() for _ in range(64)], many, what, at_least=1.3, **FEW_PAIRS)
+
+
+@st.composite
+def decoders(draw):
+    """A model with shared keys or without, sequences that generate with it, and how many tokens they are long."""
+    kv_heads, groups, width = draw(sizes(most=3)), draw(sizes(most=3)), draw(sizes(most=5))
+    norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
+    heads = {"heads": groups * kv_heads, "kv_heads": kv_heads, "head_dim": width, "learned_positions": 16, "norm": norm}
+    model = Transformer(vocab_size=11, layers=draw(sizes(most=3)), dim=6, hidden=8, gated=draw(st.booleans()), **heads)
+    return model, draw(sizes(most=3)), draw(sizes(2, 9))
+
+
+def decoded(workloads, device, model, batch, tokens):
+    """The decoder after all `tokens` but the last, the last ones, and what the whole net says of them at once."""
+    net, ids = workloads.build(model, device=device), workloads.inputs(model, batch, tokens, device=device)
+    decoder = Decoder(net)
+    for column in ids.T[:-1]:
+        decoder.step(column)
+    return decoder, ids[:, -1], net(ids)[:, -1]
+
+
+@pytest.mark.claim("mem.kv-cache")
+@given(drawn=decoders())
+def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(workloads, device, drawn):
+    model, batch, tokens = drawn
+    decoder, last, should = decoded(workloads, device, *drawn)
+    got = decoder.step(last)
+    torch.testing.assert_close(got, should, rtol=1e-3, atol=1e-4, msg=f"decoded with a cache: {got}, not {should}")
+    held, formula = sum(kept.nbytes for kept in decoder.cached), cache_bytes(model, batch, tokens, "fp32")
+    assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
+
+
+@pytest.mark.claim("roof.decode-speed", "roof.inference")
+@given(drawn=decoders())
+def test_a_step_of_generation_reads_the_weights_once_for_all_and_the_cache_of_each(workloads, device, drawn):
+    (model, batch, tokens), said = drawn, f"[{drawn}]"
+    decoder, last, _ = decoded(workloads, device, *drawn)
+    work, new_entry = decoding_work(model, batch, tokens - 1, "fp32"), cache_bytes(model, batch, 1, "fp32")
+    with Recorded() as recorded:
+        flops = product_flops(decoder.step, last)
+    read = decoder.bytes_among(recorded) - new_entry
+    assert (work.flops, work.bytes) == (flops, read), f"decoding_work is {work}, but should be {flops}, {read} {said}"
+
+
+@pytest.mark.claim("roof.inference")
+def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(workloads, record_figure):
+    model = replace(LLAMA3_8B, layers=1)
+    net = workloads.build(model, device="meta", dtype=torch.bfloat16)
+    read = sum(weight.nbytes for weight in net.parameters() if weight is not net.embedding.weight)
+    one, prompt = (product_flops(net, workloads.inputs(model, 1, tokens, device="meta")) / read for tokens in (1, 4096))
+    record_figure(f"{one:.2f} FLOPs per byte of the weights for one token, {prompt:,.0f} for 4,096")
+    ridges = {row.label: least for row in ROWS if (least := ridge(row, "bf16")) is not None}
+    wrong = {label: least for label, least in ridges.items() if not one < least / 10 < least * 5 < prompt}
+    assert not wrong, f"ridges are far from between {one:.2f} and {prompt:.0f}: {wrong}"
+    assert len(ridges) > 20, f"only {len(ridges)} devices have a ridge"
 
 
 @pytest.mark.claim("roof.rough")

@@ -46,7 +46,7 @@ faults(
      stand_in("torch.utils.checkpoint.set_checkpoint_early_stop", lambda _, _wanted: contextlib.nullcontext())),
     ("a_linear_layer_keeps_a_copy_of_its_input", "act.why act.BDL act.can-dominate grad.needs-activations",
      stand_in("torch.nn.Linear.forward", lambda forward, self, x: forward(self, x.clone()))),
-    ("a_linear_layer_prepares_for_gradients_nobody_asked_for", "act.why",
+    ("a_linear_layer_prepares_for_gradients_nobody_asked_for", "act.why act.inference-one-layer",
      lambda patch: patch.setattr(torch.nn.Linear, "forward", torch.enable_grad()(torch.nn.Linear.forward))),
     ("fused_attention_is_never_chosen", "act.BDL act.can-dominate",
      stand_in("torch.nn.attention.sdpa_kernel", lambda choose, *_: choose(SDPBackend.MATH))),

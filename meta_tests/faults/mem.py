@@ -1,5 +1,7 @@
 """Faults in what training holds: in the tables, in the formulas, and in torch's own optimizers."""
 
+import dataclasses
+
 import torch
 
 from accounting.optimizers import OPTIMIZERS, RECIPES, Optimizer, Recipe
@@ -97,6 +99,8 @@ faults(
     ("torchs_zero_grad_keeps_the_gradients",
      "mem.grads-equal-params mem.grads-freed mem.total-formula optim.zero-grad-none",
      stand_in("torch.optim.Optimizer.zero_grad", lambda zero_grad, self, set_to_none=True: zero_grad(self, False))),
+    ("every_query_head_is_said_to_cache_a_key", "mem.kv-cache", stand_in("accounting.models.cache_bytes",
+        lambda cache_bytes, model, *rest: cache_bytes(dataclasses.replace(model, kv_heads=model.heads), *rest))),
     ("data_parallel_training_makes_no_buckets", "mem.communication-buffers",
      lambda patch: patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda net, **_: net)),
     ("gradients_are_always_views_of_the_buckets", "mem.communication-buffers",

@@ -47,8 +47,12 @@ def a_die_does_half_as_much_per_clock(patch):
 
 # fmt: off
 faults(
-    ("the_ridge_is_inverted", "roof.accelerator-300 roof.matmul roof.most-others roof.below-is-memory-bound roof.rough",
+    ("the_ridge_is_inverted",
+     "roof.accelerator-300 roof.matmul roof.mfu-min-one roof.most-others roof.below-is-memory-bound roof.rough",
      stand_in("accounting.roofline.ridge_point", lambda _, peak, bandwidth: bandwidth / peak)),
+    ("generation_reads_the_weights_for_each_sequence_anew", "roof.inference roof.decode-speed",
+     stand_in("accounting.models.decoding_work", lambda decoding_work, model, batch, *rest:
+        sum(batch * [decoding_work(model, 1, *rest)], Work(0, 0)))),
     ("a_flop_counts_twenty_times", "roof.rough", stand_in("accounting.roofline.arithmetic_intensity",
         lambda intensity, flops, nbytes: intensity(20 * flops, nbytes))),
     ("the_ridge_lies_at_a_twentieth", "roof.rough",

@@ -1,0 +1,52 @@
+"""A transformer that generates token by token from a cache, with the modules of `bench.models`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from test_claims.oracles.dispatched import Recorded
+
+
+@dataclass
+class Decoder:
+    """Feeds `net`, of learned positions, one token per sequence at a time; keeps the keys and values of each layer."""
+
+    net: nn.Module
+    layers: list[list[Tensor]] = field(default_factory=list)
+
+    @property
+    def cached(self) -> list[Tensor]:
+        return [kept for layer in self.layers for kept in layer]
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor) -> Tensor:
+        """The logits that follow `tokens`, one for each sequence."""
+        self.layers = self.layers or [[] for _ in self.net.layers]
+        place = self.layers[0][0].shape[2] if self.layers[0] else 0
+        x = self.net.embedding(tokens) + self.net.positions.weight[place]
+        for block, kept in zip(self.net.layers, self.layers, strict=True):
+            x = x + self.attended(block.attention, block.attention_norm(x), kept)
+            x = x + block.mlp(block.mlp_norm(x)[:, None])[:, 0]
+        return self.net.head(self.net.norm(x))
+
+    def attended(self, attention: nn.Module, x: Tensor, kept: list[Tensor]) -> Tensor:
+        query, *new = (
+            project(x).view(len(x), -1, 1, attention.width)
+            for project in (attention.query, attention.key, attention.value)
+        )
+        kept[:] = [torch.cat(pair, dim=2) for pair in zip(kept, new, strict=True)] if kept else new
+        groups = query.shape[1] // kept[0].shape[1]  # query heads that share a key
+        with sdpa_kernel(SDPBackend.MATH):
+            mixed = nn.functional.scaled_dot_product_attention(query.view(len(x), -1, groups, attention.width), *kept)
+        return attention.out(mixed.reshape(len(x), -1))
+
+    def bytes_among(self, recorded: Recorded) -> int:
+        """Bytes of parameters and caches that recorded operations read, each once; of tables only a row is read."""
+        read = {x.untyped_storage()._cdata for _, operands, _ in recorded.calls for x in operands}
+        tables = (self.net.embedding.weight, self.net.positions.weight)
+        held = [*self.cached, *(x for x in self.net.parameters() if all(x is not table for table in tables))]
+        return sum(x.nbytes for x in held if x.untyped_storage()._cdata in read)
