@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from accounting.activations import DTYPES, activation_bytes
 from accounting.checks import at_least_one, validated_choice
 from accounting.devices import Accelerator, device_called, memory_bytes, peak_flop_per_s
 from accounting.families import from_config, transformer_from_config
+from accounting.families.config import config_file, hub_cache
 from accounting.formats import dtype_name
 from accounting.memory import model_state
 from accounting.models import Model, Transformer, active_parameter_count, cache_bytes, parameter_count
@@ -67,33 +67,20 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def model_called(name: str) -> tuple[Model, int | None]:
     """The model of a config file, of text alone where it handles more, or one known by this name; and its context."""
-    if file := config_file(name):
-        model = transformer_from_config(file) or from_config(file, text_only=True)
-        content = json.loads(file.read_text(encoding="utf-8"))
-        text = content.get("text_config", content)
-        return model, text.get("max_position_embeddings", text.get("n_positions"))
+    if name.lower() in KNOWN and not Path(name).exists():
+        return KNOWN[name.lower()], None
     try:
-        return KNOWN[validated_choice("model", name.lower(), KNOWN)], None
-    except ValueError as error:
-        cached = f"the name of a model whose config.json is in {hub_cache()}"
-        raise ValueError(f"{error}; or give the path of a config.json, or {cached}") from None
-
-
-def config_file(name: str) -> Path | None:
-    """The config.json of a path, or of the newest snapshot of a model in the local Hugging Face cache."""
-    path = Path(name)
-    if path.exists():
-        return path / "config.json" if path.is_dir() else path
-    if name.lower() in KNOWN:
-        return None
-    files = (hub_cache() / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json")
-    return max(files, key=lambda file: file.stat().st_mtime, default=None)
-
-
-def hub_cache() -> Path:
-    """The folder in which huggingface_hub keeps what it has downloaded."""
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
+        file = config_file(name)
+    except FileNotFoundError:
+        try:
+            validated_choice("model", name.lower(), KNOWN)
+        except ValueError as error:
+            cached = f"the name of a model whose config.json is in {hub_cache()}"
+            raise ValueError(f"{error}; or give the path of a config.json, or {cached}") from None
+    model = transformer_from_config(file) or from_config(file, text_only=True)
+    content = json.loads(file.read_text(encoding="utf-8"))
+    text = content.get("text_config", content)
+    return model, text.get("max_position_embeddings", text.get("n_positions"))
 
 
 def counted(number: int, noun: str) -> str:

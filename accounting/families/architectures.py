@@ -41,6 +41,10 @@ REQUIRED = object()
 T = TypeVar("T")
 
 
+class UnreadError(ValueError):
+    """A type or a key that the families do not read."""
+
+
 class Config:
     """The values of a config and its family's row of the table; it remembers which keys were read."""
 
@@ -48,7 +52,10 @@ class Config:
         if "model_type" not in values:
             raise ValueError(f"config must have 'model_type', the name of its family, got {', '.join(values)}")
         self.type = str(values["model_type"])
-        self.family = dict(MODEL_TYPES[validated_choice("model_type", self.type, MODEL_TYPES)])
+        try:
+            self.family = dict(MODEL_TYPES[validated_choice("model_type", self.type, MODEL_TYPES)])
+        except ValueError as error:
+            raise UnreadError(error) from None
         self.values = {key: value for key, value in values.items() if key not in self.family.get("ignored", ())}
         self.read = {"model_type", *self.family.get("optional", ())}
         variants = [row for key, row in self.family.get("if", {}).items() if self(key, default=False)]
@@ -87,7 +94,7 @@ class Config:
     def only(self, name: str, *values: Any) -> None:
         """Refuses a key whose value changes the shape in a way that is not read; one that was read is no matter."""
         if name not in self.read and self(name, default=None) not in (None, *values):
-            raise ValueError(f"config has {name}={self(name)!r}, which is not read for a model of type {self.type!r}")
+            raise UnreadError(f"config has {name}={self(name)!r}, which is not read for a model of type {self.type!r}")
 
     def norm(self) -> Parts:
         return other("norms", NORM_VECTORS[self.family.get("norm", "rmsnorm")] * self.dim)
@@ -99,7 +106,7 @@ class Config:
         unread = sorted(key for key in self.values.keys() - self.read if not WITHOUT_SIZE.fullmatch(key))
         named = ", ".join(f"{key}={self.values[key]!r}" for key in unread if self.values[key] not in (None, [], {}, ()))
         if named:
-            raise ValueError(f"config has {named}, which may change the shape and is not read for type {self.type!r}")
+            raise UnreadError(f"config has {named}, which may change the shape and is not read for type {self.type!r}")
 
     @property
     def layers(self) -> int:

@@ -1,43 +1,72 @@
 """Models from the `config.json` of Hugging Face repositories: plain JSON, read without transformers.
 
 Every key of a config is either read, or known to change no size (`without_size` in `model_types.json`), or refused by
-name.
+name; what no family reads, transformers is asked where it is installed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import warnings
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from accounting.checks import checked, validated_instance
-from accounting.families.architectures import BUILDERS, Config, decoder_layer, kinds
+from accounting.checks import checked, validated_choice, validated_instance
+from accounting.families.architectures import (
+    BUILDERS,
+    MODEL_TYPES,
+    WITHOUT_SIZE,
+    Config,
+    UnreadError,
+    decoder_layer,
+    kinds,
+)
 from accounting.families.networks import Transformer, multi_token
 from accounting.parts import Parts
 
 
 @checked(flags=("multi_token_prediction", "text_only"))
 def from_config(
-    config: Mapping[str, Any] | str | Path, *, multi_token_prediction: bool = False, text_only: bool = False
+    config: Any, *, multi_token_prediction: bool = False, text_only: bool = False, ignore: Collection[str] = ()
 ) -> Parts:
-    """The model that a `config.json`, given as a path or as its content, describes.
+    """The model that a `config.json` describes: a mapping, a path, a name of the local Hugging Face cache, or an object
+    of transformers.
 
+    What the families do not read, transformers is asked where it is installed, version 5 or later: the result is an
+    `accounting.counted.built.CountedModel`, in seconds, which says what it was counted of; remote code is never run.
     `multi_token_prediction` adds modules that published counts leave out (DeepSeek-V3, GLM-4.5). `text_only` reads the
-    text part of a model of text and images, without its encoder (1 to 10 % of the parameters). Exact for the families'
-    code in transformers 5; windows count only for "causal" pairs.
-    Raises ValueError for an unknown family, a missing key, and a key that is neither read nor known to change nothing.
+    text part of a model of text and images, without its encoder (1 to 10 % of the parameters). `ignore` names keys that
+    change no size. Exact for the families' code in transformers 5; windows count only for "causal" pairs.
+    Warns of keys that transformers ignores. Raises ValueError for an unknown type, a missing key, and a key of a family
+    that neither reads and that is not known to change nothing.
 
     >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     ...          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
     >>> sum(each.parameters for each in from_config(llama).linear_maps)  # and the embedding, and the norms
     7504658432
-    >>> from_config(llama | {"num_registers": 4})
-    Traceback (most recent call last):
-    ValueError: config has num_registers=4, which may change the shape and is not read for type 'llama'
+    >>> from_config(llama | {"num_registers": 4}, ignore=["num_registers"]) == from_config(llama)
+    True
     """
-    c = Config(_content(config, text_only))
+    content = _content(config, text_only, ignore)
+    try:
+        return _of_family(content, multi_token_prediction)
+    except UnreadError as error:
+        if multi_token_prediction:
+            raise
+        return _of_library(content, error)
+
+
+def _of_family(content: Mapping[str, Any], multi_token_prediction: bool = False) -> Parts:
+    if "text_config" in content:
+        raise UnreadError(
+            f"config is that of a model of more than text, {content.get('model_type')!r}; text_only=True reads its "
+            "text_config, the part that handles text, alone"
+        )
+    c = Config(content)
     model = BUILDERS[c.family.get("build", "decoder")](c)
     ahead = c("num_nextn_predict_layers", default=0)
     if multi_token_prediction and ahead:
@@ -46,7 +75,23 @@ def from_config(
     return model
 
 
-def transformer_from_config(config: Mapping[str, Any] | str | Path) -> Transformer | None:
+def _of_library(content: Mapping[str, Any], unread: UnreadError) -> Parts:
+    """The model as transformers builds it."""
+    try:
+        built = import_module("accounting.counted.built")  # by name: it needs torch, and this module only Python
+        model = built.from_library(content, WITHOUT_SIZE.fullmatch, strict=content["model_type"] in MODEL_TYPES)
+    except ImportError as error:
+        said = f"{unread}. With transformers 5 or later installed it would be asked ({error})"
+        raise ValueError(said) from None
+    except ValueError as error:
+        raise ValueError(f"{unread}; {error}") from error
+    if model.ignored:
+        named = ", ".join(f"{key}={content[key]!r}" for key in model.ignored)
+        warnings.warn(f"{model.source} ignores {named}", stacklevel=4)
+    return cast("Parts", model)
+
+
+def transformer_from_config(config: Any) -> Transformer | None:
     """The same model as a `Transformer`, which activations and plans need; None if a Transformer lacks its parts.
 
     Exact: the parts of the two are equal. Raises as `from_config` does.
@@ -57,6 +102,8 @@ def transformer_from_config(config: Mapping[str, Any] | str | Path) -> Transform
     (True, True)
     """
     content = _content(config, text_only=True)
+    if content.get("model_type") not in MODEL_TYPES:
+        return None
     parts, c = from_config(content), Config(content)
     norm, sparse = c.family.get("norm", "rmsnorm"), c.family.get("sparse", False)
     with suppress(ValueError):  # a key that a Transformer needs, or sizes that it cannot have
@@ -82,22 +129,42 @@ def transformer_from_config(config: Mapping[str, Any] | str | Path) -> Transform
     return None
 
 
-def _content(config: Mapping[str, Any] | str | Path, text_only: bool) -> Mapping[str, Any]:
-    """The values of a config, or of its text part."""
+def _content(config: Any, text_only: bool, ignore: Collection[str] = ()) -> Mapping[str, Any]:
+    """The values of a config, or of its text part, but for those to ignore."""
+    if hasattr(config, "to_dict"):  # of transformers
+        config = config.to_dict()
     if not isinstance(config, (Mapping, str, Path)):
-        raise TypeError(f"config must be a mapping or the path of a config.json, got a {type(config).__name__}")
+        raise TypeError(
+            "config must be a mapping, the path of a config.json, a name of the local Hugging Face cache or a config "
+            f"of transformers, got a {type(config).__name__}"
+        )
     if not isinstance(config, Mapping):
-        path = Path(config)
-        path = path / "config.json" if path.is_dir() else path
+        path = config_file(config)
         try:
             config = validated_instance("config", json.loads(path.read_text(encoding="utf-8")), dict)
         except ValueError as error:
             raise ValueError(f"config must be JSON, got {path}: {error}") from None
-    if "text_config" not in config:
-        return config
-    if not text_only:
-        raise ValueError(
-            f"config is that of a model of more than text, {config.get('model_type')!r}; text_only=True reads its "
-            "text_config, the part that handles text, alone"
-        )
-    return {"model_type": f"{config.get('model_type')}_text", **config["text_config"]}
+    if text_only and "text_config" in config:
+        config = {"model_type": f"{config.get('model_type')}_text", **config["text_config"]}
+    if isinstance(ignore, str):
+        raise TypeError(f"ignore must be keys, as in [{ignore!r}], got {ignore!r} of type str")
+    for key in ignore:
+        validated_choice("ignore", key, config)
+    return {key: value for key, value in config.items() if key not in ignore}
+
+
+def config_file(name: str | Path) -> Path:
+    """The config.json of a path, or of the newest snapshot of a model in the local Hugging Face cache."""
+    path = Path(name)
+    if path.exists():
+        return path / "config.json" if path.is_dir() else path
+    files = (hub_cache() / f"models--{str(name).replace('/', '--')}" / "snapshots").glob("*/config.json")
+    if not (newest := max(files, key=lambda file: file.stat().st_mtime, default=None)):
+        raise FileNotFoundError(f"no config.json at {name}, nor of a model of this name in {hub_cache()}")
+    return newest
+
+
+def hub_cache() -> Path:
+    """The folder in which huggingface_hub keeps what it has downloaded."""
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()

@@ -1,0 +1,328 @@
+"""Models of any config that transformers knows: built without memory on fake tensors, and counted as they run.
+
+Parameters are those of the library's modules, FLOPs those of a counted step: exact for its code, in seconds instead of
+a millisecond. Remote code is never run. `accounting.families.from_config` asks this for what its families do not read.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from accounting import models
+from accounting.counted.counter import flops
+from accounting.counted.repeated import each_kind_once
+from accounting.flops import StepFlops
+from accounting.parts import OPERANDS, Lengths, LinearMaps, OtherParameters, Part, Parts, length
+
+OLDEST = 5  # of transformers, by its major version
+# A parameter's part: the first whose pattern its path has.
+PARTS = {
+    "vision": r"vision|visual|image_", "audio": r"audio|speech|feature_extractor",
+    "router": r"router|gate\.(weight|$)", "shared expert": r"shared_expert", "experts": r"experts",
+    "attention": r"att", "head": r"head|classifier|score|logits",
+    "mlp": r"mlp|ffn|fc\d|dense|intermediate|feed_forward|output|layers?\.|blocks?\.|\bh\.",
+}  # fmt: skip
+# Keys under which configs say how many experts a token is sent to.
+CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts", "top_k")
+# Tasks of which a model is built where its config names no architecture that transformers has; of pairs of encoder and
+# decoder the first two before all others.
+TASKS = (
+    "ImageTextToText", "MaskedLM", "CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "CTC", "ImageClassification",
+    "AudioClassification", "VideoClassification", "ObjectDetection", "SemanticSegmentation", "DepthEstimation", "",
+)  # fmt: skip
+PAIRED = ("Seq2SeqLM", "SpeechSeq2Seq")
+
+
+@dataclass(frozen=True, eq=False)
+class CountedModel(Parts):
+    """The parts of a model that a library builds. `source` names its class and the library's version.
+
+    Attention and experts run as plain products, each token with the experts chosen for it, over all pairs of query and
+    key. A model of text and images runs on its text alone. `ignored` are the keys of the config that the library does
+    not know. Corrections of a router, buffers there, are the part "corrections": published counts include them.
+    """
+
+    source: str = ""
+    ignored: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{self.source}>"
+
+
+class RefusedError(ValueError):
+    """A config that the library does not take."""
+
+
+class Run:
+    """Steps of a net on tensors without values; `stored` are its parameters' parts."""
+
+    def __init__(self, net: nn.Module, name: str) -> None:
+        self.net, self.name, self.stored = net, name, list(_stored(net))
+        self._counts: dict[Any, StepFlops] = {}
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with self._fake:
+            net.to_empty(device="cpu")
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The parameters alone."""
+        maps = (each for each in self.stored if isinstance(each, LinearMaps))
+        return Parts(tuple(maps), (), tuple(each for each in self.stored if isinstance(each, OtherParameters)))
+
+    def step(self, batch: int, sequence: Lengths) -> StepFlops:
+        """FLOPs of the products of a step, forward and backward, from the model's outputs on."""
+        key = batch, sequence if isinstance(sequence, int) else tuple(sorted(sequence.items()))
+        if key not in self._counts:
+            try:
+                self._counts[key] = self._counted(batch, sequence, each_kind_once)
+            except Exception:  # layers that hand on more than their results
+                self._counts[key] = self._counted(batch, sequence, _each_layer)
+        return self._counts[key]
+
+    def _counted(self, batch: int, sequence: Lengths, runs: Callable[..., Any]) -> StepFlops:
+        try:
+            with self._fake, torch.device("cpu"), flops() as count, runs(self.net, flops) as skipped:
+                outputs = [each for each in _tensors(self._outputs(batch, sequence)) if each.requires_grad]
+                torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
+        except Exception as error:
+            raise ValueError(
+                f"FLOPs of this model are unknown: {self.name} does not run on tensors without values, "
+                f"{type(error).__name__}: {error}; its parameters are known"
+            ) from error
+        finally:
+            self.net.zero_grad()
+        steps = [count.step, *(each.step for each in skipped)]
+        return StepFlops(sum(each.forward for each in steps), sum(each.backward for each in steps), 0)
+
+    def _outputs(self, batch: int, sequence: Lengths, **options: Any) -> Any:
+        caching = {"use_cache": False} if "use_cache" in signature(self.net.forward).parameters else {}
+        return self.net(**_inputs(self.net, batch, sequence), **caching | options)
+
+
+@dataclass(frozen=True)
+class CountedProducts(Part):
+    """The FLOPs of a counted model beyond those of its linear maps, so that both add up to the count."""
+
+    run: Run
+
+    def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:
+        self._all(pairs)
+        return self.run.step(batch, sequence).forward - models.forward_flops(self.run.parts, batch, sequence)
+
+    def backward_flops(
+        self, batch: int, sequence: Lengths, pairs: str, _convention: str, _needed: frozenset[str] = OPERANDS
+    ) -> int:
+        self._all(pairs)
+        return self.run.step(batch, sequence).backward - models.backward_flops(self.run.parts, batch, sequence)
+
+    def decoding_flops(self, *_: Any) -> int:
+        raise ValueError(f"the FLOPs of one further token are unknown of {self.run.name}")
+
+    def cached_elements(self, *_: Any) -> int:
+        raise ValueError(f"the cache is unknown of {self.run.name}")
+
+    def _all(self, pairs: str) -> None:
+        if pairs != "full":
+            raise ValueError(f"pairs must be 'full' for {self.run.name}, whose masks are not read, got {pairs!r}")
+
+
+@contextmanager
+def _each_layer(*_: Any) -> Iterator[tuple[()]]:
+    """Runs every layer, and skips none."""
+    yield ()
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def _inputs(net: Any, batch: int, sequence: Lengths) -> dict[str, Tensor]:
+    """One input of each shape that the config states, by the name of the model's main input; text where it has text."""
+    names, config = signature(net.forward).parameters, net.config
+    main = str(getattr(net, "main_input_name", "input_ids"))
+    if "input_ids" in names and main.startswith("pixel_values"):
+        main = "input_ids"
+    given = {}
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in names:
+        given["decoder_input_ids"] = torch.zeros(batch, length("tokens", sequence), dtype=torch.long)
+    if main == "input_ids":
+        rows = length("source" if given else "tokens", sequence)
+        return {"input_ids": torch.zeros(batch, rows, dtype=torch.long), **given}
+    tokens = 0 if given and isinstance(sequence, int) else length("source" if given else "tokens", sequence)
+    return {main: torch.zeros(batch, *_shape(config, main, tokens), dtype=net.dtype), **given}
+
+
+def _shape(config: Any, name: str, tokens: int) -> tuple[int, ...]:
+    """The shape of one image, clip or recording."""
+
+    def size(*names: str, default: int = 0) -> Any:
+        found = (
+            getattr(each, key, None)
+            for each in (config, *(getattr(config, part, None) for part in ("backbone_config", "vision_config")))
+            for key in names
+        )
+        return next((each for each in found if each), default)
+
+    if name.startswith("pixel_values"):
+        side = size("image_size", "input_size", "crop_size", default=224)
+        sides = tuple(side)[-2:] if isinstance(side, (list, tuple)) else (side, side)
+        frames = size("num_frames") if "video" in f"{name}{config.model_type}" or hasattr(config, "tubelet_size") else 0
+        return (*((frames,) if frames else ()), size("num_channels", "in_channels", "in_chans", default=3), *sides)
+    mels = size("num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", default=80)
+    if positions := size("max_source_positions") if config.model_type == "whisper" else 0:
+        return (mels, 2 * positions)
+    if name == "input_features" or hasattr(config, "num_mel_bins"):
+        return (size("max_length", default=tokens), mels)
+    return (tokens,)
+
+
+def _tensors(out: Any) -> list[Tensor]:
+    return [each for each in (out.values() if hasattr(out, "values") else out) if isinstance(each, Tensor)]
+
+
+# --- parameters -------------------------------------------------------------------------------------------------------
+
+
+def _stored(net: Any) -> Iterator[LinearMaps | OtherParameters]:
+    """The parts of each module, in their order; a matrix that stands elsewhere already has no copies."""
+    text = net.config.get_text_config() if hasattr(net.config, "get_text_config") else net.config
+    chosen = next((getattr(text, name) for name in CHOSEN if isinstance(getattr(text, name, None), int)), 0)
+    experts = Counter(re.sub(r"(experts)\.\d+\.", r"\1.0.", path) for path, _ in net.named_modules())
+    seen: set[int] = set()
+    place = 0
+    for path, module in net.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        new = {name for name, each in own.items() if id(each) not in seen}
+        seen |= {id(each) for each in own.values()}
+        listed = re.search(r"experts\.\d+\.", path)
+        if listed and path not in experts:
+            continue  # counted with the first of its list
+        at: dict[str, Any] = {"place": place, "block_end": place, "copies": experts[path] if listed else 1}
+        at["uses"] = (listed and chosen) or at["copies"]
+        yield from _of_module(f"{path}.", module, own, new, chosen, at)
+        place += bool(own)
+    for path, buffer in net.named_buffers():
+        if "correction" in path:
+            yield OtherParameters("corrections", buffer.numel(), place=place)
+
+
+def _of_module(
+    path: str, module: nn.Module, own: dict[str, Any], new: set[str], chosen: int, options: dict[str, Any]
+) -> Iterator[LinearMaps | OtherParameters]:
+    """The parts of a module's own parameters, of which `new` are stored nowhere before."""
+    at: dict[str, Any] = {"place": options["place"], "block_end": options["block_end"]}
+    weight, linear = own.get("weight"), isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))
+    if weight is not None and linear:
+        bias = {"weight", "bias"} <= new
+        options |= {} if "weight" in new else {"copies": 0}
+        yield LinearMaps(_part(path), weight[0].numel(), len(weight), bias=bias, **options)
+        new = new - {"weight"} - ({"bias"} if bias else set())
+    experts = {name for name in new if own[name].dim() == 3 and _part(path + name) == "experts"}
+    biases = {f"{name}_bias" for name in experts}
+    for name in sorted(new - biases):
+        each, part = own[name], _part(path + name)
+        if name in experts:
+            copies = {"copies": len(each), "uses": chosen or len(each)}
+            biased = f"{name}_bias" in own
+            outputs = len(own[f"{name}_bias"][0]) if biased else each.shape[2]
+            yield LinearMaps(part, each[0].numel() // outputs, outputs, bias=biased, **at | copies)
+        elif type(module).__name__ == "Conv1D" and name == "weight":  # GPT-2's, a linear map
+            yield LinearMaps(part, *each.shape, **at)
+        elif isinstance(module, nn.Embedding):
+            longest = len(each) if "position" in path else 0
+            part = "positions" if longest else "embedding"
+            yield OtherParameters(part, each.numel(), looked_up=True, longest=longest, **at)
+        else:
+            part = "norms" if "norm" in type(module).__name__.lower() else part
+            yield OtherParameters(part, options["copies"] * each.numel(), **at)
+
+
+def _part(path: str) -> str:
+    return next((part for part, pattern in PARTS.items() if re.search(pattern, path.lower())), path.partition(".")[0])
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+def from_library(
+    values: Mapping[str, Any], without_size: Callable[[str], Any], *, strict: bool = False
+) -> CountedModel:
+    """The model of a config's values. Keys of which `without_size` holds may be unknown to the library.
+
+    Raises ValueError for a type that the library does not know, for values that it refuses, and if `strict` for other
+    keys that it does not know; ImportError without it.
+    """
+    import transformers
+
+    version = f"transformers {transformers.__version__}"
+    if int(transformers.__version__.split(".")[0]) < OLDEST:
+        raise ImportError(f"{version} is older than {OLDEST}")
+    name = str(values.get("model_type"))
+    if name not in transformers.CONFIG_MAPPING:
+        raise RefusedError(f"{version} does not know it")
+    with _silent(logging.getLogger("transformers")):
+        try:
+            config, ignored = _config(transformers.CONFIG_MAPPING[name], values, without_size)
+            if strict and ignored:
+                said = (
+                    f"{version} does not read {', '.join(ignored)}; ignore={ignored} passes over what changes no size"
+                )
+                raise RefusedError(said)
+            with torch.device("meta"):
+                net = _maker(transformers, config, values)(config).eval()
+        except RefusedError:
+            raise
+        except Exception as error:
+            raise RefusedError(f"{version} refuses this config, {type(error).__name__}: {error}") from error
+    source = f"counted: {type(net).__name__} of {version}"
+    run = Run(net, source)
+    beyond: Any = CountedProducts("attention", run, place=len(run.stored), block_end=len(run.stored))
+    return CountedModel(run.parts.linear_maps, (beyond,), run.parts.other_parameters, source=source, ignored=ignored)
+
+
+def _config(kind: Any, values: Mapping[str, Any], without_size: Callable[[str], Any]) -> tuple[Any, tuple[str, ...]]:
+    """The library's config, and the keys that it does not know and that may change a size."""
+    read = {key: value for key, value in values.items() if key not in ("auto_map", "quantization_config")}
+    config = kind.from_dict(read)
+    known = {*kind().to_dict(), *kind.attribute_map}
+    strange = (key for key in read if key not in known and not without_size(key))
+    ignored = tuple(key for key in strange if values[key] not in (None, False, [], {}, ()))
+    for each in (config, *(getattr(config, part, None) for part in kind.sub_configs)):
+        if each is not None:
+            each._attn_implementation = "eager"
+            each._experts_implementation = "batched_mm"  # multiplies a token by the matrices of its experts alone
+    return config, ignored
+
+
+def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callable[[Any], nn.Module]:
+    """What builds the architecture that the config names, or else the first task's that the type has."""
+    for architecture in values.get("architectures") or ():
+        own: Any = getattr(transformers, str(architecture), None)
+        if own is not None and getattr(own, "config_class", None) is type(config):
+            return own._from_config  # type: ignore[no-any-return]
+    for task in (*(PAIRED if getattr(config, "is_encoder_decoder", False) else ()), *TASKS):
+        auto = getattr(transformers, f"AutoModelFor{task}" if task else "AutoModel")
+        if type(config) in auto._model_mapping:
+            return auto.from_config  # type: ignore[no-any-return]
+    raise ValueError(f"it has no model of type {config.model_type!r}")
+
+
+@contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
