@@ -105,7 +105,8 @@ def napkin(asked: argparse.Namespace) -> Lines:
     shown = f"{parameters:,}" + (f", of which a token meets {active:,}" if active < parameters else "")
     yield "parameters", shown, {"parameters": parameters, "active_parameters": active}
     # An encoder is given as many tokens as the decoder.
-    step = models.step_flops(model, batch, {"source": sequence, "tokens": sequence}, pairs="causal").model
+    pairs = "full" if hasattr(model, "source") else "causal"  # of a counted model masks are not read
+    step = models.step_flops(model, batch, {"source": sequence, "tokens": sequence}, pairs=pairs).model
     steps = -(-tokens // (batch * sequence))
     of_more = f" (the model's context is {longest:,})" if sequence < longest and not asked.sequence else ""
     shown = f"{counted(batch, 'sequence')} of {sequence:,} tokens{of_more}: {with_unit(step, 'FLOP')}"

@@ -61,10 +61,6 @@ class CountedModel(Parts):
         return f"<{self.source}>"
 
 
-class RefusedError(ValueError):
-    """A config that the library does not take."""
-
-
 class Run:
     """Steps of a net on tensors without values; `stored` are its parameters' parts."""
 
@@ -92,10 +88,24 @@ class Run:
         return self._counts[key]
 
     def _counted(self, batch: int, sequence: Lengths, runs: Callable[..., Any]) -> StepFlops:
+        with self._running(), flops() as count, runs(self.net, flops) as skipped:
+            outputs = [each for each in _tensors(self._outputs(batch, sequence)) if each.requires_grad]
+            torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
+        steps = [count.step, *(each.step for each in skipped)]
+        return StepFlops(sum(each.forward for each in steps), sum(each.backward for each in steps), 0)
+
+    def cached(self, context: Lengths) -> int:
+        """Elements that the library's own cache keeps of one sequence."""
+        with self._running(), torch.no_grad():
+            out = self._outputs(1, context, use_cache=True)
+        return sum(each.numel() for each in _tensors(out.get("past_key_values", out.get("cache_params"))))
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Fake tensors, and errors that say which model does not run on them."""
         try:
-            with self._fake, torch.device("cpu"), flops() as count, runs(self.net, flops) as skipped:
-                outputs = [each for each in _tensors(self._outputs(batch, sequence)) if each.requires_grad]
-                torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
+            with self._fake, torch.device("cpu"):
+                yield
         except Exception as error:
             raise ValueError(
                 f"FLOPs of this model are unknown: {self.name} does not run on tensors without values, "
@@ -103,11 +113,9 @@ class Run:
             ) from error
         finally:
             self.net.zero_grad()
-        steps = [count.step, *(each.step for each in skipped)]
-        return StepFlops(sum(each.forward for each in steps), sum(each.backward for each in steps), 0)
 
     def _outputs(self, batch: int, sequence: Lengths, **options: Any) -> Any:
-        caching = {"use_cache": False} if "use_cache" in signature(self.net.forward).parameters else {}
+        caching = {"use_cache": False} if hasattr(self.net.config, "use_cache") else {}
         return self.net(**_inputs(self.net, batch, sequence), **caching | options)
 
 
@@ -130,8 +138,8 @@ class CountedProducts(Part):
     def decoding_flops(self, *_: Any) -> int:
         raise ValueError(f"the FLOPs of one further token are unknown of {self.run.name}")
 
-    def cached_elements(self, *_: Any) -> int:
-        raise ValueError(f"the cache is unknown of {self.run.name}")
+    def cached_elements(self, context: Lengths, _latents: bool) -> int:
+        return self.run.cached(context)
 
     def _all(self, pairs: str) -> None:
         if pairs != "full":
@@ -187,8 +195,14 @@ def _shape(config: Any, name: str, tokens: int) -> tuple[int, ...]:
     return (tokens,)
 
 
-def _tensors(out: Any) -> list[Tensor]:
-    return [each for each in (out.values() if hasattr(out, "values") else out) if isinstance(each, Tensor)]
+def _tensors(found: Any) -> Iterator[Tensor]:
+    """The numbers in an output or a cache, of whatever classes it is made."""
+    if isinstance(found, Tensor) and found.is_floating_point():
+        yield found
+    elif isinstance(found, (list, tuple, dict)) or type(found).__module__.startswith("transformers.cache"):
+        found = found if isinstance(found, (list, tuple, dict)) else vars(found)
+        for each in found.values() if isinstance(found, dict) else found:
+            yield from _tensors(each)
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------
@@ -240,8 +254,9 @@ def _of_module(
         elif type(module).__name__ == "Conv1D" and name == "weight":  # GPT-2's, a linear map
             yield LinearMaps(part, *each.shape, **at)
         elif isinstance(module, nn.Embedding):
-            longest = len(each) if "position" in path else 0
-            part = "positions" if longest else "embedding"
+            positions = "position" in path and part not in ("vision", "audio")
+            first = getattr(module, "offset", 0 if module.padding_idx is None else module.padding_idx + 1)
+            part, longest = ("positions", len(each) - first) if positions else ("embedding", 0)
             yield OtherParameters(part, each.numel(), looked_up=True, longest=longest, **at)
         else:
             part = "norms" if "norm" in type(module).__name__.lower() else part
@@ -270,21 +285,13 @@ def from_library(
         raise ImportError(f"{version} is older than {OLDEST}")
     name = str(values.get("model_type"))
     if name not in transformers.CONFIG_MAPPING:
-        raise RefusedError(f"{version} does not know it")
-    with _silent(logging.getLogger("transformers")):
-        try:
-            config, ignored = _config(transformers.CONFIG_MAPPING[name], values, without_size)
-            if strict and ignored:
-                said = (
-                    f"{version} does not read {', '.join(ignored)}; ignore={ignored} passes over what changes no size"
-                )
-                raise RefusedError(said)
-            with torch.device("meta"):
-                net = _maker(transformers, config, values)(config).eval()
-        except RefusedError:
-            raise
-        except Exception as error:
-            raise RefusedError(f"{version} refuses this config, {type(error).__name__}: {error}") from error
+        raise ValueError(f"{version} does not know it")
+    with _errors_named(version):
+        config, ignored = _config(transformers.CONFIG_MAPPING[name], values, without_size)
+        if strict and ignored:
+            raise LookupError(f"it reads no {', '.join(ignored)}; ignore={ignored} passes over what changes no size")
+        with torch.device("meta"):
+            net = _maker(transformers, config, values)(config).eval()
     source = f"counted: {type(net).__name__} of {version}"
     run = Run(net, source)
     beyond: Any = CountedProducts("attention", run, place=len(run.stored), block_end=len(run.stored))
@@ -319,10 +326,14 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
 
 
 @contextmanager
-def _silent(logger: logging.Logger) -> Iterator[None]:
+def _errors_named(version: str) -> Iterator[None]:
+    """Without the library's own messages; what it raises says who refuses the config."""
+    logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         yield
+    except Exception as error:
+        raise ValueError(f"{version} refuses this config, {type(error).__name__}: {error}") from error
     finally:
         logger.setLevel(level)

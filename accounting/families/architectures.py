@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 from accounting.checks import validated_choice, validated_int
 from accounting.families.layers import (
     attention,
-    convolution,
     delta_rule,
     embedding,
     head,
@@ -28,8 +27,7 @@ from accounting.families.layers import (
     selective_scan,
     state_space,
 )
-from accounting.families.networks import encoder, vision_transformer
-from accounting.parts import Parts, Rows
+from accounting.parts import Parts
 
 _TABLE = json.loads(Path(__file__).with_name("model_types.json").read_text(encoding="utf-8"))
 MODEL_TYPES: dict[str, dict[str, Any]] = _TABLE["types"]
@@ -284,23 +282,7 @@ def decoder(c: Config) -> Parts:
     return model + head(dim, vocab_size, tied=tied, bias=c.flag("head_bias"))
 
 
-# --- encoders, encoder-decoders, and models of images -----------------------------------------------------------------
-
-
-def bert(c: Config) -> Parts:
-    """Encoder of tokens with a masked-language head, or else a pooler."""
-    dim, heads, *_ = c.widths
-    length = c("max_position_embeddings")
-    longest = length - c.family.get("unused_positions", 0)
-    masked = any("MaskedLM" in name or "PreTraining" in name for name in c("architectures", default=["MaskedLM"]))
-    first = embedding(c("vocab_size"), dim) | other("positions", length * dim, looked_up=True, longest=longest)
-    first |= other("positions", c("type_vocab_size") * dim, looked_up=True)
-    first += other("norms", 2 * dim)
-    layers = encoder(dim, c.layers, heads, c("intermediate_size"), "tokens", ends_layer=False)
-    if not masked:
-        return first + layers + linear("head", dim, dim, "pooler", bias=True, rows=1)
-    last = linear("head", dim, dim, "transform", bias=True) + other("norms", 2 * dim)
-    return first + layers + last + head(dim, c("vocab_size"), tied=True, bias=True)
+# --- an encoder with windows, and an encoder-decoder ------------------------------------------------------------------
 
 
 def modern_bert(c: Config) -> Parts:
@@ -343,69 +325,4 @@ def t5(c: Config) -> Parts:
     return model + head(dim, c("vocab_size"), tied=c("tie_word_embeddings", default=True))
 
 
-def speech_or_text(c: Config) -> Parts:
-    """BART and Whisper: LayerNorms, biases (Whisper's keys have none), learned positions of both sides."""
-    dim, whisper = c("d_model"), c.type == "whisper"
-    c.only("num_hidden_layers", c("encoder_layers"))
-    norm, tied = other("norms", 2 * dim), c("tie_word_embeddings", default=True)
-    # An untied BART has three tables: its encoder's, its decoder's, and one that is never read.
-    model: Parts = embedding(c("vocab_size") * (1 if tied or whisper else 3), dim)
-    if whisper:
-        source, target, mels = c("max_source_positions"), c("max_target_positions"), c("num_mel_bins")
-        model |= convolution("input", mels, dim, 3, 2 * source, bias=True)
-        model += convolution("input", dim, dim, 3, source, bias=True)
-    else:
-        source = target = c("max_position_embeddings") + 2  # torch's padding index shifts them
-        model += 2 * norm
-    model |= other("positions", (source + target) * dim, looked_up=True, longest=target - 2 * (not whisper))
-    rows: Rows = source if whisper else "source"
-
-    def layer(side: str, rows: Rows, *attentions: Parts) -> Parts:
-        parts = sum((norm + each for each in attentions), start=Parts())
-        return parts + norm + mlp(dim, c(f"{side}_ffn_dim"), bias=True, rows=rows, ends_layer=whisper)
-
-    def attend(side: str, **options: Any) -> Parts:
-        heads = c(f"{side}_attention_heads")
-        return attention(dim, heads, dim // heads, bias=True, out_bias=True, key_bias=not whisper, **options)
-
-    ends = norm if whisper else Parts()  # Whisper is pre-norm: each stack ends in a norm
-    encoding = layer("encoder", rows, attend("encoder", rows=rows, causal=False))
-    decoding = layer("decoder", "tokens", attend("decoder"), attend("decoder", keys=rows, causal=False))
-    model += c("encoder_layers") * encoding + ends + c("decoder_layers") * decoding + ends
-    return model + head(dim, c("vocab_size"), tied=tied)
-
-
-def _classes(c: Config) -> int:
-    return len(c("id2label", default=())) or int(c("num_labels", default=2))
-
-
-def vit(c: Config) -> Parts:
-    dim, heads, *_ = c.widths
-    patches, elements = (c("image_size") // c("patch_size")) ** 2, c("num_channels") * c("patch_size") ** 2
-    return vision_transformer(dim, c.layers, heads, c("intermediate_size"), patches, elements, _classes(c))
-
-
-def resnet(c: Config) -> Parts:
-    """Bottleneck ResNet of version 1.5 at 224²: a stage's first block halves the image in its 3 × 3 convolution."""
-    c.only("layer_type", "bottleneck")
-    c.only("downsample_in_bottleneck", False)
-    c.only("downsample_in_first_stage", False)
-
-    def normed(inputs: int, outputs: int, kernel_area: int, side: int, part: str = "stages") -> Parts:
-        return convolution(part, inputs, outputs, kernel_area, side * side) + other("norms", 2 * outputs)
-
-    width, side = c("embedding_size"), 56
-    model = normed(c("num_channels"), width, 49, 2 * side, "input")
-    for stage, (outputs, depth) in enumerate(zip(c("hidden_sizes"), c("depths"), strict=True)):
-        inner, before = outputs // 4, side
-        side = side // 2 if stage else side
-        first = normed(width, inner, 1, before) + normed(inner, inner, 9, side) + normed(inner, outputs, 1, side)
-        rest = normed(outputs, inner, 1, side) + normed(inner, inner, 9, side) + normed(inner, outputs, 1, side)
-        model += (first | normed(width, outputs, 1, side)) + (depth - 1) * rest
-        width = outputs
-    return model + linear("head", width, _classes(c), bias=True, rows=1)
-
-
-BUILDERS: dict[str, Callable[[Config], Parts]] = {
-    each.__name__: each for each in (decoder, bert, modern_bert, t5, speech_or_text, vit, resnet)
-}
+BUILDERS: dict[str, Callable[[Config], Parts]] = {each.__name__: each for each in (decoder, modern_bert, t5)}

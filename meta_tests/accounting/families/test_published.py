@@ -63,10 +63,11 @@ def test_whole_networks_take_the_multiply_adds_published():
 
 
 def test_a_sequence_beyond_the_learned_positions_is_refused():
-    model = model_called("FacebookAI/roberta-base")  # two of its 514 positions are for padding
-    assert step_flops(model, 1, 512).forward > 0
-    with pytest.raises(ValueError, match="sequence must be at most learned_positions=512, got 513"):
-        step_flops(model, 1, 513)
+    for name, longest in (("facebook/opt-125m", 2048), ("FacebookAI/roberta-base", 512)):  # two more are for padding
+        with pytest.raises(
+            ValueError, match=f"sequence must be at most learned_positions={longest}, got {longest + 1}"
+        ):
+            step_flops(model_called(name), 1, longest + 1)
 
 
 @pytest.mark.parametrize(

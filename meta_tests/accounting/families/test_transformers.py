@@ -146,11 +146,14 @@ CACHED = [name for name in MODEL_TYPES if name not in (*IMAGES, *ENCODERS)]
 def test_the_cache_is_that_which_the_model_really_holds(family):
     config = config_of(family)
     net, model = built(config), from_config(config.to_dict())
+    held, formula = held_bytes(family, net), cache_bytes(model, BATCH, sequence_of(family), "fp32")
+    assert formula == held, f"cache_bytes={formula}, but {held} bytes are held [{family}]"
+
+
+def held_bytes(family: str, net: nn.Module) -> int:
     with torch.no_grad():
         cache = net(**arguments(family), use_cache=True)
-    held = sum(tensor.nbytes for tensor in tensors_in(cache.get("past_key_values", cache.get("cache_params"))))
-    formula = cache_bytes(model, BATCH, sequence_of(family), "fp32")
-    assert formula == held, f"cache_bytes={formula}, but {held} bytes are held [{family}]"
+    return sum(tensor.nbytes for tensor in tensors_in(cache.get("past_key_values", cache.get("cache_params"))))
 
 
 def tensors_in(cache: Any) -> Iterator[torch.Tensor]:
