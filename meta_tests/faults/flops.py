@@ -58,6 +58,8 @@ faults(
       "flops.add-mul-misconception grad.six-multiply-adds "
       "grad.w1 grad.w2 grad.h1 grad.two-layer-sum grad.six-micro-ops grad.reason-param-only"),
      lambda patch: patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)),
+    ("a_product_is_said_to_take_two_flops_per_output", "flops.reason-per-output flops.matmul-2mnk",
+     stand_in("accounting.flops.matmul_flops", lambda _, m, k, n, batch=1: 2 * m * n * batch)),
     ("every_weight_counts_as_a_square_one", "flops.two-layer flops.two-layer-DxD",
      torchs_counter_reads_the_weight_as(lambda rows, columns: (rows, rows))),
     ("a_product_counts_one_column_of_its_weight", "flops.cubic flops.matmul-2mnk",

@@ -71,6 +71,17 @@ def autocast_turns_the_parameter_itself_into_bf16(original, self, x):
     return original(self, x)
 
 
+def computed_twice(chosen):
+    """Has autograd compute the gradients of the chosen tensors twice."""
+
+    def grad(original, y, of, *args, **rest):
+        if any(chosen(tensor) for tensor in ((of,) if isinstance(of, torch.Tensor) else of)):
+            original(y, of, *args, **{**rest, "retain_graph": True})
+        return original(y, of, *args, **rest)
+
+    return stand_in("torch.autograd.grad", grad)
+
+
 # fmt: off
 faults(
     ("a_linear_layer_skips_the_gradient_of_its_input",
@@ -83,6 +94,9 @@ faults(
         lambda grad, *args, **rest: (grad(*args, **{**rest, "retain_graph": True}), grad(*args, **rest))[1])),
     ("the_gradient_of_a_weight_is_k_by_d", "grad.notes-shapes", stand_in("torch.autograd.grad",
         lambda grad, *args, **rest: tuple(each.mT for each in grad(*args, **rest)))),
+    ("the_gradient_of_a_leaf_is_computed_twice", "grad.w1 grad.w2 grad.two-layer-sum grad.reason-param-only",
+     computed_twice(lambda tensor: tensor.is_leaf)),
+    ("the_gradient_of_a_hidden_value_is_computed_twice", "grad.h1", computed_twice(lambda tensor: not tensor.is_leaf)),
     ("a_graph_survives_its_backward_pass", "grad.graph-built-in-forward", stand_in("torch.Tensor.backward",
         lambda original, self, gradient=None, **_: original(self, gradient, retain_graph=True))),
     ("the_derivative_of_tanh_lacks_a_square", "grad.no-manual",

@@ -40,6 +40,8 @@ faults(
      stand_in("accounting.roofline.mfu", lambda mfu, *args, **options: min(mfu(*args, **options), 1.0))),
     ("the_warm_up_is_left_out", "mfu.recipe", stand_in("accounting.measured.time",
         lambda timed, fn, device="cpu", *, warmup, rounds: timed(fn, device, warmup=0, rounds=rounds))),
+    ("fp32_has_the_peak_of_tf32", "mfu.fp32-example", stand_in("accounting.devices.peak_flop_per_s",
+        lambda dense, device, dtype, **rest: dense(device, dtype.replace("fp32", "tf32"), **rest))),
     ("an_h100_has_a_tenth_more_units", "mfu.bf16-example",
      lambda patch: patch.setitem(ACCELERATORS, "H100 SXM5 80GB", ACCELERATORS["H100 SXM5 80GB"]._replace(units=145))),
 )
