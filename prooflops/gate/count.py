@@ -10,7 +10,7 @@ from prooflops.console.progress import minutes
 from prooflops.gate import sides
 from prooflops.gate.instructions import FEWER, LOOKS, MORE, Count, by_both, decide, level_of
 from prooflops.gate.options import files_of
-from prooflops.gate.process import OutOfTime, Replicate, ReplicateFailed, Side
+from prooflops.gate.process import Counted, OutOfTime, Replicate, ReplicateFailed, Side
 from prooflops.gate.session import Session
 from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 from prooflops.machine import cpu
@@ -104,10 +104,10 @@ class Counting:
         replicates.ends = ends
         try:
             if self.at_once:
-                return replicates.run(asked, names, count_until=until)
+                return replicates.run(asked, names, counted=Counted(until))
             halfway = (time.monotonic() + until) / 2  # each side gets half of the time
             return [
-                replicates.run([each], names, count_until=end)[0]
+                replicates.run([each], names, counted=Counted(end))[0]
                 for each, end in zip(asked, (halfway, until), strict=True)
             ]
         finally:

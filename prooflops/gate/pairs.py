@@ -19,6 +19,7 @@ from prooflops.gate.options import files_of
 from prooflops.gate.process import Paces, Replicate, ReplicateFailed, Side
 from prooflops.gate.schedule import Pair, Schedule
 from prooflops.gate.session import Session
+from prooflops.gate.where import explained
 from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 from prooflops.machine import cpu
 
@@ -136,4 +137,6 @@ def compare(
         else row
         for row in rows
     ]
+    if asked:
+        rows = explained(session, here, other, rows, valgrind=bool(counts))
     return rows, session.summary_of(after).fingerprint_id

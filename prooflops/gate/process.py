@@ -47,6 +47,7 @@ ASK, FIXED_ADDRESSES = 0xFFFFFFFF, 0x0040000  # personality(2), and its ADDR_NO_
 PADDING, PAGE = "PROOFLOPS_PADDING", 4096  # variable that fills the environment; bytes
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 KEPT = ("prefix", "modules", "reports", "calls", "footprint")  # of a child's data
+COUNTS = ("counts", "steps", "dumps")  # in addition, of one that counts
 Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of all others
 
 
@@ -82,12 +83,22 @@ class Replicate:
     wall_s: float  # of the whole process, without the turns of others
     footprint: Mapping[str, Any] = field(default_factory=dict)  # see `turns.footprint`
     counts: Mapping[str, int] | None = None  # instructions by benchmark, where they and no times were measured
+    steps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # bytecodes by Python function, by benchmark
+    dumps: Mapping[str, str] = field(default_factory=dict)  # callgrind's file by benchmark
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
         """The machine's fingerprint; None where the plugin was not active."""
         found: dict[str, Any] | None = self.record["prooflops"].get("fingerprint")
         return found
+
+
+class Counted(NamedTuple):
+    """What a process counts in place of timing: instructions under valgrind, and what each function takes."""
+
+    until: float = math.inf  # no test begins after it
+    by_function: bool = False
+    valgrind: bool = True  # else only bytecodes are counted, by function
 
 
 class _Started(NamedTuple):
@@ -164,13 +175,13 @@ class Replicates:
         benchmarks_only: bool = True,
         paces: Paces | None = None,
         limit_s: float = math.inf,
-        count_until: float = 0.0,
+        counted: Counted | None = None,
     ) -> list[Replicate]:
         """A process for each side over its files, which runs the tests `ids` (None: all), paced by `paces`.
 
-        Several live at the same time and run their tests in turn, the first side beginning. With `count_until`, a
-        moment after which no test begins, they count instructions under valgrind, and wait for no turn. Raises
-        ReplicateFailed for one that crashed, took too long, or could not collect.
+        Several live at the same time and run their tests in turn, the first side beginning. With `counted` they
+        count in place of timing, and wait for no turn. Raises ReplicateFailed for one that crashed, took too long, or
+        could not collect.
         """
         limit_s = min(limit_s, self._limit_s, self.ends - time.monotonic())
         task = {"ids": ids and list(ids), "benchmarks_only": benchmarks_only, "paces": paces or {}}
@@ -180,11 +191,11 @@ class Replicates:
             for side, targets in asked:
                 with ExitStack() as of_child:
                     there = None
-                    if len(asked) > 1 and not count_until:
+                    if len(asked) > 1 and not counted:
                         here, there = socket.socketpair()
                         channels.append(stack.enter_context(here))
                         of_child.enter_context(there)
-                    started.append(self._start(side, targets, task, there, count_until))
+                    started.append(self._start(side, targets, task, there, counted))
                 stack.callback(self._end, started[-1])
             turns.alternate(channels, lambda each: started[each].process.poll() is None, time.monotonic() + limit_s)
             return [self._ended(each, limit_s) for each in started]
@@ -195,12 +206,12 @@ class Replicates:
         targets: Sequence[str],
         task: Mapping[str, Any],
         turn: socket.socket | None,
-        count_until: float,
+        counted: Counted | None,
     ) -> _Started:
         number = next(self._numbers)
         record, output, written = (self.folder / f"{number:04d}.{kind}" for kind in ("json", "txt", "task"))
         command, variables = self._command(side), self._of_python() | {PADDING: ""}
-        dumps = str(record.with_suffix(".dump")) if count_until else ""
+        dumps = str(record.with_suffix(".dump")) if counted and counted.valgrind else ""
         if dumps:
             command = [*(word.format(dumps) for word in VALGRIND), interpreter_of(side.python), *command[1:]]
         own = {
@@ -211,7 +222,7 @@ class Replicates:
             "patience_s": self._patience_s,
             "turn": turn.fileno() if turn else None,
             "dumps": dumps,
-            "count_until": count_until,
+            "counted": counted and counted._asdict(),
             # Python's variables are neither settings of the machine, nor for processes that the tests start.
             "restore": {name: os.environ.get(name) for name in variables},
         }
@@ -275,7 +286,7 @@ class Replicates:
                 raise OutOfTime(f"{side.label} did not end within the budget (--gate-budget)")
             raise ReplicateFailed(self._failure(started, code, found["errors"] if found else []))
         if found["counts"] is not None:
-            return Replicate(side, record, wall_s=wall_s, **{key: found[key] for key in (*KEPT, "counts")})
+            return Replicate(side, record, wall_s=wall_s, **{key: found[key] for key in (*KEPT, *COUNTS)})
         self._by_side[side.label] += bool(record["benchmarks"])
         fastest_s = self._fastest_s[side.label] = min(found["fastest_s"], self._fastest_s.get(side.label, math.inf))
         _label_slow(record["benchmarks"], found["calls"], fastest_s)

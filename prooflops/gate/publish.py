@@ -100,6 +100,7 @@ def _row(row: Row, fails: bool) -> dict[str, Any]:
         "pairs": effect.pairs if effect else None,
         "decided_by": row.by or row.quantity,
         "note": row.note,
+        "where": row.where,
         "sentence": sentence(row),
     }
 

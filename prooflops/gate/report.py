@@ -49,7 +49,7 @@ def properties_of(row: Row) -> list[tuple[str, object]]:
     found: dict[str, object] = {"": row.verdict, ".before": row.before, ".after": row.after}
     if row.effect:
         found |= {f".{key}": getattr(row.effect, key) for key in ("ratio", "low", "high", "noise")}
-    found[".note"] = row.note or None
+    found |= {".note": row.note or None, ".where": row.where or None}
     return [(f"gate.{row.quantity}{key}", value) for key, value in found.items() if value is not None]
 
 
@@ -72,7 +72,9 @@ def sections(rows: Sequence[Row], most: float = MOST_LINES) -> list[tuple[str, l
 
 
 def why(row: Row) -> str:
-    """Why an open benchmark is open."""
+    """Why an open benchmark is open, and where the work went of one that takes more instructions."""
+    if row.verdict == "MORE INSTRUCTIONS" and row.where:
+        return f"; {row.where}"
     reasons = row.note.split("; ") if row.verdict == "INCONCLUSIVE" and row.effect else ()
     return "".join(f": {reason}" for reason in REMEDIES if reason in reasons)
 

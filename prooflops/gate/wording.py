@@ -89,7 +89,7 @@ def sentence(row: Row) -> str:
 def reason(row: Row) -> str:
     """The sentence of a row that fails its test, what else is known, and what to do."""
     note = row.note if row.effect and row.by != INSTRUCTIONS else ""
-    return "; ".join(filter(None, [f"{row.verdict}: {sentence(row)}", note, HINTS.get(row.verdict, "")]))
+    return "; ".join(filter(None, [f"{row.verdict}: {sentence(row)}", note, row.where, HINTS.get(row.verdict, "")]))
 
 
 def unchanged(rows: Sequence[Row]) -> str:

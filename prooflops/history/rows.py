@@ -34,6 +34,7 @@ class Row:
     note: str = ""
     by: str = ""  # the quantity that decided, where there were two
     fresh: int = 0  # replicates that confirmed a verdict after it was suspected
+    where: str = ""  # the functions that take more than before
 
 
 def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,8 @@ from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
 from prooflops.gate.child.callgrind import is_usable
 from prooflops.gate.child.calls import call_traced
-from prooflops.gate.process import Replicate, ReplicateFailed, Replicates, Side
+from prooflops.gate.process import Counted, Replicate, ReplicateFailed, Replicates, Side
+from prooflops.gate.where import where_it_went
 
 BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
 WITH_PLUGIN = ("-p", "prooflops.plugin")
@@ -449,7 +451,31 @@ def test_a_process_that_ends_or_waits_for_the_other_does_not_hang_the_pair(
 def test_a_process_counts_the_benchmarks_that_begin_in_time(children: Children) -> None:
     children.write("def test_sum(benchmark):\n    benchmark(sum, range(1000))\n")
     with children.replicates() as replicates:
-        late, early = (children.run(replicates, count_until=until) for until in (time.monotonic(), math.inf))
+        late, early = (children.run(replicates, counted=Counted(until)) for until in (time.monotonic(), math.inf))
     assert late.counts == {}, "a benchmark was counted that began after the time for it"
     assert early.counts is not None
     assert early.counts["test_it.py::test_sum"] > 1000, "a sum of 1000 numbers takes at least so many instructions"
+
+
+SORTED = """
+def sort():
+    for _ in range(40):
+        sorted(range({size}, 0, -1))
+
+def test_it(benchmark):
+    benchmark.pedantic(sort)
+"""
+
+
+@pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
+def test_more_work_of_a_c_function_is_told_from_more_of_a_python_function(children: Children) -> None:
+    done = []
+    with children.replicates() as replicates:
+        for size in (100, 200):
+            children.write(SORTED.format(size=size))
+            done.append(children.run(replicates, counted=Counted(by_function=True)))
+        where = where_it_went("test_it.py::test_it", done[0], done[-1])
+    steps = done[0].steps["test_it.py::test_it"]
+    assert steps == done[1].steps["test_it.py::test_it"], "as many bytecodes, whatever the C functions take"
+    assert steps["test_it.py:sort"] > 40, "a loop of 40 takes a bytecode at least each time"
+    assert re.search(r"range\w* [\d,]+ -> [\d,]+.* instructions$", where), where

@@ -46,6 +46,7 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
         (name, row.get("name")): row.get("value") for name, case in cases.items() for row in case.iter("property")
     }
     assert verdicts["test_slow", "gate.time"] == "SLOWER", done.output
+    assert "where it went: work.py:busy " in verdicts["test_slow", "gate.time.where"], done.output
     assert verdicts["test_busy_loop", "gate.flops"] == "CHANGED", done.output
     assert verdicts["test_busy_loop", "gate.time"] in ("SAME", "INCONCLUSIVE"), done.output
     assert verdicts["test_old_name", "gate.time"] == "MISSING", done.output

@@ -20,6 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .steps import traced
+
 RUNNING_ON_VALGRIND = 0x1001
 DUMP, ZERO, START, STOP = (0x43540000 + number for number in (0, 1, 4, 5))  # "CT": callgrind
 # long request(long default, const uint64_t words[6]), by machine.
@@ -59,13 +61,27 @@ def _address(page: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(page))
 
 
-class Counter:
-    """Takes the place of timing in the fixture `benchmark`. `dumps`: beginning of the names of callgrind's dumps."""
+def _plain(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return function(*args, **kwargs)
 
-    def __init__(self, dumps: str) -> None:
+
+class Counter:
+    """Takes the place of timing in the fixture `benchmark`.
+
+    `dumps`: beginning of the names of callgrind's dumps; without one, valgrind counts nothing. `by_function`: keeps the
+    dumps, and counts the bytecodes of each Python function in one more call.
+    """
+
+    def __init__(self, dumps: str, by_function: bool = False) -> None:
         self.counts: dict[str, int] = {}  # by benchmark
+        self.steps: dict[str, dict[str, int]] = {}  # by benchmark and function
+        self.files: dict[str, str] = {}  # dumps by benchmark
         self.name = ""  # of the benchmark that runs
         self._dumps, self._dumped = dumps, 0
+        self._by_function = by_function
+        self._calls = [*[_plain] * WARM_UP, *([self._count] if dumps else []), *([self._trace] if by_function else [])]
+        if not dumps:
+            return
         if not request(RUNNING_ON_VALGRIND)():
             raise OSError("the process does not run under valgrind")
         self._requests = [request(number) for number in (START, ZERO, DUMP, STOP)]
@@ -88,28 +104,38 @@ class Counter:
         self._dumped += 1
         file = Path(f"{self._dumps}.{os.getpid()}.{self._dumped}")
         totals = file.read_text(encoding="utf-8", errors="replace").rpartition("totals:")[2]
-        file.unlink()
+        if self._by_function:
+            self.files[self.name] = str(file)
+        else:
+            file.unlink()
         return result, int(totals.split()[0]) - self._empty
 
-    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Calls a benchmarked function to warm up, then once more and counted."""
-        for _ in range(WARM_UP):
-            function(*args, **kwargs)
+    def _count(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result, self.counts[self.name] = self.counted(function, args, kwargs)
         return result
+
+    def _trace(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result, self.steps[self.name] = traced(function, args, kwargs)
+        return result
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What was counted, for the process's record."""
+        return {"counts": self.counts, "steps": self.steps, "dumps": self.files}
+
+    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls a benchmarked function to warm up, then once more for each count."""
+        return [call(function, args, kwargs) for call in self._calls][-1]
 
     def call_pedantic(
         self, target: Any, args: Any = (), kwargs: Any = None, setup: Any = None, teardown: Any = None, **_: Any
     ) -> Any:
         """The same for `benchmark.pedantic`, with its set-up and teardown around every call."""
         result = None
-        for number in range(WARM_UP + 1):
+        for call in self._calls:
             if setup and (made := setup()):
                 args, kwargs = made
-            if number < WARM_UP:
-                target(*args, **(kwargs or {}))
-            else:
-                result, self.counts[self.name] = self.counted(target, args, kwargs or {})
+            result = call(target, args, kwargs or {})
             if teardown:
                 teardown(*args, **(kwargs or {}))
         return result

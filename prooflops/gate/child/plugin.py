@@ -52,8 +52,9 @@ class Replicate:
         self.obeying: set[str] = set()  # benchmarks that choose their own rounds and asked for the pace
         self.once_s: dict[str, float] = {}  # seconds that only the first process of a side takes
         self.calls: dict[str, dict[str, Any]] = {}
-        self.counter = Counter(task["dumps"]) if task["dumps"] else None  # of instructions, in place of timing
-        self.count_until: float = task["count_until"]
+        counted = task["counted"] or {}  # in place of timing
+        self.counter = Counter(task["dumps"], counted["by_function"]) if counted else None
+        self.count_until: float = counted.get("until", math.inf)
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
         self.own_switches_per_s: dict[str, float] = {}  # context switches caused by the looks at the cores
@@ -169,7 +170,7 @@ class Replicate:
             "errors": self.errors,
             "reports": self.reports,
             "calls": self.calls,
-            "counts": self.counter and self.counter.counts,
+            **(self.counter.result if self.counter else {"counts": None}),
             "fastest_s": self.speed.fastest_s,
             "was_fast": self.speed.was_fast,
             "waited_s": self.speed.waited_s,
