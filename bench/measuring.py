@@ -53,11 +53,8 @@ class Measure:
         conditions: Callable[[], AbstractContextManager[dict[str, Any]]] = lambda: nullcontext({}),
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
     ) -> None:
-        self._benchmark = benchmark
-        self._device = device
-        self._schedule = schedule
-        self._peak_flop_per_s = peak_flop_per_s
-        self._bound_flop_per_s = bound_flop_per_s
+        self._benchmark, self._device, self._schedule = benchmark, device, schedule
+        self._peak_flop_per_s, self._bound_flop_per_s = peak_flop_per_s, bound_flop_per_s
         self._make_flush = flush
         self._timer = CallTimer(device, clock or measured.clock(device))
         self._conditions = conditions
@@ -140,8 +137,8 @@ class Measure:
         self.info.update(rounds.figures)
         self.progress(f"{rounds.number} rounds of {calls * rounds.call_s:.2g} s", rounds.number * calls * rounds.call_s)
         with self._conditions() as conditions:
-            run_rounds(self._benchmark, call, calls, rounds, self._timer, flush)
-        self.info["conditions"] = conditions
+            made = run_rounds(self._benchmark, call, calls, rounds, self._timer, flush)
+        self.info["conditions"] = {**conditions, "calls": made}
         if self._benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
         seconds = float(self._benchmark.stats["median"])
@@ -251,10 +248,11 @@ class Measure:
 
 def run_rounds(
     benchmark: Any, call: TimedCall, calls: int, rounds: Rounds, timer: CallTimer, flush: Flush | None
-) -> None:
+) -> int:
     """Runs the rounds by pytest-benchmark's `pedantic`, the one form with a set-up outside of the timed region.
 
-    Raises AssertionError if the caches were not flushed before each cold round.
+    Returns the number of calls, untimed ones included. Raises AssertionError if the caches were not flushed before each
+    cold round.
     """
     __tracebackhide__ = True
 
@@ -262,9 +260,10 @@ def run_rounds(
         call.function()
 
     flushed = flush.calls if flush else 0
+    before_round = timer.before_round(call, calls, rounds.call_s)
     benchmark.pedantic(
         one if calls == 1 else call.function,
-        setup=timer.before_round(call, calls, rounds.call_s),
+        setup=before_round,
         rounds=rounds.number,
         iterations=calls,
         warmup_rounds=0,
@@ -274,3 +273,5 @@ def run_rounds(
             f"the caches were flushed {flush.calls - flushed} times, but should before each of {rounds.number} cold "
             "rounds"
         )
+    is_led = before_round is not None and not call.is_prepared
+    return rounds.number * (calls + is_led)

@@ -77,11 +77,11 @@ def record_rates(
 
 def joules_per_token(info: dict[str, Any], tokens: int) -> float | None:
     """The card's energy over the rounds, per token; None without a counter, or where the rounds are too short."""
-    before, after = (info.get("conditions", {}).get(key, {}).get("energy_j") for key in ("before", "after"))
-    calls = info.get("rounds", 0) * info.get("calls_per_round", 0)
-    if before is None or after is None or after - before < LEAST_JOULES or not calls:
+    conditions = info["conditions"]
+    before, after = (conditions.get(key, {}).get("energy_j") for key in ("before", "after"))
+    if before is None or after is None or after - before < LEAST_JOULES:
         return None
-    return float(after - before) / (calls * tokens)
+    return float(after - before) / (conditions["calls"] * tokens)
 
 
 @pytest.mark.parametrize("mode", ["eager", pytest.param("compiled", marks=pytest.mark.needs("c++"))])

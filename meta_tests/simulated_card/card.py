@@ -36,6 +36,7 @@ class Rates:
     pageable_bytes_per_s: float = 20e9
     launches_per_s: float = 250e3  # by the host
     clock: float = 1.0  # share of the nominal clock
+    joules_per_s: float = 300.0
 
     @classmethod
     def of(cls, row: Accelerator) -> Rates:
@@ -52,6 +53,7 @@ class Rates:
             "to-host": ["to_host_bytes_per_s"],
             "launch": ["launches_per_s"],
             "clock": ["clock"],
+            "power": ["joules_per_s"],
         }
         if name in self.flop_per_s:
             self.flop_per_s[name] *= share

@@ -111,6 +111,16 @@ def test_benchmarks_measure_the_rates_that_the_card_is_set_to(tmp_path: Path, sh
         assert seconds == pytest.approx(work / set_to + KERNEL_S, rel=0.05, abs=1.1 * KERNEL_S), name
 
 
+def test_the_energy_of_a_token_is_that_of_the_steps_alone(tmp_path: Path) -> None:
+    """Untimed ones included, each of which keeps the card busy before a round."""
+    record, watts = tmp_path / "record.json", 1e6 * Card().rates.joules_per_s  # so that short rounds take enough
+    step = "bench/test_training.py::test_step[deep-linear-bf16-eager]"
+    run = run_on_card(tmp_path, "--card-share=power=1e6", step, f"--benchmark-json={record}")
+    assert_holds(run)
+    info = json.loads(record.read_text("utf-8"))["benchmarks"][0]["extra_info"]
+    assert info["joules_per_token"] * info["tokens_per_s"] == pytest.approx(watts, rel=0.01)
+
+
 DEMO = """
 import torch
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from accounting.devices import bandwidth_bytes_per_s
-from accounting.devices.floors import FIGURES, GROUPS, MARGIN, NOMINAL, Floor, floor_of, pcie_bytes_per_s, published_mfu
+from accounting.devices.floors import FIGURES, GROUPS, MARGIN, NOMINAL, Floor, floor_of, pcie_bytes_per_s
 from prooflops.machine import device as machine
 from prooflops.machine import health
-from prooflops.suite.peaks import Peaks
+from prooflops.suite.peaks import Peaks, published_mfu_text
 
 MFU = "mfu"  # of a training step: it has a floor only where one is given
 # Units of figures whose floor may be no share.
@@ -138,8 +138,7 @@ class Floors:
     def why_unknown(self, figure: str, floor: Floor | None) -> str:
         """Why a figure cannot be compared."""
         if figure == MFU:
-            runs = ", ".join(f"{run['run']} {100 * run['mfu'][0]:.0f} % on {run['device']}" for run in published_mfu())
-            return f"no floor is given (--floor mfu=0.4); published are {runs}"
+            return f"no floor is given (--floor mfu=0.4); published are {published_mfu_text()}"
         if floor is None:
             return "no floor is known for it on this device"
         if self.device.type == "cpu":

@@ -10,6 +10,7 @@ import torch
 
 from accounting.checks import validated_choice, validated_positive
 from accounting.devices import MATRIX_DTYPES
+from accounting.devices.floors import published_mfu
 from prooflops.console.tables import engineering, share
 from prooflops.machine import device as machine
 
@@ -93,3 +94,8 @@ def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, flo
         return share(extra["mfu"], "-") + (" of --peak" if stated else "")
     bound, rate = peaks.get("derived", {}).get(str(extra.get("dtype"))), extra.get("flop_per_s")
     return f"{share(rate / bound, '-')} of derived bound" if bound and rate else "no peak on record"
+
+
+def published_mfu_text() -> str:
+    """The MFU of each published training run, with its device."""
+    return ", ".join(f"{run['run']} {100 * run['mfu'][0]:.0f} % on {run['device']}" for run in published_mfu())

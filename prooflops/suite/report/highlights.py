@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from prooflops.console.tables import engineering
+from prooflops.suite.peaks import published_mfu_text
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.tables import best_rates, kernels_of, memory_stream
@@ -120,17 +121,31 @@ def _bandwidth(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    for bench in benchmarks:
-        if bench.family == "step" and bench.unsettled:
+    steps = [bench for bench in benchmarks if bench.family == "step"]
+    for bench in steps:
+        if bench.unsettled:
             yield f"a training step ({bench.case}): not known: {bench.unsettled}"
-        elif bench.family == "step" and bench.has("share_of_ceiling"):
-            parts = {key: bench.number(f"{key}_s") for key in ("forward", "backward", "optimizer")
-                     if bench.has(f"{key}_s")}  # fmt: skip
-            most = max(parts, key=lambda key: parts[key], default="")
-            where = f", {parts[most] / sum(parts.values()):.0%} of it {most}" if most else ""
-            reached = f"{bench.number('share_of_ceiling'):.0%} of the own ceiling"
+        elif bench.has("share_of_ceiling"):
             takes = engineering(bench.median_s, "s")
-            yield f"a training step ({bench.case}) takes {takes} and reaches {reached}{where}"
+            figures = [f"{bench.number('share_of_ceiling'):.0%} of the own ceiling", *_step_figures(bench)]
+            yield f"a training step ({bench.case}) takes {takes} and reaches {', '.join(figures)}"
+    if any(bench.has("mfu") and not bench.unsettled for bench in steps):
+        yield f"for comparison, published MFU: {published_mfu_text()}"
+
+
+def _step_figures(bench: Measurement) -> Iterable[str]:
+    """The longest part of a training step, its MFU, its tokens per second and their energy, as far as recorded."""
+    parts = {key: bench.number(f"{key}_s") for key in ("forward", "backward", "optimizer") if bench.has(f"{key}_s")}
+    if parts:
+        most = max(parts, key=lambda key: parts[key])
+        yield f"{parts[most] / sum(parts.values()):.0%} of it {most}"
+    unit = "token" if bench.case.startswith("transformer") else "example"
+    if bench.has("mfu"):
+        yield f"MFU {bench.number('mfu'):.0%}"
+    if bench.has("tokens_per_s"):
+        yield f"{bench.number('tokens_per_s'):,.0f} {unit}s/s"
+    if bench.has("joules_per_token"):
+        yield f"{engineering(bench.number('joules_per_token'), 'J')} per {unit}"
 
 
 def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:

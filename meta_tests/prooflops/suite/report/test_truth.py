@@ -60,6 +60,19 @@ def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: Re
     assert (row["rate"], "launch-bound" in row["notes"]) == ("-", True)
 
 
+def test_a_training_step_gives_examples_per_second_and_their_energy_beside_published_mfu(report_of: ReportOf) -> None:
+    def trained(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
+        if name == STEP:
+            info |= {"share_of_ceiling": 0.5, "conditions": {}, "ci_low": 1.0, "ci_high": 1.0}
+            info |= {"mfu": 0.41, "tokens_per_s": 12345.6, "joules_per_token": 0.0123}
+            stats["iqr"] = 0.0
+
+    conclusions = Page(html(report_of(trained))).conclusions
+    step = next(each for each in conclusions if "(deep-linear-bf16-eager)" in each)
+    assert step.endswith(", MFU 41%, 12,346 examples/s, 12.3 mJ per example"), step
+    assert any(each.startswith("for comparison, published MFU: ") and "Llama 3" in each for each in conclusions)
+
+
 def test_a_wide_spread_leads_to_no_conclusion(report_of: ReportOf) -> None:
     def wide(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
         stats["iqr"] = 1.08 * stats["median"]
