@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -44,17 +46,37 @@ def passing_open(rows: Sequence[Row], settings: Settings, fails: Callable[[Row, 
 
 
 def commands(failing: Sequence[Row], warning: str, items: Sequence[pytest.Item]) -> list[str]:
-    """The lines from which a GitHub runner makes annotations, at the benchmarks; none elsewhere."""
+    """The lines from which a GitHub runner makes annotations; none elsewhere.
+
+    They stand at the function whose work rose most, where one is known, else at the benchmark.
+    """
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return []
     places = {item.nodeid: (item.path, (item.location[1] or 0) + 1) for item in items}
     top = sides.repository_of(items[0].config.rootpath) if items else None  # GitHub's paths begin there
+    root = items[0].config.rootpath if items else Path()
     errors = []
     for row in failing[:MOST]:
-        path, line = places.get(row.name, (Path(row.name.partition("::")[0]), 1))
+        path, line = risen_function(row.where, root) or places.get(row.name, (Path(row.name.partition("::")[0]), 1))
         file = path.relative_to(top) if top and path.is_relative_to(top) else path
         errors.append(f"::error file={_escaped(str(file), ':,')},line={line},title=gate::{_escaped(reason(row))}")
     return [*([f"::warning title=gate::{_escaped(warning)}"] if warning else []), *errors]
+
+
+def risen_function(where: str, root: Path) -> tuple[Path, int] | None:
+    """File and line of the first function of this checkout that the text names as "lib.py:Class.method 1 -> 2"."""
+    for file, name in re.findall(r"([^\s:]+\.py):(\S+) [\d,]+ -> ", where):
+        named = [part for part in name.split(".") if not part.startswith("<")][-1:]
+        for path in (root / "src" / file, root / file):
+            try:
+                tree = ast.parse(path.read_bytes())
+            except (OSError, SyntaxError, ValueError):
+                continue
+            functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+            lines = [node.lineno for node in functions if node.name in named]
+            if lines:
+                return path, lines[0]
+    return None
 
 
 def _escaped(text: str, more: str = "") -> str:

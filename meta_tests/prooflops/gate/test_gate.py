@@ -16,7 +16,7 @@ from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, work
 from prooflops.gate.publish import SCHEMA_FILE
 from prooflops.gate.schedule import STOPPED
 
-ONE = "test_foreign.py::test_busy_loop"
+ONE, SLOW = "test_foreign.py::test_busy_loop", "test_more.py::test_slow"
 
 
 def change(repo: Path, old: str, new: str) -> None:
@@ -37,7 +37,8 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
 
     done = run(
         foreign, "--gate", "--gate-versus", "HEAD", "--gate-min-effect", "40%", "--device", "abacus",
-        f"--junitxml={junit}", f"--gate-json={written}", f"--gate-markdown={comment}", GITHUB_STEP_SUMMARY=str(page),
+        f"--junitxml={junit}", f"--gate-json={written}", f"--gate-markdown={comment}",
+        GITHUB_STEP_SUMMARY=str(page), GITHUB_ACTIONS="true",
     )  # fmt: skip
 
     assert done.code == 1
@@ -60,6 +61,9 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert "the test's own failure" in done.output
     assert page.read_text() == comment.read_text() + "\n"
     check_comment(comment.read_text())
+    line = (foreign / "work.py").read_text().splitlines().index("def busy(steps=STEPS):") + 1
+    assert f"::error file=work.py,line={line},title=gate::SLOWER: {SLOW} is " in done.output
+    assert f"::error file=test_foreign.py,line=4,title=gate::CHANGED: {ONE}: flops is " in done.output
     content = valid_json(written)
     assert (content["status"], content["gates"], content["fails"]) == ("finished", True, True)
     assert content["failed_tests"] == ["test_more.py::test_that_fails"]
