@@ -16,7 +16,7 @@ from accounting.memory import tensor_bytes
 from test_claims.oracles.dispatched import crossings, host_to_device_copies
 from test_claims.oracles.kernels import empty_host_cache, timed_copy
 from test_claims.oracles.tensors import metered, without_collector
-from test_claims.strategies import TORCH_DTYPES, dtypes, shapes
+from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes
 
 META = torch.device("meta")  # a device without data: shows on any machine where a tensor is put, and by which operation
 COPIED_FLOATS = 2**26  # 256 MiB: beyond every cache
@@ -326,10 +326,10 @@ def test_a_cpu_tensor_without_dimensions_mixes_with_any_device(device):
 
 
 @pytest.mark.claim("device.all-on-gpu")
+@given(b=sizes(), d=sizes(), k=sizes())
 @without_collector()
-def test_a_training_step_on_the_cpu_touches_no_other_device():
-    generator = torch.Generator().manual_seed(0)
-    x, w = torch.randn(8, 3, generator=generator), torch.randn(3, 2, generator=generator, requires_grad=True)
+def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
+    x, w = torch.rand(b, d), torch.rand(d, k, requires_grad=True)
     start, before = w.detach().numpy().copy(), torch.cuda.memory_allocated()
 
     def step() -> None:
@@ -443,12 +443,14 @@ def test_a_tiny_operation_is_slower_on_the_gpu(cuda, speed):
 
 
 @pytest.mark.claim("device.batch-once")
-def test_many_small_copies_take_longer_than_one_of_the_same_bytes(cuda, speed):
-    here, there = torch.ones(256, 1024).pin_memory(), torch.empty(256, 1024, device=cuda)
+@pytest.mark.parametrize(("rows", "floats"), [(256, 16), (256, 1024), (32, 4096)])
+def test_many_small_copies_take_longer_than_one_of_the_same_bytes(cuda, speed, rows, floats):
+    here, there = torch.ones(rows, floats).pin_memory(), torch.empty(rows, floats, device=cuda)
 
     def row_by_row() -> None:
-        for row in range(256):
-            there[row].copy_(here[row], non_blocking=True)
+        for source, target in zip(here, there, strict=True):
+            target.copy_(source, non_blocking=True)
 
-    speed.assert_slower(row_by_row, lambda: there.copy_(here, non_blocking=True), "256 copies of 4 KiB", at_least=2)
+    what = f"{rows} copies of {4 * floats} B against one"
+    speed.assert_slower(row_by_row, lambda: there.copy_(here, non_blocking=True), what, at_least=2)
     assert torch.equal(there.cpu(), here), "the copy that was timed did not arrive"

@@ -49,7 +49,7 @@ def test_fp32_rounds_what_lies_between_two_of_its_values_to_the_nearer_or_the_ev
 
 
 LAYOUT_CLAIMS = {
-    "fp16": ["dtype.fp16-layout", "dtype.fp16-underflow-threshold"],
+    "fp16": ["dtype.fp16-layout", "dtype.fp16-underflow-threshold", "dtype.fp16-rounds-down"],
     "bf16": ["dtype.bf16-layout"],
     "fp8_e4m3": ["dtype.e4m3-layout", "dtype.fp8-rounding"],
     "fp8_e5m2": ["dtype.e5m2-layout", "dtype.fp8-rounding"],

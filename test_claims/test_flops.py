@@ -20,6 +20,7 @@ from accounting.flops import broadcast_matmul_flops, elementwise_flops, linear_f
 from accounting.models import Transformer, step_flops
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
+from test_claims.oracles.kernels import product
 from test_claims.oracles.scalars import Operations, integers
 from test_claims.oracles.tensors import difference
 from test_claims.strategies import shapes, sizes, stretched
@@ -286,25 +287,21 @@ def test_a_norm_takes_more_of_the_time_than_of_the_flops(device, speed):
 
 
 @pytest.mark.claim("flops.small-regime")
-def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed):
-    def product(n):
-        a, b, out = (torch.rand(n, n, device=device) for _ in range(3))
-        return lambda: torch.mm(a, b, out=out)
-
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed, n):
     large = 64 if device.type == "cpu" else 1024
-    by_flops = matmul_flops(8, 8, 8) / matmul_flops(large, large, large)
-    what = f"8 x 8 against {large} x {large} ({1 / by_flops:,.0f} times the FLOPs), in time"
-    speed.assert_slower(product(8), product(large), what, at_least=10 * by_flops)
+    by_flops = matmul_flops(n, n, n) / matmul_flops(large, large, large)
+    what = f"{n} x {n} against {large} x {large} ({1 / by_flops:,.0f} times the FLOPs), in time"
+    speed.assert_slower(product(device, "fp32", n), product(device, "fp32", large), what, at_least=10 * by_flops)
 
 
 @pytest.mark.claim("flops.crude")
-def test_products_of_equal_flops_take_unequal_times(device, speed):
-    n, thin, wide = (128, 2, 1024) if device.type == "cpu" else (1024, 4, 16_384)
+@pytest.mark.parametrize("times", [1, 2])
+def test_products_of_equal_flops_take_unequal_times(device, speed, times):
+    n, thin, wide = (times * of for of in ((64, 1, 512) if device.type == "cpu" else (512, 2, 8192)))
     assert matmul_flops(wide, thin, wide) == matmul_flops(n, n, n)
-    a, b, out = (torch.rand(shape, device=device) for shape in ((wide, thin), (thin, wide), (wide, wide)))
-    x, y, square = (torch.rand(n, n, device=device) for _ in range(3))
     what = f"({wide}, {thin}) by ({thin}, {wide}) against {n} x {n}, the same FLOPs, in time"
-    speed.assert_slower(lambda: torch.mm(a, b, out=out), lambda: torch.mm(x, y, out=square), what, at_least=1.2)
+    speed.assert_slower(product(device, "fp32", wide, thin, wide), product(device, "fp32", n), what, at_least=1.2)
 
 
 @pytest.mark.claim("flops.crude")

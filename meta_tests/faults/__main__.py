@@ -231,7 +231,8 @@ def run_by_claim(faults: list[Fault], options: argparse.Namespace) -> bool:
     recorded = json.loads(NOTICED.read_text(encoding="utf-8"))
     missed = False
     for claim in registry_once(ROOT / "test_claims" / "registry").claims:
-        of_claim = [planted for planted in faults if claim in planted.noticed_by]
+        # An operator that is broken wherever it is called turns red whatever claim's test happens to call it.
+        of_claim = [planted for planted in faults if claim in planted.noticed_by and planted.topic != "operators"]
         chosen = not options.topics or claim.partition(".")[0] in options.topics
         if not chosen or (options.fault and not of_claim):
             continue

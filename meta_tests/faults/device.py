@@ -74,6 +74,8 @@ faults(
      stand_in("torch.cuda.memory_reserved", lambda reserved, device=None: reserved(device) + 2**21)),
     ("a_step_forgets_to_update", "device.all-on-gpu init.stability",
      stand_in("torch.optim.SGD.step", lambda _, self, closure=None: None)),
+    ("a_product_is_copied_to_another_device_and_stays_there_too", "device.all-on-gpu",
+     stand_in("torch.Tensor.__matmul__", lambda matmul, a, b: (a.to("meta"), matmul(a, b))[1])),
     ("devices_are_mixed_in_silence", "device.assert-location", stand_in("torch.Tensor.__add__", lambda add, a, b:
         torch.empty_like(a) if isinstance(b, torch.Tensor) and b.device != a.device else add(a, b))),
 )

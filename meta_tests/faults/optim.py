@@ -74,7 +74,7 @@ def adam_allocates_its_state_anew_at_every_step(patch):
     stepping(patch, torch.optim.Adam, nothing, renew)
 
 
-@fault("optim.sgd-none", instead_of="torch.optim.SGD.step")
+@fault("optim.sgd-none optim.momentum-1", instead_of="torch.optim.SGD.step")
 def sgd_keeps_a_buffer_that_it_does_not_need(step, self, *args, **kwargs):
     step(self, *args, **kwargs)
     for group in self.param_groups:
