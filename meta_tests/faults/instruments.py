@@ -20,7 +20,6 @@ ON_CUDA = MEASURED + "test_allocations.py::test_on_cuda_requests_and_charges_are
 NVML = MACHINE + "test_conditions.py::test_the_state_of_a_gpu_is_its_drivers_and_nvml_is_started_once"
 OTHERS = MACHINE + "test_contention.py::test_what_others_do_meanwhile_is_reported"
 OWN = MACHINE + "test_contention.py::test_a_process_that_this_one_started_is_its_own_work"
-RETIRED = MACHINE + "test_contention.py::test_a_call_retires_the_counted_instructions_less_an_empty_calls"
 STEP = COUNTER + "test_a_whole_step_of_a_net_costs_what_its_numbers_do"
 NESTED = COUNTER + "test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile"
 # The function whose results are readings, and the tests that notice a doubled, a stuck and a late one; "" if none does.
@@ -32,7 +31,6 @@ INSTRUMENTS = {
     "nvml": ("prooflops.machine.nvml.ask", NVML, NVML, NVML),
     "cpu-ticks": ("prooflops.machine.contention._ticks", OTHERS, OTHERS, OTHERS),
     "cpu-seconds": ("prooflops.machine.contention._own_s", "", OWN, OWN),
-    "instructions": ("prooflops.machine.instructions._read", RETIRED, RETIRED, RETIRED),
     "phase": ("accounting.counted.counter._phase", "", STEP, STEP),
 }
 Call = Callable[..., Any]

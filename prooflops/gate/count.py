@@ -123,7 +123,7 @@ def by_features(timed: Sequence[Replicate]) -> list[str]:
 def resolved(rows: Sequence[Row], counts: Mapping[str, Count], smallest: Callable[[str], float]) -> list[Row]:
     """The rows, times by the tier that decides them, and a row for each number of instructions that changed.
 
-    A count goes before the one that the processor itself has taken. `smallest`: the change of time that counts.
+    `smallest`: the change of time that counts.
     """
     slower = [row.name for row in rows if row.quantity == TIME and row.verdict == "SLOWER"]
     changed = [
@@ -136,6 +136,5 @@ def resolved(rows: Sequence[Row], counts: Mapping[str, Count], smallest: Callabl
         if row.quantity == TIME and row.effect
         else row
         for row in rows
-        if row.quantity != INSTRUCTIONS or row.name not in counts
     ]
     return [*timed, *changed]

@@ -30,7 +30,7 @@ import pytest
 
 from prooflops.gate import cleanup_process
 from prooflops.gate.child import turns
-from prooflops.gate.child.calls import resource_of
+from prooflops.gate.child.calls import PROCESSES
 from prooflops.gate.child.plugin import RECORD, TASK
 from prooflops.gate.options import words_for_children
 from prooflops.machine.core_speed import PATIENCE_S, slow_core
@@ -120,7 +120,7 @@ class Replicates:
         self.examined: Sequence[str] = ()  # benchmarks that both sides have timed
         self._hash_seed = ""  # of the next processes; empty: each draws its own, as Python does
         self._size = 0  # of the next processes' command and environment, modulo PAGE
-        self._resources = resources  # whether memory and instructions are measured
+        self._resources = resources  # whether memory is measured
         self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
         self._fastest_s: dict[str, float] = {}  # of `CoreSpeed`'s work, by label: each Python has its own
         self._patience_s = PATIENCE_S
@@ -217,7 +217,7 @@ class Replicates:
         own = {
             "targets": list(targets),
             "examined": list(self.examined),
-            "measured": resource_of(self._by_side[side.label]) if self._resources else "",
+            "measured": self._resources and self._by_side[side.label] < PROCESSES,
             "fastest_s": self._fastest_s.get(side.label),
             "patience_s": self._patience_s,
             "turn": turn.fileno() if turn else None,

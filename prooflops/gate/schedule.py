@@ -15,7 +15,7 @@ from prooflops.gate.pace import FIRST, PacePlan
 from prooflops.gate.process import OutOfTime, Paces
 from prooflops.gate.session import Session
 from prooflops.gate.single_run import skip_reasons
-from prooflops.history.comparison import exact_rows, resource_rows
+from prooflops.history.comparison import exact_rows, memory_rows
 from prooflops.history.records import Timed
 from prooflops.history.rows import TIME, Row, interval, one_sided, with_skips
 
@@ -64,7 +64,7 @@ class Schedule:
         gone = [one_sided(name, TIME, group[-1].time_s, None) for name, group in stored.items() if name not in first]
         new = [one_sided(name, TIME, None, timed.time_s) for name, (_, timed) in first.items() if name not in stored]
         exact = [row for row in exact_rows(self.sides) if row.verdict != "SAME"]
-        exact += resource_rows(self.sides, self.session.settings.min_memory_effect, self.session.settings.min_effect)
+        exact += memory_rows(self.sides, self.session.settings.min_memory_effect)
         self._summarise(rows)
         return [*with_skips(gone, skip_reasons(self.session.reports)), *new, *exact, *rows]
 

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from prooflops.history.records import PORTABLE, Summary, Timed
-from prooflops.history.rows import RESOURCES, TIME, Row, one_sided
+from prooflops.history.rows import MEMORY, TIME, Row, one_sided
 from prooflops.statistics import effects
 from prooflops.statistics.decision_rule import MIN_EFFECT, Decision, Plan, pairs_needed, verdict
 from prooflops.statistics.noise import common_shift
@@ -28,10 +28,9 @@ DTYPES = "fp64 fp32 tf32 bf16 fp16 fp8_e4m3 fp8_e5m2 int8".split()
 _DTYPE = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(DTYPES)})(?![A-Za-z0-9])")
 
 # Processes a side that decide. A figure with two values agrees within each of two sides of five, and differs between
-# them, with a chance of 1 in 1024 at most. Instructions are only shown.
-FEWEST = {"memory": 5, "CUDA memory": 5, "instructions": 3}
-LEAST = {"memory": 4096, "CUDA memory": 4096, "instructions": 10_000}  # changes below are never reported
-WORDS = {"instructions": ("MORE INSTRUCTIONS", "FEWER INSTRUCTIONS")}
+# them, with a chance of 1 in 1024 at most.
+FEWEST = 5
+LEAST = 4096  # bytes: smaller changes are never reported
 
 Sides = tuple[Sequence[Timed], Sequence[Timed]]  # one benchmark's processes, before and after
 
@@ -260,16 +259,14 @@ def _speed_up(name: str, timed: Timed, benchmarks: Mapping[str, Timed]) -> dict[
     return {"times as fast as fp32": twin.time_s / timed.time_s} if twin else {}
 
 
-def resource_rows(both: Mapping[str, Sides], min_memory_effect: float, min_effect: float) -> list[Row]:
-    """A row per benchmark and resource of which every process of one side lies above every one of the other."""
+def memory_rows(both: Mapping[str, Sides], min_effect: float) -> list[Row]:
+    """A row per benchmark and kind of memory of which every process of one side lies above every one of the other."""
     rows = []
     for name, (before, after) in both.items():
-        for key in RESOURCES:
+        for key in MEMORY:
             old, new = ([timed.resources[key] for timed in side if key in timed.resources] for side in (before, after))
-            if min(len(old), len(new)) >= FEWEST[key]:
-                more, less = WORDS.get(key, ("MORE MEMORY", "LESS MEMORY"))
-                effect = min_effect if key == "instructions" else min_memory_effect
-                for verdict, low, high in ((more, old, new), (less, new, old)):
-                    if min(high) - max(low) >= max(LEAST[key], effect * max(low)):
+            if min(len(old), len(new)) >= FEWEST:
+                for verdict, low, high in (("MORE MEMORY", old, new), ("LESS MEMORY", new, old)):
+                    if min(high) - max(low) >= max(LEAST, min_effect * max(low)):
                         rows.append(Row(name, key, median(old), median(new), verdict))
     return rows

@@ -12,7 +12,8 @@ from prooflops.history.records import PORTABLE
 from prooflops.statistics.effects import Effect
 
 TIME, INSTRUCTIONS = "time", "instructions"
-RESOURCES = ("memory", "CUDA memory", INSTRUCTIONS)
+MEMORY = ("memory", "CUDA memory")
+RESOURCES = (*MEMORY, INSTRUCTIONS)
 VERDICTS = (  # the worst first
     "SLOWER", "MORE MEMORY", "CHANGED", "MISSING", "INCONCLUSIVE", "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS", "FASTER",
     "LESS MEMORY", "NEW", "SAME",

@@ -57,13 +57,6 @@ def test_time_that_is_open_is_the_same_with_the_same_instructions_unless_surely_
     assert (decided.verdict, decided.by) == (verdict, INSTRUCTIONS if verdict == "SAME" else ""), decided.note
 
 
-def test_what_processors_count_themselves_is_kept_where_valgrind_counted_nothing() -> None:
-    rows = [Row(name, INSTRUCTIONS, 1000, 2000, MORE) for name in ("a", "b")]
-    assert resolved(rows, {}, lambda name: 0.03) == rows
-    counts = {"a": Count(MORE, 1000, 3.0, 0.0, 6)}
-    assert [(row.name, row.after) for row in resolved(rows, counts, lambda name: 0.03)] == [("b", 2000), ("a", 3000)]
-
-
 @pytest.mark.parametrize("fail", [True, False])
 def test_more_instructions_stop_the_gate_where_it_is_asked_to(fail: bool) -> None:
     row = Row("a", INSTRUCTIONS, 1000, 2000, MORE)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT
 from prooflops.history import records, rows, trend
-from prooflops.history.comparison import NotComparable, compare, resource_rows
+from prooflops.history.comparison import NotComparable, compare, memory_rows
 from prooflops.history.records import UnreadableRecord
 
 EXACT = ("flops",)
@@ -256,7 +256,7 @@ def test_any_record_is_compared_or_refused(record: Any) -> None:
             assert all(0 < row.effect.ratio < math.inf for row in compared if row.effect), compared
             rows.table(compared)
     both = {name: ([timed] * 9, [found.benchmarks.get(name, timed)] * 9) for name, timed in good.benchmarks.items()}
-    rows.table(resource_rows(both, 0.05, 0.03))
+    rows.table(memory_rows(both, 0.05))
     trend.table(trend.trends([found, good]))
 
 

@@ -1,11 +1,9 @@
-"""Contention by other processes is reported, that by own children is not; and a call's instructions are counted."""
+"""Contention by other processes is reported, that by own children is not."""
 
 import os
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import PIPE
 
@@ -13,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prooflops.machine import contention, instructions
+from prooflops.machine import contention
 from prooflops.machine.contention import Watch, label_contention
-from prooflops.machine.instructions import EMPTY_CALLS, call_counted, is_permitted
 
 WORK = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\nimport sys\nsys.stdin.read()"  # and lives on
@@ -71,48 +68,3 @@ def test_without_proc_nothing_is_guessed(tmp_path: Path) -> None:
     seen = Watch(tmp_path / "absent").stop()
     assert (seen["steal"], seen["others_cores"]) == (None, None)
     assert seen["cores"] == (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-
-
-# Readings around empty calls of 250 instructions, one of which was disturbed.
-EMPTY = [
-    reading for number in range(EMPTY_CALLS) for reading in (1000 * number, 1000 * number + 250 + 99 * (number == 2))
-]
-
-
-@pytest.fixture
-def count(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Gives the system a counter with these readings: (instructions, time enabled, time running); none refuses it."""
-
-    def readings(*made: Sequence[int]) -> None:
-        source, sink = os.pipe()
-        os.write(sink, b"".join(struct.pack("=QQQ", *each) for each in made))
-        os.close(sink)
-        monkeypatch.setattr(instructions, "_system_call", lambda *_: source if made else -1)
-        monkeypatch.setattr("sys.platform", "linux")
-        monkeypatch.setattr("platform.machine", lambda: "x86_64")
-
-    return readings
-
-
-@pytest.mark.parametrize(
-    ("readings", "found"),
-    [
-        ([(10_000, 5, 5), (11_250, 5, 5)], 1000),  # less those of an empty call
-        ([(10_000, 9, 9), (11_250, 20, 15)], None),  # other counters had the hardware meanwhile
-        ([], None),  # it ended
-    ],
-)
-def test_a_call_retires_the_counted_instructions_less_an_empty_calls(
-    count: Callable[..., None], readings: list[Sequence[int]], found: int | None
-) -> None:
-    count(*((value, 5, 5) for value in EMPTY), *readings)
-    assert call_counted(sorted, [2, 1], reverse=False) == ([1, 2], found)
-
-
-def test_this_machine_counts_more_for_more_work_if_it_permits_counting() -> None:
-    if not is_permitted():
-        pytest.skip("this system doesn't permit perf_event_open, or has no counter of instructions")
-    few, many = (call_counted(sum, range(count))[1] for count in (10_000, 20_000))
-    assert few
-    assert many
-    assert 1.9 < many / few < 2.1

@@ -1,4 +1,4 @@
-"""Hooks into pytest-benchmark: looks at the core between rounds, and the memory or instructions of a call.
+"""Hooks into pytest-benchmark: looks at the core between rounds, and the memory of a call.
 
 Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result `benchmark(function)`
 returns, that of `pedantic` with several iterations, or one of three or more warm-up rounds of `pedantic`, neither the
@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...machine.core_speed import CoreSpeed
-from ...machine.instructions import call_counted, is_permitted
 
 try:
     import tracemalloc
@@ -24,9 +23,8 @@ except ImportError:  # PyPy
     tracemalloc = None  # type: ignore[assignment]
 
 KEY = "gate_resources"  # of a benchmark's extra_info
-MEMORY, INSTRUCTIONS = "memory", "instructions"
-# By process of a side; later ones measure nothing. Five decide, and the first look at times takes eight.
-BY_PROCESS = (*[MEMORY] * 5, *[INSTRUCTIONS] * 3)
+MEMORY = "memory"
+PROCESSES = 5  # of a side, that measure memory: so many decide, and the first look at times takes eight
 
 Figures = dict[str, int]
 
@@ -34,8 +32,8 @@ Figures = dict[str, int]
 class UntimedCall:
     """Replaces a benchmarked function in the calls that are not timed, and measures them."""
 
-    def __init__(self, function: Callable[..., Any], measured: str, warm_up: int = 0) -> None:
-        self.function, self.measured = function, measured
+    def __init__(self, function: Callable[..., Any], warm_up: int = 0) -> None:
+        self.function = function
         self.warm_up = warm_up  # the warm-up round that it measures, counted from 1; 0: none
         self.rounds = 0
         self.figures: Figures = {}  # of the last call
@@ -43,12 +41,7 @@ class UntimedCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         self.figures = {}
-        if self.measured == INSTRUCTIONS:
-            result, count = call_counted(self.function, *args, **kwargs)
-            if count is not None:
-                self.figures = {INSTRUCTIONS: count}
-        else:
-            result = call_traced(self.figures, self.function, *args, **kwargs)
+        result = call_traced(self.figures, self.function, *args, **kwargs)
         if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
             self.figures = {}  # its work is still to be done
         return result
@@ -59,23 +52,16 @@ class UntimedCall:
         return self if self.rounds == self.warm_up else self.function
 
 
-def resource_of(process: int) -> str:
-    """The resource that a side's n-th process measures, counted from 0; empty: none."""
-    return BY_PROCESS[process] if process < len(BY_PROCESS) else ""
-
-
-def instrument(measured: str, speed: CoreSpeed) -> None:
+def instrument(measures_memory: bool, speed: CoreSpeed) -> None:
     """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that it doesn't time.
 
-    `measured`: MEMORY or INSTRUCTIONS, as each would disturb the other, or neither; MEMORY too where instructions can't
-    be counted. The figures go to `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3
-    nothing is measured, and only the looks before and after remain.
+    The figures go to `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is
+    measured, and only the looks before and after remain.
     """
     if find_spec("pytest_benchmark") is None:
         return
     from pytest_benchmark import fixture
 
-    measured = MEMORY if measured and not is_permitted() else measured
     cls: Any = getattr(fixture, "BenchmarkFixture", None)
     # No public hook runs between two rounds, or tells a timed round from a call for the function's result.
     plain, pedantic, make_runner = (getattr(cls, name, None) for name in ("__call__", "pedantic", "_make_runner"))
@@ -91,13 +77,13 @@ def instrument(measured: str, speed: CoreSpeed) -> None:
 
     def call(self: Any, function_to_benchmark: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        return run(self, plain, UntimedCall(function_to_benchmark, measured), args, kwargs)
+        return run(self, plain, UntimedCall(function_to_benchmark), args, kwargs)
 
     def call_pedantic(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         warm_ups = inspect.signature(pedantic).bind(self, target, *args, **kwargs).arguments.get("warmup_rounds", 0)
         chosen = warm_ups - 1 if isinstance(warm_ups, int) and warm_ups > 2 else 0
-        return run(self, pedantic, UntimedCall(target, measured, chosen), args, kwargs)
+        return run(self, pedantic, UntimedCall(target, chosen), args, kwargs)
 
     timing: Any = None  # the benchmark that is timed; `pedantic` makes a runner for each round
 
@@ -119,7 +105,7 @@ def instrument(measured: str, speed: CoreSpeed) -> None:
         return timed
 
     cls._make_runner = runner
-    if measured:
+    if measures_memory:
         cls.__call__, cls.pedantic = call, call_pedantic
 
 
