@@ -111,9 +111,15 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return run_model(config)
     if not config.getoption("gate_history"):
         return None
-    from prooflops.history import listing
+    from prooflops.history import counts, listing
 
-    return listing.print_history(history_folder(config), settings(config).exact, verbose=config.option.verbose > 0)
+    folder, found = history_folder(config), settings(config)
+    code = listing.print_history(folder, found.exact, verbose=config.option.verbose > 0)
+    if counts.builds_in(folder):
+        from prooflops.gate import counted_history  # imports scipy
+
+        print("\n".join(counted_history.steps(folder, found.min_instructions)))
+    return code
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from prooflops.console.tables import many
-from prooflops.gate import decide, pairs, sides, single_run
+from prooflops.gate import count, counted_history, decide, pairs, sides, single_run
 from prooflops.gate.options import selects_by_expression
 from prooflops.gate.pace import FIRST
 from prooflops.gate.process import Paces
@@ -51,6 +51,8 @@ class AgainstHistory:
         session = self.session
         commit, why = sides.commit_of_records(self.then, session.here.root)
         session.title = f"against the baseline {session.settings.baseline} ({len(self.then)} processes)"
+        ends = time.monotonic() + count.SHARE * session.settings.budget_s
+        self.counts = session.counts = counted_history.compare(session, list(self.first.benchmarks), ends)
         if commit:
             found = self._with_pairs(commit)
             if not isinstance(found, str):
@@ -80,7 +82,8 @@ class AgainstHistory:
         def take(names: Sequence[str], paces: Paces) -> Mapping[str, Pair]:
             return alone(session.summary_of(session.run(session.here, names, paces=paces)))
 
-        return Schedule(session, rule, take, paces=self.paces).compare(alone(self.first), stored, self.took_s)
+        rows = Schedule(session, rule, take, paces=self.paces).compare(alone(self.first), stored, self.took_s)
+        return count.resolved(rows, self.counts, session.smallest)
 
     def _with_pairs(self, commit: str) -> list[Row] | str:
         """Sorts out by history, and measures the rest beside the baseline's commit. Why that fails, as text."""

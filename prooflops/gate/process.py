@@ -47,7 +47,7 @@ ASK, FIXED_ADDRESSES = 0xFFFFFFFF, 0x0040000  # personality(2), and its ADDR_NO_
 PADDING, PAGE = "PROOFLOPS_PADDING", 4096  # variable that fills the environment; bytes
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 KEPT = ("prefix", "modules", "reports", "calls", "footprint")  # of a child's data
-COUNTS = ("counts", "steps", "dumps")  # in addition, of one that counts
+COUNTS = ("counts", "steps", "dumps", "builds")  # in addition, of one that counts
 Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of all others
 
 
@@ -85,6 +85,7 @@ class Replicate:
     counts: Mapping[str, int] | None = None  # instructions by benchmark, where they and no times were measured
     steps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # bytecodes by Python function, by benchmark
     dumps: Mapping[str, str] = field(default_factory=dict)  # callgrind's file by benchmark
+    builds: Mapping[str, Any] = field(default_factory=dict)  # see `callgrind.builds`
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
@@ -138,14 +139,14 @@ class Replicates:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def share_hash_seed(self) -> None:
+    def share_hash_seed(self, seed: int | None = None) -> None:
         """Draws one hash seed for the next processes, unless the environment sets one: its noise cancels in a pair.
 
         So does that of the environment's size, which moves memory (Mytkowicz et al., ASPLOS 2009).
         """
-        self._size = random.randrange(PAGE)
+        self._size = random.randrange(PAGE) if seed is None else 0
         if "PYTHONHASHSEED" not in os.environ:
-            self._hash_seed = str(int.from_bytes(os.urandom(4), "little"))
+            self._hash_seed = str(int.from_bytes(os.urandom(4), "little") if seed is None else seed)
 
     def worktree(self, repository: Path, revision: str) -> Path:
         """A checkout of `revision` in a folder of its own. Raises UsageError where git refuses."""

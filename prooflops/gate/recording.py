@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prooflops.console.tables import engineering, many
-from prooflops.gate import decide
+from prooflops.gate import counted_history, decide
 from prooflops.gate.pace import FIRST
 from prooflops.gate.session import Session
 from prooflops.history import records
@@ -54,6 +54,7 @@ def record(session: Session, ids: Sequence[str]) -> None:
         with session.storing():
             stored = records.store_baseline(settings.record, files)
             lines.append(f"baseline {settings.record}: {wanted} records, named in {stored}")
+        counted_history.store(session, ids)
 
 
 def spread_table(taken: Mapping[str, Sequence[Timed]]) -> list[list[str]]:

@@ -67,13 +67,14 @@ def write_atomically(path: Path, text: str) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _new_file(folder: Path) -> Path:
+def new_file(folder: Path) -> Path:
+    """A path for a new record: by its moment, and unique."""
     return folder / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}-{uuid.uuid4().hex[:8]}.json"
 
 
 def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Path:
     """Adds one record under the folder of its fingerprint and returns its path; no record is ever overwritten."""
-    path = _new_file(folder / fingerprint_id(fingerprint))
+    path = new_file(folder / fingerprint_id(fingerprint))
     write_atomically(path, as_text(record))
     return path
 
@@ -82,7 +83,7 @@ def append_verdicts(folder: Path, own: str, content: Mapping[str, Any]) -> None:
     """Stores the verdicts of a run of the gate beside this fingerprint's records, if there are any."""
     if (folder / own).is_dir():
         stored = {"datetime": datetime.now(timezone.utc).isoformat(), **content}
-        write_atomically(_new_file(folder / own / "gate"), as_text(stored))
+        write_atomically(new_file(folder / own / "gate"), as_text(stored))
 
 
 def gate_verdicts(folder: Path, own: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

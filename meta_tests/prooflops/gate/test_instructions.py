@@ -1,5 +1,7 @@
 """The gate's count of instructions: the decision by pairs, and a count under valgrind."""
 
+import random
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +13,12 @@ from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, child_environment
 from prooflops.gate.child.callgrind import RUNNING_ON_VALGRIND, request
-from prooflops.gate.count import resolved
+from prooflops.gate.counted_history import PROCESSES, steps
 from prooflops.gate.decide import fails
 from prooflops.gate.instructions import FEWER, MORE, UNSTEADY, Count, by_both, decide
 from prooflops.gate.process import VALGRIND, interpreter_of
 from prooflops.gate.wording import sentence
+from prooflops.history.counts import CountRecord, append
 from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 from prooflops.statistics.effects import paired
 
@@ -83,3 +86,16 @@ def test_a_call_is_counted_under_valgrind_and_again_alike(tmp_path: Path) -> Non
     assert other == pytest.approx(one, rel=0.002), "the count does not repeat"
     assert one[0] > 1000, f"{one} instructions"
     assert one[1] / one[0] == pytest.approx(2, rel=0.1), "twice the additions should be about twice the instructions"
+
+
+def test_the_history_names_the_commit_that_takes_one_percent_more(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    for number in range(10):
+        size = {"sort": 1_000_000 if number < 6 else 1_010_000, "parse": 700_000}
+        counts = {name: [each + draw.randint(-500, 500) for _ in range(PROCESSES)] for name, each in size.items()}
+        libraries = {"_json": 100, "numpy.core": 5 if number < 9 else 6}
+        append(tmp_path, {"python": "3.11"}, CountRecord(f"commit {number}", "main", counts, libraries))
+    heading, step, other = steps(tmp_path, LIMIT)
+    assert "10 commits" in heading
+    assert re.search(r"commit 6: \+(0.9|1.0)\d% instructions in sort$", step), step
+    assert other.endswith("commit 9: not comparable, other libraries"), "a change of numpy is none of the commit"

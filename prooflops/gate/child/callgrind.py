@@ -33,6 +33,7 @@ CODE = {
 }
 WARM_UP = 3  # calls before the one that is counted
 EMPTY_CALLS = 5
+FEATURES = {"avx", "avx2", "f16c", "fma", "rdrand", "rdseed", "bmi1", "bmi2", "erms"}  # of those, valgrind shows some
 _kept: list[Any] = []  # the memory of requests that were made
 FIXTURES = ("pytest_benchmark.fixture", "pytest_codspeed.plugin")
 
@@ -40,6 +41,27 @@ FIXTURES = ("pytest_benchmark.fixture", "pytest_codspeed.plugin")
 def is_usable() -> bool:
     """Whether this machine counts: valgrind is installed, and the requests to it are known."""
     return sys.platform == "linux" and platform.machine() in CODE and shutil.which("valgrind") is not None
+
+
+def builds() -> dict[str, Any]:
+    """The interpreter, the C library and the processor's features that choose among their code; compiled modules."""
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("flags")[2].partition("\n")[0].split())
+    except OSError:
+        flags = set()
+    files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+    return {
+        "python": sys.version,
+        "libc": os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else "",
+        "machine": platform.machine(),
+        "features": sorted(flags & FEATURES),
+        # The project's own are what is compared.
+        "libraries": {
+            name: Path(file).stat().st_size
+            for name, file in files.items()
+            if file.endswith(".so") and not file.startswith(f"{Path.cwd()}{os.sep}")
+        },
+    }
 
 
 def request(number: int) -> Callable[[], int]:
@@ -121,7 +143,7 @@ class Counter:
     @property
     def result(self) -> dict[str, Any]:
         """What was counted, for the process's record."""
-        return {"counts": self.counts, "steps": self.steps, "dumps": self.files}
+        return {"counts": self.counts, "steps": self.steps, "dumps": self.files, "builds": builds()}
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls a benchmarked function to warm up, then once more for each count."""
