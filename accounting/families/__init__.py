@@ -25,15 +25,13 @@ from accounting.families.networks import (
     Built,
     DeepLinear,
     Transformer,
-    encoder,
     multi_token,
-    vision_transformer,
     with_adapters,
 )
 
 __all__ = [
     "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "Built", "DeepLinear", "Transformer",
-    "attention", "convolution", "delta_rule", "embedding", "encoder", "from_config",
+    "attention", "convolution", "delta_rule", "embedding", "from_config",
     "head", "latent_attention", "linear", "mixture", "mlp", "multi_token", "other", "selective_scan", "state_space",
-    "transformer_from_config", "vision_transformer", "with_adapters",
+    "transformer_from_config", "with_adapters",
 ]  # fmt: skip

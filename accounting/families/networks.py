@@ -1,4 +1,4 @@
-"""Whole models of builders' parts: decoders, vision and diffusion transformers, adapters, and the published sizes."""
+"""Whole models of builders' parts: decoders, linear nets, adapters, and the published sizes."""
 
 from __future__ import annotations
 
@@ -8,40 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from accounting.checks import checked, validate_fields, validated_choice, validated_int
-from accounting.families.layers import attention, convolution, embedding, head, linear, mixture, mlp, other
-from accounting.parts import Parts, Rows
+from accounting.families.layers import attention, embedding, head, linear, mixture, mlp, other
+from accounting.parts import Parts
 
 NORMS = ("layernorm", "rmsnorm")
-
-
-@checked("dim", "layers", "heads", "hidden")
-def encoder(dim: int, layers: int, heads: int, hidden: int, rows: Rows, **options: Any) -> Parts:
-    """Layers of bidirectional attention and MLP, with biases, each after (or before) a LayerNorm.
-
-    >>> bert = encoder(768, 12, 12, 3072, "tokens")
-    >>> sum(each.parameters for each in (*bert.linear_maps, *bert.other_parameters))
-    85054464
-    """
-    norm = other("norms", 2 * dim)
-    attending = attention(dim, heads, dim // heads, bias=True, out_bias=True, rows=rows, causal=False)
-    return layers * (norm + attending + norm + mlp(dim, hidden, bias=True, rows=rows, **options))
-
-
-@checked("dim", "layers", "heads", "hidden", "patches", "patch_elements", "classes")
-def vision_transformer(
-    dim: int, layers: int, heads: int, hidden: int, patches: int, patch_elements: int, classes: int
-) -> Parts:
-    """Patches as tokens and one class token, which alone meets the head; an example is one image.
-
-    Source: Dosovitskiy et al. 2020, arXiv:2010.11929, section 3.1.
-
-    >>> sum(each.parameters for each in vision_transformer(768, 12, 12, 3072, 196, 768, 1000).linear_maps)
-    86377192
-    """
-    first = convolution("input", patch_elements, dim, 1, patches, bias=True)
-    first += other("positions", (patches + 2) * dim)
-    last = other("norms", 2 * dim) + linear("head", dim, classes, "head", bias=True, rows=1)
-    return first + encoder(dim, layers, heads, hidden, patches + 1) + last
 
 
 @checked("dim", "vocab_size")
