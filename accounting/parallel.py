@@ -40,7 +40,7 @@ KINDS = ("tensor", "context", "pipeline", "expert", "data")
 RECOMPUTE = ("none", "selective", "full")
 # Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one neighbour.
 PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
-REPLICATED = ("norms", "positions", "router")  # parts that every rank of a tensor group holds whole
+REPLICATED = ("norms", "positions", "router", "corrections")  # parts that every rank of a tensor group holds whole
 # Saved tensors that a tensor group divides by heads or columns.
 OF_OWN_HEADS = ("query", "key and value", "query, key and value", "output", "hidden", *SCORES)
 

@@ -119,7 +119,8 @@ def mixture(
     """A router and `experts` MLPs; each token goes to `active` of them. `options` are those of `mlp`.
 
     Every token also meets an MLP of width `shared`, with or without a gate of one output. `corrections` balance the
-    router's choice, one per expert (a buffer in DeepSeek-V3, included in its published count).
+    router's choice, one per expert: a part of their own, as published counts include them, and transformers does not,
+    where they are a buffer (DeepSeek-V3, Kimi-K2, GLM-4.5, Nemotron).
 
     >>> layer = mixture(4096, 14336, experts=8, active=2, gated=True)  # Mixtral 8x7B
     >>> sum(maps.parameters for maps in layer.linear_maps), sum(maps.met * maps.weights for maps in layer.linear_maps)
@@ -127,7 +128,7 @@ def mixture(
     """
     if active > experts:
         raise ValueError(f"active must be at most experts={experts}, got {active}")
-    router = linear("router", dim, experts, "router", bias=router_bias) | other("router", experts * corrections)
+    router = linear("router", dim, experts, "router", bias=router_bias) | other("corrections", experts * corrections)
     always = mlp(dim, shared, ends_layer=False, part="shared expert", **options) if shared else Parts()
     gate = linear("shared expert", dim, 1, "gate") if shared_gate else Parts()
     return (router + mlp(dim, hidden, copies=experts, uses=active, **options)) | always | gate
