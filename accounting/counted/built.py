@@ -287,11 +287,13 @@ def from_library(
     if name not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{version} does not know it")
     with _errors_named(version):
-        config, ignored = _config(transformers.CONFIG_MAPPING[name], values, without_size)
+        kind = transformers.CONFIG_MAPPING[name]
+        config, strange = _config(kind, values, without_size)
+        with _attributes_read(kind) as read, torch.device("meta"):
+            net = _maker(transformers, config, values)(config).eval()
+        ignored = tuple(key for key in strange if key not in read)
         if strict and ignored:
             raise LookupError(f"it reads no {', '.join(ignored)}; ignore={ignored} passes over what changes no size")
-        with torch.device("meta"):
-            net = _maker(transformers, config, values)(config).eval()
     source = f"counted: {type(net).__name__} of {version}"
     run = Run(net, source)
     beyond: Any = CountedProducts("attention", run, place=len(run.stored), block_end=len(run.stored))
@@ -299,17 +301,17 @@ def from_library(
 
 
 def _config(kind: Any, values: Mapping[str, Any], without_size: Callable[[str], Any]) -> tuple[Any, tuple[str, ...]]:
-    """The library's config, and the keys that it does not know and that may change a size."""
+    """The library's config, and the keys that it only keeps and that may change a size."""
     read = {key: value for key, value in values.items() if key not in ("auto_map", "quantization_config")}
     config = kind.from_dict(read)
     known = {*kind().to_dict(), *kind.attribute_map}
-    strange = (key for key in read if key not in known and not without_size(key))
-    ignored = tuple(key for key in strange if values[key] not in (None, False, [], {}, ()))
+    kept = (key for key in vars(config).keys() & read.keys() - known if not without_size(key))
+    strange = tuple(sorted(key for key in kept if read[key] not in (None, False, [], {})))
     for each in (config, *(getattr(config, part, None) for part in kind.sub_configs)):
         if each is not None:
             each._attn_implementation = "eager"
             each._experts_implementation = "batched_mm"  # multiplies a token by the matrices of its experts alone
-    return config, ignored
+    return config, strange
 
 
 def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callable[[Any], nn.Module]:
@@ -323,6 +325,23 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
         if type(config) in auto._model_mapping:
             return auto.from_config  # type: ignore[no-any-return]
     raise ValueError(f"it has no model of type {config.model_type!r}")
+
+
+@contextmanager
+def _attributes_read(kind: Any) -> Iterator[set[str]]:
+    """The attributes of this class's objects that are read within the block."""
+    read: set[str] = set()
+    before = kind.__getattribute__
+
+    def reading(self: Any, name: str) -> Any:
+        read.add(name)
+        return before(self, name)
+
+    kind.__getattribute__ = reading
+    try:
+        yield read
+    finally:
+        kind.__getattribute__ = before
 
 
 @contextmanager
