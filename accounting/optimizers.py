@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 from accounting.checks import validated_choice
 from accounting.formats import dtype_name
@@ -38,34 +40,11 @@ class Optimizer:
     history: int = 0
 
 
+_ROWS = Path(__file__).with_name("optimizers.json")
 # A test compares each row with the optimizer itself, built from `class_name` and `options`.
 OPTIMIZERS: dict[str, Optimizer] = {
-    "sgd": Optimizer("SGD", (), scalars=()),
-    "momentum": Optimizer("SGD", ("momentum_buffer",), {"momentum": 0.9}, scalars=()),
-    "adagrad": Optimizer("Adagrad", ("sum",), eager=True),
-    "rmsprop": Optimizer("RMSprop", ("square_avg",)),
-    "rmsprop-momentum": Optimizer("RMSprop", ("square_avg", "momentum_buffer"), {"momentum": 0.9}),
-    "rmsprop-centered": Optimizer("RMSprop", ("square_avg", "grad_avg"), {"centered": True}),
-    "rmsprop-centered-momentum": Optimizer(
-        "RMSprop", ("square_avg", "momentum_buffer", "grad_avg"), {"centered": True, "momentum": 0.9}
-    ),
-    "adam": Optimizer("Adam", ("exp_avg", "exp_avg_sq")),
-    "adam-amsgrad": Optimizer("Adam", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), {"amsgrad": True}),
-    "adamw": Optimizer("AdamW", ("exp_avg", "exp_avg_sq")),
-    "adamw-amsgrad": Optimizer("AdamW", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), {"amsgrad": True}),
-    "adamax": Optimizer("Adamax", ("exp_avg", "exp_inf")),
-    "nadam": Optimizer("NAdam", ("exp_avg", "exp_avg_sq"), scalars=("step", "mu_product")),
-    "radam": Optimizer("RAdam", ("exp_avg", "exp_avg_sq")),
-    "adadelta": Optimizer("Adadelta", ("square_avg", "acc_delta")),
-    "asgd": Optimizer("ASGD", ("ax",), scalars=("step", "eta", "mu")),
-    "rprop": Optimizer("Rprop", ("prev", "step_size")),
-    "sparse-adam": Optimizer("SparseAdam", ("exp_avg", "exp_avg_sq"), scalars=()),
-    "adafactor": Optimizer("Adafactor", ("variance",), factored=("row_var", "col_var")),
-    "muon": Optimizer("Muon", ("momentum_buffer",), scalars=(), matrices_only=True),
-    "lbfgs": Optimizer("LBFGS", ("d", "prev_flat_grad"), {"max_iter": 20}, scalars=(), history=100),
-    "lion": Optimizer("lion_pytorch.Lion", ("exp_avg",), scalars=()),
-    "adam-8bit": Optimizer("bitsandbytes.optim.Adam8bit", ("state1", "state2"), scalars=(), block=256),
-    "lion-8bit": Optimizer("bitsandbytes.optim.Lion8bit", ("state1",), scalars=(), block=256),
+    name: Optimizer(**{key: cast("Any", tuple(each) if isinstance(each, list) else each) for key, each in row.items()})
+    for name, row in json.loads(_ROWS.read_text(encoding="utf-8")).items()
 }
 
 STEP_BYTES = 4  # torch keeps each scalar as a 0-dimensional fp32 tensor (fp64 only if that is the default dtype)
