@@ -124,9 +124,9 @@ def _is_ready_for_blas(matrix: Tensor) -> bool:
 WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
 # The CPU's kernel keeps an element more than its fake; a call of it is not worth a refusal where none is allowed.
 NEARLY_FAKED = frozenset({"aten::_embedding_bag"})
-# The kernels of layer norm return mean and deviation, and the gradients of weight and bias, in the dtype of the
-# weights; fake ones may have that of the input, as under autocast. Values: the place of the weights in the arguments.
-WEIGHTS_OF_LAYER_NORM = {"aten::native_layer_norm": 2, "aten::native_layer_norm_backward": 5}
+# The kernels of norms return mean and deviation, and the gradients of weight and bias, in the dtype of the weights, the
+# gradient of the input in its own; fake ones may have others, as under autocast.
+NORMS = ("aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm")
 
 # The kernels of these losses reduce their terms into the first of them, and so keep the storage of all.
 KEEPS_ITS_TERMS = frozenset(
@@ -139,12 +139,13 @@ def with_storage_of_terms(args: tuple[Any, ...], out: Tensor) -> Tensor:
     return out if out.dim() else out.new_empty(max(1, args[0].numel())).as_strided((), ())
 
 
-def with_dtype_of_weights(args: tuple[Any, ...], out: Any, place: int) -> Any:
-    """The outputs of layer norm, or of its backward pass, in the dtypes that its kernel on the CPU returns."""
-    (first, *others), weight = out, args[place]
-    if weight is None:
+def with_dtypes_of_norm(operator: Any, args: tuple[Any, ...], out: Any) -> Any:
+    """The outputs of a norm, or of its backward pass, in the dtypes that its kernel on the CPU returns."""
+    given = {argument.name: value for argument, value in zip(operator._schema.arguments, args, strict=False)}
+    if given["weight"] is None:
         return out
-    return first, *(x if x is None else x.new_empty(x.shape, dtype=weight.dtype) for x in others)
+    dtypes = given["input"].dtype, *[given["weight"].dtype] * 2
+    return tuple(x if x is None else x.to(dtype) for x, dtype in zip(out, dtypes, strict=True))
 
 
 def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:

@@ -16,11 +16,11 @@ from accounting.predicted.ledger import CallMade, Ledger
 from accounting.predicted.scratch import (
     KEEPS_ITS_TERMS,
     NEARLY_FAKED,
-    WEIGHTS_OF_LAYER_NORM,
+    NORMS,
     WRONGLY_FAKED,
     call_of,
     known_scratch,
-    with_dtype_of_weights,
+    with_dtypes_of_norm,
     with_real_sizes,
     with_storage_of_terms,
 )
@@ -28,6 +28,9 @@ from accounting.predicted.scratch import (
 # Autograd adds and scatters in place to a plain tensor that nothing else refers to; not to a fake one, which is a
 # subclass. If the first argument is freed at once, the two are the same storage in a real run.
 IN_PLACE_ON_PLAIN_TENSORS = frozenset({"add", "index_put", "scatter", "scatter_add"})
+
+# The backward formula of this loss writes in place for plain tensors, throughout its own storages.
+IN_PLACE_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": frozenset({"sub", "mul"})}
 
 # These save their second factor for the gradient of the first; a Python number becomes a tensor of its own, a boxed
 # number, which no dispatch mode sees.
@@ -46,6 +49,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ledger = ledger
         self._measures = measures
         self._multiplied: tuple[weakref.ref[Tensor], int] | None = None
+        self._node = (-1, 0)  # of autograd that runs: its number, and that of storages before it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -61,7 +65,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if may_succeed and _called_by_autograd():
             successor_of = ledger.number_of(args[0])
         before = len(ledger.storages)
-        out = func(*args, **kwargs)
+        if in_backward and self._writes_in_place(func, args):
+            func = getattr(_aten, f"{func._opname}_").Tensor
+        is_scale = func is _aten._local_scalar_dense.default and _called_by_adafactor()
+        out: Any = 1.0 if is_scale else func(*args, **kwargs)
         if on_cpu:
             out = _with_outputs_of_kernel(func, args, kwargs, out, self._measures)
         for tensor in tree_leaves(out):
@@ -80,6 +87,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._multiplied = weakref.ref(out), BOXED_BYTES[type(args[1])]
         return out
 
+    def _writes_in_place(self, func: Any, args: Any) -> bool:
+        """Whether a plain tensor's backward formula writes this result to its first operand, which it allocated."""
+        node = torch._C._current_autograd_node()
+        if node is not None and node._sequence_nr() != self._node[0]:
+            self._node = node._sequence_nr(), len(self.ledger.storages)
+        if node is None or func._opname not in IN_PLACE_IN_NODE.get(node.name(), ()):
+            return False
+        return (self.ledger.number_of(args[0]) or 0) >= self._node[1]
+
     def enter_boxed_number(self) -> None:
         """Enters the number that the last product saved, once autograd has created the node that keeps it."""
         if self._multiplied is None:
@@ -97,11 +113,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tensor.grad_fn.register_prehook(hook)
 
 
+def _called_by_adafactor() -> bool:
+    """Whether Adafactor asks for a norm or a step count, which scale its update and decide on no tensor."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith("torch/optim/_adafactor.py"):
+        frame = frame.f_back
+    return frame is not None
+
+
 def _with_outputs_of_kernel(func: Any, args: Any, kwargs: Any, out: Any, measures: bool) -> Any:
     """`out` with the dtypes and sizes that the CPU's kernel returns, where fake tensors give others."""
     name = func._schema.name
-    if name in WEIGHTS_OF_LAYER_NORM:
-        return with_dtype_of_weights(args, out, WEIGHTS_OF_LAYER_NORM[name])
+    if name.startswith(NORMS):
+        return with_dtypes_of_norm(func, args, out)
     if name in KEEPS_ITS_TERMS:
         return with_storage_of_terms(args, out)
     if name in WRONGLY_FAKED or (measures and name in NEARLY_FAKED):

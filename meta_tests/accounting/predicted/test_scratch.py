@@ -129,6 +129,10 @@ REDUCED = {
     "smooth l1": lambda y: functional.smooth_l1_loss(y, torch.zeros_like(y)),
     "huber": lambda y: functional.huber_loss(y, torch.zeros_like(y)),
     "binary": lambda y: functional.binary_cross_entropy(y.sigmoid(), torch.zeros_like(y)),
+    "logits": lambda y: functional.binary_cross_entropy_with_logits(y, torch.zeros_like(y)),
+    "weighted logits": lambda y: functional.binary_cross_entropy_with_logits(
+        y, torch.zeros_like(y), weight=torch.ones(512), pos_weight=torch.ones(512)
+    ),
     "soft margin": lambda y: functional.soft_margin_loss(y, torch.ones_like(y)),
 }
 
