@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial, reduce
 from types import ModuleType
 from typing import Any
 
 import torch
 from hypothesis import Phase, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from accounting import measured
 from accounting.measured import MeasuredMemory, one_thread
@@ -26,15 +23,20 @@ few = settings(
 )
 fewer = settings(few, max_examples=max(2, few.max_examples // 3))
 
-AdamW, SGD = torch.optim.AdamW, torch.optim.SGD
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": partial(SGD, lr=0.1),
-    "momentum foreach": partial(SGD, lr=0.1, momentum=0.9, foreach=True),
-    "momentum fused": partial(SGD, lr=0.1, momentum=0.9, fused=True),
-    "adamw for-loop": partial(AdamW, foreach=False),
-    "adamw foreach": partial(AdamW, foreach=True),
-    "adamw fused": partial(AdamW, fused=True),
+    f"{name} {kind}": partial(made, **({"foreach": False} if kind == "for-loop" else {kind: True}))
+    for name, made in {
+        "sgd": partial(torch.optim.SGD, lr=0.1),
+        "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "adafactor": torch.optim.Adafactor,
+    }.items()
+    for kind in ("for-loop", "foreach", "fused")
+    if (name, kind) != ("adafactor", "fused")
 }
+# Those whose steps take no scratch.
+PLAIN = sorted(name for name in OPTIMIZERS if "adafactor" not in name)
 
 
 def trained(
@@ -65,7 +67,7 @@ class MasterWeights(torch.optim.Optimizer):
         super().__init__(parameters, {})
         self.narrow = [tensor for group in self.param_groups for tensor in group["params"]]
         self.master = [tensor.detach().float().requires_grad_() for tensor in self.narrow]
-        self.inner = AdamW(self.master, foreach=True)
+        self.inner = torch.optim.AdamW(self.master, foreach=True)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -116,82 +118,6 @@ def assert_alike(
         assert abs(off) < 0.01, f"{name}: peak {peak} is off by {off:.2%} from {real} {guess.scratch} {given}"
 
 
-@dataclass(frozen=True)
-class Net:
-    """Layers drawn by name, printed as drawn."""
-
-    layers: tuple[str, ...]
-    width: int
-    rows: int
-    embedded: bool
-    checkpointed: bool
-    dtype: torch.dtype
-
-    def build(self) -> nn.Module:
-        return Stack(self).to(self.dtype)
-
-    def batch(self) -> Tensor:
-        return torch.zeros(self.rows, dtype=torch.long) if self.embedded else self.features()
-
-    def features(self) -> Tensor:
-        return torch.randn(self.rows, self.width, dtype=self.dtype)
-
-
-class Stack(nn.Module):
-    """The module of a `Net`."""
-
-    def __init__(self, net: Net):
-        super().__init__()
-        self.net = net
-        self.embedding = nn.Embedding(50, net.width) if net.embedded else nn.Linear(net.width, net.width)
-        widths = {"linear": nn.Linear, "wide": partial(nn.Linear, bias=False)}
-        norms = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
-        self.layers = nn.ModuleList(
-            widths[name](net.width, net.width) if name in widths else norms.get(name, nn.Identity)(net.width)
-            for name in net.layers
-        )
-
-    def part(self, index: int, x: Tensor) -> Tensor:
-        name = self.net.layers[index]
-        if name in POINTWISE:
-            return POINTWISE[name](x)
-        return self.layers[index](x) + x if name == "linear" else self.layers[index](x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.embedding(x)
-        for index in range(len(self.layers)):
-            keep = self.net.checkpointed and index % 2
-            x = checkpoint(self.part, index, x, use_reentrant=False) if keep else self.part(index, x)
-        return x
-
-
-POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "tanh": torch.tanh,
-    "relu": torch.relu,
-    "scaled": lambda x: 0.5 * x / 3,
-    "gated": lambda x: x * torch.sigmoid(x) + x**2,
-    "masked": lambda x: torch.where(x > 0, x, 0.1).masked_fill(x < -1, 0.0),
-    "softmax": lambda x: x.softmax(-1),
-    "dropout": lambda x: functional.dropout(x, 0.2),
-    "standardised": lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1),
-}
-
-
-def nets(names: Sequence[str] = ("linear", "wide", "layernorm", "rmsnorm", *POINTWISE)) -> st.SearchStrategy[Net]:
-    """Nets of layers of these names."""
-    return st.builds(
-        Net,
-        layers=st.lists(st.sampled_from(names), min_size=1, max_size=6).map(tuple),
-        width=st.integers(32, 96),
-        rows=st.integers(64, 200),
-        embedded=st.booleans(),
-        checkpointed=st.booleans(),
-        dtype=st.sampled_from([torch.float32, torch.float64]),
-    )
-
-
 def of_functions(*functions: Callable[[Tensor], Tensor], width: int = 64) -> nn.Module:
     """A linear layer, followed by functions of its output."""
     net = nn.Linear(width, width)
@@ -222,17 +148,14 @@ def gathered(y: Tensor) -> Tensor:
     return y[rows] + y.gather(0, rows[:, None].expand(-1, 64)) + y.topk(len(rows), dim=0).values
 
 
-encoder_layer = partial(nn.TransformerEncoderLayer, 64, 4, 128, batch_first=True)
 # How to build each, and the shape of its batch.
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)), (4, 3, 32, 32)),
     "LSTM": (lambda: first(nn.LSTM(32, 64, batch_first=True)), (4, 16, 32)),
     "attention": (partial(of_functions, attended), (4, 128, 64)),
-    "encoder": (lambda: nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=False), (4, 32, 64)),
     "embedding bag": (partial(nn.EmbeddingBag, 1, 512), (8, 5)),
     "gathered": (partial(of_functions, gathered), (256, 64)),
     "tied": (tied, (96, 48)),
-    "batch norm": (lambda: nn.Sequential(nn.Linear(48, 48), nn.BatchNorm1d(48), nn.ReLU()), (96, 48)),
 }
 
 

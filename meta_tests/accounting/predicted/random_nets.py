@@ -8,22 +8,12 @@ from random import Random
 from typing import Any
 
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
-    f"{name} {kind}": partial(made, **({"foreach": False} if kind == "for-loop" else {kind: True}))
-    for name, made in {
-        "sgd": partial(optim.SGD, lr=0.1),
-        "momentum": partial(optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
-        "adam": optim.Adam,
-        "adamw": optim.AdamW,
-        "adafactor": optim.Adafactor,
-    }.items()
-    for kind in ("for-loop", "foreach", "fused")
-    if (name, kind) != ("adafactor", "fused")
-}
+from meta_tests.accounting.predicted.predicting import OPTIMIZERS, MasterWeights
+
 ACTIVATIONS = (
     "CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish PReLU RReLU ReLU ReLU6 SELU "
     "SiLU Sigmoid Softplus Softshrink Softsign Tanh Tanhshrink"
@@ -154,8 +144,9 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "binary": lambda x: functional.binary_cross_entropy(x.float().sigmoid(), torch.ones_like(x.float())),
     "binary of logits": lambda x: functional.binary_cross_entropy_with_logits(x, torch.ones_like(x)),
     "positive weights": lambda x: functional.binary_cross_entropy_with_logits(
-        x, torch.ones_like(x), pos_weight=torch.ones(x.shape[1])
+        x, torch.ones_like(x), weight=torch.ones(x.shape[1]), pos_weight=torch.ones(x.shape[1])
     ),
+    "soft margin": lambda x: functional.soft_margin_loss(x, torch.ones_like(x)),
     "smooth l1": lambda x: functional.smooth_l1_loss(x, torch.ones_like(x)),
     "l1": lambda x: functional.l1_loss(x, torch.ones_like(x)),
     "huber": lambda x: functional.huber_loss(x, torch.ones_like(x)),
@@ -194,7 +185,9 @@ class RandomNet:
                 self.names.append(f"{name} {how}".strip())
                 x = out
         self.loss_name, self.optimizer_name = draw.choice(sorted(LOSSES)), draw.choice(sorted(OPTIMIZERS))
-        self.optimizer = OPTIMIZERS[self.optimizer_name]
+        self.micro_batches = draw.choice([1, 1, 2])
+        masters = self.dtype == torch.bfloat16 and draw.random() < 0.3
+        self.optimizer = MasterWeights if masters else OPTIMIZERS[self.optimizer_name]
 
     def build(self) -> nn.Module:
         return nn.Sequential(*(layer() for layer in self.layers)).to(self.dtype)
@@ -203,7 +196,7 @@ class RandomNet:
         return LOSSES[self.loss_name](x.flatten(0, -2))
 
     def __repr__(self) -> str:
-        return f"{', '.join(self.names)}; {self.loss_name}; {self.optimizer_name}; {self.dtype}, {self.autocast=}"
+        return f"{', '.join(self.names)}; {self.loss_name}; {self.optimizer}; {self.dtype}, autocast={self.autocast}"
 
 
 def wrapped(how: str, layer: Callable[[], nn.Module]) -> nn.Module:

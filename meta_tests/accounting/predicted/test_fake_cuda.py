@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional
 
 from accounting import predicted
 from accounting.activations import activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B
 from accounting.predicted.fake_cuda import can_fake_cuda
-from meta_tests.accounting.predicted.predicting import OPTIMIZERS, few, nets
+from meta_tests.accounting.predicted.predicting import OPTIMIZERS, few
+from meta_tests.accounting.predicted.random_nets import wrapped
 
 FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()  # a torch for the CPU alone never fakes one
 pytestmark = pytest.mark.skipif(FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself")
 
 RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
 # Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on the CPU always.
-ALIKE = ["linear", "wide", "layernorm", "gelu", "silu", "tanh", "relu", "softmax"]
+ALIKE: dict[str, Callable[[], nn.Module]] = {
+    "linear": partial(nn.Linear, 64, 64),
+    "layer norm": partial(nn.LayerNorm, 64),
+    "softmax": partial(nn.Softmax, -1),
+    **{each.__name__: each for each in (nn.GELU, nn.SiLU, nn.Tanh, nn.ReLU)},
+}
 
 
 @few
 @given(
-    net=nets(ALIKE),
-    optimizer=st.sampled_from(["sgd", "momentum foreach", "adamw foreach", "adamw fused"]),
+    layers=st.lists(st.sampled_from(sorted(ALIKE)), min_size=1, max_size=6),
+    checkpointed=st.booleans(),
+    optimizer=st.sampled_from(["sgd for-loop", "momentum foreach", "adamw foreach", "adamw fused"]),
     micro_batches=st.integers(1, 3),
 )
-def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(net, optimizer, micro_batches):
+def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(layers, checkpointed, optimizer, micro_batches):
     given = {"loss": torch.mean, "optimizer": OPTIMIZERS[optimizer], "micro_batches": micro_batches}
-    guess = predicted.TrainingStep(net.build, net.batch(), device="cuda", **given).predict()
-    held = predicted.TrainingStep(net.build, net.batch(), **given).measure()
-    tensors = len(list(net.build().parameters()))
-    checkpoints = len(net.layers) // 2 if net.checkpointed else 0
+    ways = ["residual", "checkpoint" if checkpointed else ""]
+    build = lambda: nn.Sequential(  # noqa: E731
+        nn.Linear(32, 64), *(wrapped(ways[index % 2], ALIKE[name]) for index, name in enumerate(layers))
+    )
+    batch = torch.empty(100, 32)
+    guess = predicted.TrainingStep(build, batch, device="cuda", **given).predict()
+    held = predicted.TrainingStep(build, batch, **given).measure()
+    tensors = len(list(build().parameters()))
+    checkpoints = len(layers) // 2 if checkpointed else 0
     stepped = False
     for name, real in held.phases.items():
         stepped = stepped or name == "step"
@@ -42,7 +58,9 @@ def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(net, optimize
         elsewhere += 5056 * checkpoints if "forward" in name else 0
         got = guess.phases[name].live_bytes
         should = real.live_bytes - elsewhere
-        assert got == should, f"{name}: {got} bytes on CUDA, but should be {should} [{net=}, {optimizer=}]"
+        assert got == should, (
+            f"{name}: {got} bytes on CUDA, but should be {should} [{layers=}, {checkpointed=}, {optimizer=}]"
+        )
         low, high = guess.phases[name].charged_live_bytes
         assert got <= low <= high, f"{name}: {got=} {low=} {high=}"
 
