@@ -15,7 +15,7 @@ from accounting.activations import DTYPES, activation_bytes
 from accounting.checks import at_least_one, validated_choice
 from accounting.devices import Accelerator, device_called, memory_bytes, peak_flop_per_s
 from accounting.families import from_config, transformer_from_config
-from accounting.families.config import config_file, hub_cache
+from accounting.families.config import content_of, hub_cache, public_models
 from accounting.formats import dtype_name
 from accounting.memory import model_state
 from accounting.models import Model, Transformer, active_parameter_count, cache_bytes, parameter_count
@@ -37,7 +37,7 @@ Lines = Iterator[tuple[str, str, dict[str, Any]]]  # label, text, and the same f
 EXAMPLES = """examples:
   python -m accounting llama-3-70b --devices 1024 --tokens 15T
   python -m accounting path/to/config.json --device A100-SXM4-80GB --sequence 4096 --mfu 0.5
-  python -m accounting Qwen/Qwen3-8B --devices 8 --tokens 300B --json   # of the local Hugging Face cache
+  python -m accounting Qwen/Qwen3-8B --devices 8 --tokens 300B --json
 """
 
 
@@ -50,7 +50,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("model", help=f"a config.json, its folder, a name of the local Hugging Face cache, or {', '.join(KNOWN)}")
+    public = f"one of {len(public_models())} released ones such as Qwen/Qwen3-8B"
+    add(
+        "model", help=f"{', '.join(KNOWN)}; {public}; a config.json, its folder; a name of the local Hugging Face cache"
+    )
+    add("--ignore", action="append", default=[], metavar="KEY", help="a key of the config that changes no size")
     add("--device", default="H100 SXM", help="as you would call it: 'A100-SXM4-80GB' (default: %(default)s)")
     add("--devices", default="1", help="how many (default: %(default)s)")
     add("--tokens", default="1T", help="of the whole run: 15T, 300B (default: %(default)s)")
@@ -65,22 +69,22 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def model_called(name: str) -> tuple[Model, int | None]:
-    """The model of a config file, of text alone where it handles more, or one known by this name; and its context."""
+def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Model, int | None]:
+    """The model of a config, of text alone where it handles more, or one known by this name; and its context."""
     if name.lower() in KNOWN and not Path(name).exists():
         return KNOWN[name.lower()], None
     try:
-        file = config_file(name)
+        content = content_of(name, ignore=ignore)
     except FileNotFoundError:
         try:
-            validated_choice("model", name.lower(), KNOWN)
+            validated_choice("model", name, [*KNOWN, *public_models()])
         except ValueError as error:
+            said = str(error).replace(", ".join(public_models()), f"{len(public_models())} such as Qwen/Qwen3-8B")
             cached = f"the name of a model whose config.json is in {hub_cache()}"
-            raise ValueError(f"{error}; or give the path of a config.json, or {cached}") from None
-    model = transformer_from_config(file) or from_config(file, text_only=True)
-    content = json.loads(file.read_text(encoding="utf-8"))
+            raise ValueError(f"{said}; or give the path of a config.json, or {cached}") from None
     text = content.get("text_config", content)
-    return model, text.get("max_position_embeddings", text.get("n_positions"))
+    context = text.get("max_position_embeddings", text.get("n_positions"))
+    return transformer_from_config(content) or from_config(content, text_only=True), context
 
 
 def counted(number: int, noun: str) -> str:
@@ -95,7 +99,7 @@ def count(name: str, figure: str) -> int:
 
 def napkin(asked: argparse.Namespace) -> Lines:
     """The lines of the answer, each with its label and figures. Raises ValueError, naming what is valid."""
-    (model, context), device = model_called(asked.model), device_called(asked.device)
+    (model, context), device = model_called(asked.model, asked.ignore), device_called(asked.device)
     learned = max((table.longest for table in model.other_parameters), default=0)
     longest = min(filter(None, (learned, context)), default=USUAL_SEQUENCE)
     devices, tokens = count("devices", asked.devices), count("tokens", asked.tokens)

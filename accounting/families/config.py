@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -33,8 +34,8 @@ from accounting.parts import Parts
 def from_config(
     config: Any, *, multi_token_prediction: bool = False, text_only: bool = False, ignore: Collection[str] = ()
 ) -> Parts:
-    """The model that a `config.json` describes: a mapping, a path, a name of the local Hugging Face cache, or an object
-    of transformers.
+    """The model that a `config.json` describes: a mapping, a path, an object of transformers, or a name, of one of the
+    `public_models` or of the local Hugging Face cache.
 
     What the families do not read, transformers is asked where it is installed, version 5 or later: the result is an
     `accounting.counted.built.CountedModel`, in seconds, which says what it was counted of; remote code is never run.
@@ -51,7 +52,7 @@ def from_config(
     >>> from_config(llama | {"num_registers": 4}, ignore=["num_registers"]) == from_config(llama)
     True
     """
-    content = _content(config, text_only, ignore)
+    content = content_of(config, text_only, ignore)
     try:
         return _of_family(content, multi_token_prediction)
     except UnreadError as error:
@@ -94,17 +95,18 @@ def _of_library(content: Mapping[str, Any], unread: UnreadError) -> Parts:
 def transformer_from_config(config: Any) -> Transformer | None:
     """The same model as a `Transformer`, which activations and plans need; None if a Transformer lacks its parts.
 
-    Exact: the parts of the two are equal. Raises as `from_config` does.
+    Exact: the parts of the two are equal. Raises as `from_config` does, but for what no family reads.
 
     >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     ...          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
     >>> transformer_from_config(llama).gated, transformer_from_config(llama | {"attention_bias": True}).qkv_bias
     (True, True)
     """
-    content = _content(config, text_only=True)
-    if content.get("model_type") not in MODEL_TYPES:
+    content = content_of(config, text_only=True)
+    try:
+        parts, c = _of_family(content), Config(content)
+    except UnreadError:
         return None
-    parts, c = from_config(content), Config(content)
     norm, sparse = c.family.get("norm", "rmsnorm"), c.family.get("sparse", False)
     with suppress(ValueError):  # a key that a Transformer needs, or sizes that it cannot have
         dim, heads, kv_heads, head_dim = c.widths
@@ -129,15 +131,17 @@ def transformer_from_config(config: Any) -> Transformer | None:
     return None
 
 
-def _content(config: Any, text_only: bool, ignore: Collection[str] = ()) -> Mapping[str, Any]:
+def content_of(config: Any, text_only: bool = False, ignore: Collection[str] = ()) -> Mapping[str, Any]:
     """The values of a config, or of its text part, but for those to ignore."""
     if hasattr(config, "to_dict"):  # of transformers
         config = config.to_dict()
     if not isinstance(config, (Mapping, str, Path)):
         raise TypeError(
-            "config must be a mapping, the path of a config.json, a name of the local Hugging Face cache or a config "
-            f"of transformers, got a {type(config).__name__}"
+            "config must be a mapping, the path of a config.json, a model's name or a config of transformers, "
+            f"got a {type(config).__name__}"
         )
+    if isinstance(config, str) and config in public_models() and not Path(config).exists():
+        config = public_models()[config]["config"]
     if not isinstance(config, Mapping):
         path = config_file(config)
         try:
@@ -151,6 +155,17 @@ def _content(config: Any, text_only: bool, ignore: Collection[str] = ()) -> Mapp
     for key in ignore:
         validated_choice("ignore", key, config)
     return {key: value for key, value in config.items() if key not in ignore}
+
+
+@cache
+def public_models() -> dict[str, dict[str, Any]]:
+    """Released configs by their names on the Hub, each with the figures published.
+
+    >>> public_models()["openai/gpt-oss-20b"]["parameters"]
+    20914757184
+    """
+    models: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("public_models.json").read_text())
+    return models
 
 
 def config_file(name: str | Path) -> Path:

@@ -7,6 +7,7 @@ import pytest
 
 from accounting.__main__ import KNOWN, USUAL_SEQUENCE, main
 from accounting.activations import activation_bytes
+from accounting.families.architectures import MODEL_TYPES
 from accounting.memory import model_state
 from accounting.models import LLAMA3_70B, cache_bytes, parameter_count, step_flops
 from accounting.units import with_unit
@@ -59,10 +60,10 @@ def test_the_sequence_is_the_models_own_context_up_to_the_usual_one(capsys, tmp_
 
 def test_a_name_of_the_hub_is_read_from_the_local_cache(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    snapshot = tmp_path / "models--Qwen--Qwen3-8B" / "snapshots" / "b968826d9c46"
+    snapshot = tmp_path / "models--Qwen--Qwen3-7B" / "snapshots" / "b968826d9c46"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text(config("Qwen/Qwen3-8B"))
-    assert printed(capsys, "Qwen/Qwen3-8B")["parameters"] == f"{MODELS['Qwen/Qwen3-8B']['parameters']:,}"
+    assert printed(capsys, "Qwen/Qwen3-7B")["parameters"] == f"{MODELS['Qwen/Qwen3-8B']['parameters']:,}"
     assert main(["Qwen/Qwen3-9B"]) == 2
     assert f"or the name of a model whose config.json is in {tmp_path}" in capsys.readouterr().err
 
@@ -94,6 +95,14 @@ def test_the_same_figures_are_printed_for_programs_and_the_help_has_examples(cap
 def test_every_known_model_has_all_figures(capsys, name):
     said = printed(capsys, name)
     assert {"parameters", "a step", "the run", "time", "memory: activations", "cache", "fastest"} <= said.keys()
+
+
+def test_public_models_are_known_by_name_and_a_key_can_be_ignored(capsys, tmp_path):
+    assert len([name for name, row in MODELS.items() if row["config"]["model_type"] in MODEL_TYPES]) >= 40
+    assert printed(capsys, "openai/gpt-oss-20b")["parameters"].startswith("20,914,757,184, of which a token meets ")
+    (tmp_path / "config.json").write_text(config("Qwen/Qwen3-8B", num_registers=4))
+    assert main([str(tmp_path)]) == 2
+    assert printed(capsys, str(tmp_path), "--ignore", "num_registers") == printed(capsys, "Qwen/Qwen3-8B")
 
 
 @pytest.mark.parametrize(

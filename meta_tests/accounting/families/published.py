@@ -1,14 +1,13 @@
 """Public models: their configs, parameters and other published figures."""
 
-import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from accounting.families import from_config
+from accounting.families.config import public_models
 from accounting.parts import Parts
 
-MODELS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("published_models.json").read_text())
+MODELS: dict[str, dict[str, Any]] = public_models()
 
 
 @cache
