@@ -23,7 +23,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
                     shared_baseline=not paired)
     decide.replicate_plan = plan
     from prooflops.history import comparison
-    comparison.FEWEST = dict.fromkeys(comparison.FEWEST, 2)
+    comparison.FEWEST = 2
     if "FORKED_PROCESSES" in os.environ:
         from meta_tests.prooflops.gate.forked_processes import fork_processes
         fork_processes()

@@ -47,7 +47,7 @@ def test_single_records_are_inconclusive_and_as_many_as_they_ask_for_can_decide(
     row = compared(side({A: timed(1.0)}), side({A: timed(1.5)}))[A, "time"]
     assert row.verdict == "INCONCLUSIVE"
     assert row.effect is not None
-    assert interval(row.effect) == "unknown"
+    assert interval(row.effect) == "one pair"
     asked = int(row.note.split("about ")[1].split()[0])
     again = compared(side(*processes(1.0, asked)), side(*processes(1.5, asked, seed=1)))[A, "time"]
     assert again.verdict == "SLOWER", f"{asked} processes were said to decide a change of 50 %, but: {again}"
