@@ -41,8 +41,8 @@ class AgainstHistory:
         self.first = mine = self.session.summary_of(done)
         self.took_s = time.monotonic() - began
         self.then = single_run.baseline_of(settings, mine.fingerprint_id, self.benchmarks)
-        if self.then[-1].fingerprint_id != mine.fingerprint_id:
-            raise pytest.UsageError(single_run.refusal(settings, self.then[-1], done.fingerprint or {}))
+        is_elsewhere = self.then[-1].fingerprint_id != mine.fingerprint_id
+        self.refusal = single_run.refusal(settings, self.then[-1], done.fingerprint or {}) if is_elsewhere else ""
         known = records.noise_floors(settings.folder, mine.fingerprint_id)
         self.floors = {name: float(row["floor"]) for name, row in known.items() if row.get("floor")}
 
@@ -53,6 +53,11 @@ class AgainstHistory:
         session.title = f"against the baseline {session.settings.baseline} ({len(self.then)} processes)"
         ends = time.monotonic() + count.SHARE * session.settings.budget_s
         self.counts = session.counts = counted_history.compare(session, list(self.first.benchmarks), ends)
+        if self.refusal and not self.counts:
+            raise pytest.UsageError(self.refusal)
+        if self.refusal:
+            session.lines.append("the baseline's times are another machine's: instructions alone are compared")
+            return counted_history.rows_of(self.counts)
         if commit:
             found = self._with_pairs(commit)
             if not isinstance(found, str):

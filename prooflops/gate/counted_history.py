@@ -13,13 +13,13 @@ from pathlib import Path
 
 from prooflops.gate import sides
 from prooflops.gate.count import BLIND
-from prooflops.gate.instructions import FEWER, LOOKS, MORE, Count, decide, level_of
+from prooflops.gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, decide, level_of
 from prooflops.gate.options import files_of
 from prooflops.gate.process import Counted, OutOfTime, Replicate, ReplicateFailed
 from prooflops.gate.session import Session
 from prooflops.history import counts
 from prooflops.history.counts import CountRecord
-from prooflops.history.rows import TIME
+from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 
 PROCESSES = LOOKS[1]
 
@@ -109,6 +109,16 @@ def decisions(before: CountRecord, after: CountRecord, limit: float) -> dict[str
         if (count := decide([old for old, _ in both], [new for _, new in both], limit, level)) is not None:
             found[name] = count
     return found
+
+
+def rows_of(found: Mapping[str, Count]) -> list[Row]:
+    """The rows of counts without times."""
+    return [
+        Row(name, INSTRUCTIONS, *each.row_values, "INCONCLUSIVE", note="its count does not repeat")
+        if each.verdict == UNSTEADY
+        else Row(name, INSTRUCTIONS, *each.row_values, each.verdict)
+        for name, each in found.items()
+    ]
 
 
 def steps(folder: Path, limit: float) -> list[str]:
