@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 
 from prooflops.console.progress import minutes
 from prooflops.console.tables import many
+from prooflops.gate.child.repeats import FEWEST, runs_in
 from prooflops.gate.process import Paces, Replicate
 from prooflops.statistics.decision_rule import Plan
 from prooflops.statistics.effects import Effect
@@ -36,16 +37,19 @@ class Cost:
     call_s: float
     paced: bool
     enough_s: float = 0.0  # duration of ENOUGH rounds; 0 where its pace is fixed or that exceeds MOST_S
+    again_s: float = 0.0  # duration of its whole test, where its few rounds are so short that this is run again; else 0
 
     @property
     def gains(self) -> bool:
         """Whether more time means more rounds, and so less noise."""
-        return self.paced or self.enough_s > 0
+        return self.paced or self.again_s > 0 or self.enough_s > 0
 
     def at(self, seconds: float) -> float:
         """Seconds this benchmark adds to a process if each gets `seconds`."""
         if self.paced:
             return max(self.call_s - USUAL_S, 0.0) + max(seconds, self.enough_s)
+        if self.again_s:
+            return self.again_s * runs_in(seconds, self.again_s)
         return self.call_s + (1 - ROUNDS / ENOUGH) * self.enough_s
 
 
@@ -83,6 +87,11 @@ class PacePlan:
     def each_s(self) -> float:
         """Seconds of a benchmark without a pace of its own, from the second pair on."""
         return self.fitting_s(self.kept, self.left_s, self.most_pairs - 1, self.usual_s(self.kept))
+
+    @property
+    def repeated(self) -> dict[str, float]:
+        """Seconds of each test that is run several times in a process."""
+        return {name: cost.again_s for name, cost in self.costs.items() if cost.again_s}
 
     def given_up(self) -> dict[str, str]:
         """The benchmarks that are too long, and why."""
@@ -170,8 +179,13 @@ def plan_of(
         calls_s = [float(side.calls[name]["seconds"]) for side in (before, after) if name in side.calls]
         fixed = bool(after.calls.get(name, {}).get("fixed", False))
         enough_s = 0.0 if fixed or ENOUGH * round_s > MOST_S else ENOUGH * round_s
+        call_s = sum(calls_s) / max(len(calls_s), 1)
         # Where three rounds take longer than the time, the rounds count.
-        costs[name] = Cost(sum(calls_s) / max(len(calls_s), 1), not fixed and ROUNDS * round_s < USUAL_S, enough_s)
+        paced = not fixed and ROUNDS * round_s < USUAL_S
+        tests_s = [float(side.calls[name]["test_s"]) for side in (before, after) if name in side.calls]
+        test_s = min(tests_s, default=math.inf)
+        is_short = fixed and call_s < USUAL_S and FEWEST * test_s < MOST_S
+        costs[name] = Cost(call_s, paced, enough_s, test_s if is_short else 0.0)
     looks, last = plan.looks, len(plan.looks) - 1
     most = looks[:2][-1] + plan.confirming_pairs
     decides = 0.5 ** looks[-1] <= max(plan.level(last), plan.miss_level(last))

@@ -115,6 +115,7 @@ def compare(
     plan = pace.plan_of(before, after, rounds_s, rule.plan, ends - began, ends - time.monotonic())
     session.progress.always(str(plan))
     session.details.append(plan.detail)
+    session.replicates.repeated = plan.repeated
     pairs.allow_turns(before, after)
     by, counts = session.settings.by, dict[str, Count]()
     if by != TIME and asked:

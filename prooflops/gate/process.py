@@ -119,6 +119,7 @@ class Replicates:
         self.ends = math.inf  # on the monotonic clock: no process outlives it
         self._numbers, self._trees = itertools.count(1), itertools.count(1)
         self.examined: Sequence[str] = ()  # benchmarks that both sides have timed
+        self.repeated: Mapping[str, float] = {}  # seconds of the tests that are run several times in a process
         self._hash_seed = ""  # of the next processes; empty: each draws its own, as Python does
         self._size = 0  # of the next processes' command and environment, modulo PAGE
         self._resources = resources  # whether memory is measured
@@ -218,6 +219,7 @@ class Replicates:
         own = {
             "targets": list(targets),
             "examined": list(self.examined),
+            "repeated": {} if counted else dict(self.repeated),
             "measured": self._resources and self._by_side[side.label] < PROCESSES,
             "fastest_s": self._fastest_s.get(side.label),
             "patience_s": self._patience_s,

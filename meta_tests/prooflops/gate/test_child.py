@@ -165,6 +165,53 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
     assert 0 < sum(call["seconds"] for call in done.calls.values()) < done.wall_s
 
 
+REPEATED = """
+import pytest
+
+seen = []
+
+@pytest.fixture(scope="module")
+def whole():
+    seen.append("up")
+    yield seen
+    seen.append("down")
+
+@pytest.fixture
+def own(whole):
+    yield {}
+    whole.append("torn down")
+
+def test_short(benchmark, own):
+    assert not own
+    benchmark.pedantic(own.__setitem__, args=(1, 2), rounds=2)
+
+def test_that_can_run_once(benchmark, whole):
+    whole.append("once")
+    assert whole.count("once") < 3
+    benchmark.pedantic(sum, args=([1],))
+"""
+THEN = """
+from test_it import seen
+
+def test_then(benchmark):
+    benchmark(sum, [1])
+    assert seen == ["up", *["torn down"] * 30, *["once"] * 3, "down"]
+"""
+
+
+def test_a_few_short_rounds_are_repeated_with_their_set_up_and_the_first_run_is_reported(children: Children) -> None:
+    children.write(REPEATED)
+    children.options += WITH_PLUGIN
+    (children.root / "test_then.py").write_text(THEN)
+    with children.replicates() as replicates:
+        replicates.repeated = {"test_it.py::test_short": 0.01, "test_it.py::test_that_can_run_once": 1.0}
+        paces = {"": {"max_time": 0.3, "min_rounds": 2}}
+        (done,) = replicates.run([(children.side, ["test_it.py", "test_then.py"])], None, paces=paces)
+    assert outcomes(done) == ["passed"] * 3, done.reports
+    rounds = {bench["name"]: bench["stats"]["rounds"] for bench in done.record["benchmarks"]}
+    assert (rounds["test_short"], rounds["test_that_can_run_once"]) == (2 * 30, 2)
+
+
 OPTIONS = """
 def pytest_addoption(parser):
     for name in "--device", "--cache-size":

@@ -26,6 +26,7 @@ from ...machine.core_speed import CoreSpeed
 from ...run_state import is_benchmark, plain_figure
 from .callgrind import Counter
 from .calls import instrument
+from .repeats import Repeats, runs_in
 from .turns import LAST, NEXT, Turn, footprint
 
 RECORD = "PROOFLOPS_RECORD_TO"
@@ -55,6 +56,9 @@ class Replicate:
         counted = task["counted"] or {}  # in place of timing
         self.counter = Counter(task["dumps"], counted["by_function"]) if counted else None
         self.count_until: float = counted.get("until", math.inf)
+        self.repeats = Repeats(
+            {name: runs_in(self.chosen(name)["max_time"], test_s) for name, test_s in task["repeated"].items()}
+        )
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
         self.own_switches_per_s: dict[str, float] = {}  # context switches caused by the looks at the cores
@@ -79,9 +83,12 @@ class Replicate:
         args, kwargs = (own.args, own.kwargs) if own else ((), {})
         if "max_time" in self.given or "max_time" in kwargs:
             self.fixed.add(item.nodeid)
-        chosen = self.paces.get(item.nodeid, self.paces.get("", {}))
-        if pace := {key: value for key, value in chosen.items() if key not in self.given}:
+        if pace := {key: value for key, value in self.chosen(item.nodeid).items() if key not in self.given}:
             item.add_marker(pytest.mark.benchmark(*args, **{**pace, **kwargs}), append=False)
+
+    def chosen(self, name: str) -> dict[str, Any]:
+        """The gate's pace of a benchmark."""
+        return self.paces.get(name, self.paces.get("", {}))
 
     def is_fixed(self, item: pytest.Item) -> bool:
         """Whether the project itself, or the command line, says how long this benchmark runs."""
@@ -106,9 +113,12 @@ class Replicate:
             self.errors.append(f"{report.nodeid}: {report.longreprtext}")
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self) -> Generator[None, Any, None]:
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
         self.turn.wait(NEXT)  # before its fixtures are made, and before another plugin's timeout begins
+        began = time.monotonic()
         yield
+        if item.nodeid in self.calls:
+            self.calls[item.nodeid]["test_s"] = time.monotonic() - began
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
@@ -125,7 +135,8 @@ class Replicate:
         # The prooflops plugin, where it is active, watches by itself and records the result.
         watch = None if item.config.pluginmanager.hasplugin("prooflops.plugin") else Watch()
         began, own_switches = time.monotonic(), self.speed.own_switches
-        self.speed.begin()
+        if not self.repeats.current:
+            self.speed.begin()
         self.speed.look()
         yield
         self.speed.look(last=True)
@@ -145,6 +156,8 @@ class Replicate:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, None]:
         outcome = yield
         report = outcome.get_result()
+        if self.repeats.current:
+            return
         self.reports.append(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -250,3 +263,4 @@ def pytest_configure(config: pytest.Config) -> None:
         instrument(task["measured"], replicate.speed)
     atexit.register(replicate.leave)  # functions that the tests register run before it
     config.pluginmanager.register(replicate, "prooflops.gate.replicate")
+    config.pluginmanager.register(replicate.repeats, "prooflops.gate.repeats")
