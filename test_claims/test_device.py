@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 from accounting.allocator import charged_bytes, rounded_bytes
 from accounting.measured import memory
 from accounting.memory import tensor_bytes
-from test_claims.oracles.dispatched import crossings, host_to_device_copies
+from test_claims.oracles.dispatched import crossings, host_to_device_copies, linear_net
 from test_claims.oracles.kernels import empty_host_cache, timed_copy
 from test_claims.oracles.tensors import metered, without_collector
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes
@@ -343,6 +344,24 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
     assert where == {"cpu"}, f"tensors of the step are on {where}"
     assert copies == [], f"the step copied between devices: {copies}"
     assert torch.cuda.memory_allocated() == before, "the step on the CPU allocated GPU memory"
+
+
+@pytest.mark.claim("device.parameters-resident")
+@given(widths=st.lists(sizes(most=12), min_size=2, max_size=5), batch=sizes(), steps=sizes(most=2))
+def test_steps_move_their_batches_alone_unless_the_parameters_live_on_the_host(widths, batch, steps):
+    resident, on_host, x = linear_net(widths, META), linear_net(widths), torch.ones(batch, widths[0])
+
+    def step():
+        resident(x.to(META)).sum().backward()
+        torch.optim.SGD(resident.parameters(), lr=0.1).step()
+
+    def forward():
+        torch.func.functional_call(on_host, {name: p.to(META) for name, p in on_host.named_parameters()}, x.to(META))
+
+    batches, parameters = batch * widths[0], sum(m * n for m, n in pairwise(widths))
+    for run, elements in ((step, batches), (forward, batches + parameters)):
+        moved = sum(copied.nbytes for copied in crossings(lambda run=run: [run() for _ in range(steps)]))
+        assert moved == 4 * steps * elements, f"{steps} times {run.__name__} moved {moved} bytes [{widths=}, {batch=}]"
 
 
 @pytest.mark.claim("device.transfer-costs")

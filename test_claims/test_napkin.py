@@ -1,9 +1,11 @@
 """Napkin estimates: exact fractions, a run simulated token by token, real tensors and counted FLOPs against them."""
 
+import math
 from datetime import timedelta
 from fractions import Fraction
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -12,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from accounting import counted, devices, planning
 from accounting.models import DeepLinear, Transformer, parameter_count
-from test_claims.oracles import tensors
+from test_claims.oracles import published, tensors
 
 H100 = "NVIDIA H100 80GB HBM3"
 DENSE_PEAK = Fraction(1979 * 10**12, 2)  # the lecture's: printed with sparsity, halved
@@ -90,10 +92,77 @@ def test_training_days_are_those_of_a_run_that_never_waits_and_fewer_than_of_one
     assert bounded, f"training_days={formula}, but should be at most {real} [{stalled=} s a day]"
 
 
-@pytest.mark.claim("napkin.ignores")
-@pytest.mark.parametrize("ignored", ["communication", "checkpoints", "failures", "data", "bound from below"])
-def test_the_estimate_says_what_it_ignores(ignored):
-    assert ignored in planning.training_days.__doc__, f"{ignored!r} should be named in the docstring of training_days"
+@pytest.mark.claim("napkin.energy-per-token")
+@given(
+    device_count=st.integers(10**3, 10**5),
+    mfu=st.fractions(Fraction(1, 5), 1, max_denominator=99),
+    watts=st.integers(1, 2000),
+)
+def test_joules_per_token_are_the_watts_of_a_simulated_run_over_its_tokens(flops_per_token, device_count, mfu, watts):
+    days = simulated_days(flops_per_token, TOKENS, device_count, DENSE_PEAK, mfu)
+    joules = float(days * ONE_DAY_S * device_count * watts / TOKENS)
+    formula = device_count * watts / planning.tokens_per_s(PARAMETERS, device_count, float(DENSE_PEAK), float(mfu))
+    assert formula == pytest.approx(joules, rel=1e-5), f"{formula} J per token, but should be {joules} [{mfu=}]"
+
+
+@pytest.mark.claim("napkin.energy-per-token")
+def test_the_mfu_of_steps_gives_less_energy_than_the_card_hours_of_llama_3_405b(record_figure):
+    tokens, parameters = published.LLAMA3_405B_TOKENS, published.LLAMA3_405B_PARAMETERS
+    hours, watts = published.LLAMA3_405B_HOURS_AND_WATTS
+    printed = hours * 60 * 60 * watts / tokens
+    of_steps = [watts / planning.tokens_per_s(parameters, 1, float(DENSE_PEAK), mfu) for mfu in (0.43, 0.38)]
+    record_figure(f"{printed:.2f} J per token by the hours, {of_steps[0]:.2f} to {of_steps[1]:.2f} by the steps")
+    assert printed / 1.3 < of_steps[0] < of_steps[1] < printed, f"{of_steps} J by the steps, {printed} by the hours"
+
+
+def goodput(save_s, between_failures_s, every_s, failures=10**6):
+    """The useful share of a run that repeats what it did since its last save, by failures that are drawn."""
+    until_failure = np.random.default_rng(0).exponential(between_failures_s, failures)
+    return every_s * (until_failure // (every_s + save_s)).sum() / until_failure.sum()
+
+
+@pytest.mark.claim("napkin.goodput")
+@given(save_s=st.floats(1, 600), rarity=st.floats(1e3, 1e5))
+def test_a_run_loses_least_when_it_saves_every_root_of_twice_save_times_mtbf(save_s, rarity):
+    mtbf = rarity * save_s
+    best_s = math.sqrt(2 * save_s * mtbf)
+    kept = {factor: goodput(save_s, mtbf, factor * best_s, 10**5) for factor in (1 / 3, 1, 3)}
+    assert kept[1] == max(kept.values()), f"saving at other times than every {best_s:.0f} s keeps more: {kept}"
+    lost = (1 - kept[1]) / math.sqrt(2 * save_s / mtbf)
+    assert 0.8 < lost < 1.2, f"{1 - kept[1]:.4f} is lost, {lost:.2f} times the root of 2 · save time / MTBF"
+
+
+@pytest.mark.claim("napkin.goodput")
+def test_where_saving_takes_half_the_time_between_failures_the_rule_saves_too_seldom():
+    by_rule, sooner = (goodput(0.5, 1.0, every) for every in (1.0, 0.7))
+    assert sooner > 1.02 * by_rule, f"saving every 0.7 keeps {sooner:.3f}, the rule's every 1.0 {by_rule:.3f}"
+
+
+def optimal_ratio(fit, flops):
+    """Tokens per parameter at the least loss A/N^alpha + B/D^beta with 6ND = `flops`, by search."""
+    a, b, alpha, beta = published.LOSSES[fit]
+    parameters = np.geomspace(1e6, 1e15, 10**4)
+    loss = a / parameters**alpha + b * (6 * parameters / flops) ** beta
+    return flops / 6 / parameters[loss.argmin()] ** 2
+
+
+@pytest.mark.claim("napkin.chinchilla-20")
+@pytest.mark.parametrize(("approach", "least", "most"), [("1", 20, 22.5), ("2", 19, 30), ("3", 23, 143)])
+def test_the_papers_tables_have_about_20_tokens_per_parameter_but_not_the_third(approach, least, most):
+    table = published.COMPUTE_OPTIMAL[approach]
+    for parameters, flops, tokens in table:
+        formula = planning.rule_flops("step", int(parameters), int(tokens))
+        assert formula == pytest.approx(flops, rel=0.05), f"6ND={formula:.3g}, but printed are {flops:.3g} FLOPs"
+    ratios = [tokens / parameters for parameters, _, tokens in table]
+    assert least <= min(ratios) < max(ratios) <= most, f"{ratios} should be from {least} to {most} [{approach=}]"
+
+
+@pytest.mark.claim("napkin.chinchilla-20")
+@given(log_flops=st.floats(19, 26))
+def test_the_least_loss_at_a_budget_has_about_20_tokens_per_parameter_by_the_corrected_fit_alone(log_flops):
+    corrected, printed = (optimal_ratio(fit, 10**log_flops) for fit in ("besiroglu-2024", "chinchilla-2022"))
+    assert 15 < corrected < 25, f"{corrected:.1f} tokens per parameter, but should be about 20 [{log_flops=}]"
+    assert printed > 25, f"the printed coefficients give {printed:.1f}, but should give more than 25 [{log_flops=}]"
 
 
 @pytest.mark.claim("napkin.8h100-2weeks")
@@ -157,13 +226,11 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     rule = planning.rule_flops("step", parameter_count(net), batch * sequence)
     record_figure(f"with {beyond}: {used / rule:.2f} x 6ND")
     norms = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 1)  # 6ND counts those too
+    n, d = parameter_count(net), net.dim
     least, most = {
-        "optimizer": (
-            8 * parameter_count(net),
-            14 * parameter_count(net),
-        ),  # Adam's operations, two in one or each alone
-        "attention": (3 * net.layers * 2 * 2 * sequence**2 * net.dim - 6 * norms * sequence,) * 2,
-        "recomputation": (2 * 2 * batch * net.dim**2,) * 2,  # the first of each two layers: the second is stopped early
+        "optimizer": (8 * n, 14 * n),  # Adam's operations, two in one or each alone
+        "attention": (3 * net.layers * 2 * 2 * sequence**2 * d - 6 * norms * sequence,) * 2,
+        "recomputation": (2 * 2 * batch * d**2,) * 2,  # the first of each two layers: the second is stopped early
     }[beyond]
     assert least <= used - rule <= most, f"{beyond} adds {used - rule} FLOPs to 6ND, but should add {least} to {most}"
 

@@ -122,9 +122,7 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmet
     assert least == pytest.approx(float(max(fetching, arithmetic))), f"least_time_s={least}, not the longer of the two"
     bound = min(1.0, work.intensity / roofline.ridge_point(peak, bandwidth))
     reached, in_turn = (roofline.mfu(work.flops, float(s), peak) for s in (simulated, fetching + arithmetic))
-    assert bound / (1 + 1 / 64) <= reached * tolerance, (
-        f"the pipeline reaches an MFU of {reached}, not {bound} [{work}]"
-    )
+    assert bound / (1 + 1 / 64) <= reached * tolerance, f"the pipeline's MFU is {reached}, not {bound} [{work}]"
     assert in_turn <= reached * tolerance <= bound * tolerance**2, f"MFU {in_turn}, {reached} above {bound} [{work}]"
 
 

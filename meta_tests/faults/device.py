@@ -72,6 +72,8 @@ faults(
      stand_in("torch.zeros_like", lambda _original, x, **_: torch.zeros(x.shape, dtype=x.dtype))),
     ("the_memory_tools_count_what_no_gpu_holds", "device.memory-tools",
      stand_in("torch.cuda.memory_reserved", lambda reserved, device=None: reserved(device) + 2**21)),
+    ("every_layer_fetches_its_bias_from_the_host", "device.parameters-resident", stand_in("torch.nn.Linear.forward",
+        lambda forward, self, x: forward(self, x) + torch.zeros(self.out_features).to(x.device))),
     ("a_step_forgets_to_update", "device.all-on-gpu init.stability",
      stand_in("torch.optim.SGD.step", lambda _, self, closure=None: None)),
     ("a_product_is_copied_to_another_device_and_stays_there_too", "device.all-on-gpu",

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import numpy as np
+
 import accounting.models
 from accounting import planning
 from meta_tests.faults import fault, faults, stand_in
@@ -26,13 +28,23 @@ def torch_frees_the_gradients_after_a_step(step, self, *args, **kwargs):
     return loss
 
 
+@fault("napkin.chinchilla-20")
+def the_replication_is_taken_for_the_original(patch):
+    from test_claims.oracles import published
+
+    patch.setitem(published.LOSSES, "besiroglu-2024", published.LOSSES["chinchilla-2022"])
+
+
 # fmt: off
 faults(
+    ("failures_come_like_clockwork", "napkin.goodput", stand_in("numpy.random.default_rng",
+        lambda *_: SimpleNamespace(exponential=lambda mean, number: np.full(number, mean)))),
     ("a_day_has_twenty_hours", "napkin.144-days napkin.time-formula napkin.ignores napkin.8h100-2weeks napkin.4.7e21",
      lambda patch: patch.setattr(planning, "SECONDS_PER_DAY", 20 * 60 * 60)),
     ("attention_runs_twice", "napkin.six-across-run", stand_in("torch.nn.functional.scaled_dot_product_attention",
         lambda attend, *args, **options: [attend(*args, **options) for _ in range(2)].pop())),
-    ("the_gradient_of_the_input_is_forgotten", "napkin.144-days napkin.time-formula napkin.six-across-run",
+    ("the_gradient_of_the_input_is_forgotten",
+     "napkin.144-days napkin.energy-per-token napkin.time-formula napkin.six-across-run",
      lambda patch: patch.setitem(accounting.models.RULES, "step", 4)),
 )
 # fmt: on
