@@ -40,9 +40,7 @@ def error_of(net, x, labels, parts, weights):
 
 @pytest.mark.claim("accum.equivalent")
 @given(micro_batches=sizes(most=6), each=sizes(most=5), norm=st.sampled_from([nn.Identity, nn.LayerNorm]), seed=seeds)
-def test_equal_micro_batches_with_losses_divided_give_the_gradient_of_the_batch(
-    device, micro_batches, each, norm, seed
-):
+def test_equal_micro_batches_give_the_gradient_of_the_batch(device, micro_batches, each, norm, seed):
     net, x, labels = net_and_batch(device, micro_batches * each, norm, seed)
     error = error_of(net, x, labels, [each] * micro_batches, [1 / micro_batches] * micro_batches)
     assert error < 1e-12, f"the gradient is off by {error:.2g}, not by rounding [{micro_batches=}, {each=}, {seed=}]"

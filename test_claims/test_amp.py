@@ -153,18 +153,13 @@ OPERATIONS = {
     "attention": ("low", "low", lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None])),
     "matrix times vector": ("kept", "low", lambda x: x.mv(x[0])),
     "mse_loss": ("fp32", "fp32", lambda x: functional.mse_loss(x, x)),
-    "l1_loss": ("fp32", "fp32", lambda x: functional.l1_loss(x, x)),
     "cross_entropy": ("fp32", "fp32", lambda x: functional.cross_entropy(x, torch.zeros_like(x[0], dtype=torch.long))),
     "prod": ("fp32", "fp32", lambda x: x.prod()),
     "softmax": ("kept", "fp32", lambda x: x.softmax(-1)),
-    "log_softmax": ("kept", "fp32", lambda x: x.log_softmax(-1)),
     "layer_norm": ("kept", "fp32", lambda x: functional.layer_norm(x, x.shape[1:])),
     "exp": ("kept", "fp32", torch.exp),
-    "log": ("kept", "fp32", lambda x: x.abs().log()),
     "pow": ("kept", "fp32", lambda x: x.pow(2)),
     "sum": ("kept", "fp32", torch.sum),
-    "cumsum": ("kept", "fp32", lambda x: x.cumsum(0)),
-    "norm": ("kept", "fp32", torch.norm),
     "add": ("kept", "kept", lambda x: x + x),
     "relu": ("kept", "kept", torch.relu),
     "gelu": ("kept", "kept", functional.gelu),
@@ -352,9 +347,7 @@ def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(memory_dev
 
 
 @pytest.mark.claim("amp.ex-bf16-linear-32")
-def test_a_large_layer_is_faster_in_bf16_where_the_device_multiplies_it_faster(
-    device, speed, record_figure, bound_flop_per_s
-):
+def test_a_large_layer_is_faster_in_bf16_with_a_unit_for_it(device, speed, record_figure, bound_flop_per_s):
     dim = 1024 if device.type == "cpu" else 8192
     x, weight = torch.randn(32, dim, device=device), torch.randn(dim, dim, device=device)
     low = x.bfloat16(), weight.bfloat16()

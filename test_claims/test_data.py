@@ -220,9 +220,8 @@ def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed,
     starts = torch.randint(len(tokens) - length, (size,), generator=torch.Generator().manual_seed(seed))
     windows = torch.tensor(tokens.tolist()).unfold(0, length + 1, 1)[starts]  # torch's own, of one token more
     for name, got, should in (("inputs", x, windows[:, :-1]), ("targets", y, windows[:, 1:])):
-        assert not (wrong := difference(got, should)), (
-            f"{name} against the file's windows: {wrong} [{size=}, {length=}]"
-        )
+        wrong = difference(got, should)
+        assert not wrong, f"{name} against the file's windows: {wrong} [{size=}, {length=}]"
 
 
 lengths = st.integers(1, 16)

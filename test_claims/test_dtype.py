@@ -293,9 +293,7 @@ def test_scaling_the_loss_repairs_the_underflow_of_fp16_gradients_and_not_the_ov
 @example(words=256, log_tokens=12, log_scale=0)  # bytes in batches of 4096: far from it
 @example(words=50_257, log_tokens=10, log_scale=0)  # GPT-2, 1024 tokens
 @example(words=50_257, log_tokens=10, log_scale=16)
-def test_gradients_of_logits_are_flushed_once_tokens_times_words_reach_2_to_the_25(
-    device, words, log_tokens, log_scale
-):
+def test_fp16_flushes_gradients_of_logits_from_2_to_the_25_words_by_tokens(device, words, log_tokens, log_scale):
     """Before training every word has a chance of 1/V: the mean loss of T tokens gives each wrong one 1/(V·T)."""
     assume(abs(math.log2(words) + log_tokens - log_scale - 25) > 1e-3)
     logits = torch.zeros(1, words, dtype=torch.float16, device=device, requires_grad=True)

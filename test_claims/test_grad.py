@@ -122,15 +122,6 @@ def test_a_first_layer_fed_with_data_skips_the_gradient_of_its_input(device, b, 
         assert backward == forward, f"an only layer's backward costs {backward / forward} times its forward, not 1"
 
 
-@pytest.mark.claim("grad.backward-4BN")
-@pytest.mark.parametrize(("needs_gradient", "per_parameter"), [(False, "2.67"), (True, "4.00")])
-def test_the_two_layer_net_of_128_and_64_costs_2_67_or_4_per_parameter(device, needs_gradient, per_parameter):
-    net = linear_net([128, 128, 64], device)
-    x = torch.rand(32, 128, device=device, requires_grad=needs_gradient)
-    got = forward_and_backward(net, x)[1] / (32 * parameters_of(net))
-    assert f"{got:.2f}" == per_parameter, f"backward costs {got:.2f} BN, but should cost {per_parameter}"
-
-
 @pytest.mark.claim("grad.single-layer-exercise", "grad.same-as-forward-misconception")
 def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_ordinary_data(device):
     net, x = linear_net([64, 32], device), torch.rand(16, 64, device=device)

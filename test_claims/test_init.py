@@ -144,9 +144,7 @@ def xaviers_factor(fan_in, fan_out):
     ids=["xavier_normal_", "xavier_uniform_", "kaiming_normal_"],
 )
 @given(seed=seeds, fan_in=st.integers(20, 200), fan_out=st.integers(20, 200))
-def test_xaviers_deviation_is_the_rescale_times_a_factor_of_the_shape_and_kaimings_is_the_rescale(
-    device, initialise, factor, options, seed, fan_in, fan_out
-):
+def test_xaviers_deviation_is_the_rescale_times_a_factor(device, initialise, factor, options, seed, fan_in, fan_out):
     weights = initialised(device, (fan_out, fan_in), initialise, seed, **options)
     bounds = deviation_bounds(factor(fan_in, fan_out) / math.sqrt(fan_in), weights.numel())
     assert_within(root_mean_square(weights), bounds, f"the weights' deviation [{fan_in=}, {fan_out=}, {seed=}]")
@@ -167,14 +165,6 @@ def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, s
         got = growth(device, seed, width, layers, deviation)
         bounds = growth_bounds(width, layers, deviation)
         assert_within(got, bounds, f"the growth through {layers} layers [{width=}, {deviation=:.3g}, {seed=}]")
-
-
-@pytest.mark.claim("init.explodes-with-depth")
-def test_forty_layers_of_width_256_overflow_fp32_and_rescaled_they_do_not(device):
-    """The root mean square would be 16⁴⁰ = 1.5e48."""
-    naive, rescaled = growth(device, 0, 256, 40), growth(device, 0, 256, 40, 1 / 16)
-    assert not math.isfinite(naive), f"after 40 layers of unit weights the size is {naive}, but should have overflowed"
-    assert_within(rescaled, growth_bounds(256, 40, 1 / 16), "the growth through 40 rescaled layers")
 
 
 def truncated(device, seed, deviation, bound, values=2**14):

@@ -178,9 +178,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(metered_device, opt
 @pytest.mark.claim("optim.state-same-dtype", "optim.state-fp32-auto", "amp.recipe-bf16-params")
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
 @given(shape=shapes(), dtype=dtypes_among(FLOATS), amsgrad=st.booleans())
-def test_each_buffer_of_adam_has_shape_dtype_and_device_of_its_parameter(
-    device, metered_device, optimizer, shape, dtype, amsgrad
-):
+def test_each_buffer_of_adam_is_like_its_parameter(device, metered_device, optimizer, shape, dtype, amsgrad):
     build = partial(optimizer, amsgrad=amsgrad)
     (parameter,), stepper = tensors.stepped(build, [shape], device, dtype)
     for name in ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * amsgrad]:

@@ -161,9 +161,7 @@ def test_published_training_in_fp8_is_1_3_times_as_fast_as_in_bf16():
     gain = runs["fp8_e4m3"].tokens_per_s / runs["bf16"].tokens_per_s
     busy_peaks = {dtype: run.mfu * tera(H100, dtype) for dtype, run in runs.items()}
     implied = busy_peaks["fp8_e4m3"] / busy_peaks["bf16"]
-    assert gain == pytest.approx(implied, rel=5e-3), (
-        f"the tokens say {gain:.3f}, the printed utilisations {implied:.3f}"
-    )
+    assert gain == pytest.approx(implied, rel=5e-3), f"the tokens say {gain:.3f}, the utilisations {implied:.3f}"
     assert round(gain, 1) == 1.3, f"fp8 trains {gain:.2f} times as fast as bf16, but should 1.3 times"
 
 
@@ -176,9 +174,7 @@ def test_products_of_fp8_are_faster_than_those_of_fp16_here(device, speed):
 
 @pytest.mark.claim("spec.fp32-slower", "spec.fp32-orders-worse")
 @pytest.mark.needs("cuda")
-def test_products_of_fp32_are_slower_than_those_of_fp16_here_but_not_by_orders_of_magnitude(
-    device, speed, peak_flop_per_s
-):
+def test_products_of_fp32_are_slower_than_of_fp16_but_not_by_orders(device, speed, peak_flop_per_s):
     low, high = (peak_flop_per_s(dtype) for dtype in ("fp32", "fp16"))
     usual = (high / low / 2, high / low * 2) if low and high else (0, math.inf)
     with fp32_products():
