@@ -38,7 +38,8 @@ def test_what_is_recomputed_counts_for_hfu_alone(user_model, record_figure, does
         pytest.skip("the step has no rate on this machine")
     if not step.flops.recomputed:
         does_not_apply("nothing is recomputed")
-    record_figure(f"MFU {step.mfu_of_ceiling:.1%}, HFU {step.share_of_ceiling:.1%} of own ceiling")
+    if not user_model.unknown:
+        record_figure(f"MFU {step.mfu_of_ceiling:.1%}, HFU {step.share_of_ceiling:.1%} of own ceiling")
     assert step.share_of_ceiling > step.mfu_of_ceiling, (
         f"HFU={step.share_of_ceiling}, but should be above MFU={step.mfu_of_ceiling} "
         f"[{step.flops.recomputed} of {step.flops.executed} FLOPs are recomputed]"
@@ -50,5 +51,7 @@ def test_a_training_step_stays_below_an_mfu_of_nine_tenths(user_model, record_fi
     step = user_model.step
     if step is None or step.mfu is None:
         pytest.skip("the vendor's peak for its products is not on record")
+    if user_model.unknown:
+        pytest.skip(f"the MFU of the step is not known: {user_model.unknown}")
     record_figure(f"MFU {step.mfu:.1%}")
     assert step.mfu < 0.9, f"the step has an MFU of {step.mfu:.3f}, but should be below 0.9"

@@ -33,6 +33,8 @@ class Page(HTMLParser):
         elif tag in ("p", "li") and (classes & CONCLUSIONS or (tag == "li" and self._section in LISTS)):
             self._conclusion = tag
             self.conclusions.append("")
+        elif tag == "thead":
+            self._head = []
         elif tag == "tr":
             self._row = []
         elif tag in ("td", "th") and self._row is not None:
@@ -57,6 +59,12 @@ def rate(text: str) -> float:
     """FLOP/s, OP/s or bytes per second of "1.51 TFLOP/s"; 0 for another text."""
     found = re.match(r"([\d.]+) ([kMGTP]?)(?:FLOP|OP|B)/s", text)
     return float(found[1]) * PREFIX[found[2]] if found else 0.0
+
+
+def seconds(text: str) -> float:
+    """Seconds of "9.73 ms"; 0 for another text."""
+    found = re.fullmatch(r"([\d.]+) (m|µ|n|)s", text)
+    return float(found[1]) * {"": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}[found[2]] if found else 0.0
 
 
 def contradictions(text: str) -> list[str]:
@@ -92,6 +100,12 @@ def _bandwidths(page: Page) -> Iterable[str]:
     for row in page.tables.get("benchmarks", []):
         if "launch-bound" in row.get("notes", "") and row["rate"].endswith("B/s"):
             yield f"{row['benchmark']} is launch-bound, but has {row['rate']}"
+    caches = sorted((row["benchmark"], rate(row["rate"])) for row in page.tables.get("benchmarks", [])
+                    if row["benchmark"].startswith("stream[L"))  # fmt: skip
+    for name, found in caches:
+        farther = max((other for far, other in caches if far[:9] > name[:9]), default=0.0)
+        if 0 < ROUNDED * found < farther:
+            yield f"{name} has {found:.3g} B/s, but a farther cache {farther:.3g}"
 
 
 def _operators(page: Page) -> Iterable[str]:
@@ -100,5 +114,7 @@ def _operators(page: Page) -> Iterable[str]:
                 for found in re.findall(r"[\d.]+ [kMGTP]?FLOP/s", row["note"])]  # fmt: skip
     lead = next(iter(page.conclusions), "")
     for row in rows:
+        if seconds(row.get("in operators", "")) > ROUNDED * seconds(row.get("time", "")):
+            yield f"{row['phase']} takes {row['time']}, but its operators {row['in operators']}"
         if ceilings and "operator" in row and rate(row["rate"]) > ROUNDED * max(ceilings) and NOT_KNOWN not in lead:
             yield f"{row['operator']} runs at {row['rate']}, above the ceiling of {max(ceilings):.3g} FLOP/s: {lead}"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prooflops import __version__
-from prooflops.console.tables import engineering, markdown_table, share
+from prooflops.console.tables import markdown_table, share
 from prooflops.history import records as history
 from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.examination import Examination
@@ -27,6 +27,7 @@ from prooflops.model.tables import (
     count_text,
     module_figures,
     operators_section,
+    per_second_text,
     phase_name,
     seconds_text,
     sections_of,
@@ -190,7 +191,7 @@ def tiles(examination: Examination) -> list[Tile]:
         predicted = "not predicted" if peak.predicted_bytes is None else f"predicted {bytes_text(peak.predicted_bytes)}"
         made.append(Tile(bytes_text(peak.measured_bytes), "peak memory", predicted))
     if step := examination.step:
-        rate = f"{engineering(step.per_s, '')}{step.flops.unit}/s"
+        rate = per_second_text(step.per_s, step.flops.unit)
         of_peak = "the vendor's peak is not on record"
         of_peak = of_peak if step.mfu is None else f"{share(step.mfu, '')} of the vendor's peak"
         made.append(Tile(seconds_text(step.seconds), "a step", rate))

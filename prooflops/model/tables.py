@@ -74,6 +74,11 @@ def count_text(count: float) -> str:
     return f"{count:.3g}" if count < 1 or (count < 1000 and count == int(count)) else engineering(count, "").strip()
 
 
+def per_second_text(rate: float, unit: str) -> str:
+    """Tokens or examples per second, without a prefix."""
+    return f"{rate:,.0f} {unit}/s" if rate >= 100 else f"{rate:.3g} {unit}/s"
+
+
 def first_names(names: Iterable[str]) -> str:
     """The first names of a list, and how many more there are."""
     names = list(names)
@@ -174,7 +179,7 @@ def step_section(step: MeasuredStep, unknown: str = "") -> Section:
     rows = [
         ["time", "figure", ""],
         ["step", seconds_text(step.seconds), f"median of {step.rounds} rounds, IQR {step.spread:.1%}"],
-        ["throughput", f"{engineering(step.per_s, '')}{flops.unit}/s", ""],
+        ["throughput", per_second_text(step.per_s, flops.unit), ""],
         ["rate", engineering(flops.model / step.seconds, "FLOP/s"), f"model FLOPs, in {', '.join(flops.by_dtype)}"],
         ["MFU", shown(step.mfu, "not checked"), _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak")],
         ["HFU", shown(step.hfu, "not checked"), executed],
@@ -216,10 +221,14 @@ def phases_section(breakdown: Breakdown, memory: StepMemory | None) -> Section:
     total = sum(breakdown.phases_s.values())
     for name, seconds in breakdown.phases_s.items():
         own = [each for each in breakdown.operators if each.phase == name]
-        in_operators, calls = seconds_text(sum(each.seconds for each in own)), f"{sum(each.calls for each in own):,}"
+        in_operators, calls = sum(each.seconds for each in own), f"{sum(each.calls for each in own):,}"
         peak = bytes_text(memory.phase_peaks[name] if memory else None)
-        rows.append([phase_name(name), seconds_text(seconds), f"{seconds / total:.1%}", in_operators, calls, peak])
-    remark = "what is not in operators passes between their calls: Python, autograd, dispatch"
+        part = seconds_text(in_operators) if in_operators <= seconds else NOT_KNOWN
+        rows.append([phase_name(name), seconds_text(seconds), f"{seconds / total:.1%}", part, calls, peak])
+    remark = (
+        "phases, operators and the whole step are timed in different steps, and their sums differ by the noise; what "
+        "is not in operators passes between their calls: Python, autograd, dispatch"
+    )
     if breakdown.is_compiled:
         remark = "compiled: modules and operators are those of the code as it is written, timed uncompiled"
     return Section(PHASES_TITLE, rows, [remark])
@@ -261,7 +270,7 @@ def inference_section(inference: Inference, tokens: int, unit: str) -> Section:
     seconds, flops = inference.seconds, inference.flops
     rows += [
         ["time", seconds_text(seconds), f"eval mode, inference mode, IQR {inference.spread:.1%}"],
-        ["throughput", f"{engineering(tokens / seconds, '')}{unit}/s", "forward pass alone"],
+        ["throughput", per_second_text(tokens / seconds, unit), "forward pass alone"],
         ["FLOPs", f"{flops:,}", engineering(flops / seconds, "FLOP/s")],
         ["activations", bytes_text(inference.activation_bytes), "at the peak, the output included"],
     ]

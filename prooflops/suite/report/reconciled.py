@@ -6,7 +6,7 @@ rows are compared with the highest. What still exceeds it is no product or strea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,20 @@ def reconciled(benchmarks: Iterable[Measurement]) -> tuple[Measurement, ...]:
         ceiling = max(bench.number("ceiling_flop_per_s"), reached or 0.0)
         ceilings[_regime(bench)] = max(ceilings.get(_regime(bench), 0.0), ceiling)
     streams = [bench for bench in rows if bench.level == "memory" and bench.rate and not bench.is_wide]
-    return tuple(replace(bench, info=_compared(bench, ceilings[_regime(bench)], streams)) for bench in rows)
+    compared = [replace(bench, info=_compared(bench, ceilings[_regime(bench)], streams)) for bench in rows]
+    return tuple(_calls_apart(compared))
+
+
+def _calls_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
+    """Marks streams of a cache as launch-bound that are slower than those of a farther one: their calls take the time.
+
+    The share of launching is measured on the smallest operators, and is larger for others. Caches are read by one core.
+    """
+    caches = [bench for bench in benchmarks if bench.level.startswith("L") and bench.rate]
+    for bench in benchmarks:
+        farther = [each.number("bytes_per_s") for each in caches if each.level > bench.level]
+        is_slower = bench in caches and bench.number("bytes_per_s") < max(farther, default=0.0)
+        yield replace(bench, info={**bench.info, "bound": "launch"}) if is_slower else bench
 
 
 def _regime(bench: Measurement) -> tuple[str, str]:

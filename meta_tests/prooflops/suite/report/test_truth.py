@@ -45,7 +45,14 @@ def test_the_checker_sees_each_contradiction() -> None:
         "<table><thead><tr><th>operator</th><th>rate</th></tr></thead>"
         "<tr><td>aten.mm</td><td>183 GFLOP/s</td></tr></table>"
     )
-    assert [len(contradictions(text)) for text in (tile, rates, memory, operators)] == [1, 3, 1, 1]
+    phases = (
+        "<table><thead><tr><th>phase</th><th>time</th><th>in operators</th></tr></thead>"
+        "<tr><td>backward</td><td>9.73 ms</td><td>11.9 ms</td></tr></table>"
+    )
+    farther = "<tr><td>stream[L2-copy]</td><td>59.5 GB/s</td><td></td></tr><tr><td>stream[L1"
+    caches = rates.replace("launch-bound", "").replace("<tr><td>stream[L1", farther)
+    texts = (tile, rates, memory, operators, phases, caches)
+    assert [len(contradictions(text)) for text in texts] == [1, 3, 1, 1, 1, 3]
     assert contradictions(operators.replace("compute-bound", "not known: ...") + tile.replace("324%", "–")) == []
 
 
