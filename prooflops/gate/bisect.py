@@ -17,12 +17,15 @@ from pathlib import Path
 import pytest
 
 from prooflops.gate import decide, pairs, sides
+from prooflops.gate.count import Counting
+from prooflops.gate.instructions import MORE, UNSTEADY, Count
+from prooflops.gate.options import files_of
 from prooflops.gate.pace import FIRST
 from prooflops.gate.process import ReplicateFailed, Side, environment_of_git
 from prooflops.gate.schedule import Schedule
 from prooflops.gate.session import Session
 from prooflops.history.comparison import Sides, seconds
-from prooflops.history.rows import TIME, Row, interval
+from prooflops.history.rows import INSTRUCTIONS, TIME, Row, interval
 from prooflops.statistics import effects
 from prooflops.statistics.decision_rule import Decision, Plan
 from prooflops.statistics.effects import Effect
@@ -67,20 +70,30 @@ class Step:
 
 
 class Bisection:
-    """The commits between `good` and the one that is checked out, for the benchmarks that got slower in between."""
+    """The commits between `good` and the one that is checked out, for the benchmarks that got slower in between.
 
-    def __init__(self, session: Session, good: Side, commit: str, slow: Mapping[str, Effect]) -> None:
-        self.session, self.good, self.good_commit, self.slow = session, good, commit, slow
+    `more`: those that take more instructions, and are not shown to be slower.
+    """
+
+    def __init__(
+        self, session: Session, good: Side, commit: str, slow: Mapping[str, Effect], more: Mapping[str, Count]
+    ) -> None:
+        self.session, self.good, self.good_commit, self.slow, self.more = session, good, commit, slow, more
+        self.ratios = {name: each.ratio for name, each in slow.items()} | {
+            name: each.ratio for name, each in more.items()
+        }
         root = session.here.root
         self.bad_commit = sides.commit_named(root, "HEAD") or ""
-        self.steps = {self.bad_commit: {name: Step("bad", effect) for name, effect in slow.items()}}  # by commit, name
+        whole = {name: Step("bad", effect) for name, effect in slow.items()}
+        whole |= {name: Step("bad", why=str(each)) for name, each in more.items()}
+        self.steps = {self.bad_commit: whole}  # by commit, name
         self.logs: dict[str, list[str]] = {}
         self.tree = sides.checkout(self.bad_commit, "the worktree of the bisection", root, session.replicates)
         self.top = sides.repository_of(self.tree.root) or self.tree.root
 
     def culprits(self) -> dict[str, list[str]]:
         """The benchmarks by their first slow commit, in words; the slowest are bisected first."""
-        names = sorted(self.slow, key=lambda name: -self.slow[name].ratio)
+        names = sorted(self.ratios, key=lambda name: -self.ratios[name])
         found: dict[str, list[str]] = {}
         for index, name in enumerate(names):
             found.setdefault(self.first_slow(name, names[index:]), []).append(name)
@@ -119,8 +132,33 @@ class Bisection:
 
     def measured(self, commit: str, names: Sequence[str]) -> dict[str, Step]:
         """Compares GOOD and this commit, which is checked out, by pairs: a step for each of these benchmarks."""
-        session = self.session
         here = replace(self.tree, label=f"commit {commit[:9]}")
+        timed = [name for name in names if name in self.slow]
+        counted = [name for name in names if name not in self.slow]
+        return {
+            **(self.timed(here, commit, timed) if timed else {}),
+            **(self.counted(here, counted) if counted else {}),
+        }
+
+    def counted(self, here: Side, names: Sequence[str]) -> dict[str, Step]:
+        """The steps by instructions: bad above half of what the whole takes more."""
+        session, lines = self.session, self.session.lines
+        if len(sides.existing(files_of(names), here)) < len(files_of(names)):
+            return dict.fromkeys(names, Step("skip", why="the benchmark is not there"))
+        session.lines = []
+        counting = Counting(session, here, self.good, dict.fromkeys(names, 0.0), 0.0)
+        found = counting.run([], time.monotonic() + session.settings.budget_s)
+        why, session.lines = "; ".join(session.lines), lines
+        return {
+            name: Step("bad" if each.ratio > math.sqrt(self.ratios[name]) else "good", why=str(each))
+            if (each := found.get(name)) and each.verdict != UNSTEADY
+            else Step("skip", why=str(each or why))
+            for name in names
+        }
+
+    def timed(self, here: Side, commit: str, names: Sequence[str]) -> dict[str, Step]:
+        """The steps by time."""
+        session = self.session
         both = pairs.Pairs(session, here, self.good, f"--gate-bisect, at {commit[:9]}")
         halves = {name: math.sqrt(effect.ratio) for name, effect in self.slow.items()}
         rule = HalfwayRule(Plan(benchmarks=1, looks=LOOKS), session.settings.min_effect, halves=halves)
@@ -163,10 +201,11 @@ def bisect(session: Session, benchmarks: Sequence[str], text: str) -> list[Row]:
     session.here = replace(session.here, paths=sides.import_paths(root, root))
     rows, _ = pairs.compare(session, session.here, good, f"--gate-bisect {text}", benchmarks)
     slow = {row.name: row.effect for row in rows if row.quantity == TIME and row.verdict == "SLOWER" and row.effect}
-    if not slow:
+    counted = {row.name: session.counts[row.name] for row in rows if row.verdict == MORE and row.name not in slow}
+    if not slow and not counted:
         session.lines.append(f"no benchmark is SLOWER than at {good.label}: nothing to bisect")
         return rows
-    bisection = Bisection(session, good, commit, slow)
+    bisection = Bisection(session, good, commit, slow, counted)
     culprits = bisection.culprits()
     for said, names in culprits.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -174,7 +213,7 @@ def bisect(session: Session, benchmarks: Sequence[str], text: str) -> list[Row]:
     notes = {name: said for said, names in culprits.items() for name in names}
     return [
         replace(row, note="; ".join(filter(None, [notes[row.name], row.note])))
-        if row.quantity == TIME and row.name in notes
+        if row.quantity in (TIME, INSTRUCTIONS) and row.name in notes
         else row
         for row in rows
     ]

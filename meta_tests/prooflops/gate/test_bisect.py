@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from meta_tests.prooflops.gate.foreign_repo import INI, QUICK, run, worktrees
 from prooflops.gate import cleanup_process
 from prooflops.gate.bisect import checked_good
+from prooflops.gate.child.callgrind import is_usable
 from prooflops.gate.process import environment_of_git
 
 WORK = """
@@ -120,3 +122,18 @@ def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits: Path, tmp_p
     assert worktrees(six_commits) == 1
     left = git(six_commits, "for-each-ref", "--format=%(refname)").split()
     assert all(name.startswith("refs/heads/") for name in left), left
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
+def test_the_first_commit_that_takes_two_percent_more_instructions_is_named(six_commits: Path) -> None:
+    good, *_ = git(six_commits, "rev-list", "--reverse", "HEAD~2").split()
+    git(six_commits, "reset", "-q", "--hard", good)
+    for number, steps in enumerate([900, 918, 918], start=10):
+        (six_commits / "work.py").write_text(WORK.format(worst=900, other=steps, commit=number))
+        git(six_commits, "commit", "-qam", f"Make change {number}")
+    done = run(six_commits, "--gate-bisect", good, "--gate-by", "instructions", "-v")
+    assert "MORE INSTRUCTIONS" in done.output, done.output
+    assert re.search(r"first slow commit is \w+ \(.*Make change 11\), for test_b.py::test_other:", done.output), (
+        done.output
+    )
