@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from prooflops import run_state
-from prooflops.gate.options import add_options, history_folder, marker_settings, settings
+from prooflops.gate.options import add_options, history_folder, marker_settings, refuse_unwritable, settings
 from prooflops.run_state import SUITE_ROOT, is_benchmark, is_replicate
 
 SUITE_PLUGINS = ("prooflops.suite.hooks", "prooflops.model.model_option")
@@ -65,9 +65,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> Generator[None]:
-    """Outside a clone `--model` is left to `run_model`, unless the project has an option of this name itself."""
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None]:
+    """Outside a clone `--model` is left to `run_model`, unless the project has an option of this name itself.
+
+    `--report` of `--gate-history` is taken likewise.
+    """
     yield
+    if "--gate-history" in args and not hasattr(early_config.option, "report"):
+        parser.addoption("--report", help="folder of the history's page")
     if hasattr(early_config.option, "model"):
         return
     here = early_config.invocation_params.dir
@@ -113,8 +120,12 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     from prooflops.history import counts, listing
 
-    folder, found = history_folder(config), settings(config)
-    code = listing.print_history(folder, found.exact, verbose=config.option.verbose > 0)
+    folder, found, verbose = history_folder(config), settings(config), config.option.verbose > 0
+    report = None
+    if any(str(word).partition("=")[0] == "--report" for word in config.invocation_params.args):
+        report = config.invocation_params.dir / config.getoption("report")
+        refuse_unwritable("--report", report, "folder")
+    code = listing.print_history(folder, found.exact, verbose=verbose, report=report, root=config.rootpath)
     if counts.builds_in(folder):
         from prooflops.gate import counted_history  # imports scipy
 

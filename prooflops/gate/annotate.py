@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -68,14 +67,9 @@ def risen_function(where: str, root: Path) -> tuple[Path, int] | None:
     for file, name in re.findall(r"([^\s:]+\.py):(\S+) [\d,]+ -> ", where):
         named = [part for part in name.split(".") if not part.startswith("<")][-1:]
         for path in (root / "src" / file, root / file):
-            try:
-                tree = ast.parse(path.read_bytes())
-            except (OSError, SyntaxError, ValueError):
-                continue
-            functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-            lines = [node.lineno for node in functions if node.name in named]
-            if lines:
-                return path, lines[0]
+            text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+            if named and (found := re.search(rf"^\s*(?:async )?def {re.escape(named[0])}\b", text, re.MULTILINE)):
+                return path, text.count("\n", 0, found.end()) + 1
     return None
 
 

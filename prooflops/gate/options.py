@@ -68,7 +68,7 @@ FLAGS = {
     "--gate-allow-inconclusive": "no INCONCLUSIVE benchmark fails, however little is known",
     "--gate-portable": "compare with another machine, by portable ratios only",
     "--gate-noise-floor": "compare this code with itself: what can be detected here",
-    "--gate-history": "list records and baselines, oldest first, and exit",
+    "--gate-history": "list records and baselines, oldest first, and exit; --report=DIR: as a page, too",
 }
 VALUES = {  # by option: metavar and meaning
     "--gate-baseline": ("NAME|latest|FILE", "compare with this baseline of the history"),

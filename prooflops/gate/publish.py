@@ -9,7 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from prooflops import __version__
+import pytest
+
+from prooflops import __version__, run_state
 from prooflops.console.tables import markdown_table
 from prooflops.gate.options import Settings
 from prooflops.gate.report import FINISHED, Result, remedies, sections
@@ -25,8 +27,15 @@ SCHEMA_FILE = Path(__file__).with_name("gate.schema.json")
 INTERRUPTED, BROKEN = "interrupted", "broken"  # states of a Result that is not FINISHED
 
 
-def publish(result: Result, settings: Settings) -> None:
-    """Writes the files that the options ask for. Raises OSError where one cannot be written."""
+def publish(result: Result, config: pytest.Config, settings: Settings) -> None:
+    """Writes the files that the options ask for; where one cannot be written, the run says so and fails."""
+    try:
+        write(result, settings)
+    except OSError as error:
+        config.stash[run_state.STORAGE_ERROR] = f"the gate's result could not be written: {error}"
+
+
+def write(result: Result, settings: Settings) -> None:
     text = markdown(result)
     if settings.markdown:
         write_atomically(settings.markdown, text)
@@ -83,26 +92,12 @@ def as_json(result: Result, settings: Settings) -> dict[str, Any]:
 
 
 def _row(row: Row, fails: bool) -> dict[str, Any]:
-    effect = row.effect
-    low, high, level = effect.bounds(SHOWN_LEVEL) if effect else (None, None, None)
-    return {
-        "name": row.name,
-        "quantity": row.quantity,
-        "verdict": row.verdict,
-        "fails": fails,
-        "before": _plain(row.before),
-        "after": _plain(row.after),
-        "ratio": effect.ratio if effect else None,
-        "low": low,
-        "high": high,
-        "level": level,
-        "noise": _plain(effect.noise) if effect else None,
-        "pairs": effect.pairs if effect else None,
-        "decided_by": row.by or row.quantity,
-        "note": row.note,
-        "where": row.where,
-        "sentence": sentence(row),
-    }
+    known = {key: getattr(row, key) for key in ("name", "quantity", "verdict", "note", "where")}
+    known |= {key: _plain(getattr(row, key)) for key in ("before", "after")}
+    known |= {key: _plain(getattr(row.effect, key, None)) for key in ("ratio", "pairs", "noise")}
+    bounds = row.effect.bounds(SHOWN_LEVEL) if row.effect else (None, None, None)
+    known |= dict(zip(("low", "high", "level"), bounds, strict=True))
+    return {**known, "fails": fails, "decided_by": row.by or row.quantity, "sentence": sentence(row)}
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from prooflops import run_state
 from prooflops.console.tables import many
 from prooflops.gate import annotate, decide, pairs, report, sides, single_run
 from prooflops.gate.against_history import AgainstHistory
@@ -51,7 +50,9 @@ class Gate:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             self.broken = f"{session.testsfailed} errors during collection"
             raise session.Interrupted(self.broken)
-        self.publish(Result("", status=INTERRUPTED, reason="it was killed"))  # found there if it is
+        publish(
+            Result("", status=INTERRUPTED, reason="it was killed"), self.config, self.settings
+        )  # found there if it is
         self.items, settings = session.items, self.settings
         with Replicates(self.config, settings.budget_s, resources=settings.memory != "off") as replicates:
             found = self.session = Session(self.config, settings, replicates)
@@ -77,14 +78,7 @@ class Gate:
             self.final = self.result(INTERRUPTED, str(session.shouldstop or "stopped by the user"))
         else:
             self.final = self.result(FINISHED)
-        self.publish(self.final)
-
-    def publish(self, result: Result) -> None:
-        """Writes the files that the options ask for; where one cannot be written, the run says so and fails."""
-        try:
-            publish(result, self.settings)
-        except OSError as error:
-            self.config.stash[run_state.STORAGE_ERROR] = f"the gate's result could not be written: {error}"
+        publish(self.final, self.config, self.settings)
 
     def result(self, status: str, reason: str = "") -> Result:
         """What was found so far, the worst rows first."""

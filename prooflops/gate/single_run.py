@@ -69,10 +69,7 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
         is_cut = status == pytest.ExitCode.INTERRUPTED
         state, reason = (INTERRUPTED, UNFINISHED[status]) if is_cut else (FINISHED, "")
         failed = [report.nodeid for report in stats.get("failed", ())]
-        try:
-            publish(replace(found, table=(), failed_tests=failed, status=state, reason=reason), settings)
-        except OSError as error:
-            config.stash[run_state.STORAGE_ERROR] = f"the result could not be written: {error}"
+        publish(replace(found, table=(), failed_tests=failed, status=state, reason=reason), config, settings)
     if settings.record and status != pytest.ExitCode.OK:
         why = UNFINISHED.get(status, f"the run ended with exit code {int(status)}")
         lines.append(f"not stored as {settings.record}: {why}")

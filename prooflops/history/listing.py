@@ -10,8 +10,8 @@ from prooflops.history import records
 from prooflops.history.records import Summary, UnreadableRecord
 
 
-def print_history(folder: Path, exact: Sequence[str], *, verbose: bool) -> int:
-    """Prints records, oldest first, and baselines; with `verbose` each benchmark's trend too. Returns the exit code."""
+def print_history(folder: Path, exact: Sequence[str], *, verbose: bool, report: Path | None, root: Path) -> int:
+    """Prints records and baselines; with `verbose` trends. Writes the page of the project in `root` into `report`."""
     listed = records.summaries(folder, exact)
     print(f"{len(listed)} records in {folder}")
     claims = any(each.verdicts for each in listed if isinstance(each, Summary))  # other projects have none
@@ -27,10 +27,16 @@ def print_history(folder: Path, exact: Sequence[str], *, verbose: bool) -> int:
         )
     for name, files in records.baselines(folder).items():
         print(f"  baseline {name}: {', '.join(str(file.relative_to(folder)) for file in files)}")
+    readable = [each for each in listed if isinstance(each, Summary)]
+    if report:
+        from prooflops.history import page
+
+        for path in page.write_page(report, root.name, readable, page.address_of(root)):
+            print(f"  written: {path}")
     if verbose:
         from prooflops.history import trend  # imports numpy and scipy, which a plain list does without
 
-        for identity, rows in trend.tables([each for each in listed if isinstance(each, Summary)]).items():
+        for identity, rows in trend.tables(readable).items():
             print(f"\ntrend on {identity}")
             for line in aligned(rows):
                 print(f"  {line.rstrip()}")

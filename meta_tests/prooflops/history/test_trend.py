@@ -65,7 +65,7 @@ def test_records_unreadable_files_baselines_and_trends_are_listed(
         path = records.append(tmp_path, record, {"name": "A CPU"})
     records.store_baseline("main", [path])
     (path.parent / "0.json").write_text("cut o")
-    assert listing.print_history(tmp_path, [], verbose=True) == 0
+    assert listing.print_history(tmp_path, [], verbose=True, report=None, root=tmp_path) == 0
     head, unreadable, first, second, *others, gap, title, columns, row = capsys.readouterr().out.splitlines()
     assert (head, gap, title) == (f"10 records in {tmp_path}", "", f"trend on {path.parent.name}")
     assert "unreadable, skipped" in unreadable
