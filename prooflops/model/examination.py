@@ -151,9 +151,8 @@ class MeasuredStep:
     @property
     def unknown(self) -> str:
         """Why its figures allow no conclusion: disturbed, spread widely, or in contradiction; else empty."""
-        for label in self.labels:
-            if label.startswith(CONTENDED):
-                return label.removeprefix(f"{CONTENDED}: ")
+        if rivals := [each.removeprefix(f"{CONTENDED}: ") for each in self.labels if each.startswith(CONTENDED)]:
+            return rivals[0]
         if self.spread > WIDEST_SPREAD:
             return f"its times spread by {self.spread:.0%}"
         shares = {"the vendor's peak": self.hfu, "its own ceiling": self.share_of_ceiling}

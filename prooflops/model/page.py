@@ -192,8 +192,8 @@ def tiles(examination: Examination) -> list[Tile]:
         made.append(Tile(bytes_text(peak.measured_bytes), "peak memory", predicted))
     if step := examination.step:
         rate = per_second_text(step.per_s, step.flops.unit)
-        of_peak = "the vendor's peak is not on record"
-        of_peak = of_peak if step.mfu is None else f"{share(step.mfu, '')} of the vendor's peak"
+        known = f"{share(step.mfu, '')} of the vendor's peak"
+        of_peak = "the vendor's peak is not on record" if step.mfu is None else known
         made.append(Tile(seconds_text(step.seconds), "a step", rate))
         if unknown := examination.unknown:
             made.append(Tile("–", "MFU of own ceiling", f"{NOT_KNOWN}: {unknown}"))

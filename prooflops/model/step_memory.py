@@ -121,11 +121,7 @@ def predicted_memory(user_model: UserModel) -> tuple[predicted.PredictedMemory |
     if user_model.is_compiled:
         return None, NOT_PREDICTED_COMPILED
     try:
-        with (
-            predicted.memory(user_model.device, scratch=True) as held,
-            user_model.device,
-            _buildable_without_values(),
-        ):
+        with predicted.memory(user_model.device, scratch=True) as held, user_model.device, _buildable_without_values():
             marked_steps(user_model.fresh, held.mark)
     except Exception as error:  # the user's code may do anything with a fake tensor
         return None, f"not predicted: {error_text(error)}"

@@ -225,10 +225,7 @@ def phases_section(breakdown: Breakdown, memory: StepMemory | None) -> Section:
         peak = bytes_text(memory.phase_peaks[name] if memory else None)
         part = seconds_text(in_operators) if in_operators <= seconds else NOT_KNOWN
         rows.append([phase_name(name), seconds_text(seconds), f"{seconds / total:.1%}", part, calls, peak])
-    remark = (
-        "phases, operators and the whole step are timed in different steps, and their sums differ by the noise; what "
-        "is not in operators passes between their calls: Python, autograd, dispatch"
-    )
+    remark = "phases and operators are timed in different steps; the rest of a phase is Python, autograd and dispatch"
     if breakdown.is_compiled:
         remark = "compiled: modules and operators are those of the code as it is written, timed uncompiled"
     return Section(PHASES_TITLE, rows, [remark])

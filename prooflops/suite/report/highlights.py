@@ -126,9 +126,8 @@ def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         if bench.unsettled:
             yield f"a training step ({bench.case}): not known: {bench.unsettled}"
         elif bench.has("share_of_ceiling"):
-            takes = engineering(bench.median_s, "s")
             figures = [f"{bench.number('share_of_ceiling'):.0%} of the own ceiling", *_step_figures(bench)]
-            yield f"a training step ({bench.case}) takes {takes} and reaches {', '.join(figures)}"
+            yield f"a training step ({bench.case}) takes {engineering(bench.median_s, 's')} and reaches {', '.join(figures)}"
     if any(bench.has("mfu") and not bench.unsettled for bench in steps):
         yield f"for comparison, published MFU: {published_mfu_text()}"
 
@@ -136,8 +135,7 @@ def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 def _step_figures(bench: Measurement) -> Iterable[str]:
     """The longest part of a training step, its MFU, its tokens per second and their energy, as far as recorded."""
     parts = {key: bench.number(f"{key}_s") for key in ("forward", "backward", "optimizer") if bench.has(f"{key}_s")}
-    if parts:
-        most = max(parts, key=lambda key: parts[key])
+    if parts and (most := max(parts, key=lambda key: parts[key])):
         yield f"{parts[most] / sum(parts.values()):.0%} of it {most}"
     unit = "token" if bench.case.startswith("transformer") else "example"
     if bench.has("mfu"):

@@ -30,14 +30,11 @@ def reconciled(benchmarks: Iterable[Measurement]) -> tuple[Measurement, ...]:
 
 
 def _calls_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
-    """Marks streams of a cache as launch-bound that are slower than those of a farther one: their calls take the time.
-
-    The share of launching is measured on the smallest operators, and is larger for others. Caches are read by one core.
-    """
+    """Marks streams of a cache that are slower than those of a farther one: it is their calls that take the time."""
     caches = [bench for bench in benchmarks if bench.level.startswith("L") and bench.rate]
     for bench in benchmarks:
-        farther = [each.number("bytes_per_s") for each in caches if each.level > bench.level]
-        is_slower = bench in caches and bench.number("bytes_per_s") < max(farther, default=0.0)
+        farther = max((each.number("bytes_per_s") for each in caches if each.level > bench.level), default=0.0)
+        is_slower = bench in caches and bench.number("bytes_per_s") < farther
         yield replace(bench, info={**bench.info, "bound": "launch"}) if is_slower else bench
 
 
