@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
@@ -73,6 +74,7 @@ BLOCK = 60 * 60  # elements through which a matrix is copied transposed
 WITHOUT_SCRATCH: dict[str, list[str]] = json.loads(
     Path(__file__).with_name("without_scratch.json").read_text(encoding="utf-8")
 )
+CHOOSE = frozenset({"where", "masked_fill"})  # by a condition
 # None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices (with AVX-512).
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 
@@ -91,8 +93,8 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
         return None
     if is_pointwise or name in WITHOUT_SCRATCH["of one dtype"]:
         # Operands of other dtypes, and integers of which the function is none, are cast first; a condition is not.
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        if len({tensor.dtype for tensor in (*tensors, *made)} - ({torch.bool} if is_pointwise else set())) > 1:
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.dtype != torch.bool]
+        if len({tensor.dtype for tensor in (*tensors, *made)} - ({torch.bool} if name in CHOOSE else set())) > 1:
             return None
     if is_pointwise or name in WITHOUT_SCRATCH["moves"]:
         return 0
@@ -125,7 +127,7 @@ WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_bac
 # The CPU's kernel keeps an element more than its fake; a call of it is not worth a refusal where none is allowed.
 NEARLY_FAKED = frozenset({"aten::_embedding_bag"})
 # The kernels of norms return mean and deviation, and the gradients of weight and bias, in the dtype of the weights, the
-# gradient of the input in its own; fake ones may have others, as under autocast.
+# gradient of the input in its own, in rows or with channels last; fake ones may have others.
 NORMS = ("aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm")
 
 # The kernels of these losses reduce their terms into the first of them, and so keep the storage of all.
@@ -134,18 +136,32 @@ KEEPS_ITS_TERMS = frozenset(
 )
 
 
+def with_strides_of_kernel(name: str, args: tuple[Any, ...], out: Any) -> Any:
+    """The gradient in the order of its kernel's loops; a fake one is composed, which may follow another operand."""
+    operands = [leaf for leaf in args if isinstance(leaf, Tensor) and leaf.dim()]
+    if not isinstance(out, Tensor) or any(leaf.shape != out.shape for leaf in operands) or not operands:
+        return out
+    in_rows = torch.empty(out.shape, device="meta").stride()
+    strides = in_rows if "softmax" in name else compute_elementwise_output_strides(*operands)
+    return out if out.stride() == strides else torch.empty_strided(out.shape, strides, dtype=out.dtype)
+
+
 def with_storage_of_terms(args: tuple[Any, ...], out: Tensor) -> Tensor:
     """The loss in a storage of as many elements as it reduces."""
     return out if out.dim() else out.new_empty(max(1, args[0].numel())).as_strided((), ())
 
 
-def with_dtypes_of_norm(operator: Any, args: tuple[Any, ...], out: Any) -> Any:
-    """The outputs of a norm, or of its backward pass, in the dtypes that its kernel on the CPU returns."""
+def with_tensors_of_norm(operator: Any, args: tuple[Any, ...], out: Any) -> Any:
+    """The outputs of a norm, or of its backward pass, in the dtypes and the order of its kernel on the CPU."""
     given = {argument.name: value for argument, value in zip(operator._schema.arguments, args, strict=False)}
-    if given["weight"] is None:
-        return out
-    dtypes = given["input"].dtype, *[given["weight"].dtype] * 2
-    return tuple(x if x is None else x.to(dtype) for x, dtype in zip(out, dtypes, strict=True))
+    (first, *others), of_input, weight = out, given["input"], given["weight"]
+    if not given.get("output_mask", (True,))[0]:
+        first = None
+    elif first is not None:
+        order = suggest_memory_format(of_input)
+        first = torch.empty(first.shape, dtype=of_input.dtype, memory_format=order)
+    dtype = of_input.dtype if weight is None else weight.dtype
+    return first, *(x if x is None else x.new_empty(x.shape, dtype=dtype) for x in others)
 
 
 def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:

@@ -20,9 +20,10 @@ from accounting.predicted.scratch import (
     WRONGLY_FAKED,
     call_of,
     known_scratch,
-    with_dtypes_of_norm,
     with_real_sizes,
     with_storage_of_terms,
+    with_strides_of_kernel,
+    with_tensors_of_norm,
 )
 
 # Autograd adds and scatters in place to a plain tensor that nothing else refers to; not to a fake one, which is a
@@ -125,12 +126,12 @@ def _with_outputs_of_kernel(func: Any, args: Any, kwargs: Any, out: Any, measure
     """`out` with the dtypes and sizes that the CPU's kernel returns, where fake tensors give others."""
     name = func._schema.name
     if name.startswith(NORMS):
-        return with_dtypes_of_norm(func, args, out)
+        return with_tensors_of_norm(func, args, out)
     if name in KEEPS_ITS_TERMS:
         return with_storage_of_terms(args, out)
     if name in WRONGLY_FAKED or (measures and name in NEARLY_FAKED):
         return with_real_sizes(call_of(func, args, kwargs), out, measures)
-    return out
+    return with_strides_of_kernel(name, args, out) if "_backward" in name else out
 
 
 def _called_by_autograd() -> bool:

@@ -136,6 +136,13 @@ def first(module: nn.Module) -> nn.Module:
     return module
 
 
+class Turned(nn.Module):
+    """Its input with the last two dimensions exchanged."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mT
+
+
 def tied() -> nn.Module:
     net = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 48))
     net[1].weight = net[0].weight
@@ -151,7 +158,9 @@ def gathered(y: Tensor) -> Tensor:
 # How to build each, and the shape of its batch.
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)), (4, 3, 32, 32)),
-    "LSTM": (lambda: first(nn.LSTM(32, 64, batch_first=True)), (4, 16, 32)),
+    # Its gradient arrives in the order of the function's own gradient, and is copied.
+    "LSTM": (lambda: nn.Sequential(first(nn.LSTM(32, 64, batch_first=True)), nn.Hardsigmoid()), (4, 16, 32)),
+    "norm of columns": (lambda: nn.Sequential(Turned(), nn.BatchNorm1d(48), Turned(), nn.Flatten(0, 1)), (8, 30, 48)),
     "attention": (partial(of_functions, attended), (4, 128, 64)),
     "embedding bag": (partial(nn.EmbeddingBag, 1, 512), (8, 5)),
     "gathered": (partial(of_functions, gathered), (256, 64)),
