@@ -1,0 +1,98 @@
+"""Claims about training on many devices: ranks that compute in one process, and the bytes that they send."""
+
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from accounting.models import Transformer
+from accounting.parallel import Collective, Parallelism, collectives, device_parameters
+from test_claims.strategies import sizes
+
+
+@pytest.mark.claim("parallel.all-reduce")
+@given(ranks=sizes(most=9), each=sizes(0, 5))
+def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(ranks, each):
+    parts = np.random.default_rng(0).integers(-9, 9, (ranks, ranks, each))  # of each rank
+    should, sent_bytes = parts.sum(axis=0), 0
+    for turn in range(2 * (ranks - 1)):  # sums go around, then what is complete
+        moved = [parts[rank, (rank - turn) % ranks].copy() for rank in range(ranks)]
+        for rank, part in enumerate(moved):
+            there = parts[(rank + 1) % ranks]
+            there[(rank - turn) % ranks] = part + there[(rank - turn) % ranks] * (turn < ranks - 1)
+        sent_bytes += moved[0].nbytes
+    assert (parts == should).all(), f"after the ring the ranks hold {parts.tolist()}, not {should.tolist()} each"
+    formula = Collective("data", "all-reduce", ranks, bytes=should.nbytes, times=1).sent_bytes
+    assert formula == sent_bytes, f"sent_bytes={formula}, but a rank sent {sent_bytes} [{ranks=}, {each=}]"
+
+
+@pytest.mark.claim("parallel.bubble")
+@given(stages=sizes(most=9), micro_batches=sizes(most=9), forward_s=sizes(), backward_s=sizes())
+def test_a_pipeline_idles_for_its_stages_less_one_over_its_micro_batches(stages, micro_batches, forward_s, backward_s):
+    free_s, done_s = [0] * stages, [0] * micro_batches  # of each stage, and of each micro-batch up to here
+    for direction, seconds in ((1, forward_s), (-1, backward_s)):
+        for stage in range(stages)[::direction]:
+            for number in range(micro_batches):
+                free_s[stage] = done_s[number] = max(free_s[stage], done_s[number]) + seconds
+    idle = Fraction(max(free_s), micro_batches * (forward_s + backward_s)) - 1
+    formula = Parallelism(pipeline=stages, micro_batches=micro_batches).bubble
+    assert formula == pytest.approx(float(idle)), f"bubble={formula}, but {float(idle)} [{stages=}, {micro_batches=}]"
+
+
+@pytest.mark.claim("parallel.experts")
+@given(ranks=st.sampled_from([1, 2, 4]), active=sizes(most=3), tokens=sizes(most=5), layers=sizes(most=3))
+def test_each_token_goes_to_its_experts_and_back_but_for_those_at_home(ranks, active, tokens, layers):
+    mixture = {"vocab_size": 8, "dim": 8, "heads": 2, "hidden": 12, "experts": 4, "active_experts": active}
+    model, split = Transformer(layers=layers, **mixture), Parallelism(data=ranks, expert=ranks)
+    choices = np.arange(4 * tokens * active) % 4  # of the tokens of rank 0, evenly routed; rank 0 has the first
+    leaving = (choices * ranks // 4 > 0).sum() * model.dim * 2  # in bf16
+    of_experts = [each for each in collectives(model, split, ranks, 4 * tokens) if each.kind == "expert"]
+    formula, should = sum(each.sent_bytes for each in of_experts), 4 * layers * leaving  # there and back, twice
+    assert formula == should, f"{formula=} bytes, but {should} leave the rank [{ranks=}, {active=}, {tokens=}]"
+    whole, held = (device_parameters(model, of)[1] for of in (Parallelism(), split))
+    assert held * ranks == whole, f"a device holds {held} of {whole} parameters of experts, not 1/{ranks}"
+
+
+def shared(ranks, block, x, reduced):
+    """A block whose ranks each have some heads and columns; `reduced` gets the arrays that they all-reduce."""
+
+    def summed(x, between, columns, rows):
+        x = x.view_as(x)
+        x.register_hook(reduced.append)  # of its gradient each rank has a summand
+        parts = zip(*(layer.weight.chunk(ranks) for layer in columns), rows.weight.chunk(ranks, dim=1), strict=True)
+        y = sum(functional.linear(between(*(functional.linear(x, w) for w in own)), last) for *own, last in parts)
+        reduced.append(y)
+        return y
+
+    def attended(*projected):
+        heads = [each.unflatten(-1, (-1, block.attention.width)).transpose(1, 2) for each in projected]
+        return functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
+
+    of, gelu = block.attention, partial(functional.gelu, approximate="tanh")
+    x = x + summed(block.attention_norm(x), attended, (of.query, of.key, of.value), of.out)
+    return x + summed(block.mlp_norm(x), gelu, (block.mlp.up,), block.mlp.down)
+
+
+@pytest.mark.claim("parallel.tensor")
+@given(ranks=st.sampled_from([1, 2, 4]), width=sizes(1, 4), batch=sizes(1, 3), tokens=sizes(1, 5))
+def test_ranks_all_reduce_the_activations_four_times_a_layer(workloads, ranks, width, batch, tokens):
+    options = {"vocab_size": 8, "dim": 8, "heads": 4, "head_dim": width, "hidden": 12, "learned_positions": 8}
+    one, two = (Transformer(layers=layers, **options) for layers in (1, 2))
+    block, reduced = workloads.build(one).layers[0], []
+    x = torch.randn(batch, tokens, one.dim, requires_grad=True)
+    results = block(x), shared(ranks, block, x, reduced)
+    gradients = (torch.autograd.grad(y.square().sum(), (x, *block.parameters())) for y in results)
+    for should, got in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, should, rtol=1e-3, atol=1e-4, msg=f"of {ranks} ranks a gradient is {got}")
+    split = Parallelism(tensor=ranks, sequence=False)
+    sent = [sum(each.times * each.bytes for each in collectives(of, split, batch, tokens, "fp32")) for of in (one, two)]
+    formula, should = sent[1] - sent[0], sum(array.nbytes for array in reduced) * (ranks > 1)
+    assert formula == should == 16 * x.numel() * (ranks > 1), f"{formula=}, but {should} bytes are reduced [{ranks=}]"
+    matrices, norms = (sum(p.numel() for p in block.parameters() if p.dim() == dims) for dims in (2, 1))
+    held = device_parameters(one, split)[0]
+    assert held == matrices / ranks + norms, f"{held} parameters, not 1/{ranks} of {matrices} and {norms} of norms"
