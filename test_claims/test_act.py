@@ -135,10 +135,7 @@ def test_a_function_that_keeps_its_input_doubles_it(metered_device, name, batch,
 @pytest.mark.parametrize("fused", [False, True], ids=["math", "fused"])
 @pytest.mark.parametrize("tokens", [32, 64, 128])
 def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(metered_device, record_figure, fused, tokens):
-    batch, heads, width = 2, 3, 16
-    query, key, value = (
-        torch.randn(batch, heads, tokens, width, device=metered_device).requires_grad_() for _ in range(3)
-    )
+    query, key, value = (torch.randn(2, 3, tokens, 16, device=metered_device).requires_grad_() for _ in range(3))
     backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if fused else [SDPBackend.MATH]
 
     def attend():
@@ -146,7 +143,7 @@ def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(metered_device, 
             return scaled_dot_product_attention(query, key, value, is_causal=True)
 
     got = tensors.graph_bytes(metered_device, attend)
-    rows, output = 4 * batch * heads * tokens, query.nbytes
+    rows, output = 4 * 2 * 3 * tokens, query.nbytes
     record_figure(f"{tokens} tokens, {'fused' if fused else 'math'}: {got} bytes")
     # The pairs, scaled queries and keys; or the output and a number a row, to which CUDA adds dropout's random state.
     should = output + rows if fused else rows * tokens + 2 * output

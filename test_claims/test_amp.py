@@ -66,9 +66,8 @@ def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low
 def test_training_with_fp32_parameters_and_low_products_follows_fp32(device, record_figure, compute):
     low = {"dtype": torch.bfloat16} if compute == "bf16" else {"layer": low_precision.Fp8Linear}
     for hidden in ((32,), *low_precision.NETS.values()):
-        (first, *_, should), (*_, got) = (
-            low_precision.trained_net(device, hidden=hidden, **options)[1] for options in ({}, low)
-        )
+        losses = [low_precision.trained_net(device, hidden=hidden, **options)[1] for options in ({}, low)]
+        (first, *_, should), (*_, got) = losses
         record_figure(f"loss {first:.3f} to {should:.3f} in fp32, {got:.3f} with {compute} products [{hidden=}]")
         assert should < 0.9 * first, f"the fp32 run did not learn: {first} to {should} [{hidden=}]"
         near = abs(got - should) < 0.2 * (first - should)
@@ -106,9 +105,7 @@ def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, r
             low_precision.trained_net(device, layer=layer, loss_factor=1e-6, hidden=hidden)[1]
             for layer in (nn.Linear, low_precision.Fp8Linear, UnscaledFp8Linear)
         )
-        record_figure(
-            f"{hidden}: {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} in scaled fp8, {unscaled:.3f} unscaled"
-        )
+        record_figure(f"{hidden}: {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} scaled fp8, {unscaled:.3f} unscaled")
         assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, not near {fp32} [{hidden=}]"
         # The biases alone, which are in no product, still learn a little.
         gained = (unscaled_first - unscaled) / (first - fp32)

@@ -179,9 +179,7 @@ def test_torch_load_returns_what_load_state_dict_must_put_back(device):
     fresh.optimizer.load_state_dict(checkpoint["optimizer"])
     assert fresh.weights() == run.weights(), "load_state_dict did not restore the model's weights"
     for name in ("exp_avg", "exp_avg_sq", "step"):
-        got, should = (
-            torch.cat([state[name].flatten() for state in of.optimizer.state.values()]) for of in (fresh, run)
-        )
+        got, should = (torch.cat([kept[name].flatten() for kept in of.optimizer.state.values()]) for of in (fresh, run))
         wrong = tensors.difference(got, should)
         assert not wrong, f"{name} after load_state_dict: {wrong}"
     assert fresh.losses(2) == run.losses(2), "the restored run and the saved one go different ways"

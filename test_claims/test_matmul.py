@@ -257,10 +257,8 @@ def test_products_are_nearly_all_of_gpt2s_flops(workloads, record_figure):
 @pytest.mark.claim("matmul.bread-and-butter", "flops.dominates")
 def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_narrowest_net(workloads, record_figure):
     shares = []
-    for head_dim in (1, 2, 4, 16, 64):
-        model = Transformer(
-            vocab_size=64, layers=2, dim=8 * head_dim, heads=8, hidden=32 * head_dim, learned_positions=256
-        )
+    for width in (1, 2, 4, 16, 64):
+        model = Transformer(vocab_size=64, layers=2, dim=8 * width, heads=8, hidden=32 * width, learned_positions=256)
         shares.append(forward_share(workloads, model, 256))
     said = ", ".join(f"{share:.0%}" for share in shares)
     assert shares == sorted(shares), f"shares={said} at heads 1, 2, 4, 16, 64 wide, but should grow"

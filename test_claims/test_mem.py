@@ -299,9 +299,8 @@ def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, impleme
         held.mark("first step")
         stepper.step()
         held.mark("second step")
-    formula = memory.optimizer_step_peak_bytes(
-        sizes_of_tensors, implementation, optimizer="adamw-amsgrad" if amsgrad else "adamw"
-    )
+    optimizer = "adamw-amsgrad" if amsgrad else "adamw"
+    formula = memory.optimizer_step_peak_bytes(sizes_of_tensors, implementation, optimizer=optimizer)
     if memory_device.type != "cpu":
         formula -= optimizers.STEP_BYTES * len(sizes_of_tensors)
     got = held.phases["second step"].peak_bytes

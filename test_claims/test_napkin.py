@@ -93,11 +93,7 @@ def test_training_days_are_those_of_a_run_that_never_waits_and_fewer_than_of_one
 
 
 @pytest.mark.claim("napkin.energy-per-token")
-@given(
-    device_count=st.integers(10**3, 10**5),
-    mfu=st.fractions(Fraction(1, 5), 1, max_denominator=99),
-    watts=st.integers(1, 2000),
-)
+@given(device_count=st.integers(10**3, 10**5), mfu=st.fractions(Fraction(1, 5), 1), watts=st.integers(1, 2000))
 def test_joules_per_token_are_the_watts_of_a_simulated_run_over_its_tokens(flops_per_token, device_count, mfu, watts):
     days = simulated_days(flops_per_token, TOKENS, device_count, DENSE_PEAK, mfu)
     joules = float(days * ONE_DAY_S * device_count * watts / TOKENS)
@@ -106,12 +102,11 @@ def test_joules_per_token_are_the_watts_of_a_simulated_run_over_its_tokens(flops
 
 
 @pytest.mark.claim("napkin.energy-per-token")
-def test_the_mfu_of_steps_gives_less_energy_than_the_card_hours_of_llama_3_405b(record_figure):
+def test_the_mfu_of_steps_gives_less_energy_than_the_card_hours_of_llama_3_405b():
     tokens, parameters = published.LLAMA3_405B_TOKENS, published.LLAMA3_405B_PARAMETERS
     hours, watts = published.LLAMA3_405B_HOURS_AND_WATTS
     printed = hours * 60 * 60 * watts / tokens
     of_steps = [watts / planning.tokens_per_s(parameters, 1, float(DENSE_PEAK), mfu) for mfu in (0.43, 0.38)]
-    record_figure(f"{printed:.2f} J per token by the hours, {of_steps[0]:.2f} to {of_steps[1]:.2f} by the steps")
     assert printed / 1.3 < of_steps[0] < of_steps[1] < printed, f"{of_steps} J by the steps, {printed} by the hours"
 
 

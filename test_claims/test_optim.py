@@ -35,10 +35,7 @@ KEPT = [
     ("adamw", 2, "optim.adam-2"),
     ("adam-amsgrad", 3, "optim.adam-2"),
 ]
-KEEPING = [
-    pytest.param(name, number, marks=pytest.mark.claim(*claims, "optim.state-ON"), id=name)
-    for name, number, *claims in KEPT
-]
+KEEPING = [pytest.param(of, n, marks=pytest.mark.claim(*claims, "optim.state-ON"), id=of) for of, n, *claims in KEPT]
 
 
 def buffer_bytes(optimizer, tensor_shapes, device, dtype="fp32", scalars=1):

@@ -29,12 +29,7 @@ def uniform_noise(weight, bits, granularity):
 
 
 @pytest.mark.claim("quant.minimal-loss")
-@given(
-    seed=seeds,
-    shape=st.tuples(st.integers(16, 48), st.integers(256, 400)),
-    bits=st.integers(3, 8),
-    granularity=granularities,
-)
+@given(seed=seeds, shape=st.tuples(sizes(16, 48), sizes(256, 400)), bits=sizes(3, 8), granularity=granularities)
 def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(device, seed, shape, bits, granularity):
     weight = gaussian(seed, *shape, device=device)
     got = relative_error(quantised(weight, bits, granularity), weight)

@@ -188,9 +188,7 @@ SOURCES = ("init", "dropout", "order", "augmentation")
 
 def traced_run(device, seed_of, width=32, batch_size=8):
     """The draws of each source of randomness in a short run with a seed for each, and the losses."""
-    init, order, augmentation = (
-        torch.Generator().manual_seed(seed_of[source]) for source in ("init", "order", "augmentation")
-    )
+    init, order, augmentation = (torch.Generator().manual_seed(seed_of[of]) for of in ("init", "order", "augmentation"))
     hidden, head = nn.Linear(4, width), nn.Linear(width, 1)
     for parameter in (*hidden.parameters(), *head.parameters()):
         nn.init.normal_(parameter, std=0.5, generator=init)
@@ -288,9 +286,7 @@ def test_atomic_additions_are_the_same_from_run_to_run_in_deterministic_mode(dev
     fixed = sums_by_index(device)
     torch.use_deterministic_algorithms(False)
     free = sums_by_index(device)
-    record_figure(
-        f"{len({tuple(of) for of in free})} results in {len(free)} runs of index_add_, 1 in deterministic mode"
-    )
+    record_figure(f"{len({tuple(of) for of in free})} results in {len(free)} runs of index_add_, 1 if deterministic")
     assert all(of == fixed[0] for of in fixed), "in deterministic mode the same sums differ from run to run"
     close = np.allclose(free, [fixed[0]] * len(free), rtol=1e-3, atol=0.1)
     assert close, "outside of it they differ by more than roundings"

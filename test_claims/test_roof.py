@@ -22,7 +22,7 @@ from test_claims.strategies import TORCH_DTYPES, sizes
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
 IN_CACHE = 2**15  # elements; three operands of 128 KiB stay in the cache of one core
-FEW_PAIRS = {"pairs": 15}  # each call of an operation on memory takes milliseconds
+FEW = {"pairs": 15}  # each call of an operation on memory takes milliseconds
 SAME = 0.5  # operations of one mix reach bandwidths within a factor of two, by their implementation
 
 float_dtypes = st.sampled_from(["fp32", "bf16", "fp16", "fp64"])
@@ -81,10 +81,8 @@ def flops_while_a_byte_moves(row, column, nbytes=10**9):
     ],
 )
 def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(label, dtype, printed, rounded):
-    formula, done = (
-        ridge(ACCELERATORS[label], dtype),
-        flops_while_a_byte_moves(ACCELERATORS[label], dtype.partition("_")[0]),
-    )
+    row = ACCELERATORS[label]
+    formula, done = ridge(row, dtype), flops_while_a_byte_moves(row, dtype.partition("_")[0])
     assert formula == pytest.approx(float(printed)), f"ridge_point={formula}, but should be {float(printed)}"
     assert formula == pytest.approx(done, rel=2e-3), f"ridge_point={formula}, but the units do {done} a byte [{label}]"
     assert round(formula) == rounded, f"ridge_point={formula:.1f}, but should round to {rounded}"
@@ -132,7 +130,7 @@ def assert_memory_bound(speed, record_figure, memory, name):
     faster = 0.0
     if memory.x.device.type == "cpu":
         few, calls = memory.first(IN_CACHE), elements // IN_CACHE
-        in_cache = speed.ratio(lambda: operation(memory), lambda: [operation(few) for _ in range(calls)], **FEW_PAIRS)
+        in_cache = speed.ratio(lambda: operation(memory), lambda: [operation(few) for _ in range(calls)], **FEW)
         record_figure(f"{name} of operands in memory against the same arithmetic in a cache: {in_cache}")
         faster = in_cache.low
     if faster < 1.2:
@@ -141,7 +139,7 @@ def assert_memory_bound(speed, record_figure, memory, name):
         bounds = (0.25, 3) if memory.x.device.type == "cpu" else (0.5, 3 if name == "dot" else 1.5)
         what, least, most = f"{name} against a copy of as many bytes", *bounds
         twice = lambda: [half.out.copy_(half.x) for _ in range(2)]  # noqa: E731
-        speed.assert_slower(lambda: operation(memory), twice, what, at_least=least, at_most=most, **FEW_PAIRS)
+        speed.assert_slower(lambda: operation(memory), twice, what, at_least=least, at_most=most, **FEW)
 
 
 LOW_INTENSITY = pytest.mark.claim("roof.below-is-memory-bound", "roof.most-others")
@@ -180,7 +178,7 @@ def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed
     bound = roofline.least_time_s(work, peak, nbytes[other])
     what = f"{name} against {other} ({mix}), of {nbytes[name] / nbytes[other]:g} times the bytes"
     speed.assert_slower(
-        lambda: operation(memory), lambda: OPERATIONS[other](memory), what, at_least=SAME * bound, **FEW_PAIRS
+        lambda: operation(memory), lambda: OPERATIONS[other](memory), what, at_least=SAME * bound, **FEW
     )
 
 
@@ -218,7 +216,7 @@ def test_an_operation_takes_far_longer_than_a_product_of_its_flops(device, speed
     }[name]
     side = math.ceil((flops / 2) ** (1 / 3))
     what = f"{name} against a product of its {flops:.2g} FLOPs"
-    speed.assert_slower(lambda: OPERATIONS[name](on), product(device, "fp32", side), what, at_least=2, **FEW_PAIRS)
+    speed.assert_slower(lambda: OPERATIONS[name](on), product(device, "fp32", side), what, at_least=2, **FEW)
 
 
 @pytest.mark.claim("roof.most-others", "roof.gelu")
@@ -228,9 +226,7 @@ def test_what_is_no_product_lies_below_the_ridge_of_the_vector_units_of_every_ac
     if peak is None or bandwidth is None:
         assert ridge(row, "bf16") is None or ridge(row, "bf16") > 30, f"{row.label} has a ridge of {ridge(row, 'bf16')}"
         return
-    operations = {
-        name: roofline.elementwise_work((ROW,), name, "bf16") for name in ("relu", "gelu", "gelu_tanh", "silu")
-    }
+    operations = {of: roofline.elementwise_work((ROW,), of, "bf16") for of in ("relu", "gelu", "gelu_tanh", "silu")}
     operations |= {"add": roofline.elementwise_work((ROW,), "add", "bf16", operands=2)}
     operations |= {"softmax": roofline.softmax_work((8, ROW)), "layer norm": roofline.layer_norm_work((8, ROW))}
     least = roofline.ridge_point(peak, bandwidth)
@@ -256,16 +252,16 @@ def test_a_fused_gelu_moves_the_bytes_of_a_relu_and_one_by_hand_many_times_as_ma
 def test_a_gelu_written_as_five_operations_is_slower_than_a_fused_one(memory, speed, record_figure):
     on = memory.first(2**22) if memory.x.device.type == "cpu" else memory
     gelu, relu = (lambda name=name: OPERATIONS[name](on) for name in ("gelu", "relu"))
-    record_figure(f"fused GELU against ReLU: {speed.ratio(gelu, relu, **FEW_PAIRS)}")
+    record_figure(f"fused GELU against ReLU: {speed.ratio(gelu, relu, **FEW)}")
     what = "GELU by hand against a fused one"
-    speed.assert_slower(lambda: gelu_by_hand(on), gelu, what, at_least=1.2, **FEW_PAIRS)
+    speed.assert_slower(lambda: gelu_by_hand(on), gelu, what, at_least=1.2, **FEW)
 
 
 @pytest.mark.claim("roof.gelu")
 @pytest.mark.needs("cuda")
 def test_on_a_gpu_a_fused_gelu_is_about_as_fast_as_relu(memory, speed):
     gelu, relu = (lambda name=name: OPERATIONS[name](memory) for name in ("gelu", "relu"))
-    speed.assert_slower(gelu, relu, "fused GELU against ReLU", at_least=0.7, at_most=1.5, **FEW_PAIRS)
+    speed.assert_slower(gelu, relu, "fused GELU against ReLU", at_least=0.7, at_most=1.5, **FEW)
 
 
 @pytest.mark.claim("roof.dot")
@@ -298,9 +294,7 @@ def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device
     """Each element is used once: the time is that of reading the matrix, not of the arithmetic."""
     side = math.ceil(memory.x.numel() ** (1 / 3))
     what = f"a matrix of {memory.x.numel():,} elements times a vector against a product of the same FLOPs"
-    speed.assert_slower(
-        lambda: OPERATIONS["matvec"](memory), product(device, "fp32", side), what, at_least=1.3, **FEW_PAIRS
-    )
+    speed.assert_slower(lambda: OPERATIONS["matvec"](memory), product(device, "fp32", side), what, at_least=1.3, **FEW)
 
 
 @pytest.mark.claim("roof.matmul")
@@ -331,7 +325,7 @@ def test_a_product_of_twice_the_side_takes_eight_times_as_long_not_four(device, 
     side = 128 if device.type == "cpu" else 4096
     what = f"a product of side {2 * side} against one of {side}"
     twice, once = (product(device, "fp32", of) for of in (2 * side, side))
-    speed.assert_slower(twice, once, what, at_least=4.5, at_most=16, usual=(6, 12), **FEW_PAIRS)
+    speed.assert_slower(twice, once, what, at_least=4.5, at_most=16, usual=(6, 12), **FEW)
 
 
 @pytest.mark.claim("roof.bigger-batch")
@@ -355,7 +349,7 @@ def test_64_examples_at_once_are_far_faster_than_one_by_one(device, speed):
     dim = 1024 if device.type == "cpu" else 8192
     one, many = (product(device, "fp32", rows, dim, dim) for rows in (1, 64))
     what = "64 examples one by one against all at once"
-    speed.assert_slower(lambda: [one() for _ in range(64)], many, what, at_least=1.3, **FEW_PAIRS)
+    speed.assert_slower(lambda: [one() for _ in range(64)], many, what, at_least=1.3, **FEW)
 
 
 @st.composite

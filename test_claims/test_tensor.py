@@ -93,9 +93,8 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib_which_are_2_25_gib_and_2_
 def test_16_bit_floats_take_half_and_8_bit_floats_a_quarter_of_the_bytes_of_fp32(device, shape):
     fp32 = torch.empty(shape, dtype=torch.float32, device=device).untyped_storage().nbytes()
     for dtype, size in (("fp16", 2), ("bf16", 2), ("fp8_e4m3", 1), ("fp8_e5m2", 1)):
-        smaller = (
-            torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=with_dtype(device, dtype)).untyped_storage().nbytes()
-        )
+        there = with_dtype(device, dtype)
+        smaller = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=there).untyped_storage().nbytes()
         assert 4 // size * smaller == fp32, f"{dtype} takes {smaller} bytes of fp32's {fp32} [{shape=}]"
         formula, should = tensor_bytes(shape, dtype), size * math.prod(shape)
         assert formula == smaller == should, f"tensor_bytes={formula}, {smaller=}, not {should} [{shape=}, {dtype=}]"

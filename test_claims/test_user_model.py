@@ -45,9 +45,7 @@ def untrained(stepped):
 def state_bytes(user_model, stepped):
     """Measured bytes of the optimizer's state on the device, without each tensor's step count."""
     here = user_model.user_model.device.type
-    counts = [
-        state["step"] for state in stepped.optimizer.state.values() if isinstance(state.get("step"), torch.Tensor)
-    ]
+    counts = [kept["step"] for kept in stepped.optimizer.state.values() if isinstance(kept.get("step"), torch.Tensor)]
     on_device = [count for count in counts if count.device.type == here]
     return user_model.memory.row("optimizer state").measured_bytes - bytes_of(on_device)
 
@@ -109,9 +107,7 @@ def has(optimizer, kinds, **settings):
 
 def described(optimizer):
     """An optimizer's name, and which of the settings that cost a buffer are on."""
-    settings = [
-        key for key in ("momentum", "centered", "amsgrad") if any(row.get(key) for row in optimizer.param_groups)
-    ]
+    settings = [key for key in ("momentum", "centered", "amsgrad") if any(g.get(key) for g in optimizer.param_groups)]
     return " with ".join([type(optimizer).__name__, *filter(None, [" and ".join(settings)])])
 
 

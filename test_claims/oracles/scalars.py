@@ -207,9 +207,7 @@ class Net:
         sums: list[Node] = []
         rows = x
         for matrix in self.weights:
-            rows = [
-                [self._sum(list(zip(row, column, strict=True))) for column in zip(*matrix, strict=True)] for row in rows
-            ]
+            rows = [[self._sum(list(zip(row, own, strict=True))) for own in zip(*matrix, strict=True)] for row in rows]
             sums += [node for row in rows for node in row]
         for node, gradient in zip(
             (node for row in rows for node in row), output_gradient.flatten().tolist(), strict=True

@@ -45,9 +45,7 @@ def difference(got: torch.Tensor, should: torch.Tensor) -> str:
     if not wrong:
         return ""
     at = tuple(wrong[0])
-    return (
-        f"{len(wrong)} of {got.numel()} values differ, the first, at {at}, is {got[at]:g}, but should be {should[at]:g}"
-    )
+    return f"{len(wrong)} of {got.numel()} values differ, at {at} it is {got[at]:g}, but should be {should[at]:g}"
 
 
 # Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to know their state.
