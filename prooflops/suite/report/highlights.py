@@ -126,8 +126,9 @@ def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         if bench.unsettled:
             yield f"a training step ({bench.case}): not known: {bench.unsettled}"
         elif bench.has("share_of_ceiling"):
-            figures = [f"{bench.number('share_of_ceiling'):.0%} of the own ceiling", *_step_figures(bench)]
-            yield f"a training step ({bench.case}) takes {engineering(bench.median_s, 's')} and reaches {', '.join(figures)}"
+            reached = f"{bench.number('share_of_ceiling'):.0%} of the own ceiling"
+            figures = [f"takes {engineering(bench.median_s, 's')} and reaches {reached}", *_step_figures(bench)]
+            yield f"a training step ({bench.case}) {', '.join(figures)}"
     if any(bench.has("mfu") and not bench.unsettled for bench in steps):
         yield f"for comparison, published MFU: {published_mfu_text()}"
 
