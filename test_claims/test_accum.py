@@ -68,18 +68,19 @@ def test_batch_norm_sees_the_micro_batch_instead_of_the_batch(device, record_fig
     assert error < 1e-12, f"with fixed statistics it is off by {error:.2g}, but should be by rounding alone"
 
 
-MODEL, BATCH = DeepLinear(dim=16, layers=6), 256
+MODELS, BATCH = (DeepLinear(dim=16, layers=6), DeepLinear(dim=24, layers=9)), 256
 
 
-@pytest.fixture(scope="module")
-def step_bytes(workloads, device):
+@pytest.fixture(scope="module", params=MODELS, ids=str)
+def step_bytes(request, workloads, device):
     """Bytes of a step with 1, 2, 4 and 8 micro-batches: at the peak, and kept by one forward pass.
 
     Parameters and data are not included; both are there whatever the number.
     """
     if device.type not in measured.MEASURED_DEVICES:
         pytest.skip(f"torch does not count the bytes that tensors hold on {device.type}")
-    net, x = workloads.build(MODEL, device=device), workloads.inputs(MODEL, BATCH, device=device)
+    model = request.param
+    net, x = workloads.build(model, device=device), workloads.inputs(model, BATCH, device=device)
     net(x[:2]).pow(2).mean().backward()
     net.zero_grad()
     counts = (1, 2, 4, 8)
@@ -96,25 +97,25 @@ def step_bytes(workloads, device):
             held.mark(f"freed {micro_batches}")
     phases = held.phases
     peaks = {n: max(phases[f"{moment} {n}"].peak_bytes for moment in ("forward", "rest")) for n in counts}
-    return {n: (peaks[n], phases[f"forward {n}"].live_bytes) for n in counts}
+    return model, {n: (peaks[n], phases[f"forward {n}"].live_bytes) for n in counts}
 
 
 @pytest.mark.claim("accum.memory")
 @pytest.mark.parametrize("micro_batches", [1, 2, 4, 8])
 def test_a_step_keeps_the_activations_of_one_micro_batch_and_the_gradients(step_bytes, micro_batches):
     rows = BATCH // micro_batches
-    peak, kept = step_bytes[micro_batches]
-    formula, output = activation_bytes(MODEL, BATCH, micro_batches=micro_batches), 4 * rows * MODEL.outputs
-    assert formula == 4 * rows * MODEL.dim * MODEL.layers, f"activation_bytes={formula}, but should be 1/n of B · D · L"
+    model, (peak, kept) = step_bytes[0], step_bytes[1][micro_batches]
+    formula, output = activation_bytes(model, BATCH, micro_batches=micro_batches), 4 * rows * model.outputs
+    assert formula == 4 * rows * model.dim * model.layers, f"activation_bytes={formula}, but should be 1/n of B · D · L"
     assert 0 < kept - formula - output <= 16, f"{kept=} bytes, not {formula}, {output=} and the loss [{micro_batches=}]"
-    alone = deep_linear_peak_bytes(MODEL, rows, model_state_bytes=0) - 4 * rows * MODEL.inputs
-    gradients = 4 * parameter_count(MODEL) if micro_batches > 1 else 0
+    alone = deep_linear_peak_bytes(model, rows, model_state_bytes=0) - 4 * rows * model.inputs
+    gradients = 4 * parameter_count(model) if micro_batches > 1 else 0
     assert alone <= peak <= alone + gradients + 8, f"{peak=}, not {alone} and up to {gradients} [{micro_batches=}]"
 
 
 @pytest.mark.claim("accum.memory")
 def test_the_peak_falls_with_every_doubling_of_the_micro_batches(step_bytes, record_figure):
-    peaks = {micro_batches: peak for micro_batches, (peak, _) in step_bytes.items()}
+    peaks = {micro_batches: peak for micro_batches, (peak, _) in step_bytes[1].items()}
     record_figure(", ".join(f"{n} micro-batches {peak / peaks[1]:.0%}" for n, peak in peaks.items()))
     falling = list(peaks.values())
     assert falling == sorted(falling, reverse=True), f"the peaks are {peaks}, but should fall"

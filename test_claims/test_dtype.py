@@ -95,8 +95,7 @@ def test_bf16_takes_3_bits_from_the_fraction_of_fp16_and_gives_them_to_the_expon
 
 @pytest.mark.claim("dtype.finfo")
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.claim("dtype.fp4-block-scale")] * (n == "fp4_e2m1")) for n in FORMATS],
+    "name", [pytest.param(n, marks=[pytest.mark.claim("dtype.fp4-block-scale")] * (n == "fp4_e2m1")) for n in FORMATS]
 )
 def test_torch_and_the_specifications_agree_with_every_row_of_the_format_table(name, device):
     wrong = disagreement(FORMATS[name], device)

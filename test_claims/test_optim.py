@@ -358,10 +358,10 @@ def test_an_own_subclass_trains_a_net_by_groups_and_resumes(device):
 
 @pytest.mark.claim("optim.zero-grad-none")
 @pytest.mark.parametrize(("options", "kept"), [({"set_to_none": True}, 0), ({}, 0), ({"set_to_none": False}, 1)])
-def test_zero_grad_frees_the_gradients_unless_told_to_keep_them(memory_device, options, kept):
-    elements = 4000
-    with measured.memory(memory_device) as held:
-        parameter = torch.nn.Parameter(torch.ones(elements, device=memory_device))
+@given(elements=st.integers(1, 5000))
+def test_zero_grad_frees_the_gradients_unless_told_to_keep_them(metered_device, options, kept, elements):
+    with measured.memory(metered_device) as held:
+        parameter = torch.nn.Parameter(torch.ones(elements, device=metered_device))
         stepper = torch.optim.SGD([parameter], lr=0.1)
         held.mark("built")
         parameter.grad = torch.ones_like(parameter)

@@ -8,13 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.layout import (
-    contiguous_layout,
-    contiguous_strides,
-    is_contiguous,
-    storage_offset,
-    view_strides,
-)
+from accounting.layout import contiguous_layout, contiguous_strides, is_contiguous, storage_offset, view_strides
 from accounting.measured import memory
 from test_claims.oracles import operators
 from test_claims.oracles.tensors import layout_of, metered, places, shares_storage

@@ -1,5 +1,6 @@
 """Claims about tensors: bytes, dtypes, shapes and contents."""
 
+import itertools
 import math
 from decimal import Decimal
 
@@ -15,7 +16,7 @@ from accounting.layout import broadcast_shape
 from accounting.measured import memory
 from accounting.memory import storage_bytes, tensor_bytes
 from test_claims.oracles.tensors import OPTIMIZERS, metered
-from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, view_chains, with_dtype, with_each_operation
+from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes, view_chains, with_dtype, with_each_operation
 
 broadcastable = npst.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min_side=0, max_side=4)
 
@@ -206,6 +207,17 @@ def test_the_shape_of_an_elementwise_result_is_the_broadcast_of_its_operands(dev
     result = tuple((torch.ones(first, device=device) + torch.ones(second, device=device)).shape)
     formula = broadcast_shape(first, second)
     assert formula == result, f"broadcast_shape={formula}, but should be {result} [{first=}, {second=}]"
+
+
+@pytest.mark.claim("tensor.shapes-match")
+@given(batch=shapes((0, 2), (1, 3)), m=sizes(), k=sizes(), n=sizes())
+def test_the_shape_of_a_product_or_a_reduction_follows_from_the_operands(device, batch, m, k, n):
+    shape = (*batch, m, k)
+    x, y = torch.rand(shape, device=device), torch.rand(*batch, k, n, device=device)
+    assert (x @ y).shape == (*batch, m, n), f"{shape} by {y.shape} gives {(x @ y).shape}"
+    for name, dim in itertools.product(("sum", "mean", "amax"), range(len(shape))):
+        got, should = tuple(getattr(x, name)(dim).shape), shape[:dim] + shape[dim + 1 :]
+        assert got == should, f"{name} of {shape} over {dim=} gives {got}, but should give {should}"
 
 
 @pytest.mark.claim("tensor.shapes-match")

@@ -30,6 +30,8 @@ def adagrad_keeps_its_sum_as_a_number(original, optimizer):
 
 # fmt: off
 faults(
+    ("a_maximum_keeps_its_dimension", "tensor.shapes-match",
+     stand_in("torch.Tensor.amax", lambda amax, x, dim: amax(x, dim, keepdim=True))),
     ("every_dtype_has_32_bits", "tensor.nbytes-formula tensor.half-and-quarter tensor.ex-5x10-fp16",
      stand_in("accounting.formats.element_bits", lambda _, name: 32)),
     ("bytes_are_counted_in_32_bits", "tensor.gpt3-ffn", stand_in("accounting.memory.tensor_bytes",
