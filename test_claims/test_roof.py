@@ -378,7 +378,8 @@ def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(
     decoder, last, should = decoded(workloads, device, *drawn)
     got = decoder.step(last)
     torch.testing.assert_close(got, should, rtol=1e-3, atol=1e-4, msg=f"decoded with a cache: {got}, not {should}")
-    held, formula = sum(kept.nbytes for kept in decoder.cached), cache_bytes(model, batch, tokens, "fp32")
+    held = sum(kept.nbytes for layer in decoder.layers for kept in layer)
+    formula = cache_bytes(model, batch, tokens, "fp32")
     assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
 
 
@@ -395,16 +396,14 @@ def test_a_step_of_generation_reads_the_weights_once_for_all_and_the_cache_of_ea
 
 
 @pytest.mark.claim("roof.inference")
-def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(workloads, record_figure):
+def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(workloads):
     model = replace(LLAMA3_8B, layers=1)
     net = workloads.build(model, device="meta", dtype=torch.bfloat16)
     read = sum(weight.nbytes for weight in net.parameters() if weight is not net.embedding.weight)
     one, prompt = (product_flops(net, workloads.inputs(model, 1, tokens, device="meta")) / read for tokens in (1, 4096))
-    record_figure(f"{one:.2f} FLOPs per byte of the weights for one token, {prompt:,.0f} for 4,096")
     ridges = {row.label: least for row in ROWS if (least := ridge(row, "bf16")) is not None}
     wrong = {label: least for label, least in ridges.items() if not one < least / 10 < least * 5 < prompt}
-    assert not wrong, f"ridges are far from between {one:.2f} and {prompt:.0f}: {wrong}"
-    assert len(ridges) > 20, f"only {len(ridges)} devices have a ridge"
+    assert not wrong, f"these ridges are not far between {one:.2f} and {prompt:.0f}: {wrong}"
 
 
 @pytest.mark.claim("roof.rough")

@@ -18,10 +18,6 @@ class Decoder:
     net: nn.Module
     layers: list[list[Tensor]] = field(default_factory=list)
 
-    @property
-    def cached(self) -> list[Tensor]:
-        return [kept for layer in self.layers for kept in layer]
-
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
         """The logits that follow `tokens`, one for each sequence."""
@@ -48,5 +44,6 @@ class Decoder:
         """Bytes of parameters and caches that recorded operations read, each once; of tables only a row is read."""
         read = {x.untyped_storage()._cdata for _, operands, _ in recorded.calls for x in operands}
         tables = (self.net.embedding.weight, self.net.positions.weight)
-        held = [*self.cached, *(x for x in self.net.parameters() if all(x is not table for table in tables))]
+        weights = [x for x in self.net.parameters() if all(x is not table for table in tables)]
+        held = [*weights, *(kept for layer in self.layers for kept in layer)]
         return sum(x.nbytes for x in held if x.untyped_storage()._cdata in read)

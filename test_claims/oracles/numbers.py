@@ -186,9 +186,8 @@ def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None
     # Only of fp8 does the policy differ between versions; the 16-bit formats follow IEEE 754.
     policy = overflow_policy(dtype, device) if row.bits == 8 else "inf"
     got = torch.tensor([row.rounded(x, overflow=policy) for x in probes.tolist()], dtype=torch.float64)
-    return difference(
-        f"{row.name} rounding ({policy})", got, cast(probes, dtype, device), lambda i: f"of {probes[i].item()!r}"
-    )
+    should = cast(probes, dtype, device)
+    return difference(f"{row.name} rounding ({policy})", got, should, lambda i: f"of {probes[i].item()!r}")
 
 
 def published_disagreement(row: Format) -> str | None:
