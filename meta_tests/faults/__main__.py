@@ -252,12 +252,16 @@ def with_counts(page: str) -> str:
     """docs/claims.md with each count as registry, record and the page's own list of lesser claims make it."""
     recorded = json.loads(NOTICED.read_text(encoding="utf-8"))
     listed = set(re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE))
-    counts = dict.fromkeys(["on record", "less than deep", "deep", "not seen red"], 0)
+    counts = dict.fromkeys(["on record", "need a GPU", "less than deep", "deep", "not seen red"], 0)
     claims = registry_once(ROOT / "test_claims" / "registry").claims.values()
     for claim in claims:
-        of_record = claim.on_record or claim.written == "slip"
-        row = "on record" if of_record else "less than deep" if claim.id in listed else "deep"
-        counts[row if row != "deep" or claim.id in recorded else "not seen red"] += 1
+        reasons = {
+            "on record": claim.on_record or claim.written == "slip",
+            "need a GPU": "cuda" in claim.needs,
+            "less than deep": claim.id in listed,
+            "deep": claim.id in recorded,
+        }
+        counts[next((row for row, so in reasons.items() if so), "not seen red")] += 1
     for row, count in counts.items():
         page = re.sub(rf"^(\| {row}\b[^|]*\|) \d+ \|", rf"\1 {count} |", page, flags=re.MULTILINE)
     return re.sub(r"\bOf \d+ claims", f"Of {len(claims)} claims", page)
