@@ -86,7 +86,7 @@ class Counting:
         if found:
             lines.append("; ".join([BLIND, *by_features(timed)]))
         said = [sum(count.verdict == verdict for count in found.values()) for verdict in ("SAME", MORE, FEWER)]
-        lines.append(
+        self.session.details.append(
             f"instructions of {len(found)} of {len(self.costs_s)} benchmarks: {said[0]} the same, {said[1]} more, "
             f"{said[2]} fewer, {len(found) - sum(said)} do not repeat: time alone decides those, and "
             f"{len(self.costs_s) - len(found)} without a count; {pairs} pairs"

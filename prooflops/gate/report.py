@@ -82,7 +82,8 @@ def why(row: Row) -> str:
 def remedies(rows: Sequence[Row]) -> list[str]:
     """What decides the benchmarks that are open, and what ran beside them; each once."""
     notes = [note for row in rows for note in row.note.split("; ")]
-    lines = [f"{reason}: {remedy}" for reason, remedy in REMEDIES.items() if reason in notes]
+    is_open = {note for row in rows if row.verdict == "INCONCLUSIVE" for note in row.note.split("; ")}
+    lines = [f"{reason}: {remedy}" for reason, remedy in REMEDIES.items() if reason in is_open]
     if beside := [note for note in notes if " processes contended: " in note]:
         lines.append(f"{len(beside)} of {len(rows)} ran beside other work ({beside[-1].partition(': ')[2]})")
     return lines

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from prooflops.console.tables import many
 from prooflops.gate import sides
 from prooflops.gate.options import files_of
 from prooflops.gate.process import Counted, OutOfTime, Replicate, ReplicateFailed, Side
@@ -73,7 +74,7 @@ def explained(session: Session, here: Side, other: Side, rows: Sequence[Row], *,
     ends = session.begun + session.settings.budget_s
     if not names or time.monotonic() > ends:
         return list(rows)
-    session.progress.always(f"one more pair counts by function where the work of {len(names)} benchmarks went")
+    session.progress.always(f"one more pair counts by function where the work of {many(len(names), 'benchmark')} went")
     replicates = session.replicates
     replicates.share_hash_seed()
     replicates.ends = ends

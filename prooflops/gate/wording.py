@@ -73,8 +73,8 @@ def sentence(row: Row) -> str:
     if row.verdict == "CHANGED":
         return f"{row.name}: {row.quantity} is {row.after}, but was {row.before}, and is an exact quantity"
     if row.quantity in RESOURCES:
-        held = "takes" if row.quantity == INSTRUCTIONS else "holds"
-        return f"a call of {name} {held} {row.verdict.lower()}: {row.quantity} {before} -> {after}"
+        held, of = "takes" if row.quantity == INSTRUCTIONS else "holds", row.quantity if "CUDA" in row.quantity else ""
+        return f"{row.name} {held} {row.verdict.lower()} a call: {before} -> {after} {of}".rstrip()
     if row.effect is None:
         return f"{name} is not decided: {row.note}"
     figure = f"{change_within(row.effect)}, {before} -> {after}"
@@ -101,7 +101,7 @@ def unchanged(rows: Sequence[Row]) -> str:
         widest = max(max(high - 1, 1 / low - 1) for low, high, _ in timed)
         said.append(f"any change is below {percent(widest)}" + (f" in {len(timed)}" if counted else ""))
     if counted:
-        said.append(f"{counted} by {'their' if counted > 1 else 'its'} number of instructions")
+        said.append(f"about as many instructions in {counted}")
     return ", ".join(said)
 
 

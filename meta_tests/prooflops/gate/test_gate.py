@@ -282,7 +282,7 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     assert "history alone decides, without pairs beside the baseline's commit: not under git" in done.output
     assert f"SLOWER: {ONE}" in done.output
     assert "flops is 3000, but was 600" in done.output
-    assert f"MORE MEMORY: a call of {ONE} holds more memory: " in done.output
+    assert f"MORE MEMORY: {ONE} holds more memory a call: " in done.output
     assert "drift between sessions is unknown for 1 benchmark" in done.output
 
 
