@@ -132,7 +132,8 @@ def napkin(asked: argparse.Namespace) -> Lines:
 def held(asked: argparse.Namespace, model: Model, sequence: int) -> Lines:
     """Memory of the model state, activations and cache."""
     by_count = [name for name, row in OPTIMIZERS.items() if not row.factored]  # others need the shapes of all tensors
-    validated_choice("optimizer", asked.optimizer, by_count)
+    if asked.optimizer.lower() not in by_count:
+        validated_choice("optimizer", asked.optimizer, by_count)
     state = model_state(parameter_count(model), asked.optimizer, asked.recipe)
     for part in ("parameters", "gradients", "state", "master"):
         yield f"memory: {part}", with_unit(getattr(state, part), "B"), {f"{part}_bytes": getattr(state, part)}

@@ -83,15 +83,28 @@ SCRATCH: dict[str, Scratch] = {
 IMPLEMENTATIONS = ("fused", "foreach", "for-loop")  # of step() in torch
 
 
-def optimizer_of(optimizer: str | Optimizer) -> Optimizer:
-    """The row of `OPTIMIZERS` called `optimizer`, or `optimizer` itself if it is one.
+def optimizer_of(optimizer: Any) -> Optimizer:
+    """The row of `OPTIMIZERS` for a name in any case, or for an optimizer's class or instance; an `Optimizer` is one.
 
-    >>> optimizer_of("adamw").buffers
+    >>> optimizer_of("AdamW").buffers
     ('exp_avg', 'exp_avg_sq')
     """
     if isinstance(optimizer, Optimizer):
         return optimizer
-    return OPTIMIZERS[validated_choice("optimizer", optimizer, OPTIMIZERS)]
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    given = getattr(optimizer, "defaults", {})
+    rows = [row for row in OPTIMIZERS.values() if _is_class(kind, row.class_name)]
+    options = {option for row in rows for option in row.options if len(rows) > 1}
+    for row in rows:
+        if all(bool(given.get(option)) == (option in row.options) for option in options):
+            return row
+    is_name = isinstance(optimizer, str) and optimizer.lower() in OPTIMIZERS
+    return OPTIMIZERS[validated_choice("optimizer", optimizer.lower() if is_name else optimizer, OPTIMIZERS)]
+
+
+def _is_class(kind: type, name: str) -> bool:
+    library, _, called = name.rpartition(".")
+    return kind.__name__ == called and kind.__module__.startswith(library or "torch.optim")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from accounting import measured
 from accounting.checks import validated_int
+from accounting.optimizers import optimizer_of
 from accounting.predicted.prediction import PredictedMemory, memory
 
 # The class of the bytes that each phase of a training step leaves allocated.
@@ -48,7 +51,7 @@ class TrainingStep:
     recomputed and temporaries.
 
     `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`, or one of your own that keeps master
-    weights in fp32.
+    weights in fp32. A name of `accounting.optimizers.OPTIMIZERS` stands for torch's class with its defaults.
 
     >>> net = lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     >>> step = TrainingStep(net, torch.empty(8, 64), loss=torch.mean, optimizer=torch.optim.AdamW).predict()
@@ -62,7 +65,7 @@ class TrainingStep:
     inputs: Any
     loss: Callable[..., Tensor]
     targets: Any = None
-    optimizer: Callable[..., torch.optim.Optimizer] | None = None
+    optimizer: Callable[..., torch.optim.Optimizer] | str | None = None
     micro_batches: int = 1
     autocast: torch.dtype | None = None
     device: str | torch.device = "cpu"
@@ -102,7 +105,7 @@ class TrainingStep:
     def _run(self, mark: Callable[[str], None], model: nn.Module) -> None:
         batch = tree_map(lambda leaf: _like(leaf, self.device), (self.inputs, self.targets))
         mark("inputs")
-        updates = None if self.optimizer is None else self.optimizer(model.parameters())
+        updates = None if self.optimizer is None else _built(self.optimizer, model)
         mark("optimizer")
         kind = torch.device(self.device).type
         casting = torch.autocast(kind, self.autocast) if self.autocast else nullcontext()
@@ -151,6 +154,24 @@ def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
     with torch.no_grad():
         memo: dict[int, Any] = {id(tensor): fake(tensor) for tensor in {id(t): t for t in tensors}.values()}
     return deepcopy(module, memo)
+
+
+def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
+    if isinstance(optimizer, str):
+        row = optimizer_of(optimizer)
+        if "." in row.class_name:
+            raise ValueError(f"optimizer must be in torch.optim to be named, got {optimizer!r}: give its class")
+        optimizer = partial(getattr(torch.optim, row.class_name), **row.options)
+    if not callable(optimizer):
+        raise TypeError(f"optimizer must be a class or a function of the parameters, got {optimizer!r}")
+    updates: torch.optim.Optimizer = optimizer(model.parameters())
+    closure = signature(type(updates).step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"optimizer must step without a closure, got {type(updates).__name__}, whose closure runs the model as "
+            "often as the values decide: predict or measure a block of your own with memory()"
+        )
+    return updates
 
 
 def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module:

@@ -46,6 +46,15 @@ def held_bytes(stepper):
     return tensors.tensor_sum(one for one in each if isinstance(one, torch.Tensor))
 
 
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_a_row_is_found_by_its_name_in_any_case_and_by_the_optimizer_built_as_it_says(name):
+    row = optimizers.OPTIMIZERS[name]
+    assert optimizers.optimizer_of(name.upper()) is row
+    built = optimizer_class(row)([torch.nn.Parameter(torch.ones(2, 3))], **row.options)
+    assert optimizers.optimizer_of(built) is row
+    assert optimizers.optimizer_of(type(built)).class_name == row.class_name
+
+
 # The shapes that an optimizer takes, where not any; bitsandbytes keeps tensors of 4,096 elements and more in 8 bits.
 some_shapes, large = st.lists(shapes(size=(1, 6)), min_size=1, max_size=3), st.tuples(sizes(55, 70), sizes(60, 75))
 matrices = st.lists(st.tuples(sizes(1, 7), sizes(1, 9)), min_size=1, max_size=3)

@@ -100,6 +100,15 @@ def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype
     assert formula == got, f"activation_bytes={formula}, but should be {got}"
 
 
+def test_an_optimizer_is_named_and_one_that_needs_a_closure_is_refused():
+    step = predicted.TrainingStep(nn.Linear(4, 4), torch.empty(8, 4), torch.mean, optimizer=torch.optim.AdamW)
+    assert replace(step, optimizer="AdamW").predict().phases == step.predict().phases
+    with pytest.raises(ValueError, match="optimizer must step without a closure, got LBFGS"):
+        replace(step, optimizer=torch.optim.LBFGS).predict()
+    with pytest.raises(ValueError, match=r"optimizer must be in torch\.optim to be named, got 'lion'"):
+        replace(step, optimizer="lion").predict()
+
+
 def test_a_block_that_reads_values_is_refused():
     build = lambda: first_rows(nn.Linear(4, 4))  # noqa: E731
     with pytest.raises(RuntimeError, match="the block reads values, and fake tensors have none: aten"):
