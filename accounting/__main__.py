@@ -138,15 +138,16 @@ def held(asked: argparse.Namespace, model: Model, sequence: int) -> Lines:
     for part in ("parameters", "gradients", "state", "master"):
         yield f"memory: {part}", with_unit(getattr(state, part), "B"), {f"{part}_bytes": getattr(state, part)}
     total, of_what = state.total, "without activations"
-    if isinstance(model, Transformer):
-        dtype = dtype_name(asked.dtype)
-        kept = dtype if dtype in DTYPES else {"tf32": "fp32"}.get(dtype, "bf16")  # products in fewer bits keep as many
+    dtype = dtype_name(asked.dtype)
+    kept = dtype if dtype in DTYPES else {"tf32": "fp32"}.get(dtype, "bf16")  # products in fewer bits keep as many
+    try:
         saved = activation_bytes(model, 1, sequence, kept)
+    except ValueError as error:
+        yield "memory: activations", f"unknown: {error}", {"activation_bytes": None}
+    else:
         shown = f"{with_unit(saved, 'B')} of one sequence in {kept}, nothing recomputed"
         yield "memory: activations", shown, {"activation_bytes": saved}
         total, of_what = total + saved, "of the state and one sequence"
-    else:
-        yield "memory: activations", f"unknown: {PLAIN}", {"activation_bytes": None}
     yield "memory: total", f"{with_unit(total, 'B')} {of_what}, on one device", {"total_bytes": total}
     cached = cache_bytes(model, 1, {"source": sequence, "tokens": sequence}, asked.dtype)
     yield "cache", f"{with_unit(cached, 'B')} of one sequence in generation", {"cache_bytes": cached}

@@ -1,7 +1,8 @@
 """Activations: the tensors a forward pass keeps for its backward pass, for both models, tensor by tensor.
 
-Other models (latent attention, state spaces, windows, shared experts, adapters, encoders) are refused: how many copies
-autograd keeps depends on how a net is written. `accounting.predicted` runs the net instead.
+Of other models (latent attention, state spaces, windows, shared experts, encoders) it depends on how a net is written
+how many copies autograd keeps: `activation_bytes` of one that was read from a config counts them in the net that
+transformers builds, where it is installed, on tensors without values. Nets of your own: `accounting.predicted`.
 
 A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a nonlinearity its input or
 output, attention its queries, keys, values, outputs and row sums. Views of one storage count once. Not included:
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from accounting.checks import at_least_one, checked, instance_of, validated_bool, validated_choice
@@ -59,6 +61,23 @@ def _known(name: str, value: Any) -> Model:
         f"{name} must be a DeepLinear or a Transformer, whose saved tensors are known one by one, "
         f"got a {type(value).__name__}; accounting.predicted.memory counts those of the built net"
     )
+
+
+def _known_or_read(name: str, value: Any) -> Any:
+    return value if getattr(value, "config", None) is not None else _known(name, value)
+
+
+def _of_config(model: Any, batch: int, sequence: int, dtype: Dtype, attention: str, **options: Any) -> int:
+    """Bytes that transformers' net keeps; without its own way to recompute or to cast."""
+    for name, value in options.items():
+        if value:
+            raise ValueError(f"{name} must be {type(value)()!r} for a model of transformers' code, got {value!r}")
+    try:
+        built: Any = import_module("accounting.counted.built")  # by name: it needs torch, and this module only Python
+        return int(built.activation_bytes(model.config, batch, sequence, dtype_name(dtype, DTYPES), attention))
+    except ImportError as error:
+        said = "activations of this model need transformers 5 or later, whose net is counted"
+        raise ValueError(f"{said} ({error})") from None
 
 
 @checked(batch=at_least_one, sequence=at_least_one, dropout=validated_bool, model=_known)
@@ -112,10 +131,14 @@ def saved_tensors(
 
 
 @checked(
-    "checkpoint_every", flags=("selective", "dropout"), model=_known, batch=at_least_one, micro_batches=at_least_one
+    "checkpoint_every",
+    flags=("selective", "dropout"),
+    model=_known_or_read,
+    batch=at_least_one,
+    micro_batches=at_least_one,
 )
 def activation_bytes(
-    model: Model,
+    model: Any,
     batch: int,
     sequence: int = 1,
     dtype: Dtype = "fp32",
@@ -133,8 +156,9 @@ def activation_bytes(
     per input on the CPU. `recomputed_bytes` gives the temporary extra. `selective` recomputes the attention's `SCORES`:
     few FLOPs, many bytes. `micro_batches` splits the batch and accumulates gradients: the activations are those of the
     largest part, ⌈batch / n⌉. Exact (see the module). A GPT block in 16 bits, unfused, with dropout keeps
-    s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h. The source leaves out the norms' statistics, 8·s·b, below 0.1 % from
-    h = 256 on.
+    s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h. The source leaves out the norms'
+    statistics, 8·s·b, below 0.1 % from h = 256 on. A model read from a config keeps what transformers' net keeps on the
+    CPU, with attention "flash" or "unfused" (its "eager").
     Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1 and section 5.
 
     >>> net = DeepLinear(dim=4, layers=4)
@@ -142,6 +166,9 @@ def activation_bytes(
     (128, 64)
     """
     part, every = -(-batch // micro_batches), checkpoint_every
+    if not isinstance(model, Model):
+        options = {"checkpoint_every": every, "selective": selective, "dropout": dropout, "autocast": autocast or ""}
+        return _of_config(model, part, sequence, dtype, attention, **options)
     saved = saved_tensors(model, part, sequence, dtype, attention, autocast, dropout=dropout)
     if every and autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")

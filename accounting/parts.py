@@ -8,8 +8,8 @@ same input; `n * a` is n layers of a. A negative size raises ValueError, one tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import TypeVar
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, TypeVar
 
 from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.checks import validate_fields, validated_int
@@ -269,7 +269,7 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 
 @dataclass(frozen=True)
 class Parts:
-    """Three lists, which are a model or a part of one.
+    """Three lists, which are a model or a part of one; `config` is that of a whole model that was read from one.
 
     >>> block = Parts((LinearMaps("mlp", 8, 32),)) + Parts((LinearMaps("mlp", 32, 8),))
     >>> [(maps.layers, maps.place) for maps in (3 * block).linear_maps]
@@ -279,6 +279,7 @@ class Parts:
     linear_maps: tuple[LinearMaps, ...] = ()
     attentions: tuple[Mixing, ...] = ()
     other_parameters: tuple[OtherParameters, ...] = ()
+    config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def places(self) -> int:

@@ -6,27 +6,33 @@ a millisecond. Remote code is never run. `accounting.families.from_config` asks 
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from inspect import signature
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accounting import models
+from accounting.checks import validated_choice
 from accounting.counted.counter import flops
 from accounting.counted.repeated import each_kind_once
 from accounting.flops import StepFlops
 from accounting.parts import OPERANDS, Lengths, LinearMaps, OtherParameters, Part, Parts, length
 
 OLDEST = 5  # of transformers, by its major version
+# What transformers is to call for attention that keeps one number per query, or every score.
+ATTENTION = {"flash": "kept by flash attention", "unfused": "eager"}
+DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # A parameter's part: the first whose pattern its path has.
 PARTS = {
     "vision": r"vision|visual|image_", "audio": r"audio|speech|feature_extractor",
@@ -67,6 +73,7 @@ class Run:
     def __init__(self, net: nn.Module, name: str) -> None:
         self.net, self.name, self.stored = net, name, list(_stored(net))
         self._counts: dict[Any, StepFlops] = {}
+        self._saved_bytes: dict[Any, int] = {}
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         with self._fake:
             net.to_empty(device="cpu")
@@ -94,6 +101,46 @@ class Run:
         steps = [count.step, *(each.step for each in skipped)]
         return StepFlops(sum(each.forward for each in steps), sum(each.backward for each in steps), 0)
 
+    def saved_bytes(self, batch: int, sequence: int, attention: str) -> int:
+        """Bytes that autograd keeps of a forward pass, each storage once, without parameters, inputs and logits."""
+        if (key := (batch, sequence, attention)) not in self._saved_bytes:
+            try:
+                self._use(ATTENTION[validated_choice("attention", attention, ATTENTION)], "grouped_mm")
+                lengths = {"source": sequence, "tokens": sequence}
+                self._saved_bytes[key] = self._saved(batch, lengths, each_kind_once)
+            finally:
+                self._use()
+        return self._saved_bytes[key]
+
+    def _use(self, attention: str = "eager", experts: str = "batched_mm") -> None:
+        """Chooses how attention and experts run: by default as plain products, which all are counted."""
+        for config in (getattr(module, "config", None) for module in self.net.modules()):
+            if config is not None and hasattr(config, "_attn_implementation"):
+                config._attn_implementation, config._experts_implementation = attention, experts
+
+    def _saved(self, batch: int, sequence: Lengths, runs: Callable[..., Any]) -> int:
+        kept: dict[int, torch.UntypedStorage] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            if (storage := tensor.untyped_storage())._cdata not in held:
+                kept.setdefault(storage._cdata, storage)
+            return tensor
+
+        @contextmanager
+        def of_a_layer() -> Iterator[list[int]]:
+            figures, before = [0], {*kept}
+            yield figures
+            figures[0] = sum(storage.nbytes() for key, storage in kept.items() if key not in before)
+
+        with self._running(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            given = _inputs(self.net, batch, sequence)
+            others = (*self.net.parameters(), *self.net.buffers(), *given.values())
+            held = {each.untyped_storage()._cdata for each in others}
+            with runs(self.net, of_a_layer) as skipped:
+                first = next(_tensors(self._outputs(batch, sequence, **given)))
+        kept.pop(first.untyped_storage()._cdata, None)
+        return sum(storage.nbytes() for storage in kept.values()) + sum(int(figures[0]) for figures in skipped)
+
     def cached(self, context: Lengths) -> int:
         """Elements that the library's own cache keeps of one sequence."""
         with self._running(), torch.no_grad():
@@ -103,12 +150,13 @@ class Run:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Fake tensors, and errors that say which model does not run on them."""
+        packed = "transformers.masking_utils.find_packed_sequence_indices"  # which would read values
         try:
-            with self._fake, torch.device("cpu"):
+            with mock.patch(packed, return_value=None, create=True), self._fake, torch.device("cpu"):
                 yield
         except Exception as error:
             raise ValueError(
-                f"FLOPs of this model are unknown: {self.name} does not run on tensors without values, "
+                f"FLOPs and activations of this model are unknown: {self.name} does not run on tensors without values, "
                 f"{type(error).__name__}: {error}; its parameters are known"
             ) from error
         finally:
@@ -116,7 +164,7 @@ class Run:
 
     def _outputs(self, batch: int, sequence: Lengths, **options: Any) -> Any:
         caching = {"use_cache": False} if hasattr(self.net.config, "use_cache") else {}
-        return self.net(**_inputs(self.net, batch, sequence), **caching | options)
+        return self.net(**_inputs(self.net, batch, sequence) | caching | options)
 
 
 @dataclass(frozen=True)
@@ -144,6 +192,26 @@ class CountedProducts(Part):
     def _all(self, pairs: str) -> None:
         if pairs != "full":
             raise ValueError(f"pairs must be 'full' for {self.run.name}, whose masks are not read, got {pairs!r}")
+
+
+class FlashAttention(torch.autograd.Function):
+    """Keeps what flash attention keeps, on any device: queries, keys, values, results, and a number per query."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        batch, heads, rows, _ = query.shape
+        out = query.new_empty(batch, rows, heads, value.shape[-1])
+        wide = torch.promote_types(query.dtype, torch.float32)
+        ctx.save_for_backward(query, key, value, out, query.new_empty(batch, heads, rows, dtype=wide))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> Any:
+        return tuple(torch.zeros_like(each) for each in ctx.saved_tensors[:3])
+
+
+def _flash(_module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    return FlashAttention.apply(query, key, value), None  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -281,6 +349,7 @@ def from_library(
     import transformers
 
     version = f"transformers {transformers.__version__}"
+    transformers.AttentionInterface.register(ATTENTION["flash"], _flash)
     if int(transformers.__version__.split(".")[0]) < OLDEST:
         raise ImportError(f"{version} is older than {OLDEST}")
     name = str(values.get("model_type"))
@@ -297,7 +366,21 @@ def from_library(
     source = f"counted: {type(net).__name__} of {version}"
     run = Run(net, source)
     beyond: Any = CountedProducts("attention", run, place=len(run.stored), block_end=len(run.stored))
-    return CountedModel(run.parts.linear_maps, (beyond,), run.parts.other_parameters, source=source, ignored=ignored)
+    rest: dict[str, Any] = {"config": values, "source": source, "ignored": ignored}
+    return CountedModel(run.parts.linear_maps, (beyond,), run.parts.other_parameters, **rest)
+
+
+def activation_bytes(config: Mapping[str, Any], batch: int, sequence: int, dtype: str, attention: str) -> int:
+    """Bytes that the library's model of this config keeps for the backward pass: see `Run.saved_bytes`."""
+    values = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": DTYPES[dtype]}
+    return _run_of(json.dumps(values, sort_keys=True, default=str)).saved_bytes(batch, sequence, attention)
+
+
+@lru_cache(maxsize=1)
+def _run_of(config: str) -> Run:
+    beyond: Any = from_library(json.loads(config), bool).attentions[0]
+    run: Run = beyond.run
+    return run
 
 
 def _config(kind: Any, values: Mapping[str, Any], without_size: Callable[[str], Any]) -> tuple[Any, tuple[str, ...]]:

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -73,7 +74,7 @@ def _of_family(content: Mapping[str, Any], multi_token_prediction: bool = False)
     if multi_token_prediction and ahead:
         model += ahead * multi_token(c.dim, decoder_layer(c, kinds(c)[-1]), c("vocab_size"))
     c.nothing_else()
-    return model
+    return replace(model, config=content)
 
 
 def _of_library(content: Mapping[str, Any], unread: UnreadError) -> Parts:

@@ -5,13 +5,17 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
+import torch
 
+from accounting.activations import activation_bytes
 from accounting.counted.built import CountedModel, from_library
 from accounting.families import from_config
 from accounting.families.architectures import MODEL_TYPES, WITHOUT_SIZE
 from accounting.models import active_parameter_count, cache_bytes, parameter_count, step_flops
 from meta_tests.accounting.families.test_transformers import (
     BATCH,
+    TOKENS,
+    arguments,
     beyond_the_model,
     built,
     config_of,
@@ -52,6 +56,43 @@ def test_the_model_asked_for_is_that_which_transformers_builds_and_runs(type_):
     if type_ in ("exaone4", "bart", "whisper"):
         assert cache_bytes(model, BATCH, sequence_of(type_), "fp32") == held_bytes(type_, net)
     assert repr(model) == f"<counted: {type(net).__name__} of transformers {transformers.__version__}>"
+
+
+@families
+def test_activations_are_the_tensors_that_the_model_really_keeps(family):
+    config = config_of(family)
+    config.dtype = "bfloat16"
+    got = activation_bytes(from_config(config.to_dict()), BATCH, TOKENS, "bf16", attention="unfused")
+    should = kept_bytes(family, built(config), "eager")
+    assert got == should, f"activation_bytes={got}, but {should} are kept [{family}]"
+
+
+def test_activations_with_flash_attention_are_those_kept_where_heads_share_no_keys():
+    config = config_of("llama")
+    config.num_key_value_heads = config.num_attention_heads  # which the CPU's flash attention takes without repeating
+    got = activation_bytes(from_config(config.to_dict()), BATCH, TOKENS)
+    should = kept_bytes("llama", built(config), "sdpa")
+    assert got == should, f"activation_bytes={got}, but {should} are kept"
+    latent = activation_bytes(from_config("deepseek-ai/DeepSeek-V2-Lite"), 1, 4096, "bf16")
+    assert latent < activation_bytes(from_config("deepseek-ai/DeepSeek-V2-Lite"), 1, 4096, "bf16", attention="unfused")
+
+
+def kept_bytes(family, net, attention):
+    for module in net.modules():
+        if hasattr(module, "config"):  # experts as they train: no matrix is kept for every token
+            module.config._experts_implementation, module.config._attn_implementation = "grouped_mm", attention
+    given, kept = arguments(family), {}
+    if family == "t5":  # whose source is as long as its target here
+        given["input_ids"] = given["decoder_input_ids"]
+    held = {each.untyped_storage().data_ptr() for each in (*net.parameters(), *net.buffers(), *given.values())}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = net(**given, **({"use_cache": False} if hasattr(net.config, "use_cache") else {})).logits
+    return sum(kept[key].nbytes() for key in kept.keys() - held - {logits.untyped_storage().data_ptr()})
 
 
 def test_keys_that_the_library_ignores_are_named():
