@@ -307,8 +307,8 @@ def _of_module(
     weight, linear = own.get("weight"), isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))
     if weight is not None and linear:
         bias = {"weight", "bias"} <= new
-        options |= {} if "weight" in new else {"copies": 0}
-        yield LinearMaps(_part(path), weight[0].numel(), len(weight), bias=bias, **options)
+        stored = options if "weight" in new else options | {"copies": 0}
+        yield LinearMaps(_part(path), weight[0].numel(), len(weight), bias=bias, **stored)
         new = new - {"weight"} - ({"bias"} if bias else set())
     experts = {name for name in new if own[name].dim() == 3 and _part(path + name) == "experts"}
     biases = {f"{name}_bias" for name in experts}

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from accounting import counted
+from accounting.counted.built import from_library
 from accounting.families import from_config
-from accounting.families.architectures import MODEL_TYPES
-from accounting.models import cache_bytes, parameter_count, step_flops
+from accounting.families.architectures import MODEL_TYPES, WITHOUT_SIZE
+from accounting.models import active_parameter_count, cache_bytes, parameter_count, step_flops
 from accounting.parts import Parts, RecurrentLayers
 from meta_tests.conftest import recorded
 
@@ -131,6 +132,12 @@ def test_parameters_and_flops_are_those_of_the_model_that_transformers_builds(fa
     formula, beyond = step_flops(model, BATCH, sequence_of(family)), beyond_the_model(family, net, model)
     got, should = (formula.forward, formula.backward), (forward - beyond[0], backward - beyond[1])
     assert got == should, f"forward, backward={got}, but counted are {should} [{family}]"
+    asked = from_library(config.to_dict(), WITHOUT_SIZE.fullmatch)
+    assert parameter_count(asked) == parameter_count(model)
+    assert active_parameter_count(asked) == active_parameter_count(model)
+    step = step_flops(asked, BATCH, sequence_of(family))
+    if family != "llama4_text":  # asked, each token meets the experts that it is sent to
+        assert (step.forward, step.backward) == (forward, backward), f"{step}, but counted are {(forward, backward)}"
 
 
 def corrections(net: nn.Module) -> Iterator[torch.Tensor]:
