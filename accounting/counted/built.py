@@ -70,8 +70,8 @@ class CountedModel(Parts):
 class Run:
     """Steps of a net on tensors without values; `stored` are its parameters' parts."""
 
-    def __init__(self, net: nn.Module, name: str) -> None:
-        self.net, self.name, self.stored = net, name, list(_stored(net))
+    def __init__(self, net: nn.Module, name: str, *, untied: bool) -> None:
+        self.net, self.name, self.stored = net, name, list(_stored(net, untied))
         self._counts: dict[Any, StepFlops] = {}
         self._saved_bytes: dict[Any, int] = {}
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -276,16 +276,20 @@ def _tensors(found: Any) -> Iterator[Tensor]:
 # --- parameters -------------------------------------------------------------------------------------------------------
 
 
-def _stored(net: Any) -> Iterator[LinearMaps | OtherParameters]:
-    """The parts of each module, in their order; a matrix that stands elsewhere already has no copies."""
+def _stored(net: Any, untied: bool) -> Iterator[LinearMaps | OtherParameters]:
+    """The parts of each module, in their order; a matrix that stands elsewhere already has no copies.
+
+    But for an `untied` head: T5 ties it until weights are loaded, whatever the config says.
+    """
     text = net.config.get_text_config() if hasattr(net.config, "get_text_config") else net.config
     chosen = next((getattr(text, name) for name in CHOSEN if isinstance(getattr(text, name, None), int)), 0)
     experts = Counter(re.sub(r"(experts)\.\d+\.", r"\1.0.", path) for path, _ in net.named_modules())
     seen: set[int] = set()
+    head = net.get_output_embeddings() if untied else None
     place = 0
     for path, module in net.named_modules():
         own = dict(module.named_parameters(recurse=False))
-        new = {name for name, each in own.items() if id(each) not in seen}
+        new = {name for name, each in own.items() if id(each) not in seen or module is head}
         seen |= {id(each) for each in own.values()}
         listed = re.search(r"experts\.\d+\.", path)
         if listed and path not in experts:
@@ -364,7 +368,7 @@ def from_library(
         if strict and ignored:
             raise LookupError(f"it reads no {', '.join(ignored)}; ignore={ignored} passes over what changes no size")
     source = f"counted: {type(net).__name__} of {version}"
-    run = Run(net, source)
+    run = Run(net, source, untied=values.get("tie_word_embeddings") is False)
     beyond: Any = CountedProducts("attention", run, place=len(run.stored), block_end=len(run.stored))
     rest: dict[str, Any] = {"config": values, "source": source, "ignored": ignored}
     return CountedModel(run.parts.linear_maps, (beyond,), run.parts.other_parameters, **rest)

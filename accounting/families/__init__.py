@@ -3,7 +3,6 @@
 from accounting.families.config import from_config, transformer_from_config
 from accounting.families.layers import (
     attention,
-    convolution,
     delta_rule,
     embedding,
     head,
@@ -31,7 +30,7 @@ from accounting.families.networks import (
 
 __all__ = [
     "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "Built", "DeepLinear", "Transformer",
-    "attention", "convolution", "delta_rule", "embedding", "from_config",
+    "attention", "delta_rule", "embedding", "from_config",
     "head", "latent_attention", "linear", "mixture", "mlp", "multi_token", "other", "selective_scan", "state_space",
     "transformer_from_config", "with_adapters",
 ]  # fmt: skip

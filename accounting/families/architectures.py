@@ -282,7 +282,7 @@ def decoder(c: Config) -> Parts:
     return model + head(dim, vocab_size, tied=tied, bias=c.flag("head_bias"))
 
 
-# --- an encoder with windows, and an encoder-decoder ------------------------------------------------------------------
+# --- an encoder with windows ------------------------------------------------------------------------------------------
 
 
 def modern_bert(c: Config) -> Parts:
@@ -306,23 +306,4 @@ def modern_bert(c: Config) -> Parts:
     return model + head(dim, c("vocab_size"), tied=True, bias=c("decoder_bias", default=True))
 
 
-def t5(c: Config) -> Parts:
-    """T5. If `tie_word_embeddings` is False (T5 1.1, Flan), it has the separate head of the released weights.
-
-    transformers 5 treats this head as tied until it loads these weights.
-    """
-    dim, heads, width, layers = c("d_model"), c("num_heads"), c("d_kv"), c("num_layers")
-    gated = c("is_gated_act", default=str(c("feed_forward_proj", default="relu")).startswith("gated"))
-    norm, buckets = other("norms", dim), other("attention", c("relative_attention_num_buckets") * heads)
-
-    def normed_mlp(rows: str) -> Parts:
-        return norm + mlp(dim, c("d_ff"), gated=gated, rows=rows)
-
-    encoding = norm + attention(dim, heads, width, rows="source", causal=False) + normed_mlp("source")
-    decoding = norm + attention(dim, heads, width) + norm + attention(dim, heads, width, keys="source", causal=False)
-    model: Parts = embedding(c("vocab_size"), dim) + (buckets + layers * encoding + norm)
-    model += buckets + c("num_decoder_layers", default=layers) * (decoding + normed_mlp("tokens")) + norm
-    return model + head(dim, c("vocab_size"), tied=c("tie_word_embeddings", default=True))
-
-
-BUILDERS: dict[str, Callable[[Config], Parts]] = {each.__name__: each for each in (decoder, modern_bert, t5)}
+BUILDERS: dict[str, Callable[[Config], Parts]] = {each.__name__: each for each in (decoder, modern_bert)}

@@ -233,14 +233,3 @@ def delta_rule(
     mixed = linear("mixer", dim, 2 * keys + 2 * values, "in") | linear("mixer", dim, 2 * value_heads, "gates")
     mixed += linear("mixer", kernel, 2 * keys + values, "convolution") + other("mixer", 2 * value_heads + value_dim)
     return mixed + Parts(attentions=(shape,)) + linear("mixer", values, dim, "out")
-
-
-@checked("inputs", "outputs", "kernel", "positions")
-def convolution(part: str, inputs: int, outputs: int, kernel: int, positions: int, **options: Any) -> Parts:
-    """A convolution of `kernel` elements: a linear map whose rows are the output positions, without norm.
-
-    >>> [first] = convolution("input", 3, 64, kernel=49, positions=112 * 112).linear_maps  # ResNet-50
-    >>> first.parameters, first.product_flops(1, 1)
-    (9408, 236027904)
-    """
-    return linear(part, inputs * kernel, outputs, "convolution", rows=positions, **options)

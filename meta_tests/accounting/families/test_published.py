@@ -24,7 +24,12 @@ from accounting.units import amount
 from meta_tests.accounting.families.published import MODELS, model_called
 
 # Of models that transformers is asked for, those that each run tries.
-ASKED = ("microsoft/swin-tiny-patch4-window7-224", "openai/clip-vit-base-patch32", "zai-org/GLM-5", "tiiuae/falcon-11B")
+ASKED = (
+    "microsoft/swin-tiny-patch4-window7-224",
+    "openai/clip-vit-base-patch32",
+    "zai-org/GLM-5",
+    "google/flan-t5-small",
+)
 LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
 
 
