@@ -11,9 +11,9 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from inspect import signature
 from typing import Any
 from unittest import mock
@@ -42,13 +42,11 @@ PARTS = {
 }  # fmt: skip
 # Keys under which configs say how many experts a token is sent to.
 CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts", "top_k")
-# Tasks of which a model is built where its config names no architecture that transformers has; of pairs of encoder and
-# decoder the first two before all others.
+# Tasks of which a model is built where its config names no architecture that transformers has.
 TASKS = (
     "ImageTextToText", "MaskedLM", "CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "CTC", "ImageClassification",
     "AudioClassification", "VideoClassification", "ObjectDetection", "SemanticSegmentation", "DepthEstimation", "",
 )  # fmt: skip
-PAIRED = ("Seq2SeqLM", "SpeechSeq2Seq")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,21 +66,17 @@ class CountedModel(Parts):
 
 
 class Run:
-    """Steps of a net on tensors without values; `stored` are its parameters' parts."""
+    """Steps of a net on tensors without values; `parts` are its parameters."""
 
     def __init__(self, net: nn.Module, name: str, *, untied: bool) -> None:
-        self.net, self.name, self.stored = net, name, list(_stored(net, untied))
+        self.net, self.name, stored = net, name, list(_stored(net, untied))
+        maps, others = ([each for each in stored if isinstance(each, of)] for of in (LinearMaps, OtherParameters))
+        self.parts = Parts(tuple(maps), (), tuple(others))  # type: ignore[arg-type]
         self._counts: dict[Any, StepFlops] = {}
         self._saved_bytes: dict[Any, int] = {}
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         with self._fake:
             net.to_empty(device="cpu")
-
-    @cached_property
-    def parts(self) -> Parts:
-        """The parameters alone."""
-        maps = (each for each in self.stored if isinstance(each, LinearMaps))
-        return Parts(tuple(maps), (), tuple(each for each in self.stored if isinstance(each, OtherParameters)))
 
     def step(self, batch: int, sequence: Lengths) -> StepFlops:
         """FLOPs of the products of a step, forward and backward, from the model's outputs on."""
@@ -91,7 +85,7 @@ class Run:
             try:
                 self._counts[key] = self._counted(batch, sequence, each_kind_once)
             except Exception:  # layers that hand on more than their results
-                self._counts[key] = self._counted(batch, sequence, _each_layer)
+                self._counts[key] = self._counted(batch, sequence, lambda *_: nullcontext(()))
         return self._counts[key]
 
     def _counted(self, batch: int, sequence: Lengths, runs: Callable[..., Any]) -> StepFlops:
@@ -174,14 +168,12 @@ class CountedProducts(Part):
     run: Run
 
     def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:
-        self._all(pairs)
-        return self.run.step(batch, sequence).forward - models.forward_flops(self.run.parts, batch, sequence)
+        return self._step(batch, sequence, pairs).forward - models.forward_flops(self.run.parts, batch, sequence)
 
     def backward_flops(
         self, batch: int, sequence: Lengths, pairs: str, _convention: str, _needed: frozenset[str] = OPERANDS
     ) -> int:
-        self._all(pairs)
-        return self.run.step(batch, sequence).backward - models.backward_flops(self.run.parts, batch, sequence)
+        return self._step(batch, sequence, pairs).backward - models.backward_flops(self.run.parts, batch, sequence)
 
     def decoding_flops(self, *_: Any) -> int:
         raise ValueError(f"the FLOPs of one further token are unknown of {self.run.name}")
@@ -189,9 +181,10 @@ class CountedProducts(Part):
     def cached_elements(self, context: Lengths, _latents: bool) -> int:
         return self.run.cached(context)
 
-    def _all(self, pairs: str) -> None:
+    def _step(self, batch: int, sequence: Lengths, pairs: str) -> StepFlops:
         if pairs != "full":
             raise ValueError(f"pairs must be 'full' for {self.run.name}, whose masks are not read, got {pairs!r}")
+        return self.run.step(batch, sequence)
 
 
 class FlashAttention(torch.autograd.Function):
@@ -212,12 +205,6 @@ class FlashAttention(torch.autograd.Function):
 
 def _flash(_module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
     return FlashAttention.apply(query, key, value), None  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _each_layer(*_: Any) -> Iterator[tuple[()]]:
-    """Runs every layer, and skips none."""
-    yield ()
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------------
@@ -362,14 +349,20 @@ def from_library(
     with _errors_named(version):
         kind = transformers.CONFIG_MAPPING[name]
         config, strange = _config(kind, values, without_size)
-        with _attributes_read(kind) as read, torch.device("meta"):
+        read, before = set[str](), kind.__getattribute__
+
+        def reading(self: Any, name: str) -> Any:
+            read.add(name)
+            return before(self, name)  # type: ignore[no-untyped-call]
+
+        with mock.patch.object(kind, "__getattribute__", reading), torch.device("meta"):
             net = _maker(transformers, config, values)(config).eval()
         ignored = tuple(key for key in strange if key not in read)
         if strict and ignored:
             raise LookupError(f"it reads no {', '.join(ignored)}; ignore={ignored} passes over what changes no size")
     source = f"counted: {type(net).__name__} of {version}"
     run = Run(net, source, untied=values.get("tie_word_embeddings") is False)
-    beyond: Any = CountedProducts("attention", run, place=len(run.stored), block_end=len(run.stored))
+    beyond: Any = CountedProducts("attention", run, place=run.parts.places, block_end=run.parts.places)
     rest: dict[str, Any] = {"config": values, "source": source, "ignored": ignored}
     return CountedModel(run.parts.linear_maps, (beyond,), run.parts.other_parameters, **rest)
 
@@ -407,28 +400,12 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
         own: Any = getattr(transformers, str(architecture), None)
         if own is not None and getattr(own, "config_class", None) is type(config):
             return own._from_config  # type: ignore[no-any-return]
-    for task in (*(PAIRED if getattr(config, "is_encoder_decoder", False) else ()), *TASKS):
+    paired = getattr(config, "is_encoder_decoder", False)
+    for task in sorted(TASKS, key=lambda task: paired and "Seq2Seq" not in task):  # those of pairs before the others
         auto = getattr(transformers, f"AutoModelFor{task}" if task else "AutoModel")
         if type(config) in auto._model_mapping:
             return auto.from_config  # type: ignore[no-any-return]
     raise ValueError(f"it has no model of type {config.model_type!r}")
-
-
-@contextmanager
-def _attributes_read(kind: Any) -> Iterator[set[str]]:
-    """The attributes of this class's objects that are read within the block."""
-    read: set[str] = set()
-    before = kind.__getattribute__
-
-    def reading(self: Any, name: str) -> Any:
-        read.add(name)
-        return before(self, name)
-
-    kind.__getattribute__ = reading
-    try:
-        yield read
-    finally:
-        kind.__getattribute__ = before
 
 
 @contextmanager
