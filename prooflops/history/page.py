@@ -12,6 +12,7 @@ from pathlib import Path
 from prooflops.console.tables import engineering, many
 from prooflops.history.records import Summary, write_atomically
 from prooflops.history.trend import Trend, describe_changes, trends
+from prooflops.statistics.change_points import FEWEST
 
 STYLE = Path(__file__).parents[1] / "suite" / "report" / "templates" / "style.css"  # of all pages
 PAGE = Path(__file__).with_name("history.html")  # braces in it are doubled, for str.format
@@ -55,13 +56,14 @@ def badge(found: Sequence[Trend]) -> dict[str, object]:
     """The endpoint of a badge of shields.io: how many benchmarks of a machine got slower at their last change of level.
 
     >>> badge([])["message"]
-    'no records'
+    'too few records'
     """
     last = [trend.changes[-1].ratio for trend in found if trend.changes]
     slower, faster = sum(ratio > 1 for ratio in last), sum(ratio < 1 for ratio in last)
     said = [f"{count} of {len(found)} {word}" for count, word in ((slower, "slower"), (faster, "faster")) if count]
-    message = ", ".join(said) or (f"{len(found)} steady" if found else "no records")
-    colour = "red" if slower else "brightgreen" if found else "lightgrey"
+    known = any(len(trend.records) >= 2 * FEWEST for trend in found)
+    message = ", ".join(said) or (f"{len(found)} steady" if known else "too few records")
+    colour = "red" if slower else "brightgreen" if known else "lightgrey"
     return {"schemaVersion": 1, "label": "benchmarks", "message": message, "color": colour}
 
 

@@ -1,12 +1,15 @@
 """A small repository under git that knows nothing of the gate, and runs of the gate in it."""
 
+import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meta_tests.conftest import ROOT, ChildRun, fork_pytest
 from meta_tests.prooflops.gate.forked_processes import FORKED
+from prooflops.gate.publish import SCHEMA_FILE
 
 # The plan in force takes 13 pairs or more to confirm anything: these runs are about everything else, with four, and
 # neither wait for a core at full speed nor repeat a pair beside which others worked.
@@ -80,3 +83,13 @@ def worktrees(repo: Path) -> int:
 def config_in(root: Path, *options: str) -> pytest.Config:
     """The configuration of a run of pytest in this folder, with these options."""
     return pytest.Config.fromdictargs({}, [f"--rootdir={root}", str(root), *options])
+
+
+def valid_json(path: Path) -> dict[str, Any]:
+    """The file of --gate-json, held against its schema."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the [dev] packages")
+    schema = json.loads(SCHEMA_FILE.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(content)
+    return content

@@ -6,14 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from meta_tests.conftest import House
-from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, worktrees
-from prooflops.gate.publish import SCHEMA_FILE
+from meta_tests.prooflops.gate.foreign_repo import INI, MORE, run, run_git, valid_json, worktrees
 from prooflops.gate.schedule import STOPPED
 
 ONE, SLOW = "test_foreign.py::test_busy_loop", "test_more.py::test_slow"
@@ -121,16 +119,6 @@ def check_comment(text: str) -> None:
     slow = r"^- test\\_more.py::test\\_slow is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs$"
     assert re.search(slow, text, re.MULTILINE), text
     assert text.index("**SLOWER (1)**") < text.index("**NEW (1)**") < text.index("<details>"), text
-
-
-def valid_json(path: Path) -> dict[str, Any]:
-    """The file of --gate-json, held against its schema."""
-    content: dict[str, Any] = json.loads(path.read_text())
-    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the [dev] packages")
-    schema = json.loads(SCHEMA_FILE.read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(content)
-    return content
 
 
 STOPS = """

@@ -1,6 +1,7 @@
 """One run compared with the history, or stored as a baseline."""
 
 from meta_tests.prooflops.foreign import Foreign
+from meta_tests.prooflops.gate.foreign_repo import valid_json
 from prooflops.history import records
 
 
@@ -8,8 +9,12 @@ def test_a_recorded_run_is_listed_named_and_compared(plain_repo: Foreign) -> Non
     run = plain_repo.run("--gate-record", "main")
     assert run.code == 0
     plain_repo.test(4)
-    run = plain_repo.run("--gate-baseline", "main", "--benchmark-autosave")
+    files = ("--gate-json", "one.json", "--gate-markdown", "one.md")
+    run = plain_repo.run("--gate-baseline", "main", "--benchmark-autosave", *files)
     assert "1 CHANGED" in run.output
+    content = valid_json(plain_repo.root / "one.json")
+    assert (content["gates"], content["fails"], content["counts"]["CHANGED"]) == (False, False, 1)
+    assert "**CHANGED (1)**" in (plain_repo.root / "one.md").read_text()
     assert run.output.splitlines()[-2].endswith("; report only: never fails for a verdict"), run.output
     assert "INCONCLUSIVE" in run.output
     assert len(plain_repo.records()) == 2
