@@ -130,9 +130,10 @@ NEARLY_FAKED = frozenset({"aten::_embedding_bag"})
 # gradient of the input in its own, in rows or with channels last; fake ones may have others.
 NORMS = ("aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm")
 
-# The kernels of these losses reduce their terms into the first of them, and so keep the storage of all.
+# The kernels of these losses reduce their terms into the first of them, and so keep the storage of all; that of a sum
+# of patches starts as large as they are.
 KEEPS_ITS_TERMS = frozenset(
-    {"aten::mse_loss", "aten::smooth_l1_loss", "aten::soft_margin_loss", "aten::binary_cross_entropy"}
+    {"aten::mse_loss", "aten::smooth_l1_loss", "aten::soft_margin_loss", "aten::binary_cross_entropy", "aten::col2im"}
 )
 
 
@@ -147,8 +148,9 @@ def with_strides_of_kernel(name: str, args: tuple[Any, ...], out: Any) -> Any:
 
 
 def with_storage_of_terms(args: tuple[Any, ...], out: Tensor) -> Tensor:
-    """The loss in a storage of as many elements as it reduces."""
-    return out if out.dim() else out.new_empty(max(1, args[0].numel())).as_strided((), ())
+    """The loss or sum in a storage of as many elements as it reduces."""
+    terms = args[0].numel()
+    return out if out.numel() >= terms else out.new_empty(terms).as_strided(out.shape, out.stride())
 
 
 def with_tensors_of_norm(operator: Any, args: tuple[Any, ...], out: Any) -> Any:

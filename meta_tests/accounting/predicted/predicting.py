@@ -158,6 +158,7 @@ def gathered(y: Tensor) -> Tensor:
 # How to build each, and the shape of its batch.
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)), (4, 3, 32, 32)),
+    "unfolded": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Unfold(3)), (4, 3, 24, 24)),
     # Its gradient arrives in the order of the function's own gradient, and is copied.
     "LSTM": (lambda: nn.Sequential(first(nn.LSTM(32, 64, batch_first=True)), nn.Hardsigmoid()), (4, 16, 32)),
     "norm of columns": (lambda: nn.Sequential(Turned(), nn.BatchNorm1d(48), Turned(), nn.Flatten(0, 1)), (8, 30, 48)),

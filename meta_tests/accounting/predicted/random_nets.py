@@ -43,10 +43,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "cumulate": lambda x: x.cumsum(-1) / x.shape[-1],
     "normalise": lambda x: functional.normalize(x, dim=-1),
 }
-OF_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
-    "repeat": lambda x: x[:, None].expand(-1, 4, -1),
-    "gram": lambda x: x @ x.T[:, :32],
-}
+OF_ROWS = {"repeat": lambda x: x[:, None].expand(-1, 4, -1), "gram": lambda x: x @ x.T[:, :32]}
 OF_SEQUENCES: dict[str, Callable[[Tensor], Tensor]] = {
     "einsum": lambda x: torch.einsum("bni,bmi,bmj->bnj", x, x, x) / x.shape[1],
     "mean": lambda x: x.mean(1),
@@ -67,10 +64,6 @@ def attend(x: Tensor, grouped: bool = False, **options: Any) -> Tensor:
     keys = heads[:, ::2] if grouped else heads
     attended = functional.scaled_dot_product_attention(heads, keys, keys, enable_gqa=grouped, **options)
     return attended.transpose(1, 2).flatten(2)
-
-
-def multihead(x: Tensor, module: nn.Module, **options: Any) -> Tensor:
-    return module(x, x, x, **options)[0]
 
 
 def across(x: Tensor, module: nn.Module) -> Tensor:
@@ -108,7 +101,7 @@ def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]
         functions["attention"] = partial(attend, is_causal=flag, grouped=draw.random() < 0.3)
         functions["attention with dropout"] = partial(attend, dropout_p=kept)
         inner = partial(nn.MultiheadAttention, width, 4, kept if flag else 0.0, batch_first=True)
-        layers["multihead"] = lambda: Apply(partial(multihead, need_weights=flag), inner())
+        layers["multihead"] = lambda: Apply(lambda x, module: module(x, x, x, need_weights=flag)[0], inner())
         encoder = partial(nn.TransformerEncoderLayer, width, 4, wide, kept, batch_first=True, norm_first=flag)
         layers["encoder"] = partial(encoder, activation=draw.choice(["relu", "gelu"]))
     if len(shape) == 4:
@@ -202,9 +195,5 @@ class RandomNet:
 def wrapped(how: str, layer: Callable[[], nn.Module]) -> nn.Module:
     """The layer, with its input added or as a segment of a checkpoint."""
     if how == "checkpoint":
-        return Apply(partial(checkpointed), layer())
+        return Apply(lambda x, inner: checkpoint(inner, x, use_reentrant=False), layer())
     return Apply(lambda x, inner: x + inner(x), layer()) if how == "residual" else layer()
-
-
-def checkpointed(x: Tensor, inner: nn.Module) -> Tensor:
-    return checkpoint(inner, x, use_reentrant=False)
