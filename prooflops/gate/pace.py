@@ -24,6 +24,7 @@ from prooflops.statistics.effects import Effect
 LEAST_S, USUAL_S, MOST_S = 0.005, 0.01, 0.2  # seconds of a benchmark in a process; USUAL_S where there are many
 SHARE = 0.5  # of a process's overhead that its benchmarks may take together
 ROUNDS = 3
+LONG_S = 0.1  # a round from here on runs once in a process: more pairs say more than more rounds
 ENOUGH = 12  # rounds of a benchmark, where they take no more than MOST_S
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 NOISY = 0.02  # standard deviation of a pair's log ratio, from which on a benchmark gets more time
@@ -38,6 +39,7 @@ class Cost:
     paced: bool
     enough_s: float = 0.0  # duration of ENOUGH rounds; 0 where its pace is fixed or that exceeds MOST_S
     again_s: float = 0.0  # duration of its whole test, where its few rounds are so short that this is run again; else 0
+    is_long: bool = False  # whether it runs one round in a process
 
     @property
     def gains(self) -> bool:
@@ -50,7 +52,9 @@ class Cost:
             return max(self.call_s - USUAL_S, 0.0) + max(seconds, self.enough_s)
         if self.again_s:
             return self.again_s * runs_in(seconds, self.again_s)
-        return self.call_s + (1 - ROUNDS / ENOUGH) * self.enough_s
+        # pytest-benchmark calls it twice besides: to calibrate, and for its result.
+        share = 3 / (ROUNDS + 2) if self.is_long else 1.0
+        return self.call_s * share + (1 - ROUNDS / ENOUGH) * self.enough_s
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,15 @@ class PacePlan:
         return {name: cost.again_s for name, cost in self.costs.items() if cost.again_s}
 
     def given_up(self) -> dict[str, str]:
-        """The benchmarks that are too long, and why."""
+        """The benchmarks that are too long to be taken with the others, and why."""
         needed = self.minutes_for(list(self.costs))
         why = f"{self.pairs} pairs do not fit into the budget: --gate-budget {needed}"
-        return {name: f"a process takes {self.costs[name].call_s:.1f} s for it, and {why}" for name in self.too_long}
+        return {name: f"a process takes {self.costs[name].at(0):.1f} s for it, and {why}" for name in self.too_long}
+
+    def fitting_alone(self, left_s: float) -> list[str]:
+        """The benchmarks that were too long, of which the least number of pairs fits into the time the others left."""
+        own = replace(self, costs={name: self.costs[name] for name in self.too_long}, budget_s=left_s, left_s=left_s)
+        return own.kept if own.fits(own.kept) else []
 
     def paces(self, effects: Mapping[str, Effect], to_go: int, left_s: float) -> Paces:
         """The pace of each benchmark for the next pair: more for noisy ones, the least for plain changes."""
@@ -109,8 +118,11 @@ class PacePlan:
         own = {name: cost.enough_s for name, cost in self.costs.items() if cost.enough_s > each_s}
         own |= {name: max(each_s, more_s, self.costs[name].enough_s) for name in noisy}
         own |= {name: LEAST_S for name, effect in effects.items() if is_plain(effect)}
+        own = {"": each_s, **{name: each_s for name in effects if self.costs[name].is_long}, **own}
+        long = {name for name, cost in self.costs.items() if cost.is_long}
         return {
-            name: {"max_time": round(own_s, 4), "min_rounds": ROUNDS} for name, own_s in {"": each_s, **own}.items()
+            name: {"max_time": round(own_s, 4), "min_rounds": 1 if name in long else ROUNDS}
+            for name, own_s in own.items()
         }
 
     def fitting_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float) -> float:
@@ -141,10 +153,12 @@ class PacePlan:
 
     def __str__(self) -> str:
         names, each_s = self.kept, self.each_s
-        pair_s = 2 * self.process_s(names, each_s)
+        process_s = self.process_s(names, each_s)
+        pair_s = 2 * process_s
         if not names:
             return "no benchmark was timed on both sides"
-        text = f"{many(len(names), 'benchmark')}: about {minutes(self.pairs * pair_s)} until the first decision"
+        text = f"{many(len(names), 'benchmark')} in {minutes(process_s)} a process"
+        text += f": about {minutes(self.pairs * pair_s)} until the first decision"
         if not self.decides:
             return f"{text}, which decide nothing, whatever they show: leave out --gate-replicates"
         if not self.fits(names):
@@ -153,7 +167,11 @@ class PacePlan:
                 f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}, or fewer benchmarks"
             )
             return text
-        return f"{text}, {minutes(self.budget_s)} at most (--gate-budget)"
+        text += f", {minutes(self.budget_s)} at most (--gate-budget)"
+        if self.too_long:
+            least_s = min(self.costs[name].at(0) for name in self.too_long)
+            text += f"; {len(self.too_long)} that take {least_s:.1f} s or more get the time that is left then"
+        return text
 
     @property
     def detail(self) -> str:
@@ -185,7 +203,8 @@ def plan_of(
         tests_s = [float(side.calls[name]["test_s"]) for side in (before, after) if name in side.calls]
         test_s = min(tests_s, default=math.inf)
         is_short = fixed and call_s < USUAL_S and FEWEST * test_s < MOST_S
-        costs[name] = Cost(call_s, paced, enough_s, test_s if is_short else 0.0)
+        is_long = not fixed and round_s > LONG_S
+        costs[name] = Cost(call_s, paced, enough_s, test_s if is_short else 0.0, is_long)
     looks, last = plan.looks, len(plan.looks) - 1
     most = looks[:2][-1] + plan.confirming_pairs
     decides = 0.5 ** looks[-1] <= max(plan.level(last), plan.miss_level(last))

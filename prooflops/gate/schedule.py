@@ -28,8 +28,8 @@ Take = Callable[[Sequence[str], Paces], Mapping[str, Pair]]  # runs these benchm
 class Schedule:
     """The replicates of one comparison.
 
-    `take` runs benchmarks once more. `plan` sets the pace of each replicate and gives up benchmarks that take too long.
-    Without a plan, all run at `paces`.
+    `take` runs benchmarks once more. `plan` sets the pace of each replicate, and puts off benchmarks that take too long
+    until the others are decided. Without a plan, all run at `paces`.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class Schedule:
         self.session, self.rule, self.take, self.plan, self.paces = session, rule, take, plan, paces
         self.kind = "pair" if rule.paired else "process"
         self.deadline = session.begun + session.settings.budget_s
-        self.given_up = plan.given_up() if plan else {}  # by benchmark: why it is not repeated
+        self.given_up = plan.given_up() if plan else {}  # by benchmark: why it is not taken with the others
+        self._alone: list[str] | None = None  # those of them that get their own pairs, once the others are decided
         self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {}
         self.taken, self.took_s = 0, 0.0  # number of replicates; seconds of the last one
         self.left_open: list[str] = []  # benchmarks that are undecided at the deadline
@@ -60,7 +61,8 @@ class Schedule:
             rows, _ = decide.look_at(self.sides, self.rule)
             self.session.rows = [row if row.verdict != "INCONCLUSIVE" else replace(row, note=STOPPED) for row in rows]
             raise
-        rows = [replace(row, note=self.given_up[row.name]) if row.name in self.given_up else row for row in found]
+        left = {name for name in self.given_up if name not in (self._alone or ())}
+        rows = [replace(row, note=self.given_up[row.name]) if row.name in left else row for row in found]
         gone = [one_sided(name, TIME, group[-1].time_s, None) for name, group in stored.items() if name not in first]
         new = [one_sided(name, TIME, None, timed.time_s) for name, (_, timed) in first.items() if name not in stored]
         exact = [row for row in exact_rows(self.sides) if row.verdict != "SAME"]
@@ -118,13 +120,23 @@ class Schedule:
             name: count
             for name, count in wanted.items()
             # Tries may give no time, where the benchmark is skipped, say.
-            if name not in self.given_up and self._tries[name] < 4 * max(count, 8)
+            if self._tries[name] < 4 * max(count, 8)
         }
+        wanted = self._next(wanted)
         if wanted and self.plan:
             effects = {row.name: row.effect for row in rows if row.effect and row.name in wanted}
             to_go = max(self.rule.plan.confirming_pairs, *(n - len(self.sides[name][1]) for name, n in wanted.items()))
             self.paces = self.plan.paces(effects, to_go, self.deadline - time.monotonic())
         return wanted
+
+    def _next(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Those whose turn it is: what the plan takes; then what is too long, if it fits; then the exclusions."""
+        others = {name: count for name, count in wanted.items() if name not in self.given_up}
+        if planned := {name: count for name, count in others.items() if count not in decide.EXCLUDING}:
+            return planned
+        if self._alone is None:
+            self._alone = self.plan.fitting_alone(self.deadline - time.monotonic()) if self.plan else []
+        return {name: count for name, count in wanted.items() if name in self._alone} or others
 
     def _print_progress(self, wanted: Mapping[str, int]) -> None:
         least, most = min(wanted.values()), max(wanted.values())

@@ -4,14 +4,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from meta_tests.prooflops.gate.foreign_repo import config_in
 from prooflops.gate.decide import ReplicateRule, replicate_plan
 from prooflops.gate.options import settings
+from prooflops.gate.pace import Cost, PacePlan
 from prooflops.gate.process import Paces, Replicates
 from prooflops.gate.schedule import Pair, Schedule
 from prooflops.gate.session import Session
 from prooflops.history.records import Timed
 from prooflops.history.rows import Row
+from prooflops.statistics.effects import paired
 
 Made = Callable[[str, int], Pair]  # the pair of a benchmark, by its number
 
@@ -74,3 +78,19 @@ def test_no_more_pairs_are_taken_than_replicates_allow_though_other_work_compete
     schedule, rows = comparison.run()
     assert (schedule.taken, len(schedule.sides["a"][1])) == (2, 2)
     assert "--gate-replicates ended it" in rows["a"].note
+
+
+@pytest.mark.parametrize(("call_s", "fits"), [(60.0, True), (100.0, False)])
+def test_a_benchmark_too_long_to_be_taken_with_the_others_gets_the_time_they_leave(
+    tmp_path: Path, call_s: float, fits: bool
+) -> None:
+    costs = {"a": Cost(1.0, False), "long": Cost(call_s, False, is_long=True)}  # three of five calls: 36 and 60 s
+    plan = PacePlan(costs, overhead_s=1.0, pairs=8, most_pairs=34, budget_s=600.0, left_s=600.0)
+    assert plan.too_long == ["long"]
+    assert "; 1 that take " in str(plan)
+    assert plan.paces({"long": paired([1.0], [1.0], level=0.01)}, 8, 600.0)["long"]["min_rounds"] == 1
+    comparison = Comparison(tmp_path, lambda name, number: (timed(1.0), timed(1.0)), ["a", "long"])
+    _, rows = comparison.run(plan=plan)
+    assert [names for names, _ in comparison.asked] == [["a"]] * 7 + [["long"]] * (7 if fits else 0)
+    assert rows["long"].verdict == ("SAME" if fits else "INCONCLUSIVE")
+    assert ("8 pairs do not fit into the budget" in rows["long"].note) is not fits
