@@ -37,7 +37,7 @@ from prooflops.machine.core_speed import PATIENCE_S, slow_core
 
 # A child imports this package by a link of this name: another prooflops may be installed there, or none.
 PACKAGE, LINK = Path(__file__).resolve().parents[1], "prooflops_gate"
-PATIENCE = 2  # times its own duration a process waits for a core at full speed: repeating a pair would cost more
+PATIENCE = 0.5  # times its own duration a process waits for a core at full speed
 # Environment variables that would change or disturb the child's run.
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
 VALGRIND = (

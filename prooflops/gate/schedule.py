@@ -164,14 +164,14 @@ class Schedule:
                 self._keep(name, self._take_most_equal(name))
 
     def _may_repeat(self, name: str) -> bool:
-        """Whether to repeat a contended pair: twice a benchmark, or, once any pair was quiet, as often as it has kept
-        pairs. Never if the repeat leaves too little time for the pairs of the next look, or if --gate-replicates bounds
-        their number."""
+        """Whether to repeat a contended pair: twice a benchmark, or, once any pair was quiet, a fourth as often as it
+        has kept pairs: a repeat costs as much as the pair that it replaces. Never if the repeat leaves too little time
+        for the pairs of the next look, or if --gate-replicates bounds their number."""
         kept = len(self.sides[name][1])
         to_go = max(self.rule.plan.looks[0], kept + 1) - kept
         if self.rule.most or time.monotonic() + to_go * self.took_s > self.deadline:
             return False
-        return self._repeats[name] < (max(2, kept) if self._seen_quiet else 2)
+        return self._repeats[name] < (max(2, kept // 4) if self._seen_quiet else 2)
 
     def _take_most_equal(self, name: str) -> Pair:
         """Removes and returns the contended pair with the most equal core speeds: the choice treats sides alike."""
