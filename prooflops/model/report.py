@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -84,8 +85,8 @@ def model_report(
 
     `inputs` is a tensor, a tuple of arguments or a dict of keyword arguments. `optimizer` is a name from torch.optim,
     a class, or a function of the parameters; None is AdamW. `loss` is a function of the output; None takes the
-    output's own .loss, else the sum of its .logits or tensors; one that captures tensors, such as targets, leaves the
-    memory measured but not predicted. The module, its gradients and the states of torch's and Python's generators stay
+    output's own .loss, else the sum of its .logits or tensors; tensors that it captures, such as targets, are copied as
+    the inputs are. The module, its gradients and the states of torch's and Python's generators stay
     as they are. Raises ModelError, a ValueError, for anything that cannot be stepped.
     """
     kind = type(module).__name__
@@ -101,7 +102,8 @@ def model_report(
             copied = predicted.fake_copy(module, device) if is_fake else copy.deepcopy(module)
         given = tree_map_only(Tensor, _input_copy, dict(inputs) if isinstance(inputs, Mapping) else inputs)
         with user_code("making the optimizer"):
-            return copied, given, make_optimizer(each for each in copied.parameters() if each.requires_grad), loss
+            made = make_optimizer(each for each in copied.parameters() if each.requires_grad)
+        return copied, given, made, _loss_on_copies(loss) if isinstance(loss, FunctionType) else loss
 
     with torch.enable_grad(), ExitStack() as stack:  # in a notebook gradients may be switched off
         stack.callback(random.setstate, random.getstate())
@@ -124,6 +126,17 @@ def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
     raise ModelError(
         f"optimizer must be a name, a class or a function of the parameters, got a {type(optimizer).__name__}"
     )
+
+
+def _loss_on_copies(loss: FunctionType) -> FunctionType:
+    """The same function with copies of the tensors that it captures or finds among its globals."""
+    names, values = loss.__code__.co_names, loss.__globals__
+    found = {name: tree_map_only(Tensor, _input_copy, values[name]) for name in names if name in values}
+    cells = [CellType(tree_map_only(Tensor, _input_copy, cell.cell_contents)) for cell in loss.__closure__ or ()]
+    defaults, named = tree_map_only(Tensor, _input_copy, (loss.__defaults__, loss.__kwdefaults__))
+    made = FunctionType(loss.__code__, {**values, **found}, loss.__name__, defaults, tuple(cells) or None)
+    made.__kwdefaults__ = named
+    return made
 
 
 def _input_copy(tensor: Tensor) -> Tensor:

@@ -35,6 +35,16 @@ def test_its_figures_are_those_of_two_linear_layers_as_text_in_a_notebook_and_on
     assert report._repr_html_().startswith('<iframe srcdoc="&lt;!')
 
 
+TARGETS = torch.randn(BATCH, WIDTH)
+
+
+def test_memory_is_predicted_with_a_loss_that_captures_its_targets() -> None:
+    targets, losses = TARGETS.clone(), (lambda output: (output - TARGETS).abs().mean(), nn.MSELoss())
+    for loss in (losses[0], lambda output, *, named=targets: losses[1](output, targets + named)):
+        report = prooflops.model_report(network(), torch.randn(BATCH, WIDTH), "SGD", loss)
+        assert report.predicted_peak_bytes == report.measured_peak_bytes, report.examination.memory
+
+
 def test_module_gradients_and_generators_stay_as_they_are() -> None:
     module, inputs = network().eval(), torch.randn(BATCH, WIDTH, requires_grad=True)
     module[0].weight.grad = torch.ones(HIDDEN, WIDTH)
