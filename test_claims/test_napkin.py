@@ -103,9 +103,8 @@ def test_joules_per_token_are_the_watts_of_a_simulated_run_over_its_tokens(flops
 
 @pytest.mark.claim("napkin.energy-per-token")
 def test_the_mfu_of_steps_gives_less_energy_than_the_card_hours_of_llama_3_405b():
-    tokens, parameters = published.LLAMA3_405B_TOKENS, published.LLAMA3_405B_PARAMETERS
-    hours, watts = published.LLAMA3_405B_HOURS_AND_WATTS
-    printed = hours * 60 * 60 * watts / tokens
+    parameters, (hours, watts) = published.LLAMA3_405B_PARAMETERS, published.LLAMA3_405B_HOURS_AND_WATTS
+    printed = hours * 60 * 60 * watts / published.LLAMA3_405B_TOKENS
     of_steps = [watts / planning.tokens_per_s(parameters, 1, float(DENSE_PEAK), mfu) for mfu in (0.43, 0.38)]
     assert printed / 1.3 < of_steps[0] < of_steps[1] < printed, f"{of_steps} J by the steps, {printed} by the hours"
 

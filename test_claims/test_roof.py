@@ -378,8 +378,7 @@ def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(
     decoder, last, should = decoded(workloads, device, *drawn)
     got = decoder.step(last)
     torch.testing.assert_close(got, should, rtol=1e-3, atol=1e-4, msg=f"decoded with a cache: {got}, not {should}")
-    held = sum(kept.nbytes for layer in decoder.layers for kept in layer)
-    formula = cache_bytes(model, batch, tokens, "fp32")
+    held, formula = sum(x.nbytes for kept in decoder.layers for x in kept), cache_bytes(model, batch, tokens, "fp32")
     assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
 
 
