@@ -121,8 +121,8 @@ class Settings:
     in_turn: bool
     exact: tuple[str, ...]
     folder: Path
-    json: Path | None
-    markdown: Path | None
+    json: Path | None = None
+    markdown: Path | None = None
 
     @property
     def orchestrated(self) -> bool:
@@ -170,6 +170,7 @@ def settings(config: pytest.Config) -> Settings:
 
 def _read(config: pytest.Config) -> Settings:
     option, ini = config.getoption, {name: str(config.getini(name)) for name in INI}
+    here = config.invocation_params.dir
     if (record := option("gate_record")) is not None:
         from prooflops.history.records import check_name
 
@@ -207,7 +208,7 @@ def _read(config: pytest.Config) -> Settings:
         in_turn=_one_of("gate_in_turn", ini["gate_in_turn"], ("true", "false")) == "true",
         exact=tuple(ini["gate_exact"].split()),
         folder=history_folder(config),
-        **{name: option(f"gate_{name}") and config.invocation_params.dir / option(f"gate_{name}") for name in FILES},
+        **{name: here.joinpath(path).resolve() for name in FILES if (path := option(f"gate_{name}")) is not None},
     )
 
 
@@ -252,8 +253,8 @@ def refuse_unwritable(name: str, path: Path, kind: str) -> None:
     folder = path if kind == "folder" else path.parent
     there = next(each for each in (folder, *folder.parents) if each.exists())
     try:
-        if kind == "file" and path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if kind == "file" and path.exists() and not path.is_file():  # a folder, or a device, which would be replaced
+            raise OSError(errno.EEXIST, "it is no regular file")
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
