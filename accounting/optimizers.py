@@ -44,7 +44,7 @@ _ROWS = Path(__file__).with_name("optimizers.json")
 # A test compares each row with the optimizer itself, built from `class_name` and `options`.
 OPTIMIZERS: dict[str, Optimizer] = {
     name: Optimizer(**{key: cast("Any", tuple(each) if isinstance(each, list) else each) for key, each in row.items()})
-    for name, row in json.loads(_ROWS.read_text(encoding="utf-8")).items()
+    for name, row in json.loads(_ROWS.read_text(encoding="utf-8"))["optimizers"].items()
 }
 
 STEP_BYTES = 4  # torch keeps each scalar as a 0-dimensional fp32 tensor (fp64 only if that is the default dtype)

@@ -15,7 +15,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCKS = {match[1]: match for match in re.finditer(r"```\w+\n# ([\w/.-]+)(?:, in (\w+))?\n(.*?)```", PAGE, re.DOTALL)}
 REGISTRY, CLAIM = "test_claims/registry/flops.toml", "test_claims/test_flops.py"
 PEAKS, BENCHMARK = "accounting/devices/peaks.json", "bench/test_gram.py"
-OPTIMIZERS, OPERATORS = "accounting/optimizers.py", "accounting/counted/operators.py"
+OPTIMIZERS, OPERATORS = "accounting/optimizers.json", "accounting/counted/operators.py"
 
 DISTANCES = """
 import pytest
@@ -81,7 +81,7 @@ def forgotten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
         (folder / STRAY_RUN).write_text(STRAY)  # and no row
         add(folder, PEAKS, '"die": "GH100"', '"die": "GX100"')  # a die without rates
         add(folder, BENCHMARK, "2 * ROWS", "ROWS")  # the additions left out
-        add(folder, OPTIMIZERS, ', "exp_avg_sq"', ",")  # one buffer of two
+        add(folder, OPTIMIZERS, ', "exp_avg_sq"', "")  # one buffer of two
 
     lines = [ALL_CLAIMS, STRAY_RUN, DEVICES_RUN, BENCHMARK_RUN, OPTIMIZERS_RUN, OPERATORS_RUN]
     return runs_in_a_copy(tmp_path_factory.mktemp("forgotten"), change, lines)
