@@ -157,7 +157,8 @@ class Run:
             self.net.zero_grad()
 
     def _outputs(self, batch: int, sequence: Lengths, **options: Any) -> Any:
-        caching = {"use_cache": False} if hasattr(self.net.config, "use_cache") else {}
+        text: Any = self.net.config.get_text_config()  # type: ignore[operator, union-attr]
+        caching = {"use_cache": False} if hasattr(text, "use_cache") else {}
         return self.net(**_inputs(self.net, batch, sequence) | caching | options)
 
 

@@ -66,7 +66,8 @@ def each_kind_once(net: nn.Module, measured: Measure) -> Iterator[list[Any]]:
             _, results, shape = taken[-1]
             needing = [each for each in given if isinstance(each, Tensor) and each.requires_grad]
             tensors = [each for each in results if isinstance(each, Tensor)]
-            handed = iter(Through.apply(tensors, *needing) if needing else tensors)  # type: ignore[no-untyped-call]
+            needing = needing or [torch.zeros((), requires_grad=True)]  # results of parameters alone need gradients
+            handed = iter(Through.apply(tensors, *needing))  # type: ignore[no-untyped-call]
             return tree_unflatten([next(handed) if isinstance(each, Tensor) else each for each in results], shape)
 
         return call
