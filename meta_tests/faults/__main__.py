@@ -213,17 +213,16 @@ def result_of(planted: Fault, traceback: str) -> dict[str, Any]:
 
 def noticed_alone(claim: str, faults: list[Fault], traceback: str) -> tuple[str, str]:
     """Whether a claim turns red under one of its faults with only its tests selected, and which fault or why not."""
-    reasons = []
+    missed, hidden = [], ""
     for planted in sorted(faults, key=lambda planted: len(planted.noticed_by)):  # first what breaks little else
         result = result_of(dataclasses.replace(planted, noticed_by=(claim,)), traceback)
         if healthy((claim,), planted.options)["rows"].get(claim, {}).get("verdict") in RED:
             return "MISSED", "it is red with nothing planted"
         if not result["unnoticed"]:
             return "noticed", f"{planted.topic}: {planted.name}"
-        reasons.append((result["hidden"], planted.name))
-    if not reasons or not all(hidden for hidden, _ in reasons):
-        return "MISSED", ", ".join(name for hidden, name in reasons if not hidden) or "no fault names it"
-    return "hidden", reasons[0][0]
+        hidden = hidden or result["hidden"]
+        missed += [] if result["hidden"] else [planted.name]
+    return ("hidden", hidden) if hidden and not missed else ("MISSED", ", ".join(missed) or "no fault names it")
 
 
 def run_by_claim(faults: list[Fault], options: argparse.Namespace) -> bool:
@@ -252,18 +251,14 @@ def with_counts(page: str) -> str:
     """docs/claims.md with each count as registry, record and the page's own list of lesser claims make it."""
     recorded = json.loads(NOTICED.read_text(encoding="utf-8"))
     listed = set(re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE))
-    counts = dict.fromkeys(["on record", "need a GPU", "less than deep", "deep", "not seen red"], 0)
+    rows, found = ("on record", "need a GPU", "less than deep", "not seen red", "deep"), []
     claims = registry_once(ROOT / "test_claims" / "registry").claims.values()
     for claim in claims:
-        reasons = {
-            "on record": claim.on_record or claim.written == "slip",
-            "need a GPU": "cuda" in claim.needs,
-            "less than deep": claim.id in listed,
-            "deep": claim.id in recorded,
-        }
-        counts[next((row for row, so in reasons.items() if so), "not seen red")] += 1
-    for row, count in counts.items():
-        page = re.sub(rf"^(\| {row}\b[^|]*\|) \d+ \|", rf"\1 {count} |", page, flags=re.MULTILINE)
+        of_record, on_gpu = claim.on_record or claim.written == "slip", "cuda" in claim.needs
+        reasons = (of_record, on_gpu, claim.id in listed, claim.id not in recorded, True)
+        found.append(rows[reasons.index(True)])
+    for row in rows:
+        page = re.sub(rf"^(\| {row}\b[^|]*\|) \d+ \|", rf"\1 {found.count(row)} |", page, flags=re.MULTILINE)
     return re.sub(r"\bOf \d+ claims", f"Of {len(claims)} claims", page)
 
 

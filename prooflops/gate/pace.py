@@ -118,12 +118,10 @@ class PacePlan:
         own = {name: cost.enough_s for name, cost in self.costs.items() if cost.enough_s > each_s}
         own |= {name: max(each_s, more_s, self.costs[name].enough_s) for name in noisy}
         own |= {name: LEAST_S for name, effect in effects.items() if is_plain(effect)}
-        own = {"": each_s, **{name: each_s for name in effects if self.costs[name].is_long}, **own}
-        long = {name for name, cost in self.costs.items() if cost.is_long}
-        return {
-            name: {"max_time": round(own_s, 4), "min_rounds": 1 if name in long else ROUNDS}
-            for name, own_s in own.items()
-        }
+        long = {name: each_s for name, cost in self.costs.items() if cost.is_long}
+        own = {"": each_s, **long, **own}
+        rounds = {name: 1 if name in long else ROUNDS for name in own}
+        return {name: {"max_time": round(own[name], 4), "min_rounds": rounds[name]} for name in own}
 
     def fitting_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float) -> float:
         """Seconds per benchmark so that `pairs` pairs fit in `left_s`, between LEAST_S and `most_s`."""

@@ -113,10 +113,7 @@ product(
 bilinear, left, right = nn.Bilinear(3, 4, 5), normal(2, 3, requires_grad=True), normal(2, 4, requires_grad=True)
 ones = torch.ones(2, 5)
 both_passes(
-    "bilinear",
-    "3, 4 -> 5",
-    lambda: bilinear(left, right),
-    lambda: define.bilinear(left, bilinear.weight, right, ones),
+    "bilinear", "3, 4 -> 5", lambda: bilinear(left, right), lambda: define.bilinear(left, bilinear.weight, right, ones)
 )
 tokens, lstm, gru = normal(4, 2, 3, requires_grad=True), nn.LSTM(3, 5), nn.GRU(3, 5)
 # oneDNN's fused layer computes the gradient of the initial state whether or not it is wanted.

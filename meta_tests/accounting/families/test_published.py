@@ -10,14 +10,7 @@ import sys
 
 import pytest
 
-from accounting.families import (
-    attention,
-    embedding,
-    from_config,
-    linear,
-    mlp,
-    other,
-)
+from accounting.families import attention, embedding, from_config, linear, mlp, other
 from accounting.families.architectures import MODEL_TYPES
 from accounting.models import active_parameter_count, forward_flops, parameter_count, step_flops
 from accounting.units import amount

@@ -11,12 +11,7 @@ from torch.nn import functional
 
 from accounting.measured import one_thread
 from accounting.predicted import scratch
-from meta_tests.accounting.predicted.predicting import (
-    NETS,
-    assert_alike,
-    both,
-    of_functions,
-)
+from meta_tests.accounting.predicted.predicting import NETS, assert_alike, both, of_functions
 from meta_tests.accounting.predicted.random_nets import LOSSES
 
 

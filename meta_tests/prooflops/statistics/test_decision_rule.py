@@ -8,13 +8,7 @@ import pytest
 from scipy.special import ndtri
 
 from meta_tests.prooflops.statistics.simulated import effect_of, least, most
-from prooflops.statistics.decision_rule import (
-    Plan,
-    confirmed,
-    decide,
-    smallest_effect,
-    verdict,
-)
+from prooflops.statistics.decision_rule import Plan, confirmed, decide, smallest_effect, verdict
 from prooflops.statistics.effects import unpaired
 
 
