@@ -209,8 +209,8 @@ class RecurrentLayers(Part):
     and inside a chunk every token is scored against all others: `key_products` of key_dim and `value_products` of
     value_dim per pair (the delta rule: 2, 1, and 3 of the state). One that `solves` a triangular system per chunk, for
     its keys and values, takes half a product for that, and one and a half for its gradients. Chunk 0 is the recurrent
-    form. `kept` counts other elements that a sequence keeps per layer: the last inputs of a convolution.
-    Ignored: decays and gates, one or two FLOPs per element of state and token.
+    form. `kept` counts what else a sequence keeps: a convolution's last inputs. Ignored: decays and gates; and what
+    transformers multiplies in vain, 1 to 2 % of Mamba-2: padding of convolutions, the states of all chunks with all.
     Source: Dao and Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 6.
 
     >>> RecurrentLayers("mixer", heads=128, key_dim=128, value_dim=64, chunk=256).forward_flops(1, 8192, "full") / 1e9

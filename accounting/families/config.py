@@ -38,11 +38,11 @@ def from_config(
     """The model that a `config.json` describes: a mapping, a path, an object of transformers, or a name, of one of the
     `public_models` or of the local Hugging Face cache.
 
-    What the families do not read, transformers is asked where it is installed, version 5 or later: the result is an
-    `accounting.counted.built.CountedModel`, in seconds, which says what it was counted of; remote code is never run.
-    `multi_token_prediction` adds modules that published counts leave out (DeepSeek-V3, GLM-4.5). `text_only` reads the
-    text part of a model of text and images, without its encoder (1 to 10 % of the parameters). `ignore` names keys that
-    change no size. Exact for the families' code in transformers 5; windows count only for "causal" pairs.
+    What the families do not read, transformers 5 is asked where it is installed: the result is then an
+    `accounting.counted.built.CountedModel`, in seconds; remote code is never run. `multi_token_prediction` adds modules
+    that published counts leave out (DeepSeek-V3, GLM-4.5). `text_only` reads the text part of a model of text and
+    images, without its encoder. `ignore` names keys that change no size. Exact for the families' code in transformers
+    5; of experts those that a token is sent to (llama4's eager code runs all); windows count for "causal" pairs.
     Warns of keys that transformers ignores. Raises ValueError for an unknown type, a missing key, and a key of a family
     that neither reads and that is not known to change nothing.
 
