@@ -68,6 +68,7 @@ def compare(session: Session, names: Sequence[str], ends: float) -> dict[str, Co
     settings = session.settings
     found: dict[str, Count] = {}
     taken: list[Replicate] = []
+    asked = len(names)
     if settings.by == TIME or not counts.builds_in(settings.folder):
         return found
     then: CountRecord | None = None
@@ -87,7 +88,8 @@ def compare(session: Session, names: Sequence[str], ends: float) -> dict[str, Co
     session.replicates.ends = math.inf
     if found and then:
         said = [sum(count.verdict == verdict for count in found.values()) for verdict in ("SAME", MORE, FEWER)]
-        lines = f"instructions beside those of {then.commit}: {said[0]} the same, {said[1]} more, {said[2]} fewer"
+        beside = f"instructions of {len(found)} of {asked} benchmarks beside {then.commit}"
+        lines = f"{beside}: {said[0]} the same, {said[1]} more, {said[2]} fewer"
         session.lines += [lines, BLIND]
     return found
 

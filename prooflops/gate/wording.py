@@ -72,9 +72,11 @@ def sentence(row: Row) -> str:
         return f"{row.name} is new: {row.quantity} {after}"
     if row.verdict == "CHANGED":
         return f"{row.name}: {row.quantity} is {row.after}, but was {row.before}, and is an exact quantity"
-    if row.quantity in RESOURCES:
+    if row.quantity in RESOURCES and row.verdict != "INCONCLUSIVE":
         held, of = "takes" if row.quantity == INSTRUCTIONS else "holds", row.quantity if "CUDA" in row.quantity else ""
         return f"{row.name} {held} {row.verdict.lower()} a call: {before} -> {after} {of}".rstrip()
+    if row.quantity == INSTRUCTIONS:
+        return f"{name} is not decided by instructions, {before} -> {after}: {row.note}"
     if row.effect is None:
         return f"{name} is not decided: {row.note}"
     figure = f"{change_within(row.effect)}, {before} -> {after}"

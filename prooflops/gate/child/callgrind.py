@@ -34,6 +34,7 @@ CODE = {
 }
 WARM_UP = 3  # calls before the one that is counted
 EMPTY_CALLS = 5
+METHOD = 1  # raised when a call is counted in another way: counts of different methods are not compared
 FEATURES = {"avx", "avx2", "f16c", "fma", "rdrand", "rdseed", "bmi1", "bmi2", "erms"}  # of those, valgrind shows some
 _kept: list[Any] = []  # the memory of requests that were made
 FIXTURES = ("pytest_benchmark.fixture", "pytest_codspeed.plugin")
@@ -52,6 +53,7 @@ def builds() -> dict[str, Any]:
         flags = set()
     files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
     return {
+        "method": METHOD,
         "python": sys.version,
         "libc": os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else "",
         "machine": platform.machine(),
