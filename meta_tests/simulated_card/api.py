@@ -54,7 +54,9 @@ def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
     ]
     if card.kind == "mps":
         return [*made, (torch.mps, _mps(card, kernels)), (torch.backends.mps, {"is_available": lambda: True})]
-    there = {"is_available": lambda: True, "current_accelerator": lambda *_, **__: card.device}  # DataLoader asks
+    # What DataLoader and the optimizers ask.
+    there = {"is_available": lambda: True, "current_accelerator": lambda *_, **__: card.device}
+    there |= {"current_stream": lambda *_: SimpleNamespace(is_capturing=lambda: False)}
     made += [(torch.accelerator, there)]
     no = {"can_fake_cuda": lambda: False}  # C++ would ask the driver for a stream
     made += [(module, no) for module in (fake_cuda, prediction, tracker)]
