@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from prooflops.gate.child import callgrind
 from prooflops.run_state import is_benchmark
 
 HISTORY = ".prooflops/history"
@@ -27,6 +26,7 @@ DIRECTIONS = ("slower", "faster", "both")
 MEMORY = ("fail", "show", "off")
 TIERS = ("time", "instructions", "both")
 UNDECIDED = ("fail", "pass")
+ASKING = ("gate", "gate_baseline", "gate_versus", "gate_bisect", "gate_record", "gate_noise_floor")
 MIN_INSTRUCTIONS, ALLOWED_OPEN = "0.5%", "10%"
 INI = {  # by name: meaning and default
     "gate_history": (
@@ -202,7 +202,7 @@ def _read(config: pytest.Config) -> Settings:
         direction=_one_of("gate_direction", ini["gate_direction"], DIRECTIONS),
         memory=_one_of("gate_memory", ini["gate_memory"], MEMORY),
         min_memory_effect=_share("gate_min_memory_effect", ini["gate_min_memory_effect"]),
-        by=_tier(*named("gate_by")),
+        by=_tier(*named("gate_by"), asked=any(map(option, ASKING))),
         min_instructions=_share(*named("gate_min_instructions")),
         instructions_fail=_one_of("gate_instructions", ini["gate_instructions"], ("fail", "report")) == "fail",
         in_turn=_one_of("gate_in_turn", ini["gate_in_turn"], ("true", "false")) == "true",
@@ -358,8 +358,12 @@ def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
     return str(text)
 
 
-def _tier(name: str, text: str) -> str:
-    usable = callgrind.is_usable()
+def _tier(name: str, text: str, asked: bool) -> str:
+    if not (text or asked):
+        return "time"
+    from prooflops.gate.child.callgrind import is_usable  # a run of pytest that asks for no gate loads no more of it
+
+    usable = is_usable()
     if not text:
         return "both" if usable else "time"
     if _one_of(name, text, TIERS) != "time" and not usable:

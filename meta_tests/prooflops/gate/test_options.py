@@ -55,7 +55,7 @@ def read(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None =
 @pytest.mark.parametrize("usable", [True, False])
 def test_instructions_decide_beside_time_where_valgrind_is_there(monkeypatch: Any, usable: bool) -> None:
     monkeypatch.setattr(callgrind, "is_usable", lambda: usable)
-    assert read(Path("/nowhere"), {}, {"gate_by": ""}).by == ("both" if usable else "time")
+    assert read(Path("/nowhere"), {"gate_versus": "HEAD"}, {"gate_by": ""}).by == ("both" if usable else "time")
     refusal = outcome(pytest.UsageError, lambda: read(Path("/nowhere"), {"gate_by": "instructions"}))[1]
     assert usable or "apt-get install valgrind" in str(refusal)
 
