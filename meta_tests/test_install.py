@@ -133,7 +133,7 @@ def test_with_the_core_alone_a_plain_run_loads_neither_numpy_nor_scipy(core, for
 
 
 def test_with_the_core_alone_the_gate_compares_revisions_and_keeps_a_baseline(core, foreign):
-    done = run_pytest(core, "--gate", "--gate-versus=HEAD~1", "--gate-replicates=2", cwd=foreign)
+    done = run_pytest(core, "--gate", "--gate-versus=HEAD~1", "--gate-replicates=2", "--gate-by=time", cwd=foreign)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "CHANGED" in done.stdout, "the declared FLOPs are threefold"
     assert run_pytest(core, "--gate-record=main", cwd=foreign).returncode == 0
