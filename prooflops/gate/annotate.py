@@ -48,8 +48,8 @@ def commands(failing: Sequence[Row], warning: str, items: Sequence[pytest.Item])
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return []
     places = {item.nodeid: (item.path, (item.location[1] or 0) + 1) for item in items}
-    top = sides.repository_of(items[0].config.rootpath) if items else None  # GitHub's paths begin there
     root = items[0].config.rootpath if items else Path()
+    top = sides.repository_of(root)  # GitHub's paths begin there
     errors = []
     for row in failing[:MOST]:
         path, line = risen_function(row.where, root) or places.get(row.name, (Path(row.name.partition("::")[0]), 1))

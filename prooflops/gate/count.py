@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prooflops.console.progress import minutes
 from prooflops.gate import sides
-from prooflops.gate.instructions import FEWER, LOOKS, MORE, Count, by_both, decide, level_of
+from prooflops.gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, by_both, decide, level_of, tally
 from prooflops.gate.options import files_of
 from prooflops.gate.process import Counted, OutOfTime, Replicate, ReplicateFailed, Side
 from prooflops.gate.session import Session
@@ -85,10 +85,10 @@ class Counting:
             took_s = time.monotonic() - began
         if found:
             lines.append("; ".join([BLIND, *by_features(timed)]))
-        said = [sum(count.verdict == verdict for count in found.values()) for verdict in ("SAME", MORE, FEWER)]
+        unsteady = sum(count.verdict == UNSTEADY for count in found.values())
         self.session.details.append(
-            f"instructions of {len(found)} of {len(self.costs_s)} benchmarks: {said[0]} the same, {said[1]} more, "
-            f"{said[2]} fewer, {len(found) - sum(said)} do not repeat: time alone decides those, and "
+            f"instructions of {len(found)} of {len(self.costs_s)} benchmarks: {tally(found.values())}, "
+            f"{unsteady} do not repeat: time alone decides those, and "
             f"{len(self.costs_s) - len(found)} without a count; {pairs} pairs"
         )
         return found
@@ -101,8 +101,7 @@ class Counting:
         replicates = self.session.replicates
         replicates.share_hash_seed()
         asked = [(side, sides.existing(files_of(names), side)) for side in (self.other, self.here)]
-        replicates.ends = ends
-        try:
+        with replicates.until(ends):
             if self.at_once:
                 return replicates.run(asked, names, counted=Counted(until))
             halfway = (time.monotonic() + until) / 2  # each side gets half of the time
@@ -110,8 +109,6 @@ class Counting:
                 replicates.run([each], names, counted=Counted(end))[0]
                 for each, end in zip(asked, (halfway, until), strict=True)
             ]
-        finally:
-            replicates.ends = math.inf
 
 
 def by_features(timed: Sequence[Replicate]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prooflops.gate import sides
 from prooflops.gate.count import BLIND
-from prooflops.gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, decide, level_of
+from prooflops.gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, decide, level_of, tally
 from prooflops.gate.options import files_of
 from prooflops.gate.process import Counted, OutOfTime, Replicate, ReplicateFailed
 from prooflops.gate.session import Session
@@ -24,13 +24,17 @@ from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 PROCESSES = LOOKS[1]
 
 
-def counted_here(session: Session, names: Sequence[str], seed: int, until: float = math.inf) -> Replicate | None:
-    """A process of this side that counts these benchmarks; None, with a line that says why, where that fails."""
+def counted_here(session: Session, names: Sequence[str], seed: int, ends: float = math.inf) -> Replicate | None:
+    """A process of this side that counts these benchmarks; None, with a line that says why, where that fails.
+
+    None, without a line, where it would take until `ends`.
+    """
     replicates = session.replicates
     replicates.share_hash_seed(seed)
     try:
         files = sides.existing(files_of(names), session.here)
-        return replicates.run([(session.here, files)], names, counted=Counted(until))[0]
+        with replicates.until(ends):
+            return replicates.run([(session.here, files)], names, counted=Counted())[0]
     except OutOfTime:
         return None
     except ReplicateFailed as failed:
@@ -50,8 +54,7 @@ def store(session: Session, names: Sequence[str]) -> None:
         taken.append(done)
     record = record_of(session, taken)
     with session.storing():
-        builds = {key: value for key, value in taken[0].builds.items() if key != "libraries"}
-        counts.append(session.settings.folder, builds, record)
+        counts.append(session.settings.folder, without_libraries(taken[0].builds), record)
     session.lines.append(f"instructions of {len(record.counts)} benchmarks stored, for any machine with these builds")
 
 
@@ -72,10 +75,9 @@ def compare(session: Session, names: Sequence[str], ends: float) -> dict[str, Co
     if settings.by == TIME or not counts.builds_in(settings.folder):
         return found
     then: CountRecord | None = None
-    session.replicates.ends = ends
     while names and len(taken) < PROCESSES and time.monotonic() < ends:
         session.progress.always(f"instructions: process {len(taken) + 1}, {len(names)} benchmarks under valgrind")
-        if (done := counted_here(session, names, len(taken) + 1)) is None:
+        if (done := counted_here(session, names, len(taken) + 1, ends)) is None:
             break
         taken.append(done)
         now = record_of(session, taken)
@@ -85,18 +87,20 @@ def compare(session: Session, names: Sequence[str], ends: float) -> dict[str, Co
             break
         found |= decisions(then, now, settings.min_instructions)
         names = [name for name in now.counts if name in then.counts and name not in found]
-    session.replicates.ends = math.inf
     if found and then:
-        said = [sum(count.verdict == verdict for count in found.values()) for verdict in ("SAME", MORE, FEWER)]
         beside = f"instructions of {len(found)} of {asked} benchmarks beside {then.commit}"
-        lines = f"{beside}: {said[0]} the same, {said[1]} more, {said[2]} fewer"
-        session.lines += [lines, BLIND]
+        session.lines += [f"{beside}: {tally(found.values())}", BLIND]
     return found
+
+
+def without_libraries(builds: Mapping[str, object]) -> dict[str, object]:
+    """The builds that name a history's folder; libraries are compared record by record, as far as both import them."""
+    return {key: each for key, each in builds.items() if key != "libraries"}
 
 
 def stored(folder: Path, builds: Mapping[str, object], now: CountRecord, baseline: str) -> CountRecord | None:
     """The newest counts of this baseline that compare with these."""
-    known = counts.read(folder, counts.builds_id({key: each for key, each in builds.items() if key != "libraries"}))
+    known = counts.read(folder, counts.builds_id(without_libraries(builds)))
     fitting = [each for each in known if each.compares_with(now) and baseline in ("latest", each.baseline)]
     return fitting[-1] if fitting else None
 

@@ -9,7 +9,7 @@ GPU, caches, and the width of vector instructions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median, stdev
 
@@ -84,6 +84,17 @@ def _is_shown(logs: Sequence[float], level: float) -> bool:
     """Whether Student's t excludes a mean of 0, in one direction, at this level."""
     error = stdev(logs) / math.sqrt(len(logs))
     return abs(mean(logs)) > -float(stdtrit(len(logs) - 1, level)) * error
+
+
+def tally(found: Iterable[Count]) -> str:
+    """How many counts are the same, more and fewer, in words.
+
+    >>> tally([Count("SAME", 1e5, 1.0, 0.0, 3), Count(MORE, 1e5, 1.02, 0.0, 6)])
+    '1 the same, 1 more, 0 fewer'
+    """
+    verdicts = [count.verdict for count in found]
+    words = {"SAME": "the same", MORE: "more", FEWER: "fewer"}
+    return ", ".join(f"{verdicts.count(verdict)} {said}" for verdict, said in words.items())
 
 
 def level_of(benchmarks: int) -> float:

@@ -116,7 +116,7 @@ class Replicates:
 
     def __init__(self, config: pytest.Config, limit_s: float, resources: bool = True) -> None:
         self._config, self._limit_s = config, limit_s
-        self.ends = math.inf  # on the monotonic clock: no process outlives it
+        self._ends = math.inf  # on the monotonic clock: no process outlives it
         self._numbers, self._trees = itertools.count(1), itertools.count(1)
         self.examined: Sequence[str] = ()  # benchmarks that both sides have timed
         self.repeated: Mapping[str, float] = {}  # seconds of the tests that are run several times in a process
@@ -139,6 +139,15 @@ class Replicates:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    @contextmanager
+    def until(self, ends: float) -> Iterator[None]:
+        """Within, no process outlives this moment of the monotonic clock: OutOfTime is raised for one that would."""
+        self._ends = ends
+        try:
+            yield
+        finally:
+            self._ends = math.inf
 
     def share_hash_seed(self, seed: int | None = None) -> None:
         """Draws one hash seed for the next processes, unless the environment sets one: its noise cancels in a pair.
@@ -185,7 +194,7 @@ class Replicates:
         count in place of timing, and wait for no turn. Raises ReplicateFailed for one that crashed, took too long, or
         could not collect.
         """
-        limit_s = min(limit_s, self._limit_s, self.ends - time.monotonic())
+        limit_s = min(limit_s, self._limit_s, self._ends - time.monotonic())
         task = {"ids": ids and list(ids), "benchmarks_only": benchmarks_only, "paces": paces or {}}
         started: list[_Started] = []
         with ExitStack() as stack:
@@ -285,7 +294,7 @@ class Replicates:
         record = json.loads(started.record.read_text(encoding="utf-8")) if started.record.exists() else {}
         found = record.pop("replicate", None)
         if found is None or code not in (0, 1, 5):
-            if code is None and time.monotonic() >= self.ends:
+            if code is None and time.monotonic() >= self._ends:
                 raise OutOfTime(f"{side.label} did not end within the budget (--gate-budget)")
             raise ReplicateFailed(self._failure(started, code, found["errors"] if found else []))
         if found["counts"] is not None:

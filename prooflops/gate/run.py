@@ -50,9 +50,8 @@ class Gate:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             self.broken = f"{session.testsfailed} errors during collection"
             raise session.Interrupted(self.broken)
-        publish(
-            Result("", status=INTERRUPTED, reason="it was killed"), self.config, self.settings
-        )  # found there if it is
+        killed = Result("", status=INTERRUPTED, reason="it was killed")  # what a run leaves that cannot write more
+        publish(killed, self.config, self.settings)
         self.items, settings = session.items, self.settings
         with Replicates(self.config, settings.budget_s, resources=settings.memory != "off") as replicates:
             found = self.session = Session(self.config, settings, replicates)

@@ -103,14 +103,11 @@ class Schedule:
     def _take(self, wanted: Mapping[str, int]) -> Mapping[str, Pair] | None:
         """The next replicate; None where the budget ends it, whose upper time is a promise."""
         self._print_progress(wanted)
-        replicates = self.session.replicates
-        replicates.ends = self.deadline
         try:
-            return self.take(list(wanted), self.paces)
+            with self.session.replicates.until(self.deadline):
+                return self.take(list(wanted), self.paces)
         except OutOfTime:
             return None
-        finally:
-            replicates.ends = math.inf
 
     def _wanted(self) -> dict[str, int]:
         """Returns the replicates that each undecided benchmark needs in all; sets the pace of the next one."""

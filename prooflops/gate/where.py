@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections import Counter
@@ -77,14 +76,12 @@ def explained(session: Session, here: Side, other: Side, rows: Sequence[Row], *,
     session.progress.always(f"one more pair counts by function where the work of {many(len(names), 'benchmark')} went")
     replicates = session.replicates
     replicates.share_hash_seed()
-    replicates.ends = ends
     asked = [(side, sides.existing(files_of(names), side)) for side in (other, here)]
     try:
-        before, after = replicates.run(asked, names, counted=Counted(by_function=True, valgrind=valgrind))
+        with replicates.until(ends):
+            before, after = replicates.run(asked, names, counted=Counted(by_function=True, valgrind=valgrind))
     except (OutOfTime, ReplicateFailed):
         return list(rows)
-    finally:
-        replicates.ends = math.inf
     where = {name: where_it_went(name, before, after) for name in names}
     return [
         replace(row, where=f"where it went: {where[row.name]}") if row in wanted and where.get(row.name) else row
