@@ -42,7 +42,10 @@ class Ceilings:
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
         room_bytes: Callable[[], float] = lambda: math.inf,  # for all operands together
     ) -> None:
-        self._device, self._pace, self._progress, self._room_bytes = device, pace, progress, room_bytes
+        self._progress = progress
+        self._room_bytes = room_bytes
+        self._device = device
+        self._pace = pace
         self._timer = measured.clock(device)
         self._found: dict[tuple[str, str], search.Found] = {}
         self._flop_per_s: dict[tuple[str, str], float] = {}  # which a benchmark may have raised since

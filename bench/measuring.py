@@ -53,8 +53,11 @@ class Measure:
         conditions: Callable[[], AbstractContextManager[dict[str, Any]]] = lambda: nullcontext({}),
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
     ) -> None:
-        self._benchmark, self._device, self._schedule = benchmark, device, schedule
-        self._peak_flop_per_s, self._bound_flop_per_s = peak_flop_per_s, bound_flop_per_s
+        self._benchmark = benchmark
+        self._device = device
+        self._schedule = schedule
+        self._peak_flop_per_s = peak_flop_per_s
+        self._bound_flop_per_s = bound_flop_per_s
         self._make_flush = flush
         self._timer = CallTimer(device, clock or measured.clock(device))
         self._conditions = conditions

@@ -31,11 +31,14 @@ class StepRates:
         """Keeps the time of a step in the fixture `user_model`, beside the rates of the dtypes that it multiplies."""
         formats = [dtype for dtype in self.user_model.flops.by_dtype if dtype in DTYPES]
         return self.user_model.record_step(
-            seconds=seconds, spread=spread, rounds=rounds, labels=tuple(labels),
+            seconds=seconds,
+            spread=spread,
+            rounds=rounds,
+            labels=tuple(labels),
             peak_flop_per_s={dtype: self.peak_flop_per_s(dtype) for dtype in formats},
             ceiling_flop_per_s={dtype: self._ceiling(dtype) for dtype in formats},
             bytes_per_s=self.bandwidths.bytes_per_s(0.5),  # as of a copy, half of it reads
-        )  # fmt: skip
+        )
 
     def measure_until_known(self, step: Callable[[], object]) -> None:
         """Measures the ceilings' products again, of which the faster counts, and the step, at most twice."""

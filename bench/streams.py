@@ -255,7 +255,9 @@ class Bandwidths:
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
     ) -> None:
         self.size = size
-        self._device, self._pace, self._progress = device, pace, progress
+        self._progress = progress
+        self._device = device
+        self._pace = pace
         self._measured: dict[float, float] = {}
 
     @property

@@ -89,9 +89,15 @@ class Step:
     """
 
     def __init__(
-        self, work: Workload, recipe: str, device: torch.device, *,
-        checkpoint_every: int = 0, micro_batches: int = 1, compiled: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        work: Workload,
+        recipe: str,
+        device: torch.device,
+        *,
+        checkpoint_every: int = 0,
+        micro_batches: int = 1,
+        compiled: bool = False,
+    ) -> None:
         torch.manual_seed(0)
         self.device, self.recipe, self.micro_batches = device, recipe, micro_batches
         self.module = build(work.model, device=device, checkpoint_every=checkpoint_every)
