@@ -143,7 +143,7 @@ def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(metered_device, 
             return scaled_dot_product_attention(query, key, value, is_causal=True)
 
     got = tensors.graph_bytes(metered_device, attend)
-    rows, output = 4 * 2 * 3 * tokens, query.nbytes
+    rows, output = 4 * query[..., 0].numel(), query.nbytes
     record_figure(f"{tokens} tokens, {'fused' if fused else 'math'}: {got} bytes")
     # The pairs, scaled queries and keys; or the output and a number a row, to which CUDA adds dropout's random state.
     should = output + rows if fused else rows * tokens + 2 * output

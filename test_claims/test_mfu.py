@@ -45,7 +45,11 @@ def shares_of_peak():
 
 
 @pytest.mark.claim("mfu.definition")
-@given(busy_s=st.lists(st.floats(0.1, 9), min_size=1, max_size=8), idle_s=st.floats(0, 9), peak=sizes(10**9, 10**15))
+@given(
+    busy_s=st.lists(st.floats(0.01, 100), min_size=1, max_size=8),
+    idle_s=st.floats(0, 100),
+    peak=st.integers(10**9, 10**15),
+)
 def test_mfu_is_the_share_of_their_time_that_devices_at_their_peak_would_work(busy_s, idle_s, peak):
     """Devices that work at their peak or not at all, until the last is done and an idle time has passed."""
     seconds = max(busy_s) + idle_s
