@@ -62,7 +62,6 @@ def attention(
     *,
     bias: bool = False,
     out_bias: bool = False,
-    key_bias: bool | None = None,
     rows: Rows = "tokens",
     keys: Rows = "",
     extra: int = 0,
@@ -79,8 +78,7 @@ def attention(
     kv_heads, keys = kv_heads or heads, keys or rows
     query = linear("attention", dim, heads * head_dim, "query", bias=bias, rows=rows)
     key, value = (
-        linear("attention", dim, kv_heads * head_dim, name, bias=biased, rows=keys)
-        for name, biased in (("key", bias if key_bias is None else key_bias), ("value", bias))
+        linear("attention", dim, kv_heads * head_dim, name, bias=bias, rows=keys) for name in ("key", "value")
     )
     shape = AttentionLayers("attention", heads, head_dim, kv_heads=kv_heads, queries=rows, keys=keys, **options)
     out = linear("attention", heads * head_dim, dim, "out", bias=out_bias, rows=rows)
