@@ -256,7 +256,7 @@ def with_counts(page: str) -> str:
     for claim in claims:
         of_record, on_gpu = claim.on_record or claim.written == "slip", "cuda" in claim.needs
         reasons = (of_record, on_gpu, claim.id in listed, claim.id not in recorded, True)
-        found.append(rows[reasons.index(True)])
+        found.append(next(row for row, applies in zip(rows, reasons, strict=True) if applies))
     for row in rows:
         page = re.sub(rf"^(\| {row}\b[^|]*\|) \d+ \|", rf"\1 {found.count(row)} |", page, flags=re.MULTILINE)
     return re.sub(r"\bOf \d+ claims", f"Of {len(claims)} claims", page)
