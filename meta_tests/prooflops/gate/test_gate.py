@@ -183,7 +183,7 @@ def test_a_pair_that_hangs_is_ended_with_the_budget_and_leaves_its_benchmark_ope
 
 
 # The plan of these tests alarms on 30 % of runs: half as slow again is beyond its noise.
-VERSUS_HEAD = "--gate --gate-versus HEAD --gate-by time --gate-min-effect 0.5 --gate-allow-inconclusive".split()
+VERSUS_HEAD = "--gate --gate-versus HEAD --gate-min-effect 0.5 --gate-allow-inconclusive".split()
 ALONE = """
 import fcntl
 
