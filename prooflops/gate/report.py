@@ -72,9 +72,9 @@ def sections(rows: Sequence[Row], most: float = MOST_LINES) -> list[tuple[str, l
 
 
 def why(row: Row) -> str:
-    """Why an open benchmark is open, and where the work went of one that takes more instructions."""
-    if row.verdict == "MORE INSTRUCTIONS" and row.where:
-        return f"; {row.where}"
+    """Why an open benchmark is open, and where the work went: a failure's own text names all functions."""
+    if row.where:
+        return f"; {row.where.partition(', ')[0] if row.verdict == 'SLOWER' else row.where}"
     reasons = row.note.split("; ") if row.verdict == "INCONCLUSIVE" and row.effect else ()
     return "".join(f": {reason}" for reason in REMEDIES if reason in reasons)
 

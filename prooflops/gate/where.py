@@ -48,12 +48,12 @@ def risen(before: Mapping[str, int], after: Mapping[str, int], unit: str) -> str
     """The functions whose counts rose most, the largest rise first.
 
     >>> risen({"a": 10, "b": 5}, {"a": 12, "b": 5, "c": 4000}, "bytecodes")
-    'c 0 -> 4,000, a 10 -> 12 bytecodes'
+    'c 0 -> 4,000 bytecodes, a 10 -> 12'
     """
     rises = {name: count - before.get(name, 0) for name, count in after.items() if not NAMELESS.fullmatch(name)}
     names = sorted((name for name in rises if rises[name] > 0), key=lambda name: -rises[name])[:SHOWN]
-    text = ", ".join(f"{name} {before.get(name, 0):,} -> {after[name]:,}" for name in names)
-    return f"{text} {unit}" if text else ""
+    said = [f"{name} {before.get(name, 0):,} -> {after[name]:,}" for name in names]
+    return ", ".join([f"{said[0]} {unit}", *said[1:]]) if said else ""
 
 
 def where_it_went(name: str, before: Replicate, after: Replicate) -> str:

@@ -116,8 +116,8 @@ def check_comment(text: str) -> None:
     """The comment of the first test's run: marked, a sentence a row, figures folded, and nothing that Markdown eats."""
     mark, title, *_ = text.splitlines()
     assert (mark, title.partition(":")[0]) == ("<!-- prooflops gate -->", "### gate")
-    slow = r"^- test\\_more.py::test\\_slow is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs$"
-    assert re.search(slow, text, re.MULTILINE), text
+    found, where = r"is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs", "where it went: work.py:busy "
+    assert re.search(rf"^- test\\_more.py::test\\_slow {found}; {where}.* bytecodes$", text, re.MULTILINE), text
     assert text.index("**SLOWER (1)**") < text.index("**NEW (1)**") < text.index("<details>"), text
 
 
