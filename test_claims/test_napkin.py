@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from accounting import counted, devices, planning
 from accounting.models import DeepLinear, Transformer, parameter_count
 from test_claims.oracles import published, tensors
+from test_claims.strategies import sizes
 
 H100 = "NVIDIA H100 80GB HBM3"
 DENSE_PEAK = Fraction(1979 * 10**12, 2)  # the lecture's: printed with sparsity, halved
@@ -24,19 +25,23 @@ ONE_DAY_S = int(timedelta(days=1).total_seconds())
 ONLY_PRODUCTS = DeepLinear(dim=16, layers=4)
 ATTENDING = Transformer(vocab_size=8, layers=2, dim=16, heads=4, hidden=64, tied_embedding=True)
 
-counts = st.integers(1, 10**15)
-rates = st.floats(1e9, 1e18)
-shares = st.floats(0.01, 1)
+nets = st.builds(DeepLinear, dim=st.integers(1, 16), layers=st.integers(1, 4))
+
+
+def dispatched_per_token(workloads, net):
+    """Parameters of a net, and the FLOPs that torch dispatches to train it on one token, on the meta device."""
+    model = workloads.build(net, device="meta")
+    with counted.flops() as count:
+        model(torch.empty(1, net.inputs, device="meta", requires_grad=True)).sum().backward()
+    return sum(parameter.numel() for parameter in model.parameters()), count.total
 
 
 @pytest.fixture(scope="module")
 def flops_per_token(workloads):
-    """FLOPs that torch dispatches to train a net of 70e9 parameters on one token, on the meta device."""
-    net = workloads.build(DeepLinear(dim=10**5, layers=7), device="meta")
-    assert round(sum(parameter.numel() for parameter in net.parameters()) / 1e9) == PARAMETERS / 10**9
-    with counted.flops() as count:
-        net(torch.empty(1, 10**5, device="meta", requires_grad=True)).sum().backward()
-    return count.total
+    """Of a net of 70e9 parameters."""
+    parameters, flops = dispatched_per_token(workloads, DeepLinear(dim=10**5, layers=7))
+    assert round(parameters / 1e9) == PARAMETERS / 10**9
+    return flops
 
 
 def simulated_days(flops_per_token, tokens, device_count, peak, mfu, stalled_s_per_day=0):
@@ -69,13 +74,13 @@ def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(flops_per_token, re
 
 
 @pytest.mark.claim("napkin.time-formula")
-@given(parameters=counts, tokens=counts, device_count=st.integers(1, 10**6), peak=rates, mfu=shares)
-@example(PARAMETERS, TOKENS, DEVICES, float(DENSE_PEAK), float(MFU))
-def test_training_days_are_six_n_d_over_the_flops_of_a_day(parameters, tokens, device_count, peak, mfu):
-    flops = 6 * parameters * tokens
-    exact = flops / (Fraction(peak) * Fraction(mfu) * device_count * ONE_DAY_S)
-    formula = planning.training_days(parameters, tokens, device_count, peak, mfu)
-    assert formula == pytest.approx(float(exact)), f"training_days={formula}, but should be {float(exact)}"
+@given(net=nets, tokens=st.integers(1, 10**10), peak=st.integers(10**9, 10**12), data=st.data())
+def test_training_days_are_those_of_a_simulated_run_of_the_flops_dispatched(workloads, net, tokens, peak, data):
+    device_count, mfu = data.draw(sizes(most=100)), data.draw(st.fractions(Fraction(1, 100), 1))
+    parameters, each = dispatched_per_token(workloads, net)
+    simulated = float(simulated_days(each, tokens, device_count, peak, mfu))
+    formula = planning.training_days(parameters, tokens, device_count, float(peak), float(mfu))
+    assert formula == pytest.approx(simulated), f"training_days={formula}, but should be {simulated} [{net}, {tokens=}]"
 
 
 @pytest.mark.claim("napkin.ignores")
@@ -106,7 +111,8 @@ def test_the_mfu_of_steps_gives_less_energy_than_the_card_hours_of_llama_3_405b(
     parameters, (hours, watts) = published.LLAMA3_405B_PARAMETERS, published.LLAMA3_405B_HOURS_AND_WATTS
     printed = hours * 60 * 60 * watts / published.LLAMA3_405B_TOKENS
     of_steps = [watts / planning.tokens_per_s(parameters, 1, float(DENSE_PEAK), mfu) for mfu in (0.43, 0.38)]
-    assert printed / 1.3 < of_steps[0] < of_steps[1] < printed, f"{of_steps} J by the steps, {printed} by the hours"
+    rounded = [round(joules, 1) for joules in (*of_steps, printed)]
+    assert rounded == [4.0, 4.5, 5.0], f"{rounded} J by the MFU of steps and by the hours, but should be 4, 4.5 and 5"
 
 
 def goodput(save_s, between_failures_s, every_s, failures=10**6):
@@ -120,10 +126,10 @@ def goodput(save_s, between_failures_s, every_s, failures=10**6):
 def test_a_run_loses_least_when_it_saves_every_root_of_twice_save_times_mtbf(save_s, rarity):
     mtbf = rarity * save_s
     best_s = math.sqrt(2 * save_s * mtbf)
-    kept = {factor: goodput(save_s, mtbf, factor * best_s, 10**5) for factor in (1 / 3, 1, 3)}
+    kept = {factor: goodput(save_s, mtbf, factor * best_s, 10**5) for factor in (0.8, 1, 1.25)}
     assert kept[1] == max(kept.values()), f"saving at other times than every {best_s:.0f} s keeps more: {kept}"
-    lost = (1 - kept[1]) / math.sqrt(2 * save_s / mtbf)
-    assert 0.8 < lost < 1.2, f"{1 - kept[1]:.4f} is lost, {lost:.2f} times the root of 2 · save time / MTBF"
+    lost = (1 - kept[1]) / math.sqrt(2 * save_s / mtbf)  # 0.987 to 1.001
+    assert 0.97 < lost < 1.02, f"{1 - kept[1]:.4f} is lost, {lost:.2f} times the root of 2 · save time / MTBF"
 
 
 @pytest.mark.claim("napkin.goodput")
@@ -141,14 +147,15 @@ def optimal_ratio(fit, flops):
 
 
 @pytest.mark.claim("napkin.chinchilla-20")
-@pytest.mark.parametrize(("approach", "least", "most"), [("1", 20, 22.5), ("2", 19, 30), ("3", 23, 143)])
+@pytest.mark.parametrize(("approach", "least", "most"), [("1", 20, 22.4), ("2", 19.2, 29.2), ("3", 23, 143)])
 def test_the_papers_tables_have_about_20_tokens_per_parameter_but_not_the_third(approach, least, most):
     table = published.COMPUTE_OPTIMAL[approach]
     for parameters, flops, tokens in table:
         formula = planning.rule_flops("step", int(parameters), int(tokens))
         assert formula == pytest.approx(flops, rel=0.05), f"6ND={formula:.3g}, but printed are {flops:.3g} FLOPs"
     ratios = [tokens / parameters for parameters, _, tokens in table]
-    assert least <= min(ratios) < max(ratios) <= most, f"{ratios} should be from {least} to {most} [{approach=}]"
+    ends = [float(f"{end(ratios):.3g}") for end in (min, max)]
+    assert ends == [least, most], f"tokens per parameter are from {ends}, but should be {least} to {most} [{approach=}]"
 
 
 @pytest.mark.claim("napkin.chinchilla-20")
@@ -189,10 +196,7 @@ def test_4_7e21_is_neither_two_weeks_nor_the_sparse_peak(days, peak):
 
 
 @pytest.mark.claim("napkin.six-across-run")
-@given(
-    net=st.builds(DeepLinear, dim=st.integers(1, 8), layers=st.integers(1, 4)),
-    batches=st.lists(st.integers(1, 6), min_size=1, max_size=3),
-)
+@given(net=nets, batches=st.lists(sizes(), min_size=1, max_size=3))
 def test_six_n_d_is_the_products_of_a_whole_run(workloads, device, net, batches):
     model = workloads.build(net, device=device)
     stepper = torch.optim.SGD(model.parameters(), lr=1e-3)

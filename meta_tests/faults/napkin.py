@@ -39,6 +39,8 @@ def the_replication_is_taken_for_the_original(patch):
 faults(
     ("failures_come_like_clockwork", "napkin.goodput", stand_in("numpy.random.default_rng",
         lambda *_: SimpleNamespace(exponential=lambda mean, number: np.full(number, mean)))),
+    ("a_root_is_smaller_by_that_of_two", "napkin.goodput",
+     stand_in("math.sqrt", lambda root, of: root(of) / root(2))),
     ("a_day_has_twenty_hours", "napkin.144-days napkin.time-formula napkin.ignores napkin.8h100-2weeks napkin.4.7e21",
      lambda patch: patch.setattr(planning, "SECONDS_PER_DAY", 20 * 60 * 60)),
     ("attention_runs_twice", "napkin.six-across-run", stand_in("torch.nn.functional.scaled_dot_product_attention",
