@@ -161,6 +161,8 @@ PRODUCT_FORMULAS: dict[str, Formula] = {
     "linalg_solve_triangular": lambda out, matrix, *_, **__: _solved(out, matrix),
     "triangular_solve": lambda out, _b, matrix, *_, **__: _solved(out[0], matrix),
     "_linalg_solve_ex": _lu_solved,
+    # Rows with their square norm and a one beside them: |x|² - 2·x·y + |y|² is one product.
+    "_euclidean_dist": lambda out, x, *_: 2 * elements(out) * (int(x.shape[-1]) + 2),
     "_native_multi_head_attention": partial(_fused_layer, slice(4, 8)),
     "_transformer_encoder_layer_fwd": partial(_fused_layer, slice(2, 17)),
     "_cudnn_rnn mkldnn_rnn_layer": _recurrent,
@@ -244,6 +246,8 @@ def _optimizer(flops: int, _out: Any, params: Any, *_: Any, **options: Any) -> i
 ELEMENTWISE_FORMULAS: dict[str, Formula] = {
     "_softmax _safe_softmax": _per_element(5, 0),  # maximum, subtract, exp, sum, divide
     "_cdist_forward": lambda out, x, *_: 3 * elements(out) * int(x.shape[-1]),  # subtract, power, add
+    # Subtract, power, multiply, add.
+    "_cdist_backward": lambda _out, grad, x, *_: 4 * elements(grad) * int(x.shape[-1]),
     "_softmax_backward_data": _per_element(4, 0),  # multiply, sum, subtract, multiply
     "_log_softmax": _log_softmax,
     "_log_softmax_backward_data": _per_element(4, 0),  # sum, exp, multiply, subtract
@@ -251,9 +255,7 @@ ELEMENTWISE_FORMULAS: dict[str, Formula] = {
     "mse_loss_backward": _per_element(3, 1),
     "nll_loss_forward nll_loss2d_forward": _per_element(1, 1),  # one element of each row
     "nll_loss_backward nll_loss2d_backward": _per_element(1, 2),
-    "embedding_dense_backward": _per_element(
-        1, 0
-    ),  # an addition per element that is added, not per element of the table
+    "embedding_dense_backward": _per_element(1, 0),  # an addition per element added, not per element of the table
     "_embedding_bag _embedding_bag_forward_only _embedding_bag_backward": _embedding_bag,
     "index_add": _per_element(1, 3),
     "index_put _index_put_impl": _index_put,
@@ -287,3 +289,7 @@ ELEMENTWISE_FORMULAS: dict[str, Formula] = {
 for _kind, _formulas in (("products", PRODUCT_FORMULAS), ("elementwise", ELEMENTWISE_FORMULAS)):
     for _names, _formula in _formulas.items():
         operator(*(f"aten.{name}" for name in _names.split()), kind=_kind)(_formula)
+# Their weight is packed into an object without a shape.
+operator("quantized.linear_dynamic", "quantized.linear_relu_dynamic")(
+    lambda out, x, *_: 2 * elements(x) * int(out.shape[-1])
+)

@@ -66,7 +66,9 @@ def _rule(func: Any) -> Rule:
         return Rule(name, "count", PRODUCTS, _with_result(flop_registry[func]))
     if name in KINDS["layout"]:
         return Rule(name, "refuse")
-    if name != "prim.device" and _is_composite(func):
+    if name == "prim.device":  # of a fake tensor
+        return Rule(name, "leave")
+    if _is_composite(func):
         return Rule(name, "decompose")
     return rule_of_kernel(func)
 

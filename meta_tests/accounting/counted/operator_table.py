@@ -159,6 +159,13 @@ both_passes(
 )
 product("solve", "(6, 6) and (6, 2)", lambda: torch.linalg.solve(torch.eye(6), normal(6, 2)),
         lambda: 2 * 6**3 // 3 + 2 * 6 * 6 * 2)  # fmt: skip
+near, far, one = normal(30, 5), normal(26, 5), torch.ones
+# |x|² - 2·x·y + |y|² is one product of rows that are two longer.
+product("cdist", "(30, 5) and (26, 5)", lambda: torch.cdist(near, far), lambda: multiply_adds(one(30, 7), one(7, 26)))
+quantised = partial(torch._make_per_tensor_quantized_tensor, torch.ones(6, 8, dtype=torch.int8), 0.1, 0)
+ROWS.append(Row("dynamically quantised linear", "(5, 8) and (8, 6)",
+    lambda: partial(torch.ops.quantized.linear_dynamic, one(5, 8), torch.ops.quantized.linear_prepack(quantised())),
+    lambda: multiply_adds(one(5, 8), one(8, 6))))  # fmt: skip
 WEIGHTS = 4 * 16 * 16
 SCORED = 2 * multiply_adds(rows, rows.T)
 ROWS.append(Row("fast path of attention", "2 sequences of 5", layer_of(

@@ -14,6 +14,7 @@ from meta_tests.accounting.counted.operator_definitions import multiply_adds
 from meta_tests.accounting.counted.operator_table import ROWS, Row, normal
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")  # deprecated
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.operator}: {row.call}")
 def test_an_operator_costs_what_its_definition_does(row: Row) -> None:
     try:
@@ -88,6 +89,8 @@ ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
     "views": (lambda: wide.t().reshape(3, 20)[1:].unsqueeze(0).expand(4, -1, -1).clone().unsqueeze_(0), 0),
     "copies and casts": (lambda: torch.cat([wide, wide]).to(torch.bfloat16).contiguous(), 0),
     "random numbers": (lambda: torch.randn(10).uniform_(), 0),
+    "orders": (lambda: (wide.sort(), wide.topk(3), torch.bucketize(wide, torch.arange(3.0))), 0),
+    "distances by turns": (lambda: there_and_back(lambda x: torch.cdist(x, wide[:4])), (3 + 4) * 6 * 4 * 10),
     "a gather": (lambda: wide[torch.tensor([0, 2])], 0),
 }
 
