@@ -114,10 +114,8 @@ def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]
         layers["group norm"] = partial(nn.GroupNorm, groups, planes)
         layers["instance norm"] = partial(nn.InstanceNorm2d, planes, affine=flag)
         layers["max pool"], layers["average pool"] = partial(nn.MaxPool2d, 2), partial(nn.AvgPool2d, 2)
-        layers["adaptive pool"], layers["planes dropped"] = (
-            partial(nn.AdaptiveAvgPool2d, 4),
-            partial(nn.Dropout2d, kept),
-        )
+        layers["adaptive pool"] = partial(nn.AdaptiveAvgPool2d, 4)
+        layers["planes dropped"] = partial(nn.Dropout2d, kept)
     return layers | {name: partial(Apply, function) for name, function in functions.items()}
 
 

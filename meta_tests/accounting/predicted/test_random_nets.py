@@ -43,12 +43,7 @@ def share_of(seed: int) -> float:
     """The highest predicted peak of the net's phases over the measured one, after a look at each phase."""
     net = RandomNet(seed)
     torch.manual_seed(seed)
-    options = {
-        "optimizer": net.optimizer,
-        "loss": net.loss,
-        "autocast": net.autocast,
-        "micro_batches": net.micro_batches,
-    }
+    options = {name: getattr(net, name) for name in ("optimizer", "loss", "autocast", "micro_batches")}
     guess, held = both(net.build, net.batch, **options)
     peaks = []
     for name, real in held.phases.items():
