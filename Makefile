@@ -45,8 +45,9 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: validate evidence test prove setup docs gate-field $(CHECKS)
 
+# -p: given "--report /folder", pytest takes its rootdir from there, and never reads this folder's conftest.py
 validate:
-	@$(call ready) && exec "$$python" -m pytest $(ARGS)
+	@$(call ready) && exec "$$python" -m pytest -p prooflops.plugin $(ARGS)
 
 evidence:
 	@$(call ready) && exec "$$python" -m prooflops.suite.evidence $(ARGS)

@@ -193,6 +193,8 @@ def test_without_torch_a_model_is_answered_with_what_to_install_and_a_foreign_op
             "write --report={elsewhere}, or pytest takes its rootdir from the path",
         ),
         (["{clone}", "--model", "{elsewhere}/tiny.py"], "write --model={elsewhere}/tiny.py:factory, or pytest"),
+        (["--gate-history", "--report", "{elsewhere}"], "write --report={elsewhere}, or pytest takes its rootdir"),
+        (["--report", "{elsewhere}"], "--report: write --model=FILE:FACTORY --report=..., or call it in a clone"),
     ],
 )
 def test_the_error_names_the_form_of_an_option_that_was_meant(suite, tmp_path, words, meant):

@@ -207,6 +207,10 @@ class TestMake:
         assert answer.returncode != 0
         assert "needs Python 3.10 or later, but" in answer.stderr
 
+    def test_a_path_that_pytest_would_take_for_the_one_to_run_is_refused_by_the_form_that_was_meant(self, tmp_path):
+        answer = self.make("validate", f"READY_PYTHON={sys.executable}", f"ARGS=--report {tmp_path}")
+        assert f"--report {tmp_path}: write --report={tmp_path}, or pytest takes" in answer.stderr, answer.stderr
+
     def test_each_folder_of_the_own_tests_is_run_by_one_part_of_make_test_and_warnings_are_errors_there(self):
         commands = self.make("--dry-run", "test", f"READY_PYTHON={sys.executable}").stdout
         alone = re.findall(r"'\*\.md' meta_tests/([\w/.]+)", commands)

@@ -73,19 +73,24 @@ def pytest_load_initial_conftests(
     `--report` of `--gate-history` is taken likewise.
     """
     yield
-    if "--gate-history" in args and not hasattr(early_config.option, "report"):
+    if history := ("--gate-history" in args and not hasattr(early_config.option, "report")):
         parser.addoption("--report", help="folder of the history's page")
     if hasattr(early_config.option, "model"):
         return
-    here = early_config.invocation_params.dir
-    if (here / "test_claims" / "registry").is_dir():  # a clone, but pytest has read the conftest.py of another folder
+    here, given = early_config.invocation_params.dir, {word.partition("=")[0] for word in args}
+    in_clone = (here / "test_claims" / "registry").is_dir()  # and pytest has read the conftest.py of another folder
+    if in_clone or history:
         for name, path in itertools.pairwise(args):
-            if name in SUITE_PATHS and (here / path).exists():
+            if name in SUITE_PATHS and (here / path).exists() and not (here / path).resolve().is_relative_to(here):
                 meant = f"{name}={path}{':factory' if name == '--model' else ''}"
                 raise pytest.UsageError(f"{name} {path}: write {meant}, or pytest takes its rootdir from the path")
-    elif any(word.partition("=")[0] == "--model" for word in args):
+    elif "--model" in given:
         early_config.stash[_runs_a_model] = True
         args.clear()  # pytest would refuse what it does not know
+    else:
+        parser.extra_info |= {name: f"write --model=FILE:FACTORY {name}=..., or call it in a clone of prooflops"
+                              for name in given.intersection(SUITE_PATHS)
+                              if not hasattr(early_config.option, name[2:].replace("-", "_"))}  # fmt: skip
 
 
 def run_model(config: pytest.Config) -> int:
