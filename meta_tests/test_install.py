@@ -184,14 +184,8 @@ def test_without_torch_a_model_is_answered_with_what_to_install_and_a_foreign_op
     [
         (["--modle=tiny.py:factory"], "did you mean: --model for --modle?"),
         (["--model", "tiny.py:factory", "--deivce", "cpu"], "did you mean: --device for --deivce?"),
-        (
-            ["--model", "{elsewhere}/tiny.py"],
-            "write --model={elsewhere}/tiny.py:NAME with one of its functions: factory",
-        ),
-        (
-            ["{clone}", "--report", "{elsewhere}"],
-            "write --report={elsewhere}, or pytest takes its rootdir from the path",
-        ),
+        (["--model", "{elsewhere}/tiny.py"], "write --model={elsewhere}/tiny.py:NAME with one of its functions: fac"),
+        (["{clone}", "--report", "{elsewhere}"], "write --report={elsewhere}, or pytest takes its rootdir from the"),
         (["{clone}", "--model", "{elsewhere}/tiny.py"], "write --model={elsewhere}/tiny.py:factory, or pytest"),
         (["--gate-history", "--report", "{elsewhere}"], "write --report={elsewhere}, or pytest takes its rootdir"),
         (["--report", "{elsewhere}"], "--report: write --model=FILE:FACTORY --report=..., or call it in a clone"),
