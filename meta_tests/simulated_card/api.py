@@ -242,6 +242,9 @@ def _streams(card: Card) -> tuple[type, type]:
             CardStream.made = stream_id = getattr(CardStream, "made", 0) + 1
             super().__init__(stream_id)
 
+        def query(self) -> bool:
+            return self.ready_s <= card.queue_now() + 1e-12  # of rounding
+
         def synchronize(self) -> None:
             card.synchronise(self.ready_s)
 

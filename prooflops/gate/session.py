@@ -14,6 +14,7 @@ import pytest
 from prooflops import run_state
 from prooflops.console.progress import Progress, minutes
 from prooflops.gate import decide, sides
+from prooflops.gate.child.calls import LAUNCHES
 from prooflops.gate.instructions import Count
 from prooflops.gate.options import Settings, files_of, is_asked_for
 from prooflops.gate.process import Paces, Replicate, ReplicateFailed, Replicates, Side
@@ -24,6 +25,7 @@ from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 
 SILENT_S = 20.0  # at least, between two lines of progress
 HERE = "this side"
+UNSYNCHRONISED = "the GPU still works when a round ends, so launches alone are timed (torch.cuda.synchronize() waits)"
 
 
 class Session:
@@ -57,7 +59,11 @@ class Session:
         """Keeps the reports of a process if it ran this side."""
         if done.side.label == HERE:
             self.reports.add(done)
-            self.newest = done
+            first, self.newest = not self.newest, done
+            if first and (
+                early := [each["fullname"] for each in done.record["benchmarks"] if LAUNCHES in each["extra_info"]]
+            ):
+                self.lines.append(f"{', '.join(early)}: {UNSYNCHRONISED}")
 
     def summary_of(self, done: Replicate) -> Summary:
         return records.summary_of(done.record, Path("replicate"), self.settings.exact)

@@ -5,6 +5,7 @@ import math
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
 from prooflops.gate.child.callgrind import is_usable
 from prooflops.gate.child.calls import call_traced
+from prooflops.gate.options import settings
 from prooflops.gate.process import Counted, Replicate, ReplicateFailed, Replicates, Side
+from prooflops.gate.session import HERE, Session
 from prooflops.gate.where import where_it_went
 
 BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
@@ -418,8 +421,41 @@ def test_the_peak_of_a_cards_memory_is_above_what_is_held_once_garbage_is_gone()
     assert figures["CUDA memory"] == 2**20, f"a call that takes 1 MiB was counted as {figures['CUDA memory']} bytes"
 
 
+ON_A_CARD = """
+import pytest
+import torch
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_product(benchmark, waits):
+    with simulated(Card(memory_bytes=2**30)):
+        x = torch.ones(1024, 1024, device="cuda")
+
+        def product():
+            x @ x
+            if waits:
+                torch.cuda.synchronize()
+
+        benchmark.pedantic(product, rounds=2)
+"""
+
+
+def test_the_gate_names_the_benchmarks_that_time_launches_alone(children: Children) -> None:
+    children.write(ON_A_CARD)
+    children.side = replace(children.side, label=HERE)
+    config = config_in(children.root, "-p", "prooflops.plugin")
+    with children.replicates() as replicates:
+        done = children.run(replicates)
+        session = Session(config, settings(config), replicates)
+    assert set(outcomes(done)) == {"passed"}, [report["longrepr"] for report in done.reports]
+    session.count(done)
+    assert [line.partition(": ")[0] for line in session.lines] == ["test_it.py::test_product[False]"]
+
+
 IN_TURN = """
 import time
+from dataclasses import replace
 from pathlib import Path
 import pytest
 

@@ -24,6 +24,7 @@ except ImportError:  # PyPy
 
 KEY = "gate_resources"  # of a benchmark's extra_info
 MEMORY = "memory"
+LAUNCHES = "gate_launches"  # key of the extra_info of a benchmark whose rounds end before the GPU has finished
 PROCESSES = 5  # of a side, that measure memory: so many decide, and the first look at times takes eight
 
 Figures = dict[str, int]
@@ -100,13 +101,23 @@ def instrument(measures_memory: bool, speed: CoreSpeed) -> None:
                 speed.begin()
             if stats is not None:  # it is None while the benchmark is calibrated
                 speed.look()
-            return run(*args, **kwargs)
+            result = run(*args, **kwargs)
+            if stats is not None and is_computing():
+                stats.extra_info[LAUNCHES] = True
+            return result
 
         return timed
 
     cls._make_runner = runner
     if measures_memory:
         cls.__call__, cls.pedantic = call, call_pedantic
+
+
+def is_computing() -> bool:
+    """Whether torch's GPU still works on what was launched: the clock has stopped too early then."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    # Only the current device: asking another would make a context on it.
+    return cuda is not None and cuda.is_initialized() and not cuda.current_stream().query()
 
 
 def call_traced(figures: Figures, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
