@@ -66,6 +66,8 @@ faults(
      torchs_counter_reads_the_weight_as(lambda rows, columns: (rows, 1))),
     ("a_layer_norm_is_remembered_and_takes_no_time", "flops.dominates",
      stand_in("torch.nn.functional.layer_norm", functools.cache(lambda norm, *args: norm(*args)))),
+    ("gelu_is_counted_once_an_element", "flops.dominates matmul.bread-and-butter",
+     lambda patch: patch.setitem(accounting.roofline.FLOPS_PER_ELEMENT, "gelu_tanh", 1)),
     ("only_the_first_operand_has_a_batch", "flops.batched", stand_in("accounting.flops.broadcast_matmul_flops",
         lambda original, a_shape, b_shape: original(a_shape, b_shape[-2:]))),
     ("attention_is_dispatched_for_every_other_key_only", "flops.forward-2BN flops.transformer-generalises",
