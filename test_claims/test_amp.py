@@ -46,12 +46,12 @@ def step(net, x, optimizer, dtype=None, scaler=None):
 
 
 @pytest.mark.claim("amp.recipe-fp32-params", "dtype.default-fp16-misconception")
-@pytest.mark.parametrize("dtype", LOW)
-def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low(device, dtype):
-    net = linear_layers(device, (8, 16, 4))
+@given(widths=st.lists(sizes(2, 16), min_size=2, max_size=4), batch=sizes(2, 32), dtype=st.sampled_from([*LOW]))
+def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low(device, widths, batch, dtype):
+    net = linear_layers(device, sorted(widths, reverse=True))
     optimizer = torch.optim.AdamW(net.parameters())
     with Recorded() as products:
-        y, loss = step(net, torch.ones(32, 8, device=device), optimizer, LOW[dtype])
+        y, loss = step(net, torch.ones(batch, max(widths), device=device), optimizer, LOW[dtype])
     state = [kept for state in optimizer.state.values() for kept in state.values()]
     wide = {"parameters": list(net.parameters()), "gradients": [p.grad for p in net.parameters()], "state": state}
     for name, held in wide.items():
@@ -331,10 +331,9 @@ def test_autocast_halves_the_activations_and_keeps_copies_of_the_weights(workloa
 
 
 @pytest.mark.claim("amp.ex-bf16-linear-32")
-@pytest.mark.parametrize("dim", [8, 32, 100])
-def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(memory_device, dim):
-    device = memory_device
-    taken = {}
+@given(dim=sizes(2, 300))
+def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(metered_device, dim):
+    device, taken = metered_device, {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         warm = functional.linear(*(torch.ones(32, dim, device=device, dtype=dtype) for _ in range(2)))
         with measured.memory(device) as held:

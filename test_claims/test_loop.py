@@ -225,8 +225,9 @@ def test_eval_stays_until_train_is_called_and_does_not_turn_gradients_off(device
 
 @pytest.mark.claim("loop.mixed-two-layer")
 @pytest.mark.parametrize(("dtype", "scaler"), [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, True)])
-def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, scaler):
-    net, losses = trained_net(device, dtype, scaler=scaler)
+@pytest.mark.parametrize(("width", "seed"), [(32, 0), (32, 1), (64, 0), (128, 0)])
+def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, scaler, width, seed):
+    net, losses = trained_net(device, dtype, scaler=scaler, hidden=(width,), seed=seed)
     record_figure(f"{dtype}: loss {losses[0]:.1f} to {losses[-1]:.3f} in 60 steps")
     assert losses[-1] < losses[0] / 20, f"the loss fell only from {losses[0]} to {losses[-1]} in {dtype}"
     where = {tensor.device for p in net.parameters() for tensor in (p, p.grad)}
