@@ -165,7 +165,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     headline = [*machine.headline(device, facts), *config.stash[RUN].peaks.headline()]
     for spec, examination in examinations.items():
         examination.answers = config.stash[_answers].in_order(spec)
-    write_pages([*examinations.values()], Path(config.option.report), headline, facts)
+    write_pages([*examinations.values()], Path(config.option.report), headline, facts, config.stash[RUN].partial)
 
 
 @pytest.hookimpl(trylast=True)

@@ -48,12 +48,13 @@ UNFOLDED = 1  # levels of the tree that are open at first
 
 
 def write_pages(
-    examinations: Sequence[Examination], folder: Path, headline: list[str], fingerprint: dict[str, Any]
+    examinations: Sequence[Examination], folder: Path, headline: list[str], fingerprint: dict[str, Any], part: str = ""
 ) -> None:
-    """Writes the page and the facts of each model of which anything was computed."""
+    """Writes the page and the facts of each model of which anything was computed; `part`: why the run stopped early."""
     links = {each.user_model.spec: path_of(each, folder, "html").name for each in examinations}
     for examination in examinations:
         if found := [*compared(examinations), *sections_of(examination)]:
+            examination.about["part"] = part and f"part of a run: {part}"
             facts = json.dumps(as_json(examination, fingerprint), indent=1, default=str)
             history.write_atomically(path_of(examination, folder, "md"), markdown(examination, found, headline))
             history.write_atomically(path_of(examination, folder, "html"), html(examination, found, headline, links))
@@ -73,7 +74,7 @@ def compared(examinations: Sequence[Examination]) -> list[Section]:
 
 
 def head(examination: Examination) -> list[str]:
-    return [f"D = {examination.about['D']}", *filter(None, [examination.about["notes"]])]
+    return [f"D = {examination.about['D']}", *filter(None, [examination.about["notes"], examination.about["part"]])]
 
 
 def print_pages(terminal: pytest.TerminalReporter, examinations: Sequence[Examination], folder: Path) -> None:

@@ -61,18 +61,20 @@ def model_house(folder: Path, *, registry: bool = True) -> Path:
 def examined_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = model_house(tmp_path_factory.mktemp("house"))
     (root / "planted.py").write_text(PLANTED)
+    (root / "stops.py").write_text("def pytest_runtest_logfinish():\n    raise KeyboardInterrupt\n")
     (root / "test_claims" / "test_demo.py").write_text(OF_THE_MACHINE)
     return root
 
 
 @pytest.fixture(scope="package")
 def examined(examined_house: Path) -> dict[str, Examined]:
-    """One run over each model, then one with faults planted, in one process."""
+    """One run over each model, then one with faults planted and an interrupted one, in one process."""
     lines = {name: f"{QUICK} --model {spec} --report={name}" for name, spec in SPECS.items()}
     others = f"{QUICK} -k 'not where_it_goes' --model"
     lines["looking"] = f"{others} zoo.own:looking --report=looking test_claims/test_demo.py"
     lines["checkpointed"] = f"{others} zoo.own:checkpointed --report=checkpointed"
     lines["planted"] = f"{others} zoo.gpt:factory --report=planted -p planted"
+    lines["stopped"] = f"{others} zoo.own:looking --report=stopped -p stops"
     done = run_pytest_for_each(examined_house, lines.values())
 
     def left(name: str, suffix: str) -> str:

@@ -150,6 +150,16 @@ def test_a_wrong_explanation_and_a_wrong_account_of_bytes_fail_the_run(examined:
     assert failed == RULES | {"tensor.nbytes-formula"}
 
 
+def test_an_interrupted_run_keeps_its_figures_and_says_on_top_that_it_is_a_part(
+    examined_house: Path, examined: dict[str, Examined]
+) -> None:
+    run, page = examined["stopped"].run, examined["stopped"].page
+    (file,) = (examined_house / "stopped").glob("*.html")
+    assert run.code == pytest.ExitCode.INTERRUPTED
+    assert all("part of a run: interrupted, after 1 of " in text for text in (run.output, page, file.read_text()))
+    assert "## N = " in page
+
+
 def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> None:
     _, _, rest = (ROOT / "docs" / "your-model.md").read_text().partition("```\nN = ")
     excerpt = f"N = {rest.partition('```')[0]}".splitlines()
