@@ -67,10 +67,12 @@ def test_mfu_of_a_published_run_is_the_one_that_was_printed(run):
     assert 100 * formula == pytest.approx(run.mfu, rel=2e-3), f"mfu={formula:.4f}, but printed are {run.mfu} % [{run}]"
 
 
-@pytest.fixture
-def recomputing(device):
+some_widths = st.lists(sizes(), min_size=2, max_size=5)
+
+
+def recomputing(device, batch, widths):
     """Counted FLOPs of the same training step without and with recomputation of everything: (model, hardware)."""
-    net, x = linear_net((16, 16, 16, 16), device), torch.rand(8, 16, device=device, requires_grad=True)
+    net, x = linear_net(widths, device), torch.rand(batch, widths[0], device=device, requires_grad=True)
     totals = []
     for again in (False, True):
         with set_checkpoint_early_stop(False), counting() as counter:
@@ -81,11 +83,12 @@ def recomputing(device):
 
 
 @pytest.mark.claim("mfu.hfu", "mfu.low-causes")
-def test_recomputing_all_makes_hfu_four_thirds_of_mfu(recomputing):
-    model, hardware = recomputing
-    per_forward = 3 * matmul_flops(8, 16, 16)
-    assert (model, hardware) == (3 * per_forward, 4 * per_forward), f"{recomputing}, but should be 3 and 4 forwards"
-    utilisation, of_hardware = mfu(model, 0.1, 1e9), hfu(model, hardware - model, 0.1, 1e9)
+@given(batch=sizes(), widths=some_widths, seconds=st.floats(0.01, 100))
+def test_recomputing_all_makes_hfu_four_thirds_of_mfu(device, batch, widths, seconds):
+    model, hardware = recomputing(device, batch, widths)
+    utilisation, of_hardware = mfu(model, seconds, 1e9), hfu(model, hardware - model, seconds, 1e9)
+    should = [Fraction(flops, 10**9) / Fraction(seconds) for flops in (model, hardware)]
+    assert [utilisation, of_hardware] == pytest.approx([float(share) for share in should]), f"not {should} [{widths=}]"
     assert of_hardware == pytest.approx(utilisation * 4 / 3), f"hfu={of_hardware}, but should be 4/3 of {utilisation}"
 
 
@@ -132,13 +135,14 @@ def test_products_that_attention_leaves_out_count_as_done(device, blocks, block,
 
 
 @pytest.mark.claim("mfu.term-for-kernel")
-def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_training_run(device, recomputing):
-    a, b = torch.rand(5, 7, device=device), torch.rand(7, 3, device=device)
+@given(m=sizes(), widths=some_widths)
+def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_training_run(device, m, widths):
+    k, n = widths[:2]
     with counting() as counter:
-        a @ b
+        torch.rand(m, k, device=device) @ torch.rand(k, n, device=device)
     kernel = int(counter.get_total_flops())
-    assert kernel == matmul_flops(5, 7, 3), f"the kernel does {kernel} FLOPs, but should do those of the product"
-    model, hardware = recomputing
+    assert kernel == matmul_flops(m, k, n), f"the kernel does {kernel} FLOPs, but should do those of the product"
+    model, hardware = recomputing(device, m, widths)
     assert hfu(kernel, 0, 1.0, 1e6) == mfu(kernel, 1.0, 1e6), "for one product both utilisations should be the same"
     assert hardware > model, f"a run's kernels do {hardware} FLOPs, but should do more than the model's {model}"
 
@@ -146,27 +150,19 @@ def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_tra
 @pytest.mark.claim("mfu.target")
 def test_half_the_peak_is_reached_by_the_best_runs_typical_of_a100s_alone_and_a_twentieth_passed_by_all(record_figure):
     large = [percent for percent, _ in published.LARGE_RUNS.values()]
+    llama = [percent for percent, source in published.LARGE_RUNS.values() if source == "llama3-2024"]
+    of_16_bits = [run for run in published.RUNS if run.dtype == "bf16"]
+    on_h100 = [*llama, *(run.mfu for run in of_16_bits if run.card == H100.label)]
+    ends = [round(end(of) / 100, 2) for of in (large, on_h100) for end in (min, max)]
+    assert ends == [0.21, 0.56, 0.29, 0.46], f"large runs and those on H100s reach {ends}"
     everything = [*large, *(run.mfu for run in published.RUNS)]
     good = sum(percent >= 50 for percent in everything)
     record_figure(f"published: {min(everything)} to {max(everything)} %, {good} of {len(everything)} reach 50 %")
     assert min(everything) > 5, f"the least published MFU is {min(everything)} %, but should be far above 5 %"
     assert 0 < good < len(everything), f"{good} of {len(everything)} published runs reach 50 %, but some should"
     assert median(large) < 50, f"the median of large runs is {median(large)} %: 50 % should be better than typical"
-    a100, h100 = (
-        [run.mfu >= 50 for run in published.RUNS if (run.card, run.dtype) == (card, "bf16")]
-        for card in ("A100 SXM4 80GB", "H100 SXM5 80GB")
-    )
+    a100 = [run.mfu >= 50 for run in of_16_bits if run.card == "A100 SXM4 80GB"]
     assert sum(a100) > len(a100) / 2, f"{sum(a100)} of {len(a100)} runs on A100s reach 50 %, but most should"
-    assert not any(h100), f"{sum(h100)} of {len(h100)} runs on H100s reach 50 %, but none should"
-
-
-@pytest.mark.claim("mfu.target")
-def test_a_tiny_product_stays_below_a_twentieth_whatever_the_peak_is(device, speed):
-    """The large product has at most an MFU of 1, so one with less than 1/20 of its rate has less than 0.05."""
-    tiny, large = (4, 128) if device.type == "cpu" else (64, 4096)
-    by_flops = matmul_flops(tiny, tiny, tiny) / matmul_flops(large, large, large)
-    what = f"a product of side {tiny} with 1/{1 / by_flops:,.0f} of the FLOPs of one of side {large}, in time"
-    speed.assert_slower(product(device, "fp32", tiny), product(device, "fp32", large), what, at_least=20 * by_flops)
 
 
 @pytest.mark.claim("mfu.never-near-one")
@@ -182,8 +178,10 @@ def test_no_published_training_run_comes_near_one_and_some_single_products_do(re
 
 
 @pytest.mark.claim("mfu.never-near-one")
-def test_a_whole_training_step_stays_away_from_the_rate_of_its_own_products(device, speed):
-    dim, batch, dtype = (256, 64, torch.float32) if device.type == "cpu" else (4096, 2048, torch.bfloat16)
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_a_whole_training_step_stays_away_from_the_rate_of_its_own_products(device, speed, times):
+    dim, batch, dtype = (128, 16, torch.float32) if device.type == "cpu" else (2048, 512, torch.bfloat16)
+    dim, batch = times * dim, times * batch
     net = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(dim, dim), nn.LayerNorm(dim), nn.GELU())))
     net, x = net.to(device, dtype), torch.randn(batch, dim, device=device, dtype=dtype)
     optimizer = torch.optim.AdamW(net.parameters())
@@ -257,10 +255,12 @@ def test_the_example_runs_faster_in_bf16_here(device, sizing, peak_flop_per_s, r
 
 
 @pytest.mark.claim("mfu.higher-if-matmul")
-def test_norms_and_activations_between_the_products_lower_the_utilisation(device, speed):
+@pytest.mark.parametrize("times", [1, 2])
+def test_norms_and_activations_between_the_products_lower_the_utilisation(device, speed, times):
     """Even where their own FLOPs count as the model's: they take more of the time than of the FLOPs."""
     # On an accelerator more rows than its cache holds, of so few columns that a norm takes long beside a product.
-    rows, dim, dtype = (128, 128, torch.float32) if device.type == "cpu" else (2**16, 1024, torch.bfloat16)
+    rows, dim, dtype = (128, 64, torch.float32) if device.type == "cpu" else (2**16, 512, torch.bfloat16)
+    dim *= times
     x, weights = (torch.randn(*shape, device=device, dtype=dtype) for shape in ((rows, dim), (4, dim, dim)))
 
     def products(y=x):
@@ -275,32 +275,35 @@ def test_norms_and_activations_between_the_products_lower_the_utilisation(device
         mlp()
     assert dispatched.total == len(weights) * matmul_flops(rows, dim, dim), "both should do the same products"
     with_all = (dispatched.total + dispatched.elementwise) / dispatched.total
-    assert with_all < 1.06, f"norms and GELU should be a small share of the FLOPs, but make them {with_all:.2f}-fold"
-    speed.assert_slower(mlp, products, "products with norms and GELU against products alone", at_least=1.06)
+    assert with_all < 1.08, f"norms and GELU should be a small share of the FLOPs, but make them {with_all:.2f}-fold"
+    speed.assert_slower(mlp, products, "products with norms and GELU against products alone", at_least=1.08)
 
 
 @pytest.mark.claim("mfu.low-causes")
-def test_a_product_of_little_work_per_byte_lowers_it(device, speed):
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_product_of_little_work_per_byte_lowers_it(device, speed, times):
     """Bandwidth: the same FLOPs, row by row, fetch the matrix once a row."""
-    rows, dim = 32, 1024 if device.type == "cpu" else 8192
+    rows, dim = 32, times * (512 if device.type == "cpu" else 4096)
     x, weight = torch.rand(rows, dim, device=device), torch.rand(dim, dim, device=device)
     what = f"{rows} rows times a matrix, one by one, against all at once"
     speed.assert_slower(lambda: [x[i : i + 1] @ weight for i in range(rows)], lambda: x @ weight, what, at_least=1.2)
 
 
 @pytest.mark.claim("mfu.low-causes")
-def test_many_tiny_operations_lower_it(device, speed):
+@pytest.mark.parametrize("each", [16, 64])
+def test_many_tiny_operations_lower_it(device, speed, each):
     """Launch and Python overhead: the same additions in pieces."""
     x = torch.rand(2**12, device=device)
-    pieces = x.split(16)
+    pieces = x.split(each)
     what = f"adding to {x.numel()} elements in {len(pieces)} calls against one"
     speed.assert_slower(lambda: [piece.add_(1) for piece in pieces], lambda: x.add_(1), what, at_least=5)
 
 
 @pytest.mark.claim("mfu.low-causes")
-def test_communication_lowers_it(device, speed):
+@pytest.mark.parametrize("width", [128, 256])
+def test_communication_lowers_it(device, speed, width):
     """Each step sends its gradients through a socket and back, as another process would have to get them."""
-    net, x = linear_net((256, 256), device), torch.rand(8, 256, device=device)
+    net, x = linear_net((width, width), device), torch.rand(8, width, device=device)
     here, there = socket.socketpair()
 
     def step():
@@ -318,12 +321,24 @@ def test_communication_lowers_it(device, speed):
 
 
 @pytest.mark.claim("mfu.low-causes", "mfu.benchmark-yourself")
-def test_the_same_flops_in_another_shape_take_far_longer(device, speed):
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_same_flops_in_another_shape_take_far_longer(device, speed, times):
     """Shapes: few outputs, each of a very long sum, against a square of the same FLOPs."""
-    square, thin = (64, 2) if device.type == "cpu" else (1024, 8)
+    square, thin = (64 * times, 2 * times) if device.type == "cpu" else (1024 * times, 8 * times)
     long = square**3 // thin**2
     what = f"({thin}, {long}) by ({long}, {thin}) against the square of the same FLOPs"
     speed.assert_slower(product(device, "fp32", thin, long, thin), product(device, "fp32", square), what, at_least=1.5)
+
+
+@pytest.mark.claim("mfu.benchmark-yourself")
+def test_no_card_gains_from_bf16_what_the_peaks_promise_and_no_share_is_common(record_figure):
+    shares = shares_of_peak()
+    cards = {name[:-5] for name in shares if name.endswith("fp32")}
+    gains = {card: shares[f"{card} bf16"] / shares[f"{card} fp32"] for card in cards}
+    record_figure(f"shares of the peak {min(shares.values()):.2f} to {max(shares.values()):.2f}; gains: {gains}")
+    kept = {card: gain for card, gain in gains.items() if abs(gain - 1) < 0.01}
+    assert not kept, f"from fp32 to bf16 these cards gain {kept} of what is promised, but should gain more or less"
+    assert 2 * min(shares.values()) < max(shares.values()), f"the shares should differ twofold, but are {shares}"
 
 
 KERNEL_S, KERNEL_FLOPS, STANDIN_PEAK = 0.003, 3 * 10**9, 2e12  # half the peak, or less if it sleeps longer
@@ -367,10 +382,18 @@ def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(s
 
 
 @pytest.mark.claim("mfu.recipe")
-def test_the_devices_own_clock_reports_the_true_share(standin):
-    rounds = measured.time(lambda: standin.submit(lambda: time.sleep(KERNEL_S)), "cuda", warmup=1, rounds=5)
-    share = mfu(KERNEL_FLOPS, rounds.median_s, STANDIN_PEAK)
-    assert 0 < share <= 0.5, f"mfu={share:.3f} by the device's clock, but should be at most the 0.5 it was made for"
+@pytest.mark.parametrize("seconds", [0.003, 0.008, 0.02])
+def test_the_devices_own_clock_reports_the_share_of_the_time_that_each_kernel_ran(standin, seconds):
+    ran_s = []
+
+    def kernel():
+        start = time.perf_counter()
+        time.sleep(seconds)
+        ran_s.append(time.perf_counter() - start)
+
+    rounds = measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=9)
+    share, should = mfu(KERNEL_FLOPS, rounds.median_s, STANDIN_PEAK), KERNEL_FLOPS / median(ran_s[1:]) / STANDIN_PEAK
+    assert 0.8 * should < share <= should, f"mfu={share:.3f} by the device's clock, but should be {should:.3f}"
 
 
 @pytest.mark.claim("mfu.recipe")

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from accounting.devices import ACCELERATORS
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault, faults, replaced, stand_in
 
 
 @fault("mfu.never-near-one mfu.target")
@@ -29,6 +29,8 @@ faults(
      stand_in("accounting.roofline.hfu", lambda hfu, model, again, *rest: hfu(model, model // 2, *rest))),
     ("the_clock_does_not_wait_for_the_device", "mfu.recipe",
      stand_in("accounting.measured.clock", lambda _, device="cpu": time.perf_counter)),
+    ("a_median_is_twice_the_shortest_round", "mfu.recipe",
+     replaced("accounting.measured.timing.Timing.median_s", property(lambda timing: 2 * min(timing.times_s)))),
     ("sleeping_takes_no_time", "mfu.low-causes data.pipeline-bottleneck",
      stand_in("time.sleep", lambda _, seconds: None)),
     ("a_norm_drops_all_rows_but_one", "mfu.higher-if-matmul",

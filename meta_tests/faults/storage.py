@@ -8,7 +8,6 @@ import torch
 import accounting.layout
 from accounting.layout import Layout
 from meta_tests.faults import fault, faults, stand_in
-from prooflops.suite.speed import Ratio
 
 
 @fault("storage.index-formula", instead_of="accounting.layout.Layout.slice")
@@ -52,7 +51,8 @@ faults(
      stand_in("torch.Tensor.view", lambda original, x, *shape: original(x, *shape).clone())),
     ("slices_copy", "storage.slices-are-views storage.metadata",
      stand_in("torch.Tensor.__getitem__", lambda original, x, index: original(x, index).clone())),
-    ("contiguous_returns_what_it_was_given", "storage.contiguous-copies storage.mutation-propagates",
+    ("contiguous_returns_what_it_was_given",
+     "storage.contiguous-copies storage.mutation-propagates storage.contiguous-for-speed",
      stand_in("torch.Tensor.contiguous", lambda _, x, **options: x)),
     ("square_roots_are_taken_in_place", "storage.elementwise-new",
      stand_in("torch.Tensor.sqrt", lambda _, x: x.sqrt_())),
@@ -60,7 +60,5 @@ faults(
      stand_in("torch.Tensor.triu", lambda original, x, diagonal=0: original(x))),
     ("rsqrt_forgets_the_root", "storage.pow-sqrt-rsqrt",
      lambda patch: patch.setattr(torch.Tensor, "rsqrt", torch.Tensor.reciprocal)),
-    ("every_slow_way_takes_half_the_time", "storage.contiguous-for-speed",
-     stand_in("prooflops.suite.speed.Speed.ratio", lambda _, speed, slow, fast, **options: Ratio(0.5, 0.4, 0.6, 15))),
 )
 # fmt: on

@@ -32,7 +32,7 @@ def adagrad_keeps_its_sum_as_a_number(original, optimizer):
 faults(
     ("a_maximum_keeps_its_dimension", "tensor.shapes-match",
      stand_in("torch.Tensor.amax", lambda amax, x, dim: amax(x, dim, keepdim=True))),
-    ("every_dtype_has_32_bits", "tensor.nbytes-formula tensor.half-and-quarter tensor.ex-5x10-fp16",
+    ("every_dtype_has_32_bits", "tensor.nbytes-formula tensor.half-and-quarter",
      stand_in("accounting.formats.element_bits", lambda _, name: 32)),
     ("bytes_are_counted_in_32_bits", "tensor.gpt3-ffn", stand_in("accounting.memory.tensor_bytes",
         lambda original, shape, dtype="fp32": (original(shape, dtype) + 2**31) % 2**32 - 2**31)),
@@ -46,5 +46,10 @@ faults(
     ("shapes_are_aligned_at_the_first_dimension", "tensor.shapes-match",
      stand_in("accounting.layout.broadcast_shape", lambda _, *shapes: tuple(
         next((size for size in sizes if size != 1), 1) for sizes in zip_longest(*shapes, fillvalue=1)))),
+)
+faults(
+    ("what_is_moved_is_widened", "tensor.ex-5x10-fp16",
+     stand_in("torch.Tensor.to", lambda to, x, *where: to(x.float(), *where))),
+    options="-p meta_tests.simulated_card.plugin --device cuda --quick",
 )
 # fmt: on
