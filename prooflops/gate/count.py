@@ -26,12 +26,12 @@ class Counting:
     """Pairs of processes under valgrind. `rounds_s`: the fastest round of each benchmark."""
 
     def __init__(
-        self, session: Session, here: Side, other: Side, rounds_s: Mapping[str, float], overhead_s: float
+        self, session: Session, here: Side, other: Side, rounds_s: Mapping[str, float], start_cpu_s: float
     ) -> None:
         self.session, self.here, self.other = session, here, other
         self.at_once = len(cpu.allowed_cores()) > 1
         self.costs_s = {name: CALLS_FACTOR * round_s for name, round_s in rounds_s.items()}
-        self.start_s = START_S + START_FACTOR * overhead_s
+        self.start_s = START_S + START_FACTOR * start_cpu_s
 
     def fitting(self, left_s: float) -> list[str]:
         """The benchmarks whose first look fits into this time, the shortest first."""

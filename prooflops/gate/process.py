@@ -46,7 +46,7 @@ VALGRIND = (
 ASK, FIXED_ADDRESSES = 0xFFFFFFFF, 0x0040000  # personality(2), and its ADDR_NO_RANDOMIZE
 PADDING, PAGE = "PROOFLOPS_PADDING", 4096  # variable that fills the environment; bytes
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
-KEPT = ("prefix", "modules", "reports", "calls", "footprint")  # of a child's data
+KEPT = ("prefix", "modules", "reports", "calls", "footprint", "start_cpu_s")  # of a child's data
 COUNTS = ("counts", "steps", "dumps", "builds")  # in addition, of one that counts
 Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of all others
 
@@ -82,6 +82,7 @@ class Replicate:
     calls: Mapping[str, Mapping[str, Any]]  # per benchmark: the seconds of its call, and whether its pace is fixed
     wall_s: float  # of the whole process, without the turns of others
     footprint: Mapping[str, Any] = field(default_factory=dict)  # see `turns.footprint`
+    start_cpu_s: float = 0.0  # CPU time of its start, imports, collection and fixtures
     counts: Mapping[str, int] | None = None  # instructions by benchmark, where they and no times were measured
     steps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # bytecodes by Python function, by benchmark
     dumps: Mapping[str, str] = field(default_factory=dict)  # callgrind's file by benchmark

@@ -53,6 +53,7 @@ class Replicate:
         self.obeying: set[str] = set()  # benchmarks that choose their own rounds and asked for the pace
         self.once_s: dict[str, float] = {}  # seconds that only the first process of a side takes
         self.calls: dict[str, dict[str, Any]] = {}
+        self.calls_cpu_s = 0.0  # CPU time of these
         counted = task["counted"] or {}  # in place of timing
         self.counter = Counter(task["dumps"], counted["by_function"]) if counted else None
         self.count_until: float = counted.get("until", math.inf)
@@ -134,13 +135,14 @@ class Replicate:
             return
         # The prooflops plugin, where it is active, watches by itself and records the result.
         watch = None if item.config.pluginmanager.hasplugin("prooflops.plugin") else Watch()
-        began, own_switches = time.monotonic(), self.speed.own_switches
+        began, began_cpu, own_switches = time.monotonic(), time.process_time(), self.speed.own_switches
         if not self.repeats.current:
             self.speed.begin()
         self.speed.look()
         yield
         self.speed.look(last=True)
         seconds = time.monotonic() - began
+        self.calls_cpu_s += time.process_time() - began_cpu
         once_s = self.once_s.get(item.nodeid, 0.0)
         self.calls[item.nodeid] = {
             "seconds": seconds - once_s,
@@ -189,6 +191,7 @@ class Replicate:
             "waited_s": self.speed.waited_s,
             "idle_s": self.turn.waited_s,
             "footprint": footprint(),
+            "start_cpu_s": time.process_time() - self.calls_cpu_s,
         }
         part = path.with_suffix(".part")
         part.write_bytes(json.dumps(record, default=plain_figure).encode())
