@@ -2,15 +2,18 @@
 
 prepare [PROJECT ...]              clones, virtual environments and trial commits
 run PROJECT TRIAL [--runs N]       the gate with its defaults, HEAD against HEAD~1; a line of JSON per run
+study [--held-out] [--runs N]      all runs of the drawn projects that the results lack, one after another
+table                              the results as Markdown
 
-TRIAL: unchanged, slight (about 5 % more work), twice (a main function does its work twice). --folder holds all of it,
-and results.jsonl. --source NAME=DIR clones a project from a folder instead of its URL.
+TRIAL: unchanged, slight (about 5 % more work), twice (a main function does its work twice). --load busy keeps one core
+busy. --folder holds all of it, and results.jsonl. --source NAME=DIR clones a project from a folder instead of its URL.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
 import os
 import re
@@ -19,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 if sys.version_info >= (3, 11):
@@ -32,9 +36,10 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-TRIALS = ("unchanged", "slight", "twice")
+TRIALS, LOADS = ("unchanged", "slight", "twice"), ("quiet", "busy")
 GATE_NEEDS = ("pytest>=8.0", "pytest-benchmark>=5.0", "numpy>=1.23", "scipy>=1.11")
 LONGEST_S = 900.0  # of a run: the gate's budget is 10 min
+FOUND = ("SLOWER", "MORE INSTRUCTIONS")
 TWICE = """
 
 def _twice(function):
@@ -60,38 +65,36 @@ class Project:
     twice: Sequence[str] = ()
     packages: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    role: str = ""  # of a project drawn by the rule: developing, or held out
 
 
 ROWS = tomllib.loads((Path(__file__).parent / "projects.toml").read_text(encoding="utf-8"))
 PROJECTS = {name: Project(**row) for name, row in ROWS.items()}
 
 
-def call(*command: object, cwd: Path | None = None, **variables: str) -> str:
-    """The output of a command. Raises SystemExit with it where the command fails."""
-    done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=os.environ | variables, capture_output=True, text=True
-    )
+def call(*command: object, cwd: Path | None = None) -> None:
+    """Raises SystemExit with the output of a command that fails."""
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))} in {cwd} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return done.stdout
 
 
 def prepare(folder: Path, name: str, source: str | None, python: str) -> None:
     """Makes a project's clone, environment and trial commits, as far as they are not there."""
     project, home = PROJECTS[name], folder / name
     home.mkdir(parents=True, exist_ok=True)
-    plugin = folder / "plugin"
-    plugin.mkdir(exist_ok=True)
-    (plugin / "prooflops").unlink(missing_ok=True)
-    (plugin / "prooflops").symlink_to(ROOT / "prooflops")
+    repo, part = home / "repo", home / "repo.part"
+    if not repo.exists():
+        shutil.rmtree(part, ignore_errors=True)
+        call("git", "clone", "-q", source or project.url, part)
+        call("git", "checkout", "-q", "-b", "base", project.commit, cwd=part)
+        part.rename(repo)
     if not (home / "venv" / "done").exists():
         shutil.rmtree(home / "venv", ignore_errors=True)
         call(python, "-m", "venv", home / "venv")
-        call(home / "venv/bin/python", "-m", "pip", "install", "-q", *GATE_NEEDS, *project.packages)
+        for packages in (["-U", "pip"], [*GATE_NEEDS, *project.packages]):
+            call(home / "venv/bin/python", "-m", "pip", "install", "-q", *packages, cwd=repo)
         (home / "venv" / "done").touch()
-    repo = home / "repo"
-    if not repo.exists():
-        clone(project, source, repo)
     for trial in trials_of(project):
         make_trial(project, trial, repo)
 
@@ -99,21 +102,6 @@ def prepare(folder: Path, name: str, source: str | None, python: str) -> None:
 def trials_of(project: Project) -> list[str]:
     """The trials that this project has something to plant for, and the unchanged one."""
     return [trial for trial in TRIALS if trial == "unchanged" or getattr(project, trial)]
-
-
-def clone(project: Project, source: str | None, repo: Path) -> None:
-    """The project at its commit, on a branch `base`."""
-    part = repo.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    call("git", "clone", "-q", source or project.url, part)
-    call("git", "checkout", "-q", "-b", "base", project.commit, cwd=part)
-    part.rename(repo)
-
-
-def commit(repo: Path, message: str) -> None:
-    call("git", "add", "--all", cwd=repo)
-    author = ("-c", "user.name=field", "-c", "user.email=field@localhost", "-c", "commit.gpgsign=false")
-    call("git", *author, "commit", "-q", "--allow-empty", "--no-verify", "-m", message, cwd=repo)
 
 
 def make_trial(project: Project, trial: str, repo: Path) -> None:
@@ -125,7 +113,8 @@ def make_trial(project: Project, trial: str, repo: Path) -> None:
     elif trial == "twice":
         for function in project.twice:
             plant_twice(repo, function)
-    commit(repo, trial)
+    author = ("-c", "user.name=field", "-c", "user.email=field@localhost", "-c", "commit.gpgsign=false")
+    call("git", *author, "commit", "-qa", "--allow-empty", "--no-verify", "-m", trial, cwd=repo)
 
 
 def source_of(repo: Path, function: str) -> tuple[Path, str, str, ast.FunctionDef]:
@@ -161,73 +150,97 @@ def plant_twice(repo: Path, function: str) -> None:
     path.write_text(text + (TWICE if "def _twice" not in text else "") + f"{name} = _twice({name})\n", encoding="utf-8")
 
 
-def environment(folder: Path, name: str) -> dict[str, str]:
-    project = PROJECTS[name]
-    paths = (folder / "plugin", folder / name / "repo" / project.path)
-    return {**project.environment, "PYTHONPATH": os.pathsep.join(str(path.resolve()) for path in paths)}
+@contextmanager
+def loaded(load: str) -> Iterator[None]:
+    """Keeps one core busy, if the load is so."""
+    worker = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if load == "busy" else None
+    try:
+        yield
+    finally:
+        if worker:
+            worker.kill()
 
 
-def run(folder: Path, name: str, trial: str) -> dict[str, Any]:
-    """One run of the gate with its defaults, appended to results.jsonl."""
-    project, home = PROJECTS[name], folder / name
-    repo = home / "repo"
-    if trial not in trials_of(project):
-        raise SystemExit(f"nothing is planted into {name} for {trial}; there is {', '.join(trials_of(project))}")
-    call("git", "checkout", "-q", "--force", trial, cwd=repo)
-    command = [home / "venv/bin/python", "-m", "pytest", *project.suite, "-p", "prooflops.plugin"]
-    with tempfile.TemporaryDirectory() as scratch:
-        xml = Path(scratch) / "gate.xml"
-        command += ["--gate", "--gate-versus", "HEAD~1", f"--junitxml={xml}", "-o", "junit_family=xunit1"]
-        before, start = os.times(), time.time()
-        done = subprocess.run(
-            [str(word) for word in command],
-            cwd=repo,
-            env=os.environ | environment(folder, name),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LONGEST_S,
-        )
-        wall_s, after = time.time() - start, os.times()
-        rows = verdicts(xml) if xml.exists() else {}
-    printed = done.stdout.splitlines()
-    pairs = re.search(r"^(\d+) pairs in", done.stdout, re.MULTILINE)
-    result = {
-        "project": name,
-        "trial": trial,
-        "started": round(start),
-        "wall_s": round(wall_s, 1),
-        "cpu_s": round(after[2] + after[3] - before[2] - before[3], 1),
-        "load": os.getloadavg()[0],
-        "exit": done.returncode,
-        "pairs": int(pairs[1]) if pairs else 0,
-        "rows": rows,
-        "printed": printed[-60:],
-    }
-    with open(folder / "results.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(result) + "\n")
+def suite(folder: Path, name: str, revision: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Runs a project's benchmarks at a revision, with more options of pytest."""
+    project, home, plugin = PROJECTS[name], folder / name, folder / "plugin"
+    plugin.mkdir(exist_ok=True)
+    (plugin / "prooflops").unlink(missing_ok=True)
+    (plugin / "prooflops").symlink_to(ROOT / "prooflops")
+    call("git", "checkout", "-q", "--force", revision, cwd=home / "repo")
+    command = [str(word) for word in (home / "venv/bin/python", "-m", "pytest", *project.suite, *words)]
+    paths = os.pathsep.join(map(str, (plugin, home / "repo" / project.path)))
+    variables = os.environ | project.environment | {"PYTHONPATH": paths}
+    return subprocess.run(command, cwd=home / "repo", env=variables, capture_output=True, text=True, timeout=LONGEST_S)
+
+
+def fails_min_5(folder: Path, name: str, trial: str, storage: str) -> int | None:
+    """Benchmarks that fail pytest-benchmark's min:5% between two plain runs; None where it cannot compare them."""
+    options = ["--benchmark-enable", f"--benchmark-storage=file://{storage}", "--benchmark-save=run"]
+    suite(folder, name, f"{trial}~1", *options)
+    done = suite(folder, name, trial, *options, "--benchmark-compare=0001", "--benchmark-compare-fail=min:5%")
+    found = done.stdout.count("has failed PercentageRegressionCheck")
+    return None if done.returncode and not found else found
+
+
+def run(folder: Path, name: str, trial: str, load: str) -> dict[str, Any]:
+    """One run of the gate with its defaults beside that load, appended to results.jsonl."""
+    if trial not in trials_of(PROJECTS[name]):
+        raise SystemExit(f"nothing is planted into {name} for {trial}; there is {', '.join(trials_of(PROJECTS[name]))}")
+    with tempfile.TemporaryDirectory() as scratch, loaded(load):
+        file, start = Path(scratch) / "gate.json", time.time()
+        gate = ("-p", "prooflops.plugin", "--gate", "--gate-versus", "HEAD~1", f"--gate-json={file}")
+        done = suite(folder, name, trial, *gate)
+        wall_s = time.time() - start
+        rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+        min_5 = fails_min_5(folder, name, trial, scratch)
+    pairs = re.search(r"(\d+) pairs in", done.stdout)
+    result = {"project": name, "role": PROJECTS[name].role, "trial": trial, "load": load, "started": round(start)}
+    result |= {"exit": done.returncode, "pairs": int(pairs[1]) if pairs else 0, "wall_s": round(wall_s, 1)}
+    result |= {"verdicts": Counter(row["verdict"] for row in rows), "reds": sum(row["fails"] for row in rows)}
+    result |= {"tiers": Counter(row["decided_by"] for row in rows if row["verdict"] != "INCONCLUSIVE"), "min_5": min_5}
+    result |= {"rows": rows, "printed": (done.stdout + done.stderr).splitlines()[-60:]}
+    with open(folder / "results.jsonl", "a", encoding="utf-8") as lines:
+        lines.write(json.dumps(result) + "\n")
     return result
 
 
-def verdicts(xml: Path) -> dict[str, dict[str, Any]]:
-    """Verdict, ratio, bounds and noise by benchmark, from the properties that the gate gives to its tests."""
-    found = {}
-    for case in ET.parse(xml).getroot().iter("testcase"):
-        row = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
-        if "gate.time" in row:
-            keys = [key for key in ("ratio", "low", "high", "noise") if f"gate.time.{key}" in row]
-            figures = {key: float(row[f"gate.time.{key}"]) for key in keys}
-            found[f"{case.get('file')}::{case.get('name')}"] = {"verdict": row["gate.time"], **figures}
-    return found
+def results(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "results.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def study(folder: Path, role: str, runs: int) -> None:
+    """The runs of the projects of a role that the results lack."""
+    done = Counter((each["project"], each["trial"], each.get("load")) for each in results(folder))
+    for name, project in PROJECTS.items():
+        for trial, load in itertools.product(trials_of(project) if project.role == role else (), LOADS):
+            for _ in range(runs - done[name, trial, load]):
+                show(run(folder, name, trial, load))
+
+
+def table(folder: Path) -> None:
+    """The drawn projects' results by suite, then by role: red runs, verdicts, what decided them, and seconds."""
+    columns = "runs|red|ended in 2 min|min:5% red|benchmarks|same|found|open|by time|by instructions|s, median"
+    print(f"|role|suite|trial|load|{columns}|\n|{'---|' * 15}")
+    drawn = [each for each in results(folder) if each.get("role")]
+    for part in (lambda each: each["project"], lambda each: "all"):
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for each in drawn:
+            groups.setdefault((each["role"], part(each), each["trial"], each["load"]), []).append(each)
+        for key, runs in sorted(groups.items()):
+            counts, tiers = (sum((Counter(each[of]) for each in runs), Counter()) for of in ("verdicts", "tiers"))
+            figures = [len(runs), sum(each["exit"] != 0 for each in runs), sum(each["wall_s"] <= 120 for each in runs)]
+            figures += [sum(bool(each["min_5"]) for each in runs), counts.total(), counts["SAME"]]
+            figures += [sum(counts[verdict] for verdict in FOUND), counts["INCONCLUSIVE"]]
+            figures += [tiers["time"], tiers["instructions"], round(median(each["wall_s"] for each in runs))]
+            print(f"|{'|'.join(map(str, (*key, *figures)))}|")
 
 
 def show(result: Mapping[str, Any]) -> None:
-    counts = Counter(row["verdict"] for row in result["rows"].values())
-    print(
-        f"{result['project']} {result['trial']}: exit {result['exit']}, {result['pairs']} pairs, "
-        f"{result['wall_s']:.0f} s: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}",
-        flush=True,
-    )
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(result["verdicts"].items()))
+    run = f"{result['project']} {result['trial']} {result['load']}: exit {result['exit']}, {result['pairs']} pairs"
+    print(f"{run}, {result['wall_s']:.0f} s: {counts}; min:5% fails {result['min_5']}", flush=True)
     if not counts:
         print("\n".join(result["printed"][-20:]), flush=True)
 
@@ -243,16 +256,25 @@ def main() -> None:
     running = commands.add_parser("run")
     running.add_argument("project", choices=PROJECTS)
     running.add_argument("trial", choices=TRIALS)
-    running.add_argument("--runs", type=int, default=1)
+    running.add_argument("--load", choices=LOADS, default="quiet")
+    studying = commands.add_parser("study")
+    studying.add_argument("--held-out", dest="role", action="store_const", const="held out", default="developing")
+    for each in (running, studying):
+        each.add_argument("--runs", type=int, default=1)
+    commands.add_parser("table")
     options = parser.parse_args()
     folder = options.folder.resolve()
     if options.command == "prepare":
         sources = dict(each.split("=", 1) for each in options.source)
         for name in options.projects or PROJECTS:
             prepare(folder, name, sources.get(name), options.python)
+    elif options.command == "study":
+        study(folder, options.role, options.runs)
+    elif options.command == "table":
+        table(folder)
     else:
         for _ in range(options.runs):
-            show(run(folder, options.project, options.trial))
+            show(run(folder, options.project, options.trial, options.load))
 
 
 if __name__ == "__main__":
