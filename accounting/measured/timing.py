@@ -100,13 +100,7 @@ class Timing:
         return (high - low) / self.median_s
 
 
-def time(
-    fn: Callable[[], object],
-    device: str | torch.device = "cpu",
-    *,
-    warmup: int,
-    rounds: int,
-) -> Timing:
+def time(fn: Callable[[], object], device: str | torch.device = "cpu", *, warmup: int, rounds: int) -> Timing:
     """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not timed.
 
     On CUDA all run in the current stream, and the host may queue all rounds before the first has run.

@@ -14,12 +14,4 @@ from accounting.predicted.ledger import PredictedBytes
 from accounting.predicted.prediction import PREDICTED_DEVICES, PredictedMemory, memory
 from accounting.predicted.training import CLASSES, TrainingStep, fake_copy
 
-__all__ = [
-    "CLASSES",
-    "PREDICTED_DEVICES",
-    "PredictedBytes",
-    "PredictedMemory",
-    "TrainingStep",
-    "fake_copy",
-    "memory",
-]
+__all__ = ["CLASSES", "PREDICTED_DEVICES", "PredictedBytes", "PredictedMemory", "TrainingStep", "fake_copy", "memory"]
