@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from accounting import models
-from accounting.activations import DTYPES, activation_bytes
+from accounting.activations import DTYPES
 from accounting.checks import at_least_one, validated_choice
 from accounting.devices import Accelerator, device_called, memory_bytes, peak_flop_per_s
-from accounting.families import from_config, transformer_from_config
+from accounting.families import from_config
 from accounting.families.config import content_of, hub_cache, public_models
 from accounting.formats import dtype_name
 from accounting.memory import model_state
-from accounting.models import Model, Transformer, active_parameter_count, cache_bytes, parameter_count
+from accounting.models import Model, active_parameter_count, cache_bytes, parameter_count
 from accounting.optimizers import OPTIMIZERS
-from accounting.parallel import ZERO_SHARDS
+from accounting.parallel import ZERO_SHARDS, Parallelism, device_activation_bytes
 from accounting.planning import SECONDS_PER_DAY, device_state, fitting_plans, training_s
 from accounting.units import amount, with_unit
 
-KNOWN: dict[str, Transformer] = {
+KNOWN: dict[str, Model] = {
     "gpt2": models.GPT2_SMALL,
     "gpt2-xl": models.GPT2_XL,
     "llama-3-8b": models.LLAMA3_8B,
@@ -32,7 +32,6 @@ KNOWN: dict[str, Transformer] = {
     "mixtral-8x7b": models.MIXTRAL_8X7B,
 }
 USUAL_SEQUENCE = 8192
-PLAIN = "known of decoders whose layers are alike, without windows, latents or extra norms"
 Lines = Iterator[tuple[str, str, dict[str, Any]]]  # label, text, and the same figures for programs
 EXAMPLES = """examples:
   python -m accounting llama-3-70b --devices 1024 --tokens 15T
@@ -84,7 +83,7 @@ def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Model, int | No
             raise ValueError(f"{said}; or give the path of a config.json, or {cached}") from None
     text = content.get("text_config", content)
     context = text.get("max_position_embeddings", text.get("n_positions"))
-    return transformer_from_config(content) or from_config(content, text_only=True), context
+    return from_config(content, text_only=True), context
 
 
 def counted(number: int, noun: str) -> str:
@@ -141,7 +140,7 @@ def held(asked: argparse.Namespace, model: Model, sequence: int) -> Lines:
     dtype = dtype_name(asked.dtype)
     kept = dtype if dtype in DTYPES else {"tf32": "fp32"}.get(dtype, "bf16")  # products in fewer bits keep as many
     try:
-        saved = activation_bytes(model, 1, sequence, kept)
+        saved = device_activation_bytes(model, Parallelism(), 1, sequence, kept)
     except ValueError as error:
         yield "memory: activations", f"unknown: {error}", {"activation_bytes": None}
     else:
@@ -171,21 +170,27 @@ def fitting(
         fits = "fits" if each <= memory else "does not fit"
         shown = f"{with_unit(each, 'B')} of state a device: {fits} into {with_unit(memory, 'B')}"
         yield label, shown, {"device_bytes": memory, "zero_state_bytes": shards}
-    if peak is None or not isinstance(model, Transformer):
-        yield "fastest", f"unknown: {PLAIN if peak else f'no peak of {asked.dtype} is on record'}", {"fastest": None}
+    if peak is None:
+        yield "fastest", f"unknown: no peak of {asked.dtype} is on record", {"fastest": None}
         return
     options: dict[str, Any] = {
         "memory_bytes": memory,
         "peak_flop_per_s": peak,
         "wire_bytes_per_s": amount(asked.wire, "wire"),
     }
-    plans = fitting_plans(model, devices, batch, sequence, recipe=asked.recipe, optimizer=asked.optimizer, **options)
+    options |= {"recipe": asked.recipe, "optimizer": asked.optimizer}
+    try:
+        plans = fitting_plans(model, devices, batch, sequence, **options)
+    except ValueError as error:  # of an encoder's length, or of a net that does not run without values
+        yield "fastest", f"unknown: {error}", {"fastest": None}
+        return
     if not plans:
         shown = "no way to split a step fits, with one sequence a micro-batch and nothing recomputed"
         yield "fastest", shown, {"fastest": None}
         return
     best, split = plans[0], plans[0].split
     ways = f"data {split.data} · tensor {split.tensor} · context {split.context} · pipeline {split.pipeline}"
+    ways += f", experts on {split.expert}" if split.expert > 1 else ""
     found = {"split": asdict(split), "held_bytes": best.held_bytes, "seconds": best.seconds, "bound": best.bound}
     shown = f"{ways}, ZeRO stage {split.zero_stage}: {with_unit(best.held_bytes, 'B')} a device"
     yield "fastest", shown, {"fastest": found}

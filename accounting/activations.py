@@ -25,6 +25,7 @@ from accounting.checks import at_least_one, checked, instance_of, validated_bool
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Transformer
+from accounting.parts import AttentionLayers, LinearMaps, Parts, layers_of
 
 Model = DeepLinear | Transformer  # whose activations are known tensor by tensor
 
@@ -110,24 +111,39 @@ def saved_tensors(
         return tuple(_of_deep_linear(model, batch, dtype, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
-    tokens = batch * sequence
+    layers, outside = tensors_by_layer(model, batch, sequence, dtype, attention, dropout=dropout)
+    repeated = (each._replace(copies=each.copies * number) for number, layer in layers for each in layer)
+    return (*outside, *repeated)
+
+
+def tensors_by_layer(
+    model: Any, batch: int, sequence: int, dtype: str, attention: str, *, dropout: bool
+) -> tuple[list[tuple[int, list[SavedTensor]]], list[SavedTensor]]:
+    """For each kind of layer their number and the tensors that one keeps, and those kept outside of layers.
+
+    Of any model whose layers have norms, attention, MLPs and experts alone: a norm keeps its input and output, queries
+    and keys also before norms of their own.
+    """
     validated_choice("attention", attention, ATTENTION)
-    block = [*_of_attention(model, tokens, sequence, dtype, attention), *_of_mlp(model, tokens, dtype)]
-    masks = [SavedTensor(part, "dropout mask", tokens * model.dim, "bool") for part in ("attention", "mlp")]
-    if dropout and attention != "flash":
-        probabilities = next(tensor for tensor in block if tensor.name == "probabilities")
-        masks += [
-            probabilities._replace(name="probabilities' mask", dtype="bool"),
-            probabilities._replace(name="probabilities after dropout"),
-        ]
-    block += masks if dropout else []
-    positions = [SavedTensor("embedding", "positions", sequence, "int64")] if model.learned_positions else []
-    return (
-        *positions,
-        *(mask._replace(part="embedding") for mask in masks[: bool(dropout)]),
-        *(tensor._replace(copies=tensor.copies * model.layers) for tensor in block),
-        *_of_norm(model, "head", tokens, dtype),
-    )
+    (layers, outside), tokens = layers_of(model), batch * sequence
+    dim, rms = list(model.linear_maps)[-1].in_features, getattr(model, "norm", "rmsnorm") == "rmsnorm"
+    learned = any(each.part == "positions" for each in outside.other_parameters)
+    found = [SavedTensor("embedding", "positions", sequence, "int64")] if learned else []
+    found += [SavedTensor("embedding", "dropout mask", tokens * dim, "bool")] if dropout else []
+    for norm in outside.other_parameters:
+        part = "embedding" if norm.place < min(each.place for each in layers[0][1].linear_maps) else "head"
+        found += _of_norm(rms, part, tokens, dim, dtype) if norm.part == "norms" else []
+    kinds = []
+    for number, layer in layers:
+        block = [*_of_layer(layer, number, dim, tokens, rms, dtype)]
+        attended: Any = layer.attentions
+        for each in attended:
+            block += _of_attention(each, tokens, sequence, dtype, attention)
+            angles = SavedTensor("attention", "cosines and sines", sequence * each.head_dim, dtype, copies=4)
+            block += [] if learned else [angles]
+        block += [*_of_masks(block, tokens * dim)] if dropout else []
+        kinds.append((number, block))
+    return kinds, found
 
 
 @checked(
@@ -265,45 +281,69 @@ def _norm_keeps_a_copy(model: Model, dtype: str) -> bool:
     return isinstance(model, Transformer) and model.norm == "rmsnorm" and _wide(dtype) != dtype
 
 
-def _of_norm(model: Transformer, part: str, tokens: int, dtype: str) -> Iterator[SavedTensor]:
+def _of_norm(rms: bool, part: str, tokens: int, width: int, dtype: str) -> Iterator[SavedTensor]:
     """Input and statistics of a norm, and its output, which the next linear maps read."""
-    if model.norm == "rmsnorm":
-        yield SavedTensor(part, "norm input", tokens * model.dim, _wide(dtype))
+    if rms:
+        yield SavedTensor(part, "norm input", tokens * width, _wide(dtype))
         yield SavedTensor(part, "norm reciprocal root", tokens, _wide(dtype))
-        yield SavedTensor(part, "norm before weight", tokens * model.dim, _wide(dtype))
+        yield SavedTensor(part, "norm before weight", tokens * width, _wide(dtype))
     else:
-        yield SavedTensor(part, "norm input", tokens * model.dim, dtype)
+        yield SavedTensor(part, "norm input", tokens * width, dtype)
         yield SavedTensor(part, "norm mean and deviation", tokens, dtype, copies=2)
-    yield SavedTensor(part, "norm output", tokens * model.dim, dtype)
+    yield SavedTensor(part, "norm output", tokens * width, dtype)
 
 
-def _of_attention(model: Transformer, tokens: int, sequence: int, dtype: str, attention: str) -> Iterator[SavedTensor]:
-    yield from _of_norm(model, "attention", tokens, dtype)
-    if not model.learned_positions:
-        yield SavedTensor("attention", "cosines and sines", sequence * model.head_dim, dtype, copies=4)
-    queries, keys = tokens * model.heads * model.head_dim, tokens * model.kv_heads * model.head_dim
+def _of_layer(layer: Parts, number: int, dim: int, tokens: int, rms: bool, dtype: str) -> Iterator[SavedTensor]:
+    """The tensors that one of `number` equal layers keeps, but for those of attention itself."""
+    for each in layer.other_parameters:
+        if each.part == "norms":
+            norms = _of_norm(rms, "layers", tokens, min(each.elements, dim), dtype)
+            yield from (tensor._replace(copies=tensor.copies * each.layers // number) for tensor in norms)
+        elif each.part == "attention":  # norms of queries and keys
+            for of in (of for of in layer.attentions if isinstance(of, AttentionLayers)):
+                yield SavedTensor("attention", "query", tokens * of.heads * of.head_dim, dtype)
+                yield SavedTensor("attention", "key", tokens * of.kv_heads * of.head_dim, dtype)
+    for maps in layer.linear_maps:
+        if maps.name == "down":
+            gated = any(each.name == "gate" and each.out_features == maps.in_features for each in layer.linear_maps)
+            yield from _of_mlp(maps, tokens, dtype, gated)
+
+
+def _of_masks(block: list[SavedTensor], elements: int) -> Iterator[SavedTensor]:
+    """What dropout keeps in a layer: masks of one byte, and probabilities that were dropped."""
+    yield SavedTensor("layers", "dropout mask", elements, "bool", copies=2)
+    for each in block:
+        if each.name == "probabilities":
+            yield each._replace(name="probabilities' mask", dtype="bool")
+            yield each._replace(name="probabilities after dropout")
+
+
+def _of_attention(layer: Any, tokens: int, sequence: int, dtype: str, attention: str) -> Iterator[SavedTensor]:
+    queries, values = tokens * layer.heads * layer.head_dim, tokens * layer.heads * layer.value_dim
     if attention == "flash":
         yield SavedTensor("attention", "query", queries, dtype)
-        yield SavedTensor("attention", "key and value", keys, dtype, copies=2)
-        yield SavedTensor("attention", "log of row sums", tokens * model.heads, _wide(dtype))
+        yield SavedTensor("attention", "key", queries // layer.heads * layer.kv_heads, dtype)
+        yield SavedTensor("attention", "value", values // layer.heads * layer.kv_heads, dtype)
+        yield SavedTensor("attention", "log of row sums", tokens * layer.heads, _wide(dtype))
     else:
         # Keys and values are repeated for every query head; torch makes 16-bit products in fp32.
         made = _wide(dtype) if attention == "math" else dtype
-        yield SavedTensor("attention", "query, key and value", queries, made, copies=3)
-        yield SavedTensor("attention", "probabilities", tokens * sequence * model.heads, made)
-    yield SavedTensor("attention", "output", queries, dtype)
+        yield SavedTensor("attention", "query", queries, made)
+        yield SavedTensor("attention", "repeated key", queries, made)
+        yield SavedTensor("attention", "repeated value", values, made)
+        yield SavedTensor("attention", "probabilities", tokens * sequence * layer.heads, made)
+    yield SavedTensor("attention", "output", values, dtype)
 
 
-def _of_mlp(model: Transformer, tokens: int, dtype: str) -> Iterator[SavedTensor]:
-    yield from _of_norm(model, "mlp", tokens, dtype)
+def _of_mlp(down: LinearMaps, tokens: int, dtype: str, gated: bool) -> Iterator[SavedTensor]:
     rows = tokens
-    if model.experts > 1:
-        rows *= model.active_experts
+    if down.copies > 1:
+        rows *= down.uses
         yield SavedTensor("router", "chosen, gathered and inverse index", rows, "int64", copies=3)
         yield SavedTensor("router", "weights", rows, dtype)
-        yield SavedTensor("mlp", "gathered and returned rows", rows * model.dim, dtype, copies=2)
+        yield SavedTensor("mlp", "gathered and returned rows", rows * down.out_features, dtype, copies=2)
     # gate, silu(gate), up and their product; or up and gelu(up).
-    yield SavedTensor("mlp", "hidden", rows * model.hidden, dtype, copies=4 if model.gated else 2)
+    yield SavedTensor("mlp", "hidden", rows * down.in_features, dtype, copies=4 if gated else 2)
 
 
 def _in_block(tensor: SavedTensor) -> bool:

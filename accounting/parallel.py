@@ -1,6 +1,7 @@
 """Training on many devices: bytes that each stores, bytes it sends in a step, and its idle time.
 
-For transformers whose layers are alike. Bytes on the wire are those that one device of the busiest stage sends by ring
+For transformers. Where layers differ, the fullest stage has those that hold most: exact if they are neighbours, like
+DeepSeek-V3's with experts. Bytes on the wire are those that one device of the busiest stage sends by ring
 algorithms, which send the least. Ignored: padding, latency, and collectives of a few numbers (gradients of norms, the
 loss, the norm of the gradients). Every function raises ValueError for a size below 1, an unknown name or stage, more
 stages than layers.
@@ -8,26 +9,17 @@ stages than layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accounting.activations import SCORES, saved_tensors
-from accounting.checks import (
-    at_least_one,
-    checked,
-    instance_of,
-    validate_fields,
-    validated_bool,
-    validated_choice,
-    validated_instance,
-    validated_model,
-)
+from accounting.activations import SCORES, SavedTensor, activation_bytes, tensors_by_layer
+from accounting.checks import at_least_one, checked, instance_of, validate_fields, validated_choice, validated_model
 from accounting.formats import Dtype, dtype_name
 from accounting.memory import element_bytes
-from accounting.models import Model, Transformer
+from accounting.models import Model
 from accounting.optimizers import Recipe, recipe_of
-from accounting.parts import AttentionLayers, LinearMaps
+from accounting.parts import AttentionLayers, LinearMaps, Parts, layers_of
 
 # Classes that each stage of ZeRO divides among the devices; the others are whole on each.
 ZERO_SHARDS: dict[int, tuple[str, ...]] = {
@@ -40,9 +32,11 @@ KINDS = ("tensor", "context", "pipeline", "expert", "data")
 RECOMPUTE = ("none", "selective", "full")
 # Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one neighbour.
 PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
-REPLICATED = ("norms", "positions", "router", "corrections")  # parts that every rank of a tensor group holds whole
+# Parts and maps that every rank of a tensor group holds whole; low ranks of MLA as Megatron does.
+REPLICATED = {"norms", "positions", "router", "corrections", "query_down", "latent"}
+KEYS = ("key", "value")  # each rank holds at least one head of them
 # Saved tensors that a tensor group divides by heads or columns.
-OF_OWN_HEADS = ("query", "key and value", "query, key and value", "output", "hidden", *SCORES)
+OF_OWN_HEADS = ("query", "repeated key", "repeated value", "output", "hidden", *SCORES)
 
 
 @checked(ranks=at_least_one)
@@ -140,15 +134,25 @@ class Parallelism:
 
     def stage_layers(self, model: Model) -> tuple[int, int]:
         """Layers of the fullest stage and of the model; raises ValueError for a split that the model cannot have."""
-        layers, chunks = sum(each.layers for each in model.attentions), self.pipeline * self.interleaved
-        heads = [("tensor", self.tensor, "heads", each.heads) for each in model.attentions]
+        layers = sum(number for number, _ in layers_of(model)[0])
         experts = [("expert", self.expert, "experts", m.copies) for m in model.linear_maps if m.copies > m.uses]
-        for name, parts, divided, number in heads + experts:
+        heads = [each for each in model.attentions if hasattr(each, "heads")]
+        for name, parts, divided, number in [("tensor", self.tensor, "heads", each.heads) for each in heads] + experts:
             if number % parts:
                 raise ValueError(f"{name} must divide the {divided} of the model, {number}, got {parts}")
-        if layers < chunks:
+        for each in heads:
+            if (keys := getattr(each, "kv_heads", self.tensor)) % self.tensor and self.tensor % keys:
+                raise ValueError(f"tensor must divide kv_heads={keys} or be a multiple of it, got {self.tensor}")
+        if not heads and (parts := max(self.tensor, self.context)) > 1:
+            raise ValueError(f"tensor and context must be 1 for a model whose heads are unknown, got {parts}")
+        if max(layers, 1) < (chunks := self.pipeline * self.interleaved):
             raise ValueError(f"pipeline · interleaved must be at most layers={layers}, got {chunks}")
         return self.interleaved * -(-layers // chunks), layers
+
+    def shares(self, model: Model, name: str) -> int:
+        """Ranks of a tensor group that have different parts of a map or saved tensor: as many as heads of keys."""
+        keys = [each.kv_heads for each in model.attentions if isinstance(each, AttentionLayers) and name in KEYS]
+        return min([self.tensor, *keys])
 
     def micro_batch(self, batch: int, sequence: int) -> tuple[int, int]:
         """Sequences of a micro-batch and their length; raises ValueError if the split does not divide them."""
@@ -173,19 +177,35 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     >>> device_parameters(LLAMA3_70B, Parallelism(tensor=8, pipeline=4))
     (2139422720, 0, 131342336)
     """
-    stored = (*model.other_parameters, *model.linear_maps)
-    blocks = {each.block_end for each in stored if each.place < each.block_end}
-    (own, of_all), layers, experts, first, last = split.stage_layers(model), 0, 0, 0, 0
-    for each in stored:
-        elements = each.parameters if each.part in REPLICATED else -(-each.parameters // split.tensor)
-        if each.block_end not in blocks:
-            first, last = (first + elements, last) if getattr(each, "looked_up", False) else (first, last + elements)
-        elif isinstance(each, LinearMaps) and each.copies > each.uses:
-            experts += -(-elements * own // of_all // split.expert)
-        else:
-            layers += -(-elements * own // of_all)
+    (own, _), (layers, outside) = split.stage_layers(model), layers_of(model)
+
+    def held(parts: Parts, number: int, looked_up: bool | None = None) -> tuple[int, int]:
+        """Elements of one of `number` layers: those that all tokens meet, and experts."""
+        dense = routed = 0
+        for each in (*parts.other_parameters, *parts.linear_maps):
+            name = getattr(each, "name", "")
+            shares = 1 if {each.part, name} & REPLICATED else split.shares(model, name)
+            elements = -(-each.parameters // number // shares)
+            if isinstance(each, LinearMaps) and each.copies > each.uses:
+                routed += -(-elements // split.expert)
+            elif looked_up in (None, getattr(each, "looked_up", False)):
+                dense += elements
+        return dense, routed
+
+    own_layers, experts = _fullest([(number, *held(of, number)) for number, of in layers], own)
+    (first, _), (last, more) = (held(outside, 1, looked_up) for looked_up in (True, False))
     tied = sum(-(-maps.weights // split.tensor) for maps in model.linear_maps if not maps.copies)
-    return layers, experts, first + last if split.pipeline == 1 else max(first, last + tied)
+    return own_layers, experts + more, first + last if split.pipeline == 1 else max(first, last + tied)
+
+
+def _fullest(kinds: Iterable[tuple[int, int, int]], own: int) -> tuple[int, int]:
+    """What those `own` layers have that have most, of kinds of layers by their number and two columns."""
+    columns = [0, 0]
+    for number, *each in sorted(kinds, key=lambda kind: -kind[1] - kind[2]):
+        taken = min(number, own)
+        own -= taken
+        columns = [column + taken * of_layer for column, of_layer in zip(columns, each, strict=True)]
+    return columns[0], columns[1]
 
 
 @checked("batch", "sequence", model=validated_model, split=instance_of(Parallelism))
@@ -227,7 +247,7 @@ def collectives(
 
 def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe, again: bool) -> Iterator[Collective]:
     """Communication for `rows` tokens per micro-batch and rank; `again` repeats the forward."""
-    (layers, of_all), micro = split.stage_layers(model), split.micro_batches
+    (layers, _), micro = split.stage_layers(model), split.micro_batches
     whole = element_bytes(rows * list(model.linear_maps)[-1].in_features, dtypes.parameters)
     scattered = split.sequence and split.tensor > 1
     part = whole // split.tensor if scattered else whole
@@ -236,8 +256,8 @@ def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe,
     yield from (Collective("tensor", name, split.tensor, whole, exits * micro) for name in names)
 
     shapes = [each for each in model.attentions if isinstance(each, AttentionLayers)]
-    keys = sum(each.layers * each.kv_heads * (each.head_dim + each.value_dim) for each in shapes) * layers // of_all
-    of_rank = rows * keys // split.tensor
+    keys, _ = _fullest([(each.layers, each.kv_heads * (each.head_dim + each.value_dim), 0) for each in shapes], layers)
+    of_rank = rows * keys // split.shares(model, "key")
     gathered = split.context * element_bytes(of_rank, dtypes.parameters)
     yield Collective("context", "all-gather", split.context, gathered, (2 + again) * micro)
     yield Collective("context", "send", split.context, element_bytes(of_rank, "fp32"), split.context * micro)
@@ -245,8 +265,8 @@ def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe,
     yield Collective("pipeline", "send", split.pipeline, part, borders * micro)
 
     experts = [maps for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses]
-    routed = sum(maps.layers * maps.uses for maps in experts)
-    yield Collective("expert", "all-to-all", split.expert, part, (4 + 2 * again) * routed * layers // of_all * micro)
+    routed, _ = _fullest([(maps.layers, maps.uses, 0) for maps in experts], max(layers, 1))
+    yield Collective("expert", "all-to-all", split.expert, part, (4 + 2 * again) * routed * micro)
 
 
 def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator[Collective]:
@@ -264,9 +284,9 @@ def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator
         yield Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1)
 
 
-@checked("batch", "sequence", model=instance_of(Transformer), split=instance_of(Parallelism), dropout=validated_bool)
+@checked("batch", "sequence", flags=("dropout",), model=validated_model, split=instance_of(Parallelism))
 def device_activation_bytes(
-    model: Transformer,
+    model: Model,
     split: Parallelism,
     batch: int,
     sequence: int,
@@ -290,20 +310,28 @@ def device_activation_bytes(
     >>> [device_activation_bytes(LLAMA3_8B, split, 1, 8192) for split in splits]
     [44461752320, 5792600064, 13428097024]
     """
-    model, (rows, sequence) = validated_instance("model", model, Transformer), split.micro_batch(batch, sequence)
+    (rows, sequence), (own, of_all) = split.micro_batch(batch, sequence), split.stage_layers(model)
     dtype, recompute = dtype_name(dtype), validated_choice("recompute", recompute, RECOMPUTE)
-    kept = {"layers": 0, "embedding": 0, "head": 0}
-    for tensor in saved_tensors(model, rows, sequence, dtype, attention, dropout=dropout):
-        if tensor.name == "norm before weight" or (recompute == "selective" and tensor.name in SCORES):
-            continue
-        shared = tensor.name in OF_OWN_HEADS or (split.sequence and tensor.name != "cosines and sines")
-        size = (tensor._replace(dtype=dtype) if tensor.name == "norm input" else tensor).bytes
-        part = tensor.part if tensor.part in kept else "layers"
-        kept[part] += -(-size // (split.context * (split.tensor if shared else 1)))
-    layer, chunk = kept["layers"] // model.layers, split.stage_layers(model)[0] // split.interleaved
-    ends = kept["embedding"] * min(split.micro_batches, split.pipeline)
-    ends += kept["head"] if split.pipeline == 1 else 0
+    ranks, dim = split.context * (split.tensor if split.sequence else 1), list(model.linear_maps)[-1].in_features
+    if not of_all or not all(isinstance(each, AttentionLayers) for each in model.attentions):
+        if recompute != "none":
+            raise ValueError(f"recompute must be 'none' for a model without attention in layers, got {recompute!r}")
+        whole = activation_bytes(model, rows, sequence, dtype, attention=attention, dropout=dropout)
+        return -(-whole * split.chunks_in_flight * max(own, 1) // split.interleaved // max(of_all, 1) // ranks)
+
+    dropped = {"norm before weight", *(SCORES if recompute == "selective" else ())}
+
+    def held(each: SavedTensor) -> int:
+        size = (each._replace(dtype=dtype) if each.name == "norm input" else each).bytes
+        shares = split.tensor if split.sequence and each.name != "cosines and sines" else 1
+        shares = split.shares(model, each.name) if each.name in (*OF_OWN_HEADS, *KEYS) else shares
+        return 0 if each.name in dropped else -(-size // (split.context * shares))
+
+    layers, outside = tensors_by_layer(model, rows, sequence, dtype, attention, dropout=dropout)
+    kinds, chunk = [(number, sum(map(held, of)), 0) for number, of in layers], own // split.interleaved
+    in_flight = {"embedding": min(split.micro_batches, split.pipeline), "head": int(split.pipeline == 1)}
+    ends = sum(held(each) * in_flight[each.part] for each in outside)
     if recompute != "full":
-        return ends + split.chunks_in_flight * chunk * layer
-    tokens = rows * sequence // (split.context * (split.tensor if split.sequence else 1))
-    return ends + layer + split.chunks_in_flight * chunk * element_bytes(tokens * model.dim, dtype)
+        return ends + split.chunks_in_flight * _fullest(kinds, chunk)[0]
+    given = element_bytes(rows * sequence // ranks * dim, dtype)
+    return ends + max(layer for _, layer, _ in kinds) + split.chunks_in_flight * chunk * given

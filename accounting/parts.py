@@ -316,6 +316,24 @@ class Parts:
         return Parts(changed(self.linear_maps), changed(self.attentions), changed(self.other_parameters))
 
 
+def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
+    """Each kind of repeated layer of a model with the number of its layers, and what stands outside of all layers.
+
+    >>> first, second, head = (Parts((LinearMaps("mlp", 8, 8),)) for _ in range(3))
+    >>> [(number, len(layer.linear_maps)) for number, layer in layers_of(3 * (first + second) + head)[0]]
+    [(3, 2)]
+    """
+    lists = (model.linear_maps, model.attentions, model.other_parameters)
+    everything = [each for parts in lists for each in parts]
+    ends = {each.block_end for each in everything if each.place < each.block_end}
+
+    def ending(*found: int) -> Parts:
+        return Parts(*(tuple(each for each in parts if each.block_end in found) for parts in lists))  # type: ignore[arg-type]
+
+    layers = [(min(each.layers for each in everything if each.block_end == end), ending(end)) for end in sorted(ends)]
+    return layers, ending(*{each.block_end for each in everything} - ends)
+
+
 def length(rows: Rows, sequence: Lengths) -> int:
     """The length of a stream: a fixed number of `rows`, or the entry of `sequence` for the stream called `rows`.
 

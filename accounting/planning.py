@@ -15,11 +15,12 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
-from accounting.checks import at_least_one, checked, instance_of, validated_choice, validated_positive
+from accounting.checks import at_least_one, checked, instance_of, validated_choice, validated_model, validated_positive
 from accounting.memory import ModelState, model_state
-from accounting.models import Transformer, rule_flops, step_flops
+from accounting.models import Model, rule_flops, step_flops
 from accounting.optimizers import Optimizer, Recipe, recipe_of
 from accounting.parallel import KINDS, ZERO_SHARDS, Parallelism, collectives, device_activation_bytes, device_parameters
+from accounting.parts import layers_of
 
 SECONDS_PER_HOUR = 60 * 60
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
@@ -190,9 +191,9 @@ class StepPlan:
         return max([self.compute_s, *self.wire_s.values()])
 
 
-@checked("batch", "sequence", "memory_bytes", model=instance_of(Transformer), split=instance_of(Parallelism))
+@checked("batch", "sequence", "memory_bytes", model=validated_model, split=instance_of(Parallelism))
 def step_plan(
-    model: Transformer,
+    model: Model,
     split: Parallelism,
     batch: int,
     sequence: int,
@@ -234,7 +235,7 @@ def step_plan(
         ModelState(*(sum(part) for part in zip(astuple(dense), astuple(experts), strict=True))),
         device_activation_bytes(model, split, batch, sequence, dtypes.parameters, recompute=recompute),
         memory_bytes,
-        _hardware_flops(model, batch, sequence, recompute, pairs)
+        _hardware_flops(model, batch, sequence, recompute, pairs)  # type: ignore[arg-type]
         / sustained_flop_per_s(split.devices, peak_flop_per_s)
         * (1 + split.bubble),
         {name: seconds for name, seconds in wire.items() if seconds},
@@ -242,22 +243,23 @@ def step_plan(
 
 
 @lru_cache(maxsize=1)  # the same for every way to split a step
-def _hardware_flops(model: Transformer, batch: int, sequence: int, recompute: str, pairs: str) -> int:
+def _hardware_flops(model: Any, batch: int, sequence: int, recompute: str, pairs: str) -> int:
     flops = step_flops(model, batch, sequence, pairs=pairs, checkpoint_every=int(recompute == "full")).hardware
     again = sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
     return flops + (again if recompute == "selective" else 0)
 
 
-@checked("batch", "sequence", "largest_tensor", model=instance_of(Transformer), devices=at_least_one)
+@checked("batch", "sequence", "largest_tensor", model=validated_model, devices=at_least_one)
 def fitting_plans(
-    model: Transformer, devices: int, batch: int, sequence: int, *, largest_tensor: int = 8, **options: Any
+    model: Model, devices: int, batch: int, sequence: int, *, largest_tensor: int = 8, **options: Any
 ) -> list[StepPlan]:
     """The ways to train `model` on this many devices that fit their memory, the fastest first.
 
     Tries each tensor · context · pipeline · data = `devices`: tensor divides the heads and is at most `largest_tensor`
-    (the devices of a host), context divides the sequence, pipeline is at most the layers, data divides the batch; ZeRO
-    stages 1 and 3 (1 alone without replicas), one sequence per micro-batch. For Llama-3-70B and a batch of 2,048 these
-    are 364 ways on 1,024 devices, at half a millisecond each. `options` are those of `step_plan`.
+    (the devices of a host), context divides the sequence, pipeline is at most the layers, data divides the batch,
+    a device holds all experts or as few as it can; ZeRO stages 1 and 3 (1 alone without replicas), one
+    sequence per micro-batch. For Llama-3-70B and a batch of 2,048 these are 364 ways on 1,024 devices, at half a
+    millisecond each. `options` are those of `step_plan`.
 
     >>> from accounting.models import LLAMA3_8B
     >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
@@ -266,12 +268,16 @@ def fitting_plans(
     (4, 2, 1, 'compute')
     """
     step_plan(model, Parallelism(), batch, sequence, **options)  # raises errors that do not depend on the split
+    layers = sum(number for number, _ in layers_of(model)[0])
+    heads = [each.heads for each in model.attentions if hasattr(each, "heads")]
+    experts = gcd(*(maps.copies for maps in model.linear_maps if maps.copies > maps.uses)) or 1
     splits = [
-        Parallelism(data, tensor, context, pipeline, zero_stage=stage, micro_batches=batch // data)
-        for tensor in _divisors(gcd(devices, model.heads), largest_tensor)
-        for context in _divisors(gcd(devices // tensor, sequence), sequence)
-        for pipeline in _divisors(devices // tensor // context, model.layers)
+        Parallelism(data, tensor, context, pipeline, expert, stage, micro_batches=batch // data)
+        for tensor in _divisors(gcd(devices, *heads) if heads else 1, largest_tensor)
+        for context in _divisors(gcd(devices // tensor, sequence) if heads else 1, sequence)
+        for pipeline in _divisors(devices // tensor // context, max(layers, 1))
         if batch % (data := devices // (tensor * context * pipeline)) == 0
+        for expert in sorted({1, gcd(experts, data * context)})
         for stage in ((1, 3) if data * context > 1 else (1,))
     ]
     plans = [step_plan(model, split, batch, sequence, **options) for split in splits]

@@ -1,6 +1,6 @@
 """Published model families: builders of their layers, whole networks, and readers of `config.json`."""
 
-from accounting.families.config import from_config, transformer_from_config
+from accounting.families.config import from_config
 from accounting.families.layers import (
     attention,
     delta_rule,
@@ -32,5 +32,5 @@ __all__ = [
     "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "Built", "DeepLinear", "Transformer",
     "attention", "delta_rule", "embedding", "from_config",
     "head", "latent_attention", "linear", "mixture", "mlp", "multi_token", "other", "selective_scan", "state_space",
-    "transformer_from_config", "with_adapters",
+    "with_adapters",
 ]  # fmt: skip

@@ -10,7 +10,6 @@ import json
 import os
 import warnings
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -27,7 +26,7 @@ from accounting.families.architectures import (
     decoder_layer,
     kinds,
 )
-from accounting.families.networks import Transformer, multi_token
+from accounting.families.networks import multi_token
 from accounting.parts import Parts
 
 
@@ -91,45 +90,6 @@ def _of_library(content: Mapping[str, Any], unread: UnreadError) -> Parts:
         named = ", ".join(f"{key}={content[key]!r}" for key in model.ignored)
         warnings.warn(f"{model.source} ignores {named}", stacklevel=4)
     return cast("Parts", model)
-
-
-def transformer_from_config(config: Any) -> Transformer | None:
-    """The same model as a `Transformer`, which activations and plans need; None if a Transformer lacks its parts.
-
-    Exact: the parts of the two are equal. Raises as `from_config` does, but for what no family reads.
-
-    >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-    ...          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
-    >>> transformer_from_config(llama).gated, transformer_from_config(llama | {"attention_bias": True}).qkv_bias
-    (True, True)
-    """
-    content = content_of(config, text_only=True)
-    try:
-        parts, c = _of_family(content), Config(content)
-    except UnreadError:
-        return None
-    norm, sparse = c.family.get("norm", "rmsnorm"), c.family.get("sparse", False)
-    with suppress(ValueError):  # a key that a Transformer needs, or sizes that it cannot have
-        dim, heads, kv_heads, head_dim = c.widths
-        alike = Transformer(
-            vocab_size=c("vocab_size"),
-            layers=c.layers,
-            dim=dim,
-            heads=heads,
-            hidden=c.hidden or 4 * dim,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            gated=c.family.get("gated", True),
-            experts=c("num_local_experts", "num_experts") if sparse else 1,
-            active_experts=c("num_experts_per_tok") if sparse else 1,
-            tied_embedding=c("tie_word_embeddings", default=c.family.get("tied", False)),
-            learned_positions=c(c.family["positions"]) if "positions" in c.family else 0,
-            norm=norm,
-            norm_bias=norm == "layernorm",
-            **{name: c.flag(name) for name in ("qkv_bias", "out_bias", "mlp_bias")},
-        )
-        return alike if alike.parts == parts else None
-    return None
 
 
 def content_of(config: Any, text_only: bool = False, ignore: Collection[str] = ()) -> Mapping[str, Any]:

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from accounting.__main__ import KNOWN, USUAL_SEQUENCE, main
-from accounting.activations import activation_bytes
 from accounting.families.architectures import MODEL_TYPES
 from accounting.memory import model_state
 from accounting.models import LLAMA3_70B, cache_bytes, parameter_count, step_flops
+from accounting.parallel import Parallelism, device_activation_bytes
 from accounting.units import with_unit
 from meta_tests.accounting.families.published import MODELS
 
@@ -33,7 +33,7 @@ def test_the_figures_are_those_of_the_formulas(capsys):
     assert said["cache"].startswith(with_unit(cache_bytes(LLAMA3_70B, 1, USUAL_SEQUENCE), "B"))
     assert "does not fit into 80.0 GiB" in said["ZeRO stage 2"]
     assert "fits into 80.0 GiB" in said["ZeRO stage 3"]
-    kept = with_unit(activation_bytes(LLAMA3_70B, 1, USUAL_SEQUENCE, "bf16"), "B")
+    kept = with_unit(device_activation_bytes(LLAMA3_70B, Parallelism(), 1, USUAL_SEQUENCE), "B")
     assert said["memory: activations"] == f"{kept} of one sequence in bf16, nothing recomputed"
     assert said["fastest"].startswith("data ")
 
@@ -71,7 +71,7 @@ def test_a_name_of_the_hub_is_read_from_the_local_cache(capsys, tmp_path, monkey
 def test_the_total_is_that_of_the_state_and_one_sequence_and_equal_stages_are_one_line(capsys):
     said = printed(capsys, "gpt2")
     total = model_state(parameter_count(KNOWN["gpt2"]), "adamw", "bf16-fp32-gradients-master").total
-    total += activation_bytes(KNOWN["gpt2"], 1, 1024, "bf16")
+    total += device_activation_bytes(KNOWN["gpt2"], Parallelism(), 1, 1024)
     assert said["memory: total"].startswith(with_unit(total, "B"))
     assert [label for label in said if label.startswith("ZeRO")] == ["ZeRO stage 0 to 3"]
     assert said[""].endswith("; 1 way fits")

@@ -18,7 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accounting.models import MIXTRAL_8X7B, Transformer
+from accounting.activations import activation_bytes, tensors_by_layer
+from accounting.families import from_config
+from accounting.models import LLAMA3_8B, MIXTRAL_8X7B, Transformer, parameter_count
 from accounting.parallel import Parallelism, collectives, device_activation_bytes, device_parameters
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
@@ -217,16 +219,48 @@ def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch: pytest.MonkeyP
     assert {"send": max(sent)} == should, f"the ranks send {sent}, but the busiest should {should} [{split}]"
 
 
-def test_devices_that_share_experts_hold_their_part_and_send_each_token_there_and_back() -> None:
-    whole, shared = Parallelism(data=8), Parallelism(data=8, expert=4)
-    layers, experts, ends = device_parameters(MIXTRAL_8X7B, whole)
-    assert device_parameters(MIXTRAL_8X7B, shared) == (layers, experts // 4, ends)
-    exchange, _, gradients = collectives(MIXTRAL_8X7B, shared, BATCH, SEQUENCE)
-    # Each of two experts a token, there and back, forward and backward, in bf16.
-    token_bytes = BATCH // 8 * SEQUENCE * MIXTRAL_8X7B.dim * 2
-    assert (exchange.name, exchange.ranks, exchange.bytes) == ("all-to-all", 4, token_bytes), f"{exchange}"
-    assert exchange.times == 2 * 4 * MIXTRAL_8X7B.layers, f"{exchange}"
-    assert (gradients.ranks, gradients.bytes) == (2, 4 * experts // 4), f"{gradients}"
+def test_devices_of_deepseek_v3_hold_what_an_analysis_of_its_memory_prints() -> None:
+    """Zhang and Su 2025, arXiv:2502.07846: 86 GiB in bf16 on each stage of 4 layers, 11.64 on each of its 2 · 8 ranks.
+
+    There both ranks of a tensor group have the whole shared expert and the maps to rotary queries.
+    """
+    model, rank = from_config("deepseek-ai/DeepSeek-V3"), Parallelism(data=4, tensor=2, pipeline=16, expert=4)
+    of_stage, of_rank = (sum(device_parameters(model, split)[:2]) for split in (Parallelism(pipeline=16), rank))
+    whole_there = 4 * (3 * 7168 * 2048 + 1536 * 128 * 64) / 2
+    assert (round(of_stage * 2 / 2**30), round((of_rank + whole_there) * 2 / 2**30, 2)) == (86, 11.64)
+    for ranks in (1, 2, 64, 256):  # every expert is on one of them, all else on each
+        layers, experts, ends = device_parameters(model, Parallelism(data=256, expert=ranks))
+        assert layers + ends + experts * ranks == parameter_count(model)
+
+
+def test_a_rank_without_a_head_of_keys_of_its_own_has_a_copy() -> None:
+    for ranks in (2, 8, 16, 32):
+        of_rank = range(32 // ranks)
+        keys = {head // (LLAMA3_8B.heads // LLAMA3_8B.kv_heads) for head in of_rank}
+        columns = 128 * 2 * (len(of_rank) + len(keys)) + 3 * LLAMA3_8B.hidden // ranks
+        got, *_ = device_parameters(LLAMA3_8B, Parallelism(tensor=ranks))
+        should = LLAMA3_8B.layers * LLAMA3_8B.dim * (columns + 2)  # and two norms
+        assert got == should, f"{got:,} parameters of layers on each of {ranks} ranks, but should be {should:,}"
+    with pytest.raises(ValueError, match="tensor must divide kv_heads=6 or be a multiple of it, got 4"):
+        device_parameters(replace(LLAMA3_8B, heads=24, kv_heads=6), Parallelism(tensor=4))
+
+
+def test_the_lists_of_deepseek_v3_keep_what_its_net_keeps() -> None:
+    """But for copies: transformers' norms keep one in bf16 instead of fp32, its router one more in fp32."""
+    families = pytest.importorskip("meta_tests.accounting.families.test_transformers")
+    config = families.config_of("deepseek_v3")
+    config.dtype = "bfloat16"
+    model = from_config(config.to_dict())
+    layers, outside = tensors_by_layer(model, 2, SEQUENCE, "bf16", "flash", dropout=False)
+    got = sum(number * sum(each.bytes for each in layer) for number, layer in [*layers, (1, outside)])
+    should = activation_bytes(model, 2, SEQUENCE, "bf16")
+    assert got == pytest.approx(should, rel=0.02), f"{got} bytes by the lists, but {should} are kept"
+
+
+def test_experts_shared_by_four_of_eight_devices_have_gradients_reduced_by_two() -> None:
+    shared = Parallelism(data=8, expert=4)
+    *_, gradients = collectives(MIXTRAL_8X7B, shared, BATCH, SEQUENCE)
+    assert (gradients.ranks, gradients.bytes) == (2, 4 * device_parameters(MIXTRAL_8X7B, shared)[1]), f"{gradients}"
     with pytest.raises(ValueError, match="expert must divide data · context = 8, got 3"):
         Parallelism(data=8, expert=3)
 

@@ -11,6 +11,8 @@ from accounting.counted.built import CountedModel
 from accounting.families import from_config
 from accounting.families.architectures import MODEL_TYPES
 from accounting.models import cache_bytes, parameter_count, step_flops
+from accounting.parallel import Parallelism
+from accounting.planning import step_plan
 from meta_tests.accounting.families.test_transformers import (
     BATCH,
     TOKENS,
@@ -59,6 +61,17 @@ def test_activations_with_flash_attention_are_those_kept_where_heads_share_no_ke
     assert got == should, f"activation_bytes={got}, but {should} are kept"
     latent = activation_bytes(from_config("deepseek-ai/DeepSeek-V2-Lite"), 1, 4096, "bf16")
     assert latent < activation_bytes(from_config("deepseek-ai/DeepSeek-V2-Lite"), 1, 4096, "bf16", attention="unfused")
+
+
+def test_a_model_that_was_asked_for_is_planned_by_its_experts_and_saved_tensors():
+    model, split = from_config(config_of("phimoe")), Parallelism(data=2, expert=2)
+    rates = {"memory_bytes": 10**9, "peak_flop_per_s": 1e12, "wire_bytes_per_s": 1e9, "recipe": "bf16"}
+    plan = step_plan(model, split, 2, TOKENS, **rates)
+    experts = sum(maps.parameters for maps in model.linear_maps if maps.part == "experts")
+    assert plan.state.parameters == 2 * (parameter_count(model) - experts // 2)
+    assert plan.activation_bytes == activation_bytes(model, 1, TOKENS, "bf16")
+    with pytest.raises(ValueError, match="tensor and context must be 1 for a model whose heads are unknown, got 2"):
+        step_plan(model, Parallelism(tensor=2), 2, TOKENS, **rates)
 
 
 def kept_bytes(family, net, attention):
