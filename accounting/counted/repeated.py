@@ -53,7 +53,7 @@ def each_kind_once(net: nn.Module, measured: Measure) -> Iterator[list[Any]]:
             if inside:
                 return forward(*args, **options)
             given, form = tree_flatten((args, options))
-            key = (kind, str(form), *(_seen(each) for each in given))
+            key = (kind, torch.is_grad_enabled(), str(form), *(_seen(each) for each in given))
             taken = runs.setdefault(key, [])
             if len(taken) < RUN:
                 inside = True
@@ -89,7 +89,7 @@ def _run(forward: Callable[..., Any], args: Any, options: Any, measured: Measure
         return tensor.detach().requires_grad_(tensor.requires_grad)
 
     args, options = tree_map_only(Tensor, cut, (args, options))
-    with torch.enable_grad(), measured() as figures:
+    with measured() as figures:
         results, shape = tree_flatten(forward(*args, **options))
         ends = [each for each in results if isinstance(each, Tensor) and each.requires_grad]
         if ends:

@@ -27,8 +27,9 @@ from meta_tests.accounting.families.test_transformers import (
     transformers,
 )
 
-# Of no family: layers of two kinds, experts; pairs of encoder and decoder, encoders, images, speech.
-UNKNOWN = ("exaone4", "phimoe", "bart", "bert", "resnet", "roberta", "t5", "vit", "whisper")
+# Of no family: layers of two kinds, experts, turns without gradients; pairs of encoder and decoder, encoders, images,
+# speech.
+UNKNOWN = ("exaone4", "phimoe", "hrm_text", "bart", "bert", "resnet", "roberta", "t5", "vit", "whisper")
 
 
 @pytest.mark.parametrize("type_", UNKNOWN)
