@@ -7,9 +7,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd import function
 from torch.nested._internal.nested_tensor import NestedTensor
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,7 +30,8 @@ from accounting.counted.result import (
     CountedWork,
     Tally,
 )
-from accounting.counted.rules import Rule, rule_of, rule_of_kernel, rule_of_own_kernel
+from accounting.counted.rules import Rule, nothing, rule_of, rule_of_kernel, rule_of_own_kernel
+from accounting.counted.sparse import sparse_flops, stored_bytes
 from accounting.counted.tensors import NotStridedError, bytes_of, tensors_in
 
 # One complex multiply-add is four real multiplications and four real additions.
@@ -47,7 +50,8 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     Applies torch's own FLOP formulas to the operators that autograd, modules and composite functions finally dispatch,
     so the backward pass is counted and not assumed to be twice the forward. `accounting.counted.operators` adds or
     corrects what torch's FlopCounterMode lacks: mv, dot, addmv, addr, products in place, bilinear layers, int8 and
-    scaled products, the CPU's fused attention, recurrent layers, grouped convolutions, complex numbers.
+    scaled products, sparse ones, the CPU's fused attention, recurrent layers, grouped convolutions, linear systems,
+    complex numbers.
 
     Conventions:
     - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point numbers.
@@ -62,18 +66,18 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
       the function; a fused one (softmax, layer norm, GELU, SiLU, a fused optimizer) as many as it fuses:
       `accounting.roofline.FLOPS_PER_ELEMENT`. Those without a floating-point tensor are none. Copies, casts, views,
       gathers and random numbers are none.
-    - Forward is everything outside a backward pass, the optimizer's step and a loss included. Recomputed is everything
-      inside a backward pass with gradients enabled: torch's checkpointing of either kind, and other libraries'. With
-      create_graph=True gradients always are; there, and with retain_graph=True, only torch's is recognised.
+    - Forward is everything outside a backward pass, the optimizer's step and a loss included. Recomputed is what Python
+      code inside a backward pass computes with gradients enabled: torch's checkpointing of either kind, and other
+      libraries'. With retain_graph=True only torch's is recognised.
     - An operator reads every tensor once (an expanded one by its own elements) and writes every result once: the
       traffic of memory if nothing is fused, cached or read twice.
 
     Domain of validity: shape formulas of the operators dispatched in this thread and the autograd threads it starts.
     That catches a wrong formula of a model, not a wrong formula of an operator. Not seen: other threads, other
     processes, numpy, and elementwise work inside a fused product (softmax in fused attention, gates of an LSTM).
-    `unknown` lists the operators without a formula (custom kernels, sparse tensors). A function under torch.compile
-    runs and counts uncompiled within the block, and compiled after it. Blocks may be nested; each counts all that
-    happens within it.
+    `unknown` lists the operators without a formula (custom kernels, sums of sparse tensors). A function under
+    torch.compile runs and counts uncompiled within the block, and compiled after it. Blocks may be nested; each counts
+    all that happens within it.
 
     Raises ValueError for another convention of `pairs`; NotImplementedError for FlexAttention on torch 2.6, which hands
     it to no mode.
@@ -147,7 +151,7 @@ class _Counter(TorchDispatchMode):
                 read = bytes_of(args[1:] if rule.first_unread or rule.gathers else args)
                 read += bytes_of(kwargs) if kwargs else 0
             except NotStridedError:
-                figures[UNKNOWN] += 1
+                self._count_sparse(figures, rule, out, (*args, *kwargs.values()))
                 return
             figures[READ] += read + written if rule.gathers else read
             figures[WRITTEN] += written
@@ -158,6 +162,19 @@ class _Counter(TorchDispatchMode):
             if rule.kind == PRODUCTS and flops:
                 flops = self._adjusted(flops, out)
         figures[rule.kind] += flops
+
+    def _count_sparse(self, figures: list[int], rule: Rule, out: Any, args: Any) -> None:
+        """Enters an operator that moves sparse tensors, or multiplies by one; another one is unknown."""
+        try:
+            read, written = stored_bytes(args), stored_bytes(out)
+            flops = 0 if rule.formula is nothing else sparse_flops(rule.operator, out, args)
+        except NotStridedError:
+            flops = None
+        if flops is None:
+            figures[UNKNOWN] += 1
+            return
+        for figure, amount in ((PRODUCTS, self._adjusted(flops, out)), (READ, read), (WRITTEN, written)):
+            figures[figure] += amount
 
     def _attention(self, rule: Rule, args: Any, kwargs: Any) -> int:
         """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are entered as such."""
@@ -203,10 +220,24 @@ def _phase() -> int:
         return FORWARD
     if not torch.is_grad_enabled():
         return BACKWARD
-    # A gradient is computed without a graph of its own, unless for a second derivative: that keeps the first graph.
-    if not torch._C._autograd._get_current_graph_task_keep_graph():
-        return RECOMPUTED
-    return RECOMPUTED if _within_checkpoint() else BACKWARD
+    # A gradient is computed without a graph of its own, unless for a second derivative: that may keep the first graph.
+    if torch._C._autograd._get_current_graph_task_keep_graph():
+        return RECOMPUTED if _within_checkpoint() else BACKWARD
+    return BACKWARD if _dispatched_by_node() else RECOMPUTED
+
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def _dispatched_by_node() -> bool:
+    """Whether a node of the graph dispatched this operator, and not Python code that the node called."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+        file = frame.f_code.co_filename
+        if file in (checkpoint.__file__, function.__file__) or not file.startswith((_TORCH, __file__)):
+            return False
+        frame = frame.f_back  # type: ignore[assignment]
+    return True
 
 
 _RECOMPUTING = ("unpack_hook", "backward")  # functions of torch.utils.checkpoint

@@ -133,9 +133,11 @@ def _solved(out: Any, matrix: Any) -> int:
     return elements(out) * int(matrix.shape[-1])
 
 
-def _lu_solved(out: Any, matrix: Any, *_: Any, **__: Any) -> int:
-    """LU factorisation, 2/3·n³, then two substitutions."""
-    return 2 * elements(matrix) * int(matrix.shape[-1]) // 3 + 2 * _solved(out[0], matrix)
+def _lu(_out: Any, matrix: Any, *_: Any, **__: Any) -> int:
+    """LU factorisation: each of k pivots updates the rows below it, one column less each time; 2/3·n³ of a square."""
+    rows, columns = map(int, matrix.shape[-2:])
+    k = min(rows, columns)
+    return int(prod(matrix.shape[:-2])) * (2 * rows * columns * k - (rows + columns) * k**2 + 2 * k**3 // 3)
 
 
 def _fused_layer(weights: slice, _out: Any, x: Any, *rest: Any, **_: Any) -> int:
@@ -160,7 +162,12 @@ PRODUCT_FORMULAS: dict[str, Formula] = {
     "_trilinear": _trilinear,
     "linalg_solve_triangular": lambda out, matrix, *_, **__: _solved(out, matrix),
     "triangular_solve": lambda out, _b, matrix, *_, **__: _solved(out[0], matrix),
-    "_linalg_solve_ex": _lu_solved,
+    "linalg_lu_factor_ex _linalg_det _linalg_slogdet": _lu,
+    "linalg_lu_solve": lambda out, matrix, *_, **__: 2 * _solved(out, matrix),  # by two triangles
+    "_linalg_solve_ex": lambda out, matrix, *_, **__: _lu(out, matrix) + 2 * _solved(out[0], matrix),
+    "linalg_inv_ex": lambda _out, matrix, *_, **__: 2 * elements(matrix) * int(matrix.shape[-1]),
+    "linalg_cholesky_ex": lambda _out, matrix, *_, **__: elements(matrix) * int(matrix.shape[-1]) // 3,
+    "cholesky_solve": lambda out, _b, matrix, *_, **__: 2 * _solved(out, matrix),
     # Rows with their square norm and a one beside them: |x|² - 2·x·y + |y|² is one product.
     "_euclidean_dist": lambda out, x, *_: 2 * elements(out) * (int(x.shape[-1]) + 2),
     "_native_multi_head_attention": partial(_fused_layer, slice(4, 8)),

@@ -89,7 +89,7 @@ def rule_of_kernel(func: Any) -> Rule:
     plain = _plain_name(packet)
     each = plain.removeprefix("_foreach_")
     moves = not _is_view(packet) and each not in KINDS["untouched"]
-    if formula is _nothing and not moves:
+    if formula is nothing and not moves:
         return Rule(name, "leave", kind)
     return Rule(
         name,
@@ -117,10 +117,10 @@ def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
     if not is_torchs:
         return UNKNOWN, _one_call_if_it_reads_a_tensor
     if plain in ATTENTION:
-        return PRODUCTS, _nothing  # the counter computes it, by the convention of pairs
+        return PRODUCTS, nothing  # the counter computes it, by the convention of pairs
     each = plain.removeprefix("_foreach_")
     if _is_view(packet) or plain.endswith("_copy") or each in KINDS["data movement"]:
-        return ELEMENTWISE, _nothing
+        return ELEMENTWISE, nothing
     if each != plain:
         return ELEMENTWISE, lambda out, tensors, *args, **kwargs: elements(tensors)
     # An operator in place may lack the tags of its plain form.
@@ -159,7 +159,7 @@ def _is_view(packet: Any) -> bool:
     return any(each.is_view or torch.Tag.inplace_view in each.tags for each in _overloads(packet))
 
 
-def _nothing(_out: Any, *_: Any, **__: Any) -> int:
+def nothing(_out: Any, *_: Any, **__: Any) -> int:
     return 0
 
 

@@ -27,6 +27,11 @@ def multiply_adds(a: Tensor, b: Tensor) -> int:
     return operations.flops
 
 
+def stored_multiply_adds(sparse: Tensor, dense: Tensor) -> int:
+    """FLOPs of sparse @ dense if zeros are skipped."""
+    return sum(multiply_adds(row[row != 0][None], dense[row != 0]) for row in sparse)
+
+
 def outer_multiply_adds(u: Tensor, v: Tensor, onto: Tensor) -> int:
     operations = scalars.Operations()
     rows, columns, sums = operations.array(u), operations.array(v), operations.array(onto)

@@ -157,8 +157,17 @@ both_passes(
     lambda: torch.linalg.solve_triangular(square, normal(4, 3).requires_grad_(), upper=False),
     lambda: (4 * 4 * 3, 4 * 4 * 3),
 )
-product("solve", "(6, 6) and (6, 2)", lambda: torch.linalg.solve(torch.eye(6), normal(6, 2)),
-        lambda: 2 * 6**3 // 3 + 2 * 6 * 6 * 2)  # fmt: skip
+thin, tall, flat = normal(6, 8).relu(), normal(8, 5, requires_grad=True), normal(3, 6)
+met = partial(define.stored_multiply_adds, thin, tall)
+for form, options in {"coo": {}, "csr": {}, "csc": {}, "bsr": {"blocksize": (1, 1)}}.items():
+    kept = partial(thin.to_sparse, layout=getattr(torch, f"sparse_{form}"), **options)
+    product("sparse mm", f"of {form}", lambda kept=kept: kept() @ tall.detach(), met)
+# The gradient of the dense factor is a product by the transposed one, that of the sparse one is sampled.
+both_passes("sparse mm", "two gradients", lambda: torch.sparse.mm(thin.to_sparse_csr().requires_grad_(), tall),
+            lambda: (met(), 2 * met()))  # fmt: skip
+product("sparse mm", "mv", lambda: thin.to_sparse() @ tall[:, 0].detach(), lambda: met() // 5)
+product("sparse mm", "dense @ sparse", lambda: flat @ thin.to_sparse(),
+        lambda: define.stored_multiply_adds(thin.T, flat.T))  # fmt: skip
 near, far, one = normal(30, 5), normal(26, 5), torch.ones
 # |x|² - 2·x·y + |y|² is one product of rows that are two longer.
 product("cdist", "(30, 5) and (26, 5)", lambda: torch.cdist(near, far), lambda: multiply_adds(one(30, 7), one(7, 26)))

@@ -19,6 +19,7 @@ def fused_optimizer_step() -> None:
 wide, byte = torch.randn(6, 10), torch.ones(32, 32, dtype=torch.int8)
 heads, mask = torch.randn(1, 1, 9, 4), torch.zeros(9, 9)
 column, half, rows = wide[:, :1], wide.to(torch.bfloat16), torch.tensor([0, 0, 5, 2])
+diagonal = torch.eye(3, 4).to_sparse()
 given = {"out": (torch.empty(6), torch.empty(6, dtype=torch.long))}
 flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
@@ -27,6 +28,7 @@ MOVED: dict[str, tuple[Callable[[], object], int, int]] = {
     "a product": (lambda: a @ b, 4 * (12 + 20), 4 * 15),
     "a product in bf16": (lambda: half @ half.T, 2 * (60 + 60), 2 * 36),
     "a product that widens": (lambda: torch._int_mm(byte, byte), 2 * 1024, 4 * 1024),
+    "a sparse product": (lambda: diagonal @ b, 4 * 3 + 8 * 2 * 3 + 4 * 20, 4 * 15),
     "a comparison": (lambda: wide > 0, 240, 60),
     "an argument that is broadcast": (lambda: wide + column, 240 + 24, 240),
     "an argument that was expanded before": (lambda: wide + column.expand(6, 10), 240 + 24, 240),

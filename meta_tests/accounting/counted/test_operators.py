@@ -14,7 +14,7 @@ from meta_tests.accounting.counted.operator_definitions import multiply_adds
 from meta_tests.accounting.counted.operator_table import ROWS, Row, normal
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")  # deprecated
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:Sparse ... tensor support is in beta")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.operator}: {row.call}")
 def test_an_operator_costs_what_its_definition_does(row: Row) -> None:
     try:
@@ -26,6 +26,29 @@ def test_an_operator_costs_what_its_definition_does(row: Row) -> None:
     right = row.flops()
     assert count.total == right, f"counted {count}, but should be {right}"
     assert not count.unknown, f"{count.unknown} should be known"
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(60, 60), (60, 20), (20, 60)])
+def test_a_factorisation_costs_its_elimination_but_for_lower_orders(rows: int, columns: int) -> None:
+    elimination = sum(2 * (rows - i) * (columns - i) for i in range(1, min(rows, columns)))
+    count = flops_of(lambda: torch.linalg.lu_factor(normal(2, rows, columns)))
+    assert 0 <= count.total - 2 * elimination <= 4 * rows * columns, f"{count}, but twice {elimination=}"
+
+
+def test_a_solution_costs_a_factorisation_and_two_triangular_solves() -> None:
+    x, b = torch.eye(6), normal(6, 2)
+    linalg, factors = torch.linalg, torch.linalg.lu_factor(x)
+    factorisation, triangle, by_factors, *others = (
+        flops_of(act).total
+        for act in (
+            lambda: linalg.lu_factor(x), lambda: linalg.solve_triangular(x, b, upper=True),
+            lambda: linalg.lu_solve(*factors, b), lambda: linalg.solve(x, b), lambda: torch.cholesky_solve(b, x),
+            lambda: linalg.cholesky(x), lambda: linalg.det(x), lambda: linalg.inv(x),
+        )
+    )  # fmt: skip
+    assert by_factors == 2 * triangle
+    should = [factorisation + 2 * triangle, 2 * triangle, factorisation // 2, factorisation, 3 * factorisation]
+    assert others == should, f"{others}, but should be {should} for {factorisation=}, {triangle=}"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
