@@ -4,16 +4,6 @@ from accounting.measured.allocations import MEASURED_DEVICES, MeasuredBytes, Mea
 from accounting.measured.timing import Timing, alternating, clock, median_interval, one_thread, synchronise, time
 
 __all__ = [
-    "MEASURED_DEVICES",
-    "MeasuredBytes",
-    "MeasuredMemory",
-    "Timing",
-    "alternating",
-    "clock",
-    "median_interval",
-    "memory",
-    "one_thread",
-    "synchronise",
-    "time",
-    "why_uncounted",
-]
+    "MEASURED_DEVICES", "MeasuredBytes", "MeasuredMemory", "Timing", "alternating", "clock", "median_interval",
+    "memory", "one_thread", "synchronise", "time", "why_uncounted",
+]  # fmt: skip
