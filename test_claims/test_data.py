@@ -325,21 +325,22 @@ def test_two_workers_share_the_file_and_the_windows(folder):
     assert last == {0: changed, 1: changed}, f"the workers read {last} at the end, but should both see {changed}"
 
 
-BATCH_FLOATS = 2**24  # 64 MiB
+BATCH_FLOATS = [2**22, 2**24, 2**25]  # 16 to 128 MiB
 
 
-def large_batches(pin_memory):
-    rows = torch.ones(4, BATCH_FLOATS // 2)
+def large_batches(pin_memory, floats):
+    rows = torch.ones(4, floats // 2)
     return DataLoader(TensorDataset(rows), batch_size=2, pin_memory=pin_memory)
 
 
 @pytest.mark.claim("data.pin-memory-flag")
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("pin_memory", [True, False])
-def test_batches_are_pinned_by_the_flag_and_then_copied_while_the_host_goes_on(device, record_figure, pin_memory):
+@pytest.mark.parametrize("floats", BATCH_FLOATS)
+def test_batches_are_pinned_by_the_flag_and_copied_while_the_host_goes_on(device, record_figure, pin_memory, floats):
     with torch.cuda.device(device):
-        target = torch.empty(2, BATCH_FLOATS // 2, device=device)
-        for (rows,) in large_batches(pin_memory):
+        target = torch.empty(2, floats // 2, device=device)
+        for (rows,) in large_batches(pin_memory, floats):
             assert rows.is_pinned() == pin_memory, f"with {pin_memory=} a batch is pinned: {rows.is_pinned()}"
         copies = [timed_copy(target, rows) for _ in range(5)]
         shares = sorted(returned_s / copied_s for returned_s, copied_s, _ in copies)
@@ -350,11 +351,12 @@ def test_batches_are_pinned_by_the_flag_and_then_copied_while_the_host_goes_on(d
 
 @pytest.mark.claim("data.pin-memory-flag", "device.nonblocking-overlap")
 @pytest.mark.needs("cuda")
-def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, speed):
+@pytest.mark.parametrize("floats", BATCH_FLOATS)
+def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, speed, floats):
     with torch.cuda.device(device):
-        target, side = torch.empty(2, BATCH_FLOATS // 2, device=device), torch.cuda.Stream()
+        target, side = torch.empty(2, floats // 2, device=device), torch.cuda.Stream()
         a = torch.randn(1024, 1024, device=device)  # shorter than the copy over any link: some products balance it
-        ((pinned,), *_), ((pageable,), *_) = (list(large_batches(flag)) for flag in (True, False))
+        ((pinned,), *_), ((pageable,), *_) = (list(large_batches(flag, floats)) for flag in (True, False))
         copy_s = speed.seconds(lambda: target.copy_(pinned, non_blocking=True), calls=3)
         products = max(1, round(copy_s / speed.seconds(lambda: a @ a, calls=3)))
 
