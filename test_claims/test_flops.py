@@ -1,6 +1,5 @@
 """Claims about forward FLOPs: formulas against numbers that count their operations, and against torch's dispatch."""
 
-import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -320,42 +319,30 @@ MISNOMERS = re.compile(
 )
 
 
-def functions_of(member):
-    own = vars(member).values() if inspect.isclass(member) else [member]
-    found = [getattr(each, "fget", each) for each in own]
-    return [each for each in found if inspect.isfunction(each) and not each.__name__.startswith("_")]
-
-
-def misnamed(member):
-    """Names of a public function or class, its arguments and fields, that mix amount (int) and rate or time (float)."""
-    stated = [*vars(member).get("__annotations__", {}).items()] if dataclasses.is_dataclass(member) else []
-    texts = []
-    for function in functions_of(member):
+def stated(member):
+    """Name and annotation of what a public function or class takes (or has as a field) and gives."""
+    own = [getattr(each, "fget", each) for each in vars(member).values()] if inspect.isclass(member) else [member]
+    for function in filter(inspect.isfunction, own):
         hints = dict(function.__annotations__)
-        returned = str(hints.pop("return", ""))
+        given = str(hints.pop("return", ""))
         if any(name.endswith("_per_s") for name in hints) and not function.__name__.endswith("_s"):
-            returned = ""  # an amount computed from a rate need not be exact
-        stated += [(function.__name__, returned), *hints.items()]
-        texts.append(inspect.getdoc(function) or "")
-    texts += [name for name, _ in stated]
-    found = [f"{word.group()!r} in {member.__name__}" for text in texts for word in MISNOMERS.finditer(text)]
-    for name, annotation in stated:
-        if unit := re.search(r"(?:^|_)(per_s|flops|bytes|s)$", name):
-            other = "float" if unit[1] in ("flops", "bytes") else "int"
-            if re.search(rf"\b{other}\b", str(annotation)):
-                found.append(f"{member.__name__}: {name} is {annotation}")
-    return found
+            given = ""  # an amount computed from a rate need not be exact
+        yield from [*hints.items(), (function.__name__, given)]
 
 
 @pytest.mark.claim("flops.terms")
 def test_the_accounting_names_amounts_and_rates_apart():
-    modules = [importlib.import_module(f"accounting.{info.name}") for info in pkgutil.iter_modules(accounting.__path__)]
-    public = [
-        member
-        for module in modules
-        for name, member in vars(module).items()
-        if not name.startswith("_") and getattr(member, "__module__", None) == module.__name__
-    ]
-    assert sum(map(len, map(functions_of, public))) > 100, f"only {len(public)} public names were looked at"
-    wrong = [problem for member in public for problem in misnamed(member)]
+    """Amounts (`_flops`, `_bytes`) are int, rates and times (`_per_s`, `_s`) float."""
+    names, wrong = 0, []
+    for info in pkgutil.iter_modules(accounting.__path__):
+        module = importlib.import_module(f"accounting.{info.name}")
+        wrong += MISNOMERS.findall(inspect.getsource(module))
+        members = [of for of in vars(module).values() if getattr(of, "__module__", None) == module.__name__]
+        for name, annotation in (each for member in members for each in stated(member)):
+            unit = re.search(r"(?:^|_)(per_s|flops|bytes|s)$", name)
+            other = "int" if unit is None or unit[1] in ("per_s", "s") else "float"
+            names += 1
+            if unit and re.search(rf"\b{other}\b", str(annotation)):
+                wrong.append(f"{module.__name__}: {name} is {annotation}")
+    assert names > 300, f"only {names} names were looked at"
     assert not wrong, f"a name should say what it holds, an amount as int, a rate as float, but: {wrong}"
