@@ -1,5 +1,7 @@
 """Faults that the claims about torch.compile must notice."""
 
+import functools
+
 import torch
 
 from meta_tests.faults import fault, faults, stand_in
@@ -17,8 +19,8 @@ def every_call_is_compiled_anew(original, function, **options):
 
 @fault("compile.best-order compile.better-than-hand", instead_of="torch.compile")
 def the_cheapest_order_is_found(original, function, **options):
-    def from_the_right(a, b, c):
-        return a @ (b @ c)
+    def from_the_right(*matrices):
+        return functools.reduce(lambda product, matrix: matrix @ product, reversed(matrices))
 
     chained = "chain" in getattr(function, "__name__", "")
     return original(fresh(from_the_right) if chained else function, **options)
