@@ -66,17 +66,15 @@ def saved_by(
     sequence=1,
     dtype="fp32",
     attention="flash",
-    autocast=None,
     *,
+    autocast=None,
     dropout=False,
     selective=False,
-    checkpoint_every=0,
 ):
     """Bytes that autograd keeps in a real forward pass, the batch and the parameters excepted."""
-    net = workloads.build(model, dtype=TORCH_DTYPES[dtype], checkpoint_every=checkpoint_every)
+    net = workloads.build(model, dtype=TORCH_DTYPES[dtype])
     x = workloads.inputs(model, batch, sequence)
-    if x.is_floating_point():
-        x = x.to(TORCH_DTYPES[dtype])
+    x = x.to(TORCH_DTYPES[dtype]) if x.is_floating_point() else x
     cast = torch.autocast("cpu", TORCH_DTYPES[autocast]) if autocast else nullcontext()
     if dropout:
         for part in (net.embedding, *(part for layer in net.layers for part in (layer.attention, layer.mlp))):

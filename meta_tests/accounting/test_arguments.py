@@ -1,28 +1,15 @@
 """A wrong argument of any formula gets an error that names it."""
 
-from functools import partial
+from functools import partial  # noqa: I001
 from typing import Any
 
 import numpy as np
 import pytest
 
 from accounting import (
-    activations,
-    allocator,
-    attention,
-    convolution,
-    devices,
-    families,
-    flops,
-    formats,
-    layout,
-    memory,
-    models,
-    parallel,
-    planning,
-    roofline,
-    units,
-)
+    activations, allocator, attention, convolution, devices, families, flops, formats, layout, memory, models, parallel,
+    planning, roofline, units,
+)  # fmt: skip
 
 NET = families.Transformer(vocab_size=96, layers=96, dim=96, heads=12, hidden=96)
 SPLIT, ATTENTION = parallel.Parallelism(), attention.Attention(96, 12, 96, 96)

@@ -4,7 +4,6 @@ import sys
 from itertools import chain
 
 import pytest
-import torch
 
 from accounting.activations import activation_bytes
 from accounting.counted.built import CountedModel
@@ -26,6 +25,7 @@ from meta_tests.accounting.families.test_transformers import (
     sequence_of,
     transformers,
 )
+from meta_tests.accounting.test_activations import saved_bytes
 
 # Of no family: layers of two kinds, experts, turns without gradients; pairs of encoder and decoder, encoders, images,
 # speech.
@@ -79,16 +79,8 @@ def kept_bytes(family, net, attention):
     for module in net.modules():
         if hasattr(module, "config"):  # experts as they train: no matrix is kept for every token
             module.config._experts_implementation, module.config._attn_implementation = "grouped_mm", attention
-    given, kept = arguments(family), {}
-    held = {each.untyped_storage().data_ptr() for each in (*net.parameters(), *net.buffers(), *given.values())}
-
-    def keep(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = net(**given, **({"use_cache": False} if hasattr(net.config, "use_cache") else {})).logits
-    return sum(kept[key].nbytes() for key in kept.keys() - held - {logits.untyped_storage().data_ptr()})
+    given, cache = arguments(family), {"use_cache": False} if hasattr(net.config, "use_cache") else {}
+    return saved_bytes(lambda: net(**given, **cache), [*net.parameters(), *net.buffers(), *given.values()])
 
 
 def test_keys_that_the_library_ignores_are_named():

@@ -15,6 +15,7 @@ from accounting.families.architectures import MODEL_TYPES
 from accounting.models import active_parameter_count, forward_flops, parameter_count, step_flops
 from accounting.units import amount
 from meta_tests.accounting.families.published import MODELS, model_called
+from test_claims.oracles.published import TABLES
 
 # Of models that transformers is asked for, those that each run tries.
 ASKED = (
@@ -78,6 +79,15 @@ def test_whole_networks_take_the_multiply_adds_published():
     layer = norm + (attention(dim, 48, 256, 1) | mlp(dim, 4 * dim, gated=True))
     palm = embedding(256_000, dim) + 118 * layer + norm + linear("head", dim, 256_000, copies=0)
     assert parameter_count(palm) == pytest.approx(540.35e9, rel=2e-5)
+
+
+def test_all_models_of_chinchillas_table_have_the_millions_of_parameters_printed():
+    """With Transformer-XL's attention: keys of positions, and a bias of queries for them and for those of tokens."""
+    for printed, dim, heads, head_dim, layers in TABLES["chinchilla_models"]:
+        mixed = attention(dim, heads, head_dim, bias=True, out_bias=True, extra=2 * heads * head_dim)
+        mixed |= linear("attention", dim, heads * head_dim, "positions")
+        model = embedding(32_000, dim) + layers * (mixed + mlp(dim, 4 * dim, bias=True))
+        assert round(parameter_count(model) / 1e6) == printed, f"{parameter_count(model):,}, but {printed} M is printed"
 
 
 def test_a_sequence_beyond_the_learned_positions_is_refused():
