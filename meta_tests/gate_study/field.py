@@ -179,7 +179,7 @@ def fails_min_5(folder: Path, name: str, trial: str, storage: str) -> int | None
     options = ["--benchmark-enable", f"--benchmark-storage=file://{storage}", "--benchmark-save=run"]
     suite(folder, name, f"{trial}~1", *options)
     done = suite(folder, name, trial, *options, "--benchmark-compare=0001", "--benchmark-compare-fail=min:5%")
-    found = done.stdout.count("has failed PercentageRegressionCheck")
+    found = done.stderr.count("has failed PercentageRegressionCheck")
     return None if done.returncode and not found else found
 
 
