@@ -154,6 +154,7 @@ def memory(
             modes.enter_context(FakeMode() if has_device else FakeCudaMode())
             if device.type == "cpu":
                 modes.enter_context(_random_states_seen(ledger))
+            modes.enter_context(tracker.biases_in_place())
             modes.enter_context(tracker)
             yield predicted
             tracker.enter_boxed_number()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,6 +53,23 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._measures = measures
         self._multiplied: tuple[weakref.ref[Tensor], int] | None = None
         self._node = (-1, 0)  # of autograd that runs: its number, and that of storages before it
+        self._in_linear = False
+
+    @contextmanager
+    def biases_in_place(self) -> Iterator[None]:
+        """Notes when a linear layer runs, which adds its bias in place to a plain product, but not to a fake one."""
+        linear = _aten.linear.default
+
+        def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+            self._in_linear = True
+            try:
+                return linear.decompose(x, weight, bias)
+            finally:
+                self._in_linear = False
+
+        with torch.library._scoped_library("aten", "IMPL") as library:
+            library.impl("linear", noted, f"Autograd{self.ledger.device.upper()}")
+            yield
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -62,8 +81,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         in_backward = torch._C._current_graph_task_id() != -1
         successor_of = None
         # A view keeps its base, so its storage has another reference.
-        may_succeed = in_backward and func._opname in IN_PLACE_ON_PLAIN_TENSORS and not args[0]._is_view()
-        if may_succeed and _called_by_autograd():
+        may_succeed = func._opname in IN_PLACE_ON_PLAIN_TENSORS and not args[0]._is_view()
+        if may_succeed and (self._in_linear or (in_backward and _called_by_autograd())):
             successor_of = ledger.number_of(args[0])
         before = len(ledger.storages)
         if in_backward and self._writes_in_place(func, args):

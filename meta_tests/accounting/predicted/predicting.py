@@ -161,6 +161,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "unfolded": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Unfold(3)), (4, 3, 24, 24)),
     # Its gradient arrives in the order of the function's own gradient, and is copied.
     "LSTM": (lambda: nn.Sequential(first(nn.LSTM(32, 64, batch_first=True)), nn.Hardsigmoid()), (4, 16, 32)),
+    "linear map of columns": (lambda: nn.Sequential(Turned(), nn.Linear(30, 400)), (8, 30, 48)),
     "norm of columns": (lambda: nn.Sequential(Turned(), nn.BatchNorm1d(48), Turned(), nn.Flatten(0, 1)), (8, 30, 48)),
     "attention": (partial(of_functions, attended), (4, 128, 64)),
     "embedding bag": (partial(nn.EmbeddingBag, 1, 512), (8, 5)),

@@ -93,6 +93,7 @@ def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]
         functions |= OF_SEQUENCES
         norm = draw.choice([nn.BatchNorm1d, nn.InstanceNorm1d, partial(nn.GroupNorm, 1)])
         window = draw.choice([partial(nn.Conv1d, width, wide), nn.MaxPool1d, nn.AvgPool1d])
+        layers["linear across"] = lambda: Apply(across, nn.Linear(shape[1], wide))
         layers["norm across"] = lambda: Apply(across, norm(width))
         layers["window across"] = lambda: Apply(across, window(3, stride=2 if flag else 1))
         layers["lstm"] = lambda: Apply(lambda x, module: module(x)[0], nn.LSTM(width, wide, batch_first=True))
