@@ -360,10 +360,11 @@ def test_a_large_layer_is_faster_in_bf16_with_a_unit_for_it(device, speed, recor
 
 
 @pytest.mark.claim("amp.ex-bf16-linear-32", "dtype.lower-is-faster")
-def test_a_small_layer_is_not_twice_as_fast_in_bf16(device, speed):
-    x, weight = torch.randn(32, 8, device=device), torch.randn(8, 8, device=device)
+@pytest.mark.parametrize("width", [4, 8, 32])
+def test_a_small_layer_is_not_twice_as_fast_in_bf16(device, speed, width):
+    x, weight = torch.randn(32, width, device=device), torch.randn(width, width, device=device)
     low = x.bfloat16(), weight.bfloat16()
-    what = "batch 32, width 8, bf16 against fp32"
+    what = f"batch 32, width {width}, bf16 against fp32"
     speed.assert_slower(lambda: low[0] @ low[1], lambda: x @ weight, what, at_least=0.6)
 
 

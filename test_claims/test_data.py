@@ -183,14 +183,8 @@ def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids)
 @pytest.mark.parametrize("token", [-1, 65536, 70000])
 def test_an_array_of_python_integers_does_not_take_what_does_not_fit(token):
     assert np.array([0, 65535], dtype=np.uint16).tolist() == [0, 65535]
-    if int(np.__version__.partition(".")[0]) >= 2:
-        with pytest.raises(OverflowError):
-            np.array([token], dtype=np.uint16)
-    else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            got = np.array([token], dtype=np.uint16).tolist()
-        assert got == [token % 65536], f"NumPy 1 made {got} of {token}, but should wrap it"
+    with pytest.raises(OverflowError) if np.__version__ >= "2" else pytest.warns(DeprecationWarning, match="bound"):
+        np.array([token], dtype=np.uint16)
 
 
 @pytest.mark.claim("data.llama-2.8tb")
